@@ -19,7 +19,7 @@ writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # into thi
 from observer_environments import open_environments
 from worker_session import (
     INTERNAL, INVALID, PEER_DIED, SHUTDOWN,
-    Failure, Hurry, Line, Segment, Session, Turns, import_package, np, work,
+    Failure, Hurry, Line, Segment, Session, import_package, np, work,
 )  # fmt: skip
 
 sys.dont_write_bytecode = writes_none
@@ -294,24 +294,15 @@ class Observer:
             group.environments.close()
 
 
-def observe(line, start):
-    turns = Turns(line)
+def observe(turns, start):
     session = Session(turns, start, 0, "the agent", (RUN_EPISODE, RUN_EVALUATION))
-    try:
-        job = session.greet()
-        line.beat()
-        import_package("gymnasium")
-        observer = Observer(line, session, job, start["worker"])
-        line.send(Line.READY)
-        observer.run()
-        observer.close()
-    except Hurry:
-        while not line.leave:
-            line.wait(0.5)
-    except Failure as failure:
-        turns.bye(str(failure))
-        raise
-    turns.bye("finished")
+    job = session.greet()
+    turns.line.beat()
+    import_package("gymnasium")
+    observer = Observer(turns.line, session, job, start["worker"])
+    turns.line.send(Line.READY)
+    observer.run()
+    observer.close()
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # an isolated i
 writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # into this folder
 from worker_session import (
     CORRUPT, INTERNAL, INVALID, PEER_DIED, SHUTDOWN,
-    Failure, Hurry, Line, Session, Turns, import_package, last_lines, np, work,
+    Failure, Hurry, Line, Session, import_package, last_lines, np, work,
 )  # fmt: skip
 
 sys.dont_write_bytecode = writes_none
@@ -442,22 +442,13 @@ class Trainer:
                     raise
 
 
-def train(line, start):
-    turns = Turns(line)
-    try:
-        servers = Servers(turns, start, start["job"])
-        job = servers.greet()
-        line.beat()
-        trainer = Trainer(line, servers, job, start["worker"] - job_servers(job))
-        line.send(Line.READY)
-        trainer.run()
-    except Hurry:
-        while not line.leave:
-            line.wait(0.5)
-    except Failure as failure:
-        turns.bye(str(failure))
-        raise
-    turns.bye("finished")
+def train(turns, start):
+    servers = Servers(turns, start, start["job"])
+    job = servers.greet()
+    turns.line.beat()
+    trainer = Trainer(turns.line, servers, job, start["worker"] - job_servers(job))
+    turns.line.send(Line.READY)
+    trainer.run()
 
 
 if __name__ == "__main__":

@@ -466,8 +466,22 @@ class Session:
 
 
 # ---- the frame ----
+def _run(run, line, start):
+    """Until the supervisor says that it is time to leave."""
+    turns = Turns(line)
+    try:
+        run(turns, start)
+    except Hurry:
+        while not line.leave:
+            line.wait(0.5)
+    except Failure as failure:
+        turns.bye(str(failure))
+        raise
+    turns.bye("finished")
+
+
 def work(run, packages):
-    """Runs a worker: run(line, start) from its CONNECT on. `packages`: what the program needs, for messages. Returns the
+    """Runs a worker: run(turns, start) from its CONNECT on. `packages`: what the program needs, for messages. Returns the
     exit code."""
     control = 3
     sys.path.insert(0, os.getcwd())
@@ -485,7 +499,7 @@ def work(run, packages):
         while not line.connect and not line.leave:
             line.wait(0.5)
         if not line.leave:
-            run(line, start)
+            _run(run, line, start)
     except Failure as failure:
         line.fail(failure)
         return EXIT_CODES.get(failure.status, EXIT_OTHERWISE)
