@@ -18,7 +18,7 @@ sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # an isolated i
 writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # into this folder
 from observer_environments import open_environments
 from worker_session import (
-    INTERNAL, INVALID, PEER_DIED, SHUTDOWN,
+    INTERNAL, INVALID, SHUTDOWN,
     Failure, Hurry, Line, Segment, Session, import_package, np, work,
 )  # fmt: skip
 
@@ -277,10 +277,10 @@ class Observer:
         while not self.line.leave:
             call = self.session.call
             try:
+                if not self.line.hurry:
+                    self.session.turns.check()
                 if call is not None and not self.line.hurry:
                     self.evaluate(call) if call.method == RUN_EVALUATION else self.play(call)
-                elif 0 in self.line.died and not self.line.hurry:
-                    raise Failure(PEER_DIED, "the agent is gone")
                 else:
                     self.session.turns.turn(1.0)
             except Hurry:

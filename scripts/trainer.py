@@ -11,13 +11,15 @@ written from worker/net/PROTOCOL.md alone.
     Network            the model on that row: gradients and evaluations
     Trainer            steps, and evaluations when they are asked for
 
-The class makes the batches; trainer_data:Images makes those of the job's /data. It is called with the job (a dict, as in
-job.json), the number of this trainer from 0, and the options of /trainers/options. It has
+The class makes the batches; trainer_data:Images makes those of the job's /data. The class is constructed with the job (a
+dict, as in job.json), the number of this trainer from 0, and the keyword arguments /trainers/options. Its methods:
 
     batch(step)              images, float32 (n, channels, height, width), and labels, int64 (n,), as NumPy arrays or
                              tensors: a function of the step, because a successor computes a step again
-    held_out(share, shares)  the batches of one share of the held-out data, in order; needed if the job evaluates
-    model()                  optional: a torch.nn.Module with the names and shapes of the job's /model
+    held_out(share, shares)  the batches of one share of the held-out data, in order; needed if the job evaluates. /data
+                             says how many samples are held out, and how long an epoch is
+    model()                  optional: a torch.nn.Module with the names and shapes of the job's /model. The servers' values
+                             replace its own; those that it should begin with belong into /init
 """
 import collections
 import importlib
@@ -28,8 +30,9 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # an isolated interpreter does not look there
 writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # into this folder
+import trainer_data  # noqa: F401: /trainers/class names it
 from worker_session import (
-    CORRUPT, INTERNAL, INVALID, PEER_DIED, SHUTDOWN,
+    CORRUPT, INTERNAL, INVALID, OK, PEER_DIED, SHUTDOWN, UNAVAILABLE,
     Failure, Hurry, Line, Session, import_package, last_lines, np, work,
 )  # fmt: skip
 
@@ -43,7 +46,7 @@ CHUNK = 131072
 IN_FLIGHT = 4  # chunks on their way to or from one server
 TRAINED, BUFFER, COUNTER = 0, 1, 2
 
-Entry = collections.namedtuple("Entry", "name kind shape count at")  # at: its first element in the row; None of a counter
+Entry = collections.namedtuple("Entry", "name kind shape count at")  # at: its first element in the row; None for a counter
 
 
 class BadBatch(Exception):
@@ -103,7 +106,7 @@ class Layout:
 
 
 # ---- the servers ----
-Version = collections.namedtuple("Version", "number step last counted")  # counted: by server; it has the step already
+Version = collections.namedtuple("Version", "number step last counted")  # counted[j]: server j has counted the step already
 
 
 class Servers:
@@ -150,6 +153,8 @@ class Servers:
         def take(reply, first, count):
             if len(reply.tensors) != 1 or reply.tensors[0].shape != (count,) or reply.tensors[0].dtype != np.float32:
                 raise Failure(INTERNAL, f"a server's answer to GET_MODEL: expected {count} float32")
+            if reply.args[0] != version:
+                raise Failure(INTERNAL, f"a server's answer to GET_MODEL has version {reply.args[0]}: expected {version}")
             row[first : first + count] = reply.tensors[0]
 
         self._transfer(range(len(self.sessions)), ask, take)
@@ -164,8 +169,8 @@ class Servers:
         self._transfer(which, ask, lambda reply, first, count: None)
 
     def newest(self):
-        """The version to go on from. After a trainer's death the servers may differ: then it is the oldest, which all of
-        them still have."""
+        """The version to go on from. After a trainer's death the servers may name different versions: the trainer then goes
+        on from the lowest, which every server still has."""
         version, agree = self._merge(self._ask_newest())
         if agree:
             return version
@@ -193,14 +198,19 @@ class Servers:
         for session, counted in zip(self.sessions, at.counted):
             question = (NEWEST, 0, 0, self.layout.fingerprint)
             requests.append(session.request(GET_MODEL, question) if counted else session.request(PUSH_PULL, said))
-        while not all(request in session.replies for session, request in zip(self.sessions, requests)):
+        pairs = list(zip(self.sessions, requests))
+        while not all(request in session.replies for session, request in pairs):
+            for session, request in pairs:
+                if request in session.replies and session.replies[request].status != OK:
+                    session.wait(request)  # raises it; BYE is behind it
             self.turns.check()
             self.turns.turn(1.0)
-            meanwhile()
+            meanwhile()  # after the last turn too: the answers may have come with a request to evaluate
         version, agree = self._merge([session.wait(request) for session, request in zip(self.sessions, requests)])
         if not agree or version.step != at.step + 1:
             raise Failure(INTERNAL, f"the servers answered step {at.step} with step {version.step} of version "
-                                    f"{version.number}: expected the next step, and one version")  # fmt: skip
+                                    f"{version.number}{'' if agree else ' and others'}: expected the next step, and one "
+                                    "version")  # fmt: skip
         return version
 
     def evaluation(self):
@@ -247,7 +257,12 @@ class Network:
         self.job, self.model, self.beat = job, model, beat
         self.layout = Layout(model)
         on_gpu = job["device"] == "gpu" or (job["device"] == "auto" and self.torch.cuda.is_available())
+        if on_gpu and not self.torch.cuda.is_available():
+            raise Failure(UNAVAILABLE, "/device is gpu, and PyTorch finds none that works")
         self.device = self.torch.device("cuda" if on_gpu else "cpu")
+        # A successor computes a step again: the same numbers, in whole float32.
+        self.torch.backends.cudnn.deterministic = True
+        self.torch.backends.cudnn.allow_tf32 = self.torch.backends.cuda.matmul.allow_tf32 = False
         self.values = np.zeros(self.layout.elements, np.float32)
         self.contribution = np.zeros(self.layout.elements, np.float32)
         model.to(self.device)
@@ -259,7 +274,8 @@ class Network:
             if not list(module.children()):
                 module.register_forward_hook(lambda *_: beat())
         for parameter in model.parameters():
-            parameter.register_hook(lambda gradient: beat())
+            if parameter.requires_grad:  # a frozen one contributes zeros
+                parameter.register_hook(lambda gradient: beat())
 
     def _row(self, row):
         """The row on the device; on the CPU it is the same memory."""
@@ -277,7 +293,8 @@ class Network:
         for entry in self.layout.entries:
             if entry.kind == TRAINED:
                 parameters[entry.name].data = self._part(values, entry)
-                parameters[entry.name].grad = self._part(contribution, entry)
+                if parameters[entry.name].requires_grad:
+                    parameters[entry.name].grad = self._part(contribution, entry)
             elif entry.kind == BUFFER:
                 buffers[entry.name].data = self._part(contribution, entry)
                 self.statistics.append((buffers[entry.name], self._part(values, entry)))
@@ -296,8 +313,9 @@ class Network:
             raise BadBatch(f"its images are {images.dtype} {tuple(images.shape)} and its labels {tuple(labels.shape)}: "
                            "expected float32 (n, channels, height, width) and (n,)")  # fmt: skip
         classes = self.job["model"]["classes"]
-        if len(labels) == 0 or labels.min() < 0 or labels.max() >= classes:
-            raise BadBatch(f"its labels are {labels.tolist()[:8]}: expected at least one, each in 0..{classes - 1}")
+        if labels.is_floating_point() or len(labels) == 0 or labels.min() < 0 or labels.max() >= classes:
+            shown = f"{labels.min()} to {labels.max()}, {labels.dtype}" if len(labels) > 0 else "none"
+            raise BadBatch(f"its labels are {shown}: expected at least one, each a whole number in 0..{classes - 1}")
         return images.to(self.device), labels.to(self.device, self.torch.int64)
 
     def _losses(self, outputs, labels):
@@ -311,6 +329,8 @@ class Network:
     def compute(self, batch):
         """Writes the batch's gradient and statistics into `contribution`; its loss."""
         images, labels = self._batch(batch)
+        if len(labels) != self.job["trainers"]["batch"]:
+            raise BadBatch(f"it has {len(labels)} samples: expected /trainers/batch, {self.job['trainers']['batch']}")
         self.model.train()
         self.rows[1].zero_()
         loss = self._losses(self.model(images), labels).mean()
@@ -351,14 +371,35 @@ class Trainer:
         self.over = False
         torch = import_package("torch")
         line.beat()
-        import_package("torchvision")
-        line.beat()
         torch.set_num_threads(job["trainers"]["threads"] or 1)
-        self.data = self._call("making it", self._make_data)
-        model = self._call("model", self.data.model) if hasattr(self.data, "model") else resnet_of(job)
-        self.network = Network(job, model, line.beat)
+        self.data = self._call("constructing it", self._make_data)
+        self._check_methods()
+        if not hasattr(self.data, "model"):
+            import_package("torchvision")
+        self.network = self._call("model", self._make_network)
         servers.place(self.network.layout)
         self._take(servers.newest())
+
+    def _check_methods(self):
+        evaluates = self.job["evaluation"]["every"] is not None and self.job["data"]["kind"] != "synthetic"
+        for name in ("batch", "held_out") if evaluates else ("batch",):
+            if not callable(getattr(self.data, name, None)):
+                why = ", or null for /evaluation/every" if name == "held_out" else ""
+                raise Failure(INVALID, f"{self.job['trainers']['class']}: expected a method {name}{why}")
+
+    def _make_network(self):
+        model = self.data.model() if hasattr(self.data, "model") else resnet_of(self.job)
+        if not hasattr(model, "state_dict"):
+            raise Failure(INVALID, f"{self.job['trainers']['class']}: model gave a {type(model).__name__}: expected a "
+                                   "torch.nn.Module")  # fmt: skip
+        return Network(self.job, model, self._beat)
+
+    def _beat(self):
+        """Within a computation. An order to hurry ends it."""
+        self.line.beat()
+        self.line.read_orders()
+        if self.line.hurry or self.line.leave:
+            raise Hurry
 
     def _call(self, what, function, *arguments):
         """Calls the user's code; an exception names the class."""
@@ -399,7 +440,8 @@ class Trainer:
             batches = self._call("held_out", self.data.held_out, share, shares)
             total, right, count = self._call("held_out", self.network.evaluate, batches)
         except Failure as failure:
-            self.servers.refuse(failure.status, f"trainer {self.number}, evaluation of version {version}: {failure}")
+            status = CORRUPT if failure.status == INVALID else failure.status  # the same again, of a successor
+            self.servers.refuse(status, f"trainer {self.number}, evaluation of version {version}: {failure}")
             raise
         self.servers.answer((bits(total), right, count))
 

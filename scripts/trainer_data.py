@@ -4,26 +4,26 @@ can be compared, update by update. Of /data/kind it knows "synthetic" and "idx".
 """
 import gzip
 import os
+import zlib
 
-import numpy as np
-from worker_session import CORRUPT, INVALID, NOT_FOUND, Failure
+from worker_session import CORRUPT, INVALID, NOT_FOUND, Failure, np
 
 # ---- draws by position: kernels/base/rng.h ----
 SHUFFLE, AUGMENT, DATA = 5, 6, 7
 BLOCK_MAX = (1 << 24) - 1
-LOW = np.uint64(0xFFFFFFFF)
+LOW = 0xFFFFFFFF
 
 
 def words(seed, stream, block, element, step, episode):
     """Philox4x32-10 of (seed, stream, block) at (element, step, episode); element may be an array: (4, elements)."""
     element = np.asarray(element, np.uint64)
     c = [np.full(element.shape, stream << 24 | block, np.uint64), element,
-         np.full(element.shape, step & 0xFFFFFFFF, np.uint64), np.full(element.shape, episode, np.uint64)]  # fmt: skip
+         np.full(element.shape, step & LOW, np.uint64), np.full(element.shape, episode, np.uint64)]  # fmt: skip
     keys = [seed & 0xFFFFFFFF, seed >> 32]
     for _ in range(10):
         first, second = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
-        c = [(second >> np.uint64(32)) ^ c[1] ^ np.uint64(keys[0]), second & LOW,
-             (first >> np.uint64(32)) ^ c[3] ^ np.uint64(keys[1]), first & LOW]  # fmt: skip
+        c = [(second >> np.uint64(32)) ^ c[1] ^ np.uint64(keys[0]), second & np.uint64(LOW),
+             (first >> np.uint64(32)) ^ c[3] ^ np.uint64(keys[1]), first & np.uint64(LOW)]  # fmt: skip
         keys = [(keys[0] + 0x9E3779B9) & 0xFFFFFFFF, (keys[1] + 0xBB67AE85) & 0xFFFFFFFF]
     return np.stack(c)
 
@@ -69,7 +69,7 @@ def read_idx(folder, name, magic):
         try:
             with opener(path, "rb") as file:
                 data = file.read()
-        except (OSError, EOFError) as why:
+        except (OSError, EOFError, zlib.error) as why:
             raise Failure(CORRUPT, f"{path}: {why}") from why
         rank = magic & 0xFF
         if len(data) < 4 + 4 * rank or int.from_bytes(data[:4], "big") != magic:

@@ -55,6 +55,11 @@ except ImportError as missing:
     MISSING = str(missing)
 
 
+def cut(text, size):
+    """At most so many bytes of UTF-8, and no half of a character."""
+    return text.encode()[:size].decode(errors="ignore").encode()
+
+
 def last_lines(why):
     """An exception in one line: what it says, and where it came from."""
     frames = traceback.extract_tb(why.__traceback__)
@@ -139,7 +144,7 @@ class Line:
         self.read_orders()
 
     def fail(self, failure):
-        text = str(failure).encode()[:479]
+        text = cut(str(failure), 479)
         self.send(self.FAILED, struct.pack("<i480s", failure.status, text))
 
 
@@ -275,10 +280,12 @@ class Turns:
             session.take_in()
 
     def check(self):
-        """Hurry: the job is ending. Failure: a worker of a session is gone."""
+        """Raises Hurry when the job is ending, Failure when a peer is gone."""
         if self.line.hurry or self.line.leave:
             raise Hurry
         for session in self.sessions:
+            if session.ended is not None:
+                raise Failure(PEER_DIED, f"{session.name} said BYE: {session.ended}")
             if session.number in self.line.died:
                 raise Failure(PEER_DIED, f"{session.name} is gone")
 
@@ -306,6 +313,7 @@ class Session:
         self.pieces = bytearray()
         self.call = None
         self.peer = None  # the peer's incarnation
+        self.ended = None  # the peer's BYE: its answers that came ahead of it still count
         self.welcome = None
         self.socket = zmq.Context.instance().socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 0)
@@ -362,7 +370,7 @@ class Session:
 
     def _send_text(self, message, text):
         """If the queue is full, nobody waits for the text."""
-        payload = text.encode()[:400]
+        payload = cut(text, 400)
         try:
             self.socket.send_multipart([self._fill(message).header(len(payload)), payload], zmq.NOBLOCK)
         except zmq.Again:
@@ -390,8 +398,8 @@ class Session:
         if message.generation != self.start["generation"]:
             return
         if message.kind == Message.BYE:
-            raise Failure(PEER_DIED, f"{self.name} is gone: {message.payload.decode(errors='replace')}")
-        if message.kind == Message.WELCOME:
+            self.ended = message.payload.decode(errors="replace")
+        elif message.kind == Message.WELCOME:
             self.welcome, self.peer = frames, message.incarnation  # greet looks at the proof
         elif message.source != self.number or message.incarnation != self.peer:
             raise ValueError("another sender than the one that answered HELLO")
@@ -432,7 +440,7 @@ class Session:
             self.call = message
 
     def wait(self, request):
-        """The reply to a request. Hurry: the job is ending. Failure: the peer refused, or is gone."""
+        """The reply to a request. Raises Hurry when the job is ending, Failure when the peer refused or is gone."""
         while request not in self.replies:
             self.turns.check()
             self.turns.turn(1.0)

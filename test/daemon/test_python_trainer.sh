@@ -93,6 +93,9 @@ if [[ -z ${SAN:-} ]]; then
             jq -e -s 'map(select(.update).loss) | (.[-3:] | add / 3) < 0.4 and .[0] > 1.5' "$scratch/stripes/episodes.jsonl" >/dev/null
     }
     check "a class's own images are learned" learns
+    check "a part of it is frozen" trains frozen --set /trainers/class=batches:Frozen --set /model/width=64 --set /trainers/options='{"size": 16}'
+    check "a round of the first one" trains first --set /server/round="first 1"
+    check "an asynchronous round" trains async --set /server/round="async 2"
     check "a class's own model" trains own --set /trainers/class=batches:Own --set /model/width=64 --set /trainers/options='{"size": 16}'
 fi
 
@@ -102,11 +105,11 @@ check "a run that nothing disturbs" trains whole
 check "two runs are equal" trains again
 check "two runs are equal: to the bit" same whole again
 
-# killed NAME COMMAND: a run whose worker that the command line COMMAND names is killed after the sixth update.
+# killed NAME COMMAND [ARGUMENT]...: a run whose worker that the command line COMMAND names is killed after the sixth update.
 killed() {
     local run=$scratch/$1 job
     rm -rf "$run"
-    run_job parameter-server "$run" "$updates" >"$run.out" 2>&1 &
+    run_job parameter-server "$run" "$updates" "${@:3}" >"$run.out" 2>&1 &
     job=$!
     wait_for_number "$run" 6
     pkill -9 -P "$(cat "$run/lock")" -f "$2" || true
@@ -120,6 +123,8 @@ check "a trainer is killed: the same numbers" same whole trainer
 if [[ -z ${SAN:-} ]]; then
     check "the server is killed" killed server 'pserver --index 0'
     check "the server is killed: the same numbers" same whole server
+    check "with two servers, a trainer is killed" killed two 'trainer --index 2' --set /server/count=2
+    check "with two servers, a trainer is killed: the same numbers" same whole two
 fi
 
 stops() {
@@ -144,7 +149,7 @@ check "no trainer is left" leaves_nobody trainer.py
 [[ -z ${SAN:-} ]] || finish
 
 # ---- what is wrong ----
-check "a module that is not there" fails_with "nowhere:Batches: making it: ModuleNotFoundError: No module named 'nowhere'" \
+check "a module that is not there" fails_with "nowhere:Batches: constructing it: ModuleNotFoundError: No module named 'nowhere'" \
     --set /trainers/class=nowhere:Batches
 check "an option that the class does not know" fails_with "unexpected keyword argument 'width'" \
     --set /trainers/class=batches:Stripes --set /trainers/options='{"width": 4}'
@@ -154,9 +159,20 @@ wrong() {
 wrong raises "batches:Wrong: batch 0: OSError: no batch today"
 wrong none "batches:Wrong: batch 0: it is a NoneType: expected a pair of images and labels"
 wrong rank "expected float32 (n, channels, height, width) and (n,)"
-wrong label "expected at least one, each in 0..9"
+wrong label "expected at least one, each a whole number in 0..9"
+wrong dtype "each a whole number in 0..9"
+wrong size "batches:Wrong: batch 0: it has 7 samples: expected /trainers/batch, 8"
 wrong nan "batches:Wrong: batch 0: the loss is nan: expected a finite number"
+wrong module "batches:Wrong: model gave a NoneType: expected a torch.nn.Module"
 wrong model "another model"
+ends_at_once() {
+    ! grep -q "takes its place" "$scratch/wrong.out"
+}
+check "another model: there is no second try" ends_at_once
+if [[ -d $folder ]]; then
+    check "held-out data that the class does not have" fails_with "batches:Stripes: expected a method held_out, or null for /evaluation/every" \
+        --set /trainers/class=batches:Stripes --set "/data={\"kind\": \"idx\", \"path\": \"$folder\", \"size\": 32, \"fit\": \"pad\"}"
+fi
 check "shared memory" fails_with "trainers in Python have no shared memory with the servers" --set /transport=shared
 check "an interpreter that is not there" fails_with "nowhere3: expected a Python interpreter" --set /trainers/python=nowhere3
 printf '#!/bin/sh\nexec /usr/bin/python3 -I -S "$@"\n' >"$scratch/bare"

@@ -360,7 +360,8 @@ const struct job_key job_keys[] = {
      BY_DEFAULT(null),
      .text =
          "A class that makes the batches, in a module that Python finds from the working directory; "
-         "trainer_data:Images makes those of /data. The trainers are then processes of Python, with the "
+         "trainer_data:Images makes those of /data, synthetic or idx. The trainers are then processes of "
+         "Python, with the "
          "packages "
          "pyzmq, numpy, torch and torchvision: PyTorch computes the gradients. null: the trainers are this "
          "program."},
@@ -368,7 +369,7 @@ const struct job_key job_keys[] = {
      BY_DEFAULT("python3"),
      .text = "The interpreter of trainers in Python, a path or a name that PATH finds."},
     {"/trainers/options", SERVER, JOB_OPTIONS, AT(trainers.options), RANGE(2, JOB_OPTIONS_BYTES - 1),
-     BY_DEFAULT({}), .text = "What the class of /trainers/class itself is told when it is made."},
+     BY_DEFAULT({}), .text = "Keyword arguments for the constructor of /trainers/class."},
 
     {"/server", SERVER, JOB_OBJECT, .text = "The processes that keep and update the parameters."},
     {"/server/count", SERVER, JOB_INTEGER, AT(server.count), RANGE(1, JOB_SERVERS_MAX), BY_DEFAULT(1),

@@ -27,6 +27,17 @@ class Own(Stripes):
         return torchvision.models.resnet18(num_classes=10)
 
 
+class Frozen(Stripes):
+    """Its first layer is not trained."""
+
+    def model(self):
+        import torchvision
+
+        model = torchvision.models.resnet18(num_classes=10)
+        model.conv1.weight.requires_grad_(False)
+        return model
+
+
 class Wrong(Stripes):
     def __init__(self, job, trainer, what):
         super().__init__(job, trainer)
@@ -42,6 +53,10 @@ class Wrong(Stripes):
             return images[0], labels
         if self.what == "label":
             return images, labels + 9
+        if self.what == "dtype":
+            return images, labels.astype(np.float32)
+        if self.what == "size":
+            return images[:7], labels[:7]
         if self.what == "nan":
             return images * np.float32("nan"), labels
         return images, labels
@@ -49,6 +64,8 @@ class Wrong(Stripes):
     def model(self):
         import torchvision
 
+        if self.what == "module":
+            return None
         if self.what == "model":
             return torchvision.models.resnet18(num_classes=11)
         return torchvision.models.resnet18(num_classes=10)
