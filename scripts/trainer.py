@@ -475,8 +475,9 @@ class Trainer:
             try:
                 self._advance()
             except Hurry:
-                self.over = True
-                self.servers.refuse(SHUTDOWN, "the job is ending")
+                self.over = True  # no step is needed any more; an evaluation may be
+                if self.line.hurry or self.line.leave:
+                    self.servers.refuse(SHUTDOWN, "the job is ending")
                 if self.line.hurry and not self.line.leave:
                     self.line.wait(1.0)
             except Failure as failure:

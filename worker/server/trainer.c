@@ -337,8 +337,9 @@ enum status trainer_run(struct worker *worker, struct error *error)
     if (status == STATUS_OK)
         worker_report(CONTROL_READY, NULL, 0);
     for (;;) {
-        if (status == STATUS_SHUTDOWN) { // the order to leave is on its way, or here
-            trainer_drop_evaluation(&trainer, "the job is ending");
+        if (status == STATUS_SHUTDOWN) { // no step is needed any more; an evaluation may be
+            if (worker->hurry || worker->leave)
+                trainer_drop_evaluation(&trainer, "the job is ending");
             trainer.over = true;
             status = STATUS_OK;
         }

@@ -152,6 +152,22 @@ START_TEST(it_evaluates_while_its_push_is_held)
 }
 END_TEST
 
+/* The job has made its last update while this trainer computed: its push is not needed, and its share of the
+ * evaluation is. Both messages come at once. */
+START_TEST(a_trainer_whose_push_is_not_needed_evaluates)
+{
+    open_stage(_i == 0 ? "shared" : "inline", 1, "async 2", "cpu");
+    begin();
+    expect_push(STEP, BASE);
+    write_version(BASE + 1);
+    struct future *evaluation = ask_to_evaluate(BASE + 1, 0);
+    rpc_fail(stage.server[0].push, STATUS_SHUTDOWN, "the job is over");
+    stage.server[0].push = NULL;
+    expect_evaluation(evaluation, BASE + 1, 0);
+    end();
+}
+END_TEST
+
 /* One who came while the version that ends an epoch was being saved is asked for it behind its next push. */
 START_TEST(its_own_version_is_evaluated_behind_a_push)
 {
@@ -259,6 +275,7 @@ int main(void)
     TCase *evaluations = tcase_create("evaluations");
     tcase_add_loop_test(evaluations, the_version_that_comes_next_is_evaluated_first, 0, 4);
     tcase_add_loop_test(evaluations, it_evaluates_while_its_push_is_held, 0, 2);
+    tcase_add_loop_test(evaluations, a_trainer_whose_push_is_not_needed_evaluates, 0, 2);
     tcase_add_loop_test(evaluations, its_own_version_is_evaluated_behind_a_push, 1, 3);
     tcase_set_timeout(evaluations, 120);
     suite_add_tcase(suite, evaluations);
