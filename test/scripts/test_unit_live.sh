@@ -22,7 +22,7 @@ mkdir -p "$tree/etc/coalesced" "$tree/etc/systemd/system/coalesced@hung.service.
 printf '%s\n' "$ENDLESS" | tee "$tree/etc/coalesced/"{cartpole,killed,hung}.json >/dev/null
 printf '{"kind": "reinforce", "observers": {"count": 0}}\n' >"$tree/etc/coalesced/bad.json"
 cp "$here/../../config/rnn.json" "$tree/etc/coalesced/rnn.json"
-printf '[Service]\nWatchdogSec=1\n' >"$tree/etc/systemd/system/coalesced@hung.service.d/watchdog.conf"
+printf '[Service]\nWatchdogSec=4\n' >"$tree/etc/systemd/system/coalesced@hung.service.d/watchdog.conf"
 
 systemd_boot "$tree"
 
