@@ -171,16 +171,18 @@ class Servers:
     def newest(self):
         """The version to go on from. After a trainer's death the servers may name different versions: the trainer then goes
         on from the lowest, which every server still has."""
-        version, agree = self._merge(self._ask_newest())
+        version, agree = self._merge(self._ask_for(NEWEST))
         if agree:
             return version
-        question = (version.number, 0, 0, self.layout.fingerprint)
-        return self._merge([s.wait(s.request(GET_MODEL, question)) for s in self.sessions])[0]
+        return self._merge(self._ask_for(version.number))[0]
 
-    def _ask_newest(self):
-        question = (NEWEST, 0, 0, self.layout.fingerprint)
-        requests = [session.request(GET_MODEL, question) for session in self.sessions]
+    def _ask_for(self, version):
+        requests = [self._hold(session, version) for session in self.sessions]
         return [session.wait(request) for session, request in zip(self.sessions, requests)]
+
+    def _hold(self, session, version):
+        """Asks for a version without its elements: this trainer holds the version from then on."""
+        return session.request(GET_MODEL, (version, 0, 0, self.layout.fingerprint))
 
     @staticmethod
     def _merge(replies):
@@ -196,8 +198,7 @@ class Servers:
         said = (at.step, at.number, bits(loss), 4 * self.layout.elements)
         requests = []
         for session, counted in zip(self.sessions, at.counted):
-            question = (NEWEST, 0, 0, self.layout.fingerprint)
-            requests.append(session.request(GET_MODEL, question) if counted else session.request(PUSH_PULL, said))
+            requests.append(self._hold(session, NEWEST) if counted else session.request(PUSH_PULL, said))
         pairs = list(zip(self.sessions, requests))
         while not all(request in session.replies for session, request in pairs):
             for session, request in pairs:
@@ -206,7 +207,7 @@ class Servers:
             self.turns.check()
             self.turns.turn(1.0)
             meanwhile()  # after the last turn too: the answers may have come with a request to evaluate
-        version, agree = self._merge([session.wait(request) for session, request in zip(self.sessions, requests)])
+        version, agree = self._merge([session.wait(request) for session, request in pairs])
         if not agree or version.step != at.step + 1:
             raise Failure(INTERNAL, f"the servers answered step {at.step} with step {version.step} of version "
                                     f"{version.number}{'' if agree else ' and others'}: expected the next step, and one "

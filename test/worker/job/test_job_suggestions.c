@@ -2,7 +2,7 @@
 #include "test/worker/job/job_fixture.h"
 #include "test/workplace.h"
 
-/* Whoever comes from Stable-Baselines3 or CleanRL learns a key's name here, where the job has that key. */
+/* A name of Stable-Baselines3 or CleanRL leads to the key, where the job has that key. */
 START_TEST(names_of_other_programs_are_known)
 {
     static const struct {
