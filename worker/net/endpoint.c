@@ -30,6 +30,12 @@
 _Static_assert(sizeof(zmq_msg_t) <= ENDPOINT_FRAME_WORDS * sizeof(uint64_t), "a frame fits its place");
 _Static_assert(_Alignof(zmq_msg_t) <= _Alignof(uint64_t), "a frame may lie there");
 
+/* Hidden in the header of libzmq 4.3.4, which has it. Without it a socket whose ZAP handler does not answer
+ * lets every key in. */
+#ifndef ZMQ_ZAP_ENFORCE_DOMAIN
+#define ZMQ_ZAP_ENFORCE_DOMAIN 93
+#endif
+
 enum {
     ROUTING_ID_BYTES = 5,     /* an automatic routing id: a zero byte and a 32-bit number */
     FRAME_BYTES_SLACK = 4096, /* frames a little too long are refused by name, longer ones by libzmq */
@@ -37,6 +43,7 @@ enum {
     SPINS_IN_VAIN_MAX = 3,
     SLEEPS_PER_TRIAL = 64,
     UNWATCHED_MAX = 32,
+    HANDSHAKE_MS = 5000,        /* between hosts */
     SENDING_WAIT_US_MAX = 1000, /* how often a refused send is tried again at the least */
 };
 
@@ -44,7 +51,7 @@ enum {
 struct shared_context {
     void *zmq;
     unsigned users;
-    struct endpoint_door *door; /* of the bound endpoint; NULL: there is none */
+    struct endpoint_door *door; /* of the bound endpoints; NULL: there is none */
 };
 
 /* The process's contexts, A_CONTEXT each, and messages, in one number: each message that is prepared or
@@ -98,6 +105,18 @@ static enum status socket_set_options(struct endpoint *endpoint, struct error *e
                   : STATUS_OK;
 }
 
+/* How an endpoint knows the other ends of its connections: by a pass on one host, by keys between hosts. */
+struct credentials {
+    const struct wire_pass *pass; /* NULL: keys */
+    const struct host_keys *keys;
+    uint16_t host; /* a DEALER's: where the listener is */
+};
+
+static enum status context_open_door(struct shared_context *context, struct error *error)
+{
+    return context->door != NULL ? STATUS_OK : endpoint_door_open(&context->door, context->zmq, error);
+}
+
 /* A ROUTER asks for the pass, a DEALER shows it. */
 static enum status socket_set_pass(struct endpoint *endpoint, const struct wire_pass *pass,
                                    struct error *error)
@@ -112,9 +131,50 @@ static enum status socket_set_pass(struct endpoint *endpoint, const struct wire_
                  zmq_setsockopt(socket, ZMQ_PLAIN_PASSWORD, pass->password, strlen(pass->password)) != 0;
     if (failed)
         return error_set(error, STATUS_IO, "a ZeroMQ socket's pass: %s", zmq_strerror(errno));
-    return endpoint->is_router
-               ? endpoint_door_open(&endpoint->context->door, endpoint->context->zmq, pass, error)
-               : STATUS_OK;
+    if (!endpoint->is_router)
+        return STATUS_OK;
+    const enum status status = context_open_door(endpoint->context, error);
+    if (status == STATUS_OK)
+        endpoint_door_pass(endpoint->context->door, pass);
+    return status;
+}
+
+/* A ROUTER has the door look each key up. An empty ZAP domain cannot be enforced. */
+static enum status socket_set_router_keys(struct endpoint *endpoint, const struct host_keys *keys,
+                                          struct error *error)
+{
+    static const char domain[] = "coalesced";
+    const int yes = 1;
+    void *socket = endpoint->socket;
+    if (zmq_setsockopt(socket, ZMQ_CURVE_SERVER, &yes, sizeof yes) != 0 ||
+        zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, keys->secret, HOST_KEY_BYTES) != 0 ||
+        zmq_setsockopt(socket, ZMQ_ZAP_DOMAIN, domain, sizeof domain - 1) != 0 ||
+        zmq_setsockopt(socket, ZMQ_ZAP_ENFORCE_DOMAIN, &yes, sizeof yes) != 0)
+        return error_set(error, STATUS_IO, "a ZeroMQ socket's keys: %s", zmq_strerror(errno));
+    const enum status status = context_open_door(endpoint->context, error);
+    if (status == STATUS_OK)
+        endpoint_door_keys(endpoint->context->door, keys);
+    return status;
+}
+
+static enum status socket_set_keys(struct endpoint *endpoint, const struct credentials *shown,
+                                   struct error *error)
+{
+    const struct host_keys *keys = shown->keys;
+    const int handshake_ms = HANDSHAKE_MS;
+    void *socket = endpoint->socket;
+    if (!zmq_has("curve"))
+        return error_set(error, STATUS_UNAVAILABLE,
+                         "this libzmq has no CURVE: expected one that was built with libsodium");
+    if (zmq_setsockopt(socket, ZMQ_HANDSHAKE_IVL, &handshake_ms, sizeof handshake_ms) != 0)
+        return error_set(error, STATUS_IO, "a ZeroMQ socket's handshake: %s", zmq_strerror(errno));
+    if (endpoint->is_router)
+        return socket_set_router_keys(endpoint, keys, error);
+    if (zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, keys->public_of_host[shown->host], HOST_KEY_BYTES) != 0 ||
+        zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, keys->public_of_host[keys->host], HOST_KEY_BYTES) != 0 ||
+        zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, keys->secret, HOST_KEY_BYTES) != 0)
+        return error_set(error, STATUS_IO, "a ZeroMQ socket's keys: %s", zmq_strerror(errno));
+    return STATUS_OK;
 }
 
 static struct shared_context *context_new(void)
@@ -146,7 +206,7 @@ static void context_leave(struct shared_context *context)
 }
 
 static enum status endpoint_open(struct endpoint **out, struct endpoint *beside, bool is_router,
-                                 const struct wire_pass *pass, struct error *error)
+                                 const struct credentials *shown, struct error *error)
 {
     struct endpoint *endpoint = calloc(1, sizeof *endpoint);
     if (endpoint == NULL)
@@ -164,7 +224,8 @@ static enum status endpoint_open(struct endpoint **out, struct endpoint *beside,
     }
     enum status status = socket_set_options(endpoint, error);
     if (status == STATUS_OK)
-        status = socket_set_pass(endpoint, pass, error);
+        status = shown->pass != NULL ? socket_set_pass(endpoint, shown->pass, error)
+                                     : socket_set_keys(endpoint, shown, error);
     if (status != STATUS_OK) {
         endpoint_free(endpoint, 0);
         return status;
@@ -207,6 +268,13 @@ static bool address_is_loopback(const char *host_and_port)
     return inet_pton(AF_INET, host, &parsed) == 1 && ntohl(parsed.s_addr) >> 24 == 127;
 }
 
+static enum status address_check_far(const char *address, struct error *error)
+{
+    return strncmp(address, "tcp://", 6) == 0
+               ? STATUS_OK
+               : error_set(error, STATUS_INVALID, "%s: expected tcp:// between hosts", address);
+}
+
 static enum status address_check(const char *address, bool is_bind, struct error *error)
 {
     if (strncmp(address, "ipc://", 6) == 0)
@@ -232,14 +300,11 @@ static enum status endpoint_remember_path(struct endpoint *endpoint, const char 
     return STATUS_OK;
 }
 
-enum status endpoint_bind(struct endpoint **out, const char *address, const struct wire_pass *pass,
-                          unsigned peers, struct error *error)
+static enum status endpoint_open_bound(struct endpoint **out, struct endpoint *beside, const char *address,
+                                       const struct credentials *shown, unsigned peers, struct error *error)
 {
     struct endpoint *endpoint;
-    enum status status = address_check(address, true, error);
-    if (status != STATUS_OK)
-        return status;
-    status = endpoint_open(&endpoint, NULL, true, pass, error);
+    enum status status = endpoint_open(&endpoint, beside, true, shown, error);
     if (status != STATUS_OK)
         return status;
     endpoint_gate_widen(STRANGERS_MAX + peers);
@@ -262,14 +327,28 @@ enum status endpoint_bind(struct endpoint **out, const char *address, const stru
     return STATUS_OK;
 }
 
-enum status endpoint_connect(struct endpoint **out, struct endpoint *beside, const char *address,
-                             const struct wire_pass *pass, struct error *error)
+enum status endpoint_bind(struct endpoint **out, const char *address, const struct wire_pass *pass,
+                          unsigned peers, struct error *error)
+{
+    const struct credentials shown = {.pass = pass};
+    const enum status status = address_check(address, true, error);
+    return status == STATUS_OK ? endpoint_open_bound(out, NULL, address, &shown, peers, error) : status;
+}
+
+enum status endpoint_bind_far(struct endpoint **out, struct endpoint *beside, const char *address,
+                              const struct host_keys *keys, unsigned peers, struct error *error)
+{
+    const struct credentials shown = {.keys = keys};
+    const enum status status = address_check_far(address, error);
+    return status == STATUS_OK ? endpoint_open_bound(out, beside, address, &shown, peers, error) : status;
+}
+
+static enum status endpoint_open_connected(struct endpoint **out, struct endpoint *beside,
+                                           const char *address, const struct credentials *shown,
+                                           struct error *error)
 {
     struct endpoint *endpoint;
-    enum status status = address_check(address, false, error);
-    if (status != STATUS_OK)
-        return status;
-    status = endpoint_open(&endpoint, beside, false, pass, error);
+    enum status status = endpoint_open(&endpoint, beside, false, shown, error);
     if (status != STATUS_OK)
         return status;
     if (zmq_connect(endpoint->socket, address) != 0) {
@@ -280,6 +359,30 @@ enum status endpoint_connect(struct endpoint **out, struct endpoint *beside, con
     }
     *out = endpoint;
     return STATUS_OK;
+}
+
+enum status endpoint_connect(struct endpoint **out, struct endpoint *beside, const char *address,
+                             const struct wire_pass *pass, struct error *error)
+{
+    const struct credentials shown = {.pass = pass};
+    const enum status status = address_check(address, false, error);
+    return status == STATUS_OK ? endpoint_open_connected(out, beside, address, &shown, error) : status;
+}
+
+enum status endpoint_connect_far(struct endpoint **out, struct endpoint *beside, const char *address,
+                                 const struct host_keys *keys, uint16_t host, struct error *error)
+{
+    const struct credentials shown = {.keys = keys, .host = host};
+    assert(host < keys->count);
+    const enum status status = address_check_far(address, error);
+    return status == STATUS_OK ? endpoint_open_connected(out, beside, address, &shown, error) : status;
+}
+
+void endpoint_address(const struct endpoint *endpoint, char address[ENDPOINT_ADDRESS_BYTES])
+{
+    size_t bytes = ENDPOINT_ADDRESS_BYTES;
+    if (zmq_getsockopt(endpoint->socket, ZMQ_LAST_ENDPOINT, address, &bytes) != 0)
+        address[0] = '\0';
 }
 
 void endpoint_free(struct endpoint *endpoint, int linger_ms)
@@ -440,6 +543,18 @@ void endpoint_release(struct endpoint_message *message)
     zmq_msg_close(message_frame(message, 0));
     zmq_msg_close(message_frame(message, 1));
     endpoint_count_message(-1);
+}
+
+int endpoint_message_host(const struct endpoint_message *message)
+{
+    const char *user = zmq_msg_gets((const zmq_msg_t *)message->frames[1], "User-Id");
+    return user != NULL && user[0] >= '0' && user[0] <= '9' ? atoi(user) : -1;
+}
+
+const char *endpoint_message_from(const struct endpoint_message *message)
+{
+    const char *from = zmq_msg_gets((const zmq_msg_t *)message->frames[1], "Peer-Address");
+    return from != NULL ? from : "";
 }
 
 struct endpoint_counts endpoint_counts(const struct endpoint *endpoint)

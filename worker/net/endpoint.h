@@ -7,6 +7,7 @@
 
 #include "kernels/base/monotime.h"
 #include "kernels/base/status.h"
+#include "worker/net/host_keys.h"
 #include "worker/net/wire.h"
 
 #include <stdbool.h>
@@ -15,7 +16,7 @@
 
 struct endpoint;
 
-enum { ENDPOINT_FRAME_WORDS = 8, ENDPOINT_WATCH_MAX = 4, ENDPOINT_SET_MAX = 273 };
+enum { ENDPOINT_FRAME_WORDS = 8, ENDPOINT_WATCH_MAX = 4, ENDPOINT_SET_MAX = 274 };
 
 /* One received or outgoing message. `header` and `payload` point into the frames. */
 struct endpoint_message {
@@ -31,7 +32,7 @@ struct endpoint_message {
  * that have not shown the pass yet, STRANGERS_MAX and one for each of `peers` may wait at a time; when more
  * come, those that have waited longest are cut off (endpoint_gate.h). "ipc://PATH": refuses a PATH that
  * exists (STATUS_BUSY), is not absolute or is longer than 107 bytes (STATUS_INVALID); the file is removed by
- * endpoint_free. "tcp://" beyond loopback is refused. */
+ * endpoint_free. "tcp://" beyond loopback is refused: endpoint_bind_far is for that. */
 enum status endpoint_bind(struct endpoint **out, const char *address, const struct wire_pass *pass,
                           unsigned peers, struct error *error);
 
@@ -39,6 +40,22 @@ enum status endpoint_bind(struct endpoint **out, const char *address, const stru
  * endpoints of one thread that are waited for together share one. */
 enum status endpoint_connect(struct endpoint **out, struct endpoint *beside, const char *address,
                              const struct wire_pass *pass, struct error *error);
+
+/* The same between hosts: "tcp://ADDRESS:PORT", PORT "*" for one that is free. Connections make ZMTP's CURVE
+ * handshake: only the hosts of `keys` get through, and the bytes are encrypted. `beside` as below; of the
+ * endpoints of a context at most one is bound by endpoint_bind_far. Beyond the errors of endpoint_bind:
+ * STATUS_UNAVAILABLE, this libzmq has no CURVE. */
+enum status endpoint_bind_far(struct endpoint **out, struct endpoint *beside, const char *address,
+                              const struct host_keys *keys, unsigned peers, struct error *error);
+
+/* Makes a DEALER that is connected to a listener on host `host`, in the ZeroMQ context of `beside`. */
+enum status endpoint_connect_far(struct endpoint **out, struct endpoint *beside, const char *address,
+                                 const struct host_keys *keys, uint16_t host, struct error *error);
+
+enum { ENDPOINT_ADDRESS_BYTES = 64 };
+
+/* The address that a far endpoint is bound to, with the port's number. */
+void endpoint_address(const struct endpoint *endpoint, char address[ENDPOINT_ADDRESS_BYTES]);
 
 /* Sent messages may leave for `linger_ms` more. The last endpoint of a context waits for its own and for
  * those of endpoints that were freed before. When the last endpoint of the process is freed, every message
@@ -60,6 +77,11 @@ enum status endpoint_send(struct endpoint *endpoint, struct endpoint_message *me
  * libzmq itself cuts a connection on which a frame exceeds the payload's limit by more than 4 KiB. */
 enum status endpoint_receive(struct endpoint *endpoint, struct endpoint_message *message);
 void endpoint_release(struct endpoint_message *message);
+
+/* Of a received message: the host whose key its connection has shown, -1 where connections have no keys; and
+ * the network address of the sender, "" where there is none. Valid until the message is released. */
+int endpoint_message_host(const struct endpoint_message *message);
+const char *endpoint_message_from(const struct endpoint_message *message);
 
 /* Connections to a ROUTER, since the start. All but `refused` are of all bound endpoints of the
  * process. */

@@ -1,5 +1,5 @@
 /* The handler of libzmq's authentication protocol. Thread: one of its own per context with a bound endpoint,
- * which owns the handler's socket. The count is atomic; the rest is set before the thread starts. */
+ * which owns the handler's socket. The count is atomic; the lock guards the pass and the keys. */
 #include "worker/net/endpoint_door.h"
 
 #include "worker/net/endpoint_gate.h"
@@ -13,7 +13,7 @@
 #include <string.h>
 #include <zmq.h>
 
-/* A request's frames, as RFC 27 numbers them; PLAIN has two credentials. */
+/* A request's frames, as RFC 27 numbers them. PLAIN has two credentials, CURVE one: the public key. */
 enum {
     ZAP_VERSION,
     ZAP_REQUEST,
@@ -23,7 +23,8 @@ enum {
     ZAP_MECHANISM,
     ZAP_USER,
     ZAP_PASSWORD,
-    ZAP_FRAMES
+    ZAP_FRAMES,
+    ZAP_KEY = ZAP_USER
 };
 
 enum { ZAP_FRAME_BYTES = 257 }; /* a user or password has at most 255 bytes; behind it a zero */
@@ -31,7 +32,10 @@ enum { ZAP_FRAME_BYTES = 257 }; /* a user or password has at most 255 bytes; beh
 struct endpoint_door {
     void *socket;
     pthread_t thread;
+    pthread_mutex_t lock;
+    bool has_pass;
     struct wire_pass pass;
+    struct host_keys keys;
     _Atomic uint64_t refused;
 };
 
@@ -63,30 +67,41 @@ static bool frame_is(const struct zap_frame *frame, const char *right, size_t ri
     return (size_t)frame->bytes == strlen(right) && sodium_memcmp(frame->data, right, right_bytes) == 0;
 }
 
-static bool door_agrees(const struct endpoint_door *door, const struct zap_frame frames[ZAP_FRAMES])
+static bool is_right_pass(const struct endpoint_door *door, const struct zap_frame frames[ZAP_FRAMES])
 {
     const struct wire_pass *pass = &door->pass;
-    return frame_is(&frames[ZAP_MECHANISM], "PLAIN", sizeof "PLAIN") &&
-           frame_is(&frames[ZAP_USER], pass->user, sizeof pass->user) &&
+    return door->has_pass && frame_is(&frames[ZAP_USER], pass->user, sizeof pass->user) &&
            frame_is(&frames[ZAP_PASSWORD], pass->password, sizeof pass->password);
 }
 
-static void door_answer(struct endpoint_door *door, const struct zap_frame *request, const char *status)
+/* Whether the door lets this connection in. `user`: the host's number where the connection has a key, else
+ * empty. */
+static bool door_agrees(struct endpoint_door *door, const struct zap_frame frames[ZAP_FRAMES], char user[8])
+{
+    bool agrees = false;
+    user[0] = '\0';
+    pthread_mutex_lock(&door->lock);
+    if (frame_is(&frames[ZAP_MECHANISM], "PLAIN", sizeof "PLAIN")) {
+        agrees = is_right_pass(door, frames);
+    } else if (frame_is(&frames[ZAP_MECHANISM], "CURVE", sizeof "CURVE") &&
+               frames[ZAP_KEY].bytes == HOST_KEY_BYTES) {
+        const int host = host_keys_find(&door->keys, (const uint8_t *)frames[ZAP_KEY].data);
+        agrees = host >= 0;
+        snprintf(user, 8, "%d", host);
+    }
+    pthread_mutex_unlock(&door->lock);
+    return agrees;
+}
+
+static void door_answer(struct endpoint_door *door, const struct zap_frame *request, const char *status,
+                        const char *user)
 {
     zmq_send(door->socket, "1.0", 3, ZMQ_SNDMORE);
     zmq_send(door->socket, request->data, (size_t)request->bytes, ZMQ_SNDMORE);
     zmq_send(door->socket, status, strlen(status), ZMQ_SNDMORE);
     zmq_send(door->socket, "", 0, ZMQ_SNDMORE); /* the status's text, */
-    zmq_send(door->socket, "", 0, ZMQ_SNDMORE); /* the user's id, */
-    zmq_send(door->socket, "", 0, 0);           /* and metadata */
-}
-
-/* libzmq's address of a unix socket's peer is HOST:UID:GID:PID. */
-static void door_admit(const struct zap_frame *address)
-{
-    int pid = 0;
-    sscanf(address->data + strcspn(address->data, ":"), ":%*u:%*u:%d", &pid);
-    endpoint_gate_admit(pid);
+    zmq_send(door->socket, user, strlen(user), ZMQ_SNDMORE);
+    zmq_send(door->socket, "", 0, 0); /* and metadata */
 }
 
 static void *door_run(void *arg)
@@ -94,25 +109,40 @@ static void *door_run(void *arg)
     struct endpoint_door *door = arg;
     struct zap_frame frames[ZAP_FRAMES];
     while (door_receive(door, frames)) {
-        const bool agrees = door_agrees(door, frames);
+        char user[8];
+        const bool agrees = door_agrees(door, frames, user);
         if (agrees)
-            door_admit(&frames[ZAP_ADDRESS]);
+            endpoint_gate_admit(frames[ZAP_ADDRESS].data);
         else
             atomic_fetch_add(&door->refused, 1);
-        door_answer(door, &frames[ZAP_REQUEST], agrees ? "200" : "400");
+        door_answer(door, &frames[ZAP_REQUEST], agrees ? "200" : "400", agrees ? user : "");
     }
     zmq_close(door->socket);
     return NULL;
 }
 
-enum status endpoint_door_open(struct endpoint_door **out, void *zmq_context, const struct wire_pass *pass,
-                               struct error *error)
+void endpoint_door_pass(struct endpoint_door *door, const struct wire_pass *pass)
+{
+    pthread_mutex_lock(&door->lock);
+    door->pass = *pass;
+    door->has_pass = true;
+    pthread_mutex_unlock(&door->lock);
+}
+
+void endpoint_door_keys(struct endpoint_door *door, const struct host_keys *keys)
+{
+    pthread_mutex_lock(&door->lock);
+    door->keys = *keys;
+    pthread_mutex_unlock(&door->lock);
+}
+
+enum status endpoint_door_open(struct endpoint_door **out, void *zmq_context, struct error *error)
 {
     const int linger = 0;
     struct endpoint_door *door = calloc(1, sizeof *door);
     if (door == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a socket's door");
-    door->pass = *pass;
+    pthread_mutex_init(&door->lock, NULL);
     door->socket = zmq_socket(zmq_context, ZMQ_REP);
     if (door->socket == NULL || zmq_setsockopt(door->socket, ZMQ_LINGER, &linger, sizeof linger) != 0 ||
         zmq_bind(door->socket, "inproc://zeromq.zap.01") != 0) {

@@ -9,19 +9,28 @@
 
 #include "worker/net/limits.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* The other end of a connection: a network address (of IPv4 in IPv6's form), or a process. */
+struct gate_place {
+    struct in6_addr address; /* all zero: a process */
+    pid_t pid;               /* 0: the kernel does not name it */
+};
+
 struct waiting {
     int fd;
-    pid_t pid;      /* at the other end; 0: the kernel does not name it */
+    struct gate_place from;
     uint64_t inode; /* 0: none */
 };
 
@@ -60,14 +69,57 @@ static void waiting_cut_off(struct waiting *waiting)
     waiting->inode = 0;
 }
 
+static void map_address(struct in6_addr *out, const struct in_addr *address)
+{
+    out->s6_addr[10] = out->s6_addr[11] = 0xff;
+    memcpy(&out->s6_addr[12], address, sizeof *address);
+}
+
+static struct gate_place place_of_connection(int fd)
+{
+    struct gate_place place = {.pid = 0};
+    union {
+        struct sockaddr any;
+        struct sockaddr_in v4;
+        struct sockaddr_in6 v6;
+        struct sockaddr_storage room;
+    } peer = {.any.sa_family = AF_UNSPEC};
+    socklen_t bytes = sizeof peer;
+    getpeername(fd, &peer.any, &bytes);
+    if (peer.any.sa_family == AF_INET) {
+        map_address(&place.address, &peer.v4.sin_addr);
+    } else if (peer.any.sa_family == AF_INET6) {
+        place.address = peer.v6.sin6_addr;
+    } else {
+        struct ucred process = {0};
+        bytes = sizeof process;
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &process, &bytes);
+        place.pid = process.pid;
+    }
+    return place;
+}
+
+static struct gate_place place_of_text(const char *from)
+{
+    struct gate_place place = {.pid = 0};
+    struct in_addr v4;
+    if (inet_pton(AF_INET, from, &v4) == 1)
+        map_address(&place.address, &v4);
+    else if (inet_pton(AF_INET6, from, &place.address) != 1)
+        sscanf(from + strcspn(from, ":"), ":%*u:%*u:%d", &place.pid);
+    return place;
+}
+
+static bool is_same_place(const struct gate_place *a, const struct gate_place *b)
+{
+    return a->pid == b->pid && memcmp(&a->address, &b->address, sizeof a->address) == 0;
+}
+
 static void gate_note(int fd)
 {
-    struct ucred peer = {0};
-    socklen_t bytes = sizeof peer;
-    getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes);
     struct waiting *oldest = &gate.ring[gate.next];
     waiting_cut_off(oldest);
-    *oldest = (struct waiting){.fd = fd, .pid = peer.pid, .inode = inode_of(fd)};
+    *oldest = (struct waiting){.fd = fd, .from = place_of_connection(fd), .inode = inode_of(fd)};
     gate.next = (gate.next + 1) % gate.room;
     gate.counts.accepted++;
 }
@@ -107,11 +159,12 @@ void endpoint_gate_widen(unsigned count)
     pthread_mutex_unlock(&gate.lock);
 }
 
-void endpoint_gate_admit(pid_t pid)
+void endpoint_gate_admit(const char *from)
 {
+    const struct gate_place place = place_of_text(from);
     pthread_mutex_lock(&gate.lock);
     for (unsigned i = 0; i < gate.room; i++) {
-        if (gate.ring[i].pid != pid || gate.ring[i].inode == 0)
+        if (gate.ring[i].inode == 0 || !is_same_place(&gate.ring[i].from, &place))
             continue;
         gate.ring[i].inode = 0;
         gate.counts.admitted++;

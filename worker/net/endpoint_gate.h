@@ -7,25 +7,26 @@
  * A worker waits for a millisecond, so it is not cut off unless strangers connect faster than that; then it
  * dials again.
  *
- * The kernel names the process at the other end of a unix socket. It names none for tcp:// and for a process
- * of another namespace: those count as one process, number 0.
+ * What a connection has shown counts for all connections that wait from the same place: over a unix socket
+ * the process at its other end, which the kernel names (a process of another namespace has no name: all those
+ * are one place), over tcp:// the network address.
  *
  * One gate per process. Any thread may call these functions; they do not block. */
 #ifndef WORKER_NET_ENDPOINT_GATE_H
 #define WORKER_NET_ENDPOINT_GATE_H
 
 #include <stdint.h>
-#include <sys/types.h>
 
 /* Makes room for `count` connections that wait at a time, when there is less. At most GATE_WAITING_MAX. */
 void endpoint_gate_widen(unsigned count);
 
-/* Process `pid` has shown the pass: its connections that wait are not cut off any more. */
-void endpoint_gate_admit(pid_t pid);
+/* A connection from `from` has shown its pass or key: those from there that wait are not cut off any more.
+ * `from` is libzmq's text: a network address, or HOST:UID:GID:PID of a unix socket's peer. */
+void endpoint_gate_admit(const char *from);
 
 struct endpoint_gate_counts {
     uint64_t accepted; /* connections; since the start, of all listeners of this process */
-    uint64_t admitted; /* of these: of processes that have shown the pass */
+    uint64_t admitted; /* of these: from places that have shown a pass or key */
     uint64_t crowded;  /* cut off to make room */
     uint64_t waiting;  /* now */
 };

@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+_Static_assert((int)ENDPOINT_SET_MAX >= 2 + RPC_DIALED_MAX, "two bound sockets and all dialed ones");
+_Static_assert((int)RPC_ADDRESS_BYTES == (int)ENDPOINT_ADDRESS_BYTES, "an address fits");
+
 enum { FLUSH_EVERY_US = 1000 };
 
 /* ---- opening ---- */
@@ -49,6 +52,7 @@ static void rpc_release(struct rpc *rpc, int linger_ms)
     requests_free(rpc);
     sessions_free(rpc);
     free(rpc->roster);
+    free(rpc->hosts);
     free(rpc->welcome);
     while (rpc->socket_count > 0)
         endpoint_free(rpc->sockets[--rpc->socket_count].endpoint, linger_ms);
@@ -72,8 +76,31 @@ static enum status rpc_open_bound(struct rpc *rpc, const char *address, struct e
     greeting_make_pass(&pass, rpc->config.secret, rpc->config.worker);
     enum status status = endpoint_bind(&endpoint, address, &pass, rpc->config.workers, error);
     if (status == STATUS_OK)
-        rpc_add_socket(rpc, endpoint, NULL);
+        rpc_add_socket(rpc, endpoint, NULL, false);
     return status;
+}
+
+static enum status rpc_open_bound_far(struct rpc *rpc, struct error *error)
+{
+    struct endpoint *endpoint, *beside = rpc->socket_count > 0 ? rpc->endpoints[0] : NULL;
+    const struct rpc_config *config = &rpc->config;
+    if (config->far_address == NULL)
+        return STATUS_OK;
+    enum status status =
+        endpoint_bind_far(&endpoint, beside, config->far_address, config->keys, config->workers, error);
+    if (status == STATUS_OK)
+        rpc_add_socket(rpc, endpoint, NULL, true);
+    return status;
+}
+
+static enum status rpc_open_hosts(struct rpc *rpc)
+{
+    if (rpc->config.keys == NULL)
+        return STATUS_OK;
+    rpc->hosts = malloc(rpc->config.workers * sizeof *rpc->hosts);
+    for (size_t i = 0; rpc->hosts != NULL && i < rpc->config.workers; i++)
+        rpc->hosts[i] = -1;
+    return rpc->hosts != NULL ? STATUS_OK : STATUS_NO_MEMORY;
 }
 
 static enum status rpc_open_memory(struct rpc *rpc, struct error *error)
@@ -82,7 +109,8 @@ static enum status rpc_open_memory(struct rpc *rpc, struct error *error)
     rpc->roster = rpc_copy_of(config->roster, config->workers);
     rpc->config.roster = rpc->roster;
     if (rpc->roster == NULL || hello_keep_job(rpc, config->welcome, config->welcome_bytes) != STATUS_OK ||
-        sessions_new(rpc) != STATUS_OK || futures_new(rpc) != STATUS_OK || requests_new(rpc) != STATUS_OK)
+        sessions_new(rpc) != STATUS_OK || rpc_open_hosts(rpc) != STATUS_OK || futures_new(rpc) != STATUS_OK ||
+        requests_new(rpc) != STATUS_OK)
         return error_set(error, STATUS_NO_MEMORY, "no memory for connections");
     return STATUS_OK;
 }
@@ -102,6 +130,8 @@ enum status rpc_open(struct rpc **out, const struct rpc_config *config, const ch
     status = rpc_open_memory(rpc, error);
     if (status == STATUS_OK)
         status = rpc_open_bound(rpc, address, error);
+    if (status == STATUS_OK)
+        status = rpc_open_bound_far(rpc, error);
     if (status != STATUS_OK) {
         rpc_release(rpc, 0);
         return status;
@@ -131,6 +161,25 @@ uint32_t rpc_workers(const struct rpc *rpc)
 bool rpc_reaches(const struct rpc *rpc, uint16_t worker)
 {
     return worker < rpc->config.workers && rpc->sessions[worker].is_live;
+}
+
+bool rpc_lends_to(const struct rpc *rpc, uint16_t worker)
+{
+    return rpc_reaches(rpc, worker) && session_lends(rpc, &rpc->sessions[worker]);
+}
+
+void rpc_far_address(const struct rpc *rpc, char address[RPC_ADDRESS_BYTES])
+{
+    address[0] = '\0';
+    for (size_t i = 0; i < rpc->bound_count; i++)
+        if (rpc->sockets[i].is_far)
+            endpoint_address(rpc->endpoints[i], address);
+}
+
+void rpc_place(struct rpc *rpc, uint16_t worker, uint16_t host)
+{
+    if (rpc->hosts != NULL && worker < rpc->config.workers)
+        rpc->hosts[worker] = (int16_t)host;
 }
 
 bool rpc_is_gone(const struct rpc *rpc, uint16_t worker)
@@ -316,7 +365,7 @@ enum status rpc_call(struct rpc *rpc, uint16_t worker, enum wire_method method,
 void rpc_counters(const struct rpc *rpc, struct rpc_counters *counters)
 {
     *counters = rpc->counters;
-    if (rpc->socket_count == 0 || rpc->sockets[0].dialed != NULL)
+    if (rpc->bound_count == 0)
         return;
     const struct endpoint_counts counts = endpoint_counts(rpc->endpoints[0]);
     counters->unproven = counts.unproven;

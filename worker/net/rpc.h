@@ -6,10 +6,11 @@
  * kinds' rooms include it; worker/job includes only wire.h, and daemon/ only wire.h and segment.h.
  *
  * A `struct rpc` is one worker's end of its sessions with other workers. A worker that others dial binds a
- * ROUTER. It dials each worker of a lower number that it needs through one DEALER each. One rpc_turn serves
- * all these sockets. Once HELLO is answered, the two ends of a session are alike: either end may call the
- * other, any number of calls may be open at a time, and a handler may complete its request in a later turn.
- * No message travels through a third worker.
+ * ROUTER for the workers of its host, and one more for those of other hosts, where the job has any. It dials
+ * each worker of a lower number that it needs through one DEALER each. One rpc_turn serves all these sockets.
+ * Once HELLO is answered, the two ends of a session are alike: either end may call the other, any number of
+ * calls may be open at a time, and a handler may complete its request in a later turn. No message travels
+ * through a third worker.
  *
  *   - A request completes exactly once: value, error, timeout, or its peer's death.
  *   - Nothing is resent. A request that comes twice takes effect once; a reply that comes twice, late, or
@@ -26,6 +27,7 @@
 #define WORKER_NET_RPC_H
 
 #include "kernels/base/monotime.h"
+#include "worker/net/host_keys.h"
 #include "worker/net/wire.h"
 
 #include <stdbool.h>
@@ -50,12 +52,12 @@ struct rpc_message {
 
 /* ---- Bodies of any size ----
  * A tensor of RPC_LEND_BYTES or more whose bytes lie in this worker's outbox (rpc_config.outbox), at a
- * multiple of 64, is lent: only its place travels, and the receiver's `data` points into its own mapping of
- * the sender's segment, where the bytes stay the sender's. In a call to oneself every tensor of that size is
- * lent, wherever it lies. The lent bytes of a request must not change until the call is complete. Those of a
- * reply must not change until the caller has no more use for them, on which the two ends must agree. All
- * other bytes are copied before the call returns. A body of more than WIRE_PAYLOAD_BYTES_MAX travels in
- * pieces, and arrives as one; its largest size is RPC_BODY_BYTES_MAX. */
+ * multiple of 64, is lent to a worker of the same host: only its place travels, and the receiver's `data`
+ * points into its own mapping of the sender's segment, where the bytes stay the sender's. In a call to
+ * oneself every tensor of that size is lent, wherever it lies. The lent bytes of a request must not change
+ * until the call is complete. Those of a reply must not change until the caller has no more use for them, on
+ * which the two ends must agree. All other bytes are copied before the call returns. A body of more than
+ * WIRE_PAYLOAD_BYTES_MAX travels in pieces, and arrives as one; its largest size is RPC_BODY_BYTES_MAX. */
 
 /* A call came in from worker `source`. Answer it with rpc_reply or rpc_fail exactly once, now or later. */
 typedef void rpc_handler(void *context, struct rpc_request *request, const struct rpc_message *message);
@@ -83,6 +85,8 @@ struct rpc_method {
 struct rpc_address {
     uint16_t worker;
     const char *address;
+    bool is_far;   /* on another host: dialed with keys */
+    uint16_t host; /* which */
 };
 
 struct rpc_config {
@@ -105,12 +109,15 @@ struct rpc_config {
      * WELCOME, and this worker sends it on in its own. */
     const char *welcome;
     size_t welcome_bytes;
-    struct segment *outbox; /* this worker's own, mapped; NULL: nothing is lent. Outlives the rpc */
+    struct segment *outbox;       /* this worker's own, mapped; NULL: nothing is lent. Outlives the rpc */
+    const struct host_keys *keys; /* of the job's hosts; NULL: it has one. Outlives the rpc */
+    const char *far_address; /* where workers of other hosts may dial this one, "tcp://ADDRESS:PORT", PORT "*"
+                                for a free one; NULL: none dials it */
 };
 
-/* `address`: where workers of higher numbers may dial this one ("ipc://…": the path must not exist;
- * "tcp://…": loopback only); NULL: no worker dials it. Errors: STATUS_BUSY (taken), STATUS_INVALID (address),
- * STATUS_PERMISSION, STATUS_IO, STATUS_NO_MEMORY. */
+/* `address`: where workers of higher numbers on this host may dial this one ("ipc://…": the path must not
+ * exist; "tcp://…": loopback only); NULL: no worker dials it. Errors: STATUS_BUSY (taken), STATUS_INVALID
+ * (address), STATUS_PERMISSION, STATUS_UNAVAILABLE (no CURVE), STATUS_IO, STATUS_NO_MEMORY. */
 enum status rpc_open(struct rpc **out, const struct rpc_config *config, const char *address,
                      struct error *error);
 
@@ -140,6 +147,20 @@ uint32_t rpc_workers(const struct rpc *rpc);
 
 /* Whether there is a session with `worker`, or `worker` is this one. */
 bool rpc_reaches(const struct rpc *rpc, uint16_t worker);
+
+/* Whether a large tensor in this worker's outbox can be lent to `worker`: both have segments, and a session
+ * through a socket of this host. */
+bool rpc_lends_to(const struct rpc *rpc, uint16_t worker);
+
+enum { RPC_ADDRESS_BYTES = 64 };
+
+/* Where workers of other hosts dial this one: far_address, with the port's number. "": nowhere. */
+void rpc_far_address(const struct rpc *rpc, char address[RPC_ADDRESS_BYTES]);
+
+/* Says on which host `worker` runs; until then a far worker runs on none. A HELLO that comes from another
+ * host than that of its worker is ignored: the host's key has proven which host the sender is on, and the
+ * news of a worker's place may come behind the worker's first HELLO. */
+void rpc_place(struct rpc *rpc, uint16_t worker, uint16_t host);
 
 /* Whether there was a session with `worker`, and there is none now. */
 bool rpc_is_gone(const struct rpc *rpc, uint16_t worker);

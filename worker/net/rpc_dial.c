@@ -11,13 +11,15 @@
 
 enum { HELLO_EVERY_US = 250000 };
 
-void rpc_add_socket(struct rpc *rpc, struct endpoint *endpoint, struct rpc_session *dialed)
+void rpc_add_socket(struct rpc *rpc, struct endpoint *endpoint, struct rpc_session *dialed, bool is_far)
 {
     struct rpc_socket *socket = &rpc->sockets[rpc->socket_count];
-    *socket = (struct rpc_socket){endpoint, dialed};
+    *socket = (struct rpc_socket){endpoint, dialed, is_far};
     rpc->endpoints[rpc->socket_count++] = endpoint;
     if (dialed != NULL)
         dialed->socket = socket;
+    else
+        rpc->bound_count++;
 }
 
 static uint16_t dial_worker_at(const struct rpc *rpc, const struct rpc_socket *socket)
@@ -39,18 +41,27 @@ static void hello_say(struct rpc *rpc, const struct rpc_socket *socket)
     send_text(rpc, socket->endpoint, &header, 0, payload, sizeof payload, false);
 }
 
+static enum status dial_open(struct rpc *rpc, const struct rpc_address *address, struct endpoint **out,
+                             struct error *error)
+{
+    struct endpoint *beside = rpc->socket_count > 0 ? rpc->endpoints[0] : NULL;
+    struct wire_pass pass;
+    if (address->is_far)
+        return endpoint_connect_far(out, beside, address->address, rpc->config.keys, address->host, error);
+    greeting_make_pass(&pass, rpc->config.secret, address->worker);
+    return endpoint_connect(out, beside, address->address, &pass, error);
+}
+
 /* Connects to a worker and says HELLO. */
 static enum status dial_connect(struct rpc *rpc, const struct rpc_address *address, struct error *error)
 {
-    struct endpoint *endpoint, *beside = rpc->socket_count > 0 ? rpc->endpoints[0] : NULL;
-    struct wire_pass pass;
+    struct endpoint *endpoint;
     struct error reason;
     assert(address->worker < rpc->config.worker && rpc->sessions[address->worker].socket == NULL);
-    greeting_make_pass(&pass, rpc->config.secret, address->worker);
-    enum status status = endpoint_connect(&endpoint, beside, address->address, &pass, &reason);
+    enum status status = dial_open(rpc, address, &endpoint, &reason);
     if (status != STATUS_OK)
         return error_set(error, status, "worker %u: %s", address->worker, reason.text);
-    rpc_add_socket(rpc, endpoint, &rpc->sessions[address->worker]);
+    rpc_add_socket(rpc, endpoint, &rpc->sessions[address->worker], address->is_far);
     randombytes_buf(rpc->sessions[address->worker].nonce, WIRE_NONCE_BYTES);
     hello_say(rpc, rpc->sessions[address->worker].socket);
     return STATUS_OK;
@@ -97,9 +108,7 @@ static void dial_withdraw(struct rpc *rpc)
 enum status rpc_dial(struct rpc *rpc, const struct rpc_address *addresses, size_t count,
                      struct monotime deadline, struct error *error)
 {
-    size_t first = rpc->socket_count;
-    assert(rpc->callbacks == 0 && !rpc->in_turn && first <= 1 &&
-           (first == 0 || rpc->sockets[0].dialed == NULL));
+    assert(rpc->callbacks == 0 && !rpc->in_turn && rpc->socket_count == rpc->bound_count);
     assert(count <= RPC_DIALED_MAX);
     enum status status = STATUS_OK;
     for (size_t i = 0; i < count && status == STATUS_OK; i++)

@@ -37,7 +37,7 @@ enum status hello_keep_job(struct rpc *rpc, const void *text, size_t bytes)
 static enum status hello_keep_welcome(struct rpc *rpc, const struct rpc_socket *socket,
                                       const struct endpoint_message *message)
 {
-    const struct rpc_socket *first = &rpc->sockets[rpc->sockets[0].dialed == NULL ? 1 : 0];
+    const struct rpc_socket *first = &rpc->sockets[rpc->bound_count];
     if (rpc->config.welcome_bytes > 0 || socket != first)
         return STATUS_OK;
     if (hello_keep_job(rpc, message->payload + WIRE_PROOF_BYTES, message->payload_bytes - WIRE_PROOF_BYTES) !=
@@ -117,6 +117,7 @@ struct hello {
     struct wire_header header;
     uint8_t nonce[WIRE_NONCE_BYTES];
     bool is_proven;
+    int host; /* by the key of its connection; -1: this one, where connections have no keys */
 };
 
 static void hello_read(const struct rpc *rpc, struct hello *hello, const struct endpoint_message *message)
@@ -124,6 +125,14 @@ static void hello_read(const struct rpc *rpc, struct hello *hello, const struct 
     const struct greeting greeting = {.header = message->header, .nonce = message->payload};
     hello->is_proven = greeting_is_proven(&greeting, rpc->config.secret, message->payload + WIRE_NONCE_BYTES);
     memcpy(hello->nonce, message->payload, sizeof hello->nonce);
+    hello->host = endpoint_message_host(message);
+}
+
+/* Whether the worker that says HELLO runs on the host whose key its connection has shown. */
+static bool hello_is_in_place(const struct rpc *rpc, const struct hello *hello)
+{
+    const uint16_t source = hello->header.source;
+    return hello->host < 0 || source >= rpc->config.workers || rpc->hosts[source] == hello->host;
 }
 
 /* Why a HELLO is refused, or NULL. */
@@ -154,10 +163,14 @@ static void hello_receive(struct rpc *rpc, struct rpc_socket *socket, const stru
 {
     const struct wire_header *header = &hello->header;
     const char *reason = hello_fault(rpc, hello);
+    if (reason == NULL && !hello_is_in_place(rpc, hello)) {
+        rpc->counters.strangers++;
+        return;
+    }
     if (reason != NULL) {
         rpc->counters.strangers++;
         rpc->counters.stale += hello->is_proven && header->generation != rpc->config.generation;
-        peer_ignore(rpc, peer);
+        peer_ignore(rpc, socket, peer);
         session_say_bye(rpc, socket, peer, header->source, reason);
         return;
     }
@@ -181,7 +194,7 @@ void hello_receive_stranger(struct rpc *rpc, struct rpc_socket *socket, struct e
     const struct wire_header *header = &hello.header;
     struct error error;
     uint32_t peer = message->peer;
-    bool is_known = socket->dialed != NULL || peer_is_ignored(rpc, peer);
+    bool is_known = socket->dialed != NULL || peer_is_ignored(rpc, socket, peer);
     enum status status = is_known ? STATUS_OK
                                   : wire_decode(&hello.header, message->header, message->header_bytes,
                                                 message->payload_bytes, &error);
@@ -196,7 +209,7 @@ void hello_receive_stranger(struct rpc *rpc, struct rpc_socket *socket, struct e
     rpc->counters.strangers++;
     if (is_known)
         return;
-    peer_ignore(rpc, peer);
+    peer_ignore(rpc, socket, peer);
     if (status != STATUS_OK)
         session_say_bye(rpc, socket, peer, 0, error.text);
     else if (header->kind != WIRE_BYE)

@@ -16,6 +16,7 @@
  *   rpc_body.c         bodies that arrive and leave in pieces
  *   rpc_rules.c        the checks that need no connection
  *   greeting.c         the proofs in HELLO and WELCOME
+ *   host_keys.c        the keys of the job's hosts
  *
  * A file calls only files below it in this list.
  *
@@ -139,10 +140,17 @@ struct rpc_session {
     uint64_t window[REPLAY_WINDOW / 64];
 };
 
-/* The bound socket, which tells its connections apart by routing id, or a dialed one. */
+/* A bound socket, which tells its connections apart by routing id, or a dialed one. */
 struct rpc_socket {
     struct endpoint *endpoint;
-    struct rpc_session *dialed; /* NULL: the bound one. Until it is live, an answer to HELLO is awaited. */
+    struct rpc_session *dialed; /* NULL: a bound one. Until it is live, an answer to HELLO is awaited. */
+    bool is_far;                /* to other hosts, with keys: nothing is lent through it */
+};
+
+/* A connection of a bound socket that this worker ended with BYE. */
+struct rpc_stranger {
+    const struct rpc_socket *socket;
+    uint32_t peer;
 };
 
 struct rpc_watched {
@@ -170,9 +178,12 @@ struct rpc_listener {
 struct rpc {
     struct rpc_config config;
     uint8_t *roster;
-    struct rpc_socket sockets[1 + RPC_DIALED_MAX];  /* the bound one comes first, where there is one */
-    struct endpoint *endpoints[1 + RPC_DIALED_MAX]; /* the sockets' endpoints, in the same order */
+    struct rpc_socket
+        sockets[ENDPOINT_SET_MAX]; /* the bound ones come first: this host's, the other hosts' */
+    struct endpoint *endpoints[ENDPOINT_SET_MAX]; /* the sockets' endpoints, in the same order */
     size_t socket_count;
+    size_t bound_count; /* how many are bound: 0 to 2 */
+    int16_t *hosts; /* (config.workers) where rpc_place has put each worker, -1: nowhere; NULL: one host */
     unsigned gone_count; /* sessions that this worker dialed and that have ended */
     bool is_closing, in_turn, has_failed;
     unsigned callbacks; /* depth of callbacks running */
@@ -187,7 +198,7 @@ struct rpc {
 
     struct rpc_session *sessions; /* (config.workers) */
     unsigned lost_count;
-    uint32_t strangers[STRANGERS_MAX];
+    struct rpc_stranger strangers[STRANGERS_MAX];
     unsigned stranger_count, stranger_next;
 
     struct future *futures, *free_futures;
@@ -221,11 +232,16 @@ struct rpc_session *session_of(struct rpc *rpc, uint16_t worker); /* live, or NU
 void session_open(struct rpc_session *session, struct rpc_socket *socket, const struct wire_header *greeting,
                   uint32_t peer);
 
-/* The session of a connection of the bound socket; NULL: a stranger. `source`: the worker that a message of
- * it names, which is looked at first. */
-struct rpc_session *session_of_peer(struct rpc *rpc, uint32_t peer, uint16_t source);
-bool peer_is_ignored(const struct rpc *rpc, uint32_t peer); /* this worker sent it BYE lately */
-void peer_ignore(struct rpc *rpc, uint32_t peer);
+/* Whether large tensors can be lent in this session. */
+bool session_lends(const struct rpc *rpc, const struct rpc_session *session);
+
+/* The session of a connection of a bound socket; NULL: a stranger. `source`: the worker that a message of it
+ * names, which is looked at first. */
+struct rpc_session *session_of_peer(struct rpc *rpc, const struct rpc_socket *socket, uint32_t peer,
+                                    uint16_t source);
+/* Whether this worker sent the connection BYE lately. */
+bool peer_is_ignored(const struct rpc *rpc, const struct rpc_socket *socket, uint32_t peer);
+void peer_ignore(struct rpc *rpc, const struct rpc_socket *socket, uint32_t peer);
 
 /* A send found the peer gone: the next turn ends the session, outside of the caller's work. */
 void session_lose(struct rpc *rpc, struct rpc_session *session);
@@ -271,8 +287,8 @@ bool receive_one(struct rpc *rpc, struct rpc_socket *socket);
 
 /* ---- rpc_dial.c ---- */
 
-/* Adds a socket. `dialed`: the session that it is for; NULL: the bound one. */
-void rpc_add_socket(struct rpc *rpc, struct endpoint *endpoint, struct rpc_session *dialed);
+/* Adds a socket. `dialed`: the session that it is for; NULL: a bound one. */
+void rpc_add_socket(struct rpc *rpc, struct endpoint *endpoint, struct rpc_session *dialed, bool is_far);
 
 /* ---- rpc_duplicates.c ---- */
 

@@ -14,7 +14,7 @@ static struct rpc_session *receive_find_session(struct rpc *rpc, const struct rp
                                                 uint32_t peer, uint16_t source)
 {
     if (socket->dialed == NULL)
-        return session_of_peer(rpc, peer, source);
+        return session_of_peer(rpc, socket, peer, source);
     return socket->dialed->is_live ? socket->dialed : NULL;
 }
 
@@ -46,8 +46,10 @@ static enum status receive_find_lent(const struct rpc *rpc, struct rpc_session *
 {
     if (!rules_lends(header))
         return STATUS_OK;
-    if (rpc->config.outbox == NULL)
-        return error_set(error, STATUS_INVALID, "a tensor is lent, but this job has no shared memory");
+    if (!session_lends(rpc, session))
+        return error_set(error, STATUS_INVALID, "a tensor is lent, but %s",
+                         rpc->config.outbox == NULL ? "this job has no shared memory"
+                                                    : "its worker is on another host");
     if (session->segment.data == NULL &&
         segment_attach(&session->segment, session->worker, 0, error) != STATUS_OK)
         return STATUS_INVALID;
@@ -149,8 +151,8 @@ static void receive_malformed(struct rpc *rpc, struct rpc_socket *socket, uint32
         session_end_bad(rpc, session, "a message that is not two frames within the limits");
     } else {
         rpc->counters.strangers++;
-        if (socket->dialed == NULL && peer != 0 && !peer_is_ignored(rpc, peer)) {
-            peer_ignore(rpc, peer);
+        if (socket->dialed == NULL && peer != 0 && !peer_is_ignored(rpc, socket, peer)) {
+            peer_ignore(rpc, socket, peer);
             session_say_bye(rpc, socket, peer, 0, "a message that is not two frames within the limits");
         }
     }

@@ -27,12 +27,10 @@ static uint64_t send_place_of(const struct rpc *rpc, const struct rpc_session *s
                               uint64_t bytes)
 {
     const struct segment *outbox = rpc->config.outbox;
-    if (bytes < RPC_LEND_BYTES)
+    if (bytes < RPC_LEND_BYTES || !session_lends(rpc, session))
         return 0;
     if (session->is_self)
         return 1;
-    if (outbox == NULL)
-        return 0;
     uint64_t offset = (uintptr_t)data - (uintptr_t)outbox->data;
     return segment_at(outbox, offset, bytes) == NULL ? 0 : offset + 1;
 }

@@ -50,36 +50,43 @@ void session_open(struct rpc_session *session, struct rpc_socket *socket, const 
     session->peer = peer;
 }
 
-/* ---- the bound socket's connections ---- */
-
-static bool session_is_of(const struct rpc_session *session, uint32_t peer)
+bool session_lends(const struct rpc *rpc, const struct rpc_session *session)
 {
-    return session->is_live && session->peer == peer;
+    return session->is_self || (rpc->config.outbox != NULL && !session->socket->is_far);
 }
 
-struct rpc_session *session_of_peer(struct rpc *rpc, uint32_t peer, uint16_t source)
+/* ---- connections of the bound sockets ---- */
+
+/* Routing ids are names within one socket. */
+static bool session_is_of(const struct rpc_session *session, const struct rpc_socket *socket, uint32_t peer)
 {
-    if (peer != 0 && source < rpc->config.workers && session_is_of(&rpc->sessions[source], peer))
+    return session->is_live && session->peer == peer && session->socket == socket;
+}
+
+struct rpc_session *session_of_peer(struct rpc *rpc, const struct rpc_socket *socket, uint32_t peer,
+                                    uint16_t source)
+{
+    if (peer != 0 && source < rpc->config.workers && session_is_of(&rpc->sessions[source], socket, peer))
         return &rpc->sessions[source];
-    if (peer == 0 || peer_is_ignored(rpc, peer))
+    if (peer == 0 || peer_is_ignored(rpc, socket, peer))
         return NULL;
     for (size_t i = 0; i < rpc->config.workers; i++)
-        if (session_is_of(&rpc->sessions[i], peer))
+        if (session_is_of(&rpc->sessions[i], socket, peer))
             return &rpc->sessions[i];
     return NULL;
 }
 
-bool peer_is_ignored(const struct rpc *rpc, uint32_t peer)
+bool peer_is_ignored(const struct rpc *rpc, const struct rpc_socket *socket, uint32_t peer)
 {
     for (unsigned i = 0; i < rpc->stranger_count; i++)
-        if (rpc->strangers[i] == peer)
+        if (rpc->strangers[i].peer == peer && rpc->strangers[i].socket == socket)
             return true;
     return false;
 }
 
-void peer_ignore(struct rpc *rpc, uint32_t peer)
+void peer_ignore(struct rpc *rpc, const struct rpc_socket *socket, uint32_t peer)
 {
-    rpc->strangers[rpc->stranger_next] = peer;
+    rpc->strangers[rpc->stranger_next] = (struct rpc_stranger){socket, peer};
     rpc->stranger_next = (rpc->stranger_next + 1) % STRANGERS_MAX;
     if (rpc->stranger_count < STRANGERS_MAX)
         rpc->stranger_count++;

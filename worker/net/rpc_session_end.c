@@ -36,7 +36,7 @@ static void session_close(struct rpc *rpc, struct rpc_session *session)
     if (session->socket->dialed != NULL) {
         rpc->gone_count++;
     } else {
-        peer_ignore(rpc, session->peer);
+        peer_ignore(rpc, session->socket, session->peer);
     }
 }
 

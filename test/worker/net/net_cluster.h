@@ -113,7 +113,7 @@ static inline struct rpc_config cluster_config(struct member *member)
 
 static inline struct rpc_address cluster_address(const struct cluster *cluster, uint16_t worker)
 {
-    return (struct rpc_address){worker, cluster->addresses[worker]};
+    return (struct rpc_address){.worker = worker, .address = cluster->addresses[worker]};
 }
 
 static inline void *cluster_turner(void *arg)

@@ -30,7 +30,8 @@ static inline struct endpoint_door *door_serve(void *context, void *socket,
     greeting_make_pass(&pass, secret, worker);
     endpoint_gate_widen(GATE_WAITING_MAX);
     zmq_setsockopt(socket, ZMQ_PLAIN_SERVER, &is_server, sizeof is_server);
-    ck_assert_int_eq(endpoint_door_open(&door, context, &pass, NULL), STATUS_OK);
+    ck_assert_int_eq(endpoint_door_open(&door, context, NULL), STATUS_OK);
+    endpoint_door_pass(door, &pass);
     return door;
 }
 

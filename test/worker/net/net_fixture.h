@@ -122,7 +122,7 @@ static inline enum status net_try_join(struct net *net, const struct rpc_config 
 {
     struct net_turner turner;
     net_turner_start(&turner, net->server);
-    struct rpc_address server = {0, net->address};
+    struct rpc_address server = {.worker = 0, .address = net->address};
     enum status status = net_connect(out, config, &server, 1, net_in_ms(5000), error);
     net_turner_stop(&turner);
     return status;

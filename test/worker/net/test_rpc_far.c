@@ -1,0 +1,238 @@
+/* Sessions between hosts: a listener that is bound twice, for its own host and with keys for others; hosts
+ * that are not of the job, workers that are not on their host, and tensors that nobody can lend so far. */
+#include "test/worker/net/net_service.h"
+#include "test/workplace.h"
+#include "worker/net/segment.h"
+
+#include <sodium.h>
+#include <sys/mman.h>
+
+enum { HOSTS = 3, NEAR_WORKER = 1, FAR_WORKER = 2, FAR_HOST = 1, PATIENCE_MS = 700 };
+
+static struct host_keys keys_of(uint16_t host)
+{
+    static const uint8_t shared[HOST_KEY_BYTES] = "the hosts of a test share this";
+    struct host_keys keys;
+    ck_assert_int_ge(sodium_init(), 0);
+    host_keys_derive(&keys, shared, host, HOSTS);
+    return keys;
+}
+
+struct far {
+    struct net net;
+    struct service service, client;
+    struct host_keys keys;
+    char address[RPC_ADDRESS_BYTES];
+};
+
+static void far_start(struct far *far, struct segment *outbox)
+{
+    memset(far, 0, sizeof *far);
+    far->keys = keys_of(HOST_LEADER);
+    struct rpc_config config = net_server_config(server_methods, 1, &far->service);
+    config.joined = on_joined;
+    config.left = on_left;
+    config.keys = &far->keys;
+    config.far_address = "tcp://127.0.0.1:*";
+    config.outbox = outbox;
+    net_serve(&far->net, &config);
+    far->service.net = &far->net;
+    far->service.self = far->net.server;
+    rpc_far_address(far->net.server, far->address);
+    ck_assert_msg(strncmp(far->address, "tcp://127.0.0.1:", 16) == 0, "%s", far->address);
+    rpc_place(far->net.server, FAR_WORKER, FAR_HOST);
+}
+
+/* Dials from another host, as worker `worker`; *out is NULL after a failure. */
+static enum status far_dial(struct far *far, const struct host_keys *keys, uint16_t worker, struct rpc **out,
+                            struct error *error)
+{
+    struct net_turner turner;
+    struct rpc_config config = net_client_config(worker, client_methods, 1, &far->client);
+    const struct rpc_address server = {.worker = 0, .address = far->address, .is_far = true};
+    config.keys = keys;
+    net_turner_start(&turner, far->net.server);
+    const enum status status = net_connect(out, &config, &server, 1, net_in_ms(PATIENCE_MS * 8), error);
+    net_turner_stop(&turner);
+    return status;
+}
+
+static void far_refuse(struct far *far, const struct host_keys *keys, uint16_t worker)
+{
+    struct net_turner turner;
+    struct rpc *client;
+    struct error error = {0};
+    struct rpc_config config = net_client_config(worker, client_methods, 1, &far->client);
+    const struct rpc_address server = {.worker = 0, .address = far->address, .is_far = true};
+    config.keys = keys;
+    net_turner_start(&turner, far->net.server);
+    ck_assert_int_eq(net_connect(&client, &config, &server, 1, net_in_ms(PATIENCE_MS), &error),
+                     STATUS_TIMEOUT);
+    net_turner_stop(&turner);
+    ck_assert_uint_eq(far->service.joined, 0);
+}
+
+static void far_join(struct far *far, const struct host_keys *keys)
+{
+    struct error error = {0};
+    struct rpc *client;
+    const enum status status = far_dial(far, keys, FAR_WORKER, &client, &error);
+    ck_assert_msg(status == STATUS_OK, "%s", error.text);
+    far->net.clients[far->net.client_count++] = client;
+}
+
+static void expect_step(struct far *far, struct rpc *client)
+{
+    struct error error = {0};
+    struct future *future;
+    const struct rpc_message message = rows_message(rows, 3, DO_ANSWER);
+    ck_assert_int_eq(rpc_call_async(client, 0, METHOD_STEP, &message, MONOTIME_NEVER, &future, &error),
+                     STATUS_OK);
+    ck_assert_int_eq(net_await(&far->net, future), STATUS_OK);
+    float doubled[3];
+    memcpy(doubled, future_value(future)->data[0], sizeof doubled);
+    for (unsigned i = 0; i < 3; i++)
+        ck_assert_float_eq(doubled[i], 2 * rows[i]);
+    future_release(future);
+}
+
+/* Both sockets number their connections by themselves. */
+START_TEST(test_near_and_far)
+{
+    struct far far;
+    const struct host_keys keys = keys_of(FAR_HOST);
+    far_start(&far, NULL);
+    struct rpc_config near = net_client_config(NEAR_WORKER, client_methods, 1, &far.client);
+    net_join(&far.net, &near);
+    far_join(&far, &keys);
+    for (unsigned i = 0; i < 3; i++) {
+        expect_step(&far, far.net.clients[0]);
+        ck_assert_uint_eq(far.service.last_source, NEAR_WORKER);
+        expect_step(&far, far.net.clients[1]);
+        ck_assert_uint_eq(far.service.last_source, FAR_WORKER);
+    }
+    rpc_free(far.net.clients[0], "the near one leaves", 100);
+    far.net.clients[0] = NULL;
+    UNTIL(far.service.left != 0, net_turn(&far.net));
+    ck_assert_uint_eq(far.service.left, 1u << NEAR_WORKER);
+    expect_step(&far, far.net.clients[1]);
+    net_free(&far.net);
+}
+END_TEST
+
+/* A key that no host has; a key of the job's hosts under another server key. */
+START_TEST(test_strangers)
+{
+    struct far far;
+    struct rpc_counters counters;
+    struct host_keys stranger = keys_of(FAR_HOST), deceived = keys_of(FAR_HOST);
+    const struct host_keys right = keys_of(FAR_HOST);
+    far_start(&far, NULL);
+    host_keys_draw(stranger.secret);
+    host_keys_public(stranger.public_of_host[FAR_HOST], stranger.secret);
+    far_refuse(&far, &stranger, FAR_WORKER);
+    rpc_counters(far.net.server, &counters);
+    ck_assert_uint_ge(counters.refused, 1);
+    memcpy(deceived.public_of_host[0], deceived.public_of_host[2], HOST_KEY_BYTES);
+    far_refuse(&far, &deceived, FAR_WORKER);
+    UNTIL((rpc_counters(far.net.server, &counters), counters.unproven >= 1), net_turn(&far.net));
+    far_join(&far, &right);
+    expect_step(&far, far.net.clients[0]);
+    net_free(&far.net);
+}
+END_TEST
+
+/* The key says which host is there: a host cannot take the place of a worker that runs on another. */
+START_TEST(test_worker_of_another_host)
+{
+    struct far far;
+    const struct host_keys other = keys_of(2), right = keys_of(FAR_HOST);
+    far_start(&far, NULL);
+    far_refuse(&far, &other, FAR_WORKER);
+    far_refuse(&far, &right, NEAR_WORKER);
+    far_join(&far, &right);
+    rpc_place(far.net.server, FAR_WORKER, 2);
+    expect_step(&far, far.net.clients[0]);
+    net_free(&far.net);
+}
+END_TEST
+
+static void on_big(void *context, struct rpc_request *request, const struct rpc_message *message)
+{
+    struct service *service = context;
+    service->calls++;
+    ck_assert_uint_eq(message->lent, 0);
+    rpc_reply(request, message);
+}
+
+static const struct rpc_method big_methods[] = {
+    {.method = METHOD_RUN_EPISODE, .callers = WIRE_ROLE_AGENT, .any_tensors = true, .handler = on_big}};
+
+/* The outbox of a listener is no use to another host: its tensors travel. */
+START_TEST(test_nothing_is_lent)
+{
+    enum { ELEMENTS = 1 << 20 };
+    struct far far;
+    struct segment outbox;
+    struct future *future;
+    struct error error = {0};
+    const struct host_keys keys = keys_of(FAR_HOST);
+    const int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    ck_assert_int_eq(dup2(fd, SEGMENT_FD_FIRST), SEGMENT_FD_FIRST);
+    ck_assert_int_eq(segment_create(&outbox, 0, ELEMENTS * 4, &error), STATUS_OK);
+    float *values = (float *)(void *)outbox.data;
+    for (unsigned i = 0; i < ELEMENTS; i++)
+        values[i] = (float)i;
+    far_start(&far, &outbox);
+    struct rpc_config config = net_client_config(FAR_WORKER, big_methods, 1, &far.client);
+    const struct rpc_address server = {.worker = 0, .address = far.address, .is_far = true};
+    struct net_turner turner;
+    config.keys = &keys;
+    net_turner_start(&turner, far.net.server);
+    ck_assert_int_eq(net_connect(&far.net.clients[0], &config, &server, 1, net_in_ms(5000), &error),
+                     STATUS_OK);
+    net_turner_stop(&turner);
+    far.net.client_count = 1;
+    ck_assert(rpc_lends_to(far.net.server, 0) && !rpc_lends_to(far.net.server, FAR_WORKER));
+    const struct rpc_message message = {
+        .tensor_count = 1, .tensors = {{WIRE_F32, 1, .dims = {ELEMENTS}}}, .data = {values}};
+    ck_assert_int_eq(rpc_call_async(far.net.server, FAR_WORKER, METHOD_RUN_EPISODE, &message, MONOTIME_NEVER,
+                                    &future, &error),
+                     STATUS_OK);
+    ck_assert_int_eq(net_await(&far.net, future), STATUS_OK);
+    ck_assert_int_eq(memcmp(future_value(future)->data[0], values, ELEMENTS * 4), 0);
+    ck_assert_uint_eq(far.client.calls, 1);
+    future_release(future);
+    net_free(&far.net);
+    segment_detach(&outbox);
+}
+END_TEST
+
+START_TEST(test_keys)
+{
+    const struct host_keys a = keys_of(0), b = keys_of(2);
+    struct host_keys none = {.count = HOSTS};
+    uint8_t zero[HOST_KEY_BYTES] = {0}, public_key[HOST_KEY_BYTES];
+    ck_assert_int_eq(memcmp(a.public_of_host, b.public_of_host, sizeof a.public_of_host), 0);
+    ck_assert_int_ne(memcmp(a.secret, b.secret, sizeof a.secret), 0);
+    host_keys_public(public_key, b.secret);
+    ck_assert_int_eq(host_keys_find(&a, public_key), 2);
+    ck_assert_int_eq(host_keys_find(&none, zero), -1);
+    public_key[0] ^= 1;
+    ck_assert_int_eq(host_keys_find(&a, public_key), -1);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("rpc_far");
+    TCase *far = tcase_create("far");
+    tcase_add_test(far, test_keys);
+    tcase_add_test(far, test_near_and_far);
+    tcase_add_test(far, test_strangers);
+    tcase_add_test(far, test_worker_of_another_host);
+    tcase_add_test(far, test_nothing_is_lent);
+    tcase_set_timeout(far, 60);
+    suite_add_tcase(suite, far);
+    return suite_run(suite);
+}
