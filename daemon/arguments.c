@@ -2,11 +2,11 @@
 #include "daemon/arguments.h"
 
 #include "daemon/film.h"
+#include "kernels/base/text.h"
 #include "worker/environment/environment_contract.h"
 #include "worker/job/json_document.h"
 #include "worker/reinforce/policy_evaluate.h"
 
-#include <errno.h>
 #include <getopt.h>
 #include <math.h>
 #include <stdarg.h>
@@ -27,16 +27,8 @@ int usage_error(const char *format, ...)
     return EX_USAGE;
 }
 
-/* Reads `text`, which must be digits alone. The largest number is 2^53 - 1, as for a job's seed: every JSON
- * reader keeps it. */
-static bool read_integer(const char *text, uint64_t *value)
-{
-    static const uint64_t max = 9007199254740991;
-    char *end;
-    errno = 0;
-    *value = strtoull(text, &end, 10);
-    return text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0 && *value <= max;
-}
+/* 2^53 - 1, as for a job's seed: every JSON reader keeps it. */
+static const uint64_t integer_max = 9007199254740991;
 
 static bool read_positive(const char *text, double *value)
 {
@@ -102,7 +94,7 @@ static const char *option_owner(int option, unsigned accepts)
 static int store_count(const char *name, const char *text, uint32_t most, uint32_t *value)
 {
     uint64_t read;
-    if (!read_integer(text, &read) || read == 0 || read > most)
+    if (!text_integer(text, most, &read) || read == 0)
         return usage_error("--%s: expected an integer in 1..%u, got %s", name, most, text);
     *value = (uint32_t)read;
     return 0;
@@ -136,11 +128,11 @@ static int store_option(int option, const char *text, struct arguments *argument
     case EPISODES:
         return store_count("episodes", text, POLICY_EPISODES_MAX, &arguments->episodes);
     case WORDS:
-        if (read_integer(text, &settings->words) && settings->words > 0)
+        if (text_integer(text, integer_max, &settings->words) && settings->words > 0)
             return 0;
         return usage_error("--words: expected an integer from 1, got %s", text);
     case SEED:
-        if (read_integer(text, &settings->seed))
+        if (text_integer(text, integer_max, &settings->seed))
             return 0;
         return usage_error("--seed: expected an integer from 0, got %s", text);
     case TEMPERATURE:

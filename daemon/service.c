@@ -1,6 +1,8 @@
 /* Sends datagrams to the service manager, without libsystemd. Supervisor process; its only thread. */
 #include "daemon/service.h"
 
+#include "kernels/base/text.h"
+
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -18,23 +20,21 @@ static struct {
     struct monotime watchdog_due;
 } service = {.fd = -1};
 
-static uint64_t positive_number(const char *text)
+/* 0: the variable is absent or holds something else. */
+static uint64_t variable_number(const char *name)
 {
-    char *end;
-    if (text == NULL || text[0] < '0' || text[0] > '9')
-        return 0;
-    uint64_t value = strtoull(text, &end, 10);
-    return *end == '\0' ? value : 0;
+    uint64_t value = 0;
+    text_integer(getenv(name), UINT64_MAX, &value);
+    return value;
 }
 
 /* Half of the time after which the service manager would kill this process; 0: there is no watchdog, or
  * WATCHDOG_PID names another process. */
 static uint64_t watchdog_interval_us(void)
 {
-    const char *pid = getenv("WATCHDOG_PID");
-    if (pid != NULL && positive_number(pid) != (uint64_t)getpid())
+    if (getenv("WATCHDOG_PID") != NULL && variable_number("WATCHDOG_PID") != (uint64_t)getpid())
         return 0;
-    return positive_number(getenv("WATCHDOG_USEC")) / 2;
+    return variable_number("WATCHDOG_USEC") / 2;
 }
 
 void service_init(void)

@@ -1,9 +1,10 @@
-/* Text from input, made fit to show. Pure functions; any thread. */
+/* Text from input, made fit to show, and whole numbers read from text. Pure functions; any thread. */
 #include "kernels/base/text.h"
 
 #include <ctype.h>
-#include <stdbool.h>
+#include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { WORD_BYTES_MAX = 40 };
@@ -116,4 +117,17 @@ size_t text_distance(const char *a, const char *b)
                 cost[i][j] = least(cost[i][j], cost[i - 2][j - 2] + 1);
         }
     return cost[a_bytes][b_bytes];
+}
+
+bool text_integer(const char *text, uint64_t max, uint64_t *value)
+{
+    char *end;
+    if (text == NULL || text[0] < '0' || text[0] > '9') /* strtoull would accept spaces and a sign */
+        return false;
+    errno = 0;
+    const uint64_t number = strtoull(text, &end, 10);
+    if (*end != '\0' || errno != 0 || number > max)
+        return false;
+    *value = number;
+    return true;
 }

@@ -1,4 +1,4 @@
-/* Text from strangers, made fit to show: UTF-8 checking, short safe quotes, and how alike two words are.
+/* Text from strangers: UTF-8 checking, short safe quotes, how alike two words are, and whole numbers.
  *
  * A job file or a file of weights may come from anywhere, and what is wrong with it is printed on a terminal
  * or into a journal. Everything of it that reaches a message goes through text_show first. Pure functions;
@@ -6,6 +6,7 @@
 #ifndef KERNELS_BASE_TEXT_H
 #define KERNELS_BASE_TEXT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,5 +28,9 @@ size_t text_show(char *out, size_t size, const char *bytes, size_t length, size_
  * `b`, where upper and lower case count as the same letter (Damerau's distance, each letter moved once).
  * A word of more than 40 bytes is as far as can be from everything: SIZE_MAX. */
 size_t text_distance(const char *a, const char *b);
+
+/* Reads a whole number from 0 to `max`, written as decimal digits alone. False: `text` is NULL or something
+ * else; *value is then unchanged. */
+bool text_integer(const char *text, uint64_t max, uint64_t *value);
 
 #endif

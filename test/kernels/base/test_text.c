@@ -1,5 +1,5 @@
-/* Text from outside: the bytes of a character, the characters that may be shown, the distance of two
- * words. */
+/* Text from outside: the bytes of a character, the characters that may be shown, the distance of two words,
+ * whole numbers. */
 #include "kernels/base/text.h"
 
 #include "test/workplace.h"
@@ -86,6 +86,29 @@ START_TEST(distances)
 }
 END_TEST
 
+START_TEST(whole_numbers)
+{
+    static const struct {
+        const char *text;
+        uint64_t max, value;
+    } good[] = {{"0", 0, 0}, {"7", 7, 7}, {"007", 100, 7}, {"18446744073709551615", UINT64_MAX, UINT64_MAX}};
+    static const struct {
+        const char *text;
+        uint64_t max;
+    } bad[] = {{NULL, 9}, {"", 9},   {"8", 7},  {"-1", UINT64_MAX}, {"+1", 9},
+               {" 1", 9}, {"1 ", 9}, {"1s", 9}, {"0x1", 9},         {"18446744073709551616", UINT64_MAX},
+               {"a", 9},  {"1.", 9}, {"1e0", 9}};
+    uint64_t value = 42;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        ck_assert(!text_integer(bad[i].text, bad[i].max, &value));
+    ck_assert_uint_eq(value, 42);
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        ck_assert(text_integer(good[i].text, good[i].max, &value));
+        ck_assert_uint_eq(value, good[i].value);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("text");
@@ -93,6 +116,7 @@ int main(void)
     tcase_add_test(text, every_code_point_is_judged_rightly);
     tcase_add_test(text, what_is_shown_is_harmless_and_bounded);
     tcase_add_test(text, distances);
+    tcase_add_test(text, whole_numbers);
     suite_add_tcase(suite, text);
     return suite_run(suite);
 }
