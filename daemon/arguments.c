@@ -51,6 +51,10 @@ enum {
     LIMIT_S,
     RENDER,
     SAMPLE,
+    NODE,
+    LEADER,
+    KEYS,
+    HOSTS,
     HELP
 };
 
@@ -68,6 +72,10 @@ static const struct option options[] = {
     {"limit-s", required_argument, NULL, LIMIT_S},
     {"render", required_argument, NULL, RENDER},
     {"sample", no_argument, NULL, SAMPLE},
+    {"node", required_argument, NULL, NODE},
+    {"leader", required_argument, NULL, LEADER},
+    {"keys", required_argument, NULL, KEYS},
+    {"hosts", required_argument, NULL, HOSTS},
     {"help", no_argument, NULL, HELP},
     {NULL, 0, NULL, 0},
 };
@@ -77,7 +85,9 @@ static const char *option_owner(int option, unsigned accepts)
 {
     if (option == SET)
         return accepts & ACCEPTS_JOB ? NULL : "commands with a job file";
-    if (option == RUN_DIR || option == RESUME)
+    if (option == HOSTS)
+        return accepts & ACCEPTS_KEYS ? NULL : "keygen";
+    if (option == RUN_DIR || option == RESUME || option == NODE || option == LEADER || option == KEYS)
         return accepts & ACCEPTS_RUN ? NULL : "run";
     if (option == EPISODES)
         return accepts & ACCEPTS_EPISODES ? NULL : "evaluate and play";
@@ -109,6 +119,25 @@ static int store_options(const char *text, struct arguments *arguments)
     json_document_fini(&document);
     arguments->options = text;
     return good ? 0 : usage_error("--options: %s: %s", why.text, text);
+}
+
+/* "I/N": this host's number and how many there are. */
+static int store_node(const char *text, struct place_flags *place)
+{
+    char number[16] = "";
+    uint64_t host, count;
+    const size_t length = strcspn(text, "/");
+    if (length < sizeof number)
+        memcpy(number, text, length);
+    if (text[length] != '/' || !text_integer(number, HOSTS_MAX - 1, &host) ||
+        !text_integer(text + length + 1, HOSTS_MAX, &count) || count < 1 || host >= count)
+        return usage_error("--node: expected I/N, this host's number from 0 and the number of hosts (at most "
+                           "%d), got %s",
+                           HOSTS_MAX, text);
+    place->given = true;
+    place->host = (uint16_t)host;
+    place->count = (uint16_t)count;
+    return 0;
 }
 
 /* Stores the option's value. 0, or the exit code. */
@@ -155,6 +184,16 @@ static int store_option(int option, const char *text, struct arguments *argument
     case SAMPLE:
         arguments->sample = true;
         return 0;
+    case NODE:
+        return store_node(text, &arguments->place);
+    case LEADER:
+        arguments->place.leader = text;
+        return 0;
+    case KEYS:
+        arguments->place.keys = text;
+        return 0;
+    case HOSTS:
+        return store_count("hosts", text, HOSTS_MAX, &arguments->hosts);
     case LIMIT_S:
         return store_count("limit-s", text, 86400, &arguments->limit_s);
     default:
@@ -191,6 +230,12 @@ static int read_files(int argc, char **argv, unsigned accepts, struct arguments 
         arguments->environment = argv[optind];
         return optind + 1 == argc ? 0 : usage_error("expected one plug-in, or the name of an environment");
     }
+    if (accepts & ACCEPTS_KEYS) {
+        arguments->key_folder = argv[optind];
+        return optind + 1 == argc ? 0 : usage_error("expected one folder for the keys");
+    }
+    if (!arguments->place.given && (arguments->place.leader != NULL || arguments->place.keys != NULL))
+        return usage_error("--leader and --keys belong to a start with --node");
     if (optind + job + checkpoint != argc)
         return usage_error("expected %s", !checkpoint ? "one job file"
                                           : job       ? "a checkpoint and a job file"

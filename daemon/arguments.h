@@ -3,6 +3,7 @@
 #ifndef DAEMON_ARGUMENTS_H
 #define DAEMON_ARGUMENTS_H
 
+#include "daemon/place.h"
 #include "worker/parallel/language.h"
 
 #include <stdbool.h>
@@ -11,11 +12,12 @@
 /* The arguments that a command takes beside --help; combined by |. */
 enum accepts {
     ACCEPTS_JOB = 1,        /* a job file, --set */
-    ACCEPTS_RUN = 2,        /* --run-dir, --resume */
+    ACCEPTS_RUN = 2,        /* --run-dir, --resume, --node, --leader, --keys */
     ACCEPTS_CHECKPOINT = 4, /* in front of the job, if there is one */
     ACCEPTS_TEXT = 8,       /* --words, --seed, --temperature */
     ACCEPTS_EPISODES = 16,  /* --episodes */
     ACCEPTS_RENDER = 64,    /* --render, --sample */
+    ACCEPTS_KEYS = 128,     /* a folder for keys, --hosts */
     ACCEPTS_PLUGIN = 32,    /* a plug-in or an environment, --name, --options, --steps, --limit-s, --seed */
 };
 
@@ -31,7 +33,10 @@ struct arguments {
     const char *name;        /* of one of the plug-in's environments; NULL: not given */
     const char *options;     /* a JSON object */
     uint32_t steps, limit_s;
-    const char *run_dir; /* NULL: not given */
+    struct place_flags place;
+    const char *key_folder; /* of keygen */
+    uint32_t hosts;         /* of keygen; 0: not given */
+    const char *run_dir;    /* NULL: not given */
     bool resume;
     const char **overrides; /* the values of --set, in order */
     size_t override_count;

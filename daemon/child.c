@@ -146,7 +146,7 @@ static _Noreturn void execute_worker(const struct child_command *command, const 
     fail_to_execute(program);
 }
 
-static _Noreturn void become_worker(const struct child *child, const char *role, int fd,
+static _Noreturn void become_worker(const char *role, unsigned worker, int fd,
                                     const struct child_setting *setting, pid_t supervisor)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -160,56 +160,108 @@ static _Noreturn void become_worker(const struct child *child, const char *role,
     if (placed && null > STDERR_FILENO)
         close(null);
     if (!placed || !place_descriptors(fd, setting->run_fd, setting->segments)) {
-        log_error("%s: cannot place its descriptors: %s", child->name, strerror(errno));
+        log_error("%s %u: cannot place its descriptors: %s", role, worker, strerror(errno));
         _exit(EX_OSERR);
     }
-    execute_worker(setting->command, role, child->start.worker);
+    execute_worker(setting->command, role, worker);
+}
+
+enum status child_fork(struct child_process *process, const char *role, unsigned worker,
+                       const struct child_setting *setting, struct error *error)
+{
+    int line[2];
+    *process = (struct child_process){.pid = -1, .fd = -1};
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, line) != 0)
+        return error_set_errno(error, errno, "cannot make a control line for %s %u", role, worker);
+    const pid_t supervisor = getpid();
+    const pid_t pid = fork();
+    if (pid == 0)
+        become_worker(role, worker, line[1], setting, supervisor);
+    close(line[1]);
+    if (pid < 0) {
+        close(line[0]);
+        return error_set_errno(error, errno, "cannot fork %s %u", role, worker);
+    }
+    *process = (struct child_process){pid, line[0]};
+    return STATUS_OK;
+}
+
+static char start_body[CONTROL_BODY_BYTES_MAX - sizeof(struct control_relay)]; /* one thread */
+
+static size_t fill_start(const struct child *child, const char *job_text, size_t job_bytes)
+{
+    memcpy(start_body, &child->start, sizeof child->start);
+    memcpy(start_body + sizeof child->start, job_text, job_bytes);
+    return sizeof child->start + job_bytes;
 }
 
 /* A worker that was killed at once is no error here: its exit is reaped later. */
 static enum status send_start(struct child *child, const char *job_text, size_t job_bytes,
                               struct error *error)
 {
-    static char body[CONTROL_BODY_BYTES_MAX];
-    if (sizeof child->start + job_bytes > sizeof body)
+    if (job_bytes > sizeof start_body - sizeof child->start)
         return error_set(error, STATUS_INVALID, "the resolved job has %zu bytes: expected at most %zu",
-                         job_bytes, sizeof body - sizeof child->start);
-    memcpy(body, &child->start, sizeof child->start);
-    memcpy(body + sizeof child->start, job_text, job_bytes);
-    enum status status = control_send(child->fd, CONTROL_START, body, sizeof child->start + job_bytes);
+                         job_bytes, sizeof start_body - sizeof child->start);
+    const size_t bytes = fill_start(child, job_text, job_bytes);
+    enum status status = control_send(child->fd, CONTROL_START, start_body, bytes);
     if (status == STATUS_OK || status == STATUS_PEER_DIED)
         return STATUS_OK;
     return error_set(error, status, "cannot send START to %s", child->name);
 }
 
+static void child_begin(struct child *child, const struct control_start *start)
+{
+    *child = (struct child){.start = *start, .state = CHILD_GONE, .fd = -1, .deaths = child->deaths};
+    snprintf(child->name, sizeof child->name, "%s %u", role_by_wire(start->role)->name, start->worker);
+}
+
 enum status child_spawn(struct child *child, const struct control_start *start, const char *job_text,
                         size_t job_bytes, const struct child_setting *setting, struct error *error)
 {
-    int line[2];
-    const char *role = role_by_wire(start->role)->name;
-    *child = (struct child){.start = *start, .state = CHILD_GONE, .fd = -1, .deaths = child->deaths};
-    snprintf(child->name, sizeof child->name, "%s %u", role, start->worker);
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, line) != 0)
-        return error_set_errno(error, errno, "cannot make a control line for %s", child->name);
-    pid_t supervisor = getpid();
-    child->pid = fork();
-    if (child->pid == 0)
-        become_worker(child, role, line[1], setting, supervisor);
-    close(line[1]);
-    if (child->pid < 0) {
-        close(line[0]);
-        return error_set_errno(error, errno, "cannot fork %s", child->name);
-    }
-    child->fd = line[0];
+    struct child_process process;
+    child_begin(child, start);
+    const enum status status =
+        child_fork(&process, role_by_wire(start->role)->name, start->worker, setting, error);
+    if (status != STATUS_OK)
+        return status;
+    child->host = start->keys.host;
+    child->pid = process.pid;
+    child->fd = process.fd;
     child->state = CHILD_STARTING;
     child->last_beat = monotime_now();
     return send_start(child, job_text, job_bytes, error);
+}
+
+void child_spawn_far(struct child *child, const struct control_start *start, const char *job_text,
+                     size_t job_bytes, struct relay *relay, uint16_t host, const char *host_name)
+{
+    child_begin(child, start);
+    const size_t length = strlen(child->name);
+    snprintf(child->name + length, sizeof child->name - length, " on host %u (%.40s)", host, host_name);
+    child->relay = relay;
+    child->host = host;
+    memset(child->start.keys.secret, 0, sizeof child->start.keys.secret); /* that host has its own */
+    child->state = CHILD_STARTING;
+    child->last_beat = monotime_now();
+    relay_send(relay, host, &child->start, CONTROL_START, start_body, fill_start(child, job_text, job_bytes));
+}
+
+void child_title(const struct child *child, char title[CHILD_TITLE_BYTES])
+{
+    if (child->relay != NULL)
+        snprintf(title, CHILD_TITLE_BYTES, "%s", child->name);
+    else
+        snprintf(title, CHILD_TITLE_BYTES, "%s (process %ld)", child->name, (long)child->pid);
 }
 
 void child_order(struct child *child, enum control_kind kind, const void *body, size_t body_bytes)
 {
     if (!child_is_heard(child))
         return;
+    if (child->relay != NULL) {
+        relay_send(child->relay, child->host, &child->start, kind, body, body_bytes);
+        return;
+    }
     if (control_send(child->fd, kind, body, body_bytes) != STATUS_BUSY)
         return;
     log_warning("%s (process %ld) does not take its orders: killed", child->name, (long)child->pid);
@@ -220,7 +272,10 @@ void child_kill(struct child *child)
 {
     if (!child_lives(child))
         return;
-    kill(child->pid, SIGKILL);
+    if (child->relay != NULL)
+        relay_send(child->relay, child->host, &child->start, CONTROL_KILL, NULL, 0);
+    else
+        kill(child->pid, SIGKILL);
     child->state = CHILD_KILLED;
 }
 
@@ -229,7 +284,7 @@ bool child_reap(struct child *child, bool wait)
     int status;
     pid_t ended;
     const long pid = (long)child->pid;
-    if (!child_lives(child))
+    if (!child_lives(child) || child->relay != NULL)
         return false;
     do
         ended = waitpid(child->pid, &status, wait ? 0 : WNOHANG);

@@ -1,9 +1,13 @@
 /* One worker process as the supervisor sees it: fork, exec, control line, exit. Supervisor process; its only
  * thread, so that fork is safe at any time. Includes worker/control.h and worker.h; the supervise_*.c files
- * include it. */
+ * and follow.c include it.
+ *
+ * A worker on another host is a child too: that host's supervisor forks it, and child_order and child_kill go
+ * there through the relay (daemon/relay.h). */
 #ifndef DAEMON_CHILD_H
 #define DAEMON_CHILD_H
 
+#include "daemon/relay.h"
 #include "kernels/base/monotime.h"
 #include "kernels/base/status.h"
 #include "worker/control.h"
@@ -24,17 +28,20 @@ enum child_state {
 struct child {
     struct control_start start;
     enum child_state state;
-    pid_t pid;
-    int fd;         /* our end of its control line */
-    unsigned heard; /* messages handled in this turn of the supervisor's loop */
-    bool hung_up;   /* its end of the line is closed */
-    bool bound;     /* BOUND has come */
-    bool connected; /* CONNECT is sent */
-    bool opened;    /* it has said READY */
+    uint16_t host;       /* where it runs */
+    struct relay *relay; /* the way there; NULL: it runs on this host */
+    pid_t pid;           /* 0: of another host's, not known */
+    int fd;              /* our end of its control line; -1: none */
+    uint16_t far_port;   /* of a listener: what it has bound for other hosts; 0: nothing yet */
+    unsigned heard;      /* messages handled in this turn of the supervisor's loop */
+    bool hung_up;        /* its end of the line is closed */
+    bool bound;          /* BOUND has come */
+    bool connected;      /* CONNECT is sent */
+    bool opened;         /* it has said READY */
     struct monotime last_beat;
     struct error last_words; /* of its FAILED message; STATUS_OK: none has come */
-    char name[32];           /* "observer 3" */
-    char end[160];           /* once it is reaped: how it ended, child_reap's words */
+    char name[96];           /* "observer 3", "observer 3 on host 2 (node2)" */
+    char end[240];           /* once it is reaped: how it ended, child_reap's words */
 
     unsigned deaths; /* of all its incarnations, in a row, without an episode or update between them */
     bool replaced;   /* it died, or must die, and something starts at `restart_at` */
@@ -76,6 +83,16 @@ struct child_setting {
     const struct child_segments *segments;
 };
 
+struct child_process {
+    pid_t pid;
+    int fd; /* our end of its control line */
+};
+
+/* Forks and executes the command with a role and a number, and with a control line. STATUS_IO, STATUS_BUSY.
+ */
+enum status child_fork(struct child_process *process, const char *role, unsigned worker,
+                       const struct child_setting *setting, struct error *error);
+
 /* Forks, executes the command as a worker of the role in `start`, and sends START with the job's text. The
  * child keeps its `deaths`; all else begins anew. The worker finds the directory at CONTROL_RUN_FD,
  * and each segment at the descriptor that worker/net/segment.h names. It dies with the calling thread
@@ -84,6 +101,11 @@ struct child_setting {
 enum status child_spawn(struct child *child, const struct control_start *start, const char *job_text,
                         size_t job_bytes, const struct child_setting *setting, struct error *error);
 
+/* The same on another host, through `relay`; `host_name` is for messages. Neither segments nor descriptors
+ * travel: that host's supervisor has its own. */
+void child_spawn_far(struct child *child, const struct control_start *start, const char *job_text,
+                     size_t job_bytes, struct relay *relay, uint16_t host, const char *host_name);
+
 /* Sends an order. A worker whose line is full is killed with a warning, because it would wait for ever for
  * what it was not told; its exit is reaped later. If the line is closed, the order is lost. */
 void child_order(struct child *child, enum control_kind kind, const void *body, size_t body_bytes);
@@ -91,8 +113,12 @@ void child_order(struct child *child, enum control_kind kind, const void *body, 
 /* Sends SIGKILL; the child is reaped later. */
 void child_kill(struct child *child);
 
-/* Reaps the child if it has exited; with `wait`, blocks until then. True: child->end says how, as in
- * "observer 3 (process 4711) was killed by signal 9 (Killed)". */
+/* "observer 3 (process 4711)"; the process of another host is not known. */
+enum { CHILD_TITLE_BYTES = 128 };
+void child_title(const struct child *child, char title[CHILD_TITLE_BYTES]);
+
+/* Reaps the child if it runs on this host and has exited; with `wait`, blocks until then. True: child->end
+ * says how, as in "observer 3 (process 4711) was killed by signal 9 (Killed)". */
 bool child_reap(struct child *child, bool wait);
 
 #endif

@@ -3,8 +3,11 @@
 #include "daemon/commands.h"
 
 #include "daemon/arguments.h"
+#include "daemon/follow.h"
 #include "daemon/job_files.h"
+#include "daemon/key_files.h"
 #include "daemon/metrics_text.h"
+#include "daemon/place.h"
 #include "daemon/play.h"
 #include "daemon/rundir.h"
 #include "daemon/runlog.h"
@@ -152,12 +155,14 @@ static enum status open_run(const struct arguments *arguments, struct job *job, 
     return status;
 }
 
-static enum status run_job(const struct arguments *arguments, struct job *job, struct error *error)
+/* Where this process leads: the run directory, the logs, the supervisor. `place`: NULL: there is no other
+ * host. */
+static enum status lead(const struct arguments *arguments, struct job *job, struct place *place,
+                        struct error *error)
 {
     struct rundir dir;
     struct resume_point resume;
     struct runlog *log = NULL;
-    service_init();
     enum status status = open_run(arguments, job, &dir, &resume, error);
     if (status != STATUS_OK)
         return status;
@@ -169,12 +174,51 @@ static enum status run_job(const struct arguments *arguments, struct job *job, s
                                           .resume = dir.resumed ? &resume : NULL,
                                           .job_path = arguments->job_path,
                                           .overrides = arguments->overrides,
-                                          .override_count = arguments->override_count};
+                                          .override_count = arguments->override_count,
+                                          .place = place};
         status = supervise(&config, error);
     }
     runlog_close(log);
     rundir_close(&dir);
     return status;
+}
+
+static enum status follow_leader(const struct arguments *arguments, const struct job *job,
+                                 struct place *place, struct error *error)
+{
+    char run[RUNDIR_PATH_BYTES];
+    const struct follow_config config = {.place = place, .run = run, .patience_s = job->hosts.patience_s};
+    int code = 0;
+    enum status status = raise_descriptor_limit(job, error);
+    if (status == STATUS_OK)
+        status = rundir_choose(run, arguments->run_dir, job, error);
+    if (status == STATUS_OK)
+        status = follow(&config, &code, error);
+    if (status == STATUS_OK && code != 0) /* the leader has said what went wrong */
+        exit(code);
+    return status;
+}
+
+static enum status run_job(const struct arguments *arguments, struct job *job, struct error *error)
+{
+    static struct place place; /* with the keys of all hosts: too large for a stack */
+    const char *listen = job->hosts.has_listen ? job->hosts.listen : NULL;
+    const uint64_t patience_us = (uint64_t)(job->hosts.patience_s * 1e6);
+    service_init();
+    enum status status =
+        place_find(&place, &arguments->place, listen, monotime_add_us(monotime_now(), patience_us), error);
+    if (status == STATUS_OK && place_is_alone(&place))
+        return lead(arguments, job, NULL, error);
+    if (status == STATUS_OK && place_is_leader(&place))
+        return lead(arguments, job, &place, error);
+    return status == STATUS_OK ? follow_leader(arguments, job, &place, error) : status;
+}
+
+static enum status make_keys(const struct arguments *arguments, struct job *job, struct error *error)
+{
+    (void)job;
+    const uint16_t hosts = arguments->hosts > 0 ? (uint16_t)arguments->hosts : HOSTS_MAX;
+    return key_files_make(arguments->key_folder, hosts, error);
 }
 
 /* ---- evaluate and generate ---- */
@@ -253,6 +297,7 @@ static const struct command {
     enum status (*work)(const struct arguments *arguments, struct job *job, struct error *error);
 } commands[] = {
     {"run", ACCEPTS_JOB | ACCEPTS_RUN, run_job},
+    {"keygen", ACCEPTS_KEYS, make_keys},
     {"check", ACCEPTS_JOB, NULL}, /* reading the job has checked it */
     {"evaluate", ACCEPTS_JOB | ACCEPTS_CHECKPOINT | ACCEPTS_EPISODES, evaluate},
     {"generate", ACCEPTS_CHECKPOINT | ACCEPTS_TEXT, generate},

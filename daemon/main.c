@@ -2,6 +2,7 @@
 #include "daemon/arguments.h"
 #include "daemon/commands.h"
 #include "worker/job/job.h"
+#include "worker/link.h"
 #include "worker/worker.h"
 
 #include <errno.h>
@@ -86,8 +87,11 @@ static int command_schema(int argc, char **argv)
 /* The program that the supervisor executes; not a command for people. */
 static int command_worker(int argc, char **argv)
 {
+    const bool is_started = fcntl(CONTROL_FD, F_GETFD) >= 0;
+    if (is_started && argc == 5 && strcmp(argv[2], "link") == 0)
+        return link_main();
     const struct role *role = argc == 5 && strcmp(argv[1], "--role") == 0 ? role_by_name(argv[2]) : NULL;
-    if (role == NULL || fcntl(CONTROL_FD, F_GETFD) < 0)
+    if (role == NULL || !is_started)
         return usage_error("worker is started by the supervisor only");
     return worker_main(role);
 }

@@ -60,8 +60,8 @@ static enum status compare_jobs(const char *path, const struct job *was, const s
     if (differences.length == 0)
         return STATUS_OK;
     return error_set(error, STATUS_INVALID,
-                     "%.120s is another job: %s; a resumed run may change /stop, %s/checkpoint and "
-                     "/supervise alone",
+                     "%.120s is another job: %s; a resumed run may change /stop, %s/checkpoint, "
+                     "/supervise, /hosts and /listen alone",
                      path, differences.text, is->kind == JOB_MODEL_PARALLEL ? "" : "/log, ");
 }
 
@@ -92,6 +92,7 @@ enum status resume_adopt(struct path path, struct job *job, struct error *error)
         was.log = job->log;
     was.checkpoint = job->checkpoint;
     was.supervise = job->supervise;
+    was.hosts = job->hosts;
     return compare_jobs(path.text, &was, job, error);
 }
 

@@ -15,9 +15,9 @@
 void resume_keep(struct job *job, const struct job *began);
 
 /* Compares `job`, after resume_keep, with the run's job file `path`. They may differ in /stop, /log,
- * /checkpoint and /supervise alone, and in a model-parallel job not in /log: its lines are means over so many
- * updates. STATUS_NOT_FOUND: there is no such file. STATUS_CORRUPT: it is no job file. STATUS_INVALID names
- * the keys that differ. */
+ * /checkpoint, /supervise, /hosts and /listen alone, and in a model-parallel job not in /log: its lines are
+ * means over so many updates. STATUS_NOT_FOUND: there is no such file. STATUS_CORRUPT: it is no job file.
+ * STATUS_INVALID names the keys that differ. */
 enum status resume_adopt(struct path path, struct job *job, struct error *error);
 
 struct resume_point {

@@ -156,23 +156,28 @@ static enum status open_sockets(struct rundir *dir, const struct job *job, struc
 {
     if (realpath(dir->path, dir->real) == NULL)
         return error_set_errno(error, errno, "cannot resolve %s", dir->path);
-    return socket_folder_open(dir->address, dir->fd, roster_of(job).listeners, error);
+    char identity[64];
+    struct stat info;
+    if (fstat(dir->fd, &info) != 0)
+        return error_set_errno(error, errno, "cannot look at the run directory");
+    snprintf(identity, sizeof identity, "%ju:%ju", (uintmax_t)info.st_dev, (uintmax_t)info.st_ino);
+    return socket_folder_open(dir->address, identity, roster_of(job).listeners, error);
 }
 
-static enum status choose_path(struct rundir *dir, const char *path, const struct job *job,
-                               struct error *error)
+enum status rundir_choose(char chosen[RUNDIR_PATH_BYTES], const char *path, const struct job *job,
+                          struct error *error)
 {
     const char *state = getenv("STATE_DIRECTORY");
     int length;
     if (path != NULL)
-        length = snprintf(dir->path, sizeof dir->path, "%s", path);
+        length = snprintf(chosen, RUNDIR_PATH_BYTES, "%s", path);
     else if (state != NULL && state[0] == '/')
-        length = snprintf(dir->path, sizeof dir->path, "%.*s/%s", (int)strcspn(state, ":"), state, job->name);
+        length = snprintf(chosen, RUNDIR_PATH_BYTES, "%.*s/%s", (int)strcspn(state, ":"), state, job->name);
     else
-        length = snprintf(dir->path, sizeof dir->path, "runs/%s", job->name);
-    if (length <= 0 || (size_t)length >= sizeof dir->path)
-        return error_set(error, STATUS_INVALID, "the run directory's path has %d bytes: expected 1..%zu",
-                         length, sizeof dir->path - 1);
+        length = snprintf(chosen, RUNDIR_PATH_BYTES, "runs/%s", job->name);
+    if (length <= 0 || length >= RUNDIR_PATH_BYTES)
+        return error_set(error, STATUS_INVALID, "the run directory's path has %d bytes: expected 1..%d",
+                         length, RUNDIR_PATH_BYTES - 1);
     return STATUS_OK;
 }
 
@@ -207,7 +212,7 @@ enum status rundir_open(struct rundir *dir, const char *path, struct job *job, b
                         struct error *error)
 {
     *dir = (struct rundir){.fd = -1, .lock_fd = -1};
-    enum status status = choose_path(dir, path, job, error);
+    enum status status = rundir_choose(dir->path, path, job, error);
     if (status == STATUS_OK)
         status = make_directories(dir, error);
     if (status == STATUS_OK)

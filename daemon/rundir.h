@@ -19,8 +19,15 @@
 
 #include <stdbool.h>
 
+enum { RUNDIR_PATH_BYTES = 4096 };
+
+/* The path of the run directory: `path`; where that is NULL, NAME below $STATE_DIRECTORY or ./runs.
+ * STATUS_INVALID: it is too long. */
+enum status rundir_choose(char chosen[RUNDIR_PATH_BYTES], const char *path, const struct job *job,
+                          struct error *error);
+
 struct rundir {
-    char path[4096];                     /* as on the command line */
+    char path[RUNDIR_PATH_BYTES];        /* as on the command line */
     char real[CONTROL_PATH_BYTES];       /* absolute, without links: for messages */
     int fd;                              /* the directory, open from rundir_open to rundir_close */
     int lock_fd;                         /* locked until rundir_close */
@@ -28,7 +35,7 @@ struct rundir {
     char address[CONTROL_ADDRESS_BYTES]; /* of its sockets (daemon/socket_folder.h); "": none */
 };
 
-/* Opens and locks the directory `path`; where that is NULL, NAME below $STATE_DIRECTORY or ./runs. Resolves
+/* Opens and locks the directory of rundir_choose. Resolves
  * the job (job_resolve), writes job.json, and makes the folder of sockets (socket_folder_open). After an
  * error nothing stays locked. STATUS_BUSY names the process that holds the lock; STATUS_PERMISSION and
  * STATUS_IO name the file; STATUS_INVALID: a path is too long.

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <sodium.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,20 +49,15 @@ static enum status make_private_folder(const char *path, struct error *error)
     return STATUS_OK;
 }
 
-/* Writes the address of the run in the directory `run_fd`; all its sockets' paths fit. */
-static enum status name_sockets(char address[CONTROL_ADDRESS_BYTES], const char *folder, int run_fd,
+/* Writes the address of the run; all its sockets' paths fit. */
+static enum status name_sockets(char address[CONTROL_ADDRESS_BYTES], const char *folder, const char *identity,
                                 unsigned listeners, struct error *error)
 {
     unsigned char hash[16];
-    char hex[2 * sizeof hash + 1], identity[64];
-    struct stat info;
-    if (fstat(run_fd, &info) != 0)
-        return error_set_errno(error, errno, "cannot look at the run directory");
+    char hex[2 * sizeof hash + 1];
     if (sodium_init() < 0)
         return error_set(error, STATUS_INTERNAL, "libsodium does not start");
-    const int length =
-        snprintf(identity, sizeof identity, "%ju:%ju", (uintmax_t)info.st_dev, (uintmax_t)info.st_ino);
-    crypto_generichash(hash, sizeof hash, (const unsigned char *)identity, (size_t)length, NULL, 0);
+    crypto_generichash(hash, sizeof hash, (const unsigned char *)identity, strlen(identity), NULL, 0);
     sodium_bin2hex(hex, sizeof hex, hash, sizeof hash);
     snprintf(address, CONTROL_ADDRESS_BYTES, "ipc://%s/%s.sock", folder, hex);
     const int longest = snprintf(NULL, 0, "%s/%s.sock.%u", folder, hex, listeners - 1);
@@ -90,7 +84,7 @@ static enum status remove_socket(const char *address, unsigned worker, struct er
     return STATUS_OK;
 }
 
-enum status socket_folder_open(char address[CONTROL_ADDRESS_BYTES], int run_fd, unsigned listeners,
+enum status socket_folder_open(char address[CONTROL_ADDRESS_BYTES], const char *identity, unsigned listeners,
                                struct error *error)
 {
     char folder[SOCKET_PATH_BYTES], chosen[CONTROL_ADDRESS_BYTES];
@@ -98,7 +92,7 @@ enum status socket_folder_open(char address[CONTROL_ADDRESS_BYTES], int run_fd, 
     if (status == STATUS_OK)
         status = make_private_folder(folder, error);
     if (status == STATUS_OK)
-        status = name_sockets(chosen, folder, run_fd, listeners, error);
+        status = name_sockets(chosen, folder, identity, listeners, error);
     /* An earlier run may have had more listeners than this one. */
     for (unsigned worker = 0; worker < ROSTER_LISTENERS_MAX && status == STATUS_OK; worker++)
         status = remove_socket(chosen, worker, error);

@@ -79,9 +79,12 @@ static void reap_children(struct supervisor *s, bool wait)
 static void excuse_own_absence(struct supervisor *s, struct monotime now)
 {
     uint64_t hang_us = (uint64_t)(s->config->job->supervise.hang_s * 1e6);
-    if (monotime_us_between(s->wake_due, now) > hang_us / 4)
+    const uint64_t absent_us = monotime_us_between(s->wake_due, now);
+    if (absent_us > hang_us / 4)
         for (unsigned i = 0; i < s->count; i++)
             s->children[i].last_beat = now;
+    if (absent_us > RELAY_SILENCE_US / 4)
+        supervise_excuse_hosts(s, now);
 }
 
 /* How long a worker may be silent. A starting worker gets more time: it loads libraries and connects to
@@ -113,6 +116,7 @@ static struct monotime check_deadlines(struct supervisor *s)
 {
     struct monotime now = monotime_now(), next = service_watchdog(now);
     excuse_own_absence(s, now);
+    next = monotime_earliest(next, supervise_check_hosts(s, now));
     for (unsigned i = 0; i < s->count; i++)
         next = monotime_earliest(next, check_child(s, &s->children[i], now));
     next = monotime_earliest(next, supervise_advance_generation(s, now));
@@ -127,7 +131,7 @@ static bool goes_on(const struct supervisor *s)
     for (unsigned i = 0; i < s->count; i++)
         if (s->children[i].state != CHILD_GONE)
             return true;
-    return s->regeneration.pending;
+    return s->regeneration.pending || (s->hosts.awaited && s->stops == 0);
 }
 
 /* Fails the job and kills all workers at once: without poll the loop cannot go on. */
@@ -150,7 +154,8 @@ static void wait_and_read(struct supervisor *s, struct monotime until)
         s->waits[i + 1] = (struct pollfd){.fd = listening ? child->fd : -1, .events = POLLIN};
         child->heard = 0;
     }
-    int ready = poll(s->waits, s->count + 1, monotime_poll_ms(monotime_now(), until));
+    s->waits[s->count + 1] = (struct pollfd){.fd = supervise_hosts_fd(s), .events = POLLIN};
+    int ready = poll(s->waits, s->count + 2, monotime_poll_ms(monotime_now(), until));
     int errnum = errno;
     s->wake_due = monotime_earliest(until, monotime_now());
     if (ready < 0 && errnum != EINTR)
@@ -160,6 +165,8 @@ static void wait_and_read(struct supervisor *s, struct monotime until)
     for (unsigned i = 0; i < s->count; i++)
         if (s->waits[i + 1].revents != 0)
             read_messages(s, &s->children[i]);
+    if (s->waits[s->count + 1].revents != 0)
+        supervise_read_hosts(s);
     if ((s->waits[0].revents & POLLIN) && supervise_obey_signals(s))
         reap_children(s, false);
 }
@@ -172,7 +179,7 @@ static enum status open_memory(struct supervisor *s, struct error *error)
     s->count = roster_workers(&s->roster);
     s->children = calloc(s->count, sizeof *s->children);
     s->holdings = calloc(s->count, sizeof *s->holdings);
-    s->waits = calloc(s->count + 1, sizeof *s->waits);
+    s->waits = calloc(s->count + 2, sizeof *s->waits);
     s->job_text = job_format(s->config->job, &s->job_bytes);
     if (s->children == NULL || s->holdings == NULL || s->waits == NULL || s->job_text == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u workers", s->count);
@@ -226,7 +233,10 @@ enum status supervise(const struct supervise_config *config, struct error *error
         return status;
     }
     s.wake_due = monotime_now();
-    if (supervise_spawn_all(&s, error) != STATUS_OK)
+    status = supervise_open_hosts(&s, error);
+    if (status == STATUS_OK && !s.hosts.awaited)
+        status = supervise_spawn_all(&s, error);
+    if (status != STATUS_OK)
         supervise_fail(&s, error->status, error->text);
     while (goes_on(&s)) {
         struct monotime next = check_deadlines(&s);
@@ -234,6 +244,7 @@ enum status supervise(const struct supervise_config *config, struct error *error
             wait_and_read(&s, next);
     }
     status = write_end(&s, error);
+    supervise_close_hosts(&s);
     supervisor_close(&s);
     return status;
 }

@@ -20,6 +20,7 @@
 #ifndef DAEMON_SUPERVISE_H
 #define DAEMON_SUPERVISE_H
 
+#include "daemon/place.h"
 #include "daemon/resume.h"
 #include "daemon/rundir.h"
 #include "daemon/runlog.h"
@@ -34,6 +35,7 @@ struct supervise_config {
     const char *job_path;              /* read again on SIGHUP */
     const char *const *overrides;
     size_t override_count;
+    struct place *place; /* of this host, the leader, among others; NULL: the job has one host */
 };
 
 /* Runs the job to its end, and blocks until then. STATUS_OK: finished, solved, or stopped by a signal.

@@ -160,7 +160,7 @@ static void tell_dialed_workers(struct supervisor *s, const struct child *child)
 static void format_exit(const struct child *child, char why[ERROR_TEXT_BYTES])
 {
     const bool has_words = child->last_words.status != STATUS_OK;
-    snprintf(why, ERROR_TEXT_BYTES, "%s%s%.300s", child->end, has_words ? ": " : "",
+    snprintf(why, ERROR_TEXT_BYTES, "%s%s%.230s", child->end, has_words ? ": " : "",
              has_words ? child->last_words.text : "");
 }
 

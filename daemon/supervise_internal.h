@@ -5,6 +5,7 @@
  *     supervise_table.c    the reaction to each event of a worker: one table, [event][state of the worker]
  *     supervise_exit.c     a worker is dead, or must die: what follows
  *     supervise_restart.c  a successor in its place, or all workers again under the next generation
+ *     supervise_hosts.c    the job's other hosts: who is there, where workers run, messages from there
  *     supervise_end.c      how a job ends: the order in which workers leave, and what a failure sets off
  */
 #ifndef DAEMON_SUPERVISE_INTERNAL_H
@@ -12,6 +13,7 @@
 
 #include "daemon/child.h"
 #include "daemon/python_worker.h"
+#include "daemon/relay.h"
 #include "daemon/supervise.h"
 #include "worker/roster.h"
 
@@ -37,8 +39,37 @@ struct regeneration {
     char reason[ERROR_TEXT_BYTES];
 };
 
+enum host_state {
+    HOST_AWAITED,  /* it has not come yet */
+    HOST_UP,       /* it has come, and beats */
+    HOST_LOST,     /* it was up, and has fallen silent; it may come back */
+    HOST_DEPARTS,  /* it asks to be left out: nothing starts there any more */
+    HOST_DEPARTED, /* it was told that it is out */
+};
+
+/* Another host of the job. */
+struct host {
+    enum host_state state;
+    char name[CONTROL_HOST_NAME_BYTES]; /* its own, for messages */
+    char address[CONTROL_FAR_BYTES];    /* at which other hosts reach its listeners */
+    char leader[CONTROL_FAR_BYTES];     /* at which it reaches the leader's: "tcp://ADDRESS:PORT" */
+    uint64_t attempt;                   /* of its JOIN */
+    struct monotime heard;
+    struct monotime clear_at; /* HOST_DEPARTS: when its workers start elsewhere */
+};
+
+/* All hosts of the job; a job of one host has none of this. */
+struct hosts {
+    struct relay relay;
+    struct host *of;               /* (keys.count) by number; the leader's own is not used */
+    bool awaited;                  /* the workers have not started yet: hosts are missing */
+    struct monotime due, beat_due; /* when to start without them; when to beat next */
+    unsigned lost;                 /* since the start */
+};
+
 struct supervisor {
     const struct supervise_config *config;
+    struct hosts hosts;
     struct roster roster;
     struct child *children;          /* (count) by worker number: the servers, then their clients */
     struct control_status *holdings; /* (count) the newest CONTROL_STATUS of each worker */
@@ -121,6 +152,37 @@ enum status supervise_spawn_all(struct supervisor *s, struct error *error);
 /* An episode or update ends the rows of deaths of the workers that made it. One that is new, and not computed
  * again after a death, also ends the row of generations that brought nothing. */
 void supervise_note_progress(struct supervisor *s, const struct control_message *record);
+
+/* supervise_hosts.c: starts the link, and tells the other hosts where it is. Blocks until they know it, for
+ * /hosts/patience_s at most. Errors of relay_open and place_publish. Does nothing in a job of one host. */
+enum status supervise_open_hosts(struct supervisor *s, struct error *error);
+
+/* Tells the hosts that the job is over, and ends the link. */
+void supervise_close_hosts(struct supervisor *s);
+
+/* Reads what has come from the other hosts, and acts on it. */
+void supervise_read_hosts(struct supervisor *s);
+
+/* Beats, finds hosts that have fallen silent, and starts the workers once the hosts are there. Returns when
+ * to look again. */
+struct monotime supervise_check_hosts(struct supervisor *s, struct monotime now);
+
+/* This process was absent: the hosts' silence counts from now on. */
+void supervise_excuse_hosts(struct supervisor *s, struct monotime now);
+
+/* The descriptor to wait for; -1: none. */
+int supervise_hosts_fd(const struct supervisor *s);
+
+/* The host on which this worker is to start: where it was, if that host is up; otherwise by /hosts. */
+uint16_t supervise_choose_host(const struct supervisor *s, uint16_t worker);
+
+/* Starts the worker on that host. Errors of child_spawn. */
+enum status supervise_spawn_on(struct supervisor *s, struct child *child, const struct control_start *start,
+                               uint16_t host, struct error *error);
+
+/* Tells a worker which of the workers that it dials are on other hosts, and tells these on which host it is;
+ * before its CONNECT. */
+void supervise_introduce(struct supervisor *s, struct child *child);
 
 /* supervise_end.c: fails the job, with the sentence `why`, and hurries it. The first failure is the outcome;
  * later ones are only logged. */

@@ -22,10 +22,7 @@ static struct monotime restart_time(unsigned fruitless)
 static enum status spawn(struct supervisor *s, struct child *child, const struct control_start *start,
                          struct error *error)
 {
-    const struct child_setting setting = {.command = python_worker_command(&s->python_worker, start->role),
-                                          .run_fd = s->config->dir->fd,
-                                          .segments = &s->segments};
-    return child_spawn(child, start, s->job_text, s->job_bytes, &setting, error);
+    return supervise_spawn_on(s, child, start, supervise_choose_host(s, start->worker), error);
 }
 
 /* ---- one worker ---- */
@@ -121,6 +118,10 @@ enum status supervise_spawn_all(struct supervisor *s, struct error *error)
     memcpy(start.address, s->config->dir->address, sizeof start.address);
     memcpy(start.run_dir, s->config->dir->real, sizeof start.run_dir);
     memcpy(start.resume, s->resume.checkpoint, sizeof start.resume);
+    if (s->config->place != NULL) {
+        start.keys = s->config->place->link.keys;
+        snprintf(start.far_address, sizeof start.far_address, "%.40s:*", s->config->place->listen);
+    }
     for (unsigned i = 0; i < s->count && status == STATUS_OK; i++) {
         start.worker = (uint16_t)i;
         start.role = roster_role(&s->roster, start.worker);

@@ -13,10 +13,10 @@ void supervise_expel(struct supervisor *s, struct child *child, uint32_t message
 {
     static const char *const states[] = {
         [CHILD_STARTING] = "starting", [CHILD_READY] = "running", [CHILD_LEAVING] = "leaving"};
-    char why[160];
-    snprintf(why, sizeof why,
-             "%s (process %ld) sent a message that is not permitted (kind %u, while %s): killed", child->name,
-             (long)child->pid, message_kind, states[child->state]);
+    char why[256], title[CHILD_TITLE_BYTES];
+    child_title(child, title);
+    snprintf(why, sizeof why, "%s sent a message that is not permitted (kind %u, while %s): killed", title,
+             message_kind, states[child->state]);
     supervise_lose(s, child, STATUS_INTERNAL, why);
 }
 
@@ -36,14 +36,15 @@ void supervise_connect(struct supervisor *s)
         if (child->connected || !child_is_heard(child) || roster_dialed(&s->roster, (uint16_t)i) > bound)
             continue;
         child->connected = true;
+        supervise_introduce(s, child);
         child_order(child, CONTROL_CONNECT, NULL, 0);
     }
 }
 
 static void mark_bound(struct supervisor *s, struct child *child, const struct control_message *message)
 {
-    (void)message;
     child->bound = true;
+    child->far_port = message->body_bytes >= sizeof message->body.bound ? message->body.bound.far_port : 0;
     supervise_connect(s);
 }
 
@@ -150,10 +151,11 @@ static void finish_job(struct supervisor *s, struct child *child, const struct c
 
 static void kill_silent(struct supervisor *s, struct child *child, const struct control_message *message)
 {
-    char why[128];
+    char why[256], title[CHILD_TITLE_BYTES];
     (void)message;
-    snprintf(why, sizeof why, "%s (process %ld) sent no heartbeat for %g s: killed", child->name,
-             (long)child->pid, s->config->job->supervise.hang_s);
+    child_title(child, title);
+    snprintf(why, sizeof why, "%s sent no heartbeat for %g s: killed", title,
+             s->config->job->supervise.hang_s);
     supervise_lose(s, child, STATUS_INTERNAL, why);
 }
 
@@ -161,7 +163,9 @@ static void kill_late(struct supervisor *s, struct child *child, const struct co
 {
     (void)s;
     (void)message;
-    log_warning("%s (process %ld) did not leave in time: killed", child->name, (long)child->pid);
+    char title[CHILD_TITLE_BYTES];
+    child_title(child, title);
+    log_warning("%s did not leave in time: killed", title);
     child_kill(child);
 }
 

@@ -69,16 +69,18 @@ def last_lines(why):
 
 # ---- the control line ----
 class Line:
-    START, CONNECT, DIED, HURRY, EXIT = 1, 2, 3, 6, 7
+    START, CONNECT, DIED, HURRY, EXIT, FAR = 1, 2, 3, 6, 7, 17
     READY, BEAT, FAILED = 9, 10, 16
     BYTES_MAX = 4 + 32 * 1024
     BEAT_S = 0.1
-    _START = struct.Struct("<HBxII32s160s4096s4096s")
+    _START = struct.Struct("<HBxII32s160s4096s4096sHH32s2048s64s")
+    _FAR = struct.Struct("<HH64s")
 
     def __init__(self, descriptor):
         self.socket = socket.socket(fileno=descriptor)
         self.beat_due = 0.0
         self.connect = self.hurry = self.leave = False
+        self.far = {}  # the listeners on other hosts: number -> (host, address)
         self.died = set()  # the numbers of workers that are gone
 
     def fileno(self):
@@ -113,7 +115,7 @@ class Line:
         kind, body = self._receive()
         if kind != self.START or len(body) < self._START.size:
             raise Failure(INTERNAL, f"expected START from the supervisor on descriptor {self.fileno()}")
-        worker, role, incarnation, generation, secret, address, _, _ = self._START.unpack_from(body)
+        worker, role, incarnation, generation, secret, address, _, _, host, _, key, keys, _ = self._START.unpack_from(body)
         job = json.loads(body[self._START.size :].rstrip(b"\0"))
         return {
             "worker": worker,
@@ -122,6 +124,10 @@ class Line:
             "generation": generation,
             "secret": secret,
             "address": address.split(b"\0", 1)[0].decode(),
+            "host": host,  # this one's number
+            "key": key,  # this host's secret key
+            "keys": [keys[i : i + 32] for i in range(0, len(keys), 32)],  # the hosts' public keys
+            "far": self.far,
             "job": job,
         }
 
@@ -130,6 +136,9 @@ class Line:
             kind, body = message
             if kind == self.CONNECT:
                 self.connect = True
+            elif kind == self.FAR:
+                for worker, host, address in self._FAR.iter_unpack(body):
+                    self.far[worker] = (host, address.split(b"\0", 1)[0].decode())
             elif kind == self.DIED:
                 self.died.add(struct.unpack_from("<H", body)[0])
             elif kind == self.HURRY:
@@ -319,12 +328,23 @@ class Session:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.setsockopt(zmq.SNDHWM, 60)
         self.socket.setsockopt(zmq.RCVHWM, 60)
-        user = str(number)
-        password = hmac.new(start["secret"], user.encode(), hashlib.sha256).hexdigest()
+        self._connect()
+        turns.add(self)
+
+    def _connect(self):
+        """On one host the pass opens the connection, between hosts this host's key."""
+        if self.number in self.start["far"]:
+            host, address = self.start["far"][self.number]
+            self.socket.setsockopt(zmq.CURVE_SERVERKEY, self.start["keys"][host])
+            self.socket.setsockopt(zmq.CURVE_PUBLICKEY, self.start["keys"][self.start["host"]])
+            self.socket.setsockopt(zmq.CURVE_SECRETKEY, self.start["key"])
+            self.socket.connect(address)
+            return
+        user = str(self.number)
+        password = hmac.new(self.start["secret"], user.encode(), hashlib.sha256).hexdigest()
         self.socket.setsockopt_string(zmq.PLAIN_USERNAME, user)
         self.socket.setsockopt_string(zmq.PLAIN_PASSWORD, password)
-        self.socket.connect(f"{start['address']}.{number}")
-        turns.add(self)
+        self.socket.connect(f"{self.start['address']}.{self.number}")
 
     # -- sending --
     def _fill(self, message):

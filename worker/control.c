@@ -17,21 +17,34 @@ static const size_t least_bytes[CONTROL_KINDS] = {
     [CONTROL_STATUS] = sizeof(struct control_status),
     [CONTROL_FINISHED] = sizeof(struct control_finished),
     [CONTROL_FAILED] = sizeof(struct error),
+    [CONTROL_FAR] = sizeof(struct control_far),
+    [CONTROL_PLACED] = sizeof(int16_t),
+    [CONTROL_LINK] = sizeof(struct control_link),
+    [CONTROL_RELAY] = sizeof(struct control_relay),
+    [CONTROL_JOIN] = sizeof(struct control_join),
+    [CONTROL_ADMIT] = sizeof(struct control_admit),
+    [CONTROL_REFUSE] = sizeof(struct error),
+    [CONTROL_EXITED] = sizeof(struct control_exited),
+    [CONTROL_OVER] = sizeof(struct control_over),
 };
 
 /* What worker/net/PROTOCOL.md tells writers of workers in other languages. */
-_Static_assert(CONTROL_EXIT == 7 && CONTROL_READY == 9 && CONTROL_BEAT == 10 && CONTROL_FAILED == 16,
+_Static_assert(CONTROL_EXIT == 7 && CONTROL_READY == 9 && CONTROL_BEAT == 10 && CONTROL_FAILED == 16 &&
+                   CONTROL_FAR == 17,
                "the kinds of PROTOCOL.md");
-_Static_assert(offsetof(struct control_start, role) == 2 &&
-                   offsetof(struct control_start, incarnation) == 4 &&
-                   offsetof(struct control_start, generation) == 8 &&
-                   offsetof(struct control_start, secret) == 12 &&
-                   offsetof(struct control_start, address) == 44 &&
-                   offsetof(struct control_start, run_dir) == 204 &&
-                   offsetof(struct control_start, resume) == 4300 && sizeof(struct control_start) == 8396,
-               "START of PROTOCOL.md");
+_Static_assert(
+    offsetof(struct control_start, role) == 2 && offsetof(struct control_start, incarnation) == 4 &&
+        offsetof(struct control_start, generation) == 8 && offsetof(struct control_start, secret) == 12 &&
+        offsetof(struct control_start, address) == 44 && offsetof(struct control_start, run_dir) == 204 &&
+        offsetof(struct control_start, resume) == 4300 && offsetof(struct control_start, keys) == 8396 &&
+        offsetof(struct control_start, far_address) == 10480 && sizeof(struct control_start) == 10544,
+    "START of PROTOCOL.md");
 _Static_assert(offsetof(struct control_died, incarnation) == 4 && offsetof(struct control_died, text) == 8,
                "DIED of PROTOCOL.md");
+_Static_assert(offsetof(struct host_keys, secret) == 4 && offsetof(struct host_keys, public_of_host) == 36 &&
+                   sizeof(struct host_keys) == 2084 && offsetof(struct control_far, address) == 4 &&
+                   sizeof(struct control_far) == 68,
+               "keys and FAR of PROTOCOL.md");
 _Static_assert(sizeof(struct error) == 484, "FAILED of PROTOCOL.md");
 
 /* The kernel may lack memory for a message, for a moment. */
@@ -84,6 +97,14 @@ static bool control_is_whole(const struct control_message *message)
     return true;
 }
 
+enum status control_check(const struct control_message *message)
+{
+    if (message->kind == 0 || message->kind >= CONTROL_KINDS)
+        return STATUS_INVALID;
+    return message->body_bytes < least_bytes[message->kind] || !control_is_whole(message) ? STATUS_INVALID
+                                                                                          : STATUS_OK;
+}
+
 enum status control_receive(int fd, bool wait, struct control_message *message)
 {
     struct iovec parts[2] = {
@@ -99,10 +120,8 @@ enum status control_receive(int fd, bool wait, struct control_message *message)
         return STATUS_PEER_DIED;
     if ((size_t)received < sizeof message->kind)
         message->kind = 0;
-    if ((size_t)received < sizeof message->kind || (packet.msg_flags & MSG_TRUNC) || message->kind == 0 ||
-        message->kind >= CONTROL_KINDS)
+    if ((size_t)received < sizeof message->kind || (packet.msg_flags & MSG_TRUNC))
         return STATUS_INVALID;
     message->body_bytes = (size_t)received - sizeof message->kind;
-    return message->body_bytes < least_bytes[message->kind] || !control_is_whole(message) ? STATUS_INVALID
-                                                                                          : STATUS_OK;
+    return control_check(message);
 }

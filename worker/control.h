@@ -10,7 +10,9 @@
 
 #include "kernels/base/status.h"
 #include "worker/job/job.h"
+#include "worker/net/host_keys.h"
 #include "worker/net/wire.h"
+#include "worker/roster.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,7 +23,11 @@ enum {
     CONTROL_RUN_FD = 4, /* where a worker finds the run's directory, open */
     CONTROL_ADDRESS_BYTES = 160,
     CONTROL_PATH_BYTES = 4096,
-    CONTROL_BODY_BYTES_MAX = 32 * 1024,
+    CONTROL_BODY_BYTES_MAX = 48 * 1024,
+    CONTROL_FAR_BYTES = 64,
+    CONTROL_LEADERS_MAX = 16, /* addresses at which a host looks for the leader */
+    CONTROL_HOST_NAME_BYTES = 64,
+    CONTROL_NO_WORKER = UINT16_MAX,
     CONTROL_METRICS_MAX = 64,
     CONTROL_METRIC_NAME_BYTES = 64, /* with the zero at the end */
 };
@@ -36,15 +42,29 @@ enum control_kind {
     CONTROL_HURRY,     /* complete everything pending with STATUS_SHUTDOWN, then as DRAIN */
     CONTROL_EXIT,      /* say BYE and exit */
     /* worker to supervisor */
-    CONTROL_BOUND,   /* a worker that others dial: its address can be dialed, and will soon be answered */
-    CONTROL_READY,   /* this worker has its sessions and can begin to work */
-    CONTROL_BEAT,    /* still turning */
+    CONTROL_BOUND, /* nothing, or struct control_bound: a worker that others dial: its address can be dialed,
+                      and will soon be answered */
+    CONTROL_READY, /* this worker has its sessions and can begin to work */
+    CONTROL_BEAT,  /* still turning */
     CONTROL_EPISODE, /* struct control_episode: a record for the logs; answered by LOGGED */
     CONTROL_UPDATE,  /* struct control_update: the same of an update */
     CONTROL_EPOCH,   /* struct control_epoch: an epoch has ended; not answered */
     CONTROL_STATUS,  /* struct control_status: the objects and references of this worker; the newest counts */
     CONTROL_FINISHED, /* struct control_finished: the lead's job is over */
     CONTROL_FAILED,   /* struct error: last words */
+    /* supervisor to worker, in a job of several hosts */
+    CONTROL_FAR,    /* struct control_far[], before CONNECT: the workers to dial that are on other hosts */
+    CONTROL_PLACED, /* int16_t[] by worker number, to listeners: the host of each worker, -1: not known */
+    /* between the supervisors of several hosts (daemon/hosts.h), and to their links (worker/link.h) */
+    CONTROL_LINK,   /* struct control_link: to a link, first */
+    CONTROL_RELAY,  /* struct control_relay, then a message of or for a worker or a host */
+    CONTROL_JOIN,   /* struct control_join: a host asks to take part */
+    CONTROL_ADMIT,  /* struct control_admit: its answer */
+    CONTROL_REFUSE, /* struct error: the other answer, and the host's end */
+    CONTROL_KILL,   /* kill this worker */
+    CONTROL_EXITED, /* struct control_exited: this worker is reaped */
+    CONTROL_DEPART, /* the host asks to be left out from now on */
+    CONTROL_OVER,   /* struct control_over: the job has ended, and so does the host's part in it */
     CONTROL_KINDS
 };
 
@@ -56,6 +76,57 @@ struct control_start {
     char address[CONTROL_ADDRESS_BYTES]; /* worker N binds this with ".N" appended */
     char run_dir[CONTROL_PATH_BYTES];    /* absolute, for messages: CONTROL_RUN_FD is the directory */
     char resume[CONTROL_PATH_BYTES];     /* the checkpoint to go on from, below it; "": a fresh start */
+    struct host_keys keys;               /* keys.count 0: the job has one host, and the next is "" */
+    char far_address[CONTROL_FAR_BYTES]; /* "tcp://ADDRESS:*": what a listener binds for other hosts */
+};
+
+struct control_bound {
+    uint16_t far_port; /* of the socket for other hosts; 0: the job has one host */
+};
+
+struct control_far {
+    uint16_t worker, host;
+    char address[CONTROL_FAR_BYTES];
+};
+
+/* What a link does: binds `addresses[0]` (host 0), or connects to all of them and keeps the one that answers
+ * first. */
+struct control_link {
+    struct host_keys keys;
+    char addresses[CONTROL_LEADERS_MAX][CONTROL_FAR_BYTES]; /* "": no more */
+    uint64_t build;                                         /* of this program: both ends must be the same */
+};
+
+/* Whose message it is: of worker `worker` on host `host`, or for it. The incarnation and generation tell a
+ * late message of a predecessor. */
+struct control_relay {
+    uint16_t host;
+    uint16_t worker; /* CONTROL_NO_WORKER: it is of or for the host itself */
+    uint32_t kind;   /* of the message behind this struct */
+    uint32_t incarnation, generation;
+};
+
+struct control_join {
+    uint64_t attempt;                   /* a random number: the same JOIN comes by several addresses */
+    char name[CONTROL_HOST_NAME_BYTES]; /* the host's, for messages */
+    char leader[CONTROL_FAR_BYTES];     /* by which of the leader's addresses it reached the leader */
+    char from[CONTROL_FAR_BYTES];       /* by the leader's link: the host's network address */
+    uint64_t build;
+};
+
+struct control_admit {
+    double patience_s; /* how long to look for the leader once it is lost */
+    bool requeue;
+};
+
+struct control_exited {
+    int64_t pid;
+    char end[240]; /* how it ended: struct child */
+};
+
+struct control_over {
+    int32_t exit_code;
+    char text[200];
 };
 
 struct control_died {
@@ -189,6 +260,15 @@ struct control_message {
         struct control_status status;
         struct control_finished finished;
         struct error failed;
+        struct control_bound bound;
+        struct control_far far[ROSTER_LISTENERS_MAX];
+        int16_t host_of_worker[ROSTER_WORKERS_MAX];
+        struct control_link link;
+        struct control_relay relay;
+        struct control_join join;
+        struct control_admit admit;
+        struct control_exited exited;
+        struct control_over over;
         char bytes[CONTROL_BODY_BYTES_MAX]; /* START's job text begins behind the struct */
     } body;
     size_t body_bytes; /* not sent: the packet's length says it */
@@ -203,6 +283,9 @@ static inline uint64_t control_record_number(const struct control_message *recor
 /* Sends one message. Never raises SIGPIPE. Blocks only where the kernel lacks memory, for a tenth of a second
  * at most. STATUS_PEER_DIED: the other end is gone. STATUS_BUSY: its queue is full, or there is no memory. */
 enum status control_send(int fd, enum control_kind kind, const void *body, size_t body_bytes);
+
+/* Checks a message's kind and length. STATUS_INVALID. */
+enum status control_check(const struct control_message *message);
 
 /* Receives one message. STATUS_AGAIN: none is waiting (or, when `wait`, interrupted), or the kernel lacks
  * memory for it now. STATUS_PEER_DIED: end of file. STATUS_INVALID: a message of no known kind or too short

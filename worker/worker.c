@@ -4,7 +4,6 @@
 #include "kernels/base/log.h"
 #include "worker/job/job_table.h"
 #include "worker/net/rpc.h"
-#include "worker/roster.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -52,6 +51,13 @@ void worker_progress(void *worker)
     worker_beat(worker);
 }
 
+static void worker_keep_far(struct worker *worker, const struct control_far *far, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (far[i].worker < ROSTER_LISTENERS_MAX)
+            worker->far[far[i].worker] = far[i];
+}
+
 static void worker_obey_order(struct worker *worker, const struct control_message *order)
 {
     switch (order->kind) {
@@ -62,6 +68,13 @@ static void worker_obey_order(struct worker *worker, const struct control_messag
         if (worker->rpc != NULL)
             rpc_peer_died(worker->rpc, order->body.died.worker, order->body.died.incarnation,
                           order->body.died.text);
+        break;
+    case CONTROL_FAR:
+        worker_keep_far(worker, order->body.far, order->body_bytes / sizeof order->body.far[0]);
+        break;
+    case CONTROL_PLACED:
+        if (order->body_bytes <= sizeof worker->host_of_worker)
+            memcpy(worker->host_of_worker, order->body.host_of_worker, order->body_bytes);
         break;
     case CONTROL_LOGGED:
         worker->logged = order->body.logged.number;
@@ -188,8 +201,31 @@ enum status worker_open_rpc(const struct worker *worker, const struct rpc_config
         whole.welcome = worker->job_text;
         whole.welcome_bytes = worker->job_bytes;
     }
+    if (worker->self.keys.count > 0) {
+        whole.keys = &worker->self.keys;
+        whole.host_of_worker = worker->host_of_worker;
+        whole.far_address = listens ? worker->self.far_address : NULL;
+    }
     worker_address_of(worker, worker->self.worker, address);
     return rpc_open(out, &whole, listens ? address : NULL, error);
+}
+
+static void worker_report_bound(const struct rpc *rpc)
+{
+    const struct control_bound bound = {.far_port = rpc_far_port(rpc)};
+    worker_report(CONTROL_BOUND, &bound, sizeof bound);
+}
+
+/* Where to dial listener `number`; `text` is room for an address on this host. */
+static struct rpc_address worker_dial_address(const struct worker *worker, uint16_t number,
+                                              char text[CONTROL_ADDRESS_BYTES])
+{
+    const struct control_far *far = &worker->far[number];
+    if (far->address[0] != '\0')
+        return (struct rpc_address){
+            .worker = number, .address = far->address, .is_far = true, .host = far->host};
+    worker_address_of(worker, number, text);
+    return (struct rpc_address){.worker = number, .address = text};
 }
 
 enum status worker_connect(struct worker *worker, struct rpc *rpc, struct error *error)
@@ -199,15 +235,13 @@ enum status worker_connect(struct worker *worker, struct rpc *rpc, struct error 
     char texts[RPC_DIALED_MAX][CONTROL_ADDRESS_BYTES];
     struct rpc_address addresses[RPC_DIALED_MAX];
     if (worker->self.worker < roster.listeners)
-        worker_report(CONTROL_BOUND, NULL, 0);
+        worker_report_bound(rpc);
     while (count > 0 && !worker->connect && !worker->leave)
         worker_wait_order(worker);
     if (worker->leave)
         return STATUS_OK;
-    for (uint16_t i = 0; i < count; i++) {
-        worker_address_of(worker, i, texts[i]);
-        addresses[i] = (struct rpc_address){.worker = i, .address = texts[i]};
-    }
+    for (uint16_t i = 0; i < count; i++)
+        addresses[i] = worker_dial_address(worker, i, texts[i]);
     const uint64_t patience_us = (uint64_t)(worker->job.supervise.hang_s * 1e6);
     enum status status = rpc_dial(rpc, addresses, count, monotime_add_us(monotime_now(), patience_us), error);
     /* A peer that refuses HELLO or answers it wrongly is at odds with this worker: neither the job file nor a
@@ -236,6 +270,7 @@ static enum status worker_read_start(struct worker *worker, const struct role *r
         return error_set(error, STATUS_INTERNAL, "expected START from the supervisor on descriptor %d",
                          CONTROL_FD);
     worker->self = message.body.start;
+    memset(worker->host_of_worker, -1, sizeof worker->host_of_worker);
     if (worker->self.role != role->wire)
         return error_set(error, STATUS_INTERNAL, "started as %s, told to be role %u", role->name,
                          worker->self.role);

@@ -14,6 +14,7 @@
 #include "kernels/base/status.h"
 #include "worker/control.h"
 #include "worker/job/job.h"
+#include "worker/roster.h"
 
 #include <stdbool.h>
 
@@ -32,6 +33,10 @@ struct worker {
     uint64_t strangers;                /* how many the last warning counted */
     uint64_t logged;                   /* the newest episode or update that is in the logs */
     bool connect, drain, hurry, leave; /* orders that have come, never unset */
+    int16_t
+        host_of_worker[ROSTER_WORKERS_MAX]; /* of workers on other hosts that dial this one; -1: not known */
+    struct control_far
+        far[ROSTER_LISTENERS_MAX]; /* workers to dial on other hosts, by number; "": on this one */
 };
 
 /* The reason sent in BYE on an orderly exit. */

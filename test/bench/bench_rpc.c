@@ -161,7 +161,7 @@ static struct rpc *our_join(uint16_t worker, const char *address, int parent_fd)
                                 .pending_max = 64,
                                 .incoming_max = 64,
                                 .rows_max = 64};
-    struct rpc_address server = {0, address};
+    struct rpc_address server = {.worker = 0, .address = address};
     struct rpc *rpc;
     struct error error = {0};
     if (net_connect(&rpc, &config, &server, 1, monotime_add_us(monotime_now(), 10000000), &error) !=

@@ -40,6 +40,9 @@ enum job_layer { JOB_LAYER_EMBEDDING, JOB_LAYER_LSTM, JOB_LAYER_DECODER, JOB_LAY
 enum job_classes { JOB_CLASSES_TOKENS, JOB_CLASSES_BATCH };
 enum job_round { JOB_ROUND_ALL, JOB_ROUND_FIRST, JOB_ROUND_ASYNC };
 enum job_where { JOB_ON_TRAINER, JOB_ON_SERVER };
+enum job_spread { JOB_SPREAD_EVEN, JOB_SPREAD_OTHERS };
+enum job_servers_at { JOB_SERVERS_LEADER, JOB_SERVERS_EVEN };
+enum { JOB_LISTEN_BYTES = 64 };
 enum job_data { JOB_DATA_SYNTHETIC, JOB_DATA_IDX, JOB_DATA_CIFAR, JOB_DATA_FOLDER, JOB_DATA_TEXT };
 enum job_fit { JOB_FIT_PAD, JOB_FIT_RESIZE };
 
@@ -264,6 +267,14 @@ struct job {
         double hang_s;
         bool restart;
     } supervise;
+    struct {
+        int clients; /* enum job_spread: /hosts/observers or /hosts/trainers in JSON */
+        int servers; /* enum job_servers_at; reinforce: the agent is on the leader */
+        double patience_s;
+        bool requeue;
+        bool has_listen;
+        char listen[JOB_LISTEN_BYTES]; /* /listen in JSON */
+    } hosts;
 };
 
 /* Whether a value network judges the policy's actions, and a rollout bootstraps: ppo and a2c. */

@@ -608,6 +608,30 @@ const struct job_key job_keys[] = {
      .text = "Whether a worker that dies or is killed starts again. An observer, or a trainer of a "
              "parameter-server job, starts again alone; after the death of any other worker all workers "
              "start again from the newest checkpoint. false: the death of a worker ends the job."},
+
+    {"/hosts", ANY, JOB_OBJECT,
+     .text = "How a job runs on several hosts, one supervisor on each. Host 0 leads: it writes the logs and "
+             "checkpoints. A job on one host ignores all this."},
+    {"/hosts/observers", AGENT, JOB_ENUM, AT(hosts.clients), NAMES("even", "others"), BY_DEFAULT("even"),
+     .text = "Where observers run. even: evenly on all hosts. others: evenly on all but the leader, which "
+             "has the agent."},
+    {"/hosts/trainers", TRAINERS, JOB_ENUM, AT(hosts.clients), NAMES("even", "others"), BY_DEFAULT("even"),
+     .text = "Where trainers run. even: evenly on all hosts. others: evenly on all but the leader."},
+    {"/hosts/servers", TRAINERS, JOB_ENUM, AT(hosts.servers), NAMES("leader", "even"), BY_DEFAULT("leader"),
+     .text = "Where servers run. leader: on the leader. even: evenly on all hosts, for a model too large for "
+             "one; the run directory must then be on a file system that all hosts share."},
+    {"/hosts/patience_s", ANY, JOB_NUMBER, AT(hosts.patience_s), RANGE(1, 86400), BY_DEFAULT(60),
+     .unit = "seconds",
+     .text = "How long the leader waits for the other hosts before the job begins without those that are "
+             "missing, and how long another host looks for a leader that it has lost."},
+    {"/hosts/requeue", ANY, JOB_BOOLEAN, AT(hosts.requeue), BY_DEFAULT(true),
+     .text = "Whether, under Slurm, a host that has lost the leader asks for the job to be put back into the "
+             "queue. The next start goes on from the newest checkpoint."},
+    {"/listen", ANY, JOB_NAME, AT(hosts.listen), NULLABLE(hosts.has_listen),
+     .pattern = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$",
+     .words = "the name of a network interface, or an IPv4 address", BY_DEFAULT(null),
+     .text = "The network interface, or its address, at which a host can be reached from the others. null: "
+             "all of them; the others try each."},
 };
 const size_t job_key_count = sizeof job_keys / sizeof job_keys[0];
 _Static_assert(JOB_NAME_BYTES == 64 && JOB_TRAINERS_MAX == 256 && JOB_SERVERS_MAX == 16,

@@ -378,11 +378,19 @@ enum status endpoint_connect_far(struct endpoint **out, struct endpoint *beside,
     return status == STATUS_OK ? endpoint_open_connected(out, beside, address, &shown, error) : status;
 }
 
-void endpoint_address(const struct endpoint *endpoint, char address[ENDPOINT_ADDRESS_BYTES])
+void endpoint_admit(struct endpoint *endpoint, const struct host_keys *keys)
 {
-    size_t bytes = ENDPOINT_ADDRESS_BYTES;
-    if (zmq_getsockopt(endpoint->socket, ZMQ_LAST_ENDPOINT, address, &bytes) != 0)
-        address[0] = '\0';
+    endpoint_door_keys(endpoint->context->door, keys);
+}
+
+uint16_t endpoint_port(const struct endpoint *endpoint)
+{
+    char address[128];
+    size_t bytes = sizeof address;
+    const char *colon = zmq_getsockopt(endpoint->socket, ZMQ_LAST_ENDPOINT, address, &bytes) == 0
+                            ? strrchr(address, ':')
+                            : NULL;
+    return colon != NULL ? (uint16_t)strtoul(colon + 1, NULL, 10) : 0;
 }
 
 void endpoint_free(struct endpoint *endpoint, int linger_ms)

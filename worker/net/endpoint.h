@@ -48,14 +48,15 @@ enum status endpoint_connect(struct endpoint **out, struct endpoint *beside, con
 enum status endpoint_bind_far(struct endpoint **out, struct endpoint *beside, const char *address,
                               const struct host_keys *keys, unsigned peers, struct error *error);
 
+/* From now on an endpoint that endpoint_bind_far has made lets the hosts of these keys in. */
+void endpoint_admit(struct endpoint *endpoint, const struct host_keys *keys);
+
 /* Makes a DEALER that is connected to a listener on host `host`, in the ZeroMQ context of `beside`. */
 enum status endpoint_connect_far(struct endpoint **out, struct endpoint *beside, const char *address,
                                  const struct host_keys *keys, uint16_t host, struct error *error);
 
-enum { ENDPOINT_ADDRESS_BYTES = 64 };
-
-/* The address that a far endpoint is bound to, with the port's number. */
-void endpoint_address(const struct endpoint *endpoint, char address[ENDPOINT_ADDRESS_BYTES]);
+/* The port that endpoint_bind_far has bound. */
+uint16_t endpoint_port(const struct endpoint *endpoint);
 
 /* Sent messages may leave for `linger_ms` more. The last endpoint of a context waits for its own and for
  * those of endpoints that were freed before. When the last endpoint of the process is freed, every message

@@ -11,7 +11,6 @@
 #include <string.h>
 
 _Static_assert((int)ENDPOINT_SET_MAX >= 2 + RPC_DIALED_MAX, "two bound sockets and all dialed ones");
-_Static_assert((int)RPC_ADDRESS_BYTES == (int)ENDPOINT_ADDRESS_BYTES, "an address fits");
 
 enum { FLUSH_EVERY_US = 1000 };
 
@@ -52,7 +51,6 @@ static void rpc_release(struct rpc *rpc, int linger_ms)
     requests_free(rpc);
     sessions_free(rpc);
     free(rpc->roster);
-    free(rpc->hosts);
     free(rpc->welcome);
     while (rpc->socket_count > 0)
         endpoint_free(rpc->sockets[--rpc->socket_count].endpoint, linger_ms);
@@ -93,24 +91,13 @@ static enum status rpc_open_bound_far(struct rpc *rpc, struct error *error)
     return status;
 }
 
-static enum status rpc_open_hosts(struct rpc *rpc)
-{
-    if (rpc->config.keys == NULL)
-        return STATUS_OK;
-    rpc->hosts = malloc(rpc->config.workers * sizeof *rpc->hosts);
-    for (size_t i = 0; rpc->hosts != NULL && i < rpc->config.workers; i++)
-        rpc->hosts[i] = -1;
-    return rpc->hosts != NULL ? STATUS_OK : STATUS_NO_MEMORY;
-}
-
 static enum status rpc_open_memory(struct rpc *rpc, struct error *error)
 {
     const struct rpc_config *config = &rpc->config;
     rpc->roster = rpc_copy_of(config->roster, config->workers);
     rpc->config.roster = rpc->roster;
     if (rpc->roster == NULL || hello_keep_job(rpc, config->welcome, config->welcome_bytes) != STATUS_OK ||
-        sessions_new(rpc) != STATUS_OK || rpc_open_hosts(rpc) != STATUS_OK || futures_new(rpc) != STATUS_OK ||
-        requests_new(rpc) != STATUS_OK)
+        sessions_new(rpc) != STATUS_OK || futures_new(rpc) != STATUS_OK || requests_new(rpc) != STATUS_OK)
         return error_set(error, STATUS_NO_MEMORY, "no memory for connections");
     return STATUS_OK;
 }
@@ -168,18 +155,12 @@ bool rpc_lends_to(const struct rpc *rpc, uint16_t worker)
     return rpc_reaches(rpc, worker) && session_lends(rpc, &rpc->sessions[worker]);
 }
 
-void rpc_far_address(const struct rpc *rpc, char address[RPC_ADDRESS_BYTES])
+uint16_t rpc_far_port(const struct rpc *rpc)
 {
-    address[0] = '\0';
     for (size_t i = 0; i < rpc->bound_count; i++)
         if (rpc->sockets[i].is_far)
-            endpoint_address(rpc->endpoints[i], address);
-}
-
-void rpc_place(struct rpc *rpc, uint16_t worker, uint16_t host)
-{
-    if (rpc->hosts != NULL && worker < rpc->config.workers)
-        rpc->hosts[worker] = (int16_t)host;
+            return endpoint_port(rpc->endpoints[i]);
+    return 0;
 }
 
 bool rpc_is_gone(const struct rpc *rpc, uint16_t worker)

@@ -111,6 +111,10 @@ struct rpc_config {
     size_t welcome_bytes;
     struct segment *outbox;       /* this worker's own, mapped; NULL: nothing is lent. Outlives the rpc */
     const struct host_keys *keys; /* of the job's hosts; NULL: it has one. Outlives the rpc */
+    /* (workers) the host of each worker that runs on another, -1: not known; NULL: one host. The caller keeps
+     * it up to date. A HELLO from another host than that of its worker is ignored: the key of the connection
+     * has proven which host the sender is on, and the news of a worker's place may come behind its HELLO. */
+    const int16_t *host_of_worker;
     const char *far_address; /* where workers of other hosts may dial this one, "tcp://ADDRESS:PORT", PORT "*"
                                 for a free one; NULL: none dials it */
 };
@@ -152,15 +156,8 @@ bool rpc_reaches(const struct rpc *rpc, uint16_t worker);
  * through a socket of this host. */
 bool rpc_lends_to(const struct rpc *rpc, uint16_t worker);
 
-enum { RPC_ADDRESS_BYTES = 64 };
-
-/* Where workers of other hosts dial this one: far_address, with the port's number. "": nowhere. */
-void rpc_far_address(const struct rpc *rpc, char address[RPC_ADDRESS_BYTES]);
-
-/* Says on which host `worker` runs; until then a far worker runs on none. A HELLO that comes from another
- * host than that of its worker is ignored: the host's key has proven which host the sender is on, and the
- * news of a worker's place may come behind the worker's first HELLO. */
-void rpc_place(struct rpc *rpc, uint16_t worker, uint16_t host);
+/* The port at which workers of other hosts dial this one; 0: none. */
+uint16_t rpc_far_port(const struct rpc *rpc);
 
 /* Whether there was a session with `worker`, and there is none now. */
 bool rpc_is_gone(const struct rpc *rpc, uint16_t worker);

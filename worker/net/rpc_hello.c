@@ -132,7 +132,8 @@ static void hello_read(const struct rpc *rpc, struct hello *hello, const struct 
 static bool hello_is_in_place(const struct rpc *rpc, const struct hello *hello)
 {
     const uint16_t source = hello->header.source;
-    return hello->host < 0 || source >= rpc->config.workers || rpc->hosts[source] == hello->host;
+    return hello->host < 0 || source >= rpc->config.workers ||
+           rpc->config.host_of_worker[source] == hello->host;
 }
 
 /* Why a HELLO is refused, or NULL. */

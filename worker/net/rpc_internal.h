@@ -182,8 +182,7 @@ struct rpc {
         sockets[ENDPOINT_SET_MAX]; /* the bound ones come first: this host's, the other hosts' */
     struct endpoint *endpoints[ENDPOINT_SET_MAX]; /* the sockets' endpoints, in the same order */
     size_t socket_count;
-    size_t bound_count; /* how many are bound: 0 to 2 */
-    int16_t *hosts; /* (config.workers) where rpc_place has put each worker, -1: nowhere; NULL: one host */
+    size_t bound_count;  /* how many are bound: 0 to 2 */
     unsigned gone_count; /* sessions that this worker dialed and that have ended */
     bool is_closing, in_turn, has_failed;
     unsigned callbacks; /* depth of callbacks running */

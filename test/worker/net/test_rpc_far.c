@@ -22,61 +22,58 @@ struct far {
     struct net net;
     struct service service, client;
     struct host_keys keys;
-    char address[RPC_ADDRESS_BYTES];
+    int16_t host_of_worker[1 + NET_CLIENTS_MAX];
+    char address[64];
 };
 
 static void far_start(struct far *far, struct segment *outbox)
 {
-    memset(far, 0, sizeof *far);
-    far->keys = keys_of(HOST_LEADER);
+    *far = (struct far){.keys = keys_of(HOST_LEADER)};
     struct rpc_config config = net_server_config(server_methods, 1, &far->service);
     config.joined = on_joined;
     config.left = on_left;
+    memset(far->host_of_worker, -1, sizeof far->host_of_worker);
+    far->host_of_worker[FAR_WORKER] = FAR_HOST;
     config.keys = &far->keys;
+    config.host_of_worker = far->host_of_worker;
     config.far_address = "tcp://127.0.0.1:*";
     config.outbox = outbox;
     net_serve(&far->net, &config);
     far->service.net = &far->net;
     far->service.self = far->net.server;
-    rpc_far_address(far->net.server, far->address);
-    ck_assert_msg(strncmp(far->address, "tcp://127.0.0.1:", 16) == 0, "%s", far->address);
-    rpc_place(far->net.server, FAR_WORKER, FAR_HOST);
+    ck_assert_uint_gt(rpc_far_port(far->net.server), 0);
+    snprintf(far->address, sizeof far->address, "tcp://127.0.0.1:%u", rpc_far_port(far->net.server));
 }
 
 /* Dials from another host, as worker `worker`; *out is NULL after a failure. */
-static enum status far_dial(struct far *far, const struct host_keys *keys, uint16_t worker, struct rpc **out,
+static enum status far_dial(struct far *far, const struct host_keys *keys, uint16_t worker,
+                            const struct rpc_method *method, unsigned patience_ms, struct rpc **out,
                             struct error *error)
 {
     struct net_turner turner;
-    struct rpc_config config = net_client_config(worker, client_methods, 1, &far->client);
+    struct rpc_config config = net_client_config(worker, method, 1, &far->client);
     const struct rpc_address server = {.worker = 0, .address = far->address, .is_far = true};
     config.keys = keys;
     net_turner_start(&turner, far->net.server);
-    const enum status status = net_connect(out, &config, &server, 1, net_in_ms(PATIENCE_MS * 8), error);
+    const enum status status = net_connect(out, &config, &server, 1, net_in_ms(patience_ms), error);
     net_turner_stop(&turner);
     return status;
 }
 
 static void far_refuse(struct far *far, const struct host_keys *keys, uint16_t worker)
 {
-    struct net_turner turner;
     struct rpc *client;
     struct error error = {0};
-    struct rpc_config config = net_client_config(worker, client_methods, 1, &far->client);
-    const struct rpc_address server = {.worker = 0, .address = far->address, .is_far = true};
-    config.keys = keys;
-    net_turner_start(&turner, far->net.server);
-    ck_assert_int_eq(net_connect(&client, &config, &server, 1, net_in_ms(PATIENCE_MS), &error),
+    ck_assert_int_eq(far_dial(far, keys, worker, client_methods, PATIENCE_MS, &client, &error),
                      STATUS_TIMEOUT);
-    net_turner_stop(&turner);
     ck_assert_uint_eq(far->service.joined, 0);
 }
 
-static void far_join(struct far *far, const struct host_keys *keys)
+static void far_join(struct far *far, const struct host_keys *keys, const struct rpc_method *method)
 {
     struct error error = {0};
     struct rpc *client;
-    const enum status status = far_dial(far, keys, FAR_WORKER, &client, &error);
+    const enum status status = far_dial(far, keys, FAR_WORKER, method, 10000, &client, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
     far->net.clients[far->net.client_count++] = client;
 }
@@ -104,7 +101,7 @@ START_TEST(test_near_and_far)
     far_start(&far, NULL);
     struct rpc_config near = net_client_config(NEAR_WORKER, client_methods, 1, &far.client);
     net_join(&far.net, &near);
-    far_join(&far, &keys);
+    far_join(&far, &keys, client_methods);
     for (unsigned i = 0; i < 3; i++) {
         expect_step(&far, far.net.clients[0]);
         ck_assert_uint_eq(far.service.last_source, NEAR_WORKER);
@@ -136,7 +133,7 @@ START_TEST(test_strangers)
     memcpy(deceived.public_of_host[0], deceived.public_of_host[2], HOST_KEY_BYTES);
     far_refuse(&far, &deceived, FAR_WORKER);
     UNTIL((rpc_counters(far.net.server, &counters), counters.unproven >= 1), net_turn(&far.net));
-    far_join(&far, &right);
+    far_join(&far, &right, client_methods);
     expect_step(&far, far.net.clients[0]);
     net_free(&far.net);
 }
@@ -150,8 +147,8 @@ START_TEST(test_worker_of_another_host)
     far_start(&far, NULL);
     far_refuse(&far, &other, FAR_WORKER);
     far_refuse(&far, &right, NEAR_WORKER);
-    far_join(&far, &right);
-    rpc_place(far.net.server, FAR_WORKER, 2);
+    far_join(&far, &right, client_methods);
+    far.host_of_worker[FAR_WORKER] = 2;
     expect_step(&far, far.net.clients[0]);
     net_free(&far.net);
 }
@@ -184,15 +181,7 @@ START_TEST(test_nothing_is_lent)
     for (unsigned i = 0; i < ELEMENTS; i++)
         values[i] = (float)i;
     far_start(&far, &outbox);
-    struct rpc_config config = net_client_config(FAR_WORKER, big_methods, 1, &far.client);
-    const struct rpc_address server = {.worker = 0, .address = far.address, .is_far = true};
-    struct net_turner turner;
-    config.keys = &keys;
-    net_turner_start(&turner, far.net.server);
-    ck_assert_int_eq(net_connect(&far.net.clients[0], &config, &server, 1, net_in_ms(5000), &error),
-                     STATUS_OK);
-    net_turner_stop(&turner);
-    far.net.client_count = 1;
+    far_join(&far, &keys, big_methods);
     ck_assert(rpc_lends_to(far.net.server, 0) && !rpc_lends_to(far.net.server, FAR_WORKER));
     const struct rpc_message message = {
         .tensor_count = 1, .tensors = {{WIRE_F32, 1, .dims = {ELEMENTS}}}, .data = {values}};

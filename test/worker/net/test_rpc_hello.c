@@ -150,7 +150,7 @@ struct joining {
 static void *join_thread(void *arg)
 {
     struct joining *joining = arg;
-    struct rpc_address server = {0, joining->address};
+    struct rpc_address server = {.worker = 0, .address = joining->address};
     joining->status =
         net_connect(&joining->rpc, &joining->config, &server, 1, net_in_ms(10000), &joining->error);
     return NULL;
@@ -254,7 +254,7 @@ START_TEST(test_join_with_nobody)
     struct error error = {0};
     net_make_address(&net);
     struct rpc_config config = net_client_config(1, NULL, 0, NULL);
-    struct rpc_address server = {0, net.address};
+    struct rpc_address server = {.worker = 0, .address = net.address};
     ck_assert_int_eq(net_connect(&rpc, &config, &server, 1, net_in_ms(60), &error), STATUS_TIMEOUT);
     ck_assert_ptr_nonnull(strstr(error.text, net.address));
     ck_assert_ptr_null(rpc);

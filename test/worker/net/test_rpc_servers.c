@@ -321,7 +321,7 @@ START_TEST(test_addresses_crossed)
 {
     struct cluster cluster;
     cluster_start(&cluster, 0);
-    struct rpc_address crossed[] = {{1, cluster.addresses[2]}};
+    struct rpc_address crossed[] = {{.worker = 1, .address = cluster.addresses[2]}};
     struct rpc_config config = cluster_config(&cluster.members[SERVERS]);
     struct rpc *rpc = NULL;
     struct error error = {0};

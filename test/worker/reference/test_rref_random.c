@@ -106,7 +106,7 @@ static void arise(struct person *person)
     size_t count = 0;
     for (uint16_t i = 0; i < person->worker; i++)
         if (people[i].rpc != NULL)
-            below[count++] = (struct rpc_address){i, doors[i]};
+            below[count++] = (struct rpc_address){.worker = i, .address = doors[i]};
     const char *address = person->worker < WORKERS - 1 ? addresses[person->worker] : NULL;
     enum status status = rpc_open(&rpc, &config, address, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);

@@ -122,7 +122,7 @@ static inline void connect_as(struct rpc **joined, uint16_t worker, uint32_t inc
     static const uint8_t roster[] = {WIRE_ROLE_AGENT, WIRE_ROLE_OBSERVER, WIRE_ROLE_OBSERVER};
     char address[CONTROL_ADDRESS_BYTES + 8];
     bare_worker_address(&agent, address);
-    struct rpc_address server = {0, address};
+    struct rpc_address server = {.worker = 0, .address = address};
     struct rpc_config config = {.worker = worker,
                                 .role = WIRE_ROLE_OBSERVER,
                                 .incarnation = incarnation,
