@@ -22,23 +22,6 @@ enum {
     LINE_MESSAGES_MAX = 4096, /* more than a socket's buffer holds */
 };
 
-static bool read_message(struct supervisor *s, struct child *child);
-
-static void read_messages(struct supervisor *s, struct child *child)
-{
-    while (child->heard < MESSAGES_PER_TURN && read_message(s, child))
-        child->heard++;
-}
-
-/* Reads the other workers' messages before an epoch's line is written: the line shows the references and
- * contexts that they had reported when the lead ended the epoch. */
-static void read_others(struct supervisor *s, const struct child *lead)
-{
-    for (unsigned i = 0; i < s->count; i++)
-        if (&s->children[i] != lead)
-            read_messages(s, &s->children[i]);
-}
-
 /* Handles the worker's next message. False: none is waiting. */
 static bool read_message(struct supervisor *s, struct child *child)
 {
@@ -50,13 +33,17 @@ static bool read_message(struct supervisor *s, struct child *child)
         child->hung_up = true; /* reap_children handles its exit */
     if (status == STATUS_AGAIN || status == STATUS_PEER_DIED)
         return false;
-    if (status == STATUS_OK && message.kind == CONTROL_EPOCH && child == &s->children[s->roster.lead])
-        read_others(s, child);
     if (status == STATUS_OK)
         supervise_react(s, child, message.kind, &message);
     else
         supervise_expel(s, child, message.kind);
     return true;
+}
+
+static void read_messages(struct supervisor *s, struct child *child)
+{
+    while (child->heard < MESSAGES_PER_TURN && read_message(s, child))
+        child->heard++;
 }
 
 /* Handles each worker's exit, after the messages that its line still holds. */

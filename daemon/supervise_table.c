@@ -75,11 +75,6 @@ static void keep_beat(struct supervisor *s, struct child *child, const struct co
     child->last_beat = monotime_now();
 }
 
-static void keep_holdings(struct supervisor *s, struct child *child, const struct control_message *message)
-{
-    s->holdings[child->start.worker] = message->body.status;
-}
-
 static void keep_last_words(struct supervisor *s, struct child *child, const struct control_message *message)
 {
     (void)s;
@@ -92,6 +87,16 @@ static void keep_last_words(struct supervisor *s, struct child *child, const str
 static bool is_lead(const struct supervisor *s, const struct child *child)
 {
     return child == &s->children[s->roster.lead];
+}
+
+/* The lead reports for all workers, any other worker for itself. */
+static void keep_holdings(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    const uint32_t worker = message->body.status.worker;
+    if (worker < s->count && (worker == child->start.worker || is_lead(s, child)))
+        s->holdings[worker] = message->body.status;
+    else
+        expel(s, child, message);
 }
 
 static void show_status(const struct control_message *record)

@@ -49,7 +49,7 @@ enum control_kind {
     CONTROL_EPISODE, /* struct control_episode: a record for the logs; answered by LOGGED */
     CONTROL_UPDATE,  /* struct control_update: the same of an update */
     CONTROL_EPOCH,   /* struct control_epoch: an epoch has ended; not answered */
-    CONTROL_STATUS,  /* struct control_status: the objects and references of this worker; the newest counts */
+    CONTROL_STATUS,  /* struct control_status: the objects and references of a worker; the newest counts */
     CONTROL_FINISHED, /* struct control_finished: the lead's job is over */
     CONTROL_FAILED,   /* struct error: last words */
     /* supervisor to worker, in a job of several hosts */
@@ -230,10 +230,11 @@ struct control_epoch {
     } timing;
 };
 
-/* References and contexts of a worker (worker/reference/rref.h, dist.h): at the end of each epoch, ahead of
- * the lead's CONTROL_EPOCH, and as the last report of a worker that leaves in good order, when all counts are
+/* References and contexts of a worker (worker/reference/rref.h, dist.h): of all workers, from the lead, ahead
+ * of its CONTROL_EPOCH; and a worker's own, as its last report when it leaves in good order and all counts are
  * zero. */
 struct control_status {
+    uint32_t worker;
     uint32_t objects, references, users, contexts, pieces;
     uint32_t users_of[JOB_SERVERS_MAX + JOB_TRAINERS_MAX]; /* `users` by the holder's number */
 };

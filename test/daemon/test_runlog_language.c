@@ -65,7 +65,7 @@ START_TEST(every_line_that_comes_is_in_both_logs)
     ck_assert_int_eq(runlog_start(runlog, &error), STATUS_OK);
     ck_assert_int_eq(log_update(200, 0), STATUS_OK);
     ck_assert_int_eq(log_update(307, 0), STATUS_OK);
-    holdings[0] = (struct control_status){3, 1, 14, 2, 4, {0, 6, 8}};
+    holdings[0] = (struct control_status){0, 3, 1, 14, 2, 4, {0, 6, 8}};
     holdings[2] = (struct control_status){.references = UINT32_MAX};
     ck_assert_int_eq(log_epoch(1, 50, 0), STATUS_OK);
     ck_assert_int_eq(log_epoch(2, 0, 9), STATUS_OK);

@@ -12,17 +12,14 @@
 enum { SOCKET_NAME_BYTES = 1 + 32 + 5 + 2 }; /* "/", 128 bits in hex, ".sock", ".0" */
 
 static char address[CONTROL_ADDRESS_BYTES];
-static int run_fd;
+static const char *const identity = "a run";
 static struct error error;
 
-/* The socket folder is $XDG_RUNTIME_DIR/coalesced; the working directory is the check's own, and is the run's
- * directory too, so that no other process uses sockets of the same name. */
+/* The socket folder is $XDG_RUNTIME_DIR/coalesced. */
 static void open_place(void)
 {
     workplace_open();
     ck_assert_int_eq(chdir(workplace.folder), 0);
-    run_fd = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    ck_assert_int_ge(run_fd, 0);
     setenv("XDG_RUNTIME_DIR", workplace.folder, 1);
     unsetenv("RUNTIME_DIRECTORY");
     error = (struct error){0};
@@ -31,7 +28,7 @@ static void open_place(void)
 
 static void open_sockets(unsigned listeners)
 {
-    enum status status = socket_folder_open(address, run_fd, listeners, &error);
+    enum status status = socket_folder_open(address, identity, listeners, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
     ck_assert_int_eq(strncmp(address, "ipc://", 6), 0);
 }
@@ -40,7 +37,7 @@ static void open_sockets(unsigned listeners)
 static void refuse_sockets(unsigned listeners, enum status status, const char *words)
 {
     address[0] = '\0';
-    ck_assert_int_eq(socket_folder_open(address, run_fd, listeners, &error), status);
+    ck_assert_int_eq(socket_folder_open(address, identity, listeners, &error), status);
     ck_assert_int_eq(error.status, status);
     ck_assert_msg(strstr(error.text, words) != NULL, "expected \"%s\" in: %s", words, error.text);
     ck_assert_str_eq(address, "");

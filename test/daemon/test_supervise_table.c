@@ -166,7 +166,7 @@ static void put(struct child *child, enum child_state state)
 }
 
 /* What the supervisor reads off the line: a good message of that kind. */
-static const struct control_message *message_of(unsigned event)
+static const struct control_message *message_of(unsigned event, unsigned worker)
 {
     static struct control_message message;
     if (event >= CONTROL_KINDS)
@@ -178,8 +178,10 @@ static const struct control_message *message_of(unsigned event)
         message.body.update.update = 1;
     if (event == CONTROL_EPOCH)
         message.body.epoch = (struct control_epoch){.epoch = 1, .update = 1};
-    if (event == CONTROL_STATUS)
+    if (event == CONTROL_STATUS) {
+        message.body.status.worker = worker;
         message.body.status.objects = 1;
+    }
     if (event == CONTROL_FAILED)
         message.body.failed = (struct error){.status = STATUS_INTERNAL, .text = "last words"};
     return &message;
@@ -188,16 +190,17 @@ static const struct control_message *message_of(unsigned event)
 /* ---- the walk ---- */
 
 static const char *const event_names[EVENTS] = {
-    [CONTROL_START] = "START",       [CONTROL_CONNECT] = "CONNECT",
-    [CONTROL_DIED] = "DIED",         [CONTROL_LOGGED] = "LOGGED",
-    [CONTROL_DRAIN] = "DRAIN",       [CONTROL_HURRY] = "HURRY",
-    [CONTROL_EXIT] = "EXIT",         [CONTROL_BOUND] = "BOUND",
-    [CONTROL_READY] = "READY",       [CONTROL_BEAT] = "BEAT",
-    [CONTROL_EPISODE] = "EPISODE",   [CONTROL_UPDATE] = "UPDATE",
-    [CONTROL_EPOCH] = "EPOCH",       [CONTROL_STATUS] = "STATUS",
-    [CONTROL_FINISHED] = "FINISHED", [CONTROL_FAILED] = "FAILED",
-    [EVENT_SILENT] = "silent",       [EVENT_LATE] = "late",
-    [EVENT_EXITED] = "exited",       [EVENT_DUE] = "due"};
+    [CONTROL_START] = "START",   [CONTROL_CONNECT] = "CONNECT", [CONTROL_DIED] = "DIED",
+    [CONTROL_LOGGED] = "LOGGED", [CONTROL_DRAIN] = "DRAIN",     [CONTROL_HURRY] = "HURRY",
+    [CONTROL_EXIT] = "EXIT",     [CONTROL_BOUND] = "BOUND",     [CONTROL_READY] = "READY",
+    [CONTROL_BEAT] = "BEAT",     [CONTROL_EPISODE] = "EPISODE", [CONTROL_UPDATE] = "UPDATE",
+    [CONTROL_EPOCH] = "EPOCH",   [CONTROL_STATUS] = "STATUS",   [CONTROL_FINISHED] = "FINISHED",
+    [CONTROL_FAILED] = "FAILED", [CONTROL_FAR] = "FAR",         [CONTROL_PLACED] = "PLACED",
+    [CONTROL_LINK] = "LINK",     [CONTROL_RELAY] = "RELAY",     [CONTROL_JOIN] = "JOIN",
+    [CONTROL_ADMIT] = "ADMIT",   [CONTROL_REFUSE] = "REFUSE",   [CONTROL_KILL] = "KILL",
+    [CONTROL_EXITED] = "EXITED", [CONTROL_DEPART] = "DEPART",   [CONTROL_OVER] = "OVER",
+    [EVENT_SILENT] = "silent",   [EVENT_LATE] = "late",         [EVENT_EXITED] = "exited",
+    [EVENT_DUE] = "due"};
 
 /* NULL: nothing happens. An observer that must die is replaced; an order's kind is no message of a worker. */
 #define DIES "killed replaced death"
@@ -218,6 +221,17 @@ static const char *const of_observer[EVENTS][CHILD_STATES] = {
     [CONTROL_STATUS] = {DIES, "ready holdings", "leaving holdings"},
     [CONTROL_FINISHED] = {DIES, DIES, NULL},
     [CONTROL_FAILED] = {"starting words", "ready words", "leaving words"},
+    [CONTROL_FAR] = {DIES, DIES, DIES},
+    [CONTROL_PLACED] = {DIES, DIES, DIES},
+    [CONTROL_LINK] = {DIES, DIES, DIES},
+    [CONTROL_RELAY] = {DIES, DIES, DIES},
+    [CONTROL_JOIN] = {DIES, DIES, DIES},
+    [CONTROL_ADMIT] = {DIES, DIES, DIES},
+    [CONTROL_REFUSE] = {DIES, DIES, DIES},
+    [CONTROL_KILL] = {DIES, DIES, DIES},
+    [CONTROL_EXITED] = {DIES, DIES, DIES},
+    [CONTROL_DEPART] = {DIES, DIES, DIES},
+    [CONTROL_OVER] = {DIES, DIES, DIES},
     [EVENT_SILENT] = {DIES, DIES, DIES},
     [EVENT_LATE] = {"killed", "killed", "killed"},
     [EVENT_EXITED] = {"waiting replaced death", "waiting replaced death", "gone", "gone"},
@@ -243,6 +257,17 @@ static const char *const of_lead[EVENTS][CHILD_STATES] = {
     [CONTROL_STATUS] = {ENDS, "ready holdings", "leaving holdings"},
     [CONTROL_FINISHED] = {ENDS, "ready finished", NULL},
     [CONTROL_FAILED] = {"starting words", "ready words", "leaving words"},
+    [CONTROL_FAR] = {ENDS, ENDS, ENDS},
+    [CONTROL_PLACED] = {ENDS, ENDS, ENDS},
+    [CONTROL_LINK] = {ENDS, ENDS, ENDS},
+    [CONTROL_RELAY] = {ENDS, ENDS, ENDS},
+    [CONTROL_JOIN] = {ENDS, ENDS, ENDS},
+    [CONTROL_ADMIT] = {ENDS, ENDS, ENDS},
+    [CONTROL_REFUSE] = {ENDS, ENDS, ENDS},
+    [CONTROL_KILL] = {ENDS, ENDS, ENDS},
+    [CONTROL_EXITED] = {ENDS, ENDS, ENDS},
+    [CONTROL_DEPART] = {ENDS, ENDS, ENDS},
+    [CONTROL_OVER] = {ENDS, ENDS, ENDS},
     [EVENT_SILENT] = {ENDS, ENDS, ENDS},
     [EVENT_LATE] = {"killed", "killed", "killed"},
     [EVENT_EXITED] = {"gone death regeneration", "gone death regeneration", "gone", "gone"},
@@ -256,7 +281,7 @@ static void walk(const char *const expected[EVENTS][CHILD_STATES], unsigned work
         open_supervisor();
         put(&s.children[worker], (enum child_state)state);
         describe(was, worker);
-        supervise_react(&s, &s.children[worker], event, message_of(event));
+        supervise_react(&s, &s.children[worker], event, message_of(event, worker));
         describe(is, worker);
         const char *wanted = expected[event][state] != NULL ? expected[event][state] : was;
         ck_assert_msg(strcmp(is, wanted) == 0, "%s, %s: expected \"%s\", got \"%s\"", event_names[event],
@@ -315,7 +340,7 @@ END_TEST
 START_TEST(a_death_after_the_end_of_the_job_is_no_failure)
 {
     open_supervisor();
-    supervise_react(&s, &s.children[LEAD], CONTROL_FINISHED, message_of(CONTROL_FINISHED));
+    supervise_react(&s, &s.children[LEAD], CONTROL_FINISHED, message_of(CONTROL_FINISHED, LEAD));
     ck_assert_int_eq(s.children[OBSERVER].state, CHILD_LEAVING);
     ck_assert_int_eq(s.children[LEAD].state, CHILD_READY);
     supervise_react(&s, &s.children[LEAD], EVENT_SILENT, NULL);
@@ -420,10 +445,11 @@ START_TEST(an_episode_ends_the_row_of_deaths)
     open_supervisor();
     for (unsigned i = 0; i < 4; i++)
         supervise_lose(&s, &s.children[OBSERVER], STATUS_INTERNAL, "a death");
-    supervise_react(&s, &s.children[LEAD], CONTROL_EPISODE, message_of(CONTROL_EPISODE));
+    supervise_react(&s, &s.children[LEAD], CONTROL_EPISODE, message_of(CONTROL_EPISODE, LEAD));
     ck_assert_uint_eq(s.children[OBSERVER].deaths, 0);
     supervise_lose(&s, &s.children[OBSERVER], STATUS_INTERNAL, "a death");
-    supervise_react(&s, &s.children[LEAD], CONTROL_EPISODE, message_of(CONTROL_EPISODE)); /* no new one */
+    supervise_react(&s, &s.children[LEAD], CONTROL_EPISODE,
+                    message_of(CONTROL_EPISODE, LEAD)); /* no new one */
     ck_assert_uint_eq(s.children[OBSERVER].deaths, 0);
     close_supervisor();
 }
@@ -432,7 +458,7 @@ END_TEST
 /* Generations that compute the same episodes again end too, and an episode that is new ends their row. */
 START_TEST(generations_without_anything_new_end)
 {
-    const struct control_message *episode = message_of(CONTROL_EPISODE);
+    const struct control_message *episode = message_of(CONTROL_EPISODE, LEAD);
     open_supervisor();
     supervise_react(&s, &s.children[LEAD], CONTROL_EPISODE, episode);
     for (unsigned i = 0; i < 20; i++) {

@@ -94,7 +94,7 @@ END_TEST
 
 START_TEST(holdings_arrive_whole)
 {
-    const struct control_status status = {1, 2, 3, 4, 5, {6, UINT32_MAX}};
+    const struct control_status status = {0, 1, 2, 3, 4, 5, {6, UINT32_MAX}};
     ck_assert_int_eq(control_send(ends[0], CONTROL_STATUS, &status, sizeof status), STATUS_OK);
     ck_assert_int_eq(control_send(ends[0], CONTROL_STATUS, &status, sizeof status - 1), STATUS_OK);
     ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_OK);

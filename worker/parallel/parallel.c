@@ -34,13 +34,14 @@ static struct rpc_config parallel_limits(const struct roster *roster)
 
 /* ---- holdings ---- */
 
-void parallel_report(const struct parallel *p)
+static struct control_status holdings_of(const struct parallel *p)
 {
     struct rref_counts references;
     struct dist_counts contexts;
     rrefs_counts(p->rrefs, &references);
     dist_counts(p->dist, &contexts);
-    struct control_status status = {.objects = references.objects,
+    struct control_status status = {.worker = p->worker->self.worker,
+                                    .objects = references.objects,
                                     .references = references.references,
                                     .users = references.users,
                                     .contexts = contexts.contexts,
@@ -48,13 +49,45 @@ void parallel_report(const struct parallel *p)
     for (uint32_t peer = 0; peer < roster_workers(&p->roster); peer++)
         if (peer != p->worker->self.worker)
             status.users_of[peer] = rrefs_of_peer(p->rrefs, (uint16_t)peer);
+    return status;
+}
+
+void parallel_report(const struct parallel *p)
+{
+    const struct control_status status = holdings_of(p);
     worker_report(CONTROL_STATUS, &status, sizeof status);
+}
+
+_Static_assert(offsetof(struct control_status, users_of) ==
+                   offsetof(struct control_status, objects) + HOLDINGS_COUNTS * sizeof(uint32_t),
+               "the counts, then the users: as an answer has them");
+
+/* The tensor of an answer: what stands in a status behind the worker's number. */
+static struct wire_tensor holdings_tensor(const struct parallel *p)
+{
+    return (struct wire_tensor){
+        .dtype = WIRE_U32, .rank = 1, .dims = {HOLDINGS_COUNTS + roster_workers(&p->roster)}};
+}
+
+enum status parallel_report_of(const struct parallel *p, uint16_t number, const struct rpc_message *answer,
+                               struct error *error)
+{
+    const struct wire_tensor tensor = holdings_tensor(p);
+    struct control_status status = {.worker = number};
+    if (answer->tensor_count != 1 || memcmp(&answer->tensors[0], &tensor, sizeof tensor) != 0)
+        return error_set(error, STATUS_INVALID,
+                         "worker %u has not answered what it holds: expected uint32[%u]", number,
+                         tensor.dims[0]);
+    memcpy(&status.objects, answer->data[0], wire_tensor_bytes(&tensor));
+    worker_report(CONTROL_STATUS, &status, sizeof status);
+    return STATUS_OK;
 }
 
 void parallel_answer_holdings(const struct parallel *p, struct rpc_request *request)
 {
-    parallel_report(p);
-    rpc_reply(request, NULL);
+    const struct control_status status = holdings_of(p);
+    rpc_reply(request, &(struct rpc_message){
+                           .tensor_count = 1, .tensors = {holdings_tensor(p)}, .data = {&status.objects}});
 }
 
 static void parallel_handle_holdings(void *context, struct rpc_request *request,

@@ -66,13 +66,16 @@ enum status parallel_finish(struct parallel *parallel, struct future *call, stru
 
 /* ---- holdings ----
  * An epoch's line in the log has every worker's holdings at the end of the epoch: its live objects,
- * references and contexts. METHOD_HOLDINGS, from the lead to each other worker, args[HOLDINGS_EPOCH]: report
- * to the supervisor, then answer with nothing. So the supervisor has all holdings before it has the lead's
- * epoch. */
-enum { HOLDINGS_EPOCH = 0 };
+ * references and contexts. METHOD_HOLDINGS, from the lead to each other worker, args[HOLDINGS_EPOCH]: answer
+ * with them: uint32[HOLDINGS_COUNTS + n], the five counts of struct control_status, then the n workers'
+ * users_of. The lead hands all of them to the supervisor, ahead of its epoch. */
+enum { HOLDINGS_EPOCH = 0, HOLDINGS_COUNTS = 5 };
 
-/* Reports to the supervisor which objects, references and contexts are alive here. */
+/* Reports to the supervisor which objects, references and contexts are alive here; or what the answer of
+ * worker `number` says. STATUS_INVALID: the answer is none. */
 void parallel_report(const struct parallel *parallel);
+enum status parallel_report_of(const struct parallel *parallel, uint16_t number,
+                               const struct rpc_message *answer, struct error *error);
 void parallel_answer_holdings(const struct parallel *parallel, struct rpc_request *request);
 
 /* Bytes of a worker's segment for this job. */

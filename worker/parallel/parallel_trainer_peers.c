@@ -235,16 +235,28 @@ enum status parallel_peer_state(struct parallel_trainer *t, uint32_t number, flo
     return status;
 }
 
+static enum status peer_ask_holdings(struct parallel_trainer *t, uint16_t worker, uint64_t epoch,
+                                     struct error *error)
+{
+    const struct rpc_message message = {.args = {[HOLDINGS_EPOCH] = epoch}};
+    struct future *answer = NULL;
+    enum status status =
+        rpc_call(t->base.rpc, worker, METHOD_HOLDINGS, &message, MONOTIME_NEVER, &answer, error);
+    if (status == STATUS_OK)
+        status = parallel_report_of(&t->base, worker, future_value(answer), error);
+    future_release(answer);
+    return status;
+}
+
 /* Servers last: the other trainers' releases have reached them by then. */
 enum status parallel_peer_holdings(struct parallel_trainer *t, uint64_t epoch, struct error *error)
 {
     const struct roster *roster = &t->base.roster;
-    const struct rpc_message message = {.args = {[HOLDINGS_EPOCH] = epoch}};
     enum status status = STATUS_OK;
     for (uint32_t i = 1; i < t->trainers && status == STATUS_OK; i++)
-        status = peer_call(t, (uint16_t)(roster->lead + i), METHOD_HOLDINGS, &message, error);
+        status = peer_ask_holdings(t, (uint16_t)(roster->lead + i), epoch, error);
     for (uint32_t i = 0; i < roster->servers && status == STATUS_OK; i++)
-        status = peer_call(t, (uint16_t)i, METHOD_HOLDINGS, &message, error);
+        status = peer_ask_holdings(t, (uint16_t)i, epoch, error);
     parallel_report(&t->base);
     return status;
 }
