@@ -8,6 +8,7 @@
 #define DAEMON_CHILD_H
 
 #include "daemon/relay.h"
+#include "daemon/spawn.h"
 #include "kernels/base/monotime.h"
 #include "kernels/base/status.h"
 #include "worker/control.h"
@@ -61,45 +62,13 @@ static inline bool child_lives(const struct child *child)
     return child->state <= CHILD_KILLED;
 }
 
-/* The workers' segments (worker/net/segment.h): one memfd each, empty. */
-struct child_segments {
-    unsigned count; /* 0: the job has none */
-    int *fds;       /* (count) by worker number; all above the numbers at which workers look for segments */
-};
-
-/* Makes the memfds, for workers that start now or later. STATUS_IO, STATUS_NO_MEMORY. */
-enum status child_segments_open(struct child_segments *segments, unsigned count, struct error *error);
-void child_segments_close(struct child_segments *segments);
-
-/* Another program than this binary: PATH finds the interpreter. */
-struct child_command {
-    const char *interpreter, *script;
-};
-
-/* What a worker gets beside its START. */
-struct child_setting {
-    const struct child_command *command; /* NULL: this binary */
-    int run_fd;                          /* the run's directory */
-    const struct child_segments *segments;
-};
-
-struct child_process {
-    pid_t pid;
-    int fd; /* our end of its control line */
-};
-
-/* Forks and executes the command with a role and a number, and with a control line. STATUS_IO, STATUS_BUSY.
- */
-enum status child_fork(struct child_process *process, const char *role, unsigned worker,
-                       const struct child_setting *setting, struct error *error);
-
 /* Forks, executes the command as a worker of the role in `start`, and sends START with the job's text. The
  * child keeps its `deaths`; all else begins anew. The worker finds the directory at CONTROL_RUN_FD,
  * and each segment at the descriptor that worker/net/segment.h names. It dies with the calling thread
  * (PR_SET_PDEATHSIG), which must be the process's first. A worker that is dead before START is sent is no
  * error: it is reaped like any other. STATUS_IO, STATUS_BUSY; STATUS_INVALID: the job's text is too long. */
 enum status child_spawn(struct child *child, const struct control_start *start, const char *job_text,
-                        size_t job_bytes, const struct child_setting *setting, struct error *error);
+                        size_t job_bytes, const struct spawn_setting *setting, struct error *error);
 
 /* The same on another host, through `relay`; `host_name` is for messages. Neither segments nor descriptors
  * travel: that host's supervisor has its own. */

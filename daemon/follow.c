@@ -47,7 +47,7 @@ struct follower {
     struct job job;
     struct roster roster;
     struct python_worker python_worker;
-    struct child_segments segments;
+    struct spawn_segments segments;
     char address[CONTROL_ADDRESS_BYTES];
     int run_fd;
     struct child *children; /* (count) by worker number */
@@ -108,7 +108,7 @@ static void kill_all(struct follower *f)
 static void forget_generation(struct follower *f)
 {
     kill_all(f);
-    child_segments_close(&f->segments);
+    spawn_segments_close(&f->segments);
     if (f->address[0] != '\0')
         socket_folder_clear(f->address);
     if (f->run_fd >= 0)
@@ -177,7 +177,7 @@ static enum status begin_generation(struct follower *f, const struct control_sta
     if (status == STATUS_OK)
         status = open_sockets(f, error);
     if (status == STATUS_OK && f->roster.segments)
-        status = child_segments_open(&f->segments, f->count, error);
+        status = spawn_segments_open(&f->segments, f->count, error);
     return status;
 }
 
@@ -208,7 +208,7 @@ static void start_worker(struct follower *f, const struct control_message *order
         status = error_set(&error, STATUS_INTERNAL, "worker %u is here already", start.worker);
     if (status == STATUS_OK) {
         const struct place *place = f->config->place;
-        const struct child_setting setting = {.command = python_worker_command(&f->python_worker, start.role),
+        const struct spawn_setting setting = {.command = python_worker_command(&f->python_worker, start.role),
                                               .run_fd = f->run_fd,
                                               .segments = &f->segments};
         start.keys = place->link.keys;

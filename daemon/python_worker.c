@@ -58,7 +58,7 @@ static enum status find(struct python_worker *out, enum wire_role role, const ch
         return error_set(error, STATUS_NOT_FOUND,
                          "%.300s: expected a Python interpreter, a path or a name in PATH", interpreter);
     out->role = (uint8_t)role;
-    out->command = (struct child_command){.interpreter = interpreter, .script = out->script};
+    out->command = (struct spawn_command){.interpreter = interpreter, .script = out->script};
     return find_script(out->script, script, error);
 }
 
@@ -72,7 +72,7 @@ enum status python_worker_find(struct python_worker *out, const struct job *job,
     return STATUS_OK;
 }
 
-const struct child_command *python_worker_command(const struct python_worker *python_worker, uint8_t role)
+const struct spawn_command *python_worker_command(const struct python_worker *python_worker, uint8_t role)
 {
     return role == python_worker->role ? &python_worker->command : NULL;
 }

@@ -13,7 +13,7 @@
 struct python_worker {
     uint8_t role; /* of these workers, enum wire_role; 0: none is in Python */
     char script[PATH_MAX];
-    struct child_command command;
+    struct spawn_command command;
 };
 
 /* Finds both for the job, which outlives *out. For a job whose workers are all this program: nothing.
@@ -21,6 +21,6 @@ struct python_worker {
 enum status python_worker_find(struct python_worker *out, const struct job *job, struct error *error);
 
 /* The command of a worker of this role; NULL: it is this program. */
-const struct child_command *python_worker_command(const struct python_worker *python_worker, uint8_t role);
+const struct spawn_command *python_worker_command(const struct python_worker *python_worker, uint8_t role);
 
 #endif

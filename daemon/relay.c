@@ -1,7 +1,7 @@
 /* Forks the link, and packs messages for it. Supervisor process; its only thread; no lock. */
 #include "daemon/relay.h"
 
-#include "daemon/child.h"
+#include "daemon/spawn.h"
 #include "kernels/base/log.h"
 
 #include <errno.h>
@@ -78,13 +78,13 @@ static enum status await_bound(struct relay *relay, uint16_t *port, struct error
 enum status relay_open(struct relay *relay, const struct control_link *order, uint16_t *port,
                        struct error *error)
 {
-    static const struct child_segments none;
-    struct child_process process;
-    struct child_setting setting = {.run_fd = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC),
+    static const struct spawn_segments none;
+    struct spawned process;
+    struct spawn_setting setting = {.run_fd = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC),
                                     .segments = &none};
     *relay = (struct relay){.fd = -1, .order = *order};
     relay->order.build = relay_build();
-    enum status status = child_fork(&process, "link", order->keys.host, &setting, error);
+    enum status status = spawn(&process, "link", order->keys.host, &setting, error);
     if (setting.run_fd >= 0)
         close(setting.run_fd);
     if (status != STATUS_OK)

@@ -179,7 +179,7 @@ static void supervisor_close(struct supervisor *s)
 {
     if (s->signal_fd >= 0)
         close(s->signal_fd);
-    child_segments_close(&s->segments);
+    spawn_segments_close(&s->segments);
     free(s->children);
     free(s->holdings);
     free(s->waits);

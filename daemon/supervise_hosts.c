@@ -96,7 +96,7 @@ uint16_t supervise_choose_host(const struct supervisor *s, uint16_t worker)
 enum status supervise_spawn_on(struct supervisor *s, struct child *child, const struct control_start *start,
                                uint16_t host, struct error *error)
 {
-    const struct child_setting setting = {.command = python_worker_command(&s->python_worker, start->role),
+    const struct spawn_setting setting = {.command = python_worker_command(&s->python_worker, start->role),
                                           .run_fd = s->config->dir->fd,
                                           .segments = &s->segments};
     if (host == HOST_LEADER)

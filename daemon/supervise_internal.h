@@ -76,7 +76,7 @@ struct supervisor {
     unsigned count;                  /* workers of the job */
     uint32_t generation;
     struct resume_point resume; /* where this generation began */
-    struct child_segments segments;
+    struct spawn_segments segments;
     struct python_worker python_worker;
     struct pollfd *waits; /* (1 + count) signals, then each child's control line */
     int signal_fd;

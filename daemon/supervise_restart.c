@@ -19,8 +19,8 @@ static struct monotime restart_time(unsigned fruitless)
     return monotime_add_us(monotime_now(), delay_us < LONGEST_US ? delay_us : LONGEST_US);
 }
 
-static enum status spawn(struct supervisor *s, struct child *child, const struct control_start *start,
-                         struct error *error)
+static enum status start_child(struct supervisor *s, struct child *child, const struct control_start *start,
+                               struct error *error)
 {
     return supervise_spawn_on(s, child, start, supervise_choose_host(s, start->worker), error);
 }
@@ -79,7 +79,7 @@ static void restart_worker(struct supervisor *s, struct child *child)
         supervise_fail(s, error.status, error.text);
         return;
     }
-    if (spawn(s, child, &start, &error) != STATUS_OK) {
+    if (start_child(s, child, &start, &error) != STATUS_OK) {
         child_kill(child);
         supervise_lose(s, child, STATUS_INTERNAL, error.text);
         if (child->state == CHILD_GONE && child->replaced)
@@ -112,7 +112,7 @@ void supervise_forget_restarts(struct supervisor *s)
 
 enum status supervise_spawn_all(struct supervisor *s, struct error *error)
 {
-    enum status status = s->roster.segments ? child_segments_open(&s->segments, s->count, error) : STATUS_OK;
+    enum status status = s->roster.segments ? spawn_segments_open(&s->segments, s->count, error) : STATUS_OK;
     struct control_start start = {.incarnation = 1, .generation = s->generation};
     randombytes_buf(start.secret, sizeof start.secret);
     memcpy(start.address, s->config->dir->address, sizeof start.address);
@@ -125,7 +125,7 @@ enum status supervise_spawn_all(struct supervisor *s, struct error *error)
     for (unsigned i = 0; i < s->count && status == STATUS_OK; i++) {
         start.worker = (uint16_t)i;
         start.role = roster_role(&s->roster, start.worker);
-        status = spawn(s, &s->children[i], &start, error);
+        status = start_child(s, &s->children[i], &start, error);
     }
     return status;
 }
@@ -149,7 +149,7 @@ static enum status regeneration_start(struct supervisor *s, struct error *error)
     s->generation++;
     memset(s->holdings, 0, s->count * sizeof *s->holdings);
     socket_folder_clear(s->config->dir->address);
-    child_segments_close(&s->segments);
+    spawn_segments_close(&s->segments);
     runlog_clear_progress(s->config->log);
     log_warning("%s; all workers start again", s->regeneration.reason);
     const struct line_restart line = {.role = role_by_wire(cause->start.role)->name,

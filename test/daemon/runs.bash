@@ -2,6 +2,7 @@
 # $scratch/KIND.json, and words for their runs. A RUN is a run directory.
 #
 #   run_job KIND RUN N [ARGUMENT]...   runs the job up to update or episode N, with checkpoints as $checkpoint says
+#   job_arguments KIND RUN N [ARGUMENT]...   $job: what follows `coalesced run` there
 #   numbers RUN                        the log without events and `timing`
 #   last_number RUN                    its last update or episode
 #   wait_for_number RUN N              returns when the log has it
@@ -29,12 +30,17 @@ cat >"$scratch/model-parallel.json" <<'JSON'
  "optimizer": {"name": "sgd", "lr": 0.05}, "log": {"every": 1}}
 JSON
 
-run_job() {
+job_arguments() {
     local unit=updates last=$3
     [[ $1 != reinforce ]] || unit=episodes
     [[ $1 != reinforce || $rollout_rows -eq 0 ]] || unit=steps last=$((last * rollout_rows))
-    "$COALESCED" run "$scratch/$1.json" --run-dir "$2" --set "/stop={\"$unit\":$last}" --set "/checkpoint=$checkpoint" \
-        "${@:4}" </dev/null
+    job=("$scratch/$1.json" --run-dir "$2" --set "/stop={\"$unit\":$last}" --set "/checkpoint=$checkpoint" "${@:4}")
+}
+
+run_job() {
+    local job
+    job_arguments "$@"
+    "$COALESCED" run "${job[@]}" </dev/null
 }
 
 numbers() {

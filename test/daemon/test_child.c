@@ -99,8 +99,8 @@ pid_t fork(void)
 START_TEST(a_child_that_dies_at_once_is_reaped)
 {
     const struct control_start start = {.worker = 1, .role = WIRE_ROLE_OBSERVER};
-    const struct child_segments segments = {0};
-    const struct child_setting setting = {.run_fd = STDIN_FILENO, .segments = &segments};
+    const struct spawn_segments segments = {0};
+    const struct spawn_setting setting = {.run_fd = STDIN_FILENO, .segments = &segments};
     struct error error = {0};
     child = (struct child){.state = CHILD_GONE, .deaths = 3};
     dies_at_once = true;

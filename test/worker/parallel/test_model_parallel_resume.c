@@ -224,7 +224,7 @@ START_TEST(other_lines_are_refused)
     const char *other[] = {"/log/every=2", NULL};
     server_run(workplace.run_dir, NULL, false);
     server_start(workplace.run_dir, other, true, NULL);
-    expect_said(server_end(78), "/log/every (was 1, now 2); a resumed run may change /stop, /checkpoint and");
+    expect_said(server_end(78), "/log/every (was 1, now 2); a resumed run may change /stop, /checkpoint, ");
 }
 END_TEST
 

@@ -1,0 +1,203 @@
+#!/usr/bin/env bash
+# Jobs on several hosts, all of them on this machine: the numbers are those of one host, also when a host dies, falls
+# silent and comes back, departs, comes late or never, and when the leader dies; keys that are missing, wrong or readable;
+# another build.
+set -euo pipefail
+
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+# shellcheck source=test/shell.bash
+source "$here/../shell.bash"
+# shellcheck source=test/daemon/runs.bash
+source "$here/runs.bash"
+# shellcheck source=test/daemon/hosts.bash
+source "$here/hosts.bash"
+
+cat >"$scratch/reinforce.json" <<'JSON'
+{"kind": "reinforce", "device": "cpu", "observers": {"count": 5}, "rollout": {"steps": 20}, "log": {"every": 1}}
+JSON
+
+alone() { # KIND LAST [ARGUMENT]...: the run of one host, $scratch/KIND.one
+    rm -rf "$scratch/$1.one" && run_job "$1" "$scratch/$1.one" "${@:2}" >/dev/null 2>&1
+}
+same_as_alone() { # KIND RUN
+    diff <(numbers "$scratch/$1.one") <(numbers "$2")
+}
+# As far as both have come, and that is behind the last thing that the test did to the run.
+agrees() { # RUN
+    local lines
+    numbers "$scratch/reinforce.one" >"$scratch/one.numbers"
+    numbers "$1" >"$scratch/numbers"
+    lines=$(cat "$scratch/one.numbers" "$scratch/numbers" | sort | uniq -d | wc -l)
+    cmp <(head -n "$lines" "$scratch/one.numbers") <(head -n "$lines" "$scratch/numbers") &&
+        { [[ $lines -eq $(wc -l <"$scratch/numbers") ]] || [[ $lines -eq $last ]]; }
+}
+# The job is stopped once it has got further.
+stop_hosts() { # N RUN
+    wait_for_number "$2" $(($(last_number "$2") + 5))
+    kill -TERM "${host[0]}"
+    end_hosts "$1"
+}
+endless=1000000
+all_end_well() { # N
+    local i
+    for ((i = 0; i < $1; i++)); do
+        [[ ${code[$i]} -eq 0 ]] || {
+            printf 'host %d ended with code %d\n' "$i" "${code[$i]}"
+            return 1
+        }
+    done
+}
+
+# ---- keys ----
+check "keys are made" make_keys 3
+secrets_are_private() {
+    [[ $(stat -c %a "$scratch/keys" "$scratch"/keys/host-?.secret | sort -u | tr '\n' ' ') == "600 700 " ]]
+}
+check "only their owner can read the secret ones" secrets_are_private
+refuses() { # CODE TEXT ARGUMENT...
+    local expected=$1 text=$2 got=0
+    timeout 60 "$COALESCED" "${@:3}" >"$scratch/refusal" 2>&1 </dev/null || got=$?
+    [[ $got -eq $expected ]] && grep -q -- "$text" "$scratch/refusal" && return
+    printf 'expected %d and "%s", got %d and:\n' "$expected" "$text" "$got"
+    cat "$scratch/refusal"
+    return 1
+}
+file=$scratch/reinforce.json
+on=(--leader "127.0.0.1:$port")
+check "keys that are there stay" refuses 75 "is there already" keygen "$scratch/keys"
+check "a host without keys is refused" refuses 78 "only with keys" run "$file" --node 0/2 "${on[@]}"
+check "so is a host of no number" refuses 64 "expected I/N" run "$file" --node 2/2 "${on[@]}" --keys "$scratch/keys"
+check "and flags that have no node" refuses 64 "belong to a start with --node" run "$file" "${on[@]}"
+check "and a leader without a port" refuses 78 "expected HOST:PORT" run "$file" --node 1/2 --leader here --keys "$scratch/keys"
+check "and more hosts than keys" refuses 78 "has the keys of 3 hosts" run "$file" --node 0/4 "${on[@]}" --keys "$scratch/keys"
+cp -r "$scratch/keys" "$scratch/open" && chmod 644 "$scratch/open/host-1.secret"
+check "a secret key that others may read" refuses 78 "other users may read" run "$file" --node 1/2 "${on[@]}" --keys "$scratch/open"
+cp -r "$scratch/keys" "$scratch/mixed" && cp "$scratch/keys/host-2.secret" "$scratch/mixed/host-1.secret"
+check "a secret key of another host" refuses 78 "does not belong to host 1" run "$file" --node 1/2 "${on[@]}" --keys "$scratch/mixed"
+sed 's/^1 ../1 zz/' "$scratch/keys/hosts" >"$scratch/mixed/hosts"
+check "a public key that is none" refuses 78 "hosts:2: expected \"1 KEY\"" run "$file" --node 1/2 "${on[@]}" --keys "$scratch/mixed"
+check "an interface that is not there" refuses 78 "no network interface" run "$file" --node 0/2 "${on[@]}" --keys "$scratch/keys" --set /listen=nowhere9
+check "a leader that is not there" refuses 70 "no leader has answered" run "$file" --node 1/2 "${on[@]}" --keys "$scratch/keys" --set /hosts/patience_s=1
+
+# ---- the same numbers ----
+for kind in reinforce parameter-server model-parallel; do
+    arguments=(--set /hosts/patience_s=60)
+    [[ $kind != model-parallel ]] || arguments+=(--set /hosts/trainers=others)
+    [[ $kind != parameter-server ]] || arguments+=(--set /transport=inline)
+    check "$kind: one host" alone "$kind" 12 "${arguments[@]}"
+    start_hosts 3 "$kind" "$scratch/$kind.three" 12 "${arguments[@]}"
+    end_hosts 3
+    check "$kind: three hosts end" all_end_well 3
+    check "$kind: and have the same numbers" same_as_alone "$kind" "$scratch/$kind.three"
+done
+
+# ---- a host dies; the job goes on without it, and the next one to come takes its place ----
+last=1500
+check "a longer run" alone reinforce $last
+run=$scratch/dies
+start_hosts 3 reinforce "$run" $endless
+says "$run.0" "^Episode 20"
+kill -9 "${host[1]}"
+wait "${host[1]}" 2>/dev/null || true
+check "the leader misses a host that is killed" says "$run.0" "host 1 (.*) is lost: nothing was heard of it for 3 s"
+check "its workers start elsewhere" says "$run.0" "incarnation 2 takes its place"
+start_host 1 3 reinforce "$run" $endless
+check "the host comes again" says "$run.0" "host 1 (.*) is back"
+stop_hosts 3 "$run"
+check "all three end" all_end_well 3
+check "the numbers are those of one host" agrees "$run"
+
+# ---- a host is silent for a while: its workers end themselves, and it comes back ----
+run=$scratch/silent
+start_hosts 2 reinforce "$run" $endless
+says "$run.0" "^Episode 20"
+observers=$(workers_of "${host[1]}" observer)
+links=$(workers_of "${host[1]}" link)
+# shellcheck disable=SC2086 # numbers
+kill -STOP "${host[1]}" $observers $links
+check "the leader misses it" says "$run.0" "host 1 (.*) is lost"
+# shellcheck disable=SC2086
+kill -CONT "${host[1]}" $observers $links
+check "the host notices that it was cut off" says "$run.1" "nothing was heard of the leader for 3 s: the workers of this host end"
+check "it comes back" says "$run.0" "host 1 (.*) is back"
+are_gone() {
+    local worker
+    for worker in $observers; do
+        ! kill -0 "$worker" 2>/dev/null || return 1
+    done
+}
+check "its workers are gone by then" are_gone
+stop_hosts 2 "$run"
+check "both end" all_end_well 2
+check "the numbers are those of one host" agrees "$run"
+
+# ---- a host departs ----
+run=$scratch/departs
+start_hosts 3 reinforce "$run" $endless
+says "$run.0" "^Episode 20"
+kill -TERM "${host[2]}"
+check "the leader moves the workers of a host that departs" says "$run.0" "host 2 (.*) departs"
+check "the host ends" says "$run.2" "this host has left the job"
+stop_hosts 3 "$run"
+check "all three end" all_end_well 3
+check "the numbers are those of one host" agrees "$run"
+
+# ---- a host that comes late, and one that never comes ----
+run=$scratch/late
+start_host 0 3 reinforce "$run" $endless --set /hosts/patience_s=1
+check "hosts that do not come are named" says "$run.0" "host 2 of 3 has not come within 1 s"
+start_host 2 3 reinforce "$run" $endless
+check "a late one is taken" says "$run.0" "host 2 (.*) is here"
+wait_for_number "$run" $(($(last_number "$run") + 5))
+kill -TERM "${host[0]}"
+code[0]=0 && { wait "${host[0]}" || code[0]=$?; }
+code[2]=0 && { wait "${host[2]}" || code[2]=$?; }
+check "the job ends" test "${code[0]}${code[2]}" = 00
+check "the numbers are those of one host" agrees "$run"
+
+# ---- the leader dies: the others end, and the next start goes on ----
+run=$scratch/headless
+start_hosts 2 reinforce "$run" $endless --set /hosts/patience_s=2
+says "$run.0" "^Episode 20"
+observers=$(workers_of "${host[1]}" observer)
+kill -9 "${host[0]}"
+wait "${host[0]}" 2>/dev/null || true
+end_hosts 2
+check "the other host ends with 69" test "${code[1]}" = 69
+check "it says why" says "$run.1" "the leader is gone"
+check "its workers are gone" are_gone
+start_hosts 2 reinforce "$run" $endless --resume
+says "$run.0" "going on from"
+stop_hosts 2 "$run"
+check "the next start ends" all_end_well 2
+check "the numbers are those of one host" agrees "$run"
+
+# ---- ctrl-C ----
+run=$scratch/stopped
+start_hosts 2 reinforce "$run" $endless
+says "$run.0" "^Episode 20"
+kill -INT "${host[0]}" "${host[1]}"
+end_hosts 2
+check "an interrupt at all hosts ends all" all_end_well 2
+check "the round was finished" says "$run.0" "stopping: the running round is finished first"
+
+# ---- strangers ----
+run=$scratch/strangers
+cp -r "$scratch/keys" "$scratch/before"
+make_keys 3
+mv "$scratch/keys" "$scratch/others" && mv "$scratch/before" "$scratch/keys"
+start_host 0 2 reinforce "$run" $endless --set /hosts/patience_s=3
+check "a host with other keys gets no answer" refuses 70 "knows the key of host 1" run "$file" --node 1/2 \
+    --leader "127.0.0.1:$port" --keys "$scratch/others" --set /hosts/patience_s=2
+cp "$COALESCED" "$scratch/rebuilt" && printf x >>"$scratch/rebuilt"
+other_build_is_refused() {
+    COALESCED=$scratch/rebuilt refuses 78 "it runs another build of coalesced than the leader" run "$file" --node 1/2 \
+        --leader "127.0.0.1:$port" --keys "$scratch/keys"
+}
+check "another build is refused" other_build_is_refused
+says "$run.0" "^Episode 20"
+kill -TERM "${host[0]}"
+code[0]=0 && { wait "${host[0]}" || code[0]=$?; }
+check "the job goes on without them" test "${code[0]}" = 0
+
+finish
