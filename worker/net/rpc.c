@@ -155,6 +155,11 @@ bool rpc_lends_to(const struct rpc *rpc, uint16_t worker)
     return rpc_reaches(rpc, worker) && session_lends(rpc, &rpc->sessions[worker]);
 }
 
+bool rpc_is_far(const struct rpc *rpc, uint16_t worker)
+{
+    return rpc_reaches(rpc, worker) && worker != rpc->config.worker && rpc->sessions[worker].socket->is_far;
+}
+
 uint16_t rpc_far_port(const struct rpc *rpc)
 {
     for (size_t i = 0; i < rpc->bound_count; i++)

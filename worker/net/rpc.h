@@ -156,6 +156,9 @@ bool rpc_reaches(const struct rpc *rpc, uint16_t worker);
  * through a socket of this host. */
 bool rpc_lends_to(const struct rpc *rpc, uint16_t worker);
 
+/* Whether there is a session with `worker`, and it joins two hosts. */
+bool rpc_is_far(const struct rpc *rpc, uint16_t worker);
+
 /* The port at which workers of other hosts dial this one; 0: none. */
 uint16_t rpc_far_port(const struct rpc *rpc);
 

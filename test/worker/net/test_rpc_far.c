@@ -102,6 +102,9 @@ START_TEST(test_near_and_far)
     struct rpc_config near = net_client_config(NEAR_WORKER, client_methods, 1, &far.client);
     net_join(&far.net, &near);
     far_join(&far, &keys, client_methods);
+    ck_assert(!rpc_is_far(far.net.server, 0) && !rpc_is_far(far.net.server, NEAR_WORKER));
+    ck_assert(rpc_is_far(far.net.server, FAR_WORKER));
+    ck_assert(!rpc_is_far(far.net.clients[0], 0) && rpc_is_far(far.net.clients[1], 0));
     for (unsigned i = 0; i < 3; i++) {
         expect_step(&far, far.net.clients[0]);
         ck_assert_uint_eq(far.service.last_source, NEAR_WORKER);
@@ -112,6 +115,7 @@ START_TEST(test_near_and_far)
     far.net.clients[0] = NULL;
     UNTIL(far.service.left != 0, net_turn(&far.net));
     ck_assert_uint_eq(far.service.left, 1u << NEAR_WORKER);
+    ck_assert(!rpc_is_far(far.net.server, NEAR_WORKER));
     expect_step(&far, far.net.clients[1]);
     net_free(&far.net);
 }
