@@ -285,8 +285,10 @@ const struct job_key job_keys[] = {
     {"/returns/normalize", REINFORCE, JOB_BOOLEAN, AT(returns.normalize), BY_DEFAULT(false),
      .text = "Whether each environment's returns are shifted and scaled to mean 0 and standard deviation 1."},
     {"/transport", TRAINERS, JOB_ENUM, AT(transport), NAMES("shared", "inline"), BY_DEFAULT("shared"),
-     .text = "How tensors travel between workers. shared: in shared memory, without a copy. inline: inside "
-             "messages, as between hosts. Both give the same numbers."},
+     .text =
+         "How tensors travel between workers. shared: in shared memory, without a copy, and between hosts "
+         "inside messages. inline: inside messages. Both give the same numbers. The hosts of a "
+         "parameter-server job need inline if their processors want different layouts."},
 
     {"/model", SERVER, JOB_OBJECT, .text = "The model: a ResNet as in torchvision."},
     {"/model/name", SERVER, JOB_ENUM, AT(model.name), NAMES("resnet18", "resnet50"), BY_DEFAULT("resnet50"),

@@ -34,7 +34,7 @@
 #include "worker/server/shards.h"
 #include "worker/worker.h"
 
-/* The contribution of a trainer that sends chunks (transport "inline"), as they arrive. */
+/* The contribution of a trainer that sends chunks, as they arrive. */
 struct pserver_inbox {
     float *image;  /* in `inboxes`; only the server's range gets pages */
     uint64_t step; /* the step of the chunks in `image`; UINT64_MAX: none */
@@ -44,8 +44,9 @@ struct pserver_inbox {
 
 /* The server's record of one trainer. */
 struct pserver_seat {
-    uint16_t worker;          /* its number */
-    bool joined;              /* it has a session */
+    uint16_t worker; /* its number */
+    bool joined;     /* it has a session */
+    bool travels;    /* elements travel between it and this server (image_travels); known while joined */
     struct rpc_request *push; /* its PUSH_PULL, until it is answered */
     double loss;              /* of that contribution */
     struct monotime arrived;  /* when it arrived */
@@ -92,10 +93,10 @@ struct pserver {
     size_t parameters, elements;                 /* P, P + B */
     size_t image_bytes;
     uint64_t fingerprint;
-    struct segment segment;  /* the slots; inline: mapped for this process alone */
+    struct segment segment;  /* the slots; transport "inline": mapped for this process alone */
     struct segment velocity; /* (2, P) of even and of odd versions; the server's range gets memory */
-    struct segment inboxes;  /* inline: (trainers) images */
-    struct segment marks;    /* inline: (trainers, elements / PIECE) bytes */
+    struct segment inboxes;  /* (trainers) images; mapped when the first chunk comes */
+    struct segment marks;    /* (trainers, elements / PIECE) bytes; likewise */
     uint32_t threads;        /* for an update */
 
     /* ---- the round ---- */

@@ -59,12 +59,12 @@ static const char *shard_range_text(const struct pserver *p, char text[RANGE_TEX
 static struct rpc_message pserver_describe_model(const struct pserver *p, uint32_t trainer, uint64_t version,
                                                  uint64_t flags, uint32_t slot)
 {
-    bool shared = p->job->transport == JOB_TRANSPORT_SHARED;
+    const bool travels = p->seats[trainer].travels;
     if (p->round.version >= p->last_version)
         flags |= PULL_LAST;
     return (struct rpc_message){
         .args = {[MODEL_VERSION] = version,
-                 [MODEL_OFFSET] = shared ? slot * p->image_bytes : PARAMETER_SERVER_NOWHERE,
+                 [MODEL_OFFSET] = travels ? PARAMETER_SERVER_NOWHERE : slot * p->image_bytes,
                  [MODEL_STEP] = p->round.seat[trainer].step,
                  [MODEL_FLAGS] = flags}};
 }
@@ -74,11 +74,13 @@ static enum status pserver_check_question(const struct pserver *p, const struct 
 {
     const uint64_t *args = rpc_request_message(request)->args;
     const unsigned worker = rpc_request_source(request);
+    const bool is_far = image_reordered(p->job) && p->seats[worker - p->servers].travels;
     char range[RANGE_TEXT_BYTES];
     if (args[GET_FINGERPRINT] != p->fingerprint)
         return error_set(error, STATUS_INVALID,
-                         "trainer %u computes another model: fingerprint %016llx, expected %016llx", worker,
-                         (unsigned long long)args[GET_FINGERPRINT], (unsigned long long)p->fingerprint);
+                         "trainer %u computes another model: fingerprint %016llx, expected %016llx%s", worker,
+                         (unsigned long long)args[GET_FINGERPRINT], (unsigned long long)p->fingerprint,
+                         is_far ? "; hosts with different processors need /transport \"inline\"" : "");
     if (args[GET_COUNT] == 0 || (args[GET_COUNT] <= PARAMETER_SERVER_CHUNK_ELEMENTS_MAX &&
                                  pserver_owns_range(p, args[GET_FIRST], args[GET_COUNT])))
         return STATUS_OK;
@@ -124,7 +126,27 @@ void pserver_get_model(void *context, struct rpc_request *request, const struct 
     rpc_reply(request, &answer);
 }
 
-/* ---- inline contributions ---- */
+/* ---- contributions in chunks ---- */
+
+/* Memory for the chunks of all trainers; pages come with the chunks. */
+static enum status pserver_open_inboxes(struct pserver *p, struct error *error)
+{
+    if (p->inboxes.data != NULL)
+        return STATUS_OK;
+    const size_t pieces = p->elements / PARAMETER_SERVER_PIECE_ELEMENTS;
+    enum status status = image_map(&p->marks, p->trainers * pieces, "the contributions' marks", error);
+    if (status == STATUS_OK)
+        status = image_map(&p->inboxes, p->trainers * p->image_bytes, "the contributions", error);
+    if (status != STATUS_OK) {
+        segment_detach(&p->marks);
+        return status;
+    }
+    for (uint32_t i = 0; i < p->trainers; i++) {
+        p->seats[i].inbox.image = (float *)(void *)(p->inboxes.data + i * p->image_bytes);
+        p->seats[i].inbox.come = p->marks.data + i * pieces;
+    }
+    return STATUS_OK;
+}
 
 static void inbox_empty(const struct pserver *p, struct pserver_inbox *inbox, uint64_t step)
 {
@@ -168,7 +190,7 @@ static enum status pserver_check_chunk(const struct pserver *p, const struct rpc
     const uint64_t first = message->args[CHUNK_FIRST], count = message->tensors[0].dims[0];
     const unsigned worker = rpc_request_source(request);
     char range[RANGE_TEXT_BYTES];
-    if (p->job->transport == JOB_TRANSPORT_SHARED)
+    if (!p->seats[pserver_trainer_of(p, request)].travels)
         return error_set(error, STATUS_INVALID,
                          "trainer %u sends a chunk: expected its contribution in shared memory", worker);
     if (first % PARAMETER_SERVER_PIECE_ELEMENTS != 0 || count % PARAMETER_SERVER_PIECE_ELEMENTS != 0 ||
@@ -195,6 +217,11 @@ void pserver_push_chunk(void *context, struct rpc_request *request, const struct
         rpc_reject(request, "%s", error.text);
         return;
     }
+    const enum status status = pserver_open_inboxes(p, &error);
+    if (status != STATUS_OK) {
+        rpc_fail(request, status, "%s", error.text);
+        return;
+    }
     if (p->round.seat[trainer].waiting) {
         round_withdraw(&p->round, trainer);
         seat_end_push(seat, STATUS_INVALID, "the same step is being sent again");
@@ -213,10 +240,10 @@ static enum status seat_find_image(struct pserver *p, struct pserver_seat *seat,
                                    struct error *error)
 {
     const struct pserver_inbox *inbox = &seat->inbox;
-    if (p->job->transport == JOB_TRANSPORT_SHARED) {
-        if (seat->image != NULL)
-            return STATUS_OK;
-        enum status status = segment_attach(&seat->outbox, seat->worker, p->image_bytes, error);
+    if (!seat->travels) {
+        enum status status = STATUS_OK;
+        if (seat->outbox.data == NULL)
+            status = segment_attach(&seat->outbox, seat->worker, p->image_bytes, error);
         seat->image = status == STATUS_OK ? segment_at(&seat->outbox, 0, p->image_bytes) : NULL;
         return status;
     }

@@ -26,10 +26,10 @@ enum status pserver_epoch_ask(struct pserver *p, uint32_t trainer, struct error 
     if (!p->epoch.open || !p->epoch.evaluates || share->answered || share->call != NULL ||
         !p->seats[trainer].joined)
         return STATUS_OK;
-    const bool shared = p->job->transport == JOB_TRANSPORT_SHARED;
+    const bool travels = p->seats[trainer].travels;
     const struct rpc_message message = {
         .args = {[EVALUATE_VERSION] = version,
-                 [EVALUATE_OFFSET] = shared ? p->round.newest * p->image_bytes : PARAMETER_SERVER_NOWHERE,
+                 [EVALUATE_OFFSET] = travels ? PARAMETER_SERVER_NOWHERE : p->round.newest * p->image_bytes,
                  [EVALUATE_SHARE] = trainer,
                  [EVALUATE_SHARES] = p->trainers}};
     enum status status = rpc_call_async(p->rpc, p->seats[trainer].worker, METHOD_EVALUATE, &message,

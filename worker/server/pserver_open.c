@@ -21,8 +21,11 @@ static const struct rpc_method methods[] = {
 static void pserver_joined(void *context, uint16_t worker)
 {
     struct pserver *p = context;
-    if (worker >= p->servers)
-        p->seats[worker - p->servers].joined = true;
+    if (worker < p->servers)
+        return;
+    struct pserver_seat *seat = &p->seats[worker - p->servers];
+    seat->joined = true;
+    seat->travels = image_travels(p->job, p->rpc, worker);
 }
 
 /* ---- memory ---- */
@@ -92,21 +95,6 @@ static enum status pserver_open_velocity(struct pserver *p, struct error *error)
     const enum status status =
         image_map(&p->velocity, 2 * p->parameters * sizeof(float), "the momentum", error);
     return status == STATUS_OK ? gradients_new_unplaced(&p->momentum, p->params, error) : status;
-}
-
-static enum status pserver_open_inboxes(struct pserver *p, struct error *error)
-{
-    if (p->job->transport == JOB_TRANSPORT_SHARED)
-        return STATUS_OK;
-    const size_t pieces = p->elements / PARAMETER_SERVER_PIECE_ELEMENTS;
-    enum status status = image_map(&p->inboxes, p->trainers * p->image_bytes, "the contributions", error);
-    if (status == STATUS_OK)
-        status = image_map(&p->marks, p->trainers * pieces, "the contributions' marks", error);
-    for (uint32_t i = 0; i < p->trainers && status == STATUS_OK; i++) {
-        p->seats[i].inbox.image = (float *)(void *)(p->inboxes.data + i * p->image_bytes);
-        p->seats[i].inbox.come = p->marks.data + i * pieces;
-    }
-    return status;
 }
 
 /* ---- the first version ---- */
@@ -203,7 +191,7 @@ static enum status pserver_open_sessions(struct pserver *p, struct error *error)
 enum status pserver_open(struct pserver *p, struct worker *worker, struct error *error)
 {
     static enum status (*const steps[])(struct pserver *, struct error *) = {
-        pserver_open_params, pserver_open_velocity, pserver_open_inboxes,    pserver_open_round,
+        pserver_open_params, pserver_open_velocity, pserver_open_round,
         pserver_fill_first,  pserver_open_sessions, pserver_checkpoint_open,
     };
     p->worker = worker;

@@ -2,6 +2,8 @@
  * cut. */
 #include "worker/server/shards.h"
 
+#include "worker/net/rpc.h"
+
 #include <errno.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -74,6 +76,11 @@ enum status image_map(struct segment *memory, size_t bytes, const char *what, st
         return error_set_errno(error, errno, "cannot map %zu bytes for %s", bytes, what);
     *memory = (struct segment){.writable = true, .data = data, .bytes = bytes};
     return STATUS_OK;
+}
+
+bool image_travels(const struct job *job, const struct rpc *rpc, uint16_t worker)
+{
+    return job->transport != JOB_TRANSPORT_SHARED || rpc_is_far(rpc, worker);
 }
 
 size_t image_elements(struct params *params)

@@ -10,12 +10,16 @@
  * Server j owns a contiguous range of entries (shards_of). The statistics are server 0's.
  *
  * ---- Where it lies ----
+ * Whether a trainer and a server share memory is decided for each pair of them, and both ends decide alike
+ * (image_travels): with transport "shared" elements travel in messages between two hosts and nowhere else;
+ * with "inline" they travel everywhere.
+ *
  * transport "shared": a pserver's segment holds `slots` images of IMAGE bytes each (image_bytes: (P + B) * 4
  * rounded up to a page), of which it writes its own range alone; the rest stays a hole without memory. A
  * trainer's segment, its outbox, is one image. Nothing is copied: trainers read parameters in the servers'
  * segments, and servers read gradients in the trainers' outboxes. Entries have the layout that the CPU
  * backend's forward prefers (classifier_reorder), the same in all processes; with /device "gpu" they are
- * canonical (image_reordered).
+ * canonical (image_reordered). Chunks that travel between hosts hold the image's elements as they lie there.
  * transport "inline": messages carry chunks of an image, whose elements and entries are in canonical order;
  * the server's image is canonical too.
  * GET_MODEL's fingerprint is that of params with the image's layouts: equal fingerprints prove that both ends
@@ -36,20 +40,22 @@
 #include "worker/job/job.h"
 #include "worker/net/segment.h"
 
+struct rpc;
+
 /* METHOD_GET_MODEL, trainer to any pserver. Request args: version, first element, count, fingerprint. With
  * count 0 the answer says where the image lies, and the caller holds that version from then on; NEWEST asks
  * for the newest. With count > 0 (at most CHUNK_ELEMENTS_MAX, within the server's range) the answer carries
  * these elements of a version that is still held; holds do not change. Reply args: version, offset of its
- * slot in the server's segment (NOWHERE: inline), the caller's next step, flags (enum pull_flag); with count
- * > 0 one tensor, float32[count]. STATUS_NOT_FOUND: that version is not held any more; STATUS_INVALID: the
- * caller computes another model (fingerprint). */
+ * slot in the server's segment (NOWHERE: elements travel), the caller's next step, flags (enum pull_flag);
+ * with count > 0 one tensor, float32[count]. STATUS_NOT_FOUND: that version is not held any more;
+ * STATUS_INVALID: the caller computes another model (fingerprint). */
 enum get_model_arg { GET_VERSION, GET_FIRST, GET_COUNT, GET_FINGERPRINT };
 enum model_arg { MODEL_VERSION, MODEL_OFFSET, MODEL_STEP, MODEL_FLAGS };
 
-/* METHOD_PUSH_CHUNK, trainer to any pserver, inline only: elements [first, first + n) of the contribution of
- * `step`, within the server's range; one tensor, float32[n]. Chunks may come in any order and repeatedly. The
- * contribution counts when PUSH_PULL comes; every element must have arrived by then. `first` and n are
- * multiples of PIECE_ELEMENTS, as the ends of every server's range are. Reply: nothing. */
+/* METHOD_PUSH_CHUNK, trainer to a pserver to which elements travel: elements [first, first + n) of the
+ * contribution of `step`, within the server's range; one tensor, float32[n]. Chunks may come in any order and
+ * repeatedly. The contribution counts when PUSH_PULL comes; every element must have arrived by then. `first`
+ * and n are multiples of PIECE_ELEMENTS, as the ends of every server's range are. Reply: nothing. */
 enum push_chunk_arg { CHUNK_STEP, CHUNK_FIRST };
 
 /* METHOD_PUSH_PULL, trainer to every pserver: the contribution of `step`, computed from version `base`.
@@ -106,6 +112,10 @@ static inline bool image_reordered(const struct job *job)
 {
     return job->transport == JOB_TRANSPORT_SHARED && job->device != JOB_DEVICE_GPU;
 }
+
+/* Whether elements of images travel in messages between this worker and `worker`, with which it has a
+ * session: with transport "inline", and with "shared" between hosts. */
+bool image_travels(const struct job *job, const struct rpc *rpc, uint16_t worker);
 
 /* Elements of the image, P + B, and the bytes from one slot to the next. */
 size_t image_elements(struct params *params);

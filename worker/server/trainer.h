@@ -5,13 +5,14 @@
  * One thread, beside the math library's while it computes. All memory of a step is allocated at the start.
  *
  * ---- Where things lie ----
- * The image is the outbox of this worker, or with transport "inline" memory of its own. The gradient is
- * written there; inline, the model that is pulled lies there before.
+ * The image is the outbox of this worker or, where no server shares memory with it, memory of its own. The
+ * gradient is written there. Elements of a version that travel are pulled into `model`.
  *
- * in place    shared memory and a backend that computes in it: the params of the net that computes are placed
- *             on the servers' slots, its gradients on the image. Nothing is copied.
- * otherwise   the params and gradients of that net are its own. The params of a second net, the mirror, are
- *             placed on the slots or the image, in the servers' layouts, and values are copied between both.
+ * in place    transport "shared" and a backend that computes in the host's memory: the params of the net that
+ *             computes are placed on the servers' slots and on `model`, its gradients on the image. Nothing
+ * is copied. otherwise   the params and gradients of that net are its own. The params of a second net, the
+ * mirror, are placed on the slots and on `model`, in the servers' layouts, and values are copied between
+ *             both. `model` is the image itself: the gradient is written after the version was copied.
  */
 #ifndef WORKER_SERVER_TRAINER_H
 #define WORKER_SERVER_TRAINER_H
@@ -64,9 +65,13 @@ struct trainer {
     float *scratch;               /* (the largest entry) for copies to and from a mirror with layouts */
     uint64_t fingerprint;
     struct shard shards[JOB_SERVERS_MAX];
-    size_t parameters, elements; /* P, P + B */
-    struct segment outbox;       /* or inline: memory of this process alone */
-    float *image;                /* (elements) in `outbox` */
+    bool travels[JOB_SERVERS_MAX]; /* elements travel to and from this server (image_travels) */
+    uint32_t far;                  /* how many servers these are */
+    size_t parameters, elements;   /* P, P + B */
+    struct segment outbox;         /* or memory of this process alone */
+    float *image;                  /* (elements) in `outbox` */
+    struct segment pulled;
+    float *model; /* (elements) in `pulled`, or the image; only the far servers' ranges are used */
     struct segment slots[JOB_SERVERS_MAX];
 };
 
@@ -81,8 +86,8 @@ void trainer_model_close(struct trainer *trainer);
 enum status trainer_model_take(struct trainer *trainer, const struct trainer_version *version,
                                struct error *error);
 
-/* Gives the step's gradient to the servers; its statistics lie behind it, at `image` + P. inline: returns
- * when all servers have them. */
+/* Gives the step's gradient to the servers; its statistics lie behind it, at `image` + P. Returns when all
+ * servers have what travels. */
 enum status trainer_model_give(struct trainer *trainer, struct error *error);
 
 /* Between operations on a tape: beats, and fails the tape when the job is ending. `arg`: the trainer. */
@@ -93,8 +98,8 @@ void trainer_progress(void *arg);
 /* One turn of the rpc, at the role's top level. STATUS_PEER_DIED: a server is gone. */
 enum status trainer_turn(struct trainer *trainer, struct monotime until, struct error *error);
 
-/* Pulls the whole of version `key` into the image, or pushes the image as the contribution of step `key`:
- * from or to all servers at once, some chunks of each at a time. */
+/* Pulls version `key` into `model`, or pushes the image as the contribution of step `key`: from or to all
+ * servers at once to which elements travel, some chunks of each at a time. */
 enum status trainer_transfer(struct trainer *trainer, bool push, uint64_t key, struct error *error);
 
 #endif

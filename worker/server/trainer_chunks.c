@@ -82,7 +82,7 @@ static enum status transfer_receive(struct transfer *transfer, uint32_t server, 
             error, STATUS_INTERNAL,
             "server %u's answer about version %llu from element %zu on: expected %zu floats of it", server,
             (unsigned long long)transfer->key, chunk->first, chunk->count);
-    memcpy(transfer->trainer->image + chunk->first, m->data[0], chunk->count * sizeof(float));
+    memcpy(transfer->trainer->model + chunk->first, m->data[0], chunk->count * sizeof(float));
     return STATUS_OK;
 }
 
@@ -124,7 +124,7 @@ enum status trainer_transfer(struct trainer *t, bool push, uint64_t key, struct 
     struct transfer transfer = {.trainer = t, .push = push, .key = key};
     uint32_t under_way;
     for (uint32_t server = 0; server < t->servers; server++)
-        if (!push || !t->at.counted[server])
+        if (t->travels[server] && (!push || !t->at.counted[server]))
             transfer.lanes[server] = transfer_lane_of(&t->shards[server]);
     enum status status = transfer_renew_all(&transfer, &under_way, error);
     while (status == STATUS_OK && under_way > 0) {

@@ -77,26 +77,49 @@ static enum status model_open_scratch(struct trainer *t, struct error *error)
     return STATUS_OK;
 }
 
+static void model_find_far_servers(struct trainer *t)
+{
+    for (uint32_t server = 0; server < t->servers; server++) {
+        t->travels[server] = image_travels(t->job, t->rpc, (uint16_t)server);
+        t->far += t->travels[server];
+    }
+}
+
+/* The far servers' entries lie in one place, version after version. */
+static enum status model_open_pulled(struct trainer *t, struct error *error)
+{
+    struct params *params = t->on_image->params;
+    const bool in_place = t->on_image == &t->net;
+    enum status status = STATUS_OK;
+    if (in_place && t->far > 0)
+        status = image_map(&t->pulled, image_bytes(params), "a version", error);
+    if (status != STATUS_OK)
+        return status;
+    t->model = in_place ? (float *)(void *)t->pulled.data : t->image;
+    for (uint32_t server = 0; server < t->servers; server++)
+        if (t->travels[server])
+            params_place(params, t->shards[server].entry_first, t->shards[server].entry_end, t->model);
+    if (t->travels[0])
+        params_place_buffers(params, t->model + t->parameters);
+    return STATUS_OK;
+}
+
 static enum status model_open_image(struct trainer *t, struct error *error)
 {
     struct params *params = t->on_image->params;
-    const bool shared = t->job->transport == JOB_TRANSPORT_SHARED;
     t->fingerprint = params_fingerprint(params);
     t->parameters = params_elements(params);
     t->elements = image_elements(params);
     enum status status = shards_of(t->shards, params, t->servers, error);
     if (status == STATUS_OK)
-        status = shared ? segment_create(&t->outbox, t->worker->self.worker, image_bytes(params), error)
-                        : image_map(&t->outbox, image_bytes(params), "an image", error);
+        status = t->far < t->servers
+                     ? segment_create(&t->outbox, t->worker->self.worker, image_bytes(params), error)
+                     : image_map(&t->outbox, image_bytes(params), "an image", error);
     if (status != STATUS_OK)
         return status;
     t->image = (float *)(void *)t->outbox.data;
     gradients_place(t->on_image->gradients, t->image);
-    if (!shared) {
-        params_place(params, 0, params_count(params), t->image);
-        params_place_buffers(params, t->image + t->parameters);
-    }
-    return STATUS_OK;
+    return model_open_pulled(t, error);
 }
 
 enum status trainer_model_open(struct trainer *t, struct error *error)
@@ -108,6 +131,7 @@ enum status trainer_model_open(struct trainer *t, struct error *error)
     if (status != STATUS_OK)
         return status;
     const bool in_place = t->job->transport == JOB_TRANSPORT_SHARED && t->net.backend->ops->host;
+    model_find_far_servers(t);
     t->on_image = in_place ? &t->net : &t->mirror;
     if (!in_place)
         status = model_open_mirror(t, error);
@@ -127,6 +151,7 @@ void trainer_model_close(struct trainer *t)
     for (uint32_t server = 0; server < t->servers; server++)
         segment_detach(&t->slots[server]);
     segment_detach(&t->outbox);
+    segment_detach(&t->pulled);
     free(t->scratch);
 }
 
@@ -171,7 +196,7 @@ static enum status mirror_write_gradients(struct trainer *t, struct error *error
 
 /* ---- taking and giving ---- */
 
-/* Params onto the servers' slots, each server's entries on its own. */
+/* Params onto the slots of the servers that share memory, each server's entries on its own. */
 static enum status net_place_on_slots(struct trainer *t, struct params *params,
                                       const struct trainer_version *version, struct error *error)
 {
@@ -179,6 +204,8 @@ static enum status net_place_on_slots(struct trainer *t, struct params *params,
     for (uint32_t server = 0; server < t->servers; server++) {
         struct segment *slots = &t->slots[server];
         const struct shard *shard = &t->shards[server];
+        if (t->travels[server])
+            continue;
         enum status status =
             slots->data == NULL ? segment_attach(slots, (uint16_t)server, bytes, error) : STATUS_OK;
         if (status != STATUS_OK)
@@ -200,18 +227,17 @@ static enum status net_place_on_slots(struct trainer *t, struct params *params,
 
 enum status trainer_model_take(struct trainer *t, const struct trainer_version *version, struct error *error)
 {
-    enum status status = t->job->transport == JOB_TRANSPORT_SHARED
-                             ? net_place_on_slots(t, t->on_image->params, version, error)
-                             : trainer_transfer(t, false, version->version, error);
+    enum status status = net_place_on_slots(t, t->on_image->params, version, error);
+    if (status == STATUS_OK && t->far > 0)
+        status = trainer_transfer(t, false, version->version, error);
     return status == STATUS_OK && t->on_image == &t->mirror ? mirror_read_values(t, error) : status;
 }
 
 enum status trainer_model_give(struct trainer *t, struct error *error)
 {
-    if (t->on_image == &t->net)
-        return gradients_complete(t->net.gradients, error);
-    const enum status status = mirror_write_gradients(t, error);
-    if (status != STATUS_OK || t->job->transport == JOB_TRANSPORT_SHARED)
+    const enum status status = t->on_image == &t->net ? gradients_complete(t->net.gradients, error)
+                                                      : mirror_write_gradients(t, error);
+    if (status != STATUS_OK || t->far == 0)
         return status;
     return trainer_transfer(t, true, t->at.step, error);
 }

@@ -20,6 +20,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,8 +70,11 @@ static struct {
     pid_t pid[PS_SERVERS_MAX];
     int control[PS_SERVERS_MAX];
 
-    bool hold_log;  /* updates are not acknowledged */
-    bool elsewhere; /* servers above 0 have another run directory, which is not there */
+    bool hold_log;             /* updates are not acknowledged */
+    bool elsewhere;            /* servers above 0 have another run directory, which is not there */
+    bool far[PS_TRAINERS_MAX]; /* this trainer is on another host than the servers */
+    uint16_t far_port[PS_SERVERS_MAX];
+    struct host_keys far_keys; /* of their host */
     bool ready[PS_SERVERS_MAX];
     bool finished, failed;
     struct control_finished end;
@@ -99,6 +103,12 @@ static inline bool ps_shared(void)
     return ps.job.transport == JOB_TRANSPORT_SHARED;
 }
 
+/* Whether this trainer's elements travel in messages. */
+static inline bool ps_travels(uint32_t trainer)
+{
+    return !ps_shared() || ps.far[trainer];
+}
+
 /* ---- the supervisor ---- */
 
 /* Puts "U3 " or the like behind what has been reported so far. */
@@ -125,6 +135,7 @@ static inline void ps_take_report(uint32_t server, const struct control_message 
 {
     switch (message->kind) {
     case CONTROL_BOUND:
+        ps.far_port[server] = message->body.bound.far_port;
         break;
     case CONTROL_READY:
         ps.ready[server] = true;
@@ -219,6 +230,27 @@ static inline void ps_exec(uint32_t server, int control, const char *program)
     _exit(120);
 }
 
+/* The keys of host 0, the servers', or of host 1, the far trainers'. */
+static inline struct host_keys ps_keys(uint16_t host)
+{
+    static const uint8_t shared[HOST_KEY_BYTES] = "the hosts of a test share this";
+    struct host_keys keys;
+    ck_assert_int_ge(sodium_init(), 0);
+    host_keys_derive(&keys, shared, host, 2);
+    return keys;
+}
+
+/* The server learns where the far trainers are. */
+static inline void ps_tell_places(uint32_t server)
+{
+    int16_t host_of_worker[PS_WORKERS_MAX];
+    for (uint32_t i = 0; i < ps.servers + ps.trainers; i++)
+        host_of_worker[i] = i >= ps.servers && ps.far[i - ps.servers] ? 1 : -1;
+    ck_assert_int_eq(control_send(ps.control[server], CONTROL_PLACED, host_of_worker,
+                                  (ps.servers + ps.trainers) * sizeof host_of_worker[0]),
+                     STATUS_OK);
+}
+
 static inline void ps_start_one(uint32_t server)
 {
     int line[2];
@@ -237,6 +269,7 @@ static inline void ps_start_one(uint32_t server)
     memcpy(body + sizeof ps.start, ps.job_text, ps.job_bytes);
     ck_assert_int_eq(control_send(line[0], CONTROL_START, body, sizeof ps.start + ps.job_bytes), STATUS_OK);
     free(body);
+    ps_tell_places(server);
 }
 
 /* Maps a segment as its owner has sized it, or sizes it as its owner would. */
@@ -393,6 +426,8 @@ static inline void ps_open(const struct dataset_info *info)
     ps.start =
         (struct control_start){.role = WIRE_ROLE_PSERVER, .incarnation = PS_INCARNATION, .generation = 1};
     snprintf(ps.start.address, sizeof ps.start.address, "ipc://%s/s", ps.folder);
+    snprintf(ps.start.far_address, sizeof ps.start.far_address, "tcp://127.0.0.1:*");
+    ps.start.keys = ps_keys(0);
     ps_open_model();
 }
 

@@ -46,12 +46,12 @@ static inline float *ps_outbox(uint32_t trainer)
     return ps.map[worker];
 }
 
-/* Writes the contribution where the servers read it, in their layouts. */
-static inline void ps_write_outbox(uint32_t trainer, uint64_t step)
+/* Writes the contribution in the servers' layouts to `out`, at a multiple of 64 bytes. */
+static inline void ps_write_image(uint32_t trainer, uint64_t step, float *out)
 {
-    float *image = malloc(ps.elements * sizeof *image), *outbox = ps_outbox(trainer);
+    float *image = malloc(ps.elements * sizeof *image);
     ps_contribution(trainer, step, image);
-    gradients_place(ps.gradients, outbox);
+    gradients_place(ps.gradients, out);
     for (uint32_t i = 0; i < params_count(ps.params); i++) {
         const struct parameter *parameter = params_at(ps.params, i);
         bool fresh;
@@ -59,8 +59,14 @@ static inline void ps_write_outbox(uint32_t trainer, uint64_t step)
             PS_OK(backend_upload(ps.backend, gradients_take(ps.gradients, parameter, &fresh), DTYPE_F32,
                                  image + parameter->offset, &ps.error));
     }
-    memcpy(outbox + ps.parameters, image + ps.parameters, (ps.elements - ps.parameters) * sizeof *image);
+    memcpy(out + ps.parameters, image + ps.parameters, (ps.elements - ps.parameters) * sizeof *image);
     free(image);
+}
+
+/* Writes the contribution where the servers read it. */
+static inline void ps_write_outbox(uint32_t trainer, uint64_t step)
+{
+    ps_write_image(trainer, step, ps_outbox(trainer));
 }
 
 /* ---- the plain model ---- */
@@ -129,9 +135,14 @@ static inline void ps_join(uint32_t trainer)
     char addresses[PS_SERVERS_MAX][CONTROL_ADDRESS_BYTES];
     struct rpc_address servers[PS_SERVERS_MAX];
     roster_roles(&roster, roles);
+    ps.far_keys = ps_keys(1);
+    const bool far = ps.far[trainer];
     for (uint32_t i = 0; i < ps.servers; i++) {
-        snprintf(addresses[i], sizeof addresses[i], "ipc://%s/s.%u", ps.folder, i);
-        servers[i] = (struct rpc_address){.worker = (uint16_t)i, .address = addresses[i]};
+        if (far)
+            snprintf(addresses[i], sizeof addresses[i], "tcp://127.0.0.1:%u", ps.far_port[i]);
+        else
+            snprintf(addresses[i], sizeof addresses[i], "ipc://%s/s.%u", ps.folder, i);
+        servers[i] = (struct rpc_address){.worker = (uint16_t)i, .address = addresses[i], .is_far = far};
     }
     const struct rpc_config config = {.worker = (uint16_t)(ps.servers + trainer),
                                       .role = WIRE_ROLE_TRAINER,
@@ -144,7 +155,8 @@ static inline void ps_join(uint32_t trainer)
                                       .rows_max = 1,
                                       .methods = methods,
                                       .method_count = 1,
-                                      .context = t};
+                                      .context = t,
+                                      .keys = far ? &ps.far_keys : NULL};
     rpc_free(t->rpc, "a successor comes", 0);
     t->rpc = NULL;
     PS_OK(net_connect(&t->rpc, &config, servers, ps.servers, monotime_add_us(monotime_now(), 60000000),
@@ -219,8 +231,9 @@ static inline void ps_send_chunks(uint32_t trainer, uint32_t server, uint64_t st
 
 static inline void ps_send_all_chunks(uint32_t trainer, uint64_t step)
 {
-    float *image = malloc(ps.elements * sizeof *image);
-    ps_contribution(trainer, step, image);
+    float *image = aligned_alloc(64, ps.bytes);
+    memset(image, 0, ps.bytes);
+    ps_write_image(trainer, step, image);
     for (uint32_t i = 0; i < ps.servers; i++) {
         const struct shard *shard = &ps.shards[i];
         ps_send_chunks(trainer, i, step, image, shard->first, shard->end, 60000 / 16 * 16);
@@ -247,7 +260,7 @@ static inline double ps_loss(uint32_t trainer, uint64_t step)
 
 static inline void ps_push(uint32_t trainer, uint64_t step, uint64_t base)
 {
-    if (ps_shared())
+    if (!ps_travels(trainer))
         ps_write_outbox(trainer, step);
     else
         ps_send_all_chunks(trainer, step);
@@ -304,14 +317,15 @@ static inline enum status ps_pull(uint32_t trainer, uint64_t args[WIRE_ARGS])
 
 /* ---- looking at a version ---- */
 
-static inline void ps_read_chunks(uint64_t version, size_t first, size_t end, uint32_t server, float *image)
+static inline void ps_read_chunks(uint32_t trainer, uint64_t version, size_t first, size_t end,
+                                  uint32_t server, float *image)
 {
     while (first < end) {
         size_t count = end - first < 50000 ? end - first : 50000;
         const struct rpc_message ask = {.args = {version, first, count, ps.fingerprint}};
         struct future *future;
-        PS_OK(rpc_call_async(ps.trainer[0].rpc, (uint16_t)server, METHOD_GET_MODEL, &ask, MONOTIME_NEVER,
-                             &future, &ps.error));
+        PS_OK(rpc_call_async(ps.trainer[trainer].rpc, (uint16_t)server, METHOD_GET_MODEL, &ask,
+                             MONOTIME_NEVER, &future, &ps.error));
         PS_UNTIL(future_done(future));
         ck_assert_msg(future_status(future) == STATUS_OK, "%s", future_text(future));
         ck_assert_uint_eq(future_value(future)->args[MODEL_OFFSET], PARAMETER_SERVER_NOWHERE);
@@ -328,8 +342,8 @@ static inline void ps_read(const uint64_t args[WIRE_ARGS], float *image)
     for (uint32_t i = 0; i < ps.servers; i++) {
         const struct shard *shard = &ps.shards[i];
         if (!ps_shared()) {
-            ps_read_chunks(args[MODEL_VERSION], shard->first, shard->end, i, image);
-            ps_read_chunks(args[MODEL_VERSION], shard->statistics_first, shard->statistics_end, i, image);
+            ps_read_chunks(0, args[MODEL_VERSION], shard->first, shard->end, i, image);
+            ps_read_chunks(0, args[MODEL_VERSION], shard->statistics_first, shard->statistics_end, i, image);
             continue;
         }
         ck_assert_uint_le(args[MODEL_OFFSET] + ps.bytes, ps.map_bytes[i]);

@@ -35,6 +35,34 @@ START_TEST(every_update_is_the_plain_one)
 }
 END_TEST
 
+/* The first trainer of two is on another host: its chunks hold the elements as the image has them. */
+START_TEST(near_and_far_trainers_make_the_plain_update)
+{
+    uint64_t near[WIRE_ARGS] = {0}, far[WIRE_ARGS] = {0};
+    ps.far[0] = true;
+    ps_set(arrangements[_i][1]);
+    ps_start(&no_data);
+    for (int i = 0; i < 2; i++)
+        ps_round();
+    ps_push_all();
+    PS_OK(ps_pull(0, far));
+    PS_OK(ps_pull(1, near));
+    ck_assert_uint_eq(far[MODEL_OFFSET], PARAMETER_SERVER_NOWHERE);
+    ps_expect_model(near);
+    float *image = calloc(ps.elements, sizeof *image);
+    ck_assert_ptr_nonnull(image);
+    for (uint32_t i = 0; i < ps.servers; i++) {
+        const struct shard *shard = &ps.shards[i];
+        const float *slot = ps.map[i] + near[MODEL_OFFSET] / sizeof *slot;
+        ps_read_chunks(0, far[MODEL_VERSION], shard->first, shard->end, i, image);
+        ck_assert_mem_eq(image + shard->first, slot + shard->first,
+                         (shard->end - shard->first) * sizeof *image);
+    }
+    free(image);
+    ps_end(0);
+}
+END_TEST
+
 START_TEST(plain_descent_has_no_velocity)
 {
     ps_set("/optimizer/momentum=0");
@@ -458,6 +486,7 @@ int main(void)
     Suite *suite = suite_create("pserver");
     TCase *arithmetic = ps_case(suite, "arithmetic");
     tcase_add_loop_test(arithmetic, every_update_is_the_plain_one, 0, 4);
+    tcase_add_loop_test(arithmetic, near_and_far_trainers_make_the_plain_update, 1, 3);
     tcase_add_test(arithmetic, plain_descent_has_no_velocity);
     tcase_add_test(arithmetic, a_record_tells_of_its_update);
     TCase *counting = ps_case(suite, "who counts");

@@ -8,8 +8,10 @@
 static const struct arrangement {
     const char *transport, *device;
     uint32_t servers;
-} arrangements[] = {{"shared", "cpu", 1}, {"shared", "cpu", 2},  {"inline", "cpu", 1}, {"inline", "cpu", 2},
-                    {"shared", "gpu", 2}, {"shared", "auto", 1}, {"inline", "gpu", 2}};
+} arrangements[] = {{"shared", "cpu", 1}, {"shared", "cpu", 2},     {"inline", "cpu", 1},
+                    {"inline", "cpu", 2}, {"shared", "gpu", 2},     {"shared", "auto", 1},
+                    {"inline", "gpu", 2}, {"far shared", "cpu", 1}, {"far shared", "cpu", 2},
+                    {"mixed", "cpu", 2},  {"mixed", "gpu", 2},      {"far inline", "cpu", 2}};
 enum { ARRANGEMENTS = sizeof arrangements / sizeof arrangements[0] };
 
 START_TEST(contributions_are_the_tapes_bit_for_bit)
@@ -61,7 +63,7 @@ END_TEST
 /* A predecessor died between its two messages: server 0 has the step, server 1 waits for it. */
 START_TEST(a_step_that_one_server_lacks_is_made_again_for_it)
 {
-    open_stage(_i == 0 ? "shared" : "inline", 2, "all", "cpu");
+    open_stage(_i == 0 ? "shared" : _i == 1 ? "inline" : "far shared", 2, "all", "cpu");
     write_version(BASE + 1);
     stage.server[0].version = BASE + 1;
     stage.server[0].step = STEP + 1;
@@ -73,7 +75,7 @@ START_TEST(a_step_that_one_server_lacks_is_made_again_for_it)
     ck_assert_ptr_null(stage.server[0].push);
     ck_assert_uint_eq(stage.server[1].args[PUSH_STEP], STEP);
     ck_assert_uint_eq(stage.server[1].args[PUSH_BASE], BASE);
-    ck_assert(stage.shared || stage.pieces == stage.shards[1].end - stage.shards[1].first);
+    ck_assert(!stage.travels[1] || stage.pieces == stage.shards[1].end - stage.shards[1].first);
     stage.pieces = 0;
     data_next(stage.loader);
     answer(1, BASE + 1, STEP + 1, 0);
@@ -87,7 +89,7 @@ END_TEST
 
 static struct future *ask_to_evaluate(uint64_t version, uint32_t share)
 {
-    const struct rpc_message model = model_message(version, 0, 0);
+    const struct rpc_message model = model_message(0, version, 0, 0);
     const struct rpc_message call = {.args = {[EVALUATE_VERSION] = version,
                                               [EVALUATE_OFFSET] = model.args[MODEL_OFFSET],
                                               [EVALUATE_SHARE] = share,
@@ -139,7 +141,7 @@ END_TEST
 /* The server keeps the answer back until the evaluation is over: it must not wait for the answer. */
 START_TEST(it_evaluates_while_its_push_is_held)
 {
-    open_stage(_i == 0 ? "shared" : "inline", 1, "async 2", "cpu");
+    open_stage(_i == 0 ? "shared" : _i == 1 ? "inline" : "far shared", 1, "async 2", "cpu");
     begin();
     expect_push(STEP, BASE);
     write_version(BASE + 1);
@@ -234,7 +236,7 @@ START_TEST(a_place_beyond_the_segment_is_refused)
     open_stage("shared", 1, "all", "cpu");
     begin();
     expect_push(STEP, BASE);
-    struct rpc_message value = model_message(BASE + 1, STEP + 1, 0);
+    struct rpc_message value = model_message(0, BASE + 1, STEP + 1, 0);
     value.args[MODEL_OFFSET] = 2 * stage.image_bytes;
     rpc_reply(stage.server[0].push, &value);
     TURN_UNTIL(has_reported(CONTROL_FAILED));
@@ -269,12 +271,12 @@ int main(void)
     tcase_add_loop_test(steps, contributions_are_the_tapes_bit_for_bit, 0, ARRANGEMENTS);
     tcase_add_test(steps, a_late_one_goes_on_from_the_newest);
     tcase_add_test(steps, after_the_last_it_waits_to_be_told);
-    tcase_add_loop_test(steps, a_step_that_one_server_lacks_is_made_again_for_it, 0, 2);
+    tcase_add_loop_test(steps, a_step_that_one_server_lacks_is_made_again_for_it, 0, 3);
     tcase_set_timeout(steps, 120);
     suite_add_tcase(suite, steps);
     TCase *evaluations = tcase_create("evaluations");
-    tcase_add_loop_test(evaluations, the_version_that_comes_next_is_evaluated_first, 0, 4);
-    tcase_add_loop_test(evaluations, it_evaluates_while_its_push_is_held, 0, 2);
+    tcase_add_loop_test(evaluations, the_version_that_comes_next_is_evaluated_first, 0, ARRANGEMENTS);
+    tcase_add_loop_test(evaluations, it_evaluates_while_its_push_is_held, 0, 3);
     tcase_add_loop_test(evaluations, a_trainer_whose_push_is_not_needed_evaluates, 0, 2);
     tcase_add_loop_test(evaluations, its_own_version_is_evaluated_behind_a_push, 1, 3);
     tcase_set_timeout(evaluations, 120);

@@ -19,6 +19,7 @@
 #include <limits.h>
 #include <math.h>
 #include <signal.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +60,10 @@ struct twin {
 static struct stage {
     uint32_t servers;
     bool shared;
+    bool far[SERVERS_MAX];     /* this server is on another host than the trainer */
+    bool travels[SERVERS_MAX]; /* elements travel between the trainer and this server */
+    struct host_keys keys;     /* of the far servers' host */
+    int16_t host_of_worker[WORKERS_MAX];
     char text[1024]; /* the job's */
     struct control_start start;
     int control; /* the supervisor's end */
@@ -141,11 +146,13 @@ static inline struct server *server_of(void *context)
     return context;
 }
 
-static inline struct rpc_message model_message(uint64_t version, uint64_t step, uint64_t flags)
+static inline struct rpc_message model_message(uint32_t server, uint64_t version, uint64_t step,
+                                               uint64_t flags)
 {
+    const bool travels = stage.travels[server];
     return (struct rpc_message){
         .args = {[MODEL_VERSION] = version,
-                 [MODEL_OFFSET] = stage.shared ? version % 2 * stage.image_bytes : PARAMETER_SERVER_NOWHERE,
+                 [MODEL_OFFSET] = travels ? PARAMETER_SERVER_NOWHERE : version % 2 * stage.image_bytes,
                  [MODEL_STEP] = step,
                  [MODEL_FLAGS] = flags}};
 }
@@ -162,9 +169,10 @@ static inline void get_model(void *context, struct rpc_request *request, const s
         server->asked = version;
     }
     version = version == PARAMETER_SERVER_NEWEST ? server->version : version;
-    struct rpc_message value = model_message(version, server->step, 0);
+    struct rpc_message value = model_message(number, version, server->step, 0);
     if (count > 0) {
         const struct shard *shard = &stage.shards[number];
+        ck_assert(stage.travels[number]);
         ck_assert_uint_le(count, PARAMETER_SERVER_CHUNK_ELEMENTS_MAX);
         ck_assert((first >= shard->first && first + count <= shard->end) ||
                   (first >= shard->statistics_first && first + count <= shard->statistics_end));
@@ -177,9 +185,10 @@ static inline void get_model(void *context, struct rpc_request *request, const s
 
 static inline void push_chunk(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
-    const struct shard *shard = &stage.shards[server_of(context) - stage.server];
+    const uint32_t number = (uint32_t)(server_of(context) - stage.server);
+    const struct shard *shard = &stage.shards[number];
     const uint64_t first = message->args[CHUNK_FIRST], count = message->tensors[0].dims[0];
-    ck_assert(!stage.shared && stage.inbox != NULL);
+    ck_assert(stage.travels[number] && stage.inbox != NULL);
     ck_assert((first >= shard->first && first + count <= shard->end) ||
               (first >= shard->statistics_first && first + count <= shard->statistics_end));
     memcpy(stage.inbox + first, message->data[0], count * sizeof *stage.inbox);
@@ -228,6 +237,16 @@ static inline void link_plugins(const char *program)
     ck_assert_int_eq(symlink(from, data_path("libcoalesced-cuda.so")), 0);
 }
 
+/* The keys of host 0, that of the far servers, or of host 1, the trainer's. */
+static inline struct host_keys keys_of(uint16_t host)
+{
+    static const uint8_t shared[HOST_KEY_BYTES] = "the hosts of a test share this";
+    struct host_keys keys;
+    ck_assert_int_ge(sodium_init(), 0);
+    host_keys_derive(&keys, shared, host, 2);
+    return keys;
+}
+
 static inline void start_trainer(const char *program)
 {
     int line[2];
@@ -265,7 +284,8 @@ static inline void tell_start(void)
     stage.start = (struct control_start){.worker = (uint16_t)(stage.servers + NUMBER),
                                          .role = WIRE_ROLE_TRAINER,
                                          .incarnation = 1,
-                                         .generation = 1};
+                                         .generation = 1,
+                                         .keys = keys_of(1)};
     snprintf(stage.start.address, sizeof stage.start.address, "ipc://%s/sock", data.folder);
     memcpy(body, &stage.start, sizeof stage.start);
     memcpy(body + sizeof stage.start, stage.text, strlen(stage.text) + 1);
@@ -279,20 +299,25 @@ static inline void serve(uint32_t number)
         {WIRE_ROLE_PSERVER, WIRE_ROLE_PSERVER, WIRE_ROLE_TRAINER, WIRE_ROLE_TRAINER}};
     char address[CONTROL_ADDRESS_BYTES + 4];
     snprintf(address, sizeof address, "%s.%u", stage.start.address, number);
-    const struct rpc_config config = {.worker = (uint16_t)number,
-                                      .role = WIRE_ROLE_PSERVER,
-                                      .incarnation = 1,
-                                      .generation = 1,
-                                      .roster = rosters[stage.servers - 1],
-                                      .workers = stage.servers + TRAINERS,
-                                      .pending_max = 4,
-                                      .incoming_max = 16,
-                                      .rows_max = PARAMETER_SERVER_CHUNK_ELEMENTS_MAX,
-                                      .methods = methods,
-                                      .method_count = sizeof methods / sizeof methods[0],
-                                      .context = &stage.server[number],
-                                      .welcome = stage.text,
-                                      .welcome_bytes = strlen(stage.text)};
+    struct rpc_config config = {.worker = (uint16_t)number,
+                                .role = WIRE_ROLE_PSERVER,
+                                .incarnation = 1,
+                                .generation = 1,
+                                .roster = rosters[stage.servers - 1],
+                                .workers = stage.servers + TRAINERS,
+                                .pending_max = 4,
+                                .incoming_max = 16,
+                                .rows_max = PARAMETER_SERVER_CHUNK_ELEMENTS_MAX,
+                                .methods = methods,
+                                .method_count = sizeof methods / sizeof methods[0],
+                                .context = &stage.server[number],
+                                .welcome = stage.text,
+                                .welcome_bytes = strlen(stage.text)};
+    if (stage.far[number]) {
+        config.keys = &stage.keys;
+        config.host_of_worker = stage.host_of_worker;
+        config.far_address = "tcp://127.0.0.1:*";
+    }
     ok(rpc_open(&stage.server[number].rpc, &config, address, &error));
 }
 
@@ -314,12 +339,22 @@ static inline void open_slots(uint32_t number)
     ck_assert_int_eq(fcntl(stage.segments[number], F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW), 0);
 }
 
-/* The trainer has START, its servers can be joined; it was not told so yet. */
+/* The trainer has START, its servers can be joined; it was not told so yet. `transport`: one of the job's; or
+ * "far shared", "far inline": with all servers on another host; or "mixed": shared, with the last server on
+ * another host. */
 static inline void open_stage(const char *transport, uint32_t servers, const char *round, const char *device)
 {
     char *problems;
     const char *program = daemon_path();
-    stage = (struct stage){.servers = servers, .shared = strcmp(transport, "shared") == 0};
+    stage = (struct stage){.servers = servers, .keys = keys_of(0)};
+    stage.shared = strcmp(transport, "inline") != 0 && strcmp(transport, "far inline") != 0;
+    memset(stage.host_of_worker, -1, sizeof stage.host_of_worker);
+    stage.host_of_worker[servers + NUMBER] = 1;
+    for (uint32_t i = 0; i < servers; i++) {
+        stage.far[i] = transport[0] == 'f' || (transport[0] == 'm' && i + 1 == servers);
+        stage.travels[i] = stage.far[i] || !stage.shared;
+    }
+    transport = stage.shared ? "shared" : "inline";
     data_open();
     idx_write(IMAGES, HELD_OUT);
     snprintf(stage.text, sizeof stage.text, JOB, device, transport, servers, round, data.folder);
@@ -399,8 +434,25 @@ static inline bool has_reported(enum control_kind kind)
     return false;
 }
 
+/* The trainer learns where to dial the servers of another host. */
+static inline void tell_far_servers(void)
+{
+    struct control_far far[SERVERS_MAX];
+    size_t count = 0;
+    for (uint32_t i = 0; i < stage.servers; i++) {
+        if (!stage.far[i])
+            continue;
+        far[count] = (struct control_far){.worker = (uint16_t)i, .host = 0};
+        snprintf(far[count++].address, sizeof far[0].address, "tcp://127.0.0.1:%u",
+                 rpc_far_port(stage.server[i].rpc));
+    }
+    if (count > 0)
+        tell(CONTROL_FAR, far, count * sizeof far[0]);
+}
+
 static inline void begin(void)
 {
+    tell_far_servers();
     tell(CONTROL_CONNECT, NULL, 0);
     TURN_UNTIL(has_reported(CONTROL_READY));
 }
@@ -476,6 +528,25 @@ static inline void expect_gradient(const float *image)
     free(canonical);
 }
 
+/* Copies to the inbox what did not travel, and expects that all the rest came. */
+static inline void gather_inbox(uint64_t step)
+{
+    size_t expected = 0;
+    for (uint32_t i = 0; i < stage.servers; i++) {
+        const struct shard *shard = &stage.shards[i];
+        const size_t own = shard->end - shard->first, more = shard->statistics_end - shard->statistics_first;
+        if (stage.travels[i]) {
+            expected += own + more;
+            ck_assert_uint_eq(stage.inbox_step, step);
+            continue;
+        }
+        memcpy(stage.inbox + shard->first, outbox() + shard->first, own * sizeof *stage.inbox);
+        memcpy(stage.inbox + shard->statistics_first, outbox() + shard->statistics_first,
+               more * sizeof *stage.inbox);
+    }
+    ck_assert_uint_eq(stage.pieces, expected);
+}
+
 /* Waits for the contribution of `step` from `base` at all servers and holds it to what it should be. */
 static inline void expect_push(uint64_t step, uint64_t base)
 {
@@ -491,20 +562,16 @@ static inline void expect_push(uint64_t step, uint64_t base)
         ck_assert_mem_eq(&args[PUSH_LOSS], &loss, sizeof loss);
         ck_assert_uint_eq(args[PUSH_BYTES], stage.elements * sizeof(float));
     }
-    const float *image = stage.shared ? outbox() : stage.inbox;
-    if (!stage.shared) {
-        ck_assert_uint_eq(stage.pieces, stage.elements);
-        ck_assert_uint_eq(stage.inbox_step, step);
-    }
-    expect_gradient(image);
-    ck_assert_mem_eq(image + stage.parameters, statistics, buffers * sizeof *image);
+    gather_inbox(step);
+    expect_gradient(stage.inbox);
+    ck_assert_mem_eq(stage.inbox + stage.parameters, statistics, buffers * sizeof *stage.inbox);
     free(statistics);
     stage.pieces = 0;
 }
 
 static inline void answer(uint32_t server, uint64_t version, uint64_t step, uint64_t flags)
 {
-    const struct rpc_message value = model_message(version, step, flags);
+    const struct rpc_message value = model_message(server, version, step, flags);
     struct rpc_request *push = stage.server[server].push;
     stage.server[server].push = NULL;
     stage.server[server].version = version;
