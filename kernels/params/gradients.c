@@ -115,6 +115,11 @@ struct tensor *gradients_take(struct gradients *gradients, const struct paramete
     return &gradients->entries[parameter->index];
 }
 
+const struct tensor *gradients_written(const struct gradients *gradients, const struct parameter *parameter)
+{
+    return gradients->written[parameter->index] ? &gradients->entries[parameter->index] : NULL;
+}
+
 enum status gradients_complete(struct gradients *gradients, struct error *error)
 {
     struct params *params = gradients->params;

@@ -31,6 +31,10 @@ struct tensor *gradients_slab(struct gradients *gradients);
 struct tensor *gradients_take(struct gradients *gradients, const struct parameter *parameter, bool *fresh);
 void gradients_begin(struct gradients *gradients);
 
+/* The tensor of an entry's gradient that was written since gradients_begin; NULL: it was not. Between two
+ * nodes of a walk that uses each parameter once, a written entry is complete. */
+const struct tensor *gradients_written(const struct gradients *gradients, const struct parameter *parameter);
+
 /* Zeroes the entries that were not written since gradients_begin. The functions below call it first. */
 enum status gradients_complete(struct gradients *gradients, struct error *error);
 

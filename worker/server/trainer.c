@@ -211,6 +211,7 @@ static enum status trainer_compute(struct trainer *t, double *loss, struct error
     tape_begin(net->tape, TAPE_TRAIN, net->gradients);
     struct variable *variable = classifier_loss(net->classifier, net->tape, t->batch);
     tape_loss(net->tape, variable, loss);
+    trainer_model_begin_giving(t);
     tape_backward(net->tape, variable);
     enum status status = classifier_statistics(net->classifier, net->tape, t->image + t->parameters, error);
     const enum status tape = tape_finish(net->tape, error);

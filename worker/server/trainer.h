@@ -1,6 +1,6 @@
 /* The role trainer. Shared by its files and private to them: trainer.c (the role: opening, steps,
  * evaluations), trainer_model.c (where the model and the gradient lie), trainer_chunks.c (chunks in messages,
- * and turns).
+ * and turns), trainer_give.c (the gradient to the servers).
  *
  * One thread, beside the math library's while it computes. All memory of a step is allocated at the start.
  *
@@ -26,7 +26,7 @@
 #include "worker/server/shards.h"
 #include "worker/worker.h"
 
-enum { TRAINER_IN_FLIGHT = 4 }; /* chunks on their way to or from one server */
+enum { TRAINER_IN_FLIGHT = 8 }; /* chunks on their way to or from one server */
 
 /* A version of the model, and where each server's shard of it lies. */
 struct trainer_version {
@@ -34,6 +34,26 @@ struct trainer_version {
     uint64_t offset[JOB_SERVERS_MAX];
     bool counted[JOB_SERVERS_MAX]; /* this server has made the next version already, with this step in it */
     bool last;                     /* PULL_LAST, of any server */
+};
+
+struct trainer_chunk {
+    struct future *future; /* NULL: not under way */
+    size_t first, count;   /* elements of the image */
+};
+
+/* The chunks to or from one server: those under way, and the elements left to send. */
+struct trainer_lane {
+    size_t first[2], end[2]; /* of the parameters' range, then of the statistics' */
+    struct trainer_chunk chunks[TRAINER_IN_FLIGHT];
+};
+
+/* The elements that travel: at any time those of one version or of one contribution. */
+struct trainer_transfer {
+    bool push;
+    uint64_t key; /* version that is pulled; step that is pushed */
+    size_t ready; /* push: parameters from this element on are final */
+    bool whole;   /* push: so is the whole image, with the statistics */
+    struct trainer_lane lanes[JOB_SERVERS_MAX];
 };
 
 /* Params with the network of the job on them. */
@@ -71,7 +91,11 @@ struct trainer {
     struct segment outbox;         /* or memory of this process alone */
     float *image;                  /* (elements) in `outbox` */
     struct segment pulled;
-    float *model; /* (elements) in `pulled`, or the image; only the far servers' ranges are used */
+    float *model;   /* (elements) in `pulled`, or the image; only the far servers' ranges are used */
+    uint32_t given; /* entries from this index on have their gradient in the image */
+
+    /* trainer_chunks.c */
+    struct trainer_transfer transfer;
     struct segment slots[JOB_SERVERS_MAX];
 };
 
@@ -86,11 +110,16 @@ void trainer_model_close(struct trainer *trainer);
 enum status trainer_model_take(struct trainer *trainer, const struct trainer_version *version,
                                struct error *error);
 
+/* The backward pass of the step begins. Until trainer_model_give, trainer_progress may send the chunks that
+ * are complete (trainer_give.c says when). */
+void trainer_model_begin_giving(struct trainer *trainer);
+
 /* Gives the step's gradient to the servers; its statistics lie behind it, at `image` + P. Returns when all
  * servers have what travels. */
 enum status trainer_model_give(struct trainer *trainer, struct error *error);
 
-/* Between operations on a tape: beats, and fails the tape when the job is ending. `arg`: the trainer. */
+/* Between operations on a tape: beats, fails the tape when the job is ending, and sends what is complete of
+ * the gradient. `arg`: the trainer. */
 void trainer_progress(void *arg);
 
 /* ---- trainer_chunks.c ---- */
@@ -98,8 +127,14 @@ void trainer_progress(void *arg);
 /* One turn of the rpc, at the role's top level. STATUS_PEER_DIED: a server is gone. */
 enum status trainer_turn(struct trainer *trainer, struct monotime until, struct error *error);
 
-/* Pulls version `key` into `model`, or pushes the image as the contribution of step `key`: from or to all
- * servers at once to which elements travel, some chunks of each at a time. */
-enum status trainer_transfer(struct trainer *trainer, bool push, uint64_t key, struct error *error);
+/* Pulls a version into `model`, from all servers at once from which elements travel. Waits. */
+enum status trainer_pull(struct trainer *trainer, uint64_t version, struct error *error);
+
+/* Pushes the image as the contribution of the present step, to all servers at once to which elements travel.
+ * trainer_push_from sends what leaves without waiting of the parameters from element `ready` on, whose values
+ * are final; trainer_push_finish waits until the servers have all of the image. */
+void trainer_push_begin(struct trainer *trainer);
+enum status trainer_push_from(struct trainer *trainer, size_t ready, struct error *error);
+enum status trainer_push_finish(struct trainer *trainer, struct error *error);
 
 #endif

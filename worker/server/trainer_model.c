@@ -1,20 +1,12 @@
-/* Where a trainer's model and gradient lie; worker/server/trainer.h lists the cases. The trainer's one
- * thread. Nothing here waits but for the arithmetic, and for messages where memory is not shared. */
+/* Where a trainer's model and gradient lie, and how it takes a version; worker/server/trainer.h lists the
+ * cases. The trainer's one thread. Nothing here waits but for the arithmetic, and for messages where memory
+ * is not shared. */
 #include "kernels/params/gradients.h"
 #include "worker/server/trainer.h"
 
 #include "worker/device.h"
 
 #include <stdlib.h>
-
-void trainer_progress(void *arg)
-{
-    struct trainer *t = arg;
-    worker_beat(t->worker);
-    worker_read_orders(t->worker);
-    if (t->worker->leave || t->worker->hurry)
-        tape_fail(t->net.tape, STATUS_SHUTDOWN, "the job is ending");
-}
 
 /* ---- a network on params ---- */
 
@@ -176,25 +168,7 @@ static enum status mirror_read_values(struct trainer *t, struct error *error)
     return status;
 }
 
-/* Copies the net's gradients to the mirror's. */
-static enum status mirror_write_gradients(struct trainer *t, struct error *error)
-{
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < params_count(t->net.params) && status == STATUS_OK; i++) {
-        const struct parameter *from = params_at(t->net.params, i), *to = params_at(t->mirror.params, i);
-        bool fresh;
-        if (from->kind != PARAMETER_TRAINED)
-            continue;
-        struct tensor *gradient = gradients_take(t->mirror.gradients, to, &fresh);
-        float *values = gradient->layout == NULL ? gradient->data : t->scratch;
-        status = gradients_read(t->net.gradients, from, DTYPE_F32, values, error);
-        if (status == STATUS_OK && values == t->scratch)
-            status = backend_upload(t->mirror.backend, gradient, DTYPE_F32, values, error);
-    }
-    return status;
-}
-
-/* ---- taking and giving ---- */
+/* ---- taking a version ---- */
 
 /* Params onto the slots of the servers that share memory, each server's entries on its own. */
 static enum status net_place_on_slots(struct trainer *t, struct params *params,
@@ -229,15 +203,6 @@ enum status trainer_model_take(struct trainer *t, const struct trainer_version *
 {
     enum status status = net_place_on_slots(t, t->on_image->params, version, error);
     if (status == STATUS_OK && t->far > 0)
-        status = trainer_transfer(t, false, version->version, error);
+        status = trainer_pull(t, version->version, error);
     return status == STATUS_OK && t->on_image == &t->mirror ? mirror_read_values(t, error) : status;
-}
-
-enum status trainer_model_give(struct trainer *t, struct error *error)
-{
-    const enum status status = t->on_image == &t->net ? gradients_complete(t->net.gradients, error)
-                                                      : mirror_write_gradients(t, error);
-    if (status != STATUS_OK || t->far == 0)
-        return status;
-    return trainer_transfer(t, true, t->at.step, error);
 }

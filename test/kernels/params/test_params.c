@@ -219,8 +219,11 @@ START_TEST(gradients_know_what_was_written)
     struct parameter *b = add("b", PARAMETER_TRAINED, SHAPE1(3), zero);
     fixture_build(0);
     gradients_begin(fixture.gradients);
+    ck_assert_ptr_null(gradients_written(fixture.gradients, b));
     struct tensor *part = gradients_take(fixture.gradients, b, &fresh);
     ck_assert(fresh);
+    ck_assert_ptr_eq(gradients_written(fixture.gradients, b), part);
+    ck_assert_ptr_null(gradients_written(fixture.gradients, a));
     ck_assert_uint_eq(part->shape.size[0], 3);
     ck_assert_ptr_eq(part->data, (double *)gradients_slab(fixture.gradients)->data + 8);
     CK_OK(backend_upload(fixture.backend, part, DTYPE_F64, (double[]){2, -3, 6}, &fixture.error));

@@ -72,9 +72,10 @@ static struct stage {
     struct server server[SERVERS_MAX];
     struct shard shards[SERVERS_MAX];
     size_t parameters, elements, image_bytes;
-    const float *outbox; /* the trainer's segment; NULL: not there yet */
-    float *inbox;        /* (elements) inline: the contribution in pieces */
-    size_t pieces;       /* elements of it that came */
+    const float *outbox;      /* the trainer's segment; NULL: not there yet */
+    float *inbox;             /* (elements) inline: the contribution in pieces */
+    size_t pieces;            /* elements of it that came */
+    size_t left[SERVERS_MAX]; /* parameters below this one have not come from the present step */
     uint64_t inbox_step;
     struct twin model; /* what servers write versions with: as the image lies */
     struct twin twin;  /* what computes here */
@@ -122,6 +123,8 @@ static inline void open_models(void)
     stage.elements = image_elements(stage.model.params);
     stage.image_bytes = image_bytes(stage.model.params);
     ok(shards_of(stage.shards, stage.model.params, stage.servers, &error));
+    for (uint32_t i = 0; i < stage.servers; i++)
+        stage.left[i] = stage.shards[i].end;
 }
 
 static inline float *slot_of(uint32_t server, uint64_t version)
@@ -183,6 +186,21 @@ static inline void get_model(void *context, struct rpc_request *request, const s
     rpc_reply(request, &value);
 }
 
+/* Gradients come from the last element down, as a backward pass finishes them, and the statistics last. */
+static inline void expect_downwards(uint32_t number, uint64_t first, uint64_t count)
+{
+    const struct shard *shard = &stage.shards[number];
+    size_t *left = &stage.left[number];
+    if (first >= shard->statistics_first) {
+        ck_assert_uint_eq(*left, shard->first);
+        return;
+    }
+    if (*left == shard->first)
+        *left = shard->end;
+    ck_assert_uint_eq(first + count, *left);
+    *left = first;
+}
+
 static inline void push_chunk(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     const uint32_t number = (uint32_t)(server_of(context) - stage.server);
@@ -191,6 +209,7 @@ static inline void push_chunk(void *context, struct rpc_request *request, const 
     ck_assert(stage.travels[number] && stage.inbox != NULL);
     ck_assert((first >= shard->first && first + count <= shard->end) ||
               (first >= shard->statistics_first && first + count <= shard->statistics_end));
+    expect_downwards(number, first, count);
     memcpy(stage.inbox + first, message->data[0], count * sizeof *stage.inbox);
     stage.pieces += count;
     stage.inbox_step = message->args[CHUNK_STEP];
