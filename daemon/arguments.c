@@ -55,6 +55,8 @@ enum {
     LEADER,
     KEYS,
     HOSTS,
+    OBSERVERS,
+    TRAINERS,
     HELP
 };
 
@@ -76,6 +78,8 @@ static const struct option options[] = {
     {"leader", required_argument, NULL, LEADER},
     {"keys", required_argument, NULL, KEYS},
     {"hosts", required_argument, NULL, HOSTS},
+    {"observers", required_argument, NULL, OBSERVERS},
+    {"trainers", required_argument, NULL, TRAINERS},
     {"help", no_argument, NULL, HELP},
     {NULL, 0, NULL, 0},
 };
@@ -87,7 +91,11 @@ static const char *option_owner(int option, unsigned accepts)
         return accepts & ACCEPTS_JOB ? NULL : "commands with a job file";
     if (option == HOSTS)
         return accepts & ACCEPTS_KEYS ? NULL : "keygen";
-    if (option == RUN_DIR || option == RESUME || option == NODE || option == LEADER || option == KEYS)
+    if (option == OBSERVERS || option == TRAINERS)
+        return accepts & ACCEPTS_LEADER ? NULL : "join";
+    if (option == NODE || option == KEYS)
+        return accepts & (ACCEPTS_RUN | ACCEPTS_LEADER) ? NULL : "run and join";
+    if (option == RUN_DIR || option == RESUME || option == LEADER)
         return accepts & ACCEPTS_RUN ? NULL : "run";
     if (option == EPISODES)
         return accepts & ACCEPTS_EPISODES ? NULL : "evaluate and play";
@@ -192,6 +200,10 @@ static int store_option(int option, const char *text, struct arguments *argument
     case KEYS:
         arguments->place.keys = text;
         return 0;
+    case OBSERVERS:
+        return store_count("observers", text, ROSTER_WORKERS_MAX, &arguments->takes);
+    case TRAINERS:
+        return store_count("trainers", text, ROSTER_WORKERS_MAX, &arguments->takes);
     case HOSTS:
         return store_count("hosts", text, HOSTS_MAX, &arguments->hosts);
     case LIMIT_S:
@@ -233,6 +245,15 @@ static int read_files(int argc, char **argv, unsigned accepts, struct arguments 
     if (accepts & ACCEPTS_KEYS) {
         arguments->key_folder = argv[optind];
         return optind + 1 == argc ? 0 : usage_error("expected one folder for the keys");
+    }
+    if (accepts & ACCEPTS_LEADER) {
+        const char *scheme = "tcp://", *address = argv[optind];
+        if (optind + 1 != argc || strncmp(address, scheme, strlen(scheme)) != 0)
+            return usage_error("expected the leader's address, tcp://HOST:PORT");
+        if (arguments->place.keys == NULL || arguments->takes == 0)
+            return usage_error("expected --keys DIR, and --observers N or --trainers N");
+        arguments->place.leader = address + strlen(scheme);
+        return 0;
     }
     if (!arguments->place.given && (arguments->place.leader != NULL || arguments->place.keys != NULL))
         return usage_error("--leader and --keys belong to a start with --node");

@@ -13,6 +13,7 @@
 enum accepts {
     ACCEPTS_JOB = 1,        /* a job file, --set */
     ACCEPTS_RUN = 2,        /* --run-dir, --resume, --node, --leader, --keys */
+    ACCEPTS_LEADER = 256,   /* a leader's address, --node, --keys, --observers, --trainers */
     ACCEPTS_CHECKPOINT = 4, /* in front of the job, if there is one */
     ACCEPTS_TEXT = 8,       /* --words, --seed, --temperature */
     ACCEPTS_EPISODES = 16,  /* --episodes */
@@ -36,6 +37,7 @@ struct arguments {
     struct place_flags place;
     const char *key_folder; /* of keygen */
     uint32_t hosts;         /* of keygen; 0: not given */
+    uint32_t takes;         /* of join: --observers or --trainers; 0: not given */
     const char *run_dir;    /* NULL: not given */
     bool resume;
     const char **overrides; /* the values of --set, in order */

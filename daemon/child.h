@@ -31,6 +31,7 @@ struct child {
     enum child_state state;
     uint16_t host;       /* where it runs */
     struct relay *relay; /* the way there; NULL: it runs on this host */
+    uint16_t moves_to;   /* the host on which its successor starts; HOST_LEADER: wherever /hosts says */
     pid_t pid;           /* 0: of another host's, not known */
     int fd;              /* our end of its control line; -1: none */
     uint16_t far_port;   /* of a listener: what it has bound for other hosts; 0: nothing yet */

@@ -3,6 +3,7 @@
 #include "daemon/commands.h"
 
 #include "daemon/arguments.h"
+#include "daemon/descriptors.h"
 #include "daemon/follow.h"
 #include "daemon/job_files.h"
 #include "daemon/key_files.h"
@@ -19,7 +20,6 @@
 #include "kernels/policy/mlp.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/reinforce/policy_evaluate.h"
-#include "worker/roster.h"
 #include "worker/server/evaluation.h"
 
 #include <errno.h>
@@ -28,7 +28,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sysexits.h>
 
 /* ---- in front of the work ---- */
@@ -94,39 +93,6 @@ static int prepare_command(int argc, char **argv, unsigned accepts, struct argum
 
 /* ---- run ---- */
 
-/* The most that any one process of the job needs: a control line or connection for each worker, a socket for
- * each worker that it dials, a segment of each worker where there are segments, and some for its own files
- * and libraries (seen: 15). */
-static rlim_t descriptors_needed(const struct roster *roster)
-{
-    enum { OWN = 32 };
-    const rlim_t workers = roster_workers(roster);
-    return OWN + workers + roster->listeners + (roster->segments ? workers : 0);
-}
-
-/* Raises the soft limit on open files to the hard one, for this process and the workers that it forks.
- * STATUS_INVALID: the job needs more than the hard limit. */
-static enum status raise_descriptor_limit(const struct job *job, struct error *error)
-{
-    const struct roster roster = roster_of(job);
-    const rlim_t needed = descriptors_needed(&roster);
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
-        return error_set_errno(error, errno, "cannot read the limit on open files");
-    if (limit.rlim_max < needed) /* RLIM_INFINITY is the largest number */
-        return error_set(error, STATUS_INVALID,
-                         "a job of %u workers needs %llu open files in a process, and the hard limit (ulimit "
-                         "-Hn) is %llu: expected a higher limit, or fewer workers",
-                         roster_workers(&roster), (unsigned long long)needed,
-                         (unsigned long long)limit.rlim_max);
-    const rlim_t soft = limit.rlim_cur;
-    limit.rlim_cur = limit.rlim_max;
-    if (soft < limit.rlim_max && setrlimit(RLIMIT_NOFILE, &limit) != 0 && soft < needed)
-        return error_set_errno(error, errno, "cannot raise the limit on open files to %llu",
-                               (unsigned long long)limit.rlim_max);
-    return STATUS_OK;
-}
-
 /* The newest checkpoint that the logs cover. */
 static enum status find_resume_point(const struct rundir *dir, const struct job *job,
                                      struct resume_point *resume, struct error *error)
@@ -141,7 +107,7 @@ static enum status find_resume_point(const struct rundir *dir, const struct job 
 static enum status open_run(const struct arguments *arguments, struct job *job, struct rundir *dir,
                             struct resume_point *resume, struct error *error)
 {
-    enum status status = raise_descriptor_limit(job, error);
+    enum status status = descriptors_raise_limit(job, error);
     if (status != STATUS_OK)
         return status;
     status = rundir_open(dir, arguments->run_dir, job, arguments->resume, error);
@@ -183,20 +149,23 @@ static enum status lead(const struct arguments *arguments, struct job *job, stru
     return status;
 }
 
+/* The leader has said what went wrong; its exit code is this host's too. */
+static enum status follow_to_the_end(const struct follow_config *config, struct error *error)
+{
+    int code = 0;
+    const enum status status = follow(config, &code, error);
+    if (status == STATUS_OK && code != 0)
+        exit(code);
+    return status;
+}
+
 static enum status follow_leader(const struct arguments *arguments, const struct job *job,
                                  struct place *place, struct error *error)
 {
     char run[RUNDIR_PATH_BYTES];
     const struct follow_config config = {.place = place, .run = run, .patience_s = job->hosts.patience_s};
-    int code = 0;
-    enum status status = raise_descriptor_limit(job, error);
-    if (status == STATUS_OK)
-        status = rundir_choose(run, arguments->run_dir, job, error);
-    if (status == STATUS_OK)
-        status = follow(&config, &code, error);
-    if (status == STATUS_OK && code != 0) /* the leader has said what went wrong */
-        exit(code);
-    return status;
+    const enum status status = rundir_choose(run, arguments->run_dir, job, error);
+    return status == STATUS_OK ? follow_to_the_end(&config, error) : status;
 }
 
 static enum status run_job(const struct arguments *arguments, struct job *job, struct error *error)
@@ -212,6 +181,27 @@ static enum status run_job(const struct arguments *arguments, struct job *job, s
     if (status == STATUS_OK && place_is_leader(&place))
         return lead(arguments, job, &place, error);
     return status == STATUS_OK ? follow_leader(arguments, job, &place, error) : status;
+}
+
+/* Workers of a running job move to this host. The job comes from the leader. */
+static enum status join_job(const struct arguments *arguments, struct job *job, struct error *error)
+{
+    enum { PATIENCE_S = 60 };
+    static struct place place;
+    (void)job;
+    struct place_flags flags = arguments->place;
+    const struct follow_config config = {
+        .place = &place, .run = ".", .patience_s = PATIENCE_S, .takes = arguments->takes};
+    service_init();
+    enum status status = flags.given ? STATUS_OK : key_files_own(&flags.host, flags.keys, error);
+    flags.count = flags.given ? flags.count : (uint16_t)(flags.host + 1);
+    flags.given = true;
+    if (status == STATUS_OK)
+        status = place_find(&place, &flags, NULL, MONOTIME_NEVER, error);
+    if (status == STATUS_OK && place_is_leader(&place))
+        status =
+            error_set(error, STATUS_INVALID, "host 0 leads: expected the key of another host to join with");
+    return status == STATUS_OK ? follow_to_the_end(&config, error) : status;
 }
 
 static enum status make_keys(const struct arguments *arguments, struct job *job, struct error *error)
@@ -297,6 +287,7 @@ static const struct command {
     enum status (*work)(const struct arguments *arguments, struct job *job, struct error *error);
 } commands[] = {
     {"run", ACCEPTS_JOB | ACCEPTS_RUN, run_job},
+    {"join", ACCEPTS_LEADER, join_job},
     {"keygen", ACCEPTS_KEYS, make_keys},
     {"check", ACCEPTS_JOB, NULL}, /* reading the job has checked it */
     {"evaluate", ACCEPTS_JOB | ACCEPTS_CHECKPOINT | ACCEPTS_EPISODES, evaluate},

@@ -3,6 +3,7 @@
 #include "daemon/follow.h"
 
 #include "daemon/child.h"
+#include "daemon/descriptors.h"
 #include "daemon/python_worker.h"
 #include "daemon/relay.h"
 #include "daemon/service.h"
@@ -171,7 +172,9 @@ static enum status begin_generation(struct follower *f, const struct control_sta
     for (unsigned i = 0; i < f->count; i++)
         f->children[i] = (struct child){.state = CHILD_GONE, .fd = -1};
     f->generation = start->generation;
-    status = python_worker_find(&f->python_worker, &f->job, error);
+    status = descriptors_raise_limit(&f->job, error);
+    if (status == STATUS_OK)
+        status = python_worker_find(&f->python_worker, &f->job, error);
     if (status == STATUS_OK)
         status = open_run(f, start->run_dir, error);
     if (status == STATUS_OK)
@@ -395,7 +398,7 @@ static enum status take_signals(struct follower *f, struct error *error)
 
 static void ask_to_join(struct follower *f, struct monotime now)
 {
-    struct control_join join = {.build = f->relay.order.build};
+    struct control_join join = {.build = f->relay.order.build, .takes = f->config->takes};
     randombytes_buf(&join.attempt, sizeof join.attempt);
     gethostname(join.name, sizeof join.name - 1);
     tell_leader(f, NULL, CONTROL_JOIN, &join, sizeof join);

@@ -21,6 +21,7 @@ struct follow_config {
     struct place *place;
     const char *run;   /* the run directory's path, as the leader has it */
     double patience_s; /* for the first answer of the leader */
+    uint32_t takes;    /* how many of the running job's clients are to move here */
 };
 
 /* Follows the leader until the job is over, and blocks until then. *code: the exit code that the leader's

@@ -128,6 +128,26 @@ static enum status read_with(read_file *reader, struct host_keys *keys, const ch
     return status;
 }
 
+enum status key_files_own(uint16_t *host, const char *folder, struct error *error)
+{
+    unsigned found = 0;
+    for (unsigned i = 0; i < HOSTS_MAX; i++) {
+        char path[PATH_BYTES];
+        snprintf(path, sizeof path, "%.4000s/host-%u.secret", folder, i);
+        if (access(path, F_OK) != 0)
+            continue;
+        *host = (uint16_t)i;
+        found++;
+    }
+    if (found == 1)
+        return STATUS_OK;
+    return error_set(
+        error, STATUS_INVALID,
+        "%.300s has %u files host-N.secret: expected one, or --node I/N, which says whose key is "
+        "this host's",
+        folder, found);
+}
+
 enum status key_files_read(struct host_keys *keys, const char *folder, uint16_t host, struct error *error)
 {
     char path[PATH_BYTES];

@@ -14,6 +14,9 @@
  * STATUS_IO, STATUS_PERMISSION. */
 enum status key_files_make(const char *folder, uint16_t count, struct error *error);
 
+/* The host whose secret key is the only one in the folder. STATUS_INVALID: there are several, or none. */
+enum status key_files_own(uint16_t *host, const char *folder, struct error *error);
+
 /* Reads the public keys, and host `host`'s secret key. keys->count is the number of hosts in the file.
  * STATUS_INVALID names the file and line that is wrong, or a secret key that other users can read, or that
  * does not belong to the public one; STATUS_NOT_FOUND, STATUS_IO, STATUS_PERMISSION. */

@@ -88,6 +88,8 @@ uint16_t supervise_choose_host(const struct supervisor *s, uint16_t worker)
         return spread(s, worker, s->roster.servers, true);
     if (is_server)
         return HOST_LEADER;
+    if (child->moves_to != HOST_LEADER && is_up(s, child->moves_to))
+        return child->moves_to;
     if (child->start.generation != s->generation) /* the first start in this generation */
         return spread(s, worker - s->roster.servers, s->roster.clients, leader_too);
     return may_run(s, child->host, leader_too) ? child->host : least_loaded(s, leader_too);
@@ -216,6 +218,38 @@ static void admit_host(struct supervisor *s, uint16_t index, const struct contro
     tell_host(s, index, CONTROL_ADMIT, &admit, sizeof admit);
 }
 
+/* The client that moves next: of the host with the most of them. NULL: none can. */
+static struct child *choose_mover(struct supervisor *s, uint16_t to)
+{
+    struct child *mover = NULL;
+    unsigned most = 0;
+    for (unsigned i = s->roster.replaceable; i < s->count; i++) {
+        struct child *child = &s->children[i];
+        const unsigned load = load_of(s, child->host);
+        if (child->host == to || !child_is_heard(child) || load <= most)
+            continue;
+        mover = child;
+        most = load;
+    }
+    return mover;
+}
+
+/* A host that joins a running job takes clients over: each is killed, and its successor starts there. */
+static void move_workers(struct supervisor *s, uint16_t to, uint32_t count)
+{
+    uint32_t moved = 0;
+    for (struct child *child; moved < count && (child = choose_mover(s, to)) != NULL; moved++) {
+        char why[2 * CHILD_TITLE_BYTES];
+        snprintf(why, sizeof why, "%s moves to host %u (%.40s)", child->name, to, s->hosts.of[to].name);
+        child->moves_to = to;
+        child->deaths = 0;
+        supervise_lose(s, child, STATUS_INTERNAL, why);
+    }
+    if (moved < count)
+        log_warning("host %u (%s) takes %u of %u workers: a job of this kind has no more that can move", to,
+                    s->hosts.of[to].name, moved, count);
+}
+
 /* A host that is up and beats is not replaced; if it has started anew, its silence shows in a moment, and it
  * asks again. */
 static void hear_join(struct supervisor *s, uint16_t index, const struct control_join *join)
@@ -227,8 +261,13 @@ static void hear_join(struct supervisor *s, uint16_t index, const struct control
         refuse(s, index, STATUS_INVALID, "it runs another build of coalesced than the leader");
     else if (s->finished || s->closing)
         refuse(s, index, STATUS_SHUTDOWN, "the job is ending");
+    else if (join->takes > 0 && !s->config->job->supervise.restart)
+        refuse(s, index, STATUS_INVALID,
+               "/supervise/restart is false, so no worker of the job can move there");
     else
         admit_host(s, index, join);
+    if (host->state == HOST_UP && !s->hosts.awaited && s->stops == 0)
+        move_workers(s, index, join->takes);
 }
 
 static void hear_depart(struct supervisor *s, uint16_t index)
@@ -451,8 +490,11 @@ enum status supervise_open_hosts(struct supervisor *s, struct error *error)
         return status;
     relay_admit(&s->hosts.relay, &place->link.keys);
     s->hosts.awaited = true;
-    log_info("waiting for %u other hosts, at port %u", place->hosts - 1u, port);
-    service_notify("STATUS=waiting for %u other hosts", place->hosts - 1u);
+    if (place->hosts > 1)
+        log_info("waiting for %u other hosts, at port %u", place->hosts - 1u, port);
+    else
+        log_info("other hosts may join at port %u", port);
+    service_notify("STATUS=waiting for other hosts");
     return STATUS_OK;
 }
 

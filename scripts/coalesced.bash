@@ -18,7 +18,7 @@ _coalesced() {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]}
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        mapfile -t COMPREPLY < <(compgen -W 'run check evaluate generate play try schema --help --version' -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W 'run keygen join check evaluate generate play try schema --help --version' -- "$current")
         return
     fi
     # readline splits words at "=": --set /device = au
@@ -34,17 +34,20 @@ _coalesced() {
             _coalesced_set "$current" ''
             return
             ;;
-        --run-dir)
+        --run-dir | --keys)
             compopt -o dirnames 2>/dev/null
             return
             ;;
-        --episodes | --render | --words | --seed | --temperature | --name | --options | --steps | --limit-s)
+        --episodes | --render | --words | --seed | --temperature | --name | --options | --steps | --limit-s | \
+            --node | --leader | --hosts | --observers | --trainers)
             return
             ;;
     esac
     local options=
     case $command in
-        run) options='--set --run-dir --resume --help' ;;
+        run) options='--set --run-dir --resume --node --leader --keys --help' ;;
+        keygen) options='--hosts --help' ;;
+        join) options='--keys --observers --trainers --node --help' ;;
         check) options='--set --help' ;;
         evaluate) options='--set --episodes --help' ;;
         generate) options='--words --seed --temperature --help' ;;

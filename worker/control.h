@@ -46,10 +46,10 @@ enum control_kind {
                       and will soon be answered */
     CONTROL_READY, /* this worker has its sessions and can begin to work */
     CONTROL_BEAT,  /* still turning */
-    CONTROL_EPISODE, /* struct control_episode: a record for the logs; answered by LOGGED */
-    CONTROL_UPDATE,  /* struct control_update: the same of an update */
-    CONTROL_EPOCH,   /* struct control_epoch: an epoch has ended; not answered */
-    CONTROL_STATUS,  /* struct control_status: the objects and references of a worker; the newest counts */
+    CONTROL_EPISODE,  /* struct control_episode: a record for the logs; answered by LOGGED */
+    CONTROL_UPDATE,   /* struct control_update: the same of an update */
+    CONTROL_EPOCH,    /* struct control_epoch: an epoch has ended; not answered */
+    CONTROL_STATUS,   /* struct control_status: the objects and references of a worker; the newest counts */
     CONTROL_FINISHED, /* struct control_finished: the lead's job is over */
     CONTROL_FAILED,   /* struct error: last words */
     /* supervisor to worker, in a job of several hosts */
@@ -112,6 +112,7 @@ struct control_join {
     char leader[CONTROL_FAR_BYTES];     /* by which of the leader's addresses it reached the leader */
     char from[CONTROL_FAR_BYTES];       /* by the leader's link: the host's network address */
     uint64_t build;
+    uint32_t takes; /* how many of the job's clients are to move here at once (coalesced join) */
 };
 
 struct control_admit {
@@ -231,8 +232,8 @@ struct control_epoch {
 };
 
 /* References and contexts of a worker (worker/reference/rref.h, dist.h): of all workers, from the lead, ahead
- * of its CONTROL_EPOCH; and a worker's own, as its last report when it leaves in good order and all counts are
- * zero. */
+ * of its CONTROL_EPOCH; and a worker's own, as its last report when it leaves in good order and all counts
+ * are zero. */
 struct control_status {
     uint32_t worker;
     uint32_t objects, references, users, contexts, pieces;
