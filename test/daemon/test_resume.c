@@ -140,7 +140,7 @@ START_TEST(several_differences_are_told_at_once)
     const char *overrides[] = {"/seed=9", "/model/classes=7", "/transport=inline"};
     parse_job(overrides, 3);
     expect_refused(STATUS_INVALID, "/seed (was 543, now 9)");
-    ck_assert_ptr_nonnull(strstr(error.text, ", /transport (was \"shared\", now \"inline\")"));
+    ck_assert_ptr_nonnull(strstr(error.text, ", /transport/memory (was \"shared\", now \"inline\")"));
     ck_assert_ptr_nonnull(strstr(error.text, ", /model/classes (was "));
 }
 END_TEST

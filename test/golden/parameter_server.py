@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Records rounds of a parameter server with two trainers into test/golden/parameter_server.txt.
+"""Records rounds of a parameter server with two trainers into test/golden/parameter_server.txt, and the same with
+gradients that travel as bfloat16 into test/golden/parameter_server_bfloat16.txt.
 
 How to run it, from the repository's root, with Debian's python3-torchvision (a minute or two):
 
@@ -14,7 +15,13 @@ the two batches'. Three rounds of torchvision's ResNet-18 with 30 classes.
 The sequence begins at 18. Weights are drawn as in resnet.py, each block's last batch norm's being 0.1. Then come
 120 images as bytes (3, 32, 32) and their labels. A pixel is (byte / 255 - 0.5) / 0.25. Each trainer's images of a
 round follow the daemon's own shuffle of epoch 0 for seed 18 (worker/data/loader.h).
+
+As bfloat16, each trainer's gradient and the error that the trainer has kept of it are added and rounded, and what
+rounding takes is kept for the next round. A number that lies near the middle of two bfloat16 is rounded up by one
+library and down by the other, so these records have larger deviations.
 """
+import functools
+
 import torch
 import torchvision
 from philox import philox
@@ -40,25 +47,39 @@ def statistics(model):
     return [buffer for buffer in model.buffers() if buffer.dim() > 0]
 
 
-def round_gradient(model, images, labels, step, chosen, seen):
-    """The trainers' mean gradient is left in .grad, the mean of their running statistics in the buffers."""
+def round_to_bfloat16(model, kept):
+    """Rounds the gradients in .grad. `kept` has the errors, by name, before and after."""
+    for name, parameter in model.named_parameters():
+        total = parameter.grad + kept.get(name, 0)
+        parameter.grad = total.to(torch.bfloat16).to(total.dtype)
+        kept[name] = total - parameter.grad
+
+
+def round_gradient(model, images, labels, step, chosen, seen, kept):
+    """The trainers' mean gradient is left in .grad, the mean of their running statistics in the buffers. `kept`: by
+    trainer, where gradients are rounded; else None."""
+    sums = [0] * len(list(model.parameters()))
     before = [buffer.clone() for buffer in statistics(model)]
     moved = [torch.zeros_like(buffer) for buffer in before]
     for trainer in range(TRAINERS):
         mine = chosen[trainer * BATCH : (trainer + 1) * BATCH]
         loss = torch.nn.functional.mse_loss(model(images[mine]), labels[mine])
+        model.zero_grad()
         loss.backward()
         seen(step, "loss", f"trainer{trainer}", loss)
+        if kept is not None:
+            round_to_bfloat16(model, kept[trainer])
+        sums = [total + parameter.grad for total, parameter in zip(sums, model.parameters())]
         for total, buffer, old in zip(moved, statistics(model), before):
             total += buffer / TRAINERS
             buffer.copy_(old)
     for total, buffer in zip(moved, statistics(model)):
         buffer.copy_(total)
-    for parameter in model.parameters():
-        parameter.grad /= TRAINERS
+    for parameter, total in zip(model.parameters(), sums):
+        parameter.grad = total / TRAINERS
 
 
-def run(dtype, way, seen):
+def run(dtype, way, seen, rounds=False):
     layout, library, nudge = way
     draw = Numbers(SEED)
     model = torchvision.models.resnet18(num_classes=CLASSES)
@@ -68,12 +89,12 @@ def run(dtype, way, seen):
     labels = torch.nn.functional.one_hot(draw.indices(CLASSES, SAMPLES), CLASSES).to(dtype)
     images = ((pixels / 255 - 0.5) / 0.25 * (1 + nudge * 2.0**-23)).contiguous(memory_format=layout)
     order = torch.tensor(permutation(SEED, 0, SAMPLES))
+    kept = [{} for _ in range(TRAINERS)] if rounds else None
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     with torch.backends.mkldnn.flags(enabled=library):
         for step in range(1, STEPS + 1):
-            optimizer.zero_grad()
             chosen = order[(step - 1) * TRAINERS * BATCH : step * TRAINERS * BATCH]
-            round_gradient(model, images, labels, step, chosen, seen)
+            round_gradient(model, images, labels, step, chosen, seen, kept)
             before = {name: parameter.detach().double().clone() for name, parameter in model.named_parameters()}
             optimizer.step()
             for name, parameter in model.named_parameters():
@@ -90,6 +111,8 @@ def main():
     ways.append((plain, False, 0))
     title = f"torchvision {torchvision.__version__}'s ResNet-18 by two trainers"
     record("test/golden/parameter_server.txt", title, run, ways)
+    title += ", gradients as bfloat16"
+    record("test/golden/parameter_server_bfloat16.txt", title, functools.partial(run, rounds=True), ways)
 
 
 main()

@@ -31,6 +31,7 @@ enum job_value_network { JOB_VALUE_NETWORK_SEPARATE, JOB_VALUE_NETWORK_SHARED };
 enum job_reduction { JOB_REDUCTION_SUM, JOB_REDUCTION_MEAN_OVER_ENVIRONMENTS };
 enum job_of { JOB_OF_MIN, JOB_OF_MEAN };
 enum job_transport { JOB_TRANSPORT_SHARED, JOB_TRANSPORT_INLINE };
+enum job_precision { JOB_PRECISION_FLOAT32, JOB_PRECISION_BFLOAT16 };
 enum job_model { JOB_MODEL_RESNET18, JOB_MODEL_RESNET50 };
 enum job_loss { JOB_LOSS_MSE, JOB_LOSS_CROSS_ENTROPY };
 enum job_value_loss { JOB_VALUE_LOSS_MSE, JOB_VALUE_LOSS_HALF_MSE };
@@ -188,7 +189,8 @@ struct job {
     } log;
 
     /* ---- parameter-server ---- */
-    int transport; /* enum job_transport */
+    int transport; /* enum job_transport: /transport/memory in JSON */
+    int precision; /* enum job_precision: /transport/precision */
     struct {
         int name;         /* enum job_model */
         uint32_t classes; /* outputs */

@@ -56,10 +56,24 @@ static void report_unknown(struct job_reading *reading, struct problem_place pla
 static void collect_members(struct job_reading *reading, uint32_t source, const cJSON *object,
                             const char *group);
 
+/* The member whose value the item is, where it stands for the whole group; NULL: it does not. */
+static const struct job_key *shorthand_of(const struct job_reading *reading, const cJSON *item,
+                                          const struct job_key *key)
+{
+    char pointer[JSON_POINTER_BYTES];
+    if (key->shorthand == NULL || cJSON_IsObject(item))
+        return NULL;
+    snprintf(pointer, sizeof pointer, "%s/%s", key->pointer, key->shorthand);
+    return job_key_at(reading->kinds, pointer);
+}
+
 /* Notes that `key`'s value is the item, and looks into it when it is a group. */
 static void collect_value(struct job_reading *reading, uint32_t source, const cJSON *item,
                           const struct job_key *key)
 {
+    const struct job_key *member = shorthand_of(reading, item, key);
+    if (member != NULL)
+        key = member;
     reading->found[key - job_keys] = (struct job_found){.item = item, .source = source};
     if (key->type != JOB_OBJECT)
         return;

@@ -284,11 +284,20 @@ const struct job_key job_keys[] = {
      .text = "The discount of a reward for each step that it lies ahead."},
     {"/returns/normalize", REINFORCE, JOB_BOOLEAN, AT(returns.normalize), BY_DEFAULT(false),
      .text = "Whether each environment's returns are shifted and scaled to mean 0 and standard deviation 1."},
-    {"/transport", TRAINERS, JOB_ENUM, AT(transport), NAMES("shared", "inline"), BY_DEFAULT("shared"),
+    {"/transport", TRAINERS, JOB_OBJECT, .shorthand = "memory",
+     .text = "How tensors travel between workers. The value of memory may stand for the whole, as in "
+             "\"transport\": \"inline\"."},
+    {"/transport/memory", TRAINERS, JOB_ENUM, AT(transport), NAMES("shared", "inline"), BY_DEFAULT("shared"),
+     .text = "shared: in shared memory, without a copy, and between hosts inside messages. inline: inside "
+             "messages. Both give the same numbers. The hosts of a parameter-server job need inline if their "
+             "processors want different layouts."},
+    {"/transport/precision", SERVER, JOB_ENUM, AT(precision), NAMES("float32", "bfloat16"),
+     BY_DEFAULT("float32"),
      .text =
-         "How tensors travel between workers. shared: in shared memory, without a copy, and between hosts "
-         "inside messages. inline: inside messages. Both give the same numbers. The hosts of a "
-         "parameter-server job need inline if their processors want different layouts."},
+         "The form of gradients inside messages. bfloat16: half the bytes. A trainer rounds each element to "
+         "the nearest bfloat16 and adds the rounding error to that element's next gradient. A trainer that "
+         "is replaced or resumed begins without such errors, so the numbers are not those of an "
+         "undisturbed run. Models, and gradients in shared memory, keep float32."},
 
     {"/model", SERVER, JOB_OBJECT, .text = "The model: a ResNet as in torchvision."},
     {"/model/name", SERVER, JOB_ENUM, AT(model.name), NAMES("resnet18", "resnet50"), BY_DEFAULT("resnet50"),

@@ -2,6 +2,7 @@
 #include "worker/job/job_table_words.h"
 
 #define NEVER_ENDS "without a limit the job never ends"
+#define PYTHON_SENDS "trainers in Python send float32"
 #define ONE_SOURCE "an environment comes from one place"
 #define OWN_PROCESS "environments in Python run in processes of their own"
 #define NO_SEGMENT "trainers in Python have no shared memory with the servers"
@@ -25,7 +26,8 @@ const struct job_rule job_rules[] = {
 
     {SERVER, .when = {AT_MOST("/data/size", 32)}, .then = AT_LEAST("/trainers/batch", 2), .why = BATCH_NORM},
     {SERVER, .when = {AT_LEAST("/server/count", 2)}, .then = IS("/server/round", "all")},
-    {SERVER, .when = {IS_SET("/trainers/class")}, .then = IS("/transport", "inline"), .why = NO_SEGMENT},
+    {SERVER, .when = {IS_SET("/trainers/class")}, .then = IS("/transport/memory", "inline"), .why = NO_SEGMENT},
+    {SERVER, .when = {IS_SET("/trainers/class")}, .then = IS("/transport/precision", "float32"), .why = PYTHON_SENDS},
     {SERVER, .when = {IS("/server/round", "first")}, .then = AT_MOST_KEY("/server/round", "/trainers/count")},
     {SERVER, .when = {IS_NOT("/data/kind", "synthetic")}, .then = IS_SET("/data/path")},
     {SERVER, .when = {AT_MOST("/data/channels", 1)}, .then = AT_MOST("/data/mean", 1)},

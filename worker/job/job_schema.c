@@ -192,9 +192,15 @@ static cJSON *condition_schema(int kind, const struct job_condition *condition,
 {
     const struct job_key *key = job_key_at(JOB_KINDS_OF(kind), condition->pointer);
     const char *name = job_key_name(key);
-    char group[JOB_NAME_BYTES];
+    char group[JOB_NAME_BYTES], pointer[JOB_NAME_BYTES + 1], pattern[JOB_NAME_BYTES + 2];
     snprintf(group, sizeof group, "%.*s", (int)(name - key->pointer) - 2, key->pointer + 1);
     cJSON *inner = object_of("properties", object_of(name, condition_value(key, condition)));
+    snprintf(pointer, sizeof pointer, "/%s", group);
+    const struct job_key *whole = job_key_at(JOB_KINDS_OF(kind), pointer);
+    if (whole->shorthand != NULL && strcmp(whole->shorthand, name) == 0 && condition->test == JOB_IS) {
+        snprintf(pattern, sizeof pattern, "^%s$", condition->name);
+        cJSON_AddStringToObject(inner, "pattern", pattern); /* of the shorthand, which is a string */
+    }
     cJSON *outer = object_of("properties", object_of(group, inner));
     if (!default_satisfies(kind, condition, given)) {
         add_required(inner, name);
@@ -216,10 +222,29 @@ static cJSON *rule_schema(int kind, const struct job_rule *rule)
 
 /* ---- groups, kinds, the whole ---- */
 
+/* A group for which the value of a member may stand, which is one of the member's names. */
+static void add_shorthand(cJSON *schema, const struct job_key *group, int kind)
+{
+    const char *const types[] = {"string", "object"};
+    char words[JOB_WORDS_BYTES] = "";
+    words_add(words, "%s/%s", group->pointer, group->shorthand);
+    const struct job_key *member = job_key_at(JOB_KINDS_OF(kind), words);
+    words[0] = '\0';
+    for (size_t i = 0; member->names[i] != NULL; i++)
+        words_add(words, "%s%s", i == 0 ? "^(" : "|", member->names[i]);
+    words_add(words, ")$");
+    cJSON_AddItemToObject(schema, "type", cJSON_CreateStringArray(types, 2));
+    cJSON_AddStringToObject(schema, "pattern", words);
+}
+
 /* Adds the members of a group ("": of the job) that the kind has. No other keys are allowed. */
 static void add_members(cJSON *schema, const char *group, int kind)
 {
-    cJSON_AddStringToObject(schema, "type", "object");
+    const struct job_key *whole = job_key_at(JOB_KINDS_OF(kind), group);
+    if (whole != NULL && whole->shorthand != NULL)
+        add_shorthand(schema, whole, kind);
+    else
+        cJSON_AddStringToObject(schema, "type", "object");
     cJSON_AddFalseToObject(schema, "additionalProperties");
     cJSON_AddItemToObject(schema, "patternProperties", object_of("^(_|\\$schema$)", cJSON_CreateTrue()));
     cJSON *properties = cJSON_AddObjectToObject(schema, "properties");

@@ -24,7 +24,7 @@ enum job_type {
 };
 
 enum {
-    JOB_KEYS_MAX = 192,
+    JOB_KEYS_MAX = 208,
     JOB_WORDS_BYTES = 4096, /* of the longest value as JSON, and of a paragraph of the manual */
     JOB_FACTORS_MAX = 4,
 };
@@ -81,7 +81,8 @@ struct job_key {
     struct job_condition null_where[JOB_NULLS_MAX]; /* nullable only: where any of these holds, the default is
                                                        null instead; the rest is JOB_ALWAYS */
     const char *unit;                               /* of a number, or NULL */
-    const char *text; /* what the key means: one or more sentences for every reader */
+    const char *shorthand; /* JOB_OBJECT: the member whose value may stand for the whole; or NULL */
+    const char *text;      /* what the key means: one or more sentences for every reader */
 };
 
 extern const struct job_key job_keys[];

@@ -18,7 +18,9 @@ _Static_assert(STATUS_COUNT <= UINT8_MAX && (unsigned)METHOD_COUNT <= UINT16_MAX
 
 size_t wire_dtype_bytes(enum wire_dtype dtype)
 {
-    return dtype == WIRE_U8 ? 1 : dtype == WIRE_U64 ? 8 : 4;
+    static const size_t bytes[] = {
+        [WIRE_F32] = 4, [WIRE_U32] = 4, [WIRE_U8] = 1, [WIRE_U64] = 8, [WIRE_BF16] = 2};
+    return bytes[dtype];
 }
 
 size_t wire_tensor_bytes(const struct wire_tensor *tensor)
@@ -34,8 +36,8 @@ size_t wire_tensor_bytes(const struct wire_tensor *tensor)
 static enum status wire_check_tensor(const struct wire_tensor *tensor, unsigned i, uint64_t *bytes_out,
                                      struct error *error)
 {
-    if (tensor->dtype < WIRE_F32 || tensor->dtype > WIRE_U64)
-        return error_set(error, STATUS_INVALID, "tensor %u: dtype %u, expected 1..4", i, tensor->dtype);
+    if (tensor->dtype < WIRE_F32 || tensor->dtype > WIRE_BF16)
+        return error_set(error, STATUS_INVALID, "tensor %u: dtype %u, expected 1..5", i, tensor->dtype);
     if (tensor->rank < 1 || tensor->rank > WIRE_RANK_MAX)
         return error_set(error, STATUS_INVALID, "tensor %u: rank %u, expected 1..%d", i, tensor->rank,
                          WIRE_RANK_MAX);

@@ -65,7 +65,7 @@ enum wire_role {
     WIRE_ROLE_TRAINER = 8,
 };
 
-enum wire_dtype { WIRE_F32 = 1, WIRE_U32 = 2, WIRE_U8 = 3, WIRE_U64 = 4 };
+enum wire_dtype { WIRE_F32 = 1, WIRE_U32 = 2, WIRE_U8 = 3, WIRE_U64 = 4, WIRE_BF16 = 5 };
 
 struct wire_tensor {
     uint8_t dtype; /* enum wire_dtype */

@@ -9,6 +9,7 @@
  *     pserver_statistics.c  the running means and variances of batch norms, in that version
  *     pserver_epoch.c       the end of an epoch, with its evaluation by the trainers
  *     pserver_checkpoint.c  when a checkpoint is taken; the other servers' shards of it
+ *     bfloat16.[ch]         gradients of half the bytes
  *     round.[ch]            which contributions make a round, and which slot is free
  *     schedule.[ch]         when epochs, evaluations and the job end; the learning rate
  *     shards.[ch]           the calls, the image in memory, and which server owns what

@@ -6,6 +6,7 @@
 #include "worker/server/pserver.h"
 
 #include "kernels/base/log.h"
+#include "worker/server/bfloat16.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -164,10 +165,14 @@ static size_t inbox_pieces_wanted(const struct pserver *p)
            PARAMETER_SERVER_PIECE_ELEMENTS;
 }
 
-static void inbox_take_chunk(struct pserver_inbox *inbox, size_t first, uint32_t count, const void *data)
+static void inbox_take_chunk(struct pserver_inbox *inbox, size_t first, const struct rpc_message *message)
 {
+    const uint32_t count = message->tensors[0].dims[0];
     const size_t end = (first + count) / PARAMETER_SERVER_PIECE_ELEMENTS;
-    memcpy(inbox->image + first, data, count * sizeof *inbox->image);
+    if (message->tensors[0].dtype == WIRE_BF16)
+        bfloat16_widen(inbox->image + first, message->data[0], count);
+    else
+        memcpy(inbox->image + first, message->data[0], count * sizeof *inbox->image);
     for (size_t i = first / PARAMETER_SERVER_PIECE_ELEMENTS; i < end; i++) {
         inbox->pieces += inbox->come[i] == 0;
         inbox->come[i] = 1;
@@ -187,9 +192,16 @@ static enum status pserver_check_chunk(const struct pserver *p, const struct rpc
                                        struct error *error)
 {
     const struct rpc_message *message = rpc_request_message(request);
-    const uint64_t first = message->args[CHUNK_FIRST], count = message->tensors[0].dims[0];
+    const struct wire_tensor *tensor = &message->tensors[0];
+    const uint64_t first = message->args[CHUNK_FIRST], count = tensor->dims[0];
     const unsigned worker = rpc_request_source(request);
     char range[RANGE_TEXT_BYTES];
+    if (message->tensor_count != 1 || tensor->rank != 1 || count > PARAMETER_SERVER_CHUNK_ELEMENTS_MAX ||
+        (tensor->dtype != WIRE_F32 && tensor->dtype != WIRE_BF16))
+        return error_set(error, STATUS_INVALID,
+                         "trainer %u sends a chunk of %u tensors, the first of dtype %u: expected one row of "
+                         "at most %d float32 or bfloat16",
+                         worker, message->tensor_count, tensor->dtype, PARAMETER_SERVER_CHUNK_ELEMENTS_MAX);
     if (!p->seats[pserver_trainer_of(p, request)].travels)
         return error_set(error, STATUS_INVALID,
                          "trainer %u sends a chunk: expected its contribution in shared memory", worker);
@@ -229,7 +241,7 @@ void pserver_push_chunk(void *context, struct rpc_request *request, const struct
     }
     if (seat->inbox.step != step)
         inbox_empty(p, &seat->inbox, step);
-    inbox_take_chunk(&seat->inbox, message->args[CHUNK_FIRST], message->tensors[0].dims[0], message->data[0]);
+    inbox_take_chunk(&seat->inbox, message->args[CHUNK_FIRST], message);
     rpc_reply(request, NULL);
 }
 

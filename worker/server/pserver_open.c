@@ -9,13 +9,23 @@
 
 static const struct rpc_method methods[] = {
     {.method = METHOD_GET_MODEL, .callers = WIRE_ROLE_TRAINER, .handler = pserver_get_model},
+    {.method = METHOD_PUSH_PULL, .callers = WIRE_ROLE_TRAINER, .handler = pserver_push_pull},
+    {.method = METHOD_SAVE_SHARD, .callers = WIRE_ROLE_PSERVER, .handler = pserver_save_shard},
+};
+
+/* One of them, by /transport/precision. With bfloat16, chunks come in either type: the handler looks. */
+static const struct rpc_method float32_chunks[] = {
     {.method = METHOD_PUSH_CHUNK,
      .callers = WIRE_ROLE_TRAINER,
      .tensor_count = 1,
      .tensors = {{.dtype = WIRE_F32, .rank = 1}},
      .handler = pserver_push_chunk},
-    {.method = METHOD_PUSH_PULL, .callers = WIRE_ROLE_TRAINER, .handler = pserver_push_pull},
-    {.method = METHOD_SAVE_SHARD, .callers = WIRE_ROLE_PSERVER, .handler = pserver_save_shard},
+};
+static const struct rpc_method bfloat16_chunks[] = {
+    {.method = METHOD_PUSH_CHUNK,
+     .callers = WIRE_ROLE_TRAINER,
+     .any_tensors = true,
+     .handler = pserver_push_chunk},
 };
 
 static void pserver_joined(void *context, uint16_t worker)
@@ -182,8 +192,12 @@ static enum status pserver_open_sessions(struct pserver *p, struct error *error)
                                       .context = p,
                                       .joined = pserver_joined,
                                       .left = pserver_left};
+    const bool is_rounded = p->job->precision == JOB_PRECISION_BFLOAT16;
     const enum status status = worker_open_rpc(p->worker, &config, &p->rpc, error);
-    return status == STATUS_OK ? worker_connect(p->worker, p->rpc, error) : status;
+    if (status != STATUS_OK)
+        return status;
+    rpc_add_methods(p->rpc, is_rounded ? bfloat16_chunks : float32_chunks, 1, p);
+    return worker_connect(p->worker, p->rpc, error);
 }
 
 /* ---- all of it ---- */

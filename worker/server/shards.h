@@ -53,7 +53,8 @@ enum get_model_arg { GET_VERSION, GET_FIRST, GET_COUNT, GET_FINGERPRINT };
 enum model_arg { MODEL_VERSION, MODEL_OFFSET, MODEL_STEP, MODEL_FLAGS };
 
 /* METHOD_PUSH_CHUNK, trainer to a pserver to which elements travel: elements [first, first + n) of the
- * contribution of `step`, within the server's range; one tensor, float32[n]. Chunks may come in any order and
+ * contribution of `step`, within the server's range; one tensor, float32[n], or with /transport/precision
+ * "bfloat16" bfloat16[n] (worker/server/bfloat16.h) as the sender likes. Chunks may come in any order and
  * repeatedly. The contribution counts when PUSH_PULL comes; every element must have arrived by then. `first`
  * and n are multiples of PIECE_ELEMENTS, as the ends of every server's range are. Reply: nothing. */
 enum push_chunk_arg { CHUNK_STEP, CHUNK_FIRST };

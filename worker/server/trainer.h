@@ -96,6 +96,9 @@ struct trainer {
 
     /* trainer_chunks.c */
     struct trainer_transfer transfer;
+    struct segment errors; /* of bfloat16_round; not mapped: gradients travel as float32 */
+    float *kept;           /* (P) in `errors`; only the far servers' ranges are used */
+    uint16_t *rounded;     /* (PARAMETER_SERVER_CHUNK_ELEMENTS_MAX) */
     struct segment slots[JOB_SERVERS_MAX];
 };
 
@@ -126,6 +129,10 @@ void trainer_progress(void *arg);
 
 /* One turn of the rpc, at the role's top level. STATUS_PEER_DIED: a server is gone. */
 enum status trainer_turn(struct trainer *trainer, struct monotime until, struct error *error);
+
+/* Memory for gradients that travel as bfloat16, where any do. */
+enum status trainer_open_rounding(struct trainer *trainer, struct error *error);
+void trainer_close_rounding(struct trainer *trainer);
 
 /* Pulls a version into `model`, from all servers at once from which elements travel. Waits. */
 enum status trainer_pull(struct trainer *trainer, uint64_t version, struct error *error);

@@ -6,6 +6,9 @@
  * last entries first: what is ready leaves while the pass goes on. */
 #include "worker/server/trainer.h"
 
+#include "worker/server/bfloat16.h"
+
+#include <stdlib.h>
 #include <string.h>
 
 enum { RANGE_PARAMETERS, RANGE_STATISTICS };
@@ -52,6 +55,28 @@ static bool lane_cut_last(struct trainer_lane *lane, const struct trainer_transf
     return true;
 }
 
+/* ---- rounding ---- */
+
+enum status trainer_open_rounding(struct trainer *t, struct error *error)
+{
+    if (t->far == 0 || t->job->precision != JOB_PRECISION_BFLOAT16)
+        return STATUS_OK;
+    t->rounded = malloc(PARAMETER_SERVER_CHUNK_ELEMENTS_MAX * sizeof *t->rounded);
+    if (t->rounded == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a chunk of %d elements",
+                         PARAMETER_SERVER_CHUNK_ELEMENTS_MAX);
+    const enum status status =
+        image_map(&t->errors, t->parameters * sizeof *t->kept, "the gradients' errors", error);
+    t->kept = (float *)(void *)t->errors.data;
+    return status;
+}
+
+void trainer_close_rounding(struct trainer *t)
+{
+    free(t->rounded);
+    segment_detach(&t->errors);
+}
+
 /* ---- chunks under way ---- */
 
 static enum status chunk_pull(struct trainer *t, uint32_t server, struct trainer_chunk *chunk,
@@ -65,15 +90,23 @@ static enum status chunk_pull(struct trainer *t, uint32_t server, struct trainer
                           error);
 }
 
+/* Gradients are rounded where the job says so; statistics, from P on, are not. A step rounds each element
+ * once.
+ */
 static enum status chunk_push(struct trainer *t, uint32_t server, struct trainer_chunk *chunk,
                               struct error *error)
 {
-    const struct rpc_message push = {
+    struct rpc_message push = {
         .args = {[CHUNK_STEP] = t->transfer.key, [CHUNK_FIRST] = chunk->first},
         .tensor_count = 1,
         .tensors = {{.dtype = WIRE_F32, .rank = 1, .dims = {(uint32_t)chunk->count}}},
         .data = {t->image + chunk->first},
     };
+    if (t->rounded != NULL && chunk->first < t->parameters) {
+        bfloat16_round(t->rounded, t->image + chunk->first, t->kept + chunk->first, chunk->count);
+        push.tensors[0].dtype = WIRE_BF16;
+        push.data[0] = t->rounded;
+    }
     return rpc_call_async(t->rpc, (uint16_t)server, METHOD_PUSH_CHUNK, &push, MONOTIME_NEVER, &chunk->future,
                           error);
 }

@@ -111,7 +111,8 @@ static enum status model_open_image(struct trainer *t, struct error *error)
         return status;
     t->image = (float *)(void *)t->outbox.data;
     gradients_place(t->on_image->gradients, t->image);
-    return model_open_pulled(t, error);
+    status = model_open_pulled(t, error);
+    return status == STATUS_OK ? trainer_open_rounding(t, error) : status;
 }
 
 enum status trainer_model_open(struct trainer *t, struct error *error)
@@ -144,6 +145,7 @@ void trainer_model_close(struct trainer *t)
         segment_detach(&t->slots[server]);
     segment_detach(&t->outbox);
     segment_detach(&t->pulled);
+    trainer_close_rounding(t);
     free(t->scratch);
 }
 

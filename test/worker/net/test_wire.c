@@ -175,6 +175,7 @@ START_TEST(test_tensor_bytes)
     ck_assert_uint_eq(wire_dtype_bytes(WIRE_U32), 4);
     ck_assert_uint_eq(wire_dtype_bytes(WIRE_U8), 1);
     ck_assert_uint_eq(wire_dtype_bytes(WIRE_U64), 8);
+    ck_assert_uint_eq(wire_dtype_bytes(WIRE_BF16), 2);
     ck_assert_uint_eq(wire_tensor_bytes(&(struct wire_tensor){WIRE_F32, 3, .dims = {2, 3, 5}}), 120);
     ck_assert_uint_eq(wire_tensor_bytes(&(struct wire_tensor){WIRE_U8, 1, .dims = {9}}), 9);
     ck_assert_uint_eq(wire_tensor_bytes(&(struct wire_tensor){WIRE_U64, 2, .dims = {3, 2}}), 48);
@@ -266,7 +267,7 @@ static const struct broken_byte broken_bytes[] = {
     {request, 11, 5, "tensors"},
     {request, 11, 255, "tensors"},
     {request, 88, 0, "dtype"},
-    {request, 88, 5, "dtype"},
+    {request, 88, 6, "dtype"},
     {request, 88, 255, "dtype"},
     {request, 88, WIRE_U64, "the tensors need"},
     {request, 89, 0, "rank"},

@@ -11,6 +11,7 @@
 #include "kernels/params/params_internal.h"
 #include "test/worker/net/net_connect.h"
 #include "test/worker/server/pserver_stage.h"
+#include "worker/server/bfloat16.h"
 
 /* ---- gradients out of numbers ---- */
 
@@ -24,7 +25,19 @@ static inline float ps_number(uint32_t trainer, uint64_t step, size_t element)
     return (float)(int32_t)x * 0x1p-32f;
 }
 
-/* The contribution as a canonical image; gaps are zero. */
+/* Rounds values to bfloat16; returns them as such, until the next call. */
+static inline const uint16_t *ps_rounded(const float *values, size_t count)
+{
+    static uint16_t rounded[1 << 20];
+    static float kept[1 << 20];
+    ck_assert_uint_le(count, 1 << 20);
+    memset(kept, 0, count * sizeof *kept);
+    bfloat16_round(rounded, values, kept, count);
+    return rounded;
+}
+
+/* The contribution as a canonical image; gaps are zero. With /transport/precision "bfloat16" gradients are
+ * exact as such. */
 static inline void ps_contribution(uint32_t trainer, uint64_t step, float *image)
 {
     memset(image, 0, ps.elements * sizeof *image);
@@ -36,6 +49,8 @@ static inline void ps_contribution(uint32_t trainer, uint64_t step, float *image
         for (size_t e = 0; e < shape_elements(&parameter->tensor.shape); e++)
             image[first + e] = ps_number(trainer, step, first + e);
     }
+    if (ps.job.precision == JOB_PRECISION_BFLOAT16)
+        bfloat16_widen(image, ps_rounded(image, ps.parameters), ps.parameters);
 }
 
 static inline float *ps_outbox(uint32_t trainer)
@@ -219,11 +234,14 @@ static inline void ps_send_chunks(uint32_t trainer, uint32_t server, uint64_t st
 {
     while (end > first) {
         size_t count = end - first < at_most ? end - first : at_most;
-        const struct rpc_message chunk = {
-            .args = {[CHUNK_STEP] = step, [CHUNK_FIRST] = end - count},
-            .tensor_count = 1,
-            .tensors = {{.dtype = WIRE_F32, .rank = 1, .dims = {(uint32_t)count}}},
-            .data = {image + end - count}};
+        struct rpc_message chunk = {.args = {[CHUNK_STEP] = step, [CHUNK_FIRST] = end - count},
+                                    .tensor_count = 1,
+                                    .tensors = {{.dtype = WIRE_F32, .rank = 1, .dims = {(uint32_t)count}}},
+                                    .data = {image + end - count}};
+        if (ps.job.precision == JOB_PRECISION_BFLOAT16 && end <= ps.parameters) {
+            chunk.tensors[0].dtype = WIRE_BF16;
+            chunk.data[0] = ps_rounded(image + end - count, count);
+        }
         PS_OK(ps_call(trainer, server, METHOD_PUSH_CHUNK, &chunk, NULL));
         end -= count;
     }

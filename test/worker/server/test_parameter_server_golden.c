@@ -1,6 +1,6 @@
 /* The daemon's parameter server held to PyTorch: three rounds of two trainers, from the same weights on the
  * same images (test/golden/parameter_server.py), judged by what the run leaves behind: the log's losses, and
- * the checkpoints' parameters and running statistics. */
+ * the checkpoints' parameters and running statistics. And the same with gradients that travel as bfloat16. */
 #include "test/kernels/params/model_file.h"
 #include "test/process.h"
 #include "test/training.h"
@@ -82,7 +82,7 @@ static void write_job(void)
     workplace_write_job(text);
 }
 
-static void open_run(void)
+static void open_run(const char *record)
 {
     struct error error = {0};
     const struct resnet_config config = {.depth = 18, .channels = 3, .classes = CLASSES, .width = 64};
@@ -101,7 +101,7 @@ static void open_run(void)
     training_ok(model_file_save(training.params[0], path, &error), &error);
     write_data(&state);
     write_job();
-    golden = golden_open("parameter_server", state, false);
+    golden = golden_open(record, state, false);
 }
 
 static void close_run(void)
@@ -126,12 +126,15 @@ static void train(const char *setting)
 
 /* ---- what it left ---- */
 
+static double last_losses[STEPS + 1][TRAINERS]; /* by update */
+
 static void check_losses(uint32_t update, const cJSON *losses)
 {
     ck_assert_int_eq(cJSON_GetArraySize(losses), TRAINERS);
     for (int i = 0; i < TRAINERS; i++) {
         char name[32];
         const double loss = cJSON_GetArrayItem(losses, i)->valuedouble;
+        last_losses[update][i] = loss;
         snprintf(name, sizeof name, "trainer%d", i);
         golden_check(golden, update, GOLDEN_LOSS, name, &loss, 1);
     }
@@ -205,7 +208,7 @@ START_TEST(three_rounds_are_pytorchs)
 {
     if (left_out())
         return;
-    open_run();
+    open_run("parameter_server");
     train("/log/every=1");
     check_log();
     check_checkpoints();
@@ -215,12 +218,53 @@ START_TEST(three_rounds_are_pytorchs)
 }
 END_TEST
 
+static const char *const as_bfloat16 = "/transport={\"memory\":\"inline\",\"precision\":\"bfloat16\"}";
+
+START_TEST(three_rounds_of_bfloat16_are_pytorchs)
+{
+    if (left_out())
+        return;
+    open_run("parameter_server_bfloat16");
+    train(as_bfloat16);
+    check_log();
+    check_checkpoints();
+    golden_assert_all(golden);
+    close_run();
+}
+END_TEST
+
+/* What bfloat16 costs: the losses of the first round are float32's, and the later ones differ from float32's,
+ * by no more than a hundred thousandth of them. */
+START_TEST(bfloat16_changes_the_losses_a_little)
+{
+    double exact[STEPS + 1][TRAINERS];
+    if (left_out())
+        return;
+    open_run("parameter_server");
+    train("/transport=inline");
+    check_log();
+    memcpy(exact, last_losses, sizeof exact);
+    close_run();
+    open_run("parameter_server");
+    train(as_bfloat16);
+    check_log();
+    ck_assert_mem_eq(exact[1], last_losses[1], sizeof exact[1]);
+    for (uint32_t update = 2; update <= STEPS; update++)
+        for (uint32_t i = 0; i < TRAINERS; i++) {
+            const double apart = fabs(exact[update][i] - last_losses[update][i]) / exact[update][i];
+            ck_assert_double_gt(apart, 0);
+            ck_assert_double_le(apart, 1e-5);
+        }
+    close_run();
+}
+END_TEST
+
 /* The same with steps too small to be seen: the first losses are right, and then everything tells. */
 START_TEST(rounds_without_updates_are_seen)
 {
     if (left_out())
         return;
-    open_run();
+    open_run("parameter_server");
     train("/optimizer/lr=1e-30");
     check_log();
     check_checkpoints();
@@ -239,6 +283,8 @@ int main(void)
     TCase *rounds = tcase_create("rounds");
     tcase_set_timeout(rounds, RUN_LIMIT_S + 60);
     tcase_add_test(rounds, three_rounds_are_pytorchs);
+    tcase_add_test(rounds, three_rounds_of_bfloat16_are_pytorchs);
+    tcase_add_test(rounds, bfloat16_changes_the_losses_a_little);
     tcase_add_test(rounds, rounds_without_updates_are_seen);
     suite_add_tcase(suite, rounds);
     return suite_run(suite);

@@ -35,6 +35,20 @@ START_TEST(every_update_is_the_plain_one)
 }
 END_TEST
 
+/* Gradients of half the bytes are widened as they come; the statistics come as float32. */
+START_TEST(rounded_gradients_make_the_plain_update)
+{
+    ps_set("/transport/precision=bfloat16");
+    ps_set(arrangements[_i][0]);
+    ps_set(arrangements[_i][1]);
+    ps.far[0] = true;
+    ps_start(&no_data);
+    ps_round();
+    ps_round();
+    ps_end(0);
+}
+END_TEST
+
 /* The first trainer of two is on another host: its chunks hold the elements as the image has them. */
 START_TEST(near_and_far_trainers_make_the_plain_update)
 {
@@ -486,6 +500,7 @@ int main(void)
     Suite *suite = suite_create("pserver");
     TCase *arithmetic = ps_case(suite, "arithmetic");
     tcase_add_loop_test(arithmetic, every_update_is_the_plain_one, 0, 4);
+    tcase_add_loop_test(arithmetic, rounded_gradients_make_the_plain_update, 0, 4);
     tcase_add_loop_test(arithmetic, near_and_far_trainers_make_the_plain_update, 1, 3);
     tcase_add_test(arithmetic, plain_descent_has_no_velocity);
     tcase_add_test(arithmetic, a_record_tells_of_its_update);

@@ -8,10 +8,11 @@
 static const struct arrangement {
     const char *transport, *device;
     uint32_t servers;
-} arrangements[] = {{"shared", "cpu", 1}, {"shared", "cpu", 2},     {"inline", "cpu", 1},
-                    {"inline", "cpu", 2}, {"shared", "gpu", 2},     {"shared", "auto", 1},
-                    {"inline", "gpu", 2}, {"far shared", "cpu", 1}, {"far shared", "cpu", 2},
-                    {"mixed", "cpu", 2},  {"mixed", "gpu", 2},      {"far inline", "cpu", 2}};
+} arrangements[] = {{"shared", "cpu", 1},     {"shared", "cpu", 2},     {"inline", "cpu", 1},
+                    {"inline", "cpu", 2},     {"shared", "gpu", 2},     {"shared", "auto", 1},
+                    {"inline", "gpu", 2},     {"far shared", "cpu", 1}, {"far shared", "cpu", 2},
+                    {"mixed", "cpu", 2},      {"mixed", "gpu", 2},      {"far inline", "cpu", 2},
+                    {"far rounded", "cpu", 2}};
 enum { ARRANGEMENTS = sizeof arrangements / sizeof arrangements[0] };
 
 START_TEST(contributions_are_the_tapes_bit_for_bit)

@@ -11,6 +11,7 @@
 #include "worker/control.h"
 #include "worker/net/rpc.h"
 #include "worker/net/segment.h"
+#include "worker/server/bfloat16.h"
 #include "worker/server/evaluation.h"
 #include "worker/server/shards.h"
 #include "worker/worker.h"
@@ -32,7 +33,7 @@ enum { SERVERS_MAX = 2, TRAINERS = 2, NUMBER = 1, WORKERS_MAX = SERVERS_MAX + TR
 enum { IMAGES = 24, HELD_OUT = 7, BASE = 4, STEP = 3, PATIENCE_US = 60000000 };
 
 #define JOB                                                                                                  \
-    "{\"kind\":\"parameter-server\",\"device\":\"%s\",\"transport\":\"%s\",\"seed\":9,"                      \
+    "{\"kind\":\"parameter-server\",\"device\":\"%s\",\"transport\":%s,\"seed\":9,"                          \
     "\"model\":{\"name\":\"resnet18\",\"classes\":10,\"width\":8},"                                          \
     "\"trainers\":{\"count\":2,\"batch\":3,\"threads\":1},\"server\":{\"count\":%u,\"round\":\"%s\"},"       \
     "\"loss\":{\"name\":\"cross_entropy\"},\"data\":{\"kind\":\"idx\",\"path\":\"%s\",\"size\":16},"         \
@@ -61,6 +62,8 @@ static struct stage {
     uint32_t servers;
     bool shared;
     bool far[SERVERS_MAX];     /* this server is on another host than the trainer */
+    bool rounds;               /* gradients travel as bfloat16 */
+    float *kept;               /* (elements) the errors that the trainer must have kept */
     bool travels[SERVERS_MAX]; /* elements travel between the trainer and this server */
     struct host_keys keys;     /* of the far servers' host */
     int16_t host_of_worker[WORKERS_MAX];
@@ -210,7 +213,12 @@ static inline void push_chunk(void *context, struct rpc_request *request, const 
     ck_assert((first >= shard->first && first + count <= shard->end) ||
               (first >= shard->statistics_first && first + count <= shard->statistics_end));
     expect_downwards(number, first, count);
-    memcpy(stage.inbox + first, message->data[0], count * sizeof *stage.inbox);
+    const bool is_rounded = stage.rounds && first < shard->statistics_first;
+    ck_assert_uint_eq(message->tensors[0].dtype, is_rounded ? WIRE_BF16 : WIRE_F32);
+    if (is_rounded)
+        bfloat16_widen(stage.inbox + first, message->data[0], count);
+    else
+        memcpy(stage.inbox + first, message->data[0], count * sizeof *stage.inbox);
     stage.pieces += count;
     stage.inbox_step = message->args[CHUNK_STEP];
     rpc_reply(request, NULL);
@@ -226,11 +234,7 @@ static inline void push_pull(void *context, struct rpc_request *request, const s
 
 static const struct rpc_method methods[] = {
     {.method = METHOD_GET_MODEL, .callers = WIRE_ROLE_TRAINER, .handler = get_model},
-    {.method = METHOD_PUSH_CHUNK,
-     .callers = WIRE_ROLE_TRAINER,
-     .tensor_count = 1,
-     .tensors = {{WIRE_F32, 1, .dims = {0}}},
-     .handler = push_chunk},
+    {.method = METHOD_PUSH_CHUNK, .callers = WIRE_ROLE_TRAINER, .any_tensors = true, .handler = push_chunk},
     {.method = METHOD_PUSH_PULL, .callers = WIRE_ROLE_TRAINER, .handler = push_pull}};
 
 /* ---- opening and closing ---- */
@@ -359,8 +363,8 @@ static inline void open_slots(uint32_t number)
 }
 
 /* The trainer has START, its servers can be joined; it was not told so yet. `transport`: one of the job's; or
- * "far shared", "far inline": with all servers on another host; or "mixed": shared, with the last server on
- * another host. */
+ * "far shared", "far inline", "far rounded" (shared, gradients as bfloat16): with all servers on another
+ * host; or "mixed": shared, with the last server on another host. */
 static inline void open_stage(const char *transport, uint32_t servers, const char *round, const char *device)
 {
     char *problems;
@@ -373,9 +377,10 @@ static inline void open_stage(const char *transport, uint32_t servers, const cha
         stage.far[i] = transport[0] == 'f' || (transport[0] == 'm' && i + 1 == servers);
         stage.travels[i] = stage.far[i] || !stage.shared;
     }
-    transport = stage.shared ? "shared" : "inline";
     data_open();
     idx_write(IMAGES, HELD_OUT);
+    stage.rounds = strcmp(transport, "far rounded") == 0;
+    transport = stage.rounds ? "{\"precision\":\"bfloat16\"}" : stage.shared ? "\"shared\"" : "\"inline\"";
     snprintf(stage.text, sizeof stage.text, JOB, device, transport, servers, round, data.folder);
     enum status status = job_parse(&data.job, stage.text, strlen(stage.text), "job", NULL, 0, &problems);
     ck_assert_msg(status == STATUS_OK, "%s", problems);
@@ -389,7 +394,9 @@ static inline void open_stage(const char *transport, uint32_t servers, const cha
         serve(i);
     }
     stage.inbox = calloc(stage.elements, sizeof *stage.inbox);
+    stage.kept = calloc(stage.elements, sizeof *stage.kept);
     ck_assert_ptr_nonnull(stage.inbox);
+    ck_assert_ptr_nonnull(stage.kept);
     stage.loader = data_loader(DATASET_TRAIN, NUMBER, TRAINERS, STEP);
     write_version(BASE);
 }
@@ -413,6 +420,7 @@ static inline void close_stage(void)
     twin_close(&stage.model);
     backend_close(stage.backend);
     free(stage.inbox);
+    free(stage.kept);
     data_close();
 }
 
@@ -525,12 +533,25 @@ static inline double compute(uint64_t base, float *statistics)
     return loss;
 }
 
+/* Rounds the gradient as the trainer must have, with the errors of the steps before. */
+static inline void round_gradient(float *slab)
+{
+    uint16_t *rounded = malloc(stage.parameters * sizeof *rounded);
+    ck_assert_ptr_nonnull(rounded);
+    bfloat16_round(rounded, slab, stage.kept, stage.parameters);
+    bfloat16_widen(slab, rounded, stage.parameters);
+    free(rounded);
+}
+
 /* The gradient as it should lie where the servers look: in the image's layouts. */
 static inline void expect_gradient(const float *image)
 {
     struct twin *twin = &stage.twin;
     if (image_reordered(&data.job)) {
-        ck_assert_mem_eq(image, gradients_slab(twin->gradients)->data, stage.parameters * sizeof *image);
+        float *slab = gradients_slab(twin->gradients)->data;
+        if (stage.rounds)
+            round_gradient(slab);
+        ck_assert_mem_eq(image, slab, stage.parameters * sizeof *image);
         return;
     }
     float *canonical = malloc(stage.parameters * sizeof *canonical);
