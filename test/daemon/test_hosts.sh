@@ -83,13 +83,29 @@ check "a leader that is not there" refuses 70 "no leader has answered" run "$fil
 for kind in reinforce parameter-server model-parallel; do
     arguments=(--set /hosts/patience_s=60)
     [[ $kind != model-parallel ]] || arguments+=(--set /hosts/trainers=others)
-    [[ $kind != parameter-server ]] || arguments+=(--set /transport=inline)
     check "$kind: one host" alone "$kind" 12 "${arguments[@]}"
     start_hosts 3 "$kind" "$scratch/$kind.three" 12 "${arguments[@]}"
     end_hosts 3
     check "$kind: three hosts end" all_end_well 3
     check "$kind: and have the same numbers" same_as_alone "$kind" "$scratch/$kind.three"
 done
+
+# ---- messages alone, servers on all hosts, workers in Python ----
+alike() { # NAME KIND [ARGUMENT]...
+    check "$1: one host" alone "$2" 12 "${@:3}"
+    start_hosts 3 "$2" "$scratch/alike" 12 "${@:3}"
+    end_hosts 3
+    check "$1: three hosts end" all_end_well 3
+    check "$1: and have the same numbers" same_as_alone "$2" "$scratch/alike"
+}
+alike "gradients in messages" parameter-server --set /transport=inline
+alike "servers on all hosts" parameter-server --set /hosts/servers=even
+python=$(readlink -m "$here/../../build/gymnasium-venv/bin")/python
+if [[ -x $python ]]; then
+    alike "observers in Python" reinforce --set /environment="{\"gymnasium\": \"CartPole-v1\", \"python\": \"$python\"}"
+else
+    printf '%s: skipped: observers in Python: no Gymnasium (scripts/deps gymnasium)\n' "$(basename "$0")"
+fi
 
 # ---- a host dies; the job goes on without it, and the next one to come takes its place ----
 last=1500
@@ -140,6 +156,34 @@ check "the leader moves the workers of a host that departs" says "$run.0" "host 
 check "the host ends" says "$run.2" "this host has left the job"
 stop_hosts 3 "$run"
 check "all three end" all_end_well 3
+check "the numbers are those of one host" agrees "$run"
+
+# ---- a host joins a running job, and takes workers over ----
+run=$scratch/joined
+start_hosts 1 reinforce "$run" $endless
+says "$run.0" "^Episode 20"
+at=tcp://127.0.0.1:$port
+mkdir "$scratch/one" && cp "$scratch/keys/hosts" "$scratch/keys/host-2.secret" "$scratch/one"
+check "to join needs a key" refuses 64 "expected --keys DIR" join "$at" --observers 2
+check "and a number of workers" refuses 64 "expected --keys DIR, and --observers N" join "$at" --keys "$scratch/one"
+check "and to know which key is one's own" refuses 78 "3 files host-N.secret" join "$at" --keys "$scratch/keys" --observers 2
+check "and not the leader's" refuses 78 "host 0 leads" join "$at" --keys "$scratch/keys" --node 0/1 --observers 2
+"$COALESCED" join "$at" --keys "$scratch/one" --observers 2 >"$run.2" 2>&1 </dev/null &
+host[1]=$!
+check "two observers move to the host that joins" says "$run.0" "observer . moves to host 2"
+has_two_observers() {
+    local end=$((SECONDS + 60))
+    until [[ $(workers_of "${host[1]}" observer | wc -l) -eq 2 ]]; do
+        [[ $SECONDS -lt $end ]] || return 1
+        sleep 0.05
+    done
+}
+check "they run there" has_two_observers
+wait_for_number "$run" $(($(last_number "$run") + 5))
+kill -TERM "${host[1]}"
+check "and move back when it departs" says "$run.2" "this host has left the job"
+stop_hosts 2 "$run"
+check "both end" all_end_well 2
 check "the numbers are those of one host" agrees "$run"
 
 # ---- a host that comes late, and one that never comes ----
