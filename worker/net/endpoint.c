@@ -43,6 +43,7 @@ enum {
     SPINS_IN_VAIN_MAX = 3,
     SLEEPS_PER_TRIAL = 64,
     UNWATCHED_MAX = 32,
+    CONNECT_MS = 2000,          /* between hosts: then another connection is tried */
     HANDSHAKE_MS = 5000,        /* between hosts */
     SENDING_WAIT_US_MAX = 1000, /* how often a refused send is tried again at the least */
 };
@@ -161,8 +162,9 @@ static enum status socket_set_keys(struct endpoint *endpoint, const struct crede
                                    struct error *error)
 {
     const struct host_keys *keys = shown->keys;
-    const int handshake_ms = HANDSHAKE_MS;
+    const int handshake_ms = HANDSHAKE_MS, connect_ms = CONNECT_MS;
     void *socket = endpoint->socket;
+    assert(keys != NULL);
     if (!zmq_has("curve"))
         return error_set(error, STATUS_UNAVAILABLE,
                          "this libzmq has no CURVE: expected one that was built with libsodium");
@@ -170,7 +172,9 @@ static enum status socket_set_keys(struct endpoint *endpoint, const struct crede
         return error_set(error, STATUS_IO, "a ZeroMQ socket's handshake: %s", zmq_strerror(errno));
     if (endpoint->is_router)
         return socket_set_router_keys(endpoint, keys, error);
-    if (zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, keys->public_of_host[shown->host], HOST_KEY_BYTES) != 0 ||
+    /* The kernel waits ever longer between its tries to reach a host that is silent. */
+    if (zmq_setsockopt(socket, ZMQ_CONNECT_TIMEOUT, &connect_ms, sizeof connect_ms) != 0 ||
+        zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, keys->public_of_host[shown->host], HOST_KEY_BYTES) != 0 ||
         zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, keys->public_of_host[keys->host], HOST_KEY_BYTES) != 0 ||
         zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, keys->secret, HOST_KEY_BYTES) != 0)
         return error_set(error, STATUS_IO, "a ZeroMQ socket's keys: %s", zmq_strerror(errno));
