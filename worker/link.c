@@ -4,6 +4,7 @@
 #include "kernels/base/log.h"
 #include "worker/control.h"
 #include "worker/net/endpoint.h"
+#include "worker/strangers.h"
 
 #include <poll.h>
 #include <sodium.h>
@@ -38,6 +39,8 @@ struct link {
     bool chosen;               /* another host's: one endpoint is left, the one that has answered */
     uint32_t route[HOSTS_MAX]; /* the leader's: each host's connection; 0: none */
     uint64_t attempt[HOSTS_MAX];
+    struct strangers strangers; /* the leader's: at its socket */
+    uint64_t ignored;           /* messages that were none of a host's */
 };
 
 static struct control_message from_line; /* too large for a stack; one thread */
@@ -208,13 +211,16 @@ static bool receive_one(struct link *link, unsigned which)
 {
     struct endpoint_message message;
     const enum status status = endpoint_receive(link->endpoints[which], &message);
-    if (status == STATUS_INVALID)
+    if (status == STATUS_INVALID) {
+        link->ignored++;
         return true;
+    }
     if (status == STATUS_AGAIN)
         return false;
     if (status != STATUS_OK)
         link_end(link, EX_IOERR);
     const bool ours = is_ours(&message);
+    link->ignored += !ours;
     const size_t bytes = message.payload_bytes;
     if (ours)
         memcpy(&from_line.body, message.payload, bytes);
@@ -249,6 +255,15 @@ static enum status open_endpoints(struct link *link, struct error *error)
     return link->count > 0 ? STATUS_OK : error_set(error, STATUS_INVALID, "the leader has no address");
 }
 
+static void report_strangers(struct link *link)
+{
+    const struct monotime now = monotime_now();
+    if (!is_leader(link) || monotime_before(now, link->strangers.due))
+        return;
+    const struct endpoint_counts counts = endpoint_counts(link->endpoints[0]);
+    strangers_report(&link->strangers, "the link's", &counts, link->ignored, now);
+}
+
 static void turn(struct link *link)
 {
     struct endpoint_watch line = {.fd = CONTROL_FD};
@@ -260,6 +275,7 @@ static void turn(struct link *link)
         link_end(link, EX_IOERR);
     if (line.ready)
         read_line(link);
+    report_strangers(link);
 }
 
 int link_main(void)

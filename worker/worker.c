@@ -32,6 +32,16 @@ void worker_report(enum control_kind kind, const void *body, size_t body_bytes)
         worker_is_orphaned();
 }
 
+static void worker_report_strangers(struct worker *worker, struct monotime now)
+{
+    struct rpc_counters counters;
+    if (worker->rpc == NULL || monotime_before(now, worker->strangers.due))
+        return;
+    rpc_counters(worker->rpc, &counters);
+    const struct endpoint_counts counts = {counters.unproven, counters.refused, counters.crowded};
+    strangers_report(&worker->strangers, "this worker's", &counts, counters.strangers, now);
+}
+
 /* Ten beats a second while busy; an idle worker wakes only beat_us after its last beat. */
 struct monotime worker_beat(struct worker *worker)
 {

@@ -15,6 +15,7 @@
 #include "worker/control.h"
 #include "worker/job/job.h"
 #include "worker/roster.h"
+#include "worker/strangers.h"
 
 #include <stdbool.h>
 
@@ -29,8 +30,7 @@ struct worker {
     struct rpc *rpc;  /* set by the role; worker_read_orders passes deaths and hurry to it */
     uint64_t beat_us; /* between two beats of an idle worker */
     struct monotime beat_due;
-    struct monotime strangers_due;     /* not before this time: the next warning about strangers */
-    uint64_t strangers;                /* how many the last warning counted */
+    struct strangers strangers;        /* at this worker's socket */
     uint64_t logged;                   /* the newest episode or update that is in the logs */
     bool connect, drain, hurry, leave; /* orders that have come, never unset */
     int16_t
@@ -104,10 +104,6 @@ void worker_wait_order(struct worker *worker);
 
 /* Tells the supervisor that this worker turns, at most 10 times a second; returns when to call again. */
 struct monotime worker_beat(struct worker *worker);
-
-/* Warns of strangers at this worker's socket if more have come since the last warning. At most one warning in
- * 10 s. */
-void worker_report_strangers(struct worker *worker, struct monotime now);
 
 /* worker_beat for tapes and readers, between two operations. */
 void worker_progress(void *worker);
