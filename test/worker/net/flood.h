@@ -1,10 +1,11 @@
-/* Processes that flood a listener through bare unix sockets, while a test goes on beside them. They use
+/* Processes that flood a listener through bare sockets, while a test goes on beside them. They use
  * system calls alone, as a process must that was forked from one with threads. */
 #ifndef TEST_WORKER_NET_FLOOD_H
 #define TEST_WORKER_NET_FLOOD_H
 
 #include <check.h>
 #include <errno.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -23,9 +24,33 @@ enum { ZMTP_GREETING = 64, ZMTP_MORE = 1, ZMTP_LONG = 2, ZMTP_COMMAND = 4, FLOOD
 
 static uint8_t flood_bytes[FLOOD_FRAME];
 
-/* A connection; waits while the listener's queue is full. -1: no descriptor is left. */
+/* To a port of 127.0.0.1, from an address of that network that no worker has. Waits while all ports of that
+ * address are taken. */
+static inline int flood_connect_tcp(const char *place)
+{
+    const struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f000009)};
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), late = 1;
+    if (fd < 0)
+        return -1;
+    to.sin_port = htons((uint16_t)strtoul(strrchr(place, ':') + 1, NULL, 10));
+    setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &late, sizeof late);
+    if (bind(fd, (const struct sockaddr *)&from, sizeof from) != 0)
+        _exit(1);
+    while (connect(fd, (const struct sockaddr *)&to, sizeof to) != 0) {
+        if (errno != EADDRNOTAVAIL)
+            _exit(1);
+        poll(NULL, 0, 10);
+    }
+    return fd;
+}
+
+/* A connection; waits while the listener's queue is full. -1: no descriptor is left. `path`: of a socket, or
+ * ADDRESS:PORT. */
 static inline int flood_connect(const char *path)
 {
+    if (path[0] != '/')
+        return flood_connect_tcp(path);
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
@@ -81,7 +106,8 @@ static inline void flood_read(int fd, size_t count)
         count -= (size_t)got;
 }
 
-/* Starts a process that floods the socket at `address`, and then waits to be killed. */
+/* Starts a process that floods the socket at `address`, "ipc://PATH" or "tcp://ADDRESS:PORT", and then waits
+ * to be killed. */
 static inline pid_t flood_start(void (*flood)(const char *path), const char *address)
 {
     const pid_t pid = fork();

@@ -1,64 +1,12 @@
 /* Sessions between hosts: a listener that is bound twice, for its own host and with keys for others; hosts
  * that are not of the job, workers that are not on their host, and tensors that nobody can lend so far. */
-#include "test/worker/net/net_service.h"
+#include "test/worker/net/net_far.h"
 #include "test/workplace.h"
 #include "worker/net/segment.h"
 
-#include <sodium.h>
 #include <sys/mman.h>
 
-enum { HOSTS = 3, NEAR_WORKER = 1, FAR_WORKER = 2, FAR_HOST = 1, PATIENCE_MS = 700 };
-
-static struct host_keys keys_of(uint16_t host)
-{
-    static const uint8_t shared[HOST_KEY_BYTES] = "the hosts of a test share this";
-    struct host_keys keys;
-    ck_assert_int_ge(sodium_init(), 0);
-    host_keys_derive(&keys, shared, host, HOSTS);
-    return keys;
-}
-
-struct far {
-    struct net net;
-    struct service service, client;
-    struct host_keys keys;
-    int16_t host_of_worker[1 + NET_CLIENTS_MAX];
-    char address[64];
-};
-
-static void far_start(struct far *far, struct segment *outbox)
-{
-    *far = (struct far){.keys = keys_of(HOST_LEADER)};
-    struct rpc_config config = net_server_config(server_methods, 1, &far->service);
-    config.joined = on_joined;
-    config.left = on_left;
-    memset(far->host_of_worker, -1, sizeof far->host_of_worker);
-    far->host_of_worker[FAR_WORKER] = FAR_HOST;
-    config.keys = &far->keys;
-    config.host_of_worker = far->host_of_worker;
-    config.far_address = "tcp://127.0.0.1:*";
-    config.outbox = outbox;
-    net_serve(&far->net, &config);
-    far->service.net = &far->net;
-    far->service.self = far->net.server;
-    ck_assert_uint_gt(rpc_far_port(far->net.server), 0);
-    snprintf(far->address, sizeof far->address, "tcp://127.0.0.1:%u", rpc_far_port(far->net.server));
-}
-
-/* Dials from another host, as worker `worker`; *out is NULL after a failure. */
-static enum status far_dial(struct far *far, const struct host_keys *keys, uint16_t worker,
-                            const struct rpc_method *method, unsigned patience_ms, struct rpc **out,
-                            struct error *error)
-{
-    struct net_turner turner;
-    struct rpc_config config = net_client_config(worker, method, 1, &far->client);
-    const struct rpc_address server = {.worker = 0, .address = far->address, .is_far = true};
-    config.keys = keys;
-    net_turner_start(&turner, far->net.server);
-    const enum status status = net_connect(out, &config, &server, 1, net_in_ms(patience_ms), error);
-    net_turner_stop(&turner);
-    return status;
-}
+enum { PATIENCE_MS = 700 };
 
 static void far_refuse(struct far *far, const struct host_keys *keys, uint16_t worker)
 {
@@ -69,30 +17,6 @@ static void far_refuse(struct far *far, const struct host_keys *keys, uint16_t w
     ck_assert_uint_eq(far->service.joined, 0);
 }
 
-static void far_join(struct far *far, const struct host_keys *keys, const struct rpc_method *method)
-{
-    struct error error = {0};
-    struct rpc *client;
-    const enum status status = far_dial(far, keys, FAR_WORKER, method, 10000, &client, &error);
-    ck_assert_msg(status == STATUS_OK, "%s", error.text);
-    far->net.clients[far->net.client_count++] = client;
-}
-
-static void expect_step(struct far *far, struct rpc *client)
-{
-    struct error error = {0};
-    struct future *future;
-    const struct rpc_message message = rows_message(rows, 3, DO_ANSWER);
-    ck_assert_int_eq(rpc_call_async(client, 0, METHOD_STEP, &message, MONOTIME_NEVER, &future, &error),
-                     STATUS_OK);
-    ck_assert_int_eq(net_await(&far->net, future), STATUS_OK);
-    float doubled[3];
-    memcpy(doubled, future_value(future)->data[0], sizeof doubled);
-    for (unsigned i = 0; i < 3; i++)
-        ck_assert_float_eq(doubled[i], 2 * rows[i]);
-    future_release(future);
-}
-
 /* Both sockets number their connections by themselves. */
 START_TEST(test_near_and_far)
 {
@@ -101,7 +25,7 @@ START_TEST(test_near_and_far)
     far_start(&far, NULL);
     struct rpc_config near = net_client_config(NEAR_WORKER, client_methods, 1, &far.client);
     net_join(&far.net, &near);
-    far_join(&far, &keys, client_methods);
+    far_join(&far, &keys, FAR_WORKER, client_methods);
     ck_assert(!rpc_is_far(far.net.server, 0) && !rpc_is_far(far.net.server, NEAR_WORKER));
     ck_assert(rpc_is_far(far.net.server, FAR_WORKER));
     ck_assert(!rpc_is_far(far.net.clients[0], 0) && rpc_is_far(far.net.clients[1], 0));
@@ -137,7 +61,7 @@ START_TEST(test_strangers)
     memcpy(deceived.public_of_host[0], deceived.public_of_host[2], HOST_KEY_BYTES);
     far_refuse(&far, &deceived, FAR_WORKER);
     UNTIL((rpc_counters(far.net.server, &counters), counters.unproven >= 1), net_turn(&far.net));
-    far_join(&far, &right, client_methods);
+    far_join(&far, &right, FAR_WORKER, client_methods);
     expect_step(&far, far.net.clients[0]);
     net_free(&far.net);
 }
@@ -151,7 +75,7 @@ START_TEST(test_worker_of_another_host)
     far_start(&far, NULL);
     far_refuse(&far, &other, FAR_WORKER);
     far_refuse(&far, &right, NEAR_WORKER);
-    far_join(&far, &right, client_methods);
+    far_join(&far, &right, FAR_WORKER, client_methods);
     far.host_of_worker[FAR_WORKER] = 2;
     expect_step(&far, far.net.clients[0]);
     net_free(&far.net);
@@ -185,7 +109,7 @@ START_TEST(test_nothing_is_lent)
     for (unsigned i = 0; i < ELEMENTS; i++)
         values[i] = (float)i;
     far_start(&far, &outbox);
-    far_join(&far, &keys, big_methods);
+    far_join(&far, &keys, FAR_WORKER, big_methods);
     ck_assert(rpc_lends_to(far.net.server, 0) && !rpc_lends_to(far.net.server, FAR_WORKER));
     const struct rpc_message message = {
         .tensor_count = 1, .tensors = {{WIRE_F32, 1, .dims = {ELEMENTS}}}, .data = {values}};
@@ -193,7 +117,7 @@ START_TEST(test_nothing_is_lent)
                                     &future, &error),
                      STATUS_OK);
     ck_assert_int_eq(net_await(&far.net, future), STATUS_OK);
-    ck_assert_int_eq(memcmp(future_value(future)->data[0], values, ELEMENTS * 4), 0);
+    ck_assert_int_eq(memcmp(future_value(future)->data[0], outbox.data, ELEMENTS * 4), 0);
     ck_assert_uint_eq(far.client.calls, 1);
     future_release(future);
     net_free(&far.net);
