@@ -181,13 +181,11 @@ static void name_start(char name[128])
     }
 }
 
-static enum status write_rendezvous(struct place *place, const char *run, const char *addresses,
+static enum status write_rendezvous(const struct place *place, const char *run, const char *addresses,
                                     struct error *error)
 {
     char path[4200], temporary[4200], name[128], hex[HEX_BYTES], text[TEXT_BYTES + 512];
-    uint8_t shared[HOST_KEY_BYTES];
-    randombytes_buf(shared, sizeof shared);
-    sodium_bin2hex(hex, sizeof hex, shared, sizeof shared);
+    sodium_bin2hex(hex, sizeof hex, place->shared, sizeof place->shared);
     name_start(name);
     snprintf(path, sizeof path, "%.4096s/hosts", run);
     snprintf(temporary, sizeof temporary, "%.4096s/hosts.tmp", run);
@@ -200,7 +198,6 @@ static enum status write_rendezvous(struct place *place, const char *run, const 
         close(fd);
     if (!written || rename(temporary, path) != 0)
         return error_set_errno(error, written ? errno : errnum, "cannot write %.300s", path);
-    host_keys_derive(&place->link.keys, shared, place->link.keys.host, place->link.keys.count);
     return STATUS_OK;
 }
 
@@ -271,6 +268,10 @@ static enum status place_by_slurm(struct place *place, struct error *error)
     place->source = PLACE_FOLDER;
     place->hosts = tasks;
     *keys = (struct host_keys){.host = task, .count = tasks};
+    if (task == HOST_LEADER) { /* its link needs the secret key when it binds */
+        randombytes_buf(place->shared, sizeof place->shared);
+        host_keys_derive(keys, place->shared, task, tasks);
+    }
     return STATUS_OK;
 }
 
@@ -336,7 +337,7 @@ void place_close(struct place *place, const char *run)
     char path[4200];
     if (place->source == PLACE_PMI || place->pmi.fd >= 0)
         pmi_close(&place->pmi, monotime_add_us(monotime_now(), GOODBYE_US), NULL);
-    if (place->source != PLACE_FOLDER || !place_is_leader(place))
+    if (run == NULL || place->source != PLACE_FOLDER || !place_is_leader(place))
         return;
     snprintf(path, sizeof path, "%.4096s/hosts", run);
     unlink(path);
