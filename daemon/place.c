@@ -290,7 +290,7 @@ enum status place_find(struct place *place, const struct place_flags *flags, con
         return place_by_flags(place, flags, error);
     status = pmi_is_there() ? place_by_pmi(place, deadline, error) : place_by_slurm(place, error);
     if (status == STATUS_OK && place->source == PLACE_ALONE)
-        place_close(place, NULL);
+        place_close(place, "");
     if (status == STATUS_OK && place->source != PLACE_ALONE && place_is_leader(place))
         snprintf(place->link.addresses[0], CONTROL_FAR_BYTES, "%.50s:*", place->listen);
     return status;
