@@ -107,6 +107,26 @@ else
     printf '%s: skipped: observers in Python: no Gymnasium (scripts/deps gymnasium)\n' "$(basename "$0")"
 fi
 
+# ---- hosts that find each other: through a run directory that they share, and by PMI ----
+alone reinforce 12
+run=$scratch/folder
+job_arguments reinforce "$run" 12 --set /listen=lo
+for i in 0 1 2; do
+    SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=$i SLURM_JOB_ID=7 "$COALESCED" run "${job[@]}" </dev/null >"$run.$i" 2>&1 &
+    host[$i]=$!
+done
+end_hosts 3
+check "a shared run directory: three hosts end" all_end_well 3
+check "all of them were there" says "$run.0" "host 2 (.*) is here, from 127.0.0.1"
+check "they have the numbers of one host" same_as_alone reinforce "$run"
+check "what they found each other by is gone" test ! -e "$run/hosts"
+run=$scratch/pmi
+job_arguments reinforce "$run" 12 --set /listen=lo
+check "PMI: three hosts end" env TASK_OUTPUT="$run" python3 "$here/pmi_server.py" 3 "$COALESCED" run "${job[@]}"
+check "all of them were there" says "$run.0" "host 2 (.*) is here, from 127.0.0.1"
+check "they have the numbers of one host" same_as_alone reinforce "$run"
+check "one task is a job of one host" env TASK_OUTPUT="$run" python3 "$here/pmi_server.py" 1 "$COALESCED" run "${job[@]}"
+
 # ---- a host dies; the job goes on without it, and the next one to come takes its place ----
 last=1500
 check "a longer run" alone reinforce $last
