@@ -389,6 +389,17 @@ void supervise_read_hosts(struct supervisor *s)
 
 /* ---- deadlines ---- */
 
+/* When the last host that was up has fallen silent, the leader's own link may be what hangs. */
+static void lose_silent(struct supervisor *s, uint16_t index)
+{
+    unsigned up = 0;
+    lose_host(s, index, "nothing was heard of it for 3 s");
+    for (uint16_t i = 1; i < host_count(s); i++)
+        up += s->hosts.of[i].state == HOST_UP || s->hosts.of[i].state == HOST_DEPARTS;
+    if (up == 0)
+        replace_link(s);
+}
+
 static struct monotime check_host(struct supervisor *s, uint16_t index, struct monotime now)
 {
     struct host *host = &s->hosts.of[index];
@@ -400,7 +411,7 @@ static struct monotime check_host(struct supervisor *s, uint16_t index, struct m
     if (host->state != HOST_UP && host->state != HOST_DEPARTS)
         return MONOTIME_NEVER;
     if (!monotime_before(now, silent))
-        lose_host(s, index, "nothing was heard of it for 3 s");
+        lose_silent(s, index);
     return host->state == HOST_DEPARTS ? monotime_earliest(silent, host->clear_at) : silent;
 }
 
