@@ -19,7 +19,7 @@ machines_enter() {
         printf '%s: skipped: no ip here (scripts/deps test)\n' "$(basename "$1")"
         exit 77
     fi
-    if ! "${how[@]}" ip link add br0 type bridge 2>/dev/null; then
+    if ! "${how[@]}" sh -c 'ip link add br0 type bridge && ip link add ve0 type veth peer name eth0' 2>/dev/null; then
         printf '%s: skipped: no network namespaces with a bridge here\n' "$(basename "$1")"
         exit 77
     fi
@@ -34,10 +34,10 @@ machines_bridge() {
     ip link set br0 up
 }
 
-# The first process of a machine ends all others there when it ends, and reaps those that have lost their parent.
+# The first process of a machine ends with this shell, ends all others there, and reaps those that have lost their parent.
 machine_start() {
     local n=$1 init
-    unshare --net --uts --mount --pid --fork --kill-child --mount-proc bash -c "
+    setpriv --pdeathsig KILL unshare --net --uts --mount --pid --fork --kill-child --mount-proc bash -c "
         hostname machine$n
         ip link set lo up
         until ip addr add 10.78.1.$((n + 1))/24 dev eth0 2>/dev/null; do sleep 0.02; done
@@ -48,7 +48,9 @@ machine_start() {
     until init=$(pgrep -P "${machine_shell[$n]}"); do sleep 0.02; done
     until [[ $(readlink "/proc/$init/ns/net") != "$(readlink /proc/self/ns/net)" ]]; do sleep 0.02; done
     machine_init[n]=$init
-    ip link add "ve$n" type veth peer name eth0 address "02:00:0a:4e:01:$(printf %02x "$n")" netns "/proc/$init/ns/net"
+    # The end of a machine before it may still be going.
+    until ip link add "ve$n" type veth peer name eth0 address "02:00:0a:4e:01:$(printf %02x "$n")" \
+        netns "/proc/$init/ns/net" 2>/dev/null; do sleep 0.02; done
     ip link set "ve$n" master br0 up
     until machine_run "$n" ip -brief addr show dev eth0 | grep -q 'UP.*10\.78'; do sleep 0.02; done
 }
@@ -62,7 +64,7 @@ machine_run() {
 machine_crash() {
     kill -9 "${machine_init[$1]}"
     unset "machine_init[$1]"
-    ip link delete "ve$1"
+    ip link delete "ve$1" 2>/dev/null || true # it goes with its other end
     until [[ ! -e /proc/${machine_shell[$1]} ]]; do sleep 0.02; done
 }
 

@@ -130,12 +130,12 @@ same_log() {
 # ---- machines that fail ----
 
 # Four observers on two machines; the leader has the agent alone.
-readonly job=(reinforce)
+readonly played=(reinforce)
 readonly apart=(--set /observers/count=4 --set /hosts/observers=others)
 
 crashes() {
     local run=$scratch/crash since
-    job_start "${job[@]}" "$run" "${apart[@]}"
+    job_start "${played[@]}" "$run" "${apart[@]}"
     await_more "$run" 20 || return 1
     since=$(date +%s%N)
     machine_crash 1
@@ -143,7 +143,7 @@ crashes() {
     note "a machine that crashed was missed after $(seconds_since "$since") s"
     await_more "$run" 20 || return 1
     machine_start 1
-    host_start 1 "${job[@]}" "$run" "${apart[@]}"
+    host_start 1 "${played[@]}" "$run" "${apart[@]}"
     await_words 0 "$run" 'host 1 (machine1) is back' && await_more "$run" 20 && job_end 0 1 2 &&
         as_on_one reinforce "$run" "${apart[@]}"
 }
@@ -151,7 +151,7 @@ crashes() {
 # What was cut off ends itself. Then the other machine is cut off, so that the first one gets workers again.
 loses_its_cable() {
     local run=$scratch/cut since
-    job_start "${job[@]}" "$run" "${apart[@]}"
+    job_start "${played[@]}" "$run" "${apart[@]}"
     await_more "$run" 20 || return 1
     since=$(date +%s%N)
     machine_cut 1
@@ -175,7 +175,7 @@ loses_its_cable() {
 # The half with the leader goes on by itself; the others wait for it.
 leaves_the_leader_alone() {
     local run=$scratch/leader since
-    job_start "${job[@]}" "$run" "${apart[@]}"
+    job_start "${played[@]}" "$run" "${apart[@]}"
     await_more "$run" 20 || return 1
     since=$(date +%s%N)
     machine_cut 0
@@ -191,7 +191,7 @@ leaves_the_leader_alone() {
 # Its supervisor and link stop, its workers do not: while the leader replaces them, they are there still.
 stands_still() {
     local run=$scratch/still stopped
-    job_start "${job[@]}" "$run" "${apart[@]}"
+    job_start "${played[@]}" "$run" "${apart[@]}"
     await_more "$run" 20 || return 1
     mapfile -t stopped < <(machine_pids 1 'coalesced run|--role link')
     kill -STOP "${stopped[@]}"
@@ -205,10 +205,10 @@ stands_still() {
 # Host 2 comes when the job has begun, and then takes the workers of a machine that crashes.
 comes_late() {
     local run=$scratch/late
-    host_start 0 "${job[@]}" "$run" "${apart[@]}" --set /hosts/patience_s=2
-    host_start 1 "${job[@]}" "$run" "${apart[@]}"
+    host_start 0 "${played[@]}" "$run" "${apart[@]}" --set /hosts/patience_s=2
+    host_start 1 "${played[@]}" "$run" "${apart[@]}"
     await_words 0 "$run" 'host 2 of 3 has not come within 2 s' && await_more "$run" 20 || return 1
-    host_start 2 "${job[@]}" "$run" "${apart[@]}"
+    host_start 2 "${played[@]}" "$run" "${apart[@]}"
     await_words 0 "$run" 'host 2 (machine2) is here' || return 1
     machine_crash 1
     await_words 0 "$run" 'host 1 (machine1) is lost' && await_more "$run" 20 || return 1
@@ -219,7 +219,7 @@ comes_late() {
 # The leader's machine crashes; it goes on from its checkpoint, and the others, which still look for it, come.
 loses_the_leader() {
     local run=$scratch/resumed since
-    job_start "${job[@]}" "$run" "${apart[@]}"
+    job_start "${played[@]}" "$run" "${apart[@]}"
     await_more "$run" 20 || return 1
     since=$(date +%s%N)
     machine_crash 0
@@ -227,7 +227,7 @@ loses_the_leader() {
     note "the workers of machines whose leader had crashed had ended after $(seconds_since "$since") s"
     machine_start 0
     : >"$run.0"
-    host_start 0 "${job[@]}" "$run" "${apart[@]}" --resume
+    host_start 0 "${played[@]}" "$run" "${apart[@]}" --resume
     await_words 0 "$run" 'going on from' && await_more "$run" 20 && job_end 0 1 2 &&
         as_on_one reinforce "$run" "${apart[@]}"
 }
@@ -235,8 +235,8 @@ loses_the_leader() {
 # A host that has lost the leader for longer than /hosts/patience_s ends, and nothing of it is left.
 gives_up() {
     local run=$scratch/given-up code=0
-    host_start 0 "${job[@]}" "$run" "${apart[@]}" --set /hosts/patience_s=2
-    host_start 1 "${job[@]}" "$run" "${apart[@]}"
+    host_start 0 "${played[@]}" "$run" "${apart[@]}" --set /hosts/patience_s=2
+    host_start 1 "${played[@]}" "$run" "${apart[@]}"
     await_more "$run" 5 || return 1
     machine_crash 0
     wait "${supervisor[1]}" || code=$?
@@ -267,7 +267,7 @@ flood() {
     for ((i = 0; ; i = (i + 1) % 100)); do
         [[ -z ${held[i]:-} ]] || eval "exec ${held[i]}>&-"
         until { exec {fd}<>"/dev/tcp/10.78.1.1/$1"; } 2>/dev/null; do sleep 0.01; done
-        [[ $((i % 2)) -eq 0 ]] || printf 'GET / HTTP/1.1\r\n\r\n' >&"$fd" || true
+        [[ $((i % 2)) -eq 0 ]] || { printf 'GET / HTTP/1.1\r\n\r\n' >&"$fd"; } 2>/dev/null || true
         held[i]=$fd
         [[ $((i % 10)) -ne 0 ]] || sleep 0.02
     done
@@ -277,7 +277,7 @@ flood() {
 meets_strangers() {
     local run=$scratch/strangers ports port
     hosts=2
-    job_start "${job[@]}" "$run" "${apart[@]}"
+    job_start "${played[@]}" "$run" "${apart[@]}"
     await_more "$run" 20 || return 1
     mapfile -t ports < <(machine_run 0 ss --no-header --listening --tcp --numeric | awk '{ sub(".*:", "", $4); print $4 }')
     [[ ${#ports[@]} -eq 2 ]] || { echo "ports: ${ports[*]}"; return 1; }
