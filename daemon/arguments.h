@@ -13,13 +13,13 @@
 enum accepts {
     ACCEPTS_JOB = 1,        /* a job file, --set */
     ACCEPTS_RUN = 2,        /* --run-dir, --resume, --node, --leader, --keys */
-    ACCEPTS_LEADER = 256,   /* a leader's address, --node, --keys, --observers, --trainers */
     ACCEPTS_CHECKPOINT = 4, /* in front of the job, if there is one */
     ACCEPTS_TEXT = 8,       /* --words, --seed, --temperature */
     ACCEPTS_EPISODES = 16,  /* --episodes */
+    ACCEPTS_PLUGIN = 32,    /* a plug-in or an environment, --name, --options, --steps, --limit-s, --seed */
     ACCEPTS_RENDER = 64,    /* --render, --sample */
     ACCEPTS_KEYS = 128,     /* a folder for keys, --hosts */
-    ACCEPTS_PLUGIN = 32,    /* a plug-in or an environment, --name, --options, --steps, --limit-s, --seed */
+    ACCEPTS_LEADER = 256,   /* a leader's address, --node, --keys, --observers, --trainers */
 };
 
 struct arguments {

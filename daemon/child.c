@@ -12,22 +12,27 @@
 
 static char start_body[CONTROL_BODY_BYTES_MAX - sizeof(struct control_relay)]; /* one thread */
 
-static size_t fill_start(const struct child *child, const char *job_text, size_t job_bytes)
+static enum status fill_start(const struct child *child, const char *job_text, size_t job_bytes,
+                              size_t *bytes, struct error *error)
 {
+    if (job_bytes > sizeof start_body - sizeof child->start)
+        return error_set(error, STATUS_INVALID, "the resolved job has %zu bytes: expected at most %zu",
+                         job_bytes, sizeof start_body - sizeof child->start);
     memcpy(start_body, &child->start, sizeof child->start);
     memcpy(start_body + sizeof child->start, job_text, job_bytes);
-    return sizeof child->start + job_bytes;
+    *bytes = sizeof child->start + job_bytes;
+    return STATUS_OK;
 }
 
 /* A worker that was killed at once is no error here: its exit is reaped later. */
 static enum status send_start(struct child *child, const char *job_text, size_t job_bytes,
                               struct error *error)
 {
-    if (job_bytes > sizeof start_body - sizeof child->start)
-        return error_set(error, STATUS_INVALID, "the resolved job has %zu bytes: expected at most %zu",
-                         job_bytes, sizeof start_body - sizeof child->start);
-    const size_t bytes = fill_start(child, job_text, job_bytes);
-    enum status status = control_send(child->fd, CONTROL_START, start_body, bytes);
+    size_t bytes = 0;
+    enum status status = fill_start(child, job_text, job_bytes, &bytes, error);
+    if (status != STATUS_OK)
+        return status;
+    status = control_send(child->fd, CONTROL_START, start_body, bytes);
     if (status == STATUS_OK || status == STATUS_PEER_DIED)
         return STATUS_OK;
     return error_set(error, status, "cannot send START to %s", child->name);
@@ -56,18 +61,24 @@ enum status child_spawn(struct child *child, const struct control_start *start, 
     return send_start(child, job_text, job_bytes, error);
 }
 
-void child_spawn_far(struct child *child, const struct control_start *start, const char *job_text,
-                     size_t job_bytes, struct relay *relay, uint16_t host, const char *host_name)
+enum status child_spawn_far(struct child *child, const struct control_start *start, const char *job_text,
+                            size_t job_bytes, struct relay *relay, uint16_t host, const char *host_name,
+                            struct error *error)
 {
+    size_t bytes = 0;
     child_begin(child, start);
     const size_t length = strlen(child->name);
     snprintf(child->name + length, sizeof child->name - length, " on host %u (%.40s)", host, host_name);
+    memset(child->start.keys.secret, 0, sizeof child->start.keys.secret); /* that host has its own */
+    const enum status status = fill_start(child, job_text, job_bytes, &bytes, error);
+    if (status != STATUS_OK)
+        return status;
     child->relay = relay;
     child->host = host;
-    memset(child->start.keys.secret, 0, sizeof child->start.keys.secret); /* that host has its own */
     child->state = CHILD_STARTING;
     child->last_beat = monotime_now();
-    relay_send(relay, host, &child->start, CONTROL_START, start_body, fill_start(child, job_text, job_bytes));
+    relay_send(relay, host, &child->start, CONTROL_START, start_body, bytes);
+    return STATUS_OK;
 }
 
 void child_title(const struct child *child, char title[CHILD_TITLE_BYTES])
@@ -96,10 +107,12 @@ void child_kill(struct child *child)
 {
     if (!child_lives(child))
         return;
-    if (child->relay != NULL)
+    if (child->relay != NULL) {
         relay_send(child->relay, child->host, &child->start, CONTROL_KILL, NULL, 0);
-    else
+        child->killed_at = monotime_now();
+    } else {
         kill(child->pid, SIGKILL);
+    }
     child->state = CHILD_KILLED;
 }
 

@@ -29,17 +29,18 @@ enum child_state {
 struct child {
     struct control_start start;
     enum child_state state;
-    uint16_t host;       /* where it runs */
-    struct relay *relay; /* the way there; NULL: it runs on this host */
-    uint16_t moves_to;   /* the host on which its successor starts; HOST_LEADER: wherever /hosts says */
-    pid_t pid;           /* 0: of another host's, not known */
-    int fd;              /* our end of its control line; -1: none */
-    uint16_t far_port;   /* of a listener: what it has bound for other hosts; 0: nothing yet */
-    unsigned heard;      /* messages handled in this turn of the supervisor's loop */
-    bool hung_up;        /* its end of the line is closed */
-    bool bound;          /* BOUND has come */
-    bool connected;      /* CONNECT is sent */
-    bool opened;         /* it has said READY */
+    uint16_t host;             /* where it runs */
+    struct relay *relay;       /* the way there; NULL: it runs on this host */
+    struct monotime killed_at; /* of another host's: when the order to kill it went there */
+    uint16_t moves_to;         /* the host on which its successor starts; HOST_LEADER: wherever /hosts says */
+    pid_t pid;                 /* 0: of another host's, not known */
+    int fd;                    /* our end of its control line; -1: none */
+    uint16_t far_port;         /* of a listener: what it has bound for other hosts; 0: nothing yet */
+    unsigned heard;            /* messages handled in this turn of the supervisor's loop */
+    bool hung_up;              /* its end of the line is closed */
+    bool bound;                /* BOUND has come */
+    bool connected;            /* CONNECT is sent */
+    bool opened;               /* it has said READY */
     struct monotime last_beat;
     struct error last_words; /* of its FAILED message; STATUS_OK: none has come */
     char name[96];           /* "observer 3", "observer 3 on host 2 (node2)" */
@@ -72,9 +73,10 @@ enum status child_spawn(struct child *child, const struct control_start *start, 
                         size_t job_bytes, const struct spawn_setting *setting, struct error *error);
 
 /* The same on another host, through `relay`; `host_name` is for messages. Neither segments nor descriptors
- * travel: that host's supervisor has its own. */
-void child_spawn_far(struct child *child, const struct control_start *start, const char *job_text,
-                     size_t job_bytes, struct relay *relay, uint16_t host, const char *host_name);
+ * travel: that host's supervisor has its own. STATUS_INVALID: the job's text is too long. */
+enum status child_spawn_far(struct child *child, const struct control_start *start, const char *job_text,
+                            size_t job_bytes, struct relay *relay, uint16_t host, const char *host_name,
+                            struct error *error);
 
 /* Sends an order. A worker whose line is full is killed with a warning, because it would wait for ever for
  * what it was not told; its exit is reaped later. If the line is closed, the order is lost. */

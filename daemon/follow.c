@@ -6,6 +6,7 @@
 #include "daemon/descriptors.h"
 #include "daemon/python_worker.h"
 #include "daemon/relay.h"
+#include "daemon/rundir.h"
 #include "daemon/service.h"
 #include "daemon/socket_folder.h"
 #include "kernels/base/log.h"
@@ -70,14 +71,6 @@ static void tell_leader(struct follower *f, const struct control_start *start, e
     relay_send(&f->relay, HOST_LEADER, start, kind, body, bytes);
 }
 
-static bool has_workers(const struct follower *f)
-{
-    for (unsigned i = 0; i < f->count; i++)
-        if (child_lives(&f->children[i]))
-            return true;
-    return false;
-}
-
 /* ---- workers that end ---- */
 
 static void report_exit(struct follower *f, struct child *child)
@@ -87,7 +80,7 @@ static void report_exit(struct follower *f, struct child *child)
     tell_leader(f, &child->start, CONTROL_EXITED, &exited, sizeof exited);
 }
 
-static void bury(struct child *child)
+static void follower_bury(struct child *child)
 {
     child->state = CHILD_GONE;
     if (child->fd >= 0)
@@ -95,13 +88,17 @@ static void bury(struct child *child)
     child->fd = -1;
 }
 
+/* The leader hears of each, if it can hear. */
 static void kill_all(struct follower *f)
 {
     for (unsigned i = 0; i < f->count; i++)
         child_kill(&f->children[i]);
-    for (unsigned i = 0; i < f->count; i++)
-        if (child_reap(&f->children[i], true))
-            bury(&f->children[i]);
+    for (unsigned i = 0; i < f->count; i++) {
+        if (!child_reap(&f->children[i], true))
+            continue;
+        follower_bury(&f->children[i]);
+        report_exit(f, &f->children[i]);
+    }
 }
 
 /* ---- a generation ---- */
@@ -110,8 +107,6 @@ static void forget_generation(struct follower *f)
 {
     kill_all(f);
     spawn_segments_close(&f->segments);
-    if (f->address[0] != '\0')
-        socket_folder_clear(f->address);
     if (f->run_fd >= 0)
         close(f->run_fd);
     free(f->children);
@@ -125,7 +120,7 @@ static void forget_generation(struct follower *f)
     f->generation = 0;
 }
 
-static enum status read_job(struct follower *f, const char *text, size_t bytes, struct error *error)
+static enum status follower_read_job(struct follower *f, const char *text, size_t bytes, struct error *error)
 {
     char *problems = NULL;
     enum status status = job_parse(&f->job, text, bytes, "the leader's job", NULL, 0, &problems);
@@ -145,19 +140,11 @@ static enum status open_run(struct follower *f, const char *run, struct error *e
     return f->run_fd >= 0 ? STATUS_OK : error_set_errno(error, errno, "cannot open a directory");
 }
 
-static enum status open_sockets(struct follower *f, struct error *error)
-{
-    char identity[HOST_KEY_BYTES * 2 + 32];
-    const struct host_keys *keys = &f->config->place->link.keys;
-    sodium_bin2hex(identity, sizeof identity, keys->public_of_host[keys->host], HOST_KEY_BYTES);
-    return socket_folder_open(f->address, identity, f->roster.listeners, error);
-}
-
 static enum status begin_generation(struct follower *f, const struct control_start *start, const char *text,
                                     size_t bytes, struct error *error)
 {
     forget_generation(f);
-    enum status status = read_job(f, text, bytes, error);
+    enum status status = follower_read_job(f, text, bytes, error);
     if (status != STATUS_OK)
         return status;
     f->roster = roster_of(&f->job);
@@ -171,16 +158,15 @@ static enum status begin_generation(struct follower *f, const struct control_sta
     }
     for (unsigned i = 0; i < f->count; i++)
         f->children[i] = (struct child){.state = CHILD_GONE, .fd = -1};
-    f->generation = start->generation;
     status = descriptors_raise_limit(&f->job, error);
     if (status == STATUS_OK)
         status = python_worker_find(&f->python_worker, &f->job, error);
     if (status == STATUS_OK)
         status = open_run(f, start->run_dir, error);
-    if (status == STATUS_OK)
-        status = open_sockets(f, error);
     if (status == STATUS_OK && f->roster.segments)
         status = spawn_segments_open(&f->segments, f->count, error);
+    if (status == STATUS_OK)
+        f->generation = start->generation; /* only a whole one is not begun again */
     return status;
 }
 
@@ -196,6 +182,23 @@ static void report_no_start(struct follower *f, const struct control_start *star
     report_exit(f, &child);
 }
 
+static enum status spawn_worker(struct follower *f, struct control_start *start, const char *text,
+                                size_t bytes, struct error *error)
+{
+    const struct place *place = f->config->place;
+    struct child *child = &f->children[start->worker];
+    const struct spawn_setting setting = {.command = python_worker_command(&f->python_worker, start->role),
+                                          .run_fd = f->run_fd,
+                                          .segments = &f->segments};
+    start->keys = place->link.keys;
+    memcpy(start->address, f->address, sizeof start->address);
+    snprintf(start->far_address, sizeof start->far_address, "%.40s:*", place->listen);
+    const enum status status = child_spawn(child, start, text, bytes, &setting, error);
+    if (status != STATUS_OK)
+        child_kill(child);
+    return child_lives(child) ? STATUS_OK : status; /* one that lives is reaped, and reported then */
+}
+
 static void start_worker(struct follower *f, const struct control_message *order)
 {
     struct control_start start = order->body.start;
@@ -209,22 +212,12 @@ static void start_worker(struct follower *f, const struct control_message *order
         status = begin_generation(f, &start, text, bytes, &error);
     if (status == STATUS_OK && (start.worker >= f->count || child_lives(&f->children[start.worker])))
         status = error_set(&error, STATUS_INTERNAL, "worker %u is here already", start.worker);
-    if (status == STATUS_OK) {
-        const struct place *place = f->config->place;
-        const struct spawn_setting setting = {.command = python_worker_command(&f->python_worker, start.role),
-                                              .run_fd = f->run_fd,
-                                              .segments = &f->segments};
-        start.keys = place->link.keys;
-        memcpy(start.address, f->address, sizeof start.address);
-        snprintf(start.far_address, sizeof start.far_address, "%.40s:*", place->listen);
-        status = child_spawn(&f->children[start.worker], &start, text, bytes, &setting, &error);
-        if (status != STATUS_OK)
-            child_kill(&f->children[start.worker]);
-    }
-    if (status != STATUS_OK && (start.worker >= f->count || !child_lives(&f->children[start.worker]))) {
-        error.status = status;
-        report_no_start(f, &start, &error);
-    }
+    if (status == STATUS_OK)
+        status = spawn_worker(f, &start, text, bytes, &error);
+    if (status == STATUS_OK)
+        return;
+    error.status = status;
+    report_no_start(f, &start, &error);
 }
 
 static void order_worker(struct follower *f, const struct control_relay *head)
@@ -243,21 +236,35 @@ static void order_worker(struct follower *f, const struct control_relay *head)
         child_order(child, (enum control_kind)message.kind, message.body.bytes, message.body_bytes);
 }
 
+static enum status open_sockets(struct follower *f, struct error *error)
+{
+    char identity[HOST_KEY_BYTES * 2 + 32];
+    const struct host_keys *keys = &f->config->place->link.keys;
+    sodium_bin2hex(identity, sizeof identity, keys->public_of_host[keys->host], HOST_KEY_BYTES);
+    return socket_folder_open(f->address, identity, ROSTER_LISTENERS_MAX, error);
+}
+
+/* What an earlier admission has left here is none of the leader's any more. */
 static void take_admission(struct follower *f, const struct control_admit *admit)
 {
+    forget_generation(f);
     f->terms = *admit;
     f->admitted = true;
     f->heard = monotime_now();
+    if (open_sockets(f, &f->failure) != STATUS_OK)
+        f->over = true;
     log_info("host %u takes part in the job", own_host(f));
     service_notify("READY=1\nSTATUS=host %u of a job", own_host(f));
 }
 
-/* The leader may refuse for a reason that passes: then the host asks again. */
+/* STATUS_BUSY passes: the host that has this one's number may be this one's own past. */
 static void take_refusal(struct follower *f, struct error *refusal)
 {
     refusal->text[ERROR_TEXT_BYTES - 1] = '\0';
-    if (refusal->status == STATUS_BUSY)
+    if (refusal->status == STATUS_BUSY) {
+        log_warning("the leader does not take host %u yet: %.300s", own_host(f), refusal->text);
         return;
+    }
     error_set(&f->failure, refusal->status, "the leader refuses host %u: %.300s", own_host(f), refusal->text);
     f->over = true;
 }
@@ -271,14 +278,15 @@ static void take_end(struct follower *f, const struct control_over *over)
 
 static void obey_leader(struct follower *f, const struct control_relay *head)
 {
-    if (f->admitted)
-        f->heard = monotime_now();
+    if (head->worker == CONTROL_NO_WORKER && message.kind == CONTROL_ADMIT)
+        take_admission(f, &message.body.admit);
+    else if (head->worker == CONTROL_NO_WORKER && message.kind == CONTROL_REFUSE)
+        take_refusal(f, &message.body.failed);
+    if (!f->admitted)
+        return;
+    f->heard = monotime_now();
     if (head->worker != CONTROL_NO_WORKER)
         order_worker(f, head);
-    else if (message.kind == CONTROL_ADMIT)
-        take_admission(f, &message.body.admit);
-    else if (message.kind == CONTROL_REFUSE)
-        take_refusal(f, &message.body.failed);
     else if (message.kind == CONTROL_OVER)
         take_end(f, &message.body.over);
 }
@@ -312,8 +320,7 @@ static bool is_passed_on(struct follower *f, unsigned worker)
     return true;
 }
 
-/* False: nothing has come. A message that is none is passed on as one of kind 0, which the leader does not
- * permit. */
+/* False: nothing has come. A worker that sends what is no message is killed. */
 static bool read_worker(struct follower *f, unsigned worker)
 {
     struct child *child = &f->children[worker];
@@ -341,7 +348,7 @@ static void read_workers(struct follower *f)
             ;
 }
 
-static void reap(struct follower *f)
+static void follower_reap(struct follower *f)
 {
     for (unsigned i = 0; i < f->count; i++) {
         struct child *child = &f->children[i];
@@ -349,7 +356,7 @@ static void reap(struct follower *f)
             continue;
         while (read_worker(f, i))
             ;
-        bury(child);
+        follower_bury(child);
         report_exit(f, child);
     }
 }
@@ -359,6 +366,8 @@ static void reap(struct follower *f)
 static void obey_stop(struct follower *f)
 {
     if (++f->stops > 1 || !f->admitted) {
+        log_info("%s",
+                 f->admitted ? "this host ends at once" : "stopped before the leader has taken this host");
         f->over = true;
         return;
     }
@@ -366,12 +375,12 @@ static void obey_stop(struct follower *f)
     tell_leader(f, NULL, CONTROL_DEPART, NULL, 0);
 }
 
-static void obey_signals(struct follower *f)
+static void follower_obey_signals(struct follower *f)
 {
     struct signalfd_siginfo info;
     while (read(f->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo == SIGCHLD)
-            reap(f);
+            follower_reap(f);
         else
             obey_stop(f);
     }
@@ -414,7 +423,7 @@ static void open_link(struct follower *f)
 }
 
 /* What ran here is fenced by the leader, and ends itself. */
-static void cut_off(struct follower *f, struct monotime now, const char *why)
+static void follower_cut_off(struct follower *f, struct monotime now, const char *why)
 {
     const uint64_t wait_us = (uint64_t)(f->terms.patience_s * 1e6) + (own_host(f) - 1u) * REQUEUE_STEP_US;
     log_warning("%s: the workers of this host end, and the host asks to join again for %.0f s", why,
@@ -424,11 +433,38 @@ static void cut_off(struct follower *f, struct monotime now, const char *why)
     f->admitted = false;
     f->give_up = monotime_add_us(now, wait_us);
     f->join_due = now;
-    open_link(f);
+    relay_close(&f->relay, true);
+}
+
+/* Whether the run's log, where the run directory is shared, ends with the job's end: then the leader is gone
+ * because the job is over. */
+static bool log_has_ended(const struct follower *f)
+{
+    char path[RUNDIR_PATH_BYTES + 32], tail[4096 + 1];
+    snprintf(path, sizeof path, "%s/episodes.jsonl", f->config->run);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const off_t end = fd >= 0 ? lseek(fd, 0, SEEK_END) : 0;
+    const off_t begin = end > (off_t)sizeof tail - 1 ? end - ((off_t)sizeof tail - 1) : 0;
+    const ssize_t got = fd >= 0 ? pread(fd, tail, sizeof tail - 1, begin) : 0;
+    if (fd >= 0)
+        close(fd);
+    if (got <= 1 || tail[got - 1] != '\n')
+        return false;
+    tail[got - 1] = '\0';
+    const char *line = strrchr(tail, '\n');
+    line = line != NULL ? line + 1 : tail;
+    static const char *const ends[] = {"finished", "solved", "stopped", "failed"};
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        char event[32];
+        const int length = snprintf(event, sizeof event, "{\"event\":\"%s\"", ends[i]);
+        if (strncmp(line, event, (size_t)length) == 0)
+            return true;
+    }
+    return false;
 }
 
 /* Asks Slurm to put the job back into the queue. Slurm then ends this process, too. */
-static void requeue(const struct follower *f)
+static void follower_requeue(const struct follower *f)
 {
     const char *id = getenv("SLURM_JOB_ID");
     int status;
@@ -447,10 +483,14 @@ static void requeue(const struct follower *f)
         log_error("scontrol requeue %s has failed: submit the job again, and it goes on", id);
 }
 
-static void give_up(struct follower *f)
+static void follower_give_up(struct follower *f)
 {
     const bool was_admitted = f->terms.patience_s > 0;
     f->over = true;
+    if (was_admitted && log_has_ended(f)) {
+        log_info("the log says that the job is over");
+        return;
+    }
     if (was_admitted)
         error_set(&f->failure, STATUS_UNAVAILABLE, "the leader is gone: it has not answered for %g s",
                   f->terms.patience_s);
@@ -460,27 +500,29 @@ static void give_up(struct follower *f)
                   f->config->patience_s, f->relay.order.addresses[0],
                   f->relay.order.addresses[1][0] != '\0' ? " and its other addresses" : "", own_host(f));
     if (was_admitted)
-        requeue(f);
+        follower_requeue(f);
 }
 
 static struct monotime check_deadlines(struct follower *f)
 {
     const struct monotime now = monotime_now();
-    if (f->relay.broken && !f->admitted)
+    if (f->relay.broken && f->admitted)
+        follower_cut_off(f, now, "the link has ended");
+    if (f->relay.broken && !monotime_before(now, f->relay.may_open))
         open_link(f);
-    else if (f->relay.broken)
-        cut_off(f, now, "the link has ended");
     if (f->admitted && !monotime_before(now, monotime_add_us(f->heard, RELAY_SILENCE_US)))
-        cut_off(f, now, "nothing was heard of the leader for 3 s");
+        follower_cut_off(f, now, "nothing was heard of the leader for 3 s");
     if (!f->admitted && !monotime_before(now, f->give_up))
-        give_up(f);
-    if (!f->admitted && !f->over && !monotime_before(now, f->join_due))
+        follower_give_up(f);
+    if (!f->admitted && !f->over && !f->relay.broken && !monotime_before(now, f->join_due))
         ask_to_join(f, now);
     if (f->admitted && !monotime_before(now, f->beat_due)) {
         tell_leader(f, NULL, CONTROL_BEAT, NULL, 0);
         f->beat_due = monotime_add_us(now, RELAY_BEAT_US);
     }
     struct monotime next = monotime_earliest(service_watchdog(now), monotime_add_us(now, RELAY_BEAT_US));
+    if (f->relay.broken)
+        next = monotime_earliest(next, f->relay.may_open);
     return f->admitted ? next : monotime_earliest(next, monotime_earliest(f->join_due, f->give_up));
 }
 
@@ -497,21 +539,23 @@ static void wait_and_read(struct follower *f, struct monotime until)
         const bool listening = child_is_heard(child) && !child->hung_up;
         waits[2 + i] = (struct pollfd){.fd = listening ? child->fd : -1, .events = POLLIN};
     }
-    if (poll(waits, count + 2, monotime_poll_ms(monotime_now(), until)) < 0 && errno != EINTR)
+    if (poll(waits, count + 2, monotime_poll_ms(monotime_now(), until)) < 0 && errno != EINTR) {
+        error_set_errno(&f->failure, errno, "cannot wait for %u workers", count);
         f->over = true;
+    }
     const bool signalled = waits[0].revents != 0;
     read_workers(f);
     if (signalled)
-        obey_signals(f);
+        follower_obey_signals(f);
     read_leader(f); /* last: it may begin a generation, which replaces `waits` */
 }
 
 static enum status open_follower(struct follower *f, struct error *error)
 {
     const struct monotime until = monotime_add_us(monotime_now(), (uint64_t)(f->config->patience_s * 1e6));
-    enum status status = take_signals(f, error);
-    if (status == STATUS_OK)
-        status = place_seek(f->config->place, f->config->run, until, error);
+    enum status status = place_seek(f->config->place, f->config->run, until, error);
+    if (status == STATUS_OK) /* until here they end the process */
+        status = take_signals(f, error);
     if (status != STATUS_OK)
         return status;
     place_close(f->config->place, f->config->run);
@@ -530,10 +574,9 @@ enum status follow(const struct follow_config *config, int *code, struct error *
         if (!f->over)
             wait_and_read(f, next);
     }
-    const bool left_workers = has_workers(f);
     forget_generation(f);
-    if (left_workers)
-        log_info("the workers of this host have ended");
+    if (f->address[0] != '\0')
+        socket_folder_clear(f->address);
     relay_close(&f->relay, false);
     if (f->signal_fd >= 0)
         close(f->signal_fd);

@@ -36,7 +36,20 @@ static enum status write_secret(const char *folder, unsigned host, const uint8_t
     sodium_bin2hex(hex, sizeof hex, secret, HOST_KEY_BYTES);
     snprintf(path, sizeof path, "%.4000s/host-%u.secret", folder, host);
     snprintf(text, sizeof text, "%s\n", hex);
-    return write_new(path, text, 0600, error);
+    const enum status status = write_new(path, text, 0600, error);
+    sodium_memzero(hex, sizeof hex);
+    sodium_memzero(text, sizeof text);
+    return status;
+}
+
+/* Takes half a set back: the next try finds no key. */
+static void remove_secrets(const char *folder, unsigned count)
+{
+    char path[PATH_BYTES];
+    for (unsigned i = 0; i < count; i++) {
+        snprintf(path, sizeof path, "%.4000s/host-%u.secret", folder, i);
+        unlink(path);
+    }
 }
 
 enum status key_files_make(const char *folder, uint16_t count, struct error *error)
@@ -48,19 +61,23 @@ enum status key_files_make(const char *folder, uint16_t count, struct error *err
     if (mkdir(folder, 0700) != 0 && errno != EEXIST)
         return error_set_errno(error, errno, "cannot make the folder %s", folder);
     enum status status = STATUS_OK;
-    for (unsigned i = 0; i < count && status == STATUS_OK; i++) {
+    unsigned made = 0;
+    for (; made < count && status == STATUS_OK; made += status == STATUS_OK) {
         uint8_t secret[HOST_KEY_BYTES], public_key[HOST_KEY_BYTES];
         char hex[HEX_BYTES];
         host_keys_draw(secret);
         host_keys_public(public_key, secret);
         sodium_bin2hex(hex, sizeof hex, public_key, sizeof public_key);
-        length += (size_t)snprintf(text + length, sizeof text - length, "%u %s\n", i, hex);
-        status = write_secret(folder, i, secret, error);
+        length += (size_t)snprintf(text + length, sizeof text - length, "%u %s\n", made, hex);
+        status = write_secret(folder, made, secret, error);
+        sodium_memzero(secret, sizeof secret);
     }
-    if (status != STATUS_OK)
-        return status;
     snprintf(path, sizeof path, "%.4000s/hosts", folder);
-    return write_new(path, text, 0644, error);
+    if (status == STATUS_OK)
+        status = write_new(path, text, 0644, error);
+    if (status != STATUS_OK)
+        remove_secrets(folder, made);
+    return status;
 }
 
 /* ---- reading ---- */

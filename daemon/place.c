@@ -90,6 +90,9 @@ static enum status place_by_flags(struct place *place, const struct place_flags 
         return error_set(
             error, STATUS_INVALID,
             "--node without --keys: hosts speak to each other only with keys (coalesced keygen)");
+    if (flags->leader != NULL && flags->leader[0] == '[')
+        return error_set(error, STATUS_INVALID, "--leader: expected a name or an IPv4 address, got %.100s",
+                         flags->leader);
     if (colon == NULL || port == 0 || port > 65535 || *end != '\0' || colon == flags->leader)
         return error_set(error, STATUS_INVALID, "--leader: expected HOST:PORT, got %.100s",
                          flags->leader != NULL ? flags->leader : "nothing");
@@ -196,6 +199,8 @@ static enum status write_rendezvous(const struct place *place, const char *run, 
     const int errnum = errno;
     if (fd >= 0)
         close(fd);
+    sodium_memzero(hex, sizeof hex);
+    sodium_memzero(text, sizeof text);
     if (!written || rename(temporary, path) != 0)
         return error_set_errno(error, written ? errno : errnum, "cannot write %.300s", path);
     return STATUS_OK;
@@ -222,6 +227,8 @@ static bool read_rendezvous(struct place *place, const char *path, char addresse
         bytes != sizeof shared)
         return false;
     host_keys_derive(&place->link.keys, shared, place->link.keys.host, place->link.keys.count);
+    sodium_memzero(shared, sizeof shared);
+    sodium_memzero(hex, sizeof hex);
     return true;
 }
 

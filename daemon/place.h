@@ -1,12 +1,15 @@
 /* The place of this supervisor among the hosts of a job: its number, how many there are, the keys, and how
  * the hosts find the leader.
  *
- *     --node, --leader, --keys   everything is said; the keys are files (daemon/key_files.h)
- *     PMI_FD                     srun --mpi=pmi2, mpiexec: each host puts its public key, the leader its
- *                                addresses (daemon/pmi.h); no secret leaves a host
- *     SLURM_PROCID               srun alone: the leader writes its addresses, and 32 random bytes of which
- * all keys are computed, into RUN/hosts, a file of mode 0600 in the run directory, which the hosts share none
- * of these              the job has one host
+ * By flags: --node, --leader and --keys say everything; the keys are files (daemon/key_files.h).
+ *
+ * By PMI (PMI_FD is there: srun --mpi=pmi2, mpiexec): each host puts its public key, the leader its addresses
+ * (daemon/pmi.h); no secret leaves a host.
+ *
+ * By the run directory (SLURM_STEP_NUM_TASKS is there: srun alone), which the hosts share: the leader writes
+ * its addresses, and 32 random bytes of which all keys are computed, into RUN/hosts, a file of mode 0600.
+ *
+ * Without all of these the job has one host.
  *
  * Supervisor process, before it forks workers; its only thread. Included by commands.c, follow.c and
  * supervise_hosts.c. */

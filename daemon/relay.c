@@ -19,6 +19,7 @@ enum {
     OPEN_US = 10000000,
     STUCK_US = 2000000,
     CLOSE_US = 2000000,
+    REOPEN_US = 500000,
 };
 
 static struct control_message packet; /* too large for a stack; one thread */
@@ -84,6 +85,7 @@ enum status relay_open(struct relay *relay, const struct control_link *order, ui
                                     .segments = &none};
     *relay = (struct relay){.fd = -1, .order = *order};
     relay->order.build = relay_build();
+    relay->may_open = monotime_add_us(monotime_now(), REOPEN_US);
     enum status status = spawn(&process, "link", order->keys.host, &setting, error);
     if (setting.run_fd >= 0)
         close(setting.run_fd);
@@ -110,7 +112,7 @@ void relay_close(struct relay *relay, bool at_once)
     kill(relay->pid, SIGKILL);
     waitpid(relay->pid, NULL, 0);
     close(relay->fd);
-    *relay = (struct relay){.fd = -1, .order = relay->order};
+    *relay = (struct relay){.fd = -1, .order = relay->order, .broken = true, .may_open = relay->may_open};
 }
 
 /* ---- messages ---- */

@@ -22,6 +22,7 @@ struct relay {
     int fd;                    /* our end of its control line */
     struct control_link order; /* what it was started with */
     bool broken;               /* the line has ended or is stuck: nothing is sent any more */
+    struct monotime may_open;  /* not before this time: a link that ends at once is not opened in a hurry */
 };
 
 /* Forks a link and waits until it has bound or begun to connect, for 10 s at most. `order`: the keys and

@@ -25,7 +25,7 @@ enum {
 /* Handles the worker's next message. False: none is waiting. */
 static bool read_message(struct supervisor *s, struct child *child)
 {
-    struct control_message message;
+    static struct control_message message; /* too large for a stack; one thread */
     if (!child_is_heard(child))
         return false;
     enum status status = control_receive(child->fd, false, &message);
@@ -83,12 +83,25 @@ static uint64_t silence_us_max(const struct supervisor *s, const struct child *c
     return child->state == CHILD_STARTING ? hang_us + START_US : hang_us;
 }
 
+/* The order to kill a worker may be lost with its host's supervisor, or not be obeyed. */
+static struct monotime check_killed_far(struct supervisor *s, struct child *child, struct monotime now)
+{
+    enum { KILL_US = 5000000 };
+    const struct monotime due = monotime_add_us(child->killed_at, KILL_US);
+    if (monotime_before(now, due))
+        return due;
+    supervise_lose_stuck(s, child);
+    return MONOTIME_NEVER;
+}
+
 /* The next time at which something is due of this worker; what is due now has been done. */
 static struct monotime check_child(struct supervisor *s, struct child *child, struct monotime now)
 {
     const bool waits = child->state == CHILD_WAITING;
     struct monotime due =
         waits ? child->restart_at : monotime_add_us(child->last_beat, silence_us_max(s, child));
+    if (child->state == CHILD_KILLED && child->relay != NULL)
+        return check_killed_far(s, child, now);
     if (!waits && !child_is_heard(child))
         return MONOTIME_NEVER;
     if (!monotime_before(now, due))
@@ -209,6 +222,9 @@ enum status supervise(const struct supervise_config *config, struct error *error
         s.resume = *config->resume;
     s.furthest = s.resume.update;
     enum status status = open_memory(&s, error);
+    if (status ==
+        STATUS_OK) /* ahead of the signals: until the hosts have found each other they end the process */
+        status = supervise_open_hosts(&s, error);
     if (status == STATUS_OK)
         status = supervise_take_signals(&s, error);
     if (status == STATUS_OK)
@@ -216,14 +232,13 @@ enum status supervise(const struct supervise_config *config, struct error *error
                      ? runlog_resume(config->log, s.resume.update, s.resume.running_reward, NULL, error)
                      : runlog_start(config->log, error);
     if (status != STATUS_OK) {
+        error_set(&s.outcome, status, "%s", error->text);
+        supervise_close_hosts(&s);
         supervisor_close(&s);
         return status;
     }
     s.wake_due = monotime_now();
-    status = supervise_open_hosts(&s, error);
-    if (status == STATUS_OK && !s.hosts.awaited)
-        status = supervise_spawn_all(&s, error);
-    if (status != STATUS_OK)
+    if (!s.hosts.awaited && supervise_spawn_all(&s, error) != STATUS_OK)
         supervise_fail(&s, error->status, error->text);
     while (goes_on(&s)) {
         struct monotime next = check_deadlines(&s);

@@ -181,7 +181,13 @@ void exit_unasked(struct supervisor *s, struct child *child, const struct contro
     s->holdings[child->start.worker] = (struct control_status){0};
     bury(s, child);
     tell_dialed_workers(s, child);
-    supervise_lose(s, child, status_of_exit(child), why);
+    enum status status = status_of_exit(child);
+    if (child->relay != NULL &&
+        status != STATUS_INTERNAL) { /* that host's fault, until the leader fails, too */
+        supervise_doubt_host(s, child->host, why);
+        status = STATUS_INTERNAL;
+    }
+    supervise_lose(s, child, status, why);
     if (child->replaced)
         child->state = CHILD_WAITING;
 }

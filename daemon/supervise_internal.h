@@ -5,7 +5,8 @@
  *     supervise_table.c    the reaction to each event of a worker: one table, [event][state of the worker]
  *     supervise_exit.c     a worker is dead, or must die: what follows
  *     supervise_restart.c  a successor in its place, or all workers again under the next generation
- *     supervise_hosts.c    the job's other hosts: who is there, where workers run, messages from there
+ *     supervise_hosts.c    the job's other hosts: which are there, messages from there, their loss
+ *     supervise_place.c    where workers run, and where those dial that run on different hosts
  *     supervise_end.c      how a job ends: the order in which workers leave, and what a failure sets off
  */
 #ifndef DAEMON_SUPERVISE_INTERNAL_H
@@ -53,8 +54,9 @@ struct host {
     char name[CONTROL_HOST_NAME_BYTES]; /* its own, for messages */
     char address[CONTROL_FAR_BYTES];    /* at which other hosts reach its listeners */
     char leader[CONTROL_FAR_BYTES];     /* at which it reaches the leader's: "tcp://ADDRESS:PORT" */
-    uint64_t attempt;                   /* of its JOIN */
     struct monotime heard;
+    struct monotime lost_at;
+    bool unfit;               /* workers cannot run there: none starts there any more */
     struct monotime clear_at; /* HOST_DEPARTS: when its workers start elsewhere */
 };
 
@@ -64,7 +66,6 @@ struct hosts {
     struct host *of;               /* (keys.count) by number; the leader's own is not used */
     bool awaited;                  /* the workers have not started yet: hosts are missing */
     struct monotime due, beat_due; /* when to start without them; when to beat next */
-    unsigned lost;                 /* since the start */
 };
 
 struct supervisor {
@@ -153,6 +154,17 @@ enum status supervise_spawn_all(struct supervisor *s, struct error *error);
  * again after a death, also ends the row of generations that brought nothing. */
 void supervise_note_progress(struct supervisor *s, const struct control_message *record);
 
+static inline bool supervise_has_hosts(const struct supervisor *s)
+{
+    return s->hosts.of != NULL;
+}
+
+/* How many have a key, the leader included. */
+static inline uint16_t supervise_host_count(const struct supervisor *s)
+{
+    return s->config->place->link.keys.count;
+}
+
 /* supervise_hosts.c: starts the link, and tells the other hosts where it is. Blocks until they know it, for
  * /hosts/patience_s at most. Errors of relay_open and place_publish. Does nothing in a job of one host. */
 enum status supervise_open_hosts(struct supervisor *s, struct error *error);
@@ -160,8 +172,15 @@ enum status supervise_open_hosts(struct supervisor *s, struct error *error);
 /* Tells the hosts that the job is over, and ends the link. */
 void supervise_close_hosts(struct supervisor *s);
 
+/* A worker on another host has failed in a way that would come again there: it is this host that cannot run
+ * workers. None starts there any more. */
+void supervise_doubt_host(struct supervisor *s, uint16_t host, const char *why);
+
 /* Reads what has come from the other hosts, and acts on it. */
 void supervise_read_hosts(struct supervisor *s);
+
+/* A host that does not end a worker which it was told to kill is lost. */
+void supervise_lose_stuck(struct supervisor *s, const struct child *child);
 
 /* Beats, finds hosts that have fallen silent, and starts the workers once the hosts are there. Returns when
  * to look again. */
@@ -173,16 +192,27 @@ void supervise_excuse_hosts(struct supervisor *s, struct monotime now);
 /* The descriptor to wait for; -1: none. */
 int supervise_hosts_fd(const struct supervisor *s);
 
-/* The host on which this worker is to start: where it was, if that host is up; otherwise by /hosts. */
+/* supervise_place.c: the host on which this worker is to start: where it was, if that host is up and the
+ * worker has not died there again and again; otherwise by /hosts. */
 uint16_t supervise_choose_host(const struct supervisor *s, uint16_t worker);
 
-/* Starts the worker on that host. Errors of child_spawn. */
+/* How many workers live on a host. */
+unsigned supervise_load_of(const struct supervisor *s, uint16_t host);
+
+/* Starts the worker on that host. Errors of child_spawn and child_spawn_far. */
 enum status supervise_spawn_on(struct supervisor *s, struct child *child, const struct control_start *start,
                                uint16_t host, struct error *error);
 
 /* Tells a worker which of the workers that it dials are on other hosts, and tells these on which host it is;
  * before its CONNECT. */
 void supervise_introduce(struct supervisor *s, struct child *child);
+
+/* Moves `count` clients to a host that is up, from the hosts that have the most: each is killed, and its
+ * successor starts there. Returns how many have moved. */
+uint32_t supervise_move_to(struct supervisor *s, uint16_t host, uint32_t count);
+
+/* The clients that a host has when all are spread evenly. */
+uint32_t supervise_fair_share(const struct supervisor *s, uint16_t host);
 
 /* supervise_end.c: fails the job, with the sentence `why`, and hurries it. The first failure is the outcome;
  * later ones are only logged. */

@@ -55,7 +55,7 @@ enum control_kind {
     /* supervisor to worker, in a job of several hosts */
     CONTROL_FAR,    /* struct control_far[], before CONNECT: the workers to dial that are on other hosts */
     CONTROL_PLACED, /* int16_t[] by worker number, to listeners: the host of each worker, -1: not known */
-    /* between the supervisors of several hosts (daemon/hosts.h), and to their links (worker/link.h) */
+    /* between the supervisors of several hosts (daemon/relay.h), and to their links (worker/link.h) */
     CONTROL_LINK,   /* struct control_link: to a link, first */
     CONTROL_RELAY,  /* struct control_relay, then a message of or for a worker or a host */
     CONTROL_JOIN,   /* struct control_join: a host asks to take part */
@@ -117,7 +117,7 @@ struct control_join {
 
 struct control_admit {
     double patience_s; /* how long to look for the leader once it is lost */
-    bool requeue;
+    uint64_t requeue;  /* 1: ask Slurm to put the job back into the queue then; else 0 */
 };
 
 struct control_exited {

@@ -17,7 +17,7 @@
 enum {
     LINK_VERSION = 1,
     LINGER_MS = 1000,
-    FULL_US = 1000000, /* how long a queue may be full */
+    FULL_US = 300000, /* how long a queue may be full */
     TRY_US = 2000,
 };
 
@@ -36,8 +36,10 @@ struct link {
     struct endpoint
         *endpoints[CONTROL_LEADERS_MAX]; /* the bound one, or one for each address of the leader */
     unsigned count;
-    bool chosen;               /* another host's: one endpoint is left, the one that has answered */
-    uint32_t route[HOSTS_MAX]; /* the leader's: each host's connection; 0: none */
+    bool chosen; /* another host's: one endpoint is left, the one that has answered */
+    /* The leader's: */
+    uint32_t route[HOSTS_MAX]; /* each host's connection; 0: none */
+    uint32_t asker[HOSTS_MAX]; /* the connection of each host's newest JOIN, which waits for an answer */
     uint64_t attempt[HOSTS_MAX];
     struct strangers strangers; /* the leader's: at its socket */
     uint64_t ignored;           /* messages that were none of a host's */
@@ -61,7 +63,7 @@ static _Noreturn void link_end(struct link *link, int code)
 }
 
 /* Hands a message to the supervisor, which may be busy. */
-static void report(struct link *link, enum control_kind kind, const void *body, size_t body_bytes)
+static void link_report(struct link *link, enum control_kind kind, const void *body, size_t body_bytes)
 {
     enum status status;
     while ((status = control_send(CONTROL_FD, kind, body, body_bytes)) == STATUS_BUSY) {
@@ -102,12 +104,16 @@ static enum status send_patiently(struct endpoint *endpoint, uint32_t peer, size
 static void send_to_host(struct link *link, size_t bytes)
 {
     const uint16_t host = relay->host;
-    if (host >= HOSTS_MAX || link->route[host] == 0)
+    if (host >= HOSTS_MAX)
         return;
-    if (send_patiently(link->endpoints[0], link->route[host], bytes) == STATUS_OK)
+    if (relay->kind == CONTROL_ADMIT)
+        link->route[host] = link->asker[host];
+    const uint32_t peer = relay->kind == CONTROL_REFUSE ? link->asker[host] : link->route[host];
+    if (peer == 0 || send_patiently(link->endpoints[0], peer, bytes) == STATUS_OK)
         return;
     log_warning("host %u takes no messages: its connection is given up", host);
-    link->route[host] = 0;
+    if (peer == link->route[host])
+        link->route[host] = 0;
 }
 
 /* JOIN says by which address it goes. */
@@ -128,7 +134,7 @@ static void send_to_leader(struct link *link, size_t bytes)
         link_end(link, EX_UNAVAILABLE);
 }
 
-static void obey(struct link *link)
+static void link_obey(struct link *link)
 {
     const size_t bytes = from_line.body_bytes;
     if (from_line.kind == CONTROL_EXIT)
@@ -141,11 +147,11 @@ static void obey(struct link *link)
         send_to_leader(link, bytes);
 }
 
-static void read_line(struct link *link)
+static void link_read_line(struct link *link)
 {
     enum status status;
     while ((status = control_receive(CONTROL_FD, false, &from_line)) == STATUS_OK)
-        obey(link);
+        link_obey(link);
     if (status != STATUS_AGAIN)
         link_end(link, EX_UNAVAILABLE);
 }
@@ -160,16 +166,16 @@ static bool is_ours(const struct endpoint_message *message)
            message->payload_bytes <= CONTROL_BODY_BYTES_MAX;
 }
 
-/* A JOIN that has come by another address already is dropped; a new one takes the host's place. False: the
+/* A JOIN that has come by another address already is dropped; a new one is passed on. False: the
  * message is dropped. */
 static bool take_join(struct link *link, unsigned host, uint32_t peer, const char *from, size_t bytes)
 {
     struct control_join *join = (struct control_join *)(void *)(from_line.body.bytes + sizeof *relay);
     if (bytes < sizeof *relay + sizeof *join)
         return false;
-    if (link->route[host] != 0 && link->attempt[host] == join->attempt)
+    if (link->asker[host] != 0 && link->attempt[host] == join->attempt)
         return false;
-    link->route[host] = peer;
+    link->asker[host] = peer;
     link->attempt[host] = join->attempt;
     snprintf(join->from, sizeof join->from, "%s", from);
     return true;
@@ -193,7 +199,7 @@ static bool is_taken(struct link *link, const struct endpoint_message *message)
 }
 
 /* The leader has answered through this endpoint: the others are not needed. */
-static void choose(struct link *link, unsigned which)
+static void link_choose(struct link *link, unsigned which)
 {
     if (link->chosen || is_leader(link))
         return;
@@ -207,7 +213,7 @@ static void choose(struct link *link, unsigned which)
 }
 
 /* False: nothing has come. */
-static bool receive_one(struct link *link, unsigned which)
+static bool link_receive_one(struct link *link, unsigned which)
 {
     struct endpoint_message message;
     const enum status status = endpoint_receive(link->endpoints[which], &message);
@@ -228,8 +234,8 @@ static bool receive_one(struct link *link, unsigned which)
     endpoint_release(&message);
     if (!taken)
         return true;
-    choose(link, which);
-    report(link, CONTROL_RELAY, &from_line.body, bytes);
+    link_choose(link, which);
+    link_report(link, CONTROL_RELAY, &from_line.body, bytes);
     return true;
 }
 
@@ -264,17 +270,17 @@ static void report_strangers(struct link *link)
     strangers_report(&link->strangers, "the link's", &counts, link->ignored, now);
 }
 
-static void turn(struct link *link)
+static void link_turn(struct link *link)
 {
     struct endpoint_watch line = {.fd = CONTROL_FD};
     bool readable = false;
     for (unsigned i = 0; i < link->count; i++)
-        while (i < link->count && receive_one(link, i))
+        while (i < link->count && link_receive_one(link, i))
             ;
     if (endpoint_wait(link->endpoints, link->count, &line, 1, false, MONOTIME_NEVER, &readable) != STATUS_OK)
         link_end(link, EX_IOERR);
     if (line.ready)
-        read_line(link);
+        link_read_line(link);
     report_strangers(link);
 }
 
@@ -298,7 +304,7 @@ int link_main(void)
         return status_exit_code(status);
     }
     const struct control_bound bound = {.far_port = is_leader(&link) ? endpoint_port(link.endpoints[0]) : 0};
-    report(&link, CONTROL_BOUND, &bound, sizeof bound);
+    link_report(&link, CONTROL_BOUND, &bound, sizeof bound);
     for (;;)
-        turn(&link);
+        link_turn(&link);
 }

@@ -167,6 +167,33 @@ stop_hosts 2 "$run"
 check "both end" all_end_well 2
 check "the numbers are those of one host" agrees "$run"
 
+# ---- two hosts with one number; the end of a job while a host is cut off ----
+run=$scratch/twins
+start_hosts 2 reinforce "$run" $endless
+says "$run.0" "^Episode 20"
+check "a second host of the same number is not taken" refuses 70 "host 1 is here already, at 127.0.0.1" run "$file" \
+    --node 1/2 --leader "127.0.0.1:$port" --keys "$scratch/keys" --set /hosts/patience_s=3
+check "the first one goes on" kill -0 "${host[1]}"
+wait_for_number "$run" $(($(last_number "$run") + 5))
+links=$(workers_of "${host[0]}" link)
+# shellcheck disable=SC2086 # numbers
+kill -9 $links
+kill -TERM "${host[0]}"
+end_hosts 2
+check "a host that was cut off hears that the job is over" all_end_well 2
+check "the numbers are those of one host" agrees "$run"
+
+# ---- a host whose workers cannot run ----
+run=$scratch/unfit
+port=$((port + 1))
+start_host 0 2 reinforce "$run" $endless
+(ulimit -n 20 && exec "$COALESCED" run "$file" --node 1/2 --leader "127.0.0.1:$port" --keys "$scratch/keys" >"$run.1" 2>&1 </dev/null) &
+host[1]=$!
+check "a host that cannot run workers is named" says "$run.0" "host 1 (.*) cannot run workers"
+stop_hosts 2 "$run"
+check "the job goes on without it" all_end_well 2
+check "the numbers are those of one host" agrees "$run"
+
 # ---- a host departs ----
 run=$scratch/departs
 start_hosts 3 reinforce "$run" $endless
