@@ -79,6 +79,13 @@ await_no_workers() {
     done
 }
 
+are_gone() {
+    local pid
+    for pid in "$@"; do
+        [[ ! -e /proc/$pid ]] || return 1
+    done
+}
+
 # Seconds since the time $1.
 seconds_since() {
     awk -v since="$1" -v now="$(date +%s%N)" 'BEGIN { printf "%.1f\n", (now - since) / 1e9 }'
@@ -190,15 +197,17 @@ leaves_the_leader_alone() {
 
 # Its supervisor and link stop, its workers do not: while the leader replaces them, they are there still.
 stands_still() {
-    local run=$scratch/still stopped
+    local run=$scratch/still stopped workers
     job_start "${played[@]}" "$run" "${apart[@]}"
     await_more "$run" 20 || return 1
     mapfile -t stopped < <(machine_pids 1 'coalesced run|--role link')
+    mapfile -t workers < <(machine_pids 1 '--role observer')
     kill -STOP "${stopped[@]}"
     await_words 0 "$run" 'host 1 (machine1) is lost' && await_more "$run" 20 || return 1
     kill -CONT "${stopped[@]}"
     pkill -CONT -P "${supervisor[1]}" # nsenter stops with what it has started
-    await_words 0 "$run" 'host 1 (machine1) is back' && await_no_workers "$run" 1 && await_more "$run" 20 &&
+    await_words 0 "$run" 'host 1 (machine1) is back' &&
+        await_until "$run" "the end of the workers that machine 1 had" are_gone "${workers[@]}" && await_more "$run" 20 &&
         job_end 0 1 2 && as_on_one reinforce "$run" "${apart[@]}"
 }
 
