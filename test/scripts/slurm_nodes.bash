@@ -4,7 +4,7 @@
 #   node_up N, node_crash N   a node comes, or all its processes are gone at once
 #   node_of HOST              the node of that host of the job
 #   trains                    submits the job; it trains on three nodes when this returns
-#   goes_on, goes_on_anew     the job, or its second start, makes 200 episodes, and is told to stop; its log is sound
+#   goes_on, goes_on_anew     the job, or its second start, makes 200 episodes, and runs out of time; its log is sound
 
 need_slurm
 command -v ip >/dev/null || skip "there is no ip (Debian's iproute2)"
@@ -89,10 +89,13 @@ trains() {
         wait_for yes says_yes 'host 1 takes part' && wait_for yes says_yes 'host 2 takes part' &&
         wait_for yes is_training runs/run
 }
-# The job goes on for 200 episodes, and is told to stop.
+trains_on() {
+    wait_for yes is_training runs/run $(($(wc -l <runs/run/episodes.jsonl) + 200))
+}
+# The job goes on for 200 episodes, and runs out of time.
 goes_on() {
-    wait_for yes is_training runs/run $(($(wc -l <runs/run/episodes.jsonl) + 200)) &&
-        scancel --signal=TERM "$(cat "$scratch/job")" && wait_for COMPLETED state && is_sound
+    trains_on && scancel --signal=USR1 --batch "$(cat "$scratch/job")" && wait_for yes has_stopped && is_sound &&
+        wait_for yes says_yes 'goes back to the queue'
 }
 goes_on_anew() {
     wait_for yes says_yes 'start 1 on' && wait_for yes says_yes 'going on from' && goes_on

@@ -17,7 +17,8 @@ runs_by_srun() {
 }
 runs_by_folder() {
     export SLURM_MPI_TYPE=none
-    trains && goes_on && [[ ! -e runs/run/hosts ]]
+    trains && trains_on && scancel --signal=TERM "$(cat "$scratch/job")" && wait_for COMPLETED state && is_sound &&
+        [[ ! -e runs/run/hosts ]]
 }
 loses_a_node() {
     local n
