@@ -28,7 +28,7 @@ configure_slurm() {
 ClusterName=test
 SlurmUser=root
 AuthType=auth/munge
-AuthInfo=socket=$cluster/munge.socket,cred_expire=5
+AuthInfo=socket=$cluster/munge.socket,cred_expire=15
 CredType=cred/munge
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -71,7 +71,7 @@ wait_for() {
         sleep 0.2
     done
     echo "$* did not come; now: $("${@:2}" 2>&1)"
-    output | tail -40
+    output | grep -v 'Episode ' | tail -40
     return 1
 }
 

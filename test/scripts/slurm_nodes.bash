@@ -63,7 +63,7 @@ cd "$scratch/submit"
 ln -s "$COALESCED" build/release/coalesced
 cat >job.json <<'JSON'
 {"kind": "reinforce", "name": "run", "device": "cpu", "rollout": {"steps": 50}, "log": {"every": 100},
- "observers": {"count": 3}, "hosts": {"patience_s": 8}, "stop": {"episodes": 1000000}, "checkpoint": {"every": 20}}
+ "observers": {"count": 3}, "hosts": {"patience_s": 12}, "stop": {"episodes": 1000000}, "checkpoint": {"every": 20}}
 JSON
 
 # The node of host N of the job.
