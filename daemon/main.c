@@ -43,7 +43,7 @@ static const char usage[] =
     "                        $STATE_DIRECTORY/NAME where that is set)\n"
     "  --resume              continue the run from its newest sound checkpoint; begin where there is none\n"
     "  --node I/N            this host's number, from 0, and the number of hosts; host 0 leads. Under\n"
-    "                        srun --mpi=pmi2, mpiexec or srun the hosts find each other without\n"
+    "                        srun or mpiexec the hosts find each other without\n"
     "  --leader HOST:PORT    where host 0 is; on host 0 itself: the port\n"
     "  --keys DIR            the folder that keygen has made, or the files hosts and host-I.secret of it\n"
     "  --hosts N             how many hosts get a key (default: 64)\n"

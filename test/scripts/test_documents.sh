@@ -153,9 +153,9 @@ if python3 -c 'import jsonschema' 2>/dev/null; then
 else
     echo 'test_documents.sh: Python has no jsonschema: the schema is not compared with the check'
 fi
-check "commands" offers "run check evaluate generate play try schema --help --version" ''
+check "commands" offers "run keygen join check evaluate generate play try schema --help --version" ''
 check "a command's beginning" offers "check" ch
-check "a command's options" offers "--set --run-dir --resume --help" run --
+check "a command's options" offers "--set --run-dir --resume --node --leader --keys --help" run --
 check "the options of evaluate" offers "--set --episodes --help" evaluate --
 check "another command's options" offers "--words --seed --temperature --help" generate --
 check "the options of try" offers "--name --options --steps --seed --limit-s --help" try --
