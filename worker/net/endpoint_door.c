@@ -74,11 +74,22 @@ static bool is_right_pass(const struct endpoint_door *door, const struct zap_fra
            frame_is(&frames[ZAP_PASSWORD], pass->password, sizeof pass->password);
 }
 
-/* Whether the door lets this connection in. `user`: the host's number where the connection has a key, else
- * empty. */
-static bool door_agrees(struct endpoint_door *door, const struct zap_frame frames[ZAP_FRAMES], char user[8])
+/* Whether the keys of some hosts are still to come. */
+static bool lacks_keys(const struct host_keys *keys)
 {
-    bool agrees = false;
+    for (unsigned i = 0; i < keys->count; i++)
+        if (sodium_is_zero(keys->public_of_host[i], HOST_KEY_BYTES))
+            return true;
+    return false;
+}
+
+/* Whether the door lets this connection in, as a status of ZAP: 200 yes, 400 no. 300: not yet. The host whose
+ * key is still to come is not told of it, and tries again; after 400 it would not. `user`: the host's number
+ * where the connection has a key, else empty. */
+static const char *door_judge(struct endpoint_door *door, const struct zap_frame frames[ZAP_FRAMES],
+                              char user[8])
+{
+    bool agrees = false, early = false;
     user[0] = '\0';
     pthread_mutex_lock(&door->lock);
     if (frame_is(&frames[ZAP_MECHANISM], "PLAIN", sizeof "PLAIN")) {
@@ -87,10 +98,12 @@ static bool door_agrees(struct endpoint_door *door, const struct zap_frame frame
                frames[ZAP_KEY].bytes == HOST_KEY_BYTES) {
         const int host = host_keys_find(&door->keys, (const uint8_t *)frames[ZAP_KEY].data);
         agrees = host >= 0;
-        snprintf(user, 8, "%d", host);
+        early = lacks_keys(&door->keys);
+        if (agrees)
+            snprintf(user, 8, "%d", host);
     }
     pthread_mutex_unlock(&door->lock);
-    return agrees;
+    return agrees ? "200" : early ? "300" : "400";
 }
 
 static void door_answer(struct endpoint_door *door, const struct zap_frame *request, const char *status,
@@ -110,12 +123,12 @@ static void *door_run(void *arg)
     struct zap_frame frames[ZAP_FRAMES];
     while (door_receive(door, frames)) {
         char user[8];
-        const bool agrees = door_agrees(door, frames, user);
-        if (agrees)
+        const char *status = door_judge(door, frames, user);
+        if (status[0] == '2')
             endpoint_gate_admit(frames[ZAP_ADDRESS].data);
-        else
+        else if (status[0] == '4')
             atomic_fetch_add(&door->refused, 1);
-        door_answer(door, &frames[ZAP_REQUEST], agrees ? "200" : "400", agrees ? user : "");
+        door_answer(door, &frames[ZAP_REQUEST], status, user);
     }
     zmq_close(door->socket);
     return NULL;

@@ -215,6 +215,36 @@ START_TEST(test_wrong_pass)
 }
 END_TEST
 
+static struct host_keys keys_of(uint16_t host)
+{
+    static const uint8_t shared[HOST_KEY_BYTES] = "the hosts of a test share this";
+    struct host_keys keys;
+    host_keys_derive(&keys, shared, host, 2);
+    return keys;
+}
+
+/* A host that dials before the listener has its key is not turned away for good. */
+START_TEST(test_key_that_comes_late)
+{
+    struct error error = {0};
+    struct endpoint *server, *client;
+    char address[64];
+    const struct host_keys all = keys_of(0), own = keys_of(1);
+    struct host_keys early = all;
+    memset(early.public_of_host[1], 0, HOST_KEY_BYTES);
+    ck_assert_int_eq(endpoint_bind_far(&server, NULL, "tcp://127.0.0.1:*", &early, 8, &error), STATUS_OK);
+    snprintf(address, sizeof address, "tcp://127.0.0.1:%u", endpoint_port(server));
+    ck_assert_int_eq(endpoint_connect_far(&client, NULL, address, &own, 0, &error), STATUS_OK);
+    send_text(client, 0, "hello", "");
+    UNTIL(endpoint_counts(server).unproven >= 1, sched_yield());
+    endpoint_admit(server, &all);
+    expect_text(server, "hello", "", NULL);
+    ck_assert_uint_eq(endpoint_counts(server).refused, 0);
+    endpoint_free(client, 0);
+    endpoint_free(server, 0);
+}
+END_TEST
+
 START_TEST(test_messages_both_ways)
 {
     struct place place = place_new();
@@ -434,6 +464,7 @@ int main(void)
     Suite *suite = suite_create("endpoint");
     TCase *tcase = tcase_create("endpoint");
     tcase_add_test(tcase, test_wrong_pass);
+    tcase_add_test(tcase, test_key_that_comes_late);
     tcase_add_test(tcase, test_addresses);
     tcase_add_test(tcase, test_file_that_exists);
     tcase_add_test(tcase, test_file_is_removed);
