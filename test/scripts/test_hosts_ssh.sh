@@ -40,6 +40,7 @@ numbers() {
     grep -av '^{"event"' "$1/episodes.jsonl" | sed 's/,"timing".*//'
 }
 nothing_is_left() {
+    find memory -name 'coalesced-*-*'
     [[ -z $(find memory -name 'coalesced-*-*' -print -quit) ]] && ! pgrep -f "$scratch/memory/coalesced-keys" >/dev/null
 }
 until_there() {
