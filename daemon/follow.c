@@ -280,7 +280,7 @@ static void obey_leader(struct follower *f, const struct control_relay *head)
 {
     if (head->worker == CONTROL_NO_WORKER && message.kind == CONTROL_ADMIT)
         take_admission(f, &message.body.admit);
-    else if (head->worker == CONTROL_NO_WORKER && message.kind == CONTROL_REFUSE)
+    else if (head->worker == CONTROL_NO_WORKER && message.kind == CONTROL_REFUSE && !f->admitted)
         take_refusal(f, &message.body.failed);
     if (!f->admitted)
         return;
