@@ -9,8 +9,8 @@
  *
  * A host begins with JOIN, which its link sends to all of the leader's addresses. The address that answers
  * first is kept. The leader's link takes a host's later messages only from the connection whose JOIN the
- * leader's supervisor has answered with ADMIT last. A queue that stays full costs its host the connection. Losses show in the supervisors: each
- * hears the others' beats, or misses them. */
+ * leader's supervisor has answered with ADMIT last. A queue that stays full costs its host the connection.
+ * Losses show in the supervisors: each hears the others' beats, or misses them. */
 #ifndef WORKER_LINK_H
 #define WORKER_LINK_H
 
