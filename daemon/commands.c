@@ -191,7 +191,7 @@ static enum status join_job(const struct arguments *arguments, struct job *job, 
     (void)job;
     struct place_flags flags = arguments->place;
     const struct follow_config config = {
-        .place = &place, .run = ".", .patience_s = PATIENCE_S, .takes = arguments->takes};
+        .place = &place, .run = NULL, .patience_s = PATIENCE_S, .takes = arguments->takes};
     service_init();
     enum status status = flags.given ? STATUS_OK : key_files_own(&flags.host, flags.keys, error);
     flags.count = flags.given ? flags.count : (uint16_t)(flags.host + 1);

@@ -10,7 +10,6 @@
 #include "daemon/service.h"
 #include "daemon/socket_folder.h"
 #include "kernels/base/log.h"
-#include "worker/job/job.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -30,6 +29,7 @@ enum {
     REQUEUE_STEP_US = 10000000, /* between the hosts that may ask for a requeue */
     BEAT_US_MIN = 500000,       /* beats of a worker that are passed on */
     MESSAGES_PER_TURN = 64,
+    LINE_BYTES = 4096, /* of the log; an end has fewer */
 };
 
 struct follower {
@@ -436,29 +436,42 @@ static void follower_cut_off(struct follower *f, struct monotime now, const char
     relay_close(&f->relay, true);
 }
 
-/* Whether the run's log, where the run directory is shared, ends with the job's end: then the leader is gone
- * because the job is over. */
-static bool log_has_ended(const struct follower *f)
+/* The last line of the run's log; "" where the run directory is not shared, or the line is not whole. */
+static void read_last_line(const struct follower *f, char line[LINE_BYTES])
 {
-    char path[RUNDIR_PATH_BYTES + 32], tail[4096 + 1];
+    char path[RUNDIR_PATH_BYTES + 32], tail[LINE_BYTES];
+    line[0] = '\0';
+    if (f->config->run == NULL)
+        return;
     snprintf(path, sizeof path, "%s/episodes.jsonl", f->config->run);
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     const off_t end = fd >= 0 ? lseek(fd, 0, SEEK_END) : 0;
-    const off_t begin = end > (off_t)sizeof tail - 1 ? end - ((off_t)sizeof tail - 1) : 0;
+    const off_t begin = end > LINE_BYTES - 1 ? end - (LINE_BYTES - 1) : 0;
     const ssize_t got = fd >= 0 ? pread(fd, tail, sizeof tail - 1, begin) : 0;
     if (fd >= 0)
         close(fd);
     if (got <= 1 || tail[got - 1] != '\n')
-        return false;
+        return;
     tail[got - 1] = '\0';
-    const char *line = strrchr(tail, '\n');
-    line = line != NULL ? line + 1 : tail;
+    const char *last = strrchr(tail, '\n');
+    snprintf(line, LINE_BYTES, "%s", last != NULL ? last + 1 : tail);
+}
+
+/* Whether the run's log ends with the job's end: then the leader is gone because the job is over, and not put
+ * back into the queue. A job that has failed is this host's failure, too. */
+static bool job_has_ended(struct follower *f)
+{
     static const char *const ends[] = {"finished", "solved", "stopped", "failed"};
+    char line[LINE_BYTES], event[32];
+    read_last_line(f, line);
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
-        char event[32];
         const int length = snprintf(event, sizeof event, "{\"event\":\"%s\"", ends[i]);
-        if (strncmp(line, event, (size_t)length) == 0)
-            return true;
+        if (strncmp(line, event, (size_t)length) != 0)
+            continue;
+        log_info("the leader is gone, and the log says that the job is over: %s", ends[i]);
+        if (strcmp(ends[i], "failed") == 0)
+            error_set(&f->failure, STATUS_UNAVAILABLE, "the job has failed while this host was cut off");
+        return true;
     }
     return false;
 }
@@ -487,10 +500,8 @@ static void follower_give_up(struct follower *f)
 {
     const bool was_admitted = f->terms.patience_s > 0;
     f->over = true;
-    if (was_admitted && log_has_ended(f)) {
-        log_info("the log says that the job is over");
+    if (was_admitted && job_has_ended(f))
         return;
-    }
     if (was_admitted)
         error_set(&f->failure, STATUS_UNAVAILABLE, "the leader is gone: it has not answered for %g s",
                   f->terms.patience_s);
@@ -543,9 +554,8 @@ static void wait_and_read(struct follower *f, struct monotime until)
         error_set_errno(&f->failure, errno, "cannot wait for %u workers", count);
         f->over = true;
     }
-    const bool signalled = waits[0].revents != 0;
     read_workers(f);
-    if (signalled)
+    if (waits[0].revents != 0)
         follower_obey_signals(f);
     read_leader(f); /* last: it may begin a generation, which replaces `waits` */
 }

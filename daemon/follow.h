@@ -19,7 +19,7 @@
 
 struct follow_config {
     struct place *place;
-    const char *run;   /* the run directory's path, as the leader has it */
+    const char *run;   /* the run directory's path, as the leader has it; NULL: not known */
     double patience_s; /* for the first answer of the leader */
     uint32_t takes;    /* how many of the running job's clients are to move here */
 };

@@ -83,7 +83,7 @@ enum status relay_open(struct relay *relay, const struct control_link *order, ui
     struct spawned process;
     struct spawn_setting setting = {.run_fd = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC),
                                     .segments = &none};
-    *relay = (struct relay){.fd = -1, .order = *order};
+    *relay = (struct relay){.fd = -1, .order = *order, .broken = true};
     relay->order.build = relay_build();
     relay->may_open = monotime_add_us(monotime_now(), REOPEN_US);
     enum status status = spawn(&process, "link", order->keys.host, &setting, error);
@@ -95,6 +95,7 @@ enum status relay_open(struct relay *relay, const struct control_link *order, ui
     relay->fd = process.fd;
     control_send(relay->fd, CONTROL_LINK, &relay->order, sizeof relay->order);
     status = await_bound(relay, port, error);
+    relay->broken = status != STATUS_OK;
     if (status != STATUS_OK)
         relay_close(relay, true);
     return status;

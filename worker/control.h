@@ -97,8 +97,8 @@ struct control_link {
     uint64_t build;                                         /* of this program: both ends must be the same */
 };
 
-/* Whose message it is: of worker `worker` on host `host`, or for it. The incarnation and generation tell a
- * late message of a predecessor. */
+/* The worker that the message behind this struct is of or for. The incarnation and generation tell a late
+ * message of a predecessor. */
 struct control_relay {
     uint16_t host;
     uint16_t worker; /* CONTROL_NO_WORKER: it is of or for the host itself */

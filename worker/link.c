@@ -244,10 +244,9 @@ static bool link_receive_one(struct link *link, unsigned which)
 static enum status open_endpoints(struct link *link, struct error *error)
 {
     const struct control_link *order = &link->order;
-    enum { STRANGERS = 64 };
     if (is_leader(link)) {
         link->count = 1;
-        return endpoint_bind_far(&link->endpoints[0], NULL, order->addresses[0], &order->keys, STRANGERS,
+        return endpoint_bind_far(&link->endpoints[0], NULL, order->addresses[0], &order->keys, HOSTS_MAX,
                                  error);
     }
     for (unsigned i = 0; i < CONTROL_LEADERS_MAX && order->addresses[i][0] != '\0'; i++) {

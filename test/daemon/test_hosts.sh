@@ -263,6 +263,33 @@ stop_hosts 2 "$run"
 check "the next start ends" all_end_well 2
 check "the numbers are those of one host" agrees "$run"
 
+# ---- under Slurm a host without a leader has the job put back, but not one that is over ----
+mkdir "$scratch/slurm"
+printf '#!/bin/sh\necho "$*" >>"%s"\n' "$scratch/asked" >"$scratch/slurm/scontrol"
+chmod +x "$scratch/slurm/scontrol"
+run=$scratch/requeued
+PATH=$scratch/slurm:$PATH SLURM_JOB_ID=4711 start_hosts 2 reinforce "$run" $endless --set /hosts/patience_s=1
+says "$run.0" "^Episode 20"
+kill -9 "${host[0]}"
+wait "${host[0]}" 2>/dev/null || true
+end_hosts 2
+check "the job goes back into the queue" grep -qx "requeue 4711" "$scratch/asked"
+check "the host ends with 69" test "${code[1]}" = 69
+rm "$scratch/asked"
+run=$scratch/over
+PATH=$scratch/slurm:$PATH SLURM_JOB_ID=4711 start_hosts 2 reinforce "$run" $endless --set /hosts/patience_s=1
+says "$run.0" "^Episode 20"
+# shellcheck disable=SC2046 # numbers
+kill -STOP "${host[1]}" $(workers_of "${host[1]}" link)
+kill -TERM "${host[0]}"
+code[0]=0 && { wait "${host[0]}" || code[0]=$?; }
+# shellcheck disable=SC2046
+kill -CONT "${host[1]}" $(workers_of "${host[1]}" link)
+code[1]=0 && { wait "${host[1]}" || code[1]=$?; }
+check "a host that was cut off at the end reads it in the log" says "$run.1" "the log says that the job is over: stopped"
+check "both end" all_end_well 2
+check "the job is not put back" test ! -e "$scratch/asked"
+
 # ---- ctrl-C ----
 run=$scratch/stopped
 start_hosts 2 reinforce "$run" $endless

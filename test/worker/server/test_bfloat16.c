@@ -51,7 +51,7 @@ static float drawn(uint32_t element, uint32_t step)
     return (float)(int32_t)(x ^ x >> 13) * 0x1p-40f;
 }
 
-/* What was sent over the steps, and the error that is kept at last, are the sum of all gradients. */
+/* All that was sent, and the error that is kept at last, add up to the sum of all gradients. */
 START_TEST(what_is_sent_adds_up_to_the_gradients)
 {
     static float values[ELEMENTS], kept[ELEMENTS], widened[ELEMENTS];
