@@ -18,8 +18,9 @@ enum {
     CALLS_DOWN = 12500, /* to each client */
     CALLS_UP = 12500,   /* of each client */
     CALLS = CLIENTS * (CALLS_DOWN + CALLS_UP),
-    PENDING_DOWN_MAX = 8192,
-    PENDING_UP_MAX = REPLIES_HELD_MAX - 64, /* a client of which more answers wait loses its session */
+    /* An end loses its session when it asks while more than REPLIES_HELD_MAX answers wait for it. Answers of
+     * calls that have timed out may wait as well. */
+    PENDING_MAX = REPLIES_HELD_MAX / 2,
     KEPT_MAX = 4096,
     DEADLINE_MS = 1500,
     WHEEL_SLOTS = 256, /* a delayed message lets up to so many others pass */
@@ -341,7 +342,7 @@ static const struct rpc_method client_methods[] = {{.method = METHOD_RUN_EPISODE
 static void start(struct net *net, struct proxy *proxy, uint64_t seed)
 {
     struct rpc_config config = net_server_config(server_methods, 1, &ends[0]);
-    config.pending_max = PENDING_DOWN_MAX;
+    config.pending_max = PENDING_MAX;
     config.incoming_max = KEPT_MAX;
     net_serve(net, &config);
     proxy_start(proxy, net, seed);
@@ -352,7 +353,7 @@ static void start(struct net *net, struct proxy *proxy, uint64_t seed)
     memcpy(net->address, proxy->front_address, sizeof net->address);
     for (unsigned i = 1; i <= CLIENTS; i++) {
         config = net_client_config((uint16_t)i, client_methods, 1, &ends[i]);
-        config.pending_max = PENDING_UP_MAX;
+        config.pending_max = PENDING_MAX;
         config.incoming_max = KEPT_MAX;
         ends[i].rpc = net_join(net, &config);
         ends[i].wanted = CALLS_UP;
