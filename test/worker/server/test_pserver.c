@@ -236,11 +236,12 @@ END_TEST
 START_TEST(a_dead_trainer_is_replaced_by_its_successor)
 {
     uint64_t args[WIRE_ARGS] = {0};
-    struct control_died died = {.incarnation = UINT32_MAX, .worker = 2, .text = "trainer 2 was killed"};
+    struct control_died died = {.worker = 2, .text = "trainer 2 was killed"};
     ps_set(arrangements[_i][0]);
     ps_start(&no_data);
     ps_push(1, 0, 0);
     ps_taken(1);
+    died.incarnation = ps.trainer[1].incarnation;
     control_send(ps.control[0], CONTROL_DIED, &died, sizeof died);
     PS_UNTIL(!ps_has_session(1));
     ps_push(0, 0, 0);

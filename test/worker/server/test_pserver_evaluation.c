@@ -215,7 +215,7 @@ END_TEST
 START_TEST(a_dead_trainers_part_is_its_successors)
 {
     uint64_t args[WIRE_ARGS] = {0};
-    struct control_died died = {.incarnation = UINT32_MAX, .worker = 2, .text = "trainer 2 was killed"};
+    struct control_died died = {.worker = 2, .text = "trainer 2 was killed"};
     set_data();
     ps_start(&info);
     ps_round();
@@ -223,6 +223,7 @@ START_TEST(a_dead_trainers_part_is_its_successors)
     ps_pull_all(0);
     PS_UNTIL(ps.trainer[0].evaluate != NULL && ps.trainer[1].evaluate != NULL);
     answer_evaluation(0, 1, 1, 2);
+    died.incarnation = ps.trainer[1].incarnation;
     control_send(ps.control[0], CONTROL_DIED, &died, sizeof died);
     ps_taken(0);
     ps.trainer[1].evaluate = NULL;
