@@ -201,9 +201,11 @@ static int store_option(int option, const char *text, struct arguments *argument
         arguments->place.keys = text;
         return 0;
     case OBSERVERS:
-        return store_count("observers", text, ROSTER_WORKERS_MAX, &arguments->takes);
+        arguments->role = WIRE_ROLE_OBSERVER;
+        return store_count("observers", text, ROSTER_WORKERS_MAX, &arguments->brings);
     case TRAINERS:
-        return store_count("trainers", text, ROSTER_WORKERS_MAX, &arguments->takes);
+        arguments->role = WIRE_ROLE_TRAINER;
+        return store_count("trainers", text, ROSTER_WORKERS_MAX, &arguments->brings);
     case HOSTS:
         return store_count("hosts", text, HOSTS_MAX, &arguments->hosts);
     case LIMIT_S:
@@ -250,7 +252,7 @@ static int read_files(int argc, char **argv, unsigned accepts, struct arguments 
         const char *scheme = "tcp://", *address = argv[optind];
         if (optind + 1 != argc || strncmp(address, scheme, strlen(scheme)) != 0)
             return usage_error("expected the leader's address, tcp://HOST:PORT");
-        if (arguments->place.keys == NULL || arguments->takes == 0)
+        if (arguments->place.keys == NULL || arguments->brings == 0)
             return usage_error("expected --keys DIR, and --observers N or --trainers N");
         arguments->place.leader = address + strlen(scheme);
         return 0;

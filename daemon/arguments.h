@@ -37,7 +37,8 @@ struct arguments {
     struct place_flags place;
     const char *key_folder; /* of keygen */
     uint32_t hosts;         /* of keygen; 0: not given */
-    uint32_t takes;         /* of join: --observers or --trainers; 0: not given */
+    uint32_t brings;        /* of join: --observers or --trainers; 0: not given */
+    uint8_t role;           /* enum wire_role, of those */
     const char *run_dir;    /* NULL: not given */
     bool resume;
     const char **overrides; /* the values of --set, in order */

@@ -190,8 +190,11 @@ static enum status join_job(const struct arguments *arguments, struct job *job, 
     static struct place place;
     (void)job;
     struct place_flags flags = arguments->place;
-    const struct follow_config config = {
-        .place = &place, .run = NULL, .patience_s = PATIENCE_S, .takes = arguments->takes};
+    const struct follow_config config = {.place = &place,
+                                         .run = NULL,
+                                         .patience_s = PATIENCE_S,
+                                         .brings = arguments->brings,
+                                         .role = arguments->role};
     service_init();
     enum status status = flags.given ? STATUS_OK : key_files_own(&flags.host, flags.keys, error);
     flags.count = flags.given ? flags.count : (uint16_t)(flags.host + 1);

@@ -147,6 +147,7 @@ static enum status begin_generation(struct follower *f, const struct control_sta
     enum status status = follower_read_job(f, text, bytes, error);
     if (status != STATUS_OK)
         return status;
+    f->job.added = start->added;
     f->roster = roster_of(&f->job);
     f->count = roster_workers(&f->roster);
     f->children = calloc(f->count, sizeof *f->children);
@@ -407,7 +408,8 @@ static enum status take_signals(struct follower *f, struct error *error)
 
 static void ask_to_join(struct follower *f, struct monotime now)
 {
-    struct control_join join = {.build = f->relay.order.build, .takes = f->config->takes};
+    struct control_join join = {
+        .build = f->relay.order.build, .brings = f->config->brings, .role = f->config->role};
     randombytes_buf(&join.attempt, sizeof join.attempt);
     gethostname(join.name, sizeof join.name - 1);
     tell_leader(f, NULL, CONTROL_JOIN, &join, sizeof join);

@@ -21,7 +21,8 @@ struct follow_config {
     struct place *place;
     const char *run;   /* the run directory's path, as the leader has it; NULL: not known */
     double patience_s; /* for the first answer of the leader */
-    uint32_t takes;    /* how many of the running job's clients are to move here */
+    uint32_t brings;   /* how many observers or trainers the running job gets for this host; 0: none */
+    uint8_t role;      /* enum wire_role, of those */
 };
 
 /* Follows the leader until the job is over, and blocks until then. *code: the exit code that the leader's

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -74,7 +75,7 @@ enum { COUNTS = sizeof counts / sizeof counts[0], USERS = 2 };
 
 static uint32_t workers_of(const struct job *job)
 {
-    return job->server.count + job->trainers.count;
+    return job->server.count + job_trainers(job);
 }
 
 static uint32_t count_of(const struct control_status *status, unsigned i)
@@ -133,11 +134,11 @@ static void write_workers(struct line *line, const struct job *job)
     write_timing(line);
     line_add(line, ",\"pid\":%ld,\"version\":\"%s\"", (long)getpid(), COALESCED_VERSION);
     if (job->kind == JOB_REINFORCE)
-        line_add(line, ",\"observers\":%u,\"environments\":%u", job->observers.count,
+        line_add(line, ",\"observers\":%u,\"environments\":%u", job_observers(job),
                  job->observers.environments);
     else
         line_add(line, ",\"servers\":%u,\"trainers\":%u,\"batch\":%u,\"threads\":%u", job->server.count,
-                 job->trainers.count, job->trainers.batch, job->trainers.threads);
+                 job_trainers(job), job->trainers.batch, job->trainers.threads);
     if (job->kind == JOB_MODEL_PARALLEL)
         line_add(line, ",\"layer_threads\":[%u,%u,%u]", job->threads[JOB_LAYER_EMBEDDING].count,
                  job->threads[JOB_LAYER_LSTM].count, job->threads[JOB_LAYER_DECODER].count);
@@ -165,8 +166,10 @@ static void write_string(struct line *line, const char *text, size_t bytes)
 
 static void write_cause(struct line *line, const struct line_restart *cause)
 {
-    line_add(line, ",\"role\":\"%s\",\"worker\":%u,\"incarnation\":%u,\"reason\":", cause->role,
-             cause->worker, cause->incarnation);
+    if (cause->role != NULL)
+        line_add(line, ",\"role\":\"%s\",\"worker\":%u,\"incarnation\":%u", cause->role, cause->worker,
+                 cause->incarnation);
+    line_add(line, ",\"reason\":");
     write_string(line, cause->reason, strlen(cause->reason));
 }
 
@@ -181,6 +184,13 @@ void line_write_resumed(struct line *line, const struct job *job, uint64_t numbe
         write_cause(line, cause);
     }
     write_workers(line, job);
+}
+
+uint32_t line_clients(const char *line, const struct job *job)
+{
+    const char *key = job->kind == JOB_REINFORCE ? ",\"observers\":" : ",\"trainers\":";
+    const char *timing = strstr(line, LINE_TIMING), *at = timing != NULL ? strstr(timing, key) : NULL;
+    return at != NULL ? (uint32_t)strtoul(at + strlen(key), NULL, 10) : 0;
 }
 
 void line_write_restarted(struct line *line, const struct line_restart *restart)

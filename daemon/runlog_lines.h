@@ -30,7 +30,7 @@ struct line {
 
 /* A worker died: a successor takes its place, or all workers start again. */
 struct line_restart {
-    const char *role;
+    const char *role; /* NULL: none died, all start again with another number of observers or trainers */
     uint16_t worker;
     uint32_t incarnation; /* the successor's; where all start again, the one that died */
     uint32_t generation;  /* where all start again; else 0 */
@@ -52,6 +52,9 @@ struct line_end {
 void line_write_start(struct line *line, const struct job *job);
 void line_write_resumed(struct line *line, const struct job *job, uint64_t number,
                         const struct line_restart *cause);
+/* How many observers or trainers the event `line` began with; 0: it is no "start" or "resumed". */
+uint32_t line_clients(const char *line, const struct job *job);
+
 void line_write_restarted(struct line *line, const struct line_restart *restart);
 void line_write_end(struct line *line, const struct job *job, const struct line_end *end,
                     const struct control_status *holdings);

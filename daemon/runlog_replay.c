@@ -25,7 +25,9 @@ struct summary {
 struct replay {
     const char *path;
     bool compares;
-    bool linear; /* the learning rate depends on /stop */
+    const struct job *job;
+    bool resized; /* a part of the run had another number of observers or trainers, and other numbers */
+    bool linear;  /* the learning rate depends on /stop */
     struct summary of_json, of_text;
     FILE *json;
     char *line; /* the line that was read last */
@@ -60,6 +62,11 @@ static enum status cut_torn_line(const struct replay *replay, FILE *file, off_t 
     return STATUS_OK;
 }
 
+static uint32_t clients_of(const struct job *job)
+{
+    return job->kind == JOB_REINFORCE ? job_observers(job) : job_trainers(job);
+}
+
 static enum status read_file(struct replay *replay, FILE *file, const char *name,
                              struct line_key (*key_of)(const char *), struct summary *summary,
                              struct error *error)
@@ -69,7 +76,10 @@ static enum status read_file(struct replay *replay, FILE *file, const char *name
     while ((length = getline(&replay->line, &replay->capacity, file)) > 0) {
         if (replay->line[length - 1] != '\n')
             return cut_torn_line(replay, file, whole, name, error);
-        summary_add(summary, key_of(replay->line), replay->line);
+        const struct line_key key = key_of(replay->line);
+        const uint32_t clients = key.kind == LINE_OTHER ? line_clients(replay->line, replay->job) : 0;
+        replay->resized |= clients != 0 && clients != clients_of(replay->job);
+        summary_add(summary, key, replay->line);
         whole += length;
     }
     return feof(file) ? STATUS_OK : error_set_errno(error, errno, "cannot read %s/%s", replay->path, name);
@@ -127,9 +137,10 @@ enum status replay_open(struct replay **out, int dir_fd, const char *path, const
     if (replay == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory to read the logs");
     replay->path = path;
+    replay->job = job;
     replay->linear = job->optimizer.schedule == JOB_SCHEDULE_LINEAR;
-    replay->compares = is_reproducible(job);
     const enum status status = read_both(replay, dir_fd, error);
+    replay->compares = is_reproducible(job) && !replay->resized;
     if (status != STATUS_OK) {
         replay_close(replay);
         return status;

@@ -51,6 +51,19 @@ static void lose_workers(struct supervisor *s, uint16_t host, const char *why)
     }
 }
 
+/* What the host brought leaves with it. */
+static void take_away(struct supervisor *s, uint16_t index, const char *end)
+{
+    struct host *host = &s->hosts.of[index];
+    char why[160];
+    if (host->brings == 0)
+        return;
+    snprintf(why, sizeof why, "host %u (%.60s) %s, with %u %s", index, host->name, end, host->brings,
+             supervise_clients_unit(s));
+    host->brings = 0;
+    supervise_resize(s, why);
+}
+
 static void lose_host(struct supervisor *s, uint16_t index, const char *why)
 {
     struct host *host = &s->hosts.of[index];
@@ -61,6 +74,7 @@ static void lose_host(struct supervisor *s, uint16_t index, const char *why)
     runlog_clear_progress(s->config->log);
     log_warning("host %u (%s) is lost: %s", index, host->name, why);
     lose_workers(s, index, why);
+    take_away(s, index, "is lost");
 }
 
 static void host_refuse(struct supervisor *s, uint16_t host, enum status status, const char *text)
@@ -86,23 +100,26 @@ static void admit_host(struct supervisor *s, uint16_t index, const struct contro
     tell_host(s, index, CONTROL_ADMIT, &admit, sizeof admit);
 }
 
-/* The job runs already: workers move to the host, as many as it asks for, or its share if it is one of those
- * with which the job began. */
-static void fill_host(struct supervisor *s, uint16_t index, uint32_t takes)
+/* The job runs already: it grows by what the host brings. To one of those with which the job began its share
+ * of the workers moves. */
+static void fill_host(struct supervisor *s, uint16_t index, uint32_t brings)
 {
-    if (s->hosts.awaited || s->stops > 0 || !s->config->job->supervise.restart)
-        return;
-    const uint32_t count = takes > 0 ? takes : supervise_fair_share(s, index);
-    const uint32_t moved = supervise_move_to(s, index, count);
-    if (moved < takes)
-        log_warning("host %u (%s) takes %u of %u workers: a job of this kind has no more that can move",
-                    index, s->hosts.of[index].name, moved, takes);
+    struct host *host = &s->hosts.of[index];
+    char why[160];
+    host->brings = brings;
+    snprintf(why, sizeof why, "host %u (%.60s) brings %u %s", index, host->name, brings,
+             supervise_clients_unit(s));
+    if (brings > 0)
+        supervise_resize(s, why);
+    else if (!s->hosts.awaited && s->stops == 0 && s->config->job->supervise.restart)
+        supervise_move_to(s, index, supervise_fair_share(s, index));
 }
 
 static void hear_join(struct supervisor *s, uint16_t index, const struct control_join *join)
 {
     const struct host *host = &s->hosts.of[index];
     char text[CONTROL_FAR_BYTES + 80];
+    struct error error;
     if (host->state == HOST_UP || host->state == HOST_DEPARTS) {
         snprintf(text, sizeof text, "host %u is here already, at %s, and was heard of in the last 3 s", index,
                  host->address);
@@ -111,12 +128,11 @@ static void hear_join(struct supervisor *s, uint16_t index, const struct control
         host_refuse(s, index, STATUS_INVALID, "it runs another build of coalesced than the leader");
     } else if (s->finished || s->closing) {
         host_refuse(s, index, STATUS_SHUTDOWN, "the job is ending");
-    } else if (join->takes > 0 && !s->config->job->supervise.restart) {
-        host_refuse(s, index, STATUS_INVALID,
-                    "/supervise/restart is false, so no worker of the job can move there");
+    } else if (join->brings > 0 && supervise_check_growth(s, join->role, join->brings, &error) != STATUS_OK) {
+        host_refuse(s, index, error.status, error.text);
     } else {
         admit_host(s, index, join);
-        fill_host(s, index, join->takes);
+        fill_host(s, index, join->brings);
     }
 }
 
@@ -146,6 +162,7 @@ static void clear_host(struct supervisor *s, uint16_t index)
         child->deaths = 0;
         supervise_lose(s, child, STATUS_INTERNAL, why);
     }
+    take_away(s, index, "departs");
 }
 
 static void release_host(struct supervisor *s, uint16_t index)
@@ -301,7 +318,7 @@ static struct monotime start_when_complete(struct supervisor *s, struct monotime
         return s->hosts.due;
     s->hosts.awaited = false;
     name_missing(s);
-    if (supervise_spawn_all(s, &error) != STATUS_OK)
+    if (supervise_adopt_size(s, &error) != STATUS_OK || supervise_spawn_all(s, &error) != STATUS_OK)
         supervise_fail(s, error.status, error.text);
     return now;
 }

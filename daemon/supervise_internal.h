@@ -5,6 +5,7 @@
  *     supervise_table.c    the reaction to each event of a worker: one table, [event][state of the worker]
  *     supervise_exit.c     a worker is dead, or must die: what follows
  *     supervise_restart.c  a successor in its place, or all workers again under the next generation
+ *     supervise_resize.c   the number of observers or trainers follows the hosts that bring some
  *     supervise_hosts.c    the job's other hosts: which are there, messages from there, their loss
  *     supervise_place.c    where workers run, and where those dial that run on different hosts
  *     supervise_end.c      how a job ends: the order in which workers leave, and what a failure sets off
@@ -37,6 +38,7 @@ struct regeneration {
     unsigned alike; /* failures in a row that had the last words `words`, without a new episode or update */
     char words[ERROR_TEXT_BYTES];
     uint16_t worker; /* whose death is the cause */
+    bool is_resize;  /* no death is */
     char reason[ERROR_TEXT_BYTES];
 };
 
@@ -56,6 +58,7 @@ struct host {
     char leader[CONTROL_FAR_BYTES];     /* at which it reaches the leader's: "tcp://ADDRESS:PORT" */
     struct monotime heard;
     struct monotime lost_at;
+    uint32_t brings;          /* observers or trainers that the job has for this host (coalesced join) */
     bool unfit;               /* workers cannot run there: none starts there any more */
     struct monotime clear_at; /* HOST_DEPARTS: when its workers start elsewhere */
 };
@@ -86,6 +89,7 @@ struct supervisor {
     bool log_failed;   /* a record's line is missing: no later one may follow */
     bool hurried;      /* the workers have given up their calls */
     bool finished;     /* FINISHED has come: the logs and checkpoints are complete */
+    bool resizes;      /* the lead drains, because the number of clients changes */
     bool closing;      /* the workers are told to leave, each when its turn has come */
     uint64_t furthest; /* the highest episode or update that was recorded */
     struct regeneration regeneration;
@@ -144,6 +148,9 @@ void supervise_forget_restarts(struct supervisor *s);
 /* Kills all workers; the next generation starts when all are reaped and a delay is over. */
 void supervise_regenerate(struct supervisor *s, const struct child *cause, const char *why);
 
+/* The same without a death: the lead has finished, and the number of clients changes. */
+void supervise_regenerate_resized(struct supervisor *s);
+
 /* Starts the next generation if it is due. Returns when to look again. */
 struct monotime supervise_advance_generation(struct supervisor *s, struct monotime now);
 
@@ -192,6 +199,24 @@ void supervise_excuse_hosts(struct supervisor *s, struct monotime now);
 /* The descriptor to wait for; -1: none. */
 int supervise_hosts_fd(const struct supervisor *s);
 
+/* supervise_resize.c: whether the job can have `count` more clients of the role `role`. STATUS_INVALID, with
+ * a sentence that begins with the job: another kind of job, or more than it may have. */
+enum status supervise_check_growth(const struct supervisor *s, uint32_t role, uint32_t count,
+                                   struct error *error);
+
+/* A host has come or gone: if the number of clients is another one from now on, the lead is told to finish
+ * its round. `why` is a sentence that names the host. */
+void supervise_resize(struct supervisor *s, const char *why);
+
+/* Between two generations: takes the new number over. STATUS_NO_MEMORY. */
+enum status supervise_adopt_size(struct supervisor *s, struct error *error);
+
+/* "observers" or "trainers". */
+const char *supervise_clients_unit(const struct supervisor *s);
+
+/* Clients that belong to no host; the clients of the hosts that bring some follow, in order of the hosts. */
+uint32_t supervise_own_clients(const struct supervisor *s);
+
 /* supervise_place.c: the host on which this worker is to start: where it was, if that host is up and the
  * worker has not died there again and again; otherwise by /hosts. */
 uint16_t supervise_choose_host(const struct supervisor *s, uint16_t worker);
@@ -211,7 +236,7 @@ void supervise_introduce(struct supervisor *s, struct child *child);
  * successor starts there. Returns how many have moved. */
 uint32_t supervise_move_to(struct supervisor *s, uint16_t host, uint32_t count);
 
-/* The clients that a host has when all are spread evenly. */
+/* The clients that a host of those with which the job began has when all are spread evenly. */
 uint32_t supervise_fair_share(const struct supervisor *s, uint16_t host);
 
 /* supervise_end.c: fails the job, with the sentence `why`, and hurries it. The first failure is the outcome;

@@ -26,15 +26,31 @@ unsigned supervise_load_of(const struct supervisor *s, uint16_t host)
     return load;
 }
 
-/* The place of share `share` of `shares` among the hosts that are up. */
+/* The place of share `share` of `shares` among the hosts that are up and with which the job began. */
 static uint16_t spread(const struct supervisor *s, uint32_t share, uint32_t shares, bool leader_too)
 {
     uint16_t up[HOSTS_MAX];
     uint32_t count = 0;
-    for (uint16_t i = 0; i < supervise_host_count(s); i++)
+    for (uint16_t i = 0; i < s->config->place->hosts; i++)
         if (may_run(s, i, leader_too))
             up[count++] = i;
     return count == 0 ? HOST_LEADER : up[(uint64_t)share * count / shares];
+}
+
+/* Where client `client` starts in a new generation: on the host that brings it, or on its share of the job's
+ * own hosts. */
+static uint16_t place_client(const struct supervisor *s, uint32_t client, bool leader_too)
+{
+    const uint32_t own = supervise_own_clients(s);
+    if (client < own)
+        return spread(s, client, own, leader_too);
+    client -= own;
+    for (uint16_t i = 1; i < supervise_host_count(s); i++) {
+        if (client < s->hosts.of[i].brings)
+            return is_up(s, i) ? i : HOST_LEADER;
+        client -= s->hosts.of[i].brings;
+    }
+    return HOST_LEADER;
 }
 
 /* `not_there`: a host that is left out; HOST_LEADER: none is. */
@@ -67,7 +83,7 @@ uint16_t supervise_choose_host(const struct supervisor *s, uint16_t worker)
     if (child->moves_to != HOST_LEADER && is_up(s, child->moves_to))
         return child->moves_to;
     if (child->start.generation != s->generation) /* the first start in this generation */
-        return spread(s, worker - s->roster.servers, s->roster.clients, leader_too);
+        return place_client(s, worker - s->roster.servers, leader_too);
     if (child->host != HOST_LEADER && child->deaths >= DEATHS_ON_A_HOST)
         return least_loaded(s, true, child->host);
     return may_run(s, child->host, leader_too) ? child->host : least_loaded(s, leader_too, HOST_LEADER);
@@ -165,7 +181,9 @@ uint32_t supervise_fair_share(const struct supervisor *s, uint16_t host)
 {
     const bool leader_too = s->config->job->hosts.clients == JOB_SPREAD_EVEN;
     uint32_t hosts = 0;
-    for (uint16_t i = 0; i < supervise_host_count(s); i++)
+    for (uint16_t i = 0; i < s->config->place->hosts; i++)
         hosts += may_run(s, i, leader_too);
-    return hosts > 0 && may_run(s, host, leader_too) ? s->roster.clients / hosts : 0;
+    return hosts > 0 && host < s->config->place->hosts && may_run(s, host, leader_too)
+               ? supervise_own_clients(s) / hosts
+               : 0;
 }

@@ -113,7 +113,8 @@ void supervise_forget_restarts(struct supervisor *s)
 enum status supervise_spawn_all(struct supervisor *s, struct error *error)
 {
     enum status status = s->roster.segments ? spawn_segments_open(&s->segments, s->count, error) : STATUS_OK;
-    struct control_start start = {.incarnation = 1, .generation = s->generation};
+    struct control_start start = {
+        .incarnation = 1, .generation = s->generation, .added = s->config->job->added};
     randombytes_buf(start.secret, sizeof start.secret);
     memcpy(start.address, s->config->dir->address, sizeof start.address);
     memcpy(start.run_dir, s->config->dir->real, sizeof start.run_dir);
@@ -139,25 +140,43 @@ void supervise_regenerate(struct supervisor *s, const struct child *cause, const
     regeneration->pending = true;
     regeneration->due = restart_time(++regeneration->fruitless);
     regeneration->worker = cause->start.worker;
+    regeneration->is_resize = false;
     snprintf(regeneration->reason, sizeof regeneration->reason, "%s", why);
+}
+
+void supervise_regenerate_resized(struct supervisor *s)
+{
+    supervise_forget_restarts(s);
+    for (unsigned i = 0; i < s->count; i++)
+        child_kill(&s->children[i]);
+    s->regeneration.pending = s->regeneration.is_resize = true;
+    s->regeneration.due = monotime_now();
+    s->regeneration.worker = s->roster.lead;
 }
 
 /* The sockets of killed workers are still there, and their segments may hold half a write. */
 static enum status regeneration_start(struct supervisor *s, struct error *error)
 {
-    const struct child *cause = &s->children[s->regeneration.worker];
+    const bool is_resize = s->regeneration.is_resize;
+    const struct child cause = s->children[s->regeneration.worker];
+    enum status status = supervise_adopt_size(s, error);
+    if (status != STATUS_OK)
+        return status;
     s->generation++;
     memset(s->holdings, 0, s->count * sizeof *s->holdings);
     socket_folder_clear(s->config->dir->address);
     spawn_segments_close(&s->segments);
     runlog_clear_progress(s->config->log);
-    log_warning("%s; all workers start again", s->regeneration.reason);
-    const struct line_restart line = {.role = role_by_wire(cause->start.role)->name,
-                                      .worker = cause->start.worker,
-                                      .incarnation = cause->start.incarnation,
+    if (is_resize)
+        log_info("the job goes on with %u %s", s->roster.clients, supervise_clients_unit(s));
+    else
+        log_warning("%s; all workers start again", s->regeneration.reason);
+    const struct line_restart line = {.role = is_resize ? NULL : role_by_wire(cause.start.role)->name,
+                                      .worker = cause.start.worker,
+                                      .incarnation = cause.start.incarnation,
                                       .generation = s->generation,
                                       .reason = s->regeneration.reason};
-    enum status status = resume_find(&s->resume, rundir_path(s->config->dir), UINT64_MAX, error);
+    status = resume_find(&s->resume, rundir_path(s->config->dir), UINT64_MAX, error);
     if (status == STATUS_OK)
         status = runlog_resume(s->config->log, s->resume.update, s->resume.running_reward, &line, error);
     return status;

@@ -147,6 +147,10 @@ static void finish_job(struct supervisor *s, struct child *child, const struct c
     s->result = message->body.finished;
     if (s->result.end > CONTROL_END_STOPPED)
         s->result.end = CONTROL_END_STOPPED;
+    if (s->resizes && s->stops == 0 && s->result.end == CONTROL_END_STOPPED) {
+        supervise_regenerate_resized(s);
+        return;
+    }
     s->finished = true;
     service_notify("%sSTOPPING=1", s->announced ? "" : "READY=1\n"); /* systemd waits for READY */
     supervise_close(s);

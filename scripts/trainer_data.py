@@ -35,10 +35,10 @@ def below(high, low, bound):
     return (high * bound + carry) >> np.uint64(32)
 
 
-def shuffled(count, seed, epoch):
-    """The epoch's permutation of [0, count)."""
+def shuffled(count, seed, epoch, lap):
+    """The epoch's permutation of [0, count): that of the job file's trainers (lap 0), or of those added to them."""
     places = np.arange(count)
-    drawn = words(seed, SHUFFLE, 0, places // 2, epoch & 0xFFFFFFFF, epoch >> 32)
+    drawn = words(seed, SHUFFLE, lap, places // 2, epoch & 0xFFFFFFFF, epoch >> 32)
     odd = places % 2 == 1
     others = below(np.where(odd, drawn[2], drawn[0]), np.where(odd, drawn[3], drawn[1]), places + 1).tolist()
     order = list(range(count))
@@ -108,9 +108,11 @@ class Images:
         if self.data["kind"] == "synthetic":
             return self._synthetic(step)
         epoch, place = divmod(step, self.steps)
+        trainers = self.job["trainers"]["count"]
+        lap, seat = divmod(self.trainer, trainers)
         if self.epoch != epoch:
-            self.epoch, self.order = epoch, shuffled(len(self.labels), self.job["seed"], epoch)
-        first = (place * self.job["trainers"]["count"] + self.trainer) * self.count
+            self.epoch, self.order = epoch, shuffled(len(self.labels), self.job["seed"], epoch, lap)
+        first = (place * trainers + seat) * self.count
         which = self.order[first : first + self.count]
         return self._normalized(self._viewed(self._fitted(self.images[which]), which)), self.labels[which]
 
@@ -152,7 +154,7 @@ class Images:
     def _viewed(self, images, which):
         """Cropped and mirrored by chance."""
         crop, size = self.data["crop"], self.size
-        drawn = words(self.job["seed"], AUGMENT, 0, which, self.epoch & 0xFFFFFFFF, self.epoch >> 32)
+        drawn = words(self.job["seed"], AUGMENT, self.trainer // self.job["trainers"]["count"], which, self.epoch & 0xFFFFFFFF, self.epoch >> 32)
         ys, xs = (drawn[1:3] * np.uint64(2 * crop + 1) >> np.uint64(32)).astype(int)
         padded = np.pad(images, ((0, 0), (crop, crop), (crop, crop)))
         viewed = np.stack([image[y : y + size, x : x + size] for image, y, x in zip(padded, ys, xs)])

@@ -73,7 +73,7 @@ class Line:
     READY, BEAT, FAILED = 9, 10, 16
     BYTES_MAX = 4 + 32 * 1024
     BEAT_S = 0.1
-    _START = struct.Struct("<HBxII32s160s4096s4096sHH32s2048s64s")
+    _START = struct.Struct("<HBxIII32s160s4096s4096sHH32s2048s64s")
     _FAR = struct.Struct("<HH64s")
 
     def __init__(self, descriptor):
@@ -115,7 +115,7 @@ class Line:
         kind, body = self._receive()
         if kind != self.START or len(body) < self._START.size:
             raise Failure(INTERNAL, f"expected START from the supervisor on descriptor {self.fileno()}")
-        worker, role, incarnation, generation, secret, address, _, _, host, _, key, keys, _ = self._START.unpack_from(body)
+        worker, role, incarnation, generation, _, secret, address, _, _, host, _, key, keys, _ = self._START.unpack_from(body)
         job = json.loads(body[self._START.size :].rstrip(b"\0"))
         return {
             "worker": worker,

@@ -34,10 +34,11 @@ _Static_assert(CONTROL_EXIT == 7 && CONTROL_READY == 9 && CONTROL_BEAT == 10 && 
                "the kinds of PROTOCOL.md");
 _Static_assert(
     offsetof(struct control_start, role) == 2 && offsetof(struct control_start, incarnation) == 4 &&
-        offsetof(struct control_start, generation) == 8 && offsetof(struct control_start, secret) == 12 &&
-        offsetof(struct control_start, address) == 44 && offsetof(struct control_start, run_dir) == 204 &&
-        offsetof(struct control_start, resume) == 4300 && offsetof(struct control_start, keys) == 8396 &&
-        offsetof(struct control_start, far_address) == 10480 && sizeof(struct control_start) == 10544,
+        offsetof(struct control_start, generation) == 8 && offsetof(struct control_start, added) == 12 &&
+        offsetof(struct control_start, secret) == 16 && offsetof(struct control_start, address) == 48 &&
+        offsetof(struct control_start, run_dir) == 208 && offsetof(struct control_start, resume) == 4304 &&
+        offsetof(struct control_start, keys) == 8400 &&
+        offsetof(struct control_start, far_address) == 10484 && sizeof(struct control_start) == 10548,
     "START of PROTOCOL.md");
 _Static_assert(offsetof(struct control_died, incarnation) == 4 && offsetof(struct control_died, text) == 8,
                "DIED of PROTOCOL.md");

@@ -72,6 +72,7 @@ struct control_start {
     uint16_t worker; /* this worker's number: servers from 0, then clients (worker/roster.h) */
     uint8_t role;    /* enum wire_role */
     uint32_t incarnation, generation;
+    uint32_t added;                      /* struct job's */
     uint8_t secret[WIRE_SECRET_BYTES];   /* of this run of the job: worker/net/greeting.h */
     char address[CONTROL_ADDRESS_BYTES]; /* worker N binds this with ".N" appended */
     char run_dir[CONTROL_PATH_BYTES];    /* absolute, for messages: CONTROL_RUN_FD is the directory */
@@ -112,7 +113,8 @@ struct control_join {
     char leader[CONTROL_FAR_BYTES];     /* by which of the leader's addresses it reached the leader */
     char from[CONTROL_FAR_BYTES];       /* by the leader's link: the host's network address */
     uint64_t build;
-    uint32_t takes; /* how many of the job's clients are to move here at once (coalesced join) */
+    uint32_t brings; /* how many observers or trainers the job gets for this host (coalesced join) */
+    uint32_t role;   /* enum wire_role, of those */
 };
 
 struct control_admit {

@@ -8,14 +8,14 @@
 struct roster roster_of(const struct job *job)
 {
     const bool is_parallel = job->kind == JOB_MODEL_PARALLEL;
-    const uint32_t servers = job->server.count, clients = job->trainers.count;
+    const uint32_t servers = job->server.count, clients = job_trainers(job);
     if (job->kind == JOB_REINFORCE)
         return (struct roster){.servers = 1,
-                               .clients = job->observers.count,
+                               .clients = job_observers(job),
                                .listeners = 1,
                                .server_role = WIRE_ROLE_AGENT,
                                .client_role = WIRE_ROLE_OBSERVER,
-                               .segments = job->observers.count <= ROSTER_OBSERVERS_WITH_SEGMENTS,
+                               .segments = job_observers(job) <= ROSTER_OBSERVERS_WITH_SEGMENTS,
                                .replaceable = 1};
     return (struct roster){.servers = servers,
                            .clients = clients,

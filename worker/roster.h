@@ -24,9 +24,9 @@ struct roster {
                              its place while the others go on */
 };
 
-/* reinforce: 1 agent, observers.count observers; only the agent listens; segments for up to
+/* reinforce: 1 agent, job_observers observers; only the agent listens; segments for up to
  * ROSTER_OBSERVERS_WITH_SEGMENTS observers. parameter-server: server.count
- * pservers, trainers.count trainers; the pservers listen; segments where the transport is shared.
+ * pservers, job_trainers trainers; the pservers listen; segments where the transport is shared.
  * model-parallel: the same workers, led by the first trainer, and all but the last one listen. In the other
  * kinds server 0 leads. Observers are replaceable, and the trainers of a parameter-server job. */
 struct roster roster_of(const struct job *job);

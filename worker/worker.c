@@ -178,6 +178,7 @@ static enum status worker_read_job(struct worker *worker, const char *text, size
         status = error_set(error, status == STATUS_INVALID ? STATUS_INTERNAL : status, "%.300s",
                            problems != NULL ? problems : "no memory for the job");
     free(problems);
+    worker->job.added = worker->self.added;
     return status;
 }
 

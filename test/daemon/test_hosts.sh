@@ -205,7 +205,7 @@ stop_hosts 3 "$run"
 check "all three end" all_end_well 3
 check "the numbers are those of one host" agrees "$run"
 
-# ---- a host joins a running job, and takes workers over ----
+# ---- a host joins a running job, and brings observers ----
 run=$scratch/joined
 start_hosts 1 reinforce "$run" $endless
 says "$run.0" "^Episode 20"
@@ -215,23 +215,83 @@ check "to join needs a key" refuses 64 "expected --keys DIR" join "$at" --observ
 check "and a number of workers" refuses 64 "expected --keys DIR, and --observers N" join "$at" --keys "$scratch/one"
 check "and to know which key is one's own" refuses 78 "3 files host-N.secret" join "$at" --keys "$scratch/keys" --observers 2
 check "and not the leader's" refuses 78 "host 0 leads" join "$at" --keys "$scratch/keys" --node 0/1 --observers 2
-"$COALESCED" join "$at" --keys "$scratch/one" --observers 2 >"$run.2" 2>&1 </dev/null &
-host[1]=$!
-check "two observers move to the host that joins" says "$run.0" "observer . moves to host 2"
-has_two_observers() {
+check "a job of observers gets no trainers" refuses 78 "the job has observers" join "$at" --keys "$scratch/one" --trainers 2
+check "and not more than it may have" refuses 78 "/observers/count: expected an integer" join "$at" --keys "$scratch/one" --observers 1024
+join_host() { # ARGUMENT...
+    "$COALESCED" join "$at" --keys "$scratch/one" "$@" >"$run.2" 2>&1 </dev/null &
+    host[1]=$!
+}
+# The run's log says that the job goes on with so many, and each number comes once.
+goes_on_with() { # KEY N
+    says "$run/episodes.jsonl" "\"event\":\"resumed\".*\"reason\":\"host 2 .*\"$1\":$2,"
+}
+has_each_once() {
+    numbers "$run" | grep -Eo '^[{]"(episode|update)":[0-9]+' | grep -o '[0-9]*$' >"$scratch/each"
+    cmp "$scratch/each" <(seq "$(wc -l <"$scratch/each")")
+}
+has_workers() { # ROLE N
     local end=$((SECONDS + 60))
-    until [[ $(workers_of "${host[1]}" observer | wc -l) -eq 2 ]]; do
+    until [[ $(workers_of "${host[1]}" "$1" | wc -l) -eq $2 ]]; do
         [[ $SECONDS -lt $end ]] || return 1
         sleep 0.05
     done
 }
-check "they run there" has_two_observers
+join_host --observers 2
+check "the host that joins brings two observers" goes_on_with observers 7
+check "they run there" has_workers observer 2
 wait_for_number "$run" $(($(last_number "$run") + 5))
 kill -TERM "${host[1]}"
-check "and move back when it departs" says "$run.2" "this host has left the job"
-stop_hosts 2 "$run"
-check "both end" all_end_well 2
-check "the numbers are those of one host" agrees "$run"
+check "the host departs" says "$run.2" "this host has left the job"
+check "and they with it" goes_on_with observers 5
+wait_for_number "$run" $(($(last_number "$run") + 5))
+join_host --observers 3
+check "it joins again" goes_on_with observers 8
+check "with three" has_workers observer 3
+wait_for_number "$run" $(($(last_number "$run") + 5))
+kill -9 "${host[1]}"
+stop_hosts 1 "$run" 2>/dev/null
+check "it is killed, and the job ends well all the same" all_end_well 1
+check "each episode has one line" has_each_once
+before_joining() {
+    numbers "$scratch/reinforce.one" >"$scratch/one.numbers"
+    cmp <(head -n 12 "$scratch/one.numbers") <(numbers "$run" | head -n 12)
+}
+check "the numbers before are those of one host" before_joining
+start_hosts 1 reinforce "$run" $endless --resume
+stop_hosts 1 "$run"
+check "the run can be resumed without the host" all_end_well 1
+check "and each episode has one line" has_each_once
+
+# ---- the same with trainers ----
+run=$scratch/trainers
+start_hosts 1 parameter-server "$run" $endless --set /server/count=1 --set '/server/round=first 2'
+at=tcp://127.0.0.1:$port
+wait_for_number "$run" 5
+join_host --trainers 2
+check "the host that joins brings two trainers" goes_on_with trainers 4
+check "they run there" has_workers trainer 2
+takes_part() {
+    local end=$((SECONDS + 60))
+    until grep -aq '"losses":\[[^]]*,[^]]*,[^]]*[0-9][^]]*\]' "$run/episodes.jsonl"; do
+        [[ $SECONDS -lt $end ]] || return 1
+        sleep 0.05
+    done
+}
+check "their gradients count" takes_part
+kill -TERM "${host[1]}"
+check "the host departs, and they with it" goes_on_with trainers 2
+stop_hosts 1 "$run"
+check "the job ends well" all_end_well 1
+check "each update has one line" has_each_once
+
+# ---- a model on several workers cannot grow ----
+run=$scratch/parallel
+start_hosts 1 model-parallel "$run" $endless
+at=tcp://127.0.0.1:$port
+wait_for_number "$run" 5
+check "a model-parallel job gets no trainers" refuses 78 "model-parallel" join "$at" --keys "$scratch/one" --trainers 1
+stop_hosts 1 "$run"
+check "and goes on" all_end_well 1
 
 # ---- a host that comes late, and one that never comes ----
 run=$scratch/late

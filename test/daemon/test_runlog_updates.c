@@ -487,6 +487,24 @@ START_TEST(rules_that_do_not_repeat_are_not_compared)
 }
 END_TEST
 
+/* A part of the run had two trainers more: `coalesced join` had brought them. */
+START_TEST(numbers_of_another_size_are_not_compared)
+{
+    struct control_update record = update_of(4);
+    open_log();
+    log_updates(1, 2);
+    close_log();
+    job.added = _i == 0 ? 2 : 0;
+    resume_run(2);
+    log_updates(3, 5);
+    close_log();
+    job.added = 0;
+    resume_run(3);
+    record.loss = 99;
+    ck_assert_int_eq(add_update(&record), _i == 0 ? STATUS_OK : STATUS_INTERNAL);
+}
+END_TEST
+
 static void move_logs_away(void)
 {
     char old_json[160], old_text[160];
@@ -592,6 +610,7 @@ int main(void)
     tcase_add_loop_test(resumed, another_end_of_a_linear_schedule_is_told_as_such, 0, 2);
     tcase_add_loop_test(resumed, an_evaluation_may_be_missing_on_either_side, 0, 2);
     tcase_add_loop_test(resumed, rules_that_do_not_repeat_are_not_compared, 0, 2);
+    tcase_add_loop_test(resumed, numbers_of_another_size_are_not_compared, 0, 2);
     tcase_add_test(resumed, a_rotated_log_goes_on);
     tcase_add_loop_test(resumed, a_rotation_before_a_death_repeats_no_line, 0, 2);
     tcase_add_test(resumed, a_text_that_stays_has_no_line_twice);

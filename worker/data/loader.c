@@ -103,23 +103,25 @@ static void loader_turn_to_epoch(struct loader *loader, uint64_t epoch)
 {
     if (loader->epoch == epoch)
         return;
-    sampling_shuffle(loader->order, (uint32_t)dataset_count(loader->dataset), loader->job->seed, epoch);
+    sampling_shuffle(loader->order, (uint32_t)dataset_count(loader->dataset), loader->job->seed, epoch,
+                     loader->share / loader->shares);
     loader->epoch = epoch;
 }
 
 static enum status loader_fill_training(struct loader *loader, struct batch *slot, struct error *error)
 {
     const struct job *job = loader->job;
-    const struct sampling_place at = sampling_place(loader->step, loader->share, loader->shares,
-                                                    loader->batch, (uint32_t)dataset_count(loader->dataset));
+    const struct sampling_place at =
+        sampling_place(loader->step, loader->share % loader->shares, loader->shares, loader->batch,
+                       (uint32_t)dataset_count(loader->dataset));
     loader_turn_to_epoch(loader, at.epoch);
     for (uint32_t i = 0; i < loader->batch && !atomic_load(&loader->stop); i++) {
         uint32_t sample = 0;
         enum status status = loader_read_place(loader, at.first + i, &sample, &slot->labels[i], error);
         if (status != STATUS_OK)
             return status;
-        const struct sampling_view view =
-            sampling_view(job->seed, sample, at.epoch, job->data.crop, job->data.flip);
+        const struct sampling_view view = sampling_view(
+            job->seed, sample, at.epoch, loader->share / loader->shares, job->data.crop, job->data.flip);
         status = transform_apply(loader->transform, &loader->image, &view,
                                  slot->images + i * transform_elements(loader->transform), error);
         if (status != STATUS_OK)
@@ -290,7 +292,7 @@ static enum status loader_start_thread(struct loader *loader, struct error *erro
 
 enum status loader_new(struct loader **out, const struct loader_config *config, struct error *error)
 {
-    assert(config->share < config->shares);
+    assert(config->share < config->shares || config->split == DATASET_TRAIN);
     assert(config->split == DATASET_TRAIN || config->first_step == 0);
     struct loader *loader = calloc(1, sizeof *loader);
     if (loader == NULL)

@@ -6,7 +6,8 @@
  * trainer t belongs to epoch e = s / u and place p = s mod u; sample i of its batch is element (p n + t) b +
  * i of the permutation of [0, N) of epoch e, a Fisher-Yates shuffle by draws of stream RNG_SHUFFLE keyed by
  * (seed, e). All of this is a function of (seed, s, t), so a resumed or restarted trainer gets the same
- * batches.
+ * batches. A trainer t that was added to a running job, t >= n, has the places of trainer t mod n in a
+ * permutation of its own, that of lap floor(t / n); the others' batches, and the epochs, stay the same.
  *
  * Evaluation. Share q of k is the samples [N q / k, N (q + 1) / k) in their order, in batches of
  * evaluation.batch, the last batch shorter.
@@ -46,7 +47,8 @@ struct batch {
 struct loader_config {
     const struct job *job; /* outlives the loader */
     enum dataset_split split;
-    uint32_t share, shares; /* training: trainer and trainers; evaluation: which share of how many */
+    uint32_t share, shares; /* training: trainer, and the job's trainers without those that were added;
+                               evaluation: which share of how many */
     uint64_t first_step;    /* of the first batch; evaluation: 0 */
 };
 

@@ -277,7 +277,20 @@ struct job {
         bool has_listen;
         char listen[JOB_LISTEN_BYTES]; /* /listen in JSON */
     } hosts;
+    uint32_t added; /* observers or trainers beyond `count`: `coalesced join` adds them to a running job. It has
+                       no key, and is 0 after reading a file */
 };
+
+/* Observers in all, numbered from 0; trainers likewise. */
+static inline uint32_t job_observers(const struct job *job)
+{
+    return job->observers.count + job->added;
+}
+
+static inline uint32_t job_trainers(const struct job *job)
+{
+    return job->trainers.count + job->added;
+}
 
 /* Whether a value network judges the policy's actions, and a rollout bootstraps: ppo and a2c. */
 static inline bool job_is_actor_critic(const struct job *job)

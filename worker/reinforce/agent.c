@@ -24,7 +24,7 @@ static void serve_while_learning(void *context)
 
 static enum status play_episode(struct agent *agent, struct error *error)
 {
-    uint32_t observers = agent->worker->job.observers.count;
+    uint32_t observers = job_observers(&agent->worker->job);
     agent->episode++;
     agent->episode_begin = monotime_now();
     rollout_begin(agent->rollout, (uint32_t)agent->episode);
@@ -50,7 +50,7 @@ static enum status play_episode(struct agent *agent, struct error *error)
 
 static void release_futures(struct agent *agent)
 {
-    for (uint32_t i = 0; i < agent->worker->job.observers.count; i++) {
+    for (uint32_t i = 0; i < job_observers(&agent->worker->job); i++) {
         future_release(agent->seats[i].called);
         agent->seats[i].called = NULL;
     }
@@ -59,7 +59,7 @@ static void release_futures(struct agent *agent)
 /* The first observer whose answer ended the episode badly, in *error; STATUS_OK: none did. */
 static enum status find_failure(struct agent *agent, struct error *error)
 {
-    for (uint32_t i = 0; i < agent->worker->job.observers.count; i++) {
+    for (uint32_t i = 0; i < job_observers(&agent->worker->job); i++) {
         enum status status = agent->seats[i].returned;
         if (status == STATUS_OK)
             continue;
@@ -155,7 +155,7 @@ static enum status after_gathering(struct agent *agent, struct error *error)
         report_finished(agent);
         return STATUS_OK;
     }
-    if (agent->described < agent->worker->job.observers.count)
+    if (agent->described < job_observers(&agent->worker->job))
         return STATUS_AGAIN;
     if (agent->episode == 0 || !is_over(agent))
         return play_episode(agent, error);

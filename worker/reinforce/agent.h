@@ -65,6 +65,7 @@ struct agent_seat {
     struct agent *agent;
     uint16_t worker;            /* its number; its environments are those of seat `worker` - 1 */
     bool described;             /* its session has begun, and it has described its environment */
+    bool played;                /* it has answered an episode to this agent */
     bool fresh;                 /* its session has played no episode: its environments are nowhere yet */
     char *states;               /* (state_bytes) its environments' after the last episode it answered */
     size_t state_bytes;         /* 0: they save none, or there was no such episode */

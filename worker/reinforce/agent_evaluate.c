@@ -28,7 +28,7 @@ static enum status open_player(struct agent *agent, struct error *error)
     const enum status status =
         player_open_apart(&evaluator->player, job, &agent->world.spec, job->evaluation.episodes, error);
     return status == STATUS_OK
-               ? evaluation_shares_open(&evaluator->shares, &evaluator->player, job->observers.count,
+               ? evaluation_shares_open(&evaluator->shares, &evaluator->player, job_observers(job),
                                         !job->evaluation.deterministic, error)
                : status;
 }

@@ -37,7 +37,7 @@ static void open_groups(struct agent *agent, struct agent_seat *seat)
 
 static enum status open_seats(struct agent *agent, struct error *error)
 {
-    const uint32_t observers = agent->worker->job.observers.count;
+    const uint32_t observers = job_observers(&agent->worker->job);
     const size_t room = observers > 0 ? observers : 1; /* NULL means no memory */
     agent->seats = calloc(room, sizeof *agent->seats);
     agent->all = calloc(room * agent->groups, sizeof *agent->all);
@@ -60,7 +60,7 @@ static enum status open_coalescers(struct agent *agent, struct error *error)
                                                 [JOB_COALESCE_DYNAMIC] = COALESCER_DYNAMIC};
     const struct job *job = &agent->worker->job;
     const struct coalescer_config config = {.mode = modes[job->coalesce.mode],
-                                            .slots_max = job->observers.count,
+                                            .slots_max = job_observers(job),
                                             .max_batch = job->coalesce.max_batch,
                                             .max_delay_us = job->coalesce.max_delay_us,
                                             .launch = agent_launch,
@@ -76,8 +76,8 @@ static enum status open_coalescers(struct agent *agent, struct error *error)
 static enum status open_rpc(struct agent *agent, struct error *error)
 {
     struct worker *worker = agent->worker;
-    const struct rpc_config config = {.pending_max = worker->job.observers.count + 1,
-                                      .incoming_max = 2 * worker->job.observers.count * agent->groups + 16,
+    const struct rpc_config config = {.pending_max = job_observers(&worker->job) + 1,
+                                      .incoming_max = 2 * job_observers(&worker->job) * agent->groups + 16,
                                       .rows_max = agent->per_observer,
                                       .methods = methods,
                                       .method_count = sizeof methods / sizeof methods[0],
@@ -92,7 +92,7 @@ enum status agent_open(struct agent *agent, struct worker *worker, struct error 
     agent->worker = worker;
     agent->per_observer = worker->job.observers.environments;
     agent->groups = worker->job.observers.groups;
-    const uint32_t observers = worker->job.observers.count;
+    const uint32_t observers = job_observers(&worker->job);
     agent->environments = (observers > 0 ? observers : 1) * agent->per_observer;
     enum status status = open_seats(agent, error);
     if (status == STATUS_OK)
@@ -129,7 +129,7 @@ void agent_close(struct agent *agent)
     free(agent->coalescers);
     agent_close_world(agent);
     agent_own_close(agent);
-    for (uint32_t i = 0; agent->seats != NULL && i < agent->worker->job.observers.count; i++)
+    for (uint32_t i = 0; agent->seats != NULL && i < job_observers(&agent->worker->job); i++)
         free(agent->seats[i].states);
     free(agent->seats);
     free(agent->all);

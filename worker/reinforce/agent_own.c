@@ -36,7 +36,7 @@ static enum status open_groups(struct agent *agent, struct error *error)
 
 enum status agent_own_open(struct agent *agent, struct error *error)
 {
-    if (agent->worker->job.observers.count > 0)
+    if (job_observers(&agent->worker->job) > 0)
         return STATUS_OK;
     agent->own = calloc(1, sizeof *agent->own + agent->groups * sizeof *agent->own->groups);
     if (agent->own == NULL)

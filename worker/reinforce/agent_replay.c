@@ -81,7 +81,7 @@ enum status agent_call_observer(struct agent_seat *seat, struct error *error)
 enum status agent_call_successors(struct agent *agent, struct error *error)
 {
     enum status status = STATUS_OK;
-    for (uint32_t i = 0; agent->lost > 0 && i < agent->worker->job.observers.count; i++) {
+    for (uint32_t i = 0; agent->lost > 0 && i < job_observers(&agent->worker->job); i++) {
         struct agent_seat *seat = &agent->seats[i];
         if (!seat->lost || !seat->described || status != STATUS_OK)
             continue;
@@ -160,6 +160,6 @@ void agent_release_parked(struct agent_group *group)
 
 void agent_drop_parked(struct agent *agent)
 {
-    for (uint32_t i = 0; i < agent->worker->job.observers.count * agent->groups; i++)
+    for (uint32_t i = 0; i < job_observers(&agent->worker->job) * agent->groups; i++)
         drop_parked(&agent->all[i], STATUS_SHUTDOWN, "the job is ending");
 }

@@ -54,6 +54,7 @@ void agent_states_keep(struct agent_seat *seat, const struct rpc_message *m)
 {
     const size_t bytes = m->tensor_count > RETURN_STATES ? m->tensors[RETURN_STATES].dims[0] : 0;
     struct error why = {0};
+    seat->played = true;
     if (keep(seat, m->data[RETURN_STATES], bytes, &why) != STATUS_OK)
         seat->agent->failure = why;
 }
@@ -80,10 +81,12 @@ void agent_states_lost(struct agent_seat *seat)
 {
     struct agent *agent = seat->agent;
     const uint32_t agents = agent->world.spec.agents;
-    log_warning(
-        "observer %u's environments begin anew in episode %llu: %s saves no states, by which they could "
-        "go on",
-        seat->worker, (unsigned long long)agent->episode, agent->world.name);
+    const bool is_new = seat->worker > agent->worker->job.observers.count && !seat->played; /* was added */
+    if (!is_new)
+        log_warning(
+            "observer %u's environments begin anew in episode %llu: %s saves no states, by which they "
+            "could go on",
+            seat->worker, (unsigned long long)agent->episode, agent->world.name);
     episode_returns_forget(&agent->episode_returns, seat->groups[0].first * agents,
                            agent->per_observer * agents);
     if (agent_is_actor_critic(agent))
@@ -94,7 +97,7 @@ void agent_states_lost(struct agent_seat *seat)
 
 static bool have_states(const struct agent *agent)
 {
-    for (uint32_t i = 0; i < agent->worker->job.observers.count; i++)
+    for (uint32_t i = 0; i < job_observers(&agent->worker->job); i++)
         if (agent->seats[i].state_bytes == 0)
             return false;
     return true;
@@ -108,7 +111,7 @@ static size_t ppo_part(const struct agent *agent)
 
 enum status agent_states_save(struct agent *agent, char **out, size_t *bytes, struct error *error)
 {
-    const uint32_t observers = agent->worker->job.observers.count;
+    const uint32_t observers = job_observers(&agent->worker->job);
     const size_t returns = episode_returns_bytes(&agent->episode_returns), head = returns + ppo_part(agent);
     const bool has_states = have_states(agent);
     *out = NULL;
@@ -134,31 +137,43 @@ enum status agent_states_save(struct agent *agent, char **out, size_t *bytes, st
     return STATUS_OK;
 }
 
-enum status agent_states_load(struct agent *agent, const char *from, size_t bytes, struct error *error)
+/* Reads the sums behind which the states lie. Answers how many bytes they have; 0: they are not this job's.
+ */
+static size_t load_sums(struct agent *agent, const char *from, size_t bytes)
 {
-    const size_t returns = episode_returns_bytes(&agent->episode_returns), head = returns + ppo_part(agent);
+    const size_t returns = episode_returns_read(&agent->episode_returns, from, bytes);
+    if (returns == 0 || !agent_is_actor_critic(agent))
+        return returns;
+    const size_t ppo = ppo_read(&agent->ppo, from + returns, bytes - returns);
+    return ppo > 0 ? returns + ppo : 0;
+}
+
+/* Observers beyond those that have states begin anew; states of observers that the job has no more are left.
+ */
+static enum status load_seats(struct agent *agent, const char *from, size_t bytes, struct error *error)
+{
     enum status status = STATUS_OK;
-    if (!continues(agent) || bytes == 0)
-        return STATUS_OK;
-    if (bytes < head || !episode_returns_read(&agent->episode_returns, from) ||
-        (head > returns && !ppo_read(&agent->ppo, from + returns)))
-        return error_set(error, STATUS_INVALID, "its environments%s are not those of this job",
-                         agent_is_actor_critic(agent) ? ", or its /algorithm/stats_window_size," : "");
-    from += head;
-    bytes -= head;
-    if (agent->own != NULL)
-        return bytes > 0 ? agent_own_load(agent, from, bytes, error) : STATUS_OK;
-    for (uint32_t i = 0; i < agent->worker->job.observers.count && bytes > 0 && status == STATUS_OK; i++) {
+    for (uint32_t i = 0; i < job_observers(&agent->worker->job) && bytes > 0 && status == STATUS_OK; i++) {
         const size_t mine = states_of(from, bytes, agent->per_observer);
         if (mine == 0)
-            return error_set(error, STATUS_INVALID, "it holds the states of fewer than %u environments",
-                             agent->environments);
+            return error_set(error, STATUS_INVALID,
+                             "it does not hold the states of observer %u's environments", i + 1);
         status = keep(&agent->seats[i], from, mine, error);
         from += mine;
         bytes -= mine;
     }
-    return status == STATUS_OK && bytes > 0
-               ? error_set(error, STATUS_INVALID, "it holds the states of more than %u environments",
-                           agent->environments)
-               : status;
+    return status;
+}
+
+enum status agent_states_load(struct agent *agent, const char *from, size_t bytes, struct error *error)
+{
+    if (!continues(agent) || bytes == 0)
+        return STATUS_OK;
+    const size_t sums = load_sums(agent, from, bytes);
+    if (sums == 0)
+        return error_set(error, STATUS_INVALID, "its environments%s are not those of this job",
+                         agent_is_actor_critic(agent) ? ", or its /algorithm/stats_window_size," : "");
+    if (agent->own == NULL)
+        return load_seats(agent, from + sums, bytes - sums, error);
+    return bytes > sums ? agent_own_load(agent, from + sums, bytes - sums, error) : STATUS_OK;
 }

@@ -93,14 +93,16 @@ void episode_returns_write(const struct episode_returns *returns, char *out)
     memcpy(out + sizeof head, returns->so_far, returns->columns * sizeof *returns->so_far);
 }
 
-bool episode_returns_read(struct episode_returns *returns, const char *from)
+size_t episode_returns_read(struct episode_returns *returns, const char *from, size_t bytes)
 {
-    struct head head;
-    memcpy(&head, from, sizeof head);
-    if (head.columns != returns->columns)
-        return false;
+    struct head head = {0};
+    if (bytes >= sizeof head)
+        memcpy(&head, from, sizeof head);
+    if (head.columns == 0 || head.columns > (bytes - sizeof head) / sizeof *returns->so_far)
+        return 0;
     returns->episodes = head.episodes;
     returns->latest = head.latest;
-    memcpy(returns->so_far, from + sizeof head, returns->columns * sizeof *returns->so_far);
-    return true;
+    memcpy(returns->so_far, from + sizeof head,
+           (head.columns < returns->columns ? head.columns : returns->columns) * sizeof *returns->so_far);
+    return sizeof head + head.columns * sizeof *returns->so_far;
 }

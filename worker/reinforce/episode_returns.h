@@ -25,10 +25,11 @@ uint64_t episode_returns_take(struct episode_returns *returns, const struct roll
 /* The unfinished episodes of columns first … first + count - 1 have come to nothing. */
 void episode_returns_forget(struct episode_returns *returns, uint32_t first, uint32_t count);
 
-/* All of it as bytes, for a checkpoint. Read: false, and nothing is changed, if they are of another number of
- * columns. */
+/* All of it as bytes, for a checkpoint. Read answers how many of the `bytes` it has read; 0, and nothing is
+ * changed: they are none of these. They may have another number of columns (observers were added, or have
+ * left): a column that they do not have begins anew. */
 size_t episode_returns_bytes(const struct episode_returns *returns);
 void episode_returns_write(const struct episode_returns *returns, char *out);
-bool episode_returns_read(struct episode_returns *returns, const char *from);
+size_t episode_returns_read(struct episode_returns *returns, const char *from, size_t bytes);
 
 #endif

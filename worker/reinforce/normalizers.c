@@ -182,10 +182,16 @@ static size_t moments_doubles(const struct moments *m)
     return 1 + 2 * (size_t)m->elements;
 }
 
-size_t normalizers_bytes(const struct normalizers *n)
+/* The bytes with `columns` columns. */
+static size_t bytes_with(const struct normalizers *n, uint64_t columns)
 {
     return HEAD * sizeof(uint64_t) +
-           (moments_doubles(&n->observations) + moments_doubles(&n->returns) + n->columns) * sizeof(double);
+           (moments_doubles(&n->observations) + moments_doubles(&n->returns) + columns) * sizeof(double);
+}
+
+size_t normalizers_bytes(const struct normalizers *n)
+{
+    return bytes_with(n, n->columns);
 }
 
 static char *write_moments(const struct moments *m, char *out)
@@ -212,14 +218,18 @@ void normalizers_write(const struct normalizers *n, char *out)
     memcpy(out, n->so_far, n->columns * sizeof *n->so_far);
 }
 
-bool normalizers_read(struct normalizers *n, const char *from)
+size_t normalizers_read(struct normalizers *n, const char *from, size_t bytes)
 {
-    uint64_t shape[HEAD], mine[HEAD];
-    memcpy(shape, from, sizeof shape);
-    if (memcmp(shape, shape_of(n, mine), sizeof shape) != 0)
-        return false;
+    uint64_t shape[HEAD] = {0}, mine[HEAD];
+    if (bytes >= sizeof shape)
+        memcpy(shape, from, sizeof shape);
+    shape_of(n, mine);
+    const uint64_t columns = shape[HEAD - 1];
+    if (columns == 0 || columns > bytes || bytes < bytes_with(n, columns) ||
+        memcmp(shape, mine, (HEAD - 1) * sizeof *shape) != 0)
+        return 0;
     from = read_moments(&n->observations, from + sizeof shape);
     from = read_moments(&n->returns, from);
-    memcpy(n->so_far, from, n->columns * sizeof *n->so_far);
-    return true;
+    memcpy(n->so_far, from, (columns < n->columns ? columns : n->columns) * sizeof *n->so_far);
+    return bytes_with(n, columns);
 }

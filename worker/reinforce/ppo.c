@@ -295,14 +295,17 @@ void ppo_write(const struct ppo *ppo, char *out)
     recent_episodes_write(&ppo->recent, out + sizeof head + normalizers_bytes(&ppo->normalizers));
 }
 
-bool ppo_read(struct ppo *ppo, const char *from)
+size_t ppo_read(struct ppo *ppo, const char *from, size_t bytes)
 {
     struct head head;
-    if (!normalizers_read(&ppo->normalizers, from + sizeof head) ||
-        !recent_episodes_read(&ppo->recent, from + sizeof head + normalizers_bytes(&ppo->normalizers)))
-        return false;
+    if (bytes < sizeof head)
+        return 0;
+    const size_t normalizers = normalizers_read(&ppo->normalizers, from + sizeof head, bytes - sizeof head);
+    const size_t before = sizeof head + normalizers;
+    const size_t recent =
+        normalizers > 0 ? recent_episodes_read(&ppo->recent, from + before, bytes - before) : 0;
     memcpy(&head, from, sizeof head);
     ppo->steps = head.steps;
     ppo->updates = head.updates;
-    return true;
+    return recent > 0 ? before + recent : 0;
 }

@@ -51,11 +51,11 @@ enum status ppo_learn(struct ppo *ppo, struct policy *policy, struct rollout *ro
 /* The unfinished episodes of columns first … first + count - 1 have come to nothing. */
 void ppo_forget(struct ppo *ppo, uint32_t first, uint32_t count);
 
-/* All that the next update depends on beside the policy, as bytes for a checkpoint. Read: false if they are
- * of another number of columns, of other normalizers or of another window of recent episodes; *ppo is then
- * good for ppo_close alone. */
+/* All that the next update depends on beside the policy, as bytes for a checkpoint. Read answers how many of
+ * the `bytes` it has read; 0: they are of other normalizers or of another window of recent episodes, and *ppo
+ * is good for ppo_close alone. They may have another number of columns, as normalizers.h says. */
 size_t ppo_bytes(const struct ppo *ppo);
 void ppo_write(const struct ppo *ppo, char *out);
-bool ppo_read(struct ppo *ppo, const char *from);
+size_t ppo_read(struct ppo *ppo, const char *from, size_t bytes);
 
 #endif

@@ -87,15 +87,18 @@ void recent_episodes_write(const struct recent_episodes *recent, char *out)
     memcpy(out + sizeof head + bytes, recent->so_far, recent->columns * sizeof *recent->so_far);
 }
 
-bool recent_episodes_read(struct recent_episodes *recent, const char *from)
+size_t recent_episodes_read(struct recent_episodes *recent, const char *from, size_t bytes)
 {
-    const size_t bytes = recent->window * sizeof *recent->last;
-    struct head head;
-    memcpy(&head, from, sizeof head);
-    if (head.columns != recent->columns || head.window != recent->window)
-        return false;
+    const size_t window = sizeof(struct head) + recent->window * sizeof *recent->last;
+    struct head head = {0};
+    if (bytes >= window)
+        memcpy(&head, from, sizeof head);
+    if (head.columns == 0 || head.window != recent->window ||
+        head.columns > (bytes - window) / sizeof *recent->so_far)
+        return 0;
     recent->ended = head.ended;
-    memcpy(recent->last, from + sizeof head, bytes);
-    memcpy(recent->so_far, from + sizeof head + bytes, recent->columns * sizeof *recent->so_far);
-    return true;
+    memcpy(recent->last, from + sizeof head, window - sizeof head);
+    memcpy(recent->so_far, from + window,
+           (head.columns < recent->columns ? head.columns : recent->columns) * sizeof *recent->so_far);
+    return window + head.columns * sizeof *recent->so_far;
 }

@@ -31,10 +31,11 @@ void recent_episodes_forget(struct recent_episodes *recent, uint32_t first, uint
 /* Means over the window, or as many episodes as there are; NaN: none. */
 void recent_episodes_mean(const struct recent_episodes *recent, double *reward, double *length);
 
-/* All of it as bytes, for a checkpoint. Read: false, and nothing is changed, if they are of another number of
- * columns or another window. */
+/* All of it as bytes, for a checkpoint. Read answers how many of the `bytes` it has read; 0, and nothing is
+ * changed: they are of another window. They may have another number of columns (observers were added, or have
+ * left): a column that they do not have begins anew. */
 size_t recent_episodes_bytes(const struct recent_episodes *recent);
 void recent_episodes_write(const struct recent_episodes *recent, char *out);
-bool recent_episodes_read(struct recent_episodes *recent, const char *from);
+size_t recent_episodes_read(struct recent_episodes *recent, const char *from, size_t bytes);
 
 #endif

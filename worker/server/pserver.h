@@ -72,7 +72,7 @@ struct pserver_epoch {
         struct future *call; /* METHOD_EVALUATE under way; NULL: not asked yet, or answered */
         bool answered;
         struct evaluation sums;
-    } shares[JOB_TRAINERS_MAX]; /* (trainers) of the held-out data */
+    } shares[JOB_TRAINERS_MAX]; /* (trainers of the job file) of the held-out data */
 };
 
 struct pserver {

@@ -1,12 +1,17 @@
 /* The end of an epoch: its evaluation by the trainers, and its record. Pserver 0's loop.
  *
- * Every trainer evaluates one share of the held-out data on the version that ended the epoch. The shares'
- * sums are added in the order of the shares, so the result does not depend on the order of the answers. The
- * share of a trainer that dies meanwhile, or that sends impossible sums, goes to its successor when that has
- * joined. */
+ * Every trainer of the job file (those that were added have no share) evaluates one share of the held-out
+ * data on the version that ended the epoch. The shares' sums are added in the order of the shares, so the
+ * result does not depend on the order of the answers. The share of a trainer that dies meanwhile, or that
+ * sends impossible sums, goes to its successor when that has joined. */
 #include "worker/server/pserver.h"
 
 #include <string.h>
+
+static uint32_t shares_of(const struct pserver *p)
+{
+    return p->job->trainers.count;
+}
 
 void pserver_epoch_end(struct pserver *p)
 {
@@ -14,7 +19,7 @@ void pserver_epoch_end(struct pserver *p)
     epoch->open = true;
     epoch->evaluates = schedule_evaluates(&p->schedule, p->round.version);
     epoch->asked = monotime_now();
-    for (uint32_t i = 0; i < p->trainers; i++)
+    for (uint32_t i = 0; i < shares_of(p); i++)
         epoch->shares[i] = (struct pserver_share){0};
 }
 
@@ -23,15 +28,15 @@ enum status pserver_epoch_ask(struct pserver *p, uint32_t trainer, struct error 
 {
     const uint64_t version = p->round.version;
     struct pserver_share *share = &p->epoch.shares[trainer];
-    if (!p->epoch.open || !p->epoch.evaluates || share->answered || share->call != NULL ||
-        !p->seats[trainer].joined)
+    if (trainer >= shares_of(p) || !p->epoch.open || !p->epoch.evaluates || share->answered ||
+        share->call != NULL || !p->seats[trainer].joined)
         return STATUS_OK;
     const bool travels = p->seats[trainer].travels;
     const struct rpc_message message = {
         .args = {[EVALUATE_VERSION] = version,
                  [EVALUATE_OFFSET] = travels ? PARAMETER_SERVER_NOWHERE : p->round.newest * p->image_bytes,
                  [EVALUATE_SHARE] = trainer,
-                 [EVALUATE_SHARES] = p->trainers}};
+                 [EVALUATE_SHARES] = shares_of(p)}};
     enum status status = rpc_call_async(p->rpc, p->seats[trainer].worker, METHOD_EVALUATE, &message,
                                         MONOTIME_NEVER, &share->call, error);
     return status == STATUS_NOT_FOUND || status == STATUS_BUSY ? STATUS_OK : status;
@@ -40,7 +45,7 @@ enum status pserver_epoch_ask(struct pserver *p, uint32_t trainer, struct error 
 /* The loss is not checked: that of a sound model may be infinite or NaN on held-out data. */
 static bool evaluation_is_impossible(const struct pserver *p, uint32_t share, const struct evaluation *sums)
 {
-    const uint64_t count = p->evaluation_samples, shares = p->trainers;
+    const uint64_t count = p->evaluation_samples, shares = shares_of(p);
     const uint64_t samples = count * (share + 1) / shares - count * share / shares;
     return sums->samples > samples || sums->correct > sums->samples;
 }
@@ -81,7 +86,7 @@ static enum status epoch_evaluate(struct pserver *p, struct error *error)
 {
     enum status status = STATUS_OK;
     bool all = true;
-    for (uint32_t i = 0; i < p->trainers && status == STATUS_OK; i++) {
+    for (uint32_t i = 0; i < shares_of(p) && status == STATUS_OK; i++) {
         struct pserver_share *share = &p->epoch.shares[i];
         status = share->call != NULL ? epoch_take_share(p, i, error) : pserver_epoch_ask(p, i, error);
         all = all && share->answered;
@@ -101,7 +106,7 @@ static void epoch_report(struct pserver *p)
         .loss = epoch->loss_sum / (double)(update - (number - 1) * every),
         .timing = {.epoch_s = (double)monotime_us_between(epoch->begin, now) * 1e-6},
     };
-    for (uint32_t i = 0; epoch->evaluates && i < p->trainers; i++) {
+    for (uint32_t i = 0; epoch->evaluates && i < shares_of(p); i++) {
         record.evaluation_loss += epoch->shares[i].sums.loss_sum;
         record.correct += epoch->shares[i].sums.correct;
         record.evaluated += epoch->shares[i].sums.samples;
@@ -135,7 +140,7 @@ enum status pserver_epoch_advance(struct pserver *p, struct error *error)
 
 void pserver_epoch_release(struct pserver *p)
 {
-    for (uint32_t i = 0; i < p->trainers; i++) {
+    for (uint32_t i = 0; i < shares_of(p); i++) {
         future_release(p->epoch.shares[i].call);
         p->epoch.shares[i].call = NULL;
     }

@@ -134,7 +134,19 @@ static enum status pserver_fill_first(struct pserver *p, struct error *error)
     return pserver_draw_entries(p, error);
 }
 
-/* The job's first counters: zero, or those of a checkpoint that the supervisor has checked. */
+/* The checkpoint's trainers go on with their own next steps. One that it does not know was added to the job:
+ * it begins where the foremost of them is. */
+static void pserver_fit_steps(const struct pserver *p, struct checkpoint_counters *counters)
+{
+    uint64_t foremost = 0;
+    for (uint32_t i = 0; i < counters->trainers; i++)
+        foremost = counters->steps[i] > foremost ? counters->steps[i] : foremost;
+    for (uint32_t i = counters->trainers; i < p->trainers; i++)
+        counters->steps[i] = foremost;
+}
+
+/* The job's first counters: zero, or those of a checkpoint that the supervisor has checked. Its trainers are
+ * those of the job file, and perhaps some that were added. */
 static enum status pserver_read_counters(struct pserver *p, struct checkpoint_counters *counters,
                                          struct error *error)
 {
@@ -143,9 +155,11 @@ static enum status pserver_read_counters(struct pserver *p, struct checkpoint_co
         return STATUS_OK;
     const struct path resume = worker_resume_path(p->worker);
     const enum status status = checkpoint_facts(resume, counters, NULL, error);
-    if (status == STATUS_OK && counters->trainers != p->trainers)
+    if (status == STATUS_OK && counters->trainers < p->job->trainers.count)
         return error_set(error, STATUS_INVALID, "%.300s comes from a job with %u trainers: expected %u",
-                         resume.text, counters->trainers, p->trainers);
+                         resume.text, counters->trainers, p->job->trainers.count);
+    if (status == STATUS_OK)
+        pserver_fit_steps(p, counters);
     return status;
 }
 
@@ -212,7 +226,7 @@ enum status pserver_open(struct pserver *p, struct worker *worker, struct error 
     p->job = &worker->job;
     p->number = worker->self.worker;
     p->servers = p->job->server.count;
-    p->trainers = p->job->trainers.count;
+    p->trainers = job_trainers(p->job);
     p->threads = pserver_update_threads(p);
     for (uint32_t i = 0; i < p->trainers; i++)
         p->seats[i] = (struct pserver_seat){.worker = (uint16_t)(p->servers + i), .inbox.step = UINT64_MAX};

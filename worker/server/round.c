@@ -20,7 +20,7 @@ void round_open(struct round *round, const struct job *job, uint64_t version, co
 {
     *round = (struct round){.rule = job->server.round.name,
                             .number = job->server.round.number,
-                            .trainers = job->trainers.count,
+                            .trainers = job_trainers(job),
                             .first_worker = job->server.count,
                             .version = version};
     round->slots = round_slots(round);

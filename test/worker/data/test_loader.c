@@ -136,14 +136,15 @@ START_TEST(synthetic_images_differ_by_step_trainer_and_seed)
 }
 END_TEST
 
-START_TEST(permutations_hold_each_index_once_and_differ_by_epoch_and_seed)
+START_TEST(permutations_hold_each_index_once_and_differ_by_epoch_seed_and_lap)
 {
-    enum { COUNT = 1001, KINDS = 4 };
+    enum { COUNT = 1001, KINDS = 5 };
     static uint32_t order[KINDS][COUNT];
-    const uint64_t seeds[KINDS] = {1, 1, 2, 1}, epochs[KINDS] = {0, 1, 0, UINT64_C(1) << 32};
+    const uint64_t seeds[KINDS] = {1, 1, 2, 1, 1}, epochs[KINDS] = {0, 1, 0, UINT64_C(1) << 32, 0};
+    const uint32_t laps[KINDS] = {0, 0, 0, 0, 1};
     for (int k = 0; k < KINDS; k++) {
         bool seen[COUNT] = {false};
-        sampling_shuffle(order[k], COUNT, seeds[k], epochs[k]);
+        sampling_shuffle(order[k], COUNT, seeds[k], epochs[k], laps[k]);
         for (int i = 0; i < COUNT; i++) {
             ck_assert_uint_lt(order[k][i], COUNT);
             ck_assert(!seen[order[k][i]]);
@@ -152,7 +153,7 @@ START_TEST(permutations_hold_each_index_once_and_differ_by_epoch_and_seed)
         for (int other = 0; other < k; other++)
             ck_assert_mem_ne(order[k], order[other], sizeof order[k]);
     }
-    sampling_shuffle(order[0], 1, 1, 0);
+    sampling_shuffle(order[0], 1, 1, 0, 0);
     ck_assert_uint_eq(order[0][0], 0);
 }
 END_TEST
@@ -167,7 +168,7 @@ START_TEST(permutations_are_even)
     int orders = 0;
     for (uint64_t epoch = 0; epoch < EPOCHS; epoch++) {
         uint32_t order[4];
-        sampling_shuffle(order, 4, 543, epoch);
+        sampling_shuffle(order, 4, 543, epoch, 0);
         count[order[0] << 6 | order[1] << 4 | order[2] << 2 | order[3]]++;
     }
     for (int i = 0; i < 256; i++) {
@@ -354,7 +355,7 @@ int main(int argc, char **argv)
     tcase_add_test(order, evaluation_shares_are_the_samples_in_order);
     tcase_add_test(order, synthetic_batches_are_draws_of_their_place);
     tcase_add_test(order, synthetic_images_differ_by_step_trainer_and_seed);
-    tcase_add_test(order, permutations_hold_each_index_once_and_differ_by_epoch_and_seed);
+    tcase_add_test(order, permutations_hold_each_index_once_and_differ_by_epoch_seed_and_lap);
     tcase_add_test(order, permutations_are_even);
     tcase_add_test(order, a_loader_ends_at_any_time);
     tcase_add_test(order, a_batch_is_the_callers_until_the_next_call);

@@ -212,8 +212,8 @@ START_TEST(views_are_drawn_evenly)
     enum { DRAWS = 10000, PLACES = 3 };
     unsigned place[PLACES * PLACES] = {0}, mirrored = 0, same = 0, inside = 0;
     for (uint32_t i = 0; i < DRAWS; i++) {
-        struct sampling_view view = sampling_view(543, i, 0, 1, true),
-                             next = sampling_view(543, i, 1, 1, true);
+        struct sampling_view view = sampling_view(543, i, 0, 0, 1, true),
+                             next = sampling_view(543, i, 1, 0, 1, true);
         inside += view.y < PLACES && view.x < PLACES;
         place[view.y % PLACES * PLACES + view.x % PLACES]++;
         mirrored += view.mirror;
@@ -230,7 +230,7 @@ END_TEST
 START_TEST(without_flip_and_crop_a_view_is_the_image)
 {
     for (uint32_t i = 0; i < 100; i++) {
-        struct sampling_view view = sampling_view(1, i, 0, 0, false);
+        struct sampling_view view = sampling_view(1, i, 0, 0, 0, false);
         ck_assert(view.y == 0 && view.x == 0 && !view.mirror);
     }
 }

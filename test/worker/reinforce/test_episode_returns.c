@@ -70,13 +70,17 @@ START_TEST(bytes_bring_them_back)
 {
     static const uint8_t none[4];
     struct episode_returns again, wider;
-    char *bytes = malloc(episode_returns_bytes(&returns));
+    const size_t length = episode_returns_bytes(&returns);
+    char *bytes = malloc(length);
     take((uint8_t[]){0, ENDS, 0, 0}, none, false, 1);
     episode_returns_write(&returns, bytes);
     ck_assert_int_eq(episode_returns_open(&again, 2, NULL), STATUS_OK);
     ck_assert_int_eq(episode_returns_open(&wider, 3, NULL), STATUS_OK);
-    ck_assert(episode_returns_read(&again, bytes));
-    ck_assert(!episode_returns_read(&wider, bytes));
+    ck_assert_uint_eq(episode_returns_read(&again, bytes, length - 1), 0);
+    ck_assert_uint_eq(episode_returns_read(&again, bytes, length), length);
+    ck_assert_uint_eq(episode_returns_read(&wider, bytes, length), length);
+    ck_assert_double_eq(wider.so_far[1], 4);
+    ck_assert_double_eq(wider.so_far[2], 0);
     ck_assert_uint_eq(again.episodes, 1);
     ck_assert_double_eq(again.latest, 2);
     ck_assert_double_eq(again.so_far[0], 2);

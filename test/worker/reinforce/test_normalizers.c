@@ -163,10 +163,13 @@ START_TEST(bytes_bring_all_of_it_back)
     char *first = malloc(bytes), *second = malloc(bytes);
     normalizers_write(&n, first);
     ck_assert_int_eq(normalizers_open(&again, &job, wider, &error), STATUS_OK);
-    ck_assert(!normalizers_read(&again, first));
+    ck_assert_uint_eq(normalizers_read(&again, first, bytes - 1), 0);
+    ck_assert_uint_eq(normalizers_read(&again, first, bytes), bytes);
+    ck_assert_mem_eq(again.so_far, n.so_far, COLUMNS * sizeof *n.so_far);
+    ck_assert_double_eq(again.so_far[COLUMNS], 0);
     normalizers_close(&again);
     ck_assert_int_eq(normalizers_open(&again, &job, rollout, &error), STATUS_OK);
-    ck_assert(normalizers_read(&again, first));
+    ck_assert_uint_eq(normalizers_read(&again, first, bytes), bytes);
     fill(rollout, 1);
     normalizers_take(&n, rollout, policy);
     normalizers_take(&again, rollout, policy);

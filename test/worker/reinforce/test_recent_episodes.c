@@ -55,16 +55,19 @@ START_TEST(a_window_is_kept)
         recent_episodes_take(&recent, rollout);
     }
     expect_means(&recent, 199.5, 1);
-    char *bytes = malloc(recent_episodes_bytes(&recent));
+    const size_t length = recent_episodes_bytes(&recent);
+    char *bytes = malloc(length);
     recent_episodes_write(&recent, bytes);
     ck_assert_int_eq(recent_episodes_open(&again, 2, WINDOW, NULL), STATUS_OK);
-    ck_assert(!recent_episodes_read(&again, bytes));
+    ck_assert_uint_eq(recent_episodes_read(&again, bytes, length - 1), 0);
+    ck_assert_uint_eq(recent_episodes_read(&again, bytes, length), length);
+    expect_means(&again, 199.5, 1);
     recent_episodes_close(&again);
     ck_assert_int_eq(recent_episodes_open(&again, 1, WINDOW - 1, NULL), STATUS_OK);
-    ck_assert(!recent_episodes_read(&again, bytes));
+    ck_assert_uint_eq(recent_episodes_read(&again, bytes, length), 0);
     recent_episodes_close(&again);
     ck_assert_int_eq(recent_episodes_open(&again, 1, WINDOW, NULL), STATUS_OK);
-    ck_assert(recent_episodes_read(&again, bytes));
+    ck_assert_uint_eq(recent_episodes_read(&again, bytes, length), length);
     recent_episodes_take(&again, rollout);
     recent_episodes_take(&recent, rollout);
     expect_means(&again, (199.5 * 100 - 150 + 249) / 100, 1);
