@@ -22,7 +22,7 @@ static const char usage[] =
     "  coalesced keygen DIR [--hosts N]\n"
     "      Make the keys by which the hosts of a job know each other.\n"
     "  coalesced join tcp://HOST:PORT --keys DIR --observers N | --trainers N\n"
-    "      Take N workers of a running job over, on this host.\n"
+    "      Add N observers or trainers to a running job, on this host, until it stops.\n"
     "  coalesced check JOB.json [--set /POINTER=VALUE]...\n"
     "      Check the job and the files that it names; print what is wrong, else nothing.\n"
     "  coalesced evaluate CHECKPOINT JOB.json [--set /POINTER=VALUE]... [--episodes N]\n"
