@@ -68,6 +68,19 @@ static double update_gathered_s(const struct pserver *p)
     return update_seconds_between(first, last);
 }
 
+/* The members' gradients; of one that travels as bfloat16 the parameters have 2 bytes each. */
+static uint64_t update_gradient_bytes(const struct pserver *p)
+{
+    const bool is_rounded = p->job->precision == JOB_PRECISION_BFLOAT16;
+    uint64_t bytes = 0;
+    for (uint32_t m = 0; m < p->member_count; m++) {
+        bytes += p->elements * sizeof(float);
+        if (is_rounded && p->seats[p->members[m]].travels)
+            bytes -= p->parameters * (sizeof(float) - sizeof(uint16_t));
+    }
+    return bytes;
+}
+
 static void update_report(struct pserver *p, const struct pass *pass)
 {
     const uint64_t version = p->round.version, late = p->round.late;
@@ -81,7 +94,7 @@ static void update_report(struct pserver *p, const struct pass *pass)
         .timing = {.round_s = update_seconds_between(p->last_update, pass->end),
                    .wait_s = update_gathered_s(p),
                    .update_s = update_seconds_between(pass->begin, pass->end),
-                   .bytes = (p->member_count + p->models_given) * p->elements * sizeof(float)},
+                   .bytes = update_gradient_bytes(p) + p->models_given * p->elements * sizeof(float)},
     };
     for (uint32_t i = 0; i < p->trainers; i++)
         record.losses[i] = NAN;
