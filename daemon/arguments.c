@@ -57,6 +57,8 @@ enum {
     HOSTS,
     OBSERVERS,
     TRAINERS,
+    JSON,
+    WATCH,
     HELP
 };
 
@@ -80,6 +82,8 @@ static const struct option options[] = {
     {"hosts", required_argument, NULL, HOSTS},
     {"observers", required_argument, NULL, OBSERVERS},
     {"trainers", required_argument, NULL, TRAINERS},
+    {"json", no_argument, NULL, JSON},
+    {"watch", no_argument, NULL, WATCH},
     {"help", no_argument, NULL, HELP},
     {NULL, 0, NULL, 0},
 };
@@ -89,6 +93,8 @@ static const char *option_owner(int option, unsigned accepts)
 {
     if (option == SET)
         return accepts & ACCEPTS_JOB ? NULL : "commands with a job file";
+    if (option == JSON || option == WATCH)
+        return (accepts & ACCEPTS_ONE_RUN) && (accepts & ACCEPTS_ALL_RUNS) ? NULL : "status";
     if (option == HOSTS)
         return accepts & ACCEPTS_KEYS ? NULL : "keygen";
     if (option == OBSERVERS || option == TRAINERS)
@@ -208,6 +214,12 @@ static int store_option(int option, const char *text, struct arguments *argument
         return store_count("trainers", text, ROSTER_WORKERS_MAX, &arguments->brings);
     case HOSTS:
         return store_count("hosts", text, HOSTS_MAX, &arguments->hosts);
+    case JSON:
+        arguments->json = true;
+        return 0;
+    case WATCH:
+        arguments->watch = true;
+        return 0;
     case LIMIT_S:
         return store_count("limit-s", text, 86400, &arguments->limit_s);
     default:
@@ -236,6 +248,18 @@ static int read_options(int argc, char **argv, unsigned accepts, struct argument
     return code;
 }
 
+/* Reads the run that is named, if one may be. 0, or the exit code. */
+static int read_run(int argc, char **argv, unsigned accepts, struct arguments *arguments)
+{
+    const int least = accepts & ACCEPTS_ALL_RUNS ? 0 : 1, most = accepts & ACCEPTS_ONE_RUN ? 1 : 0;
+    arguments->run = argv[optind];
+    if (argc - optind >= least && argc - optind <= most)
+        return 0;
+    return most == 0 ? usage_error("expected no argument, got %s", argv[optind])
+                     : usage_error("expected %s run: its directory, or its name",
+                                   least == 1 ? "one" : "at most one");
+}
+
 /* Reads the files named after the options. 0, or the exit code. */
 static int read_files(int argc, char **argv, unsigned accepts, struct arguments *arguments)
 {
@@ -244,6 +268,8 @@ static int read_files(int argc, char **argv, unsigned accepts, struct arguments 
         arguments->environment = argv[optind];
         return optind + 1 == argc ? 0 : usage_error("expected one plug-in, or the name of an environment");
     }
+    if (accepts & (ACCEPTS_ONE_RUN | ACCEPTS_ALL_RUNS))
+        return read_run(argc, argv, accepts, arguments);
     if (accepts & ACCEPTS_KEYS) {
         arguments->key_folder = argv[optind];
         return optind + 1 == argc ? 0 : usage_error("expected one folder for the keys");

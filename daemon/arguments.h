@@ -11,15 +11,17 @@
 
 /* The arguments that a command takes beside --help; combined by |. */
 enum accepts {
-    ACCEPTS_JOB = 1,        /* a job file, --set */
-    ACCEPTS_RUN = 2,        /* --run-dir, --resume, --node, --leader, --keys */
-    ACCEPTS_CHECKPOINT = 4, /* in front of the job, if there is one */
-    ACCEPTS_TEXT = 8,       /* --words, --seed, --temperature */
-    ACCEPTS_EPISODES = 16,  /* --episodes */
-    ACCEPTS_PLUGIN = 32,    /* a plug-in or an environment, --name, --options, --steps, --limit-s, --seed */
-    ACCEPTS_RENDER = 64,    /* --render, --sample */
-    ACCEPTS_KEYS = 128,     /* a folder for keys, --hosts */
-    ACCEPTS_LEADER = 256,   /* a leader's address, --node, --keys, --observers, --trainers */
+    ACCEPTS_JOB = 1,         /* a job file, --set */
+    ACCEPTS_RUN = 2,         /* --run-dir, --resume, --node, --leader, --keys */
+    ACCEPTS_CHECKPOINT = 4,  /* in front of the job, if there is one */
+    ACCEPTS_TEXT = 8,        /* --words, --seed, --temperature */
+    ACCEPTS_EPISODES = 16,   /* --episodes */
+    ACCEPTS_PLUGIN = 32,     /* a plug-in or an environment, --name, --options, --steps, --limit-s, --seed */
+    ACCEPTS_RENDER = 64,     /* --render, --sample */
+    ACCEPTS_KEYS = 128,      /* a folder for keys, --hosts */
+    ACCEPTS_LEADER = 256,    /* a leader's address, --node, --keys, --observers, --trainers */
+    ACCEPTS_ONE_RUN = 512,   /* a run that goes on now: its directory or name */
+    ACCEPTS_ALL_RUNS = 1024, /* nothing; with ACCEPTS_ONE_RUN: at most one run, --json, --watch */
 };
 
 struct arguments {
@@ -40,6 +42,8 @@ struct arguments {
     uint32_t brings;        /* of join: --observers or --trainers; 0: not given */
     uint8_t role;           /* enum wire_role, of those */
     const char *run_dir;    /* NULL: not given */
+    const char *run;        /* of status and stop: a run's directory or name; NULL: not given */
+    bool json, watch;
     bool resume;
     const char **overrides; /* the values of --set, in order */
     size_t override_count;

@@ -40,8 +40,27 @@ static enum status send_start(struct child *child, const char *job_text, size_t 
 
 static void child_begin(struct child *child, const struct control_start *start)
 {
-    *child = (struct child){.start = *start, .state = CHILD_GONE, .fd = -1, .deaths = child->deaths};
+    *child = (struct child){
+        .start = *start, .state = CHILD_GONE, .fd = -1, .deaths = child->deaths, .starts = child->starts + 1};
     snprintf(child->name, sizeof child->name, "%s %u", role_by_wire(start->role)->name, start->worker);
+}
+
+void child_note_use(struct child *child, const struct control_beat *beat, struct monotime now)
+{
+    enum { SPAN_US = 1000000 };
+    struct child_use *use = &child->use;
+    if (use->at.ns == 0) {
+        use->at = now;
+        use->before = *beat;
+    }
+    const uint64_t us = monotime_us_between(use->at, now);
+    if (us >= SPAN_US) {
+        use->work_per_s = (double)(beat->work - use->before.work) * 1e6 / (double)us;
+        use->cores = (double)(beat->cpu_us - use->before.cpu_us) / (double)us;
+        use->before = *beat;
+        use->at = now;
+    }
+    use->now = *beat;
 }
 
 enum status child_spawn(struct child *child, const struct control_start *start, const char *job_text,

@@ -26,6 +26,14 @@ enum child_state {
     CHILD_STATES
 };
 
+/* What a worker does and uses, by its beats. */
+struct child_use {
+    struct control_beat now;    /* the newest; all zero: none has told */
+    struct control_beat before; /* the one at `at`, a second ago or more */
+    struct monotime at;
+    double work_per_s, cores; /* over the last whole second; cores: processors that it kept busy */
+};
+
 struct child {
     struct control_start start;
     enum child_state state;
@@ -42,6 +50,8 @@ struct child {
     bool connected;            /* CONNECT is sent */
     bool opened;               /* it has said READY */
     struct monotime last_beat;
+    struct child_use use;
+    uint32_t starts;         /* of all its incarnations and generations */
     struct error last_words; /* of its FAILED message; STATUS_OK: none has come */
     char name[96];           /* "observer 3", "observer 3 on host 2 (node2)" */
     char end[240];           /* once it is reaped: how it ended, child_reap's words */
@@ -65,10 +75,11 @@ static inline bool child_lives(const struct child *child)
 }
 
 /* Forks, executes the command as a worker of the role in `start`, and sends START with the job's text. The
- * child keeps its `deaths`; all else begins anew. The worker finds the directory at CONTROL_RUN_FD,
- * and each segment at the descriptor that worker/net/segment.h names. It dies with the calling thread
- * (PR_SET_PDEATHSIG), which must be the process's first. A worker that is dead before START is sent is no
- * error: it is reaped like any other. STATUS_IO, STATUS_BUSY; STATUS_INVALID: the job's text is too long. */
+ * child keeps its `deaths` and `starts`; all else begins anew. The worker finds the directory at
+ * CONTROL_RUN_FD, and each segment at the descriptor that worker/net/segment.h names. It dies with the
+ * calling thread (PR_SET_PDEATHSIG), which must be the process's first. A worker that is dead before START is
+ * sent is no error: it is reaped like any other. STATUS_IO, STATUS_BUSY; STATUS_INVALID: the job's text is
+ * too long. */
 enum status child_spawn(struct child *child, const struct control_start *start, const char *job_text,
                         size_t job_bytes, const struct spawn_setting *setting, struct error *error);
 
@@ -81,6 +92,9 @@ enum status child_spawn_far(struct child *child, const struct control_start *sta
 /* Sends an order. A worker whose line is full is killed with a warning, because it would wait for ever for
  * what it was not told; its exit is reaped later. If the line is closed, the order is lost. */
 void child_order(struct child *child, enum control_kind kind, const void *body, size_t body_bytes);
+
+/* Takes a beat that says what the worker does. */
+void child_note_use(struct child *child, const struct control_beat *beat, struct monotime now);
 
 /* Sends SIGKILL; the child is reaped later. */
 void child_kill(struct child *child);

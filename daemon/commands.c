@@ -14,6 +14,7 @@
 #include "daemon/runlog.h"
 #include "daemon/runlog_coverage.h"
 #include "daemon/service.h"
+#include "daemon/status_command.h"
 #include "daemon/supervise.h"
 #include "daemon/try.h"
 #include "kernels/base/log.h"
@@ -282,6 +283,26 @@ static enum status try_environment(const struct arguments *arguments, struct job
     return try_environments(arguments, error);
 }
 
+/* ---- status, list and stop ---- */
+
+static enum status show_status(const struct arguments *arguments, struct job *job, struct error *error)
+{
+    (void)job;
+    return status_show(arguments, error);
+}
+
+static enum status list_runs(const struct arguments *arguments, struct job *job, struct error *error)
+{
+    (void)job;
+    return status_list(arguments, error);
+}
+
+static enum status stop_run(const struct arguments *arguments, struct job *job, struct error *error)
+{
+    (void)job;
+    return status_stop(arguments, error);
+}
+
 /* ---- the commands ---- */
 
 static const struct command {
@@ -297,6 +318,9 @@ static const struct command {
     {"generate", ACCEPTS_CHECKPOINT | ACCEPTS_TEXT, generate},
     {"play", ACCEPTS_CHECKPOINT | ACCEPTS_EPISODES | ACCEPTS_RENDER, play},
     {"try", ACCEPTS_PLUGIN, try_environment},
+    {"status", ACCEPTS_ONE_RUN | ACCEPTS_ALL_RUNS, show_status},
+    {"list", ACCEPTS_ALL_RUNS, list_runs},
+    {"stop", ACCEPTS_ONE_RUN, stop_run},
 };
 
 static const struct command *find_command(const char *name)

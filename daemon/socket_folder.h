@@ -14,12 +14,19 @@
 #include "kernels/base/status.h"
 #include "worker/control.h"
 
+#include <glob.h>
+
 /* Makes the folder, and removes the sockets that an earlier run of this identity has left.
  * Writes `address`, "ipc://…": with ".N" behind it, the endpoint of worker N, of which this run has
  * `listeners`. STATUS_PERMISSION: the folder is not the user's alone, or a file that is no socket has a
  * socket's name; STATUS_INVALID: a path is too long; STATUS_IO. After an error `address` is as before. */
 enum status socket_folder_open(char address[CONTROL_ADDRESS_BYTES], const char *identity, unsigned listeners,
                                struct error *error);
+
+/* The status sockets (daemon/status_socket.h) of all runs on this host whose folders this user may read: in
+ * the folders above, of every user and unit. Also those that killed runs have left. globfree(found) follows.
+ */
+void socket_folder_find_runs(glob_t *found);
 
 /* Removes the sockets of the run with this address that are still there. */
 void socket_folder_clear(const char *address);

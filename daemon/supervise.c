@@ -117,6 +117,7 @@ static struct monotime check_deadlines(struct supervisor *s)
     struct monotime now = monotime_now(), next = service_watchdog(now);
     excuse_own_absence(s, now);
     next = monotime_earliest(next, supervise_check_hosts(s, now));
+    next = monotime_earliest(next, status_socket_check(&s->status, now));
     for (unsigned i = 0; i < s->count; i++)
         next = monotime_earliest(next, check_child(s, &s->children[i], now));
     next = monotime_earliest(next, supervise_advance_generation(s, now));
@@ -155,7 +156,9 @@ static void wait_and_read(struct supervisor *s, struct monotime until)
         child->heard = 0;
     }
     s->waits[s->count + 1] = (struct pollfd){.fd = supervise_hosts_fd(s), .events = POLLIN};
-    int ready = poll(s->waits, s->count + 2, monotime_poll_ms(monotime_now(), until));
+    struct pollfd *status_waits = &s->waits[s->count + 2];
+    status_socket_waits(&s->status, status_waits);
+    int ready = poll(s->waits, s->count + 2 + STATUS_WAITS, monotime_poll_ms(monotime_now(), until));
     int errnum = errno;
     s->wake_due = monotime_earliest(until, monotime_now());
     if (ready < 0 && errnum != EINTR)
@@ -167,6 +170,7 @@ static void wait_and_read(struct supervisor *s, struct monotime until)
             read_messages(s, &s->children[i]);
     if (s->waits[s->count + 1].revents != 0)
         supervise_read_hosts(s);
+    status_socket_serve(&s->status, status_waits);
     if ((s->waits[0].revents & POLLIN) && supervise_obey_signals(s))
         reap_children(s, false);
 }
@@ -179,7 +183,7 @@ static enum status open_memory(struct supervisor *s, struct error *error)
     s->count = roster_workers(&s->roster);
     s->children = calloc(s->count, sizeof *s->children);
     s->holdings = calloc(s->count, sizeof *s->holdings);
-    s->waits = calloc(s->count + 2, sizeof *s->waits);
+    s->waits = calloc(s->count + 2 + STATUS_WAITS, sizeof *s->waits);
     s->job_text = job_format(s->config->job, &s->job_bytes);
     if (s->children == NULL || s->holdings == NULL || s->waits == NULL || s->job_text == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u workers", s->count);
@@ -215,6 +219,8 @@ enum status supervise(const struct supervise_config *config, struct error *error
 {
     struct supervisor s = {.config = config,
                            .signal_fd = -1,
+                           .status = {.fd = -1},
+                           .begin = monotime_now(),
                            .generation = 1,
                            .kill_at = MONOTIME_NEVER,
                            .result = {.end = CONTROL_END_STOPPED}};
@@ -237,6 +243,7 @@ enum status supervise(const struct supervise_config *config, struct error *error
         supervisor_close(&s);
         return status;
     }
+    supervise_open_status(&s);
     s.wake_due = monotime_now();
     if (!s.hosts.awaited && supervise_spawn_all(&s, error) != STATUS_OK)
         supervise_fail(&s, error->status, error->text);
@@ -245,6 +252,7 @@ enum status supervise(const struct supervise_config *config, struct error *error
         if (goes_on(&s))
             wait_and_read(&s, next);
     }
+    status_socket_close(&s.status);
     status = write_end(&s, error);
     supervise_close_hosts(&s);
     supervisor_close(&s);

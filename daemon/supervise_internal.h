@@ -8,6 +8,7 @@
  *     supervise_resize.c   the number of observers or trainers follows the hosts that bring some
  *     supervise_hosts.c    the job's other hosts: which are there, messages from there, their loss
  *     supervise_place.c    where workers run, and where those dial that run on different hosts
+ *     supervise_status.c   what the run is doing, for those who ask
  *     supervise_end.c      how a job ends: the order in which workers leave, and what a failure sets off
  */
 #ifndef DAEMON_SUPERVISE_INTERNAL_H
@@ -16,6 +17,8 @@
 #include "daemon/child.h"
 #include "daemon/python_worker.h"
 #include "daemon/relay.h"
+#include "daemon/run_status.h"
+#include "daemon/status_socket.h"
 #include "daemon/supervise.h"
 #include "worker/roster.h"
 
@@ -82,7 +85,11 @@ struct supervisor {
     struct resume_point resume; /* where this generation began */
     struct spawn_segments segments;
     struct python_worker python_worker;
-    struct pollfd *waits; /* (1 + count) signals, then each child's control line */
+    struct pollfd *waits; /* (1 + count + 1 + STATUS_WAITS) signals, each child's control line, the link, the
+                             status's socket and clients */
+    struct run_totals totals;
+    struct status_socket status;
+    struct monotime begin;
     int signal_fd;
     bool announced;    /* the service manager knows that the job trains */
     unsigned stops;    /* SIGINT and SIGTERM so far */
@@ -238,6 +245,13 @@ uint32_t supervise_move_to(struct supervisor *s, uint16_t host, uint32_t count);
 
 /* The clients that a host of those with which the job began has when all are spread evenly. */
 uint32_t supervise_fair_share(const struct supervisor *s, uint16_t host);
+
+/* supervise_status.c: the picture of now, whose pointers are the supervisor's own. The caller frees
+ * status->workers. False: no memory. */
+bool supervise_paint(const struct supervisor *s, struct run_status *status);
+
+/* Opens the socket for `coalesced status`; a warning where it cannot. */
+void supervise_open_status(struct supervisor *s);
 
 /* supervise_end.c: fails the job, with the sentence `why`, and hurries it. The first failure is the outcome;
  * later ones are only logged. */

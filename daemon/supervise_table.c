@@ -71,8 +71,9 @@ static void mark_ready(struct supervisor *s, struct child *child, const struct c
 static void keep_beat(struct supervisor *s, struct child *child, const struct control_message *message)
 {
     (void)s;
-    (void)message;
     child->last_beat = monotime_now();
+    if (message->body_bytes >= sizeof message->body.beat)
+        child_note_use(child, &message->body.beat, child->last_beat);
 }
 
 static void keep_last_words(struct supervisor *s, struct child *child, const struct control_message *message)
@@ -131,6 +132,7 @@ static void log_record(struct supervisor *s, struct child *child, const struct c
         supervise_fail(s, error.status, error.text);
         return;
     }
+    run_totals_add(&s->totals, message, monotime_now());
     supervise_note_progress(s, message);
     if (message->kind != CONTROL_EPOCH) {
         const struct control_logged logged = {.number = control_record_number(message)};

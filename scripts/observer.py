@@ -235,6 +235,7 @@ class Observer:
         playing = list(self.groups)
         while playing:
             for group in list(playing):
+                self.line.work += len(group.live)
                 if not group.play_step(self.session):
                     group.ask(self.session)
                     continue

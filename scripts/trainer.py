@@ -455,6 +455,7 @@ class Trainer:
         loss = self._call(what, self.network.compute, self._call(what, self.data.batch, self.at.step))
         self.servers.push(self.at, self.network.contribution)
         self._take(self.servers.push_pull(self.at, loss, self._evaluate_meanwhile))
+        self.line.work += 1
 
     def _advance(self):
         self.servers.turns.check()

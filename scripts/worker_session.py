@@ -75,10 +75,12 @@ class Line:
     BEAT_S = 0.1
     _START = struct.Struct("<HBxIII32s160s4096s4096sHH32s2048s64s")
     _FAR = struct.Struct("<HH64s")
+    _BEAT = struct.Struct("=8Q2I")
 
     def __init__(self, descriptor):
         self.socket = socket.socket(fileno=descriptor)
         self.beat_due = 0.0
+        self.work = 0  # steps since the start, for the beats
         self.connect = self.hurry = self.leave = False
         self.far = {}  # the listeners on other hosts: number -> (host, address)
         self.died = set()  # the numbers of workers that are gone
@@ -92,10 +94,15 @@ class Line:
         except OSError:
             os._exit(FORGOTTEN_BY_SUPERVISOR)
 
+    @staticmethod
+    def _resident():
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
     def beat(self):
         now = time.monotonic()
         if now >= self.beat_due:
-            self.send(self.BEAT)
+            self.send(self.BEAT, self._BEAT.pack(int(time.process_time() * 1e6), self._resident(), self.work, 0, 0, 0, 0, 0, 0, 0))
             self.beat_due = now + self.BEAT_S
 
     def _receive(self, flags=0):

@@ -46,7 +46,13 @@ _Static_assert(offsetof(struct host_keys, secret) == 4 && offsetof(struct host_k
                    sizeof(struct host_keys) == 2084 && offsetof(struct control_far, address) == 4 &&
                    sizeof(struct control_far) == 68,
                "keys and FAR of PROTOCOL.md");
+_Static_assert(offsetof(struct control_beat, work) == 16 && offsetof(struct control_beat, queue) == 64 &&
+                   sizeof(struct control_beat) == 72,
+               "BEAT of PROTOCOL.md");
 _Static_assert(sizeof(struct error) == 484, "FAILED of PROTOCOL.md");
+
+const uint32_t control_wait_limits_us[CONTROL_WAIT_BUCKETS - 1] = {
+    10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 25000, 50000, 100000, 250000};
 
 /* The kernel may lack memory for a message, for a moment. */
 static bool control_lacks_memory(int errnum)

@@ -29,6 +29,8 @@ enum {
     CONTROL_HOST_NAME_BYTES = 64,
     CONTROL_NO_WORKER = UINT16_MAX,
     CONTROL_METRICS_MAX = 64,
+    CONTROL_BATCH_BUCKETS = 16,
+    CONTROL_WAIT_BUCKETS = 15,
     CONTROL_METRIC_NAME_BYTES = 64, /* with the zero at the end */
 };
 
@@ -45,7 +47,7 @@ enum control_kind {
     CONTROL_BOUND, /* nothing, or struct control_bound: a worker that others dial: its address can be dialed,
                       and will soon be answered */
     CONTROL_READY, /* this worker has its sessions and can begin to work */
-    CONTROL_BEAT,  /* still turning */
+    CONTROL_BEAT,  /* still turning; nothing, or struct control_beat */
     CONTROL_EPISODE,  /* struct control_episode: a record for the logs; answered by LOGGED */
     CONTROL_UPDATE,   /* struct control_update: the same of an update */
     CONTROL_EPOCH,    /* struct control_epoch: an epoch has ended; not answered */
@@ -83,6 +85,18 @@ struct control_start {
 
 struct control_bound {
     uint16_t far_port; /* of the socket for other hosts; 0: the job has one host */
+};
+
+/* What a worker has done, used and dropped since its start. */
+struct control_beat {
+    uint64_t cpu_us, resident_bytes; /* processor time of the process; its memory now */
+    uint64_t
+        work; /* observer: steps of environments; agent: rows acted on; pserver: updates; trainer: steps */
+    uint64_t bad, strangers, duplicates, stale,
+        timeouts; /* messages: struct rpc_counters (worker/net/rpc.h) */
+    uint32_t
+        queue; /* agent: requests that wait for a launch; pserver: contributions that wait for the round */
+    uint32_t zero;
 };
 
 struct control_far {
@@ -185,13 +199,21 @@ struct control_episode {
         uint64_t requests; /* step requests */
         double batch_mean; /* rows a launch */
         uint32_t batch_max;
-        double wait_us_p50, wait_us_p99; /* a request's wait for its launch */
+        double wait_us_p50, wait_us_p99;         /* a request's wait for its launch */
+        double wait_s;                           /* the sum of these waits */
+        uint32_t batches[CONTROL_BATCH_BUCKETS]; /* [i]: launches of more than 2^(i-1) rows, at most 2^i; the
+                                                    last: all greater ones */
+        uint32_t waits[CONTROL_WAIT_BUCKETS]; /* [i]: waits above control_wait_limits_us[i - 1], at most [i];
+                                                 the last: all longer ones */
     } timing;
     bool has_ppo;
     struct control_ppo ppo;
     struct control_metrics metrics; /* of the environments' episodes that ended within this one; last, because
                                        no more of them travel than there are */
 };
+
+/* The waits' buckets: the 1, 2.5 and 5 of each power of ten from 10 us to 0.25 s. */
+extern const uint32_t control_wait_limits_us[CONTROL_WAIT_BUCKETS - 1];
 
 /* The bytes of an episode that travel. */
 static inline size_t control_episode_bytes(const struct control_episode *episode)
@@ -219,6 +241,8 @@ struct control_update {
         uint64_t bytes;          /* gradients in and parameters out, be they copied or only read in place */
         uint64_t samples_before; /* of `samples`, a model-parallel job's; else 0 */
     } timing;
+    int16_t staleness[JOB_TRAINERS_MAX]; /* (trainers) how many versions old the model was from which each
+                                            computed; -1: it did not take part */
 };
 
 struct control_epoch {
@@ -265,6 +289,7 @@ struct control_message {
         struct control_finished finished;
         struct error failed;
         struct control_bound bound;
+        struct control_beat beat;
         struct control_far far[ROSTER_LISTENERS_MAX];
         int16_t host_of_worker[ROSTER_WORKERS_MAX];
         struct control_link link;

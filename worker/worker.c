@@ -5,12 +5,15 @@
 #include "worker/job/job_table.h"
 #include "worker/net/rpc.h"
 
+#include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sysexits.h>
+#include <time.h>
 #include <unistd.h>
 
 _Static_assert((int)RPC_DIALED_MAX >= (int)ROSTER_LISTENERS_MAX, "a worker can dial all that listen");
@@ -42,13 +45,47 @@ static void worker_report_strangers(struct worker *worker, struct monotime now)
     strangers_report(&worker->strangers, "this worker's", &counts, counters.strangers, now);
 }
 
+/* Pages of this process in memory; 0: not known. */
+static uint64_t resident_pages(void)
+{
+    char text[64];
+    uint64_t pages = 0;
+    const int fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+    const ssize_t length = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    if (length > 0 && (text[length] = '\0', sscanf(text, "%*u %" SCNu64, &pages) != 1))
+        pages = 0;
+    return pages;
+}
+
+static void worker_take_stock(const struct worker *worker, struct control_beat *beat)
+{
+    struct rpc_counters counters = {0};
+    struct timespec used;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    if (worker->rpc != NULL)
+        rpc_counters(worker->rpc, &counters);
+    *beat = (struct control_beat){.cpu_us = (uint64_t)used.tv_sec * 1000000 + (uint64_t)used.tv_nsec / 1000,
+                                  .resident_bytes = resident_pages() * (uint64_t)sysconf(_SC_PAGESIZE),
+                                  .work = worker->work,
+                                  .bad = counters.bad,
+                                  .strangers = counters.strangers,
+                                  .duplicates = counters.duplicates,
+                                  .stale = counters.stale,
+                                  .timeouts = counters.timeouts,
+                                  .queue = worker->queue};
+}
+
 /* Ten beats a second while busy; an idle worker wakes only beat_us after its last beat. */
 struct monotime worker_beat(struct worker *worker)
 {
     enum { BEAT_US_MIN = 100000 };
     struct monotime now = monotime_now();
     if (!monotime_before(now, worker->beat_due)) {
-        if (control_send(CONTROL_FD, CONTROL_BEAT, NULL, 0) == STATUS_PEER_DIED)
+        struct control_beat beat;
+        worker_take_stock(worker, &beat);
+        if (control_send(CONTROL_FD, CONTROL_BEAT, &beat, sizeof beat) == STATUS_PEER_DIED)
             worker_is_orphaned(); /* a full line needs no further beat */
         worker_report_strangers(worker, now);
         worker->beat_due = monotime_add_us(now, BEAT_US_MIN);

@@ -32,6 +32,8 @@ struct worker {
     struct monotime beat_due;
     struct strangers strangers;        /* at this worker's socket */
     uint64_t logged;                   /* the newest episode or update that is in the logs */
+    uint64_t work;                     /* struct control_beat's; the role counts */
+    uint32_t queue;                    /* likewise */
     bool connect, drain, hurry, leave; /* orders that have come, never unset */
     int16_t
         host_of_worker[ROSTER_WORKERS_MAX]; /* of workers on other hosts that dial this one; -1: not known */

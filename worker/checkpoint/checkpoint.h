@@ -174,6 +174,9 @@ void checkpoint_abandon(struct path run, uint64_t update);
  * checkpoint holds the checkpoint of that number. STATUS_CORRUPT, STATUS_NOT_FOUND. */
 enum status checkpoint_check(struct path path, struct checkpoint_counters *counters, struct error *error);
 
+/* The number of the newest checkpoint by its folder's name, which is not opened; 0: there is none. */
+uint64_t checkpoint_latest(struct path run);
+
 /* The newest sound checkpoint of a run. Each damaged newer one is reported to `damaged` (path, why; may be
  * NULL) and skipped. STATUS_NOT_FOUND: there is none. STATUS_PERMISSION, STATUS_NO_MEMORY: a checkpoint could
  * not be read; it may be sound, so no older one is taken in its place. */

@@ -113,6 +113,16 @@ static bool read_is_damage(enum status status)
     return status == STATUS_CORRUPT || status == STATUS_NOT_FOUND || status == STATUS_IO;
 }
 
+uint64_t checkpoint_latest(struct path run)
+{
+    struct checkpoint_list list;
+    struct error why;
+    const bool is_listed = checkpoint_list(&list, run, false, &why) == STATUS_OK;
+    const uint64_t latest = is_listed && list.count > 0 ? list.numbers[list.count - 1] : 0;
+    free(list.numbers);
+    return latest;
+}
+
 enum status checkpoint_newest(struct path run, char path[CHECKPOINT_PATH_BYTES],
                               struct checkpoint_counters *counters,
                               void (*damaged)(const char *path, const char *why), struct error *error)

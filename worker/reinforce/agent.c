@@ -81,6 +81,22 @@ static bool find_reward(struct agent *agent, double *reward)
     return true;
 }
 
+/* The episode's launches and waits, by bucket: they add up over episodes. */
+static void report_buckets(const struct coalescer_stats *stats, struct control_episode *record)
+{
+    uint64_t below = 0;
+    _Static_assert((int)COALESCER_BATCH_BUCKETS == (int)CONTROL_BATCH_BUCKETS, "the same buckets");
+    memcpy(record->timing.batches, stats->batches, sizeof record->timing.batches);
+    for (unsigned i = 0; i < CONTROL_WAIT_BUCKETS; i++) {
+        const bool is_last = i == CONTROL_WAIT_BUCKETS - 1;
+        const uint64_t up_to =
+            is_last ? stats->wait_us.count : histogram_up_to(&stats->wait_us, control_wait_limits_us[i]);
+        record->timing.waits[i] = (uint32_t)(up_to - below);
+        below = up_to;
+    }
+    record->timing.wait_s = (double)stats->wait_us.sum * 1e-6;
+}
+
 static void report_episode(struct agent *agent)
 {
     const struct job *job = &agent->worker->job;
@@ -109,6 +125,7 @@ static void report_episode(struct agent *agent)
         .has_ppo = is_actor_critic,
         .ppo = agent->figures,
     };
+    report_buckets(stats, &record);
     episode_metrics_mean(&agent->metrics, 0, agent->rollout->columns, &record.metrics);
     worker_report(CONTROL_EPISODE, &record, control_episode_bytes(&record));
 }
@@ -294,6 +311,14 @@ static enum status agent_advance(struct agent *agent, struct error *error)
     return status == STATUS_AGAIN ? STATUS_OK : status;
 }
 
+static uint32_t waiting(const struct agent *agent)
+{
+    size_t sum = 0;
+    for (uint32_t i = 0; i < agent->groups; i++)
+        sum += coalescer_waiting(agent->coalescers[i]);
+    return (uint32_t)sum;
+}
+
 static struct monotime next_launch(const struct agent *agent)
 {
     struct monotime next = MONOTIME_NEVER;
@@ -321,6 +346,7 @@ enum status agent_run(struct worker *worker, struct error *error)
         }
         for (uint32_t i = 0; i < agent.groups; i++)
             coalescer_run(agent.coalescers[i], monotime_now());
+        worker->queue = waiting(&agent);
         if (agent.own != NULL && agent.phase == AGENT_PLAYING)
             status = agent_own_play(&agent, error);
         if (status != STATUS_OK)

@@ -401,6 +401,7 @@ void agent_launch(void *context, const struct coalescer_slot *slots, size_t coun
         rpc_fail(slots[i].request, STATUS_SHUTDOWN, "the job is ending");
     if (status != STATUS_OK)
         return; // agent_run sees the failure
+    agent->worker->work += rows;
     for (size_t i = 0; i < count; i++) {
         struct agent_group *group = &agent->seats[rpc_request_source(slots[i].request) - 1]
                                          .groups[rpc_request_message(slots[i].request)->args[2]];

@@ -80,11 +80,18 @@ static size_t measure_batch(const struct coalescer *c, uint32_t *rows)
     return count;
 }
 
+static unsigned batch_bucket(uint32_t rows)
+{
+    const unsigned power = rows < 2 ? 0 : 32u - (unsigned)__builtin_clz(rows - 1);
+    return power < COALESCER_BATCH_BUCKETS ? power : COALESCER_BATCH_BUCKETS - 1;
+}
+
 static void launch_batch(struct coalescer *c, struct monotime now)
 {
     uint32_t rows;
     size_t count = measure_batch(c, &rows);
     c->config.stats->launches++;
+    c->config.stats->batches[batch_bucket(rows)]++;
     c->config.stats->requests += count;
     c->config.stats->rows += rows;
     if (rows > c->config.stats->batch_max)
@@ -105,6 +112,11 @@ void coalescer_run(struct coalescer *c, struct monotime now)
             return;
         launch_batch(c, now);
     }
+}
+
+size_t coalescer_waiting(const struct coalescer *c)
+{
+    return c->count;
 }
 
 void coalescer_clear(struct coalescer *c, void (*drop)(void *context, void *request))

@@ -19,6 +19,8 @@
 
 #include <stddef.h>
 
+enum { COALESCER_BATCH_BUCKETS = 16 };
+
 enum coalescer_mode { COALESCER_OFF, COALESCER_BARRIER, COALESCER_DYNAMIC };
 
 /* One waiting request: the caller's token and its number of rows. */
@@ -34,8 +36,10 @@ typedef void coalescer_launch(void *context, const struct coalescer_slot *slots,
 /* What several coalescers have launched since the caller made it all zero. */
 struct coalescer_stats {
     uint64_t launches, requests, rows;
-    uint32_t batch_max;       /* rows of the largest launch */
-    struct histogram wait_us; /* from a request's arrival to its launch */
+    uint32_t batch_max;                        /* rows of the largest launch */
+    uint32_t batches[COALESCER_BATCH_BUCKETS]; /* [i]: launches of more than 2^(i-1) rows, at most 2^i; the
+                                                  last: all greater ones */
+    struct histogram wait_us;                  /* from a request's arrival to its launch */
 };
 
 struct coalescer_config {
@@ -67,6 +71,9 @@ struct monotime coalescer_due(const struct coalescer *coalescer);
 
 /* Launches every batch that is due at `now`. */
 void coalescer_run(struct coalescer *coalescer, struct monotime now);
+
+/* How many requests wait. */
+size_t coalescer_waiting(const struct coalescer *coalescer);
 
 /* Removes every waiting request without a launch, and calls `drop` on each. */
 void coalescer_clear(struct coalescer *coalescer, void (*drop)(void *context, void *request));

@@ -26,6 +26,7 @@ void histogram_add(struct histogram *histogram, uint64_t value)
 {
     histogram->buckets[bucket_of(value > UINT32_MAX ? UINT32_MAX : (uint32_t)value)]++;
     histogram->count++;
+    histogram->sum += value;
 }
 
 uint64_t histogram_percentile(const struct histogram *histogram, double fraction)
@@ -37,4 +38,13 @@ uint64_t histogram_percentile(const struct histogram *histogram, double fraction
             return bucket_value(i);
     }
     return 0;
+}
+
+uint64_t histogram_up_to(const struct histogram *histogram, uint64_t limit)
+{
+    const unsigned last = bucket_of(limit > UINT32_MAX ? UINT32_MAX : (uint32_t)limit);
+    uint64_t count = 0;
+    for (unsigned i = 0; i <= last; i++)
+        count += histogram->buckets[i];
+    return count;
 }

@@ -10,7 +10,7 @@
 enum { HISTOGRAM_SUB_BITS = 4, HISTOGRAM_BUCKETS = (32 - HISTOGRAM_SUB_BITS + 1) << HISTOGRAM_SUB_BITS };
 
 struct histogram {
-    uint64_t count;
+    uint64_t count, sum;
     uint32_t buckets[HISTOGRAM_BUCKETS];
 };
 
@@ -19,5 +19,8 @@ void histogram_add(struct histogram *histogram, uint64_t value);
 
 /* The least bucket value that `fraction` (0 < fraction <= 1) of all values do not exceed; 0 when empty. */
 uint64_t histogram_percentile(const struct histogram *histogram, double fraction);
+
+/* How many values are at most `limit`, or up to 1/16 more: those of the buckets that begin there. */
+uint64_t histogram_up_to(const struct histogram *histogram, uint64_t limit);
 
 #endif

@@ -282,6 +282,7 @@ static enum status play_episode(struct observer *o, struct error *error)
         struct observer_group *group = &o->groups[i];
         if (group->answer == NULL)
             continue;
+        o->worker->work += group->live;
         status = observer_group_step(group, o->rpc, error);
         if (status == STATUS_OK)
             status = ask_again(o, group, &playing, error);

@@ -129,6 +129,7 @@ enum status pserver_run(struct worker *worker, struct error *error)
         status = pserver_advance(&pserver, error);
         if (status != STATUS_OK)
             break;
+        worker->queue = round_waiting(&pserver.round);
         status = rpc_turn(pserver.rpc, MONOTIME_NEVER);
         if (status == STATUS_PEER_DIED)
             status = STATUS_OK; /* another pserver's end is the supervisor's to act on */

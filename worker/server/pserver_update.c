@@ -98,11 +98,15 @@ static void update_report(struct pserver *p, const struct pass *pass)
     };
     for (uint32_t i = 0; i < p->trainers; i++)
         record.losses[i] = NAN;
+    memset(record.staleness, -1, sizeof record.staleness);
     for (uint32_t m = 0; m < p->member_count; m++) {
+        const uint64_t behind = version - 1 - p->round.seat[p->members[m]].base;
+        record.staleness[p->members[m]] = (int16_t)(behind < INT16_MAX ? behind : INT16_MAX);
         record.losses[p->members[m]] = p->seats[p->members[m]].loss;
         record.loss += p->seats[p->members[m]].loss;
     }
     record.loss /= p->member_count;
+    p->worker->work++;
     p->epoch.loss_sum += record.loss;
     p->late_reported = late;
     p->models_given = 0;

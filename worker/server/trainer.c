@@ -199,6 +199,7 @@ static enum status trainer_push_pull(struct trainer *t, double loss, struct erro
                          "step, and one version",
                          (unsigned long long)t->at.step, (unsigned long long)answer.step,
                          (unsigned long long)answer.version, agree ? "" : " and others");
+    t->worker->work++;
     return trainer_go_on_from(t, &answer, error);
 }
 
