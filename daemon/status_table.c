@@ -165,8 +165,7 @@ static void measure(const cJSON *workers, int width[COLUMNS])
 {
     const cJSON *worker;
     memset(width, 0, COLUMNS * sizeof width[0]);
-    cJSON_ArrayForEach(worker, workers)
-    {
+    for (worker = workers->child; worker != NULL; worker = worker->next) {
         for (int i = 0; i < COLUMNS; i++) {
             char cell[CELL_BYTES];
             cell_of(worker, i, cell);
@@ -207,7 +206,10 @@ void status_table_write(FILE *out, const cJSON *status, int width)
     fprintf(out, "\n");
     show_checkpoint(out, status);
     fprintf(out, "\n\n");
+    if (!cJSON_IsArray(workers))
+        return;
     measure(workers, columns);
     write_row(out, NULL, columns, width);
-    cJSON_ArrayForEach(worker, workers) write_row(out, worker, columns, width);
+    for (worker = workers->child; worker != NULL; worker = worker->next)
+        write_row(out, worker, columns, width);
 }

@@ -18,7 +18,7 @@ _coalesced() {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]}
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        mapfile -t COMPREPLY < <(compgen -W 'run keygen join check evaluate generate play try schema --help --version' -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W 'run keygen join check evaluate generate play try status list stop schema --help --version' -- "$current")
         return
     fi
     # readline splits words at "=": --set /device = au
@@ -53,6 +53,8 @@ _coalesced() {
         generate) options='--words --seed --temperature --help' ;;
         play) options='--episodes --sample --render --help' ;;
         try) options='--name --options --steps --seed --limit-s --help' ;;
+        status) options='--watch --json --help' ;;
+        list | stop) options='--help' ;;
         schema) options='man pointers' ;;
     esac
     if [[ $current == -* || $command == schema ]]; then
@@ -61,7 +63,9 @@ _coalesced() {
     fi
     # Job files end in .json; a checkpoint is a folder, or a safetensors file; a plug-in ends in .so.
     compopt -o filenames 2>/dev/null
-    if [[ $command == generate || $command == play ]]; then
+    if [[ $command == status || $command == stop ]]; then
+        mapfile -t COMPREPLY < <(compgen -d -W "$("${COMP_WORDS[0]}" list 2>/dev/null | cut -f1)" -- "$current")
+    elif [[ $command == generate || $command == play ]]; then
         mapfile -t COMPREPLY < <(compgen -d -- "$current")
     elif [[ $command == try ]]; then
         mapfile -t COMPREPLY < <(compgen -d -- "$current"; compgen -f -X '!*.so' -- "$current")
