@@ -40,8 +40,12 @@ static enum status send_start(struct child *child, const char *job_text, size_t 
 
 static void child_begin(struct child *child, const struct control_start *start)
 {
-    *child = (struct child){
-        .start = *start, .state = CHILD_GONE, .fd = -1, .deaths = child->deaths, .starts = child->starts + 1};
+    *child = (struct child){.start = *start,
+                            .state = CHILD_GONE,
+                            .fd = -1,
+                            .deaths = child->deaths,
+                            .starts = child->starts + 1,
+                            .use = {.past = child->use.now, .now = child->use.now}};
     snprintf(child->name, sizeof child->name, "%s %u", role_by_wire(start->role)->name, start->worker);
 }
 
@@ -49,18 +53,25 @@ void child_note_use(struct child *child, const struct control_beat *beat, struct
 {
     enum { SPAN_US = 1000000 };
     struct child_use *use = &child->use;
+    use->now = *beat;
+    use->now.cpu_us += use->past.cpu_us;
+    use->now.work += use->past.work;
+    use->now.bad += use->past.bad;
+    use->now.strangers += use->past.strangers;
+    use->now.duplicates += use->past.duplicates;
+    use->now.stale += use->past.stale;
+    use->now.timeouts += use->past.timeouts;
     if (use->at.ns == 0) {
         use->at = now;
-        use->before = *beat;
+        use->before = use->now;
     }
     const uint64_t us = monotime_us_between(use->at, now);
-    if (us >= SPAN_US) {
-        use->work_per_s = (double)(beat->work - use->before.work) * 1e6 / (double)us;
-        use->cores = (double)(beat->cpu_us - use->before.cpu_us) / (double)us;
-        use->before = *beat;
-        use->at = now;
-    }
-    use->now = *beat;
+    if (us < SPAN_US)
+        return;
+    use->work_per_s = (double)(use->now.work - use->before.work) * 1e6 / (double)us;
+    use->cores = (double)(use->now.cpu_us - use->before.cpu_us) / (double)us;
+    use->before = use->now;
+    use->at = now;
 }
 
 enum status child_spawn(struct child *child, const struct control_start *start, const char *job_text,

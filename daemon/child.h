@@ -28,7 +28,8 @@ enum child_state {
 
 /* What a worker does and uses, by its beats. */
 struct child_use {
-    struct control_beat now;    /* the newest; all zero: none has told */
+    struct control_beat now;  /* the newest, with the sums of earlier incarnations; all zero: none has told */
+    struct control_beat past; /* the sums of earlier incarnations alone */
     struct control_beat before; /* the one at `at`, a second ago or more */
     struct monotime at;
     double work_per_s, cores; /* over the last whole second; cores: processors that it kept busy */

@@ -22,7 +22,7 @@ static struct process daemon_process;
 
 #define ENDLESS                                                                                              \
     "{\"kind\":\"reinforce\",\"device\":\"cpu\",\"observers\":{\"count\":3},"                                \
-    "\"stop\":{\"episodes\":1000000},\"supervise\":{\"hang_s\":2}}"
+    "\"stop\":{\"episodes\":1000000},\"supervise\":{\"hang_s\":4}}"
 
 /* Starts an endless job and waits until it trains. */
 static void start_job_with(const char *setting, const struct process_options *options)
@@ -202,14 +202,14 @@ END_TEST
 
 START_TEST(a_silent_observer_is_killed)
 {
-    kill_and_expect("observer --index 3", SIGSTOP, "sent no heartbeat for 2 s: killed");
+    kill_and_expect("observer --index 3", SIGSTOP, "sent no heartbeat for 4 s: killed");
     expect_said("observer 3 (process ");
 }
 END_TEST
 
 START_TEST(a_silent_agent_is_killed)
 {
-    kill_and_expect("agent --index 0", SIGSTOP, "sent no heartbeat for 2 s: killed");
+    kill_and_expect("agent --index 0", SIGSTOP, "sent no heartbeat for 4 s: killed");
 }
 END_TEST
 
@@ -287,7 +287,7 @@ START_TEST(sighup_reads_the_job_again)
     expect_said("expected an integer in 1..1024, got 0");
     workplace_write_job("{\"kind\":\"reinforce\",\"device\":\"cpu\",\"observers\":{\"count\":3},"
                         "\"stop\":{\"episodes\":1000000},"
-                        "\"supervise\":{\"hang_s\":2},\"log\":{\"every\":1000000}}");
+                        "\"supervise\":{\"hang_s\":4},\"log\":{\"every\":1000000}}");
     kill(daemon_process.pid, SIGHUP);
     ck_assert(file_wait_for(daemon_process.err_path, "/log is in force\n", 20));
     char next[64], *before = file_read(workplace.log), *json = file_read(workplace.jsonl);
