@@ -149,7 +149,7 @@ START_TEST(a_suspended_job_goes_on)
     const struct process_options group = {.own_group = true};
     start_job(&group);
     kill(-daemon_process.pid, SIGSTOP);
-    sleep_ms(3000);
+    sleep_ms(5000);
     char *before = file_read(workplace.jsonl);
     size_t episodes = text_count(before, "\"episode\":");
     free(before);
