@@ -80,7 +80,8 @@ MUJOCO_DIR ?= $(patsubst %/include/mujoco/mujoco.h,%,$(wildcard $(MUJOCO_PACKAGE
 MUJOCO_MODELS ?= $(wildcard $(MUJOCO_PACKAGES)/gymnasium/envs/mujoco/assets)
 MUJOCO_LIBRARY := $(if $(MUJOCO_DIR),$(firstword $(wildcard $(MUJOCO_DIR)/libmujoco.so.* $(MUJOCO_DIR)/lib/libmujoco.so.*)))
 MUJOCO_SO := $(if $(and $(MUJOCO_LIBRARY),$(MUJOCO_MODELS)),$(BUILD)/libcoalesced-mujoco.so)
-PLUGINS := $(if $(ONEDNN),$(BUILD)/libcoalesced-onednn.so) $(CUDA_SO) $(MUJOCO_SO)
+HTTP := $(wildcard daemon/http/*.c)
+PLUGINS := $(if $(ONEDNN),$(BUILD)/libcoalesced-onednn.so) $(BUILD)/libcoalesced-http.so $(CUDA_SO) $(MUJOCO_SO)
 PYTHON_WORKERS := $(wildcard scripts/observer*.py scripts/trainer*.py scripts/worker_session.py)
 ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 
@@ -144,6 +145,12 @@ $(BUILD)/coalesced: $(BUILD)/daemon/main.o $(ARCHIVES)
 # A plug-in contains the objects of libkernels.a that it uses, and exports one symbol.
 $(BUILD)/libcoalesced-onednn.so: $(call objects,$(ONEDNN)) $(BUILD)/libkernels.a
 	$(CC) $(LDFLAGS) $(OPENMP) -shared -Wl,--exclude-libs,ALL -Wl,--no-undefined -o $@ $^ -ldnnl -lm -lpthread
+
+# The HTTP server of /metrics/listen: the daemon's own objects hold what the plug-in has of them.
+$(call objects,$(HTTP)): CFLAGS += -fvisibility=hidden
+$(BUILD)/daemon/http/page.o: daemon/http/page.html
+$(BUILD)/libcoalesced-http.so: $(call objects,$(HTTP)) $(BUILD)/libkernels.a
+	$(CC) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -Wl,--no-undefined -o $@ $^ -lmicrohttpd
 
 # Native code for compute capability 8.0 (A100) and 9.0 (H100, H200), and PTX of 9.0, which the driver translates for
 # later GPUs. -fmad=false: draws, Adam and sums promise the bits of the CPU, so their operations must not be contracted;

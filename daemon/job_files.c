@@ -1,6 +1,7 @@
 /* Opens the files that jobs name. The command's process, before it forks. */
 #include "daemon/job_files.h"
 
+#include "daemon/listener.h"
 #include "daemon/python_worker.h"
 #include "kernels/base/log.h"
 #include "worker/checkpoint/checkpoint.h"
@@ -130,6 +131,9 @@ static enum status check_text(const struct job *job, const char **pointer, struc
 
 enum status job_files_check(const struct job *job, const char **pointer, struct error *error)
 {
+    const enum status status = listener_check(job, pointer, error);
+    if (status != STATUS_OK)
+        return status;
     *pointer = NULL;
     if (job->kind == JOB_PARAMETER_SERVER)
         return check_images(job, pointer, error);

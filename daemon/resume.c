@@ -61,7 +61,7 @@ static enum status compare_jobs(const char *path, const struct job *was, const s
         return STATUS_OK;
     return error_set(error, STATUS_INVALID,
                      "%.120s is another job: %s; a resumed run may change /stop, %s/checkpoint, "
-                     "/supervise, /hosts and /listen alone",
+                     "/supervise, /hosts, /listen and /metrics alone",
                      path, differences.text, is->kind == JOB_MODEL_PARALLEL ? "" : "/log, ");
 }
 
@@ -93,6 +93,7 @@ enum status resume_adopt(struct path path, struct job *job, struct error *error)
     was.checkpoint = job->checkpoint;
     was.supervise = job->supervise;
     was.hosts = job->hosts;
+    was.metrics = job->metrics;
     return compare_jobs(path.text, &was, job, error);
 }
 

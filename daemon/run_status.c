@@ -188,6 +188,46 @@ static const char *kind_name(int kind)
                                         : "parameter-server";
 }
 
+/* Counts by bucket, not summed up; the last bucket has no limit. */
+static void put_buckets(cJSON *object, const char *name, const uint64_t *counts, int buckets,
+                        double (*limit)(int bucket))
+{
+    cJSON *list = cJSON_AddArrayToObject(object, name);
+    for (int i = 0; i < buckets; i++) {
+        cJSON *pair = cJSON_CreateArray();
+        cJSON_AddItemToArray(pair, i + 1 < buckets ? cJSON_CreateNumber(limit(i)) : cJSON_CreateNull());
+        cJSON_AddItemToArray(pair, cJSON_CreateNumber((double)counts[i]));
+        cJSON_AddItemToArray(list, pair);
+    }
+}
+
+static double rows_limit(int bucket)
+{
+    return (double)(UINT64_C(1) << bucket);
+}
+
+static double wait_limit(int bucket)
+{
+    return control_wait_limits_us[bucket] * 1e-6;
+}
+
+static double staleness_limit(int bucket)
+{
+    return bucket;
+}
+
+static void put_histograms(cJSON *object, const struct run_totals *totals)
+{
+    if (totals->launches > 0) {
+        put_buckets(object, "batch_rows", totals->batches, CONTROL_BATCH_BUCKETS, rows_limit);
+        put_buckets(object, "wait_s", totals->waits, CONTROL_WAIT_BUCKETS, wait_limit);
+    }
+    if (totals->rounds > 0) {
+        put_buckets(object, "round_wait_s", totals->round_waits, CONTROL_WAIT_BUCKETS, wait_limit);
+        put_buckets(object, "staleness", totals->staleness, RUN_STALENESS_BUCKETS, staleness_limit);
+    }
+}
+
 char *run_status_json(const struct run_status *status)
 {
     cJSON *root = cJSON_CreateObject();
@@ -207,6 +247,7 @@ char *run_status_json(const struct run_status *status)
         put_episode(progress, status);
     else
         put_update(progress, status);
+    put_histograms(cJSON_AddObjectToObject(root, "histograms"), status->totals);
     cJSON *workers = cJSON_AddArrayToObject(root, "workers");
     for (uint32_t i = 0; i < status->worker_count; i++)
         put_worker(workers, &status->workers[i]);

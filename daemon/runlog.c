@@ -30,6 +30,8 @@ struct runlog {
     bool progress;          /* a progress line stands on the terminal */
     bool wrote_text;        /* episodes.log has got a line since it was opened */
     struct monotime progress_due, begin;
+    char tail[RUNLOG_TAIL_LINES][RUNLOG_TAIL_BYTES]; /* a ring */
+    uint64_t tail_count;
     struct replay *replay;       /* of a resumed run; else NULL */
     uint64_t count;              /* the newest episode or update */
     uint64_t logged[LINE_KINDS]; /* the highest number of each kind that this process has logged */
@@ -199,7 +201,17 @@ static enum status append_text(struct runlog *log, struct error *error)
     runlog_clear_progress(log);
     show_text(log, log->text.text, log->text.length);
     log->wrote_text = true;
+    char *tail = log->tail[log->tail_count++ % RUNLOG_TAIL_LINES];
+    snprintf(tail, RUNLOG_TAIL_BYTES, "%.*s", (int)strcspn(log->text.text, "\n"), log->text.text);
     return append_line(log, log->log_fd, "episodes.log", &log->text, error);
+}
+
+unsigned runlog_tail(const struct runlog *log, const char *lines[RUNLOG_TAIL_LINES])
+{
+    const uint64_t count = log->tail_count < RUNLOG_TAIL_LINES ? log->tail_count : RUNLOG_TAIL_LINES;
+    for (uint64_t i = 0; i < count; i++)
+        lines[i] = log->tail[(log->tail_count - count + i) % RUNLOG_TAIL_LINES];
+    return (unsigned)count;
 }
 
 /* ---- events ---- */

@@ -18,11 +18,17 @@
 
 struct runlog;
 
+enum { RUNLOG_TAIL_LINES = 16, RUNLOG_TAIL_BYTES = 200 };
+
 /* Opens both logs in the directory `dir_fd` (named `path` in messages), and syncs the directory. */
 enum status runlog_open(struct runlog **out, int dir_fd, const char *path, const struct job *job,
                         struct error *error);
 /* Clears the progress line and closes; NULL is allowed. */
 void runlog_close(struct runlog *log);
+
+/* The last lines of episodes.log that this process wrote, oldest first, without their ends; long ones are
+ * cut. They are the log's own, until the next record. Returns how many. */
+unsigned runlog_tail(const struct runlog *log, const char *lines[RUNLOG_TAIL_LINES]);
 
 /* Clears the progress line before something else is written to the terminal; the next record draws it again.
  */

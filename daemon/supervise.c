@@ -118,6 +118,7 @@ static struct monotime check_deadlines(struct supervisor *s)
     excuse_own_absence(s, now);
     next = monotime_earliest(next, supervise_check_hosts(s, now));
     next = monotime_earliest(next, status_socket_check(&s->status, now));
+    next = monotime_earliest(next, supervise_check_metrics(s, now));
     for (unsigned i = 0; i < s->count; i++)
         next = monotime_earliest(next, check_child(s, &s->children[i], now));
     next = monotime_earliest(next, supervise_advance_generation(s, now));
@@ -156,9 +157,10 @@ static void wait_and_read(struct supervisor *s, struct monotime until)
         child->heard = 0;
     }
     s->waits[s->count + 1] = (struct pollfd){.fd = supervise_hosts_fd(s), .events = POLLIN};
-    struct pollfd *status_waits = &s->waits[s->count + 2];
+    s->waits[s->count + 2] = (struct pollfd){.fd = listener_fd(&s->metrics.listener), .events = POLLIN};
+    struct pollfd *status_waits = &s->waits[s->count + 3];
     status_socket_waits(&s->status, status_waits);
-    int ready = poll(s->waits, s->count + 2 + STATUS_WAITS, monotime_poll_ms(monotime_now(), until));
+    int ready = poll(s->waits, 1 + s->count + WAITS_BEHIND, monotime_poll_ms(monotime_now(), until));
     int errnum = errno;
     s->wake_due = monotime_earliest(until, monotime_now());
     if (ready < 0 && errnum != EINTR)
@@ -170,6 +172,8 @@ static void wait_and_read(struct supervisor *s, struct monotime until)
             read_messages(s, &s->children[i]);
     if (s->waits[s->count + 1].revents != 0)
         supervise_read_hosts(s);
+    if (s->waits[s->count + 2].revents != 0)
+        listener_serve(&s->metrics.listener);
     status_socket_serve(&s->status, status_waits);
     if ((s->waits[0].revents & POLLIN) && supervise_obey_signals(s))
         reap_children(s, false);
@@ -183,7 +187,7 @@ static enum status open_memory(struct supervisor *s, struct error *error)
     s->count = roster_workers(&s->roster);
     s->children = calloc(s->count, sizeof *s->children);
     s->holdings = calloc(s->count, sizeof *s->holdings);
-    s->waits = calloc(s->count + 2 + STATUS_WAITS, sizeof *s->waits);
+    s->waits = calloc(1 + s->count + WAITS_BEHIND, sizeof *s->waits);
     s->job_text = job_format(s->config->job, &s->job_bytes);
     if (s->children == NULL || s->holdings == NULL || s->waits == NULL || s->job_text == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u workers", s->count);
@@ -234,11 +238,14 @@ enum status supervise(const struct supervise_config *config, struct error *error
     if (status == STATUS_OK)
         status = supervise_take_signals(&s, error);
     if (status == STATUS_OK)
+        status = supervise_open_metrics(&s, error);
+    if (status == STATUS_OK)
         status = config->resume != NULL
                      ? runlog_resume(config->log, s.resume.update, s.resume.running_reward, NULL, error)
                      : runlog_start(config->log, error);
     if (status != STATUS_OK) {
         error_set(&s.outcome, status, "%s", error->text);
+        supervise_close_metrics(&s);
         supervise_close_hosts(&s);
         supervisor_close(&s);
         return status;
@@ -253,6 +260,7 @@ enum status supervise(const struct supervise_config *config, struct error *error
             wait_and_read(&s, next);
     }
     status_socket_close(&s.status);
+    supervise_close_metrics(&s);
     status = write_end(&s, error);
     supervise_close_hosts(&s);
     supervisor_close(&s);

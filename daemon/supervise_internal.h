@@ -9,14 +9,17 @@
  *     supervise_hosts.c    the job's other hosts: which are there, messages from there, their loss
  *     supervise_place.c    where workers run, and where those dial that run on different hosts
  *     supervise_status.c   what the run is doing, for those who ask
+ *     supervise_metrics.c  page, metrics and events (/metrics)
  *     supervise_end.c      how a job ends: the order in which workers leave, and what a failure sets off
  */
 #ifndef DAEMON_SUPERVISE_INTERNAL_H
 #define DAEMON_SUPERVISE_INTERNAL_H
 
 #include "daemon/child.h"
+#include "daemon/listener.h"
 #include "daemon/python_worker.h"
 #include "daemon/relay.h"
+#include "daemon/run_history.h"
 #include "daemon/run_status.h"
 #include "daemon/status_socket.h"
 #include "daemon/supervise.h"
@@ -74,6 +77,8 @@ struct hosts {
     struct monotime due, beat_due; /* when to start without them; when to beat next */
 };
 
+enum { WAITS_BEHIND = 2 + STATUS_WAITS };
+
 struct supervisor {
     const struct supervise_config *config;
     struct hosts hosts;
@@ -85,10 +90,17 @@ struct supervisor {
     struct resume_point resume; /* where this generation began */
     struct spawn_segments segments;
     struct python_worker python_worker;
-    struct pollfd *waits; /* (1 + count + 1 + STATUS_WAITS) signals, each child's control line, the link, the
-                             status's socket and clients */
+    struct pollfd *waits; /* (1 + count + WAITS_BEHIND) signals, each child's control line, the link, the HTTP
+                             server, the status's socket and clients */
     struct run_totals totals;
+    struct run_history history;
     struct status_socket status;
+    struct {
+        struct listener listener;
+        struct monotime tick_due, textfile_due;
+        double told; /* the newest number of which the streams know */
+        bool textfile_failed;
+    } metrics;
     struct monotime begin;
     int signal_fd;
     bool announced;    /* the service manager knows that the job trains */
@@ -252,6 +264,16 @@ bool supervise_paint(const struct supervisor *s, struct run_status *status);
 
 /* Opens the socket for `coalesced status`; a warning where it cannot. */
 void supervise_open_status(struct supervisor *s);
+
+/* The picture as JSON, which the caller frees. NULL: no memory. */
+char *supervise_status_text(const struct supervisor *s);
+
+/* supervise_metrics.c: opens what /metrics asks for. Errors of listener_open. */
+enum status supervise_open_metrics(struct supervisor *s, struct error *error);
+void supervise_close_metrics(struct supervisor *s);
+
+/* Serves what is due; returns when to call again. */
+struct monotime supervise_check_metrics(struct supervisor *s, struct monotime now);
 
 /* supervise_end.c: fails the job, with the sentence `why`, and hurries it. The first failure is the outcome;
  * later ones are only logged. */

@@ -100,7 +100,7 @@ static enum status grow(struct supervisor *s, unsigned count, struct error *erro
 {
     struct child *children = calloc(count, sizeof *children);
     struct control_status *holdings = calloc(count, sizeof *holdings);
-    struct pollfd *waits = calloc(count + 2 + STATUS_WAITS, sizeof *waits);
+    struct pollfd *waits = calloc(1 + count + WAITS_BEHIND, sizeof *waits);
     if (children == NULL || holdings == NULL || waits == NULL) {
         free(children);
         free(holdings);

@@ -64,6 +64,7 @@ static enum status log_restart(struct supervisor *s, const struct child *child, 
                                       .incarnation = incarnation,
                                       .reason = child->reason};
     runlog_clear_progress(s->config->log);
+    run_history_mark(&s->history, child->reason);
     log_warning("%s; incarnation %u takes its place", child->reason, incarnation);
     return runlog_restart(s->config->log, &line, error);
 }
@@ -167,6 +168,7 @@ static enum status regeneration_start(struct supervisor *s, struct error *error)
     socket_folder_clear(s->config->dir->address);
     spawn_segments_close(&s->segments);
     runlog_clear_progress(s->config->log);
+    run_history_mark(&s->history, s->regeneration.reason);
     if (is_resize)
         log_info("the job goes on with %u %s", s->roster.clients, supervise_clients_unit(s));
     else

@@ -110,15 +110,20 @@ bool supervise_paint(const struct supervisor *s, struct run_status *status)
     return true;
 }
 
-/* For those who ask at the socket. */
-static char *answer(void *arg)
+char *supervise_status_text(const struct supervisor *s)
 {
     struct run_status status;
-    if (!supervise_paint(arg, &status))
+    if (!supervise_paint(s, &status))
         return NULL;
     char *text = run_status_json(&status);
     free(status.workers);
     return text;
+}
+
+/* For those who ask at the socket. */
+static char *answer(void *arg)
+{
+    return supervise_status_text(arg);
 }
 
 /* A run whose status cannot be asked for trains all the same. */

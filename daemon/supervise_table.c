@@ -133,6 +133,7 @@ static void log_record(struct supervisor *s, struct child *child, const struct c
         return;
     }
     run_totals_add(&s->totals, message, monotime_now());
+    run_history_add(&s->history, message);
     supervise_note_progress(s, message);
     if (message->kind != CONTROL_EPOCH) {
         const struct control_logged logged = {.number = control_record_number(message)};

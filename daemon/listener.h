@@ -1,0 +1,35 @@
+/* Where a run serves its page and metrics (/metrics/listen): the address, the token, and the HTTP server's
+ * plug-in (daemon/http/http.h). Supervisor process; its only thread; blocks on files alone. */
+#ifndef DAEMON_LISTENER_H
+#define DAEMON_LISTENER_H
+
+#include "daemon/http/http.h"
+#include "kernels/base/status.h"
+#include "worker/job/job.h"
+
+struct listener {
+    const struct http_ops *ops; /* NULL: not open, and every call but listener_open does nothing */
+    struct http *http;
+    char path[108]; /* of the socket; "": it has an address */
+};
+
+/* Checks /metrics without listening. STATUS_INVALID: an address that is none; one beyond loopback without a
+ * token; a token's file that is empty, or that others may read; a textfile of another name. STATUS_NOT_FOUND,
+ * STATUS_PERMISSION name the token's file. *pointer is the key at fault. */
+enum status listener_check(const struct job *job, const char **pointer, struct error *error);
+
+/* Listens; does nothing where /metrics/listen is null. Errors of listener_check; STATUS_BUSY: another program
+ * listens there; STATUS_IO; STATUS_UNAVAILABLE: the plug-in, or a library of it, is not installed. `document`
+ * and `arg`: as struct http_config has them. */
+enum status listener_open(struct listener *listener, const struct job *job,
+                          char *(*document)(void *arg, enum http_document which, size_t *length), void *arg,
+                          struct error *error);
+void listener_close(struct listener *listener);
+
+int listener_fd(const struct listener *listener); /* -1: none */
+struct monotime listener_due(struct listener *listener, struct monotime now);
+void listener_serve(struct listener *listener);
+unsigned listener_streams(const struct listener *listener);
+void listener_tell(struct listener *listener, const char *event, size_t length);
+
+#endif

@@ -1,0 +1,167 @@
+/* What the run shows while it goes on (/metrics): documents for the HTTP server, events for the streams, and
+ * the file for node_exporter. Supervisor process; its only thread; no lock. */
+#include "daemon/openmetrics.h"
+#include "daemon/supervise_internal.h"
+#include "kernels/base/file.h"
+#include "kernels/base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { TICK_US = 1000000, TEXTFILE_US = 15000000 };
+
+/* ---- events ---- */
+
+static void write_lines(const struct supervisor *s, FILE *out)
+{
+    const char *lines[RUNLOG_TAIL_LINES];
+    const unsigned count = runlog_tail(s->config->log, lines);
+    fputc('[', out);
+    for (unsigned i = 0; i < count; i++) {
+        fputs(i > 0 ? "," : "", out);
+        run_history_write_string(out, lines[i]);
+    }
+    fputc(']', out);
+}
+
+/* The first event of a stream has the whole run and the job; the later ones what has changed. */
+static void write_event(const struct supervisor *s, const char *status, bool is_first, FILE *out)
+{
+    fprintf(out, "event: %s\ndata: {\"status\":%.*s,\"points\":", is_first ? "begin" : "tick",
+            (int)strcspn(status, "\n"), status);
+    run_history_write_points(&s->history, is_first ? -1 : s->metrics.told, out);
+    fprintf(out, ",\"marks\":");
+    run_history_write_marks(&s->history, out);
+    fprintf(out, ",\"lines\":");
+    write_lines(s, out);
+    if (is_first) {
+        fprintf(out, ",\"job\":");
+        for (size_t i = 0; i < s->job_bytes; i++) /* a line feed would end the event's line */
+            fputc(s->job_text[i] == '\n' ? ' ' : s->job_text[i], out);
+    }
+    fprintf(out, "}\n\n");
+}
+
+static char *event_text(const struct supervisor *s, bool is_first, size_t *length)
+{
+    char *text = NULL, *status = supervise_status_text(s);
+    FILE *out = status != NULL ? open_memstream(&text, length) : NULL;
+    if (out != NULL)
+        write_event(s, status, is_first, out);
+    const bool failed = out == NULL || ferror(out) != 0;
+    if ((out != NULL && fclose(out) != 0) || failed) {
+        free(text);
+        text = NULL;
+    }
+    free(status);
+    return text;
+}
+
+/* ---- documents ---- */
+
+static char *metrics_of(const struct supervisor *s, bool classic, size_t *length)
+{
+    struct run_status status;
+    if (!supervise_paint(s, &status))
+        return NULL;
+    char *text = openmetrics_text(&status, classic, length);
+    free(status.workers);
+    return text;
+}
+
+static char *document(void *arg, enum http_document which, size_t *length)
+{
+    const struct supervisor *s = arg;
+    if (which == HTTP_METRICS)
+        return metrics_of(s, false, length);
+    if (which == HTTP_FIRST_EVENT)
+        return event_text(s, true, length);
+    char *text = supervise_status_text(s);
+    *length = text != NULL ? strlen(text) : 0;
+    return text;
+}
+
+/* ---- the file ---- */
+
+/* Written beside it and renamed, so that a reader finds a whole one. */
+static enum status write_textfile(const char *path, const char *text, size_t length, struct error *error)
+{
+    char temporary[JOB_PATH_BYTES + 8];
+    snprintf(temporary, sizeof temporary, "%s.tmp", path);
+    const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+    const bool is_written = fd >= 0 && file_write(fd, text, length);
+    const int errnum = errno;
+    if (fd >= 0)
+        close(fd);
+    if (!is_written)
+        return error_set_errno(error, errnum, "cannot write %s", temporary);
+    return rename(temporary, path) == 0 ? STATUS_OK
+                                        : error_set_errno(error, errno, "cannot replace %s", path);
+}
+
+/* A failure is told once; the next one after a success again. */
+static void update_textfile(struct supervisor *s)
+{
+    struct error error;
+    size_t length = 0;
+    char *text = metrics_of(s, true, &length);
+    const bool is_written =
+        text != NULL && write_textfile(s->config->job->metrics.textfile, text, length, &error) == STATUS_OK;
+    free(text);
+    if (!is_written && !s->metrics.textfile_failed)
+        log_warning("%s: the job goes on", text == NULL ? "no memory for /metrics/textfile" : error.text);
+    s->metrics.textfile_failed = !is_written;
+}
+
+/* ---- the loop ---- */
+
+enum status supervise_open_metrics(struct supervisor *s, struct error *error)
+{
+    s->metrics.textfile_due = s->config->job->metrics.has_textfile ? monotime_now() : MONOTIME_NEVER;
+    const enum status status = listener_open(&s->metrics.listener, s->config->job, document, s, error);
+    if (status == STATUS_OK && s->metrics.listener.ops != NULL)
+        log_info("the run's page is at %s%s",
+                 strchr(s->config->job->metrics.listen, '/') == NULL ? "http://" : "",
+                 s->config->job->metrics.listen);
+    return status;
+}
+
+void supervise_close_metrics(struct supervisor *s)
+{
+    listener_close(&s->metrics.listener);
+    if (s->config->job->metrics.has_textfile)
+        unlink(s->config->job->metrics.textfile);
+}
+
+static void tick(struct supervisor *s)
+{
+    size_t length = 0;
+    char *event = event_text(s, false, &length);
+    if (event != NULL)
+        listener_tell(&s->metrics.listener, event, length);
+    free(event);
+    s->metrics.told = s->history.newest.number;
+    listener_serve(&s->metrics.listener);
+}
+
+struct monotime supervise_check_metrics(struct supervisor *s, struct monotime now)
+{
+    if (listener_streams(&s->metrics.listener) > 0 && !monotime_before(now, s->metrics.tick_due)) {
+        tick(s);
+        s->metrics.tick_due = monotime_add_us(now, TICK_US);
+    }
+    if (!monotime_before(now, s->metrics.textfile_due)) {
+        update_textfile(s);
+        s->metrics.textfile_due = monotime_add_us(now, TEXTFILE_US);
+    }
+    const struct monotime due = listener_due(&s->metrics.listener, now);
+    if (!monotime_before(now, due))
+        listener_serve(&s->metrics.listener);
+    const struct monotime next =
+        monotime_earliest(s->metrics.textfile_due, listener_due(&s->metrics.listener, now));
+    return listener_streams(&s->metrics.listener) > 0 ? monotime_earliest(next, s->metrics.tick_due) : next;
+}
