@@ -7,15 +7,15 @@
 /* The assembler reads the file: it stays a file that a browser can open and a person can edit. */
 __asm__(".pushsection .rodata\n"
         "page_begin: .incbin \"daemon/http/page.html\"\n"
-        "page_end: .byte 0\n"
+        ".byte 0\n"
         ".popsection\n");
-extern const char page_begin[], page_end[];
+extern const char page_begin[];
 
 static const char placeholder[] = "NONCE";
 
 char *page_with_nonce(const char *nonce, size_t *length)
 {
-    const size_t page_bytes = (size_t)(page_end - page_begin), nonce_bytes = strlen(nonce);
+    const size_t page_bytes = strlen(page_begin), nonce_bytes = strlen(nonce);
     size_t places = 0, at = 0;
     for (const char *p = page_begin; (p = strstr(p, placeholder)) != NULL; p += sizeof placeholder - 1)
         places++;
@@ -29,7 +29,7 @@ char *page_with_nonce(const char *nonce, size_t *length)
         memcpy(text + at, nonce, nonce_bytes);
         at += nonce_bytes;
     }
-    const size_t rest = (size_t)(page_end - from);
+    const size_t rest = strlen(from);
     memcpy(text + at, from, rest + 1);
     *length = at + rest;
     return text;
