@@ -18,7 +18,7 @@ SANITIZERS := $(if $(filter address,$(SAN)),address$(comma)undefined,$(SAN))
 
 objects = $(patsubst %.c,$(BUILD)/%.o,$(1))
 
-CPPFLAGS := -I. -D_GNU_SOURCE -DCOALESCED_VERSION='"$(VERSION)"' $(if $(SAN),-DARENA_POISON=1)
+CPPFLAGS := -I. -isystem $(BUILD)/proto -D_GNU_SOURCE -DCOALESCED_VERSION='"$(VERSION)"' $(if $(SAN),-DARENA_POISON=1)
 WARNINGS := -Wall -Wextra -Werror -Wshadow -Wvla -Wundef -Wformat=2 -Wstrict-prototypes -Wmissing-prototypes \
             -Wpointer-arith -Wcast-qual -Wwrite-strings
 # -O1 shortens a sanitizer's build by a third, and the tests take no longer. The thread sanitizer looks at each access to
@@ -29,7 +29,7 @@ LANE_OPTIMIZE := $(if $(filter address undefined,$(SAN)),-O1,-O3)
 CFLAGS := -std=gnu17 -fvect-cost-model=dynamic -g -ffp-contract=off -fno-omit-frame-pointer -fPIC -fno-semantic-interposition $(WARNINGS) \
           $(OPTIMIZE) $(if $(SAN),-fsanitize=$(SANITIZERS) -fno-sanitize-recover=all)
 LDFLAGS := $(if $(SAN),-fsanitize=$(SANITIZERS))
-LDLIBS := -lzmq -lcjson -lsodium -ljpeg -lpng -lgif -lz -lm -lpthread -ldl
+LDLIBS := -lzmq -lcjson -lsodium -ljpeg -lpng -lgif -lz -lprotobuf-c -lm -lpthread -ldl
 
 # Every *_lanes.c is compiled once per instruction set; the program chooses one at start. kernels/onednn/ and
 # kernels/cuda/ become plug-ins, so that a process loads a math library only when its job needs one.
@@ -45,6 +45,8 @@ CUDA := $(wildcard kernels/cuda/*.cu)
 KERNELS := $(filter-out $(LANES) $(ONEDNN),$(wildcard kernels/*.c kernels/*/*.c))
 WORKER := $(filter-out $(LANES),$(wildcard worker/*.c worker/*/*.c))
 MUJOCO := $(wildcard worker/environment/mujoco/*.c)
+PROTO := $(wildcard worker/model/*.proto daemon/*.proto)
+PROTO_HEADERS := $(patsubst %.proto,$(BUILD)/proto/%.pb-c.h,$(notdir $(PROTO)))
 DAEMON := $(filter-out daemon/main.c,$(wildcard daemon/*.c))
 TEST_SOURCES := $(sort $(shell find test -name '*.c'))
 TEST_PROGRAMS := $(foreach source,$(TEST_SOURCES),$(if $(filter test_%,$(notdir $(source))),$(source)))
@@ -85,7 +87,7 @@ PLUGINS := $(if $(ONEDNN),$(BUILD)/libcoalesced-onednn.so) $(BUILD)/libcoalesced
 PYTHON_WORKERS := $(wildcard scripts/observer*.py scripts/trainer*.py scripts/worker_session.py)
 ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 
-.PHONY: all tests check bench benches bench-kernels fuzz lint format install clean help documents print-cudnn
+.PHONY: all protos tests check bench benches bench-kernels fuzz lint format install clean help documents print-cudnn
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -111,6 +113,15 @@ $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c -o $@ $<
 
+# protobuf-c's compiler makes NAME.pb-c.c and NAME.pb-c.h of each NAME.proto.
+vpath %.proto $(sort $(dir $(PROTO)))
+$(BUILD)/proto/%.pb-c.h: %.proto
+	@mkdir -p $(@D)
+	protoc-c --proto_path=$(<D) --c_out=$(@D) $(<F)
+$(BUILD)/proto/%.pb-c.o: $(BUILD)/proto/%.pb-c.h
+	$(CC) $(CPPFLAGS) $(CFLAGS) -w -c -o $@ $(@:.o=.c)
+$(call objects,$(wildcard worker/model/onnx*.c daemon/event_file.c)): | $(PROTO_HEADERS)
+
 # gcc 12 keeps the address sanitizer's copies of stack frames at less than a vector's alignment (its bug 110027).
 LANE_FLAGS := $(LANE_OPTIMIZE) $(if $(filter address,$(SAN)),--param asan-use-after-return=0)
 define lane_rule
@@ -125,8 +136,8 @@ $(foreach isa,$(ISAS),$(eval $(call lane_rule,$(isa))))
 $(WORKER_LANES): CFLAGS += -fno-trapping-math
 
 $(BUILD)/libkernels.a: $(call objects,$(KERNELS)) $(KERNEL_LANES)
-$(BUILD)/libworker.a: $(call objects,$(WORKER)) $(WORKER_LANES)
-$(BUILD)/libdaemon.a: $(call objects,$(DAEMON))
+$(BUILD)/libworker.a: $(call objects,$(WORKER)) $(WORKER_LANES) $(if $(wildcard worker/model/onnx.proto),$(BUILD)/proto/onnx.pb-c.o)
+$(BUILD)/libdaemon.a: $(call objects,$(DAEMON)) $(BUILD)/proto/events.pb-c.o
 $(BUILD)/libbaseline.a: $(call objects,$(BASELINE))
 $(BUILD)/libtest.a: $(call objects,$(TEST_HELPERS))
 # The oracle has no threads, and its loops are most of what the thread sanitizer would watch.
@@ -244,6 +255,9 @@ fuzz: $(FUZZERS)
 	done
 
 # ---- form ----
+# What clang-tidy must find to read the files that include it.
+protos: $(PROTO_HEADERS)
+
 SOURCES = $(shell find kernels worker daemon test -name '*.[ch]' -o -name '*.cu' | sort)
 lint:
 	@scripts/lint $(SOURCES)

@@ -3,6 +3,7 @@
 
 #include "daemon/runlog_lines.h"
 #include "daemon/runlog_replay.h"
+#include "daemon/tensorboard.h"
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
 #include "kernels/base/monotime.h"
@@ -36,7 +37,8 @@ struct runlog {
     uint64_t count;              /* the newest episode or update */
     uint64_t logged[LINE_KINDS]; /* the highest number of each kind that this process has logged */
     double running_reward;       /* after the last episode */
-    struct error lost;           /* of a file that was left and could not be synced; STATUS_OK: none */
+    struct tensorboard board;
+    struct error lost; /* of a file that was left and could not be synced; STATUS_OK: none */
 };
 
 /* A fifo without a reader would block the open, and later a write. */
@@ -105,6 +107,7 @@ enum status runlog_open(struct runlog **out, int dir_fd, const char *path, const
     log->log_fd = log->jsonl_fd = -1;
     log->terminal = isatty(STDOUT_FILENO) == 1;
     log->begin = monotime_now();
+    tensorboard_init(&log->board, dir_fd, path);
     enum status status = runlog_reopen(log, error);
     if (status != STATUS_OK) {
         free(log);
@@ -161,9 +164,12 @@ static void draw_progress(struct runlog *log, const struct control_message *reco
 
 void runlog_close(struct runlog *log)
 {
+    struct error error;
     if (log == NULL)
         return;
     runlog_clear_progress(log);
+    if (tensorboard_fini(&log->board, &error) != STATUS_OK)
+        log_warning("%s: the last events for TensorBoard are lost", error.text);
     replay_close(log->replay);
     close(log->log_fd);
     close(log->jsonl_fd);
@@ -299,6 +305,16 @@ static bool has_text(const struct runlog *log, const struct control_message *rec
            replay_has_text(log->replay, log->json.text, log->text.text);
 }
 
+/* The logs are what a run must not lose; events for TensorBoard may be lost. */
+static void show_in_tensorboard(struct runlog *log, const struct control_message *record)
+{
+    struct error error;
+    if (tensorboard_record(&log->board, log->job, record, &error) == STATUS_OK)
+        return;
+    runlog_clear_progress(log);
+    log_warning("%s: TensorBoard gets no more of this run; the logs go on", error.text);
+}
+
 /* Writes a record's two lines, episodes.jsonl's first. A line that a resumed run finds in its logs is
  * compared instead. A line that this process has logged may be in a file that was moved away since. */
 static enum status append_record(struct runlog *log, const struct control_message *record,
@@ -316,6 +332,8 @@ static enum status append_record(struct runlog *log, const struct control_messag
     log->logged[key.kind] = key.number;
     if (!has_json)
         status = append_json(log, error);
+    if (!has_json && status == STATUS_OK)
+        show_in_tensorboard(log, record);
     if (status != STATUS_OK || !is_for_text(log, record) || has_text(log, record, has_json))
         return status;
     return append_text(log, error);

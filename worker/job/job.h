@@ -186,6 +186,7 @@ struct job {
     } stop;
     struct {
         uint64_t every; /* episodes or updates from one line of episodes.log to the next */
+        bool tensorboard;
     } log;
 
     /* ---- parameter-server ---- */

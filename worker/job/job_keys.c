@@ -584,6 +584,9 @@ const struct job_key job_keys[] = {
      .text = "The number of episodes or updates from one line of episodes.log to the next. episodes.jsonl "
              "has a line for each; of a model-parallel job it has the same lines as episodes.log, each with "
              "the mean loss since the last line."},
+    {"/log/tensorboard", ANY, JOB_BOOLEAN, AT(log.tensorboard), BY_DEFAULT(false),
+     .text = "Whether the figures of episodes.jsonl are written for TensorBoard, too: to event files in the "
+             "run directory's folder tensorboard, under Stable-Baselines3's tags."},
 
     {"/checkpoint", ANY, JOB_OBJECT, .text = "The checkpoints, from which a run can be resumed."},
     {"/checkpoint/every", AGENT, JOB_INTEGER, AT(checkpoint.every), RANGE(1, 1e9),
