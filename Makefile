@@ -120,7 +120,7 @@ $(BUILD)/proto/%.pb-c.h: %.proto
 	protoc-c --proto_path=$(<D) --c_out=$(@D) $(<F)
 $(BUILD)/proto/%.pb-c.o: $(BUILD)/proto/%.pb-c.h
 	$(CC) $(CPPFLAGS) $(CFLAGS) -w -c -o $@ $(@:.o=.c)
-$(call objects,$(wildcard worker/model/onnx*.c daemon/event_file.c)): | $(PROTO_HEADERS)
+$(call objects,worker/model/onnx_graph.c daemon/event_file.c): | $(PROTO_HEADERS)
 
 # gcc 12 keeps the address sanitizer's copies of stack frames at less than a vector's alignment (its bug 110027).
 LANE_FLAGS := $(LANE_OPTIMIZE) $(if $(filter address,$(SAN)),--param asan-use-after-return=0)
@@ -136,7 +136,7 @@ $(foreach isa,$(ISAS),$(eval $(call lane_rule,$(isa))))
 $(WORKER_LANES): CFLAGS += -fno-trapping-math
 
 $(BUILD)/libkernels.a: $(call objects,$(KERNELS)) $(KERNEL_LANES)
-$(BUILD)/libworker.a: $(call objects,$(WORKER)) $(WORKER_LANES) $(if $(wildcard worker/model/onnx.proto),$(BUILD)/proto/onnx.pb-c.o)
+$(BUILD)/libworker.a: $(call objects,$(WORKER)) $(WORKER_LANES) $(BUILD)/proto/onnx.pb-c.o
 $(BUILD)/libdaemon.a: $(call objects,$(DAEMON)) $(BUILD)/proto/events.pb-c.o
 $(BUILD)/libbaseline.a: $(call objects,$(BASELINE))
 $(BUILD)/libtest.a: $(call objects,$(TEST_HELPERS))

@@ -51,6 +51,7 @@ enum {
     LIMIT_S,
     RENDER,
     SAMPLE,
+    ONNX,
     NODE,
     LEADER,
     KEYS,
@@ -76,6 +77,7 @@ static const struct option options[] = {
     {"limit-s", required_argument, NULL, LIMIT_S},
     {"render", required_argument, NULL, RENDER},
     {"sample", no_argument, NULL, SAMPLE},
+    {"onnx", required_argument, NULL, ONNX},
     {"node", required_argument, NULL, NODE},
     {"leader", required_argument, NULL, LEADER},
     {"keys", required_argument, NULL, KEYS},
@@ -107,6 +109,8 @@ static const char *option_owner(int option, unsigned accepts)
         return accepts & ACCEPTS_EPISODES ? NULL : "evaluate and play";
     if (option == RENDER || option == SAMPLE)
         return accepts & ACCEPTS_RENDER ? NULL : "play";
+    if (option == ONNX)
+        return accepts & ACCEPTS_ONNX ? NULL : "export";
     if (option == NAME || option == OPTIONS || option == STEPS || option == LIMIT_S)
         return accepts & ACCEPTS_PLUGIN ? NULL : "try";
     if (option == SEED)
@@ -198,6 +202,9 @@ static int store_option(int option, const char *text, struct arguments *argument
     case SAMPLE:
         arguments->sample = true;
         return 0;
+    case ONNX:
+        arguments->onnx = text;
+        return text[0] != '\0' ? 0 : usage_error("--onnx: expected a path");
     case NODE:
         return store_node(text, &arguments->place);
     case LEADER:
@@ -283,6 +290,8 @@ static int read_files(int argc, char **argv, unsigned accepts, struct arguments 
         arguments->place.leader = address + strlen(scheme);
         return 0;
     }
+    if (accepts & ACCEPTS_ONNX && arguments->onnx == NULL)
+        return usage_error("expected --onnx FILE");
     if (!arguments->place.given && (arguments->place.leader != NULL || arguments->place.keys != NULL))
         return usage_error("--leader and --keys belong to a start with --node");
     if (optind + job + checkpoint != argc)

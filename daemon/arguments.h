@@ -22,6 +22,7 @@ enum accepts {
     ACCEPTS_LEADER = 256,    /* a leader's address, --node, --keys, --observers, --trainers */
     ACCEPTS_ONE_RUN = 512,   /* a run that goes on now: its directory or name */
     ACCEPTS_ALL_RUNS = 1024, /* nothing; with ACCEPTS_ONE_RUN: at most one run, --json, --watch */
+    ACCEPTS_ONNX = 1 << 12,  /* --onnx, which must be given */
 };
 
 struct arguments {
@@ -32,6 +33,7 @@ struct arguments {
     uint32_t episodes;  /* 0: not given */
     const char *render; /* "text", or a film's path; NULL: not given */
     bool sample;
+    const char *onnx;        /* the file to write; NULL: not given */
     const char *environment; /* a plug-in's path, or a built-in environment's name */
     const char *name;        /* of one of the plug-in's environments; NULL: not given */
     const char *options;     /* a JSON object */

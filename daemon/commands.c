@@ -4,6 +4,7 @@
 
 #include "daemon/arguments.h"
 #include "daemon/descriptors.h"
+#include "daemon/export.h"
 #include "daemon/follow.h"
 #include "daemon/job_files.h"
 #include "daemon/key_files.h"
@@ -317,6 +318,7 @@ static const struct command {
     {"evaluate", ACCEPTS_JOB | ACCEPTS_CHECKPOINT | ACCEPTS_EPISODES, evaluate},
     {"generate", ACCEPTS_CHECKPOINT | ACCEPTS_TEXT, generate},
     {"play", ACCEPTS_CHECKPOINT | ACCEPTS_EPISODES | ACCEPTS_RENDER, play},
+    {"export", ACCEPTS_CHECKPOINT | ACCEPTS_ONNX, export_model},
     {"try", ACCEPTS_PLUGIN, try_environment},
     {"status", ACCEPTS_ONE_RUN | ACCEPTS_ALL_RUNS, show_status},
     {"list", ACCEPTS_ALL_RUNS, list_runs},

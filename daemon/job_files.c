@@ -228,7 +228,7 @@ enum status job_files_of_checkpoint(struct job *job, const char *checkpoint, int
     if ((size_t)length >= sizeof path)
         return error_set_errno(error, ENAMETOOLONG, "%.300s", checkpoint);
     status = job_files_of_run(job, path_of(path), error);
-    if (status == STATUS_OK && job->kind != kind)
+    if (status == STATUS_OK && kind != JOB_FILES_ANY_KIND && job->kind != kind)
         status =
             error_set(error, STATUS_INVALID, "%.300s is of a job of the kind \"%s\": expected a \"%s\", %s",
                       checkpoint, job_kind_name(job->kind), job_kind_name(kind),

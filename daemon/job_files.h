@@ -25,7 +25,8 @@ enum status job_files_of_run(struct job *job, struct path path, struct error *er
 
 /* Reads RUN/job.json of the checkpoint folder RUN/checkpoints/NUMBER. STATUS_NOT_FOUND: there is no such
  * folder, or no job in RUN; STATUS_CORRUPT: the job cannot be read; STATUS_INVALID: it is not of `kind`, one
- * of enum job_kind. */
+ * of enum job_kind, or JOB_FILES_ANY_KIND. */
+enum { JOB_FILES_ANY_KIND = -1 };
 enum status job_files_of_checkpoint(struct job *job, const char *checkpoint, int kind, struct error *error);
 
 /* Checks that `checkpoint` is a checkpoint folder: a language model needs the vocabulary in it.

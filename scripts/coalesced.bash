@@ -18,7 +18,7 @@ _coalesced() {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]}
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        mapfile -t COMPREPLY < <(compgen -W 'run keygen join check evaluate generate play try status list stop schema --help --version' -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W 'run keygen join check evaluate generate play export try status list stop schema --help --version' -- "$current")
         return
     fi
     # readline splits words at "=": --set /device = au
@@ -52,6 +52,7 @@ _coalesced() {
         evaluate) options='--set --episodes --help' ;;
         generate) options='--words --seed --temperature --help' ;;
         play) options='--episodes --sample --render --help' ;;
+        export) options='--onnx --help' ;;
         try) options='--name --options --steps --seed --limit-s --help' ;;
         status) options='--watch --json --help' ;;
         list | stop) options='--help' ;;
@@ -65,7 +66,7 @@ _coalesced() {
     compopt -o filenames 2>/dev/null
     if [[ $command == status || $command == stop ]]; then
         mapfile -t COMPREPLY < <(compgen -d -W "$("${COMP_WORDS[0]}" list 2>/dev/null | cut -f1)" -- "$current")
-    elif [[ $command == generate || $command == play ]]; then
+    elif [[ $command == generate || $command == play || $command == export ]]; then
         mapfile -t COMPREPLY < <(compgen -d -- "$current")
     elif [[ $command == try ]]; then
         mapfile -t COMPREPLY < <(compgen -d -- "$current"; compgen -f -X '!*.so' -- "$current")
