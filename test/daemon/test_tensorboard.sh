@@ -51,6 +51,20 @@ check "the older ones were moved with their log" test -d "$scratch/reinforce/pre
 check "off" run_job reinforce "$scratch/off" 3
 check "makes no folder" test ! -e "$scratch/off/tensorboard"
 
+# The key is turned on in the job file of a running job.
+obeys_sighup() {
+    local run=$scratch/live tries=0
+    run_job reinforce "$run" 1000000 >"$run.out" 2>&1 &
+    wait_for_number "$run" 3
+    [[ ! -e $run/tensorboard ]] || return 1
+    sed -i 's/"log": {"every": 1}/"log": {"tensorboard": true}/' "$scratch/reinforce.json"
+    kill -HUP "$(<"$run/lock")"
+    until files_are live 1 2>/dev/null || ((++tries == 500)); do sleep 0.02; done
+    kill -TERM "$(<"$run/lock")"
+    wait && files_are live 1
+}
+check "SIGHUP turns it on" obeys_sighup
+
 rollout_rows=192
 for algorithm in '{"name": "ppo", "n_steps": 32, "batch_size": 50, "n_epochs": 2}' '{"name": "a2c", "n_steps": 32}'; do
     cat >"$scratch/reinforce.json" <<JSON
