@@ -120,7 +120,8 @@ $(BUILD)/proto/%.pb-c.h: %.proto
 	protoc-c --proto_path=$(<D) --c_out=$(@D) $(<F)
 $(BUILD)/proto/%.pb-c.o: $(BUILD)/proto/%.pb-c.h
 	$(CC) $(CPPFLAGS) $(CFLAGS) -w -c -o $@ $(@:.o=.c)
-$(call objects,worker/model/onnx_graph.c daemon/event_file.c): | $(PROTO_HEADERS)
+$(call objects,worker/model/onnx_graph.c): $(BUILD)/proto/onnx.pb-c.h
+$(call objects,daemon/event_file.c): $(BUILD)/proto/events.pb-c.h
 
 # gcc 12 keeps the address sanitizer's copies of stack frames at less than a vector's alignment (its bug 110027).
 LANE_FLAGS := $(LANE_OPTIMIZE) $(if $(filter address,$(SAN)),--param asan-use-after-return=0)
