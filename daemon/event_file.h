@@ -29,8 +29,9 @@ struct event_scalar {
 struct event_file;
 
 /* Makes a new file in the folder `folder_fd`, named by the time, the host and the process:
- * events.out.tfevents.SECONDS.HOST.PID.N, with the lowest N that is free. Messages name the folder `path`,
- * which outlives the file; `folder_fd` may be closed. STATUS_IO and others by errno name the file. */
+ * events.out.tfevents.SECONDS.HOST.PID.N, with the lowest N that is free. Messages name it as
+ * `path`/tensorboard/NAME; `path`, the run directory's, outlives the file, and `folder_fd` may be closed.
+ * STATUS_IO and others by errno. */
 enum status event_file_open(struct event_file **out, int folder_fd, const char *path, struct error *error);
 
 /* Adds one event at the present time: `count` scalars (1..EVENT_SCALARS_MAX) of `step`. After an error, which
