@@ -11,6 +11,7 @@
 #include "daemon/metrics_text.h"
 #include "daemon/place.h"
 #include "daemon/play.h"
+#include "daemon/plot.h"
 #include "daemon/rundir.h"
 #include "daemon/runlog.h"
 #include "daemon/runlog_coverage.h"
@@ -323,6 +324,7 @@ static const struct command {
     {"status", ACCEPTS_ONE_RUN | ACCEPTS_ALL_RUNS, show_status},
     {"list", ACCEPTS_ALL_RUNS, list_runs},
     {"stop", ACCEPTS_ONE_RUN, stop_run},
+    {"plot", ACCEPTS_PLOT, plot},
 };
 
 static const struct command *find_command(const char *name)

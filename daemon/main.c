@@ -41,6 +41,8 @@ static const char usage[] =
     "      Print a line for each run of this host.\n"
     "  coalesced stop RUN\n"
     "      Have the run finish its round and end, and wait for that.\n"
+    "  coalesced plot RUN... [--output FILE.svg | FILE.png] [--x KEY] [--y KEY]\n"
+    "      Draw the curves of runs, as median and band over the seeds of each job (gnuplot).\n"
     "  coalesced schema [man | pointers]\n"
     "      Print the JSON schema of job files; or their manual, a page of mdoc(7); or the pointers of\n"
     "      their keys.\n"
@@ -68,6 +70,9 @@ static const char usage[] =
     "  --watch               show it again every second, until the run ends\n"
     "  --json                one JSON document; its `workers` is the list of them\n"
     "  --limit-s N           how many seconds one call of a plug-in may take (default: 60)\n"
+    "  --output FILE         the figure, .svg or .png (default: plot.svg)\n"
+    "  --x KEY, --y KEY      numbers of episodes.jsonl, also eval.mean_reward; of x also steps and seconds\n"
+    "                        (default: the running reward over episodes, or the loss over updates)\n"
     "\n"
     "A run's files are episodes.log, episodes.jsonl, job.json and checkpoints/NUMBER/. CHECKPOINT is one of\n"
     "these folders, or checkpoints/best; for evaluate, but not of a language model, also any safetensors\n"
@@ -79,7 +84,7 @@ static const char usage[] =
     "logs. A host other than the leader departs at the first SIGTERM: its workers start elsewhere.\n"
     "\n"
     "Exit status: 0 finished, solved or stopped; 64 usage; 65 corrupt data, or a broken contract;\n"
-    "66 input missing; 69 device unavailable; 70 internal, or a plug-in crashed or hung; 74 I/O;\n"
+    "66 input missing; 69 device or gnuplot unavailable; 70 internal, or a plug-in crashed or hung; 74 I/O;\n"
     "75 already running; 77 permission; 78 bad job file or plug-in.\n";
 
 /* flush_output reports an output that failed. */

@@ -18,7 +18,7 @@ _coalesced() {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]}
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        mapfile -t COMPREPLY < <(compgen -W 'run keygen join check evaluate generate play export try status list stop schema --help --version' -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W 'run keygen join check evaluate generate play export try status list stop plot schema --help --version' -- "$current")
         return
     fi
     # readline splits words at "=": --set /device = au
@@ -39,7 +39,7 @@ _coalesced() {
             return
             ;;
         --episodes | --render | --words | --seed | --temperature | --name | --options | --steps | --limit-s | \
-            --node | --leader | --hosts | --observers | --trainers)
+            --node | --leader | --hosts | --observers | --trainers | --output | --x | --y)
             return
             ;;
     esac
@@ -56,6 +56,7 @@ _coalesced() {
         try) options='--name --options --steps --seed --limit-s --help' ;;
         status) options='--watch --json --help' ;;
         list | stop) options='--help' ;;
+        plot) options='--output --x --y --help' ;;
         schema) options='man pointers' ;;
     esac
     if [[ $current == -* || $command == schema ]]; then
@@ -67,6 +68,7 @@ _coalesced() {
     if [[ $command == status || $command == stop ]]; then
         mapfile -t COMPREPLY < <(compgen -d -W "$("${COMP_WORDS[0]}" list 2>/dev/null | cut -f1)" -- "$current")
     elif [[ $command == generate || $command == play || $command == export ]]; then
+    if [[ $command == generate || $command == play || $command == plot ]]; then
         mapfile -t COMPREPLY < <(compgen -d -- "$current")
     elif [[ $command == try ]]; then
         mapfile -t COMPREPLY < <(compgen -d -- "$current"; compgen -f -X '!*.so' -- "$current")

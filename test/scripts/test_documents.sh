@@ -40,7 +40,7 @@ words_of() {
 }
 
 options_of_help() {
-    "$daemon" --help | words_of '--[a-z][a-z-]+'
+    "$daemon" --help | words_of '--[a-z][a-z-]*'
 }
 
 options_of_page() {
@@ -153,12 +153,13 @@ if python3 -c 'import jsonschema' 2>/dev/null; then
 else
     echo 'test_documents.sh: Python has no jsonschema: the schema is not compared with the check'
 fi
-check "commands" offers "run keygen join check evaluate generate play export try status list stop schema --help --version" ''
+check "commands" offers "run keygen join check evaluate generate play export try status list stop plot schema --help --version" ''
 check "a command's beginning" offers "check" ch
 check "a command's options" offers "--set --run-dir --resume --node --leader --keys --help" run --
 check "the options of evaluate" offers "--set --episodes --help" evaluate --
 check "another command's options" offers "--words --seed --temperature --help" generate --
 check "the options of try" offers "--name --options --steps --seed --limit-s --help" try --
+check "the options of plot" offers "--output --x --y --help" plot --
 check "pointers" offers_pointers
 check "a pointer's beginning" offers "/stop/episodes= /stop/epochs=" run a.json --set /stop/ep
 check "a key's names" offers "auto cpu gpu" run a.json --set /device '='

@@ -1,0 +1,256 @@
+/* gnuplot between two files in memory: one with its script, one for its picture. The command's process. */
+#include "daemon/figure.h"
+
+#include "kernels/base/file.h"
+#include "kernels/base/text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Colours that people with any eyes tell apart: Okabe and Ito, "Color Universal Design" (2002). */
+static const char *const colors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                     "#e69f00", "#56b4e9", "#000000", "#8a8a00"};
+enum { COLORS = sizeof colors / sizeof colors[0], LABEL_BYTES = 1024, LABEL_CHARACTERS = 160 };
+
+static bool ends_with(const char *path, const char *ending)
+{
+    const size_t length = strlen(path), bytes = strlen(ending);
+    return length > bytes && strcmp(path + length - bytes, ending) == 0;
+}
+
+bool figure_is_path(const char *path)
+{
+    return ends_with(path, ".png") || ends_with(path, ".svg");
+}
+
+/* ---- the script ---- */
+
+/* A string of gnuplot: in single quotes, in which a quote is written twice. */
+static void write_quoted(FILE *script, const char *text)
+{
+    char shown[LABEL_BYTES];
+    text_show(shown, sizeof shown, text, strlen(text), LABEL_CHARACTERS);
+    fputc('\'', script);
+    for (const char *at = shown; *at != '\0'; at++)
+        fprintf(script, *at == '\'' ? "''" : "%c", *at);
+    fputc('\'', script);
+}
+
+static void write_settings(FILE *script, const struct figure *figure, const char *path)
+{
+    fprintf(script,
+            "set encoding utf8\n"
+            "set terminal %s noenhanced size 1200,760 font 'DejaVu Sans,15' linewidth 1.6 background "
+            "'#ffffff'\n"
+            "set border 3 linecolor rgb '#444444'\n"
+            "set tics nomirror out textcolor rgb '#444444'\n"
+            "set grid linecolor rgb '#d8d8d8' linewidth 0.8\n"
+            "set key bottom center outside horizontal reverse Left samplen 2.5\n",
+            ends_with(path, ".png") ? "pngcairo" : "svg dynamic");
+    fputs("set title ", script);
+    write_quoted(script, figure->title);
+    fputs("\nset xlabel ", script);
+    write_quoted(script, figure->x_label);
+    fputs(" offset 0,0.4\nset ylabel ", script);
+    write_quoted(script, figure->y_label);
+    fputc('\n', script);
+}
+
+static void write_points(FILE *script, const struct figure_series *series, size_t number)
+{
+    fprintf(script, "$series%zu << end\n", number);
+    for (size_t i = 0; i < series->count; i++) {
+        const struct band_point *point = &series->points[i];
+        fprintf(script, "%.17g %.17g %.17g %.17g\n", point->x, point->median, point->low, point->high);
+    }
+    fputs("end\n", script);
+}
+
+/* All bands first, so that none covers a line. */
+static void write_plot(FILE *script, const struct figure *figure)
+{
+    const char *before = "plot ";
+    for (size_t i = 0; i < figure->count; i++, before = ", ")
+        if (figure->series[i].has_band)
+            fprintf(
+                script,
+                "%s$series%zu using 1:3:4 with filledcurves fillcolor rgb '%s' fillstyle transparent solid "
+                "0.15 noborder notitle",
+                before, i, colors[i % COLORS]);
+        else
+            fprintf(script, "%sNaN notitle", before);
+    for (size_t i = 0; i < figure->count; i++) {
+        const struct figure_series *series = &figure->series[i];
+        fprintf(script, ", $series%zu using 1:2 with %s linecolor rgb '%s' linewidth 1.8 dashtype %zu title ",
+                i, series->count > 1 ? "lines" : "linespoints pointtype 7", colors[i % COLORS],
+                i / COLORS % 5 + 1);
+        write_quoted(script, series->label);
+    }
+    fputc('\n', script);
+}
+
+/* ---- files in memory ---- */
+
+struct drawing {
+    int script, picture, words; /* gnuplot's standard input, output and error */
+};
+
+static void drawing_close(const struct drawing *drawing)
+{
+    const int fds[] = {drawing->script, drawing->picture, drawing->words};
+    for (unsigned i = 0; i < 3; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+}
+
+static enum status drawing_open(struct drawing *drawing, struct error *error)
+{
+    drawing->script = memfd_create("gnuplot-script", MFD_CLOEXEC);
+    drawing->picture = memfd_create("gnuplot-picture", MFD_CLOEXEC);
+    drawing->words = memfd_create("gnuplot-words", MFD_CLOEXEC);
+    if (drawing->script >= 0 && drawing->picture >= 0 && drawing->words >= 0)
+        return STATUS_OK;
+    return error_set_errno(error, errno, "cannot make memory for a figure");
+}
+
+static enum status write_script(const struct drawing *drawing, const struct figure *figure, const char *path,
+                                struct error *error)
+{
+    const int fd = fcntl(drawing->script, F_DUPFD_CLOEXEC, 0);
+    FILE *script = fd < 0 ? NULL : fdopen(fd, "w");
+    if (script == NULL) {
+        error_set_errno(error, errno, "cannot write a script for gnuplot");
+        if (fd >= 0)
+            close(fd);
+        return error->status;
+    }
+    write_settings(script, figure, path);
+    for (size_t i = 0; i < figure->count; i++)
+        write_points(script, &figure->series[i], i);
+    write_plot(script, figure);
+    const bool is_good = !ferror(script);
+    if (fclose(script) == 0 && is_good && lseek(drawing->script, 0, SEEK_SET) == 0)
+        return STATUS_OK;
+    return error_set_errno(error, errno, "cannot write a script for gnuplot");
+}
+
+/* ---- gnuplot ---- */
+
+/* -d: without the settings of the user's own files. The caller may have blocked signals. */
+static int start_gnuplot(pid_t *pid, const struct drawing *drawing)
+{
+    static char name[] = "gnuplot", option[] = "-d";
+    char *const argv[] = {name, option, NULL};
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_t attributes;
+    sigset_t none;
+    sigemptyset(&none);
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_adddup2(&files, drawing->script, STDIN_FILENO);
+    posix_spawn_file_actions_adddup2(&files, drawing->picture, STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&files, drawing->words, STDERR_FILENO);
+    posix_spawnattr_init(&attributes);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+    const int errnum = posix_spawnp(pid, name, &files, &attributes, argv, environ);
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&files);
+    return errnum;
+}
+
+/* gnuplot's first line with a letter; the lines above it repeat the script and point at the mistake. */
+static void read_words(char words[200], int fd)
+{
+    char text[4096];
+    const ssize_t got = file_read_at(fd, text, sizeof text - 1, 0);
+    text[got > 0 ? got : 0] = '\0';
+    const char *at = strstr(text, "line ");
+    at = at != NULL ? at : text + strspn(text, " \n");
+    text_show(words, 200, at, strcspn(at, "\n"), 120);
+}
+
+static enum status run_gnuplot(const struct drawing *drawing, struct error *error)
+{
+    char words[200];
+    struct stat picture;
+    pid_t pid;
+    int how;
+    const int errnum = start_gnuplot(&pid, drawing);
+    if (errnum == ENOENT)
+        return error_set(error, STATUS_UNAVAILABLE,
+                         "gnuplot is not in PATH: expected the program that draws figures (Debian's package "
+                         "gnuplot-nox)");
+    if (errnum != 0)
+        return error_set_errno(error, errnum, "cannot execute gnuplot");
+    while (waitpid(pid, &how, 0) < 0)
+        if (errno != EINTR)
+            return error_set_errno(error, errno, "cannot wait for gnuplot");
+    if (how == 0 && fstat(drawing->picture, &picture) == 0 && picture.st_size > 0)
+        return STATUS_OK;
+    read_words(words, drawing->words);
+    return error_set(error, STATUS_INTERNAL, "gnuplot drew no figure (%s %d): %s",
+                     WIFSIGNALED(how) ? "signal" : "exit code",
+                     WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how), words);
+}
+
+bool figure_is_possible(void)
+{
+    const char *folders = getenv("PATH");
+    char path[4096];
+    for (const char *at = folders; at != NULL && *at != '\0'; at += *at == ':') {
+        const size_t length = strcspn(at, ":");
+        const int bytes = snprintf(path, sizeof path, "%.*s/gnuplot", (int)length, at);
+        if (bytes > 0 && (size_t)bytes < sizeof path && access(path, X_OK) == 0)
+            return true;
+        at += length;
+    }
+    return false;
+}
+
+/* ---- the file ---- */
+
+static bool copy_picture(int from, int to)
+{
+    char block[1 << 16];
+    ssize_t bytes;
+    for (uint64_t offset = 0; (bytes = file_read_at(from, block, sizeof block, offset)) > 0;
+         offset += (uint64_t)bytes)
+        if (!file_write(to, block, (size_t)bytes))
+            return false;
+    return bytes == 0;
+}
+
+static enum status write_file(const struct drawing *drawing, const char *path, struct error *error)
+{
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    const bool is_copied = fd >= 0 && copy_picture(drawing->picture, fd);
+    const int errnum = errno;
+    const bool is_closed = fd >= 0 && close(fd) == 0;
+    if (is_copied && is_closed)
+        return STATUS_OK;
+    error_set_errno(error, is_copied ? errno : errnum, "cannot write %.300s", path);
+    return error_of_output(error);
+}
+
+enum status figure_write(const struct figure *figure, const char *path, struct error *error)
+{
+    struct drawing drawing;
+    enum status status = drawing_open(&drawing, error);
+    if (status == STATUS_OK)
+        status = write_script(&drawing, figure, path, error);
+    if (status == STATUS_OK)
+        status = run_gnuplot(&drawing, error);
+    if (status == STATUS_OK)
+        status = write_file(&drawing, path, error);
+    drawing_close(&drawing);
+    return status;
+}
