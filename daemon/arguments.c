@@ -196,7 +196,7 @@ static int store_of_runs(int option, const char *text, struct arguments *argumen
         arguments->overs[arguments->over_count++] = text;
         return 0;
     case PARALLEL:
-        return store_count("parallel", text, 1024, &arguments->parallel);
+        return store_count("parallel", text, 256, &arguments->parallel);
     default:
         arguments->stops_hopeless = true;
         return strcmp(text, "median") == 0 ? 0 : usage_error("--stop: expected median, got %s", text);

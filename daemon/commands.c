@@ -18,6 +18,7 @@
 #include "daemon/service.h"
 #include "daemon/status_command.h"
 #include "daemon/supervise.h"
+#include "daemon/sweep.h"
 #include "daemon/try.h"
 #include "kernels/base/log.h"
 #include "kernels/policy/mlp.h"
@@ -88,7 +89,7 @@ static int prepare_command(int argc, char **argv, unsigned accepts, struct argum
         return COMMAND_HELP;
     if (code == 0)
         code = check_environment();
-    if (code != 0 || arguments->job_path == NULL)
+    if (code != 0 || arguments->job_path == NULL || (accepts & ACCEPTS_SWEEP))
         return code;
     code = read_job(arguments, job);
     return code == 0 ? check_kind(arguments, job) : code;
@@ -303,6 +304,14 @@ static enum status stop_run(const struct arguments *arguments, struct job *job, 
 {
     (void)job;
     return status_stop(arguments, error);
+static enum status sweep_job(const struct arguments *arguments, struct job *job, struct error *error)
+{
+    int code = 0;
+    (void)job;
+    const enum status status = sweep(arguments, &code, error);
+    if (status == STATUS_OK && code != 0)
+        exit(code);
+    return status;
 }
 
 /* ---- the commands ---- */
@@ -325,6 +334,7 @@ static const struct command {
     {"list", ACCEPTS_ALL_RUNS, list_runs},
     {"stop", ACCEPTS_ONE_RUN, stop_run},
     {"plot", ACCEPTS_PLOT, plot},
+    {"sweep", ACCEPTS_JOB | ACCEPTS_SWEEP, sweep_job}, /* checks the job with each combination */
 };
 
 static const struct command *find_command(const char *name)

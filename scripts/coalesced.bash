@@ -18,19 +18,23 @@ _coalesced() {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]}
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        mapfile -t COMPREPLY < <(compgen -W 'run keygen join check evaluate generate play export try status list stop plot schema --help --version' -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W 'run keygen join check evaluate generate play export try status list stop plot sweep schema --help --version' -- "$current")
         return
     fi
     # readline splits words at "=": --set /device = au
-    if [[ $current == '=' && ${COMP_WORDS[COMP_CWORD - 2]} == --set ]]; then
+    if [[ $current == '=' && ${COMP_WORDS[COMP_CWORD - 2]} == --@(set|over) ]]; then
         _coalesced_set '' = "$previous"
         return
-    elif [[ $previous == '=' && ${COMP_WORDS[COMP_CWORD - 3]} == --set ]]; then
+    elif [[ $previous == '=' && ${COMP_WORDS[COMP_CWORD - 3]} == --@(set|over) ]]; then
         _coalesced_set "$current" = "${COMP_WORDS[COMP_CWORD - 2]}"
         return
     fi
     case $previous in
-        --set)
+        --stop)
+            mapfile -t COMPREPLY < <(compgen -W median -- "$current")
+            return
+            ;;
+        --set | --over)
             _coalesced_set "$current" ''
             return
             ;;
@@ -39,7 +43,7 @@ _coalesced() {
             return
             ;;
         --episodes | --render | --words | --seed | --temperature | --name | --options | --steps | --limit-s | \
-            --node | --leader | --hosts | --observers | --trainers | --output | --x | --y)
+            --node | --leader | --hosts | --observers | --trainers | --output | --x | --y | --parallel)
             return
             ;;
     esac
@@ -57,6 +61,7 @@ _coalesced() {
         status) options='--watch --json --help' ;;
         list | stop) options='--help' ;;
         plot) options='--output --x --y --help' ;;
+        sweep) options='--over --parallel --stop --set --run-dir --resume --help' ;;
         schema) options='man pointers' ;;
     esac
     if [[ $current == -* || $command == schema ]]; then

@@ -153,15 +153,17 @@ if python3 -c 'import jsonschema' 2>/dev/null; then
 else
     echo 'test_documents.sh: Python has no jsonschema: the schema is not compared with the check'
 fi
-check "commands" offers "run keygen join check evaluate generate play export try status list stop plot schema --help --version" ''
+check "commands" offers "run keygen join check evaluate generate play export try status list stop plot sweep schema --help --version" ''
 check "a command's beginning" offers "check" ch
 check "a command's options" offers "--set --run-dir --resume --node --leader --keys --help" run --
 check "the options of evaluate" offers "--set --episodes --help" evaluate --
 check "another command's options" offers "--words --seed --temperature --help" generate --
 check "the options of try" offers "--name --options --steps --seed --limit-s --help" try --
 check "the options of plot" offers "--output --x --y --help" plot --
+check "the options of sweep" offers "--over --parallel --stop --set --run-dir --resume --help" sweep --
 check "pointers" offers_pointers
 check "a pointer's beginning" offers "/stop/episodes= /stop/epochs=" run a.json --set /stop/ep
+check "a pointer of a sweep" offers "/stop/episodes= /stop/epochs=" sweep a.json --over /stop/ep
 check "a key's names" offers "auto cpu gpu" run a.json --set /device '='
 check "a name's beginning" offers "gpu" run a.json --set /device '=' g
 check "job files and folders" offers "$scratch/files/runs $scratch/files/a.json" run "$scratch/files/"

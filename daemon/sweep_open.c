@@ -1,0 +1,302 @@
+/* What comes before the first run of a sweep starts. The sweep's process. */
+#include "daemon/job_files.h"
+#include "daemon/resume.h"
+#include "daemon/sweep_internal.h"
+#include "kernels/base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sysexits.h>
+#include <unistd.h>
+
+/* ---- the job with each combination ---- */
+
+/* The values of --set, and then those of run number `number`. NULL: no memory. */
+static const char **make_overrides(const struct sweep *sweep, size_t number)
+{
+    const struct arguments *arguments = sweep->arguments;
+    const size_t sets = arguments->override_count;
+    const char **overrides = calloc(sets + sweep->grid.axis_count + 1, sizeof *overrides);
+    for (size_t i = 0; overrides != NULL && i < sets; i++)
+        overrides[i] = arguments->overrides[i];
+    for (size_t axis = 0; overrides != NULL && axis < sweep->grid.axis_count; axis++)
+        overrides[sets + axis] = sweep_grid_override(&sweep->grid, number, axis);
+    return overrides;
+}
+
+static void free_overrides(const struct sweep *sweep, const char **overrides)
+{
+    for (size_t axis = 0; overrides != NULL && axis < sweep->grid.axis_count; axis++)
+        free((void *)(uintptr_t)overrides[sweep->arguments->override_count + axis]);
+    free(overrides);
+}
+
+static enum status read_job(const struct sweep *sweep, size_t number, job_files_judge *judge, struct job *job,
+                            char **problems)
+{
+    const size_t count = sweep->arguments->override_count + sweep->grid.axis_count;
+    const char **overrides = make_overrides(sweep, number);
+    bool is_whole = overrides != NULL;
+    *problems = NULL;
+    for (size_t i = 0; is_whole && i < count; i++)
+        is_whole = overrides[i] != NULL;
+    const enum status status =
+        is_whole ? job_read_file(job, path_of(sweep->arguments->job_path), overrides, count, judge, problems)
+                 : STATUS_NO_MEMORY;
+    free_overrides(sweep, overrides);
+    return status;
+}
+
+static void print_problems(const char *name, enum status status, char *problems)
+{
+    char *rest;
+    if (problems == NULL)
+        fprintf(stderr, "coalesced: %s: %s\n", name, status_name(status));
+    for (char *line = problems == NULL ? NULL : strtok_r(problems, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest))
+        fprintf(stderr, "%s: %s\n", name, line);
+}
+
+static const char *reward_key(const struct job *job)
+{
+    return job->kind != JOB_REINFORCE ? "loss" : job_is_actor_critic(job) ? "ep_rew_mean" : "running_reward";
+}
+
+/* The table has one number for all runs. */
+static bool choose_keys(struct sweep *sweep, const struct job *job)
+{
+    const char *y = reward_key(job);
+    if (sweep->keys.y == NULL)
+        sweep->keys = (struct curve_keys){job->kind == JOB_REINFORCE ? "episode" : "update", y};
+    else if (job->kind == JOB_REINFORCE && strcmp(sweep->keys.y, "loss") != 0 &&
+             strcmp(sweep->keys.y, y) != 0)
+        sweep->keys.y = "running_reward";
+    return (strcmp(sweep->keys.y, "loss") == 0) == (job->kind != JOB_REINFORCE);
+}
+
+/* Prints the problems of the first combination that has any. */
+static enum status check_jobs(struct sweep *sweep, int *code, struct error *error)
+{
+    for (size_t i = 0; i < sweep->grid.runs; i++) {
+        struct job job;
+        char *problems;
+        uint64_t epoch_updates = 0;
+        const enum status status = read_job(sweep, i, job_files_check, &job, &problems);
+        if (status != STATUS_OK)
+            print_problems(sweep->runs[i].name, status, problems);
+        free(problems);
+        *code = status_exit_code(status);
+        if (status != STATUS_OK)
+            return STATUS_OK;
+        if (!choose_keys(sweep, &job))
+            return error_set(error, STATUS_INVALID,
+                             "%s is of another kind than the run before it: expected one kind",
+                             sweep->runs[i].name);
+        if (sweep->arguments->stops_hopeless &&
+            job_files_epoch_updates(&epoch_updates, &job, error) != STATUS_OK)
+            return error->status;
+        sweep->runs[i].grace = sweep_rule_grace(&job, epoch_updates);
+        if (i == 0 && rundir_choose(sweep->dir, sweep->arguments->run_dir, &job, error) != STATUS_OK)
+            return error->status;
+    }
+    return STATUS_OK;
+}
+
+/* ---- the directory ---- */
+
+static enum status make_directories(const char *dir, struct error *error)
+{
+    char path[RUNDIR_PATH_BYTES];
+    snprintf(path, sizeof path, "%s", dir);
+    const size_t length = strlen(path);
+    for (size_t i = 1; i <= length; i++) {
+        if (path[i] != '/' && path[i] != '\0')
+            continue;
+        path[i] = '\0';
+        if (mkdir(path, 0777) != 0 && errno != EEXIST) {
+            error_set_errno(error, errno, "cannot make the directory %.300s", path);
+            return error_of_output(error);
+        }
+        path[i] = dir[i];
+    }
+    return STATUS_OK;
+}
+
+static enum status take_lock(struct sweep *sweep, struct error *error)
+{
+    char path[RUNDIR_PATH_BYTES + 32], pid[32] = "";
+    snprintf(path, sizeof path, "%s/sweep.lock", sweep->dir);
+    sweep->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+    if (sweep->lock_fd < 0)
+        return error_set_errno(error, errno, "cannot open %.300s", path);
+    if (flock(sweep->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+        const ssize_t got = pread(sweep->lock_fd, pid, sizeof pid - 1, 0);
+        pid[got > 0 ? strcspn(pid, "\n") : 0] = '\0';
+        return error_set(error, STATUS_BUSY, "%.300s is in use by process %s", sweep->dir,
+                         pid[0] != '\0' ? pid : "unknown");
+    }
+    const int length = snprintf(pid, sizeof pid, "%ld\n", (long)getpid());
+    if (ftruncate(sweep->lock_fd, 0) != 0 || !file_write(sweep->lock_fd, pid, (size_t)length))
+        return error_set_errno(error, errno, "cannot write %.300s", path);
+    return STATUS_OK;
+}
+
+static enum status name_paths(struct sweep *sweep, struct error *error)
+{
+    const size_t length = strlen(sweep->dir);
+    if (length + strlen("-sweep/") + SWEEP_NAME_BYTES >= sizeof sweep->dir)
+        return error_set(error, STATUS_INVALID, "the sweep's directory has %zu bytes: expected at most %zu",
+                         length, sizeof sweep->dir - SWEEP_NAME_BYTES - strlen("-sweep/") - 1);
+    if (sweep->arguments->run_dir == NULL)
+        snprintf(sweep->dir + length, sizeof sweep->dir - length, "-sweep");
+    for (size_t i = 0; i < sweep->grid.runs; i++)
+        if (asprintf(&sweep->runs[i].path, "%s/%s", sweep->dir, sweep->runs[i].name) < 0) {
+            sweep->runs[i].path = NULL;
+            return error_set(error, STATUS_NO_MEMORY, "no memory for the runs' paths");
+        }
+    return STATUS_OK;
+}
+
+/* ---- runs that are there already ---- */
+
+static bool has_file(const char *folder, const char *name)
+{
+    char path[RUNDIR_PATH_BYTES + 32];
+    struct stat info;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return lstat(path, &info) == 0;
+}
+
+static bool has_runs(const struct sweep *sweep)
+{
+    bool has = has_file(sweep->dir, "sweep.json");
+    for (size_t i = 0; i < sweep->grid.runs && !has; i++)
+        has = has_file(sweep->runs[i].path, "job.json");
+    return has;
+}
+
+/* Whether the run's job is still what the command line says: with another /stop it goes on. */
+static bool job_is_same(const struct sweep *sweep, size_t number)
+{
+    struct job began, job;
+    struct error error;
+    char path[RUNDIR_PATH_BYTES + 32], *problems;
+    size_t bytes;
+    snprintf(path, sizeof path, "%s/job.json", sweep->runs[number].path);
+    if (job_files_of_run(&began, path_of(path), &error) != STATUS_OK)
+        return false;
+    const enum status status = read_job(sweep, number, NULL, &job, &problems);
+    free(problems);
+    if (status != STATUS_OK)
+        return false;
+    resume_keep(&job, &began);
+    job_resolve(&job);
+    char *have = job_format(&began, &bytes), *want = job_format(&job, &bytes);
+    const bool is_same = have != NULL && want != NULL && strcmp(have, want) == 0;
+    free(have);
+    free(want);
+    return is_same;
+}
+
+/* A log that cannot be read is the run's to complain of. */
+static void survey_run(struct sweep *sweep, size_t number)
+{
+    struct sweep_run *run = &sweep->runs[number];
+    char path[RUNDIR_PATH_BYTES + 32];
+    struct error error;
+    snprintf(path, sizeof path, "%s/episodes.jsonl", run->path);
+    run->is_hopeless = run->is_hopeless && sweep->arguments->stops_hopeless;
+    if (curve_read(&run->curve, path_of(path), &error) != STATUS_OK)
+        return;
+    const bool is_solved = strcmp(run->curve.event, "solved") == 0;
+    if (run->is_hopeless)
+        run->state = SWEEP_HOPELESS;
+    else if ((is_solved || strcmp(run->curve.event, "finished") == 0) && job_is_same(sweep, number))
+        run->state = is_solved ? SWEEP_SOLVED : SWEEP_FINISHED;
+}
+
+/* ---- open and close ---- */
+
+static enum status allocate(struct sweep *sweep, struct error *error)
+{
+    const size_t runs = sweep->grid.runs;
+    sweep->runs = calloc(runs, sizeof *sweep->runs);
+    sweep->peers = calloc(runs, sizeof *sweep->peers);
+    sweep->scratch = calloc(runs, sizeof *sweep->scratch);
+    sweep->polled = calloc(runs + 1, sizeof *sweep->polled);
+    if (sweep->runs == NULL || sweep->peers == NULL || sweep->scratch == NULL || sweep->polled == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %zu runs", runs);
+    for (size_t i = 0; i < runs; i++) {
+        sweep_grid_name(&sweep->grid, i, sweep->runs[i].name);
+        sweep->runs[i].out = -1;
+    }
+    return STATUS_OK;
+}
+
+static enum status open_directory(struct sweep *sweep, int *code, struct error *error)
+{
+    enum status status = name_paths(sweep, error);
+    if (status == STATUS_OK)
+        status = make_directories(sweep->dir, error);
+    if (status == STATUS_OK)
+        status = take_lock(sweep, error);
+    if (status != STATUS_OK)
+        return status;
+    for (size_t i = 0; i < sweep->grid.runs; i++)
+        curve_init(&sweep->runs[i].curve, sweep->keys);
+    if (!sweep->arguments->resume && has_runs(sweep)) {
+        *code =
+            usage_error("%s has the runs of a sweep: expected --resume, or another --run-dir", sweep->dir);
+        return STATUS_OK;
+    }
+    sweep_report_read_hopeless(sweep->dir, sweep->runs, sweep->grid.runs);
+    for (size_t i = 0; i < sweep->grid.runs; i++)
+        survey_run(sweep, i);
+    return STATUS_OK;
+}
+
+enum status sweep_open(struct sweep *sweep, const struct arguments *arguments, int *code, struct error *error)
+{
+    *sweep = (struct sweep){.arguments = arguments, .lock_fd = -1, .signal_fd = -1};
+    *code = 0;
+    enum status status = sweep_grid_read(&sweep->grid, arguments->overs, arguments->over_count, error);
+    if (status == STATUS_INVALID) {
+        *code = usage_error("%s", error->text);
+        return STATUS_OK;
+    }
+    if (status == STATUS_OK)
+        status = allocate(sweep, error);
+    if (status == STATUS_OK)
+        status = check_jobs(sweep, code, error);
+    if (status == STATUS_OK && *code == 0)
+        status = open_directory(sweep, code, error);
+    sweep->report = (struct sweep_report){.grid = &sweep->grid,
+                                          .runs = sweep->runs,
+                                          .count = sweep->grid.runs,
+                                          .dir = sweep->dir,
+                                          .keys = sweep->keys,
+                                          .is_screen = isatty(STDOUT_FILENO)};
+    return status;
+}
+
+void sweep_close(struct sweep *sweep)
+{
+    for (size_t i = 0; sweep->runs != NULL && i < sweep->grid.runs; i++) {
+        curve_fini(&sweep->runs[i].curve);
+        free(sweep->runs[i].path);
+    }
+    sweep_grid_fini(&sweep->grid);
+    free(sweep->runs);
+    free(sweep->peers);
+    free(sweep->scratch);
+    free(sweep->polled);
+    if (sweep->lock_fd >= 0)
+        close(sweep->lock_fd);
+    if (sweep->signal_fd >= 0)
+        close(sweep->signal_fd);
+}
