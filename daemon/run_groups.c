@@ -159,11 +159,13 @@ static void find_differences(bool *differs, const struct key_list *lists, const 
 static bool seeds_are_distinct(const struct run_groups *groups, const struct key_list *lists, size_t count,
                                size_t g)
 {
-    for (size_t i = 0; i < count; i++)
+    for (size_t i = groups->groups[g].first; i < count; i++) {
+        if (groups->group_of[i] != g || lists[i].seed == NULL)
+            continue;
         for (size_t j = i + 1; j < count; j++)
-            if (groups->group_of[i] == g && groups->group_of[j] == g && lists[i].seed != NULL &&
-                lists[j].seed != NULL && strcmp(lists[i].seed, lists[j].seed) == 0)
+            if (groups->group_of[j] == g && strcmp(lists[i].seed, lists[j].seed) == 0)
                 return false;
+    }
     return true;
 }
 

@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -115,7 +116,7 @@ static enum status reap_runs(struct sweep *s, struct error *error)
 
 static bool is_hopeless(struct sweep *s, size_t number)
 {
-    const bool less_is_better = s->runs[number].curve.count > 0 && s->keys.y[0] == 'l'; /* loss */
+    const bool less_is_better = strcmp(s->keys.y, "loss") == 0;
     size_t peers = 0;
     for (size_t i = 0; i < s->grid.runs; i++)
         if (i != number)

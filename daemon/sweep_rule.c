@@ -3,14 +3,20 @@
 
 #include "daemon/curve_band.h"
 
+/* Steps of all environments in an update. Without observers the agent steps the environments itself. */
+static uint64_t update_steps(const struct job *job)
+{
+    const uint64_t processes = job->observers.count > 0 ? job->observers.count : 1;
+    return processes * job->observers.environments * job->rollout.steps;
+}
+
 uint64_t sweep_rule_grace(const struct job *job, uint64_t epoch_updates)
 {
     uint64_t limit = UINT64_MAX;
     if (job->kind != JOB_REINFORCE)
         limit = job_updates(job, epoch_updates);
     else if (job_is_actor_critic(job))
-        limit = job->stop.steps /
-                ((uint64_t)job->observers.count * job->observers.environments * job->rollout.steps);
+        limit = job->stop.steps / update_steps(job);
     else if (job->stop.has_episodes)
         limit = job->stop.episodes;
     if (limit == UINT64_MAX)

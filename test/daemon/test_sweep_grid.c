@@ -177,6 +177,8 @@ START_TEST(the_grace_is_a_fifth_of_the_limit)
     job.rollout.steps = 10;
     job.stop.steps = 80000;
     ck_assert_uint_eq(sweep_rule_grace(&job, 0), 200);
+    job.observers.count = 0; /* the agent steps them */
+    ck_assert_uint_eq(sweep_rule_grace(&job, 0), 400);
     job.kind = JOB_PARAMETER_SERVER;
     job.stop.has_epochs = true;
     job.stop.epochs = 2;
