@@ -54,13 +54,13 @@ static void write_settings(FILE *script, const struct figure *figure, const char
             "set border 3 linecolor rgb '#444444'\n"
             "set tics nomirror out textcolor rgb '#444444'\n"
             "set grid linecolor rgb '#d8d8d8' linewidth 0.8\n"
-            "set key bottom center outside horizontal reverse Left samplen 2.5\n",
+            "set key bottom center outside horizontal reverse Left samplen 2.5 height 1.5\n",
             ends_with(path, ".png") ? "pngcairo" : "svg dynamic");
     fputs("set title ", script);
     write_quoted(script, figure->title);
     fputs("\nset xlabel ", script);
     write_quoted(script, figure->x_label);
-    fputs(" offset 0,0.4\nset ylabel ", script);
+    fputs("\nset ylabel ", script);
     write_quoted(script, figure->y_label);
     fputc('\n', script);
 }
