@@ -55,7 +55,7 @@ static enum status read_job(struct plot *plot, size_t i, struct error *error)
                                               plot->request->runs[i]);
 }
 
-struct curve_keys plot_default_keys(const struct job *const *jobs, size_t count)
+static struct curve_keys default_keys(const struct job *const *jobs, size_t count)
 {
     size_t rewards = 0, critics = 0;
     for (size_t i = 0; i < count; i++) {
@@ -79,7 +79,7 @@ static enum status choose_keys(const struct plot *plot, struct curve_keys *keys,
         if (plot->jobs[i].kind != plot->jobs[0].kind && other == 0)
             other = i;
     }
-    *keys = plot_default_keys(jobs, plot->count);
+    *keys = default_keys(jobs, plot->count);
     free(jobs);
     if (other > 0 && plot->request->keys.y == NULL)
         return error_set(

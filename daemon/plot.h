@@ -13,22 +13,19 @@ struct plot_request {
     const char *const *runs; /* (count) run directories, at least one */
     size_t count;
     const char *output;     /* a figure's path (daemon/figure.h) */
-    struct curve_keys keys; /* NULL: by the runs' jobs, see plot_default_keys */
+    struct curve_keys keys; /* NULL: chosen by the runs' jobs */
 };
 
 struct plot_summary {
     size_t groups, runs; /* those in the figure */
 };
 
-/* The keys of jobs for which no others are asked for: the reward over the episodes of reinforce, ep_rew_mean
- * over the steps of ppo and a2c, running_reward over the steps of both together; the loss over the updates of
- * the other kinds. */
-struct curve_keys plot_default_keys(const struct job *const *jobs, size_t count);
-
-/* Draws a figure. A run without a point is left out, with a warning; another warning names lines that are
- * none of a log. Errors: those of job_files_of_run, curve_read and figure_write; STATUS_NOT_FOUND: no run has
- * a point; STATUS_INVALID: the kinds of the jobs differ and no key `y` is given, or the numbers over which a
- * median is drawn do not ascend. */
+/* Draws a figure. Where no keys are given, they are running_reward over the episodes of reinforce,
+ * ep_rew_mean over the steps of ppo and a2c, running_reward over the steps of both together, and loss over
+ * the updates of the other kinds. A run without a point is left out, with a warning; another warning names
+ * lines that are none of a log. Errors: those of job_files_of_run, curve_read and figure_write;
+ * STATUS_NOT_FOUND: no run has a point; STATUS_INVALID: the kinds of the jobs differ and no key `y` is given,
+ * or the numbers over which a median is drawn do not ascend. */
 enum status plot_runs(struct plot_summary *summary, const struct plot_request *request, struct error *error);
 
 /* Draws arguments->runs into arguments->output and prints its name. */
