@@ -169,7 +169,10 @@ static enum status follow_leader(const struct arguments *arguments, const struct
     char run[RUNDIR_PATH_BYTES];
     const struct follow_config config = {.place = place, .run = run, .patience_s = job->hosts.patience_s};
     const enum status status = rundir_choose(run, arguments->run_dir, job, error);
-    return status == STATUS_OK ? follow_to_the_end(&config, error) : status;
+    if (status != STATUS_OK)
+        return status;
+    log_run(run);
+    return follow_to_the_end(&config, error);
 }
 
 static enum status run_job(const struct arguments *arguments, struct job *job, struct error *error)

@@ -214,8 +214,10 @@ enum status rundir_open(struct rundir *dir, const char *path, struct job *job, b
 {
     *dir = (struct rundir){.fd = -1, .lock_fd = -1};
     enum status status = rundir_choose(dir->path, path, job, error);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
+        log_run(dir->path);
         status = make_directories(dir, error);
+    }
     if (status == STATUS_OK)
         status = open_and_lock(dir, error);
     if (status == STATUS_OK && resume)

@@ -35,10 +35,10 @@ struct rundir {
     char address[CONTROL_ADDRESS_BYTES]; /* of its sockets (daemon/socket_folder.h); "": none */
 };
 
-/* Opens and locks the directory of rundir_choose. Resolves
- * the job (job_resolve), writes job.json, and makes the folder of sockets (socket_folder_open). After an
- * error nothing stays locked. STATUS_BUSY names the process that holds the lock; STATUS_PERMISSION and
- * STATUS_IO name the file; STATUS_INVALID: a path is too long.
+/* Opens and locks the directory of rundir_choose, which is the run of messages from then on (log_run).
+ * Resolves the job (job_resolve), writes job.json, and makes the folder of sockets (socket_folder_open).
+ * After an error nothing stays locked. STATUS_BUSY names the process that holds the lock; STATUS_PERMISSION
+ * and STATUS_IO name the file; STATUS_INVALID: a path is too long.
  *
  * The directory is made with its parents where it is missing. Without `resume` an earlier run's files move to
  * previous-N. With `resume` they stay, and `job` must be the run's own job (errors of resume_adopt;

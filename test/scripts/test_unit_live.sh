@@ -61,6 +61,18 @@ reload() {
         until_true 20 said cartpole "$2" && has cartpole ActiveState active
 }
 
+# fails COMMAND [ARG]...
+fails() {
+    ! "$@"
+}
+
+# found_by TEXT MATCH...: an entry with these fields of the journal has the text.
+found_by() {
+    local text=$1
+    shift
+    systemd_run journalctl -q --no-pager -o cat "$@" | grep -qF -- "$text"
+}
+
 stop() {
     systemd_run systemctl stop coalesced@cartpole && has cartpole ActiveState inactive && has cartpole Result success &&
         grep -q '"event":"stopped"' "$systemd_root/var/lib/private/coalesced/cartpole/cartpole/episodes.jsonl"
@@ -106,8 +118,12 @@ check "a CartPole job starts and is ready" start cartpole
 check "its status line tells of episodes" until_true 20 status_tells_of_episodes
 check "a good job file is read again" reload "${ENDLESS/1000\}/500\}}" '/log is in force'
 check "a bad one changes nothing" reload '{"kind": "reinforce", "observers": {"count": 0}}' 'nothing is changed'
+check "its messages are found by the run, the priority and the unit" found_by 'nothing is changed' COALESCED_RUN=cartpole \
+    PRIORITY=3 _SYSTEMD_UNIT=coalesced@cartpole.service
+check "and not by another run" fails found_by 'nothing is changed' COALESCED_RUN=rnn
 check "it stops in good order" stop
 check "a model-parallel job, whose kernels are written at run time, runs to its end" finishes rnn
+check "a worker's messages are found by the worker" found_by 'device: ' COALESCED_RUN=rnn 'COALESCED_WORKER=trainer 1'
 check "started again, the finished job ends at once" finishes rnn
 check "its run went on, and none began anew" went_on rnn rnn
 check "a bad job is not started again" stays_down
