@@ -87,7 +87,7 @@ PLUGINS := $(if $(ONEDNN),$(BUILD)/libcoalesced-onednn.so) $(BUILD)/libcoalesced
 PYTHON_WORKERS := $(wildcard scripts/observer*.py scripts/trainer*.py scripts/worker_session.py)
 ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 
-.PHONY: all protos tests check bench benches bench-kernels fuzz lint format install clean help documents print-cudnn
+.PHONY: all protos tests check bench benches bench-kernels fuzz lint format install deb clean help documents print-cudnn
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -108,6 +108,7 @@ help:
 	@echo 'make documents     config/job.schema.json, coalesced-job.5 and JOBS.md from the table of keys (mandoc)'
 	@echo 'make clean         removes build/'
 	@echo 'make install       PREFIX=$(PREFIX) DESTDIR='
+	@echo 'make deb           the Debian package, build/coalesced_$(VERSION)_ARCHITECTURE.deb'
 
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -279,9 +280,13 @@ install: $(BUILD)/coalesced $(PLUGINS) scripts/new-environment $(PYTHON_WORKERS)
 	install -D -m 755 scripts/new-environment $(DESTDIR)$(PREFIX)/bin/coalesced-new-environment
 	install -m 755 $(PYTHON_WORKERS) $(DESTDIR)$(PREFIX)/lib/coalesced/
 	install -D -m 644 scripts/coalesced.1 $(DESTDIR)$(PREFIX)/share/man/man1/coalesced.1
+	install -m 644 scripts/coalesced-new-environment.1 $(DESTDIR)$(PREFIX)/share/man/man1/coalesced-new-environment.1
 	install -D -m 644 config/coalesced-job.5 $(DESTDIR)$(PREFIX)/share/man/man5/coalesced-job.5
 	install -D -m 644 config/RUNS.md $(DESTDIR)$(PREFIX)/share/doc/coalesced/RUNS.md
 	install -D -m 644 scripts/coalesced.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/coalesced
+
+deb: $(BUILD)/coalesced $(PLUGINS)
+	@scripts/deb $(VERSION) build
 
 clean:
 	rm -rf build

@@ -72,8 +72,7 @@ _coalesced() {
     compopt -o filenames 2>/dev/null
     if [[ $command == status || $command == stop ]]; then
         mapfile -t COMPREPLY < <(compgen -d -W "$("${COMP_WORDS[0]}" list 2>/dev/null | cut -f1)" -- "$current")
-    elif [[ $command == generate || $command == play || $command == export ]]; then
-    if [[ $command == generate || $command == play || $command == plot ]]; then
+    elif [[ $command == generate || $command == play || $command == export || $command == plot ]]; then
         mapfile -t COMPREPLY < <(compgen -d -- "$current")
     elif [[ $command == try ]]; then
         mapfile -t COMPREPLY < <(compgen -d -- "$current"; compgen -f -X '!*.so' -- "$current")

@@ -144,6 +144,7 @@ fi
 if command -v mandoc >/dev/null || command -v man >/dev/null; then
     check "coalesced(1) is a good page" good_page "$root/scripts/coalesced.1"
     check "coalesced-job(5) is a good page" good_page "$root/config/coalesced-job.5"
+    check "coalesced-new-environment(1) is a good page" good_page "$root/scripts/coalesced-new-environment.1"
 fi
 check "coalesced(1) has the options of --help" same options
 check "coalesced(1) has the commands of --help" same commands
