@@ -1,8 +1,8 @@
 # A systemd of one's own, as the init of its own namespaces, for tests of the unit. Sourced behind test/shell.bash.
 #
 #   systemd_require     skips the test where no systemd can be booted
-#   systemd_boot TREE   boots on a throw-away copy of this machine's root folder with the files of TREE laid over it
-#                       and none of its enabled services; or skips the test
+#   systemd_boot TREE [ROOT]   boots on a throw-away copy of the root folder ROOT, by default this machine's, with the
+#                       files of TREE laid over it and none of its enabled services; or skips the test
 #   systemd_run COMMAND [ARG]...   runs a command beside it
 #   $systemd_root       its root folder, as seen from here
 #
@@ -34,14 +34,14 @@ systemd_find_cgroups() {
     awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts
 }
 
-# Becomes systemd: the last thing that runs outside of it. Arguments: an empty folder, and TREE.
+# Becomes systemd: the last thing that runs outside of it. Arguments: an empty folder, TREE and ROOT.
 # shellcheck disable=SC2016 # expanded in the namespace
 systemd_become='
 set -eu
 room=$1
 mount -t tmpfs -o mode=755 tmpfs "$room"
 mkdir "$room/upper" "$room/work" "$room/root"
-mount -t overlay -o "lowerdir=/,upperdir=$room/upper,workdir=$room/work" overlay "$room/root"
+mount -t overlay -o "lowerdir=$3,upperdir=$room/upper,workdir=$room/work" overlay "$room/root"
 cd "$room/root"
 rm -rf etc/systemd/system/* etc/fstab
 cp -a "$2/." .
@@ -112,7 +112,7 @@ systemd_boot() {
         echo "$BASHPID" >"$systemd_cgroup/cgroup.procs" &&
             exec setpriv --pdeathsig KILL --bounding-set=-sys_module,-sys_time,-sys_rawio \
                 unshare --mount --uts --ipc --net --pid --cgroup --fork --kill-child \
-                bash -c "$systemd_become" bash "$scratch/systemd" "$1"
+                bash -c "$systemd_become" bash "$scratch/systemd" "$1" "${2:-/}"
     ) </dev/null >"$scratch/systemd.out" 2>&1 &
     systemd_unshare=$!
     if ! until_true 30 systemd_find_init || ! until_true 60 systemd_is_up; then

@@ -1,0 +1,245 @@
+#!/usr/bin/env bash
+# Builds the Debian package, has lintian judge it, and installs, uses, upgrades and purges it in a clean Debian that
+# mmdebstrap makes from this machine's own sources; then again under a systemd of its own (test/scripts/systemd.bash).
+set -euo pipefail
+
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+# shellcheck source=test/shell.bash
+source "$here/../shell.bash"
+# shellcheck source=test/scripts/systemd.bash
+source "$here/systemd.bash"
+
+[[ -z ${SAN:-} ]] || skip "the package is a release build"
+for tool in dpkg-shlibdeps lintian mmdebstrap; do
+    command -v "$tool" >/dev/null || skip "$tool is not installed (scripts/deps package)"
+done
+[[ $EUID -eq 0 ]] || skip "no Debian can be made without root"
+cd "$here/../.."
+
+readonly ENDLESS='{"kind": "reinforce", "name": "pole", "device": "cpu", "stop": {"episodes": 1000000000}, "log": {"every": 1000},
+ "checkpoint": {"every": 100}}'
+root=$scratch/root
+version=$(sed -n 's/^VERSION := //p' Makefile)
+file=coalesced_${version}_$(dpkg --print-architecture).deb
+archive=build/test-deb-root.tar
+
+package() {
+    scripts/deb "$version" "$1" && [[ -s $1/$file ]]
+}
+
+same_bytes() {
+    package "$scratch/again" && cmp "$scratch/build/$file" "$scratch/again/$file"
+}
+
+judge() {
+    lintian --allow-root --fail-on error,warning "$scratch/build/$file"
+}
+
+# The same package, of a higher version.
+make_newer() {
+    dpkg-deb -R "$scratch/build/$file" "$scratch/newer" && sed -i 's/^Version: .*/&+1/' "$scratch/newer/DEBIAN/control" &&
+        dpkg-deb --root-owner-group -b "$scratch/newer" "$1"
+}
+
+# The sources of Debian's packages on this machine, and no others.
+# shellcheck disable=SC2016 # expanded by apt-get
+own_sources() {
+    apt-get indextargets --format 'deb $(SITE) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 'Origin: Debian'
+}
+
+# Makes the archive of a Debian of this machine's release, with what the package recommends, and with the files of the
+# packages that it depends on: a systemd of one's own has no network.
+# shellcheck disable=SC2016 # expanded by mmdebstrap
+make_archive() {
+    local codename
+    codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+    own_sources >"$scratch/sources"
+    [[ -n $codename && -s $scratch/sources ]] || skip "this machine has no sources of Debian's packages"
+    mmdebstrap --verbose --variant=minbase --include=systemd,logrotate --skip=cleanup/apt --customize-hook='mkdir "$1/packages"' \
+        --customize-hook="copy-in $scratch/build/$file /packages" \
+        --customize-hook="chroot \"\$1\" apt-get -qq install --download-only --yes --no-install-recommends /packages/$file" \
+        "$codename" "$scratch/root.tar" "$scratch/sources" >"$scratch/mmdebstrap.out" 2>&1 ||
+        skip "mmdebstrap makes no Debian here: $(grep '^E: ' "$scratch/mmdebstrap.out" | head -n 1)"
+    mkdir -p "$(dirname "$archive")"
+    mv "$scratch/root.tar" "$archive"
+}
+
+# The archive is kept in build/ for a day: most of a run is its download.
+make_root() {
+    if [[ -z $(find "$archive" -mmin -1440 2>/dev/null) ]]; then
+        make_archive
+    fi
+    mkdir "$root"
+    tar -xf "$archive" -C "$root"
+}
+
+# within COMMAND [ARG]...: runs the command in the Debian.
+# shellcheck disable=SC2016 # expanded in the namespace
+within() {
+    env PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C DEBIAN_FRONTEND=noninteractive \
+        unshare --mount --pid --fork --kill-child sh -c 'mount -t proc proc "$0/proc" && exec chroot "$0" "$@"' "$root" "$@"
+}
+
+apt_install() {
+    within apt-get -qq install --yes --no-install-recommends "$1"
+}
+
+# Every file and folder, but for those that apt, dpkg, ldconfig and the kernel keep for themselves, and the runs.
+list() {
+    (cd "$1" && find . \( -path './proc/*' -o -path './sys/*' -o -path './dev/*' -o -path './tmp/*' -o -path './run/*' \
+        -o -path './var/lib/apt/*' -o -path './var/lib/dpkg/*' -o -path './var/cache/*' -o -path './var/log/*' \
+        -o -path './var/lib/coalesced/*' -o -path './packages/*' \) -prune -o -print | sort)
+}
+
+tells_its_version() {
+    [[ $(within coalesced --version) == *"$version"* ]]
+}
+
+is_good() {
+    local said
+    said=$(within coalesced check /etc/coalesced/cartpole.json 2>&1) && printf '%s\n' "$said" && [[ -z $said ]]
+}
+
+# A short run of the job, as the unit's user and where the unit puts it.
+runs() {
+    within install -d -o coalesced -g coalesced -m 700 /var/lib/coalesced/cartpole &&
+        within setpriv --reuid=coalesced --regid=coalesced --clear-groups coalesced run /etc/coalesced/cartpole.json \
+            --set /stop/episodes=20 --set /stop/running_reward=1 --run-dir /var/lib/coalesced/cartpole/cartpole &&
+        [[ -s $root/var/lib/coalesced/cartpole/cartpole/episodes.jsonl ]]
+}
+
+rotates() {
+    local run=$root/var/lib/coalesced/cartpole/cartpole
+    within logrotate --force --state /tmp/logrotate.state /etc/logrotate.d/coalesced &&
+        [[ -s $run/episodes.jsonl.1 && -s $run/episodes.log.1 && ! -e $run/episodes.jsonl ]]
+}
+
+# is_newer COMMAND...: the package has the newer version where the command runs.
+# shellcheck disable=SC2016 # expanded by dpkg-query
+is_newer() {
+    [[ $("$@" dpkg-query -W -f '${Version}' coalesced) == "$version+1" ]]
+}
+
+# An upgrade asks nothing, and the administrator's job stays.
+upgrades() {
+    sed -i 's/"seed": 1,/"seed": 7,/' "$root/etc/coalesced/cartpole.json" && apt_install /packages/newer.deb </dev/null &&
+        is_newer within &&
+        grep -q '"seed": 7,' "$root/etc/coalesced/cartpole.json"
+}
+
+purges() {
+    within apt-get -qq purge --yes --autoremove coalesced >"$scratch/purge.out" 2>&1 || { cat "$scratch/purge.out" && return 1; }
+}
+
+keeps_the_runs() {
+    [[ -s $root/var/lib/coalesced/cartpole/cartpole/episodes.jsonl.1 ]] &&
+        [[ $(within stat -c %U /var/lib/coalesced/cartpole) == coalesced ]] &&
+        grep -q 'the runs in /var/lib/coalesced stay' "$scratch/purge.out"
+}
+
+leaves_nothing() {
+    diff <(grep -v '^\./var/lib/coalesced$' "$scratch/before") <(list "$1" | grep -v '^\./var/lib/coalesced$')
+}
+
+# Without runs the user goes too.
+purges_without_runs() {
+    rm -rf "${root:?}/var/lib/coalesced" && apt_install "/packages/$file" && within getent passwd coalesced && purges &&
+        ! within getent passwd coalesced && ! within getent group coalesced && diff "$scratch/before" <(list "$root")
+}
+
+check "make deb" package "$scratch/build"
+check "the same sources give the same bytes" same_bytes
+check "lintian finds nothing" judge
+make_root
+make_newer "$root/packages/newer.deb" >/dev/null
+cp "$scratch/build/$file" "$root/packages/"
+list "$root" >"$scratch/before"
+check "the package is installed with all that it depends on" apt_install "/packages/$file"
+check "the program tells its version" tells_its_version
+check "the installed job is good" is_good
+check "it trains, as the package's user" runs
+check "its logs are rotated" rotates
+check "an upgrade keeps an edited job" upgrades
+check "a purge" purges
+check "it keeps the runs, and says so" keeps_the_runs
+check "and leaves nothing else" leaves_nothing "$root"
+check "without runs it leaves nothing at all" purges_without_runs
+
+# ---- under systemd ----
+
+skip() {
+    printf 'test_deb.sh: the package is not started by systemd (%s); test_unit_live.sh has the unit alone\n' "$*"
+    finish
+}
+systemd_require
+mkdir -p "$scratch/tree"
+systemd_boot "$scratch/tree" "$root"
+
+beside() {
+    systemd_run env PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C DEBIAN_FRONTEND=noninteractive "$@"
+}
+
+property() {
+    beside systemctl show --value -p "$1" coalesced@pole
+}
+
+is_active() {
+    [[ $(property ActiveState) == active ]]
+}
+
+# What a person does: a package, a file, a start.
+starts() {
+    beside apt-get -qq install --yes --no-install-recommends "/packages/$file" &&
+        beside sh -c 'cat >/etc/coalesced/pole.json' <<<"$ENDLESS" && beside systemctl -q enable --now coalesced@pole && is_active
+}
+
+# The user, and the folder that logrotate knows.
+is_the_users() {
+    [[ $(beside stat -c %U "/proc/$(property MainPID)") == coalesced ]] &&
+        [[ $(beside stat -c '%U %a' /var/lib/coalesced/pole) == 'coalesced 700' ]] &&
+        [[ -s $run/episodes.jsonl && ! -L $systemd_root/var/lib/coalesced ]]
+}
+
+in_journal() {
+    beside journalctl -q --no-pager -o cat COALESCED_RUN=pole | grep -qF -- "$1"
+}
+
+reloads() {
+    beside sh -c 'cat >/etc/coalesced/pole.json' <<<"${ENDLESS/1000\}/500\}}" && beside systemctl reload coalesced@pole &&
+        until_true 20 in_journal '/log is in force' && is_active
+}
+
+# The run writes on after its logs were moved.
+rotates_while_it_runs() {
+    beside logrotate --force --state /tmp/logrotate.state /etc/logrotate.d/coalesced && [[ -s $run/episodes.jsonl.1 ]] &&
+        until_true 20 test -s "$run/episodes.jsonl"
+}
+
+has_checkpoint() {
+    [[ -n $(find "$run/checkpoints" -name manifest.json) ]]
+}
+
+upgrades_while_it_runs() {
+    local before
+    before=$(property MainPID)
+    until_true 20 has_checkpoint && beside apt-get -qq install --yes /packages/newer.deb && is_newer beside && is_active &&
+        [[ $(property MainPID) != "$before" ]] && grep -q '"event":"resumed"' "$run"/episodes.jsonl*
+}
+
+purges_while_it_runs() {
+    local pid
+    pid=$(property MainPID)
+    [[ $pid -gt 1 ]] && beside apt-get -qq purge --yes --autoremove coalesced && ! beside test -e "/proc/$pid" &&
+        [[ $(property ActiveState) != active ]] && grep -q '"event":"stopped"' "$run/episodes.jsonl"
+}
+
+run=$systemd_root/var/lib/coalesced/pole/pole
+list "$systemd_root" >"$scratch/before"
+check "under systemd: installed, a job's file written, enabled and started" starts
+check "it runs as the package's user in its folder" is_the_users
+check "it is reloaded, and says so in the journal under its run" reloads
+check "its logs are rotated while it runs" rotates_while_it_runs
+check "an upgrade starts it again, and its run goes on" upgrades_while_it_runs
+check "a purge stops it" purges_while_it_runs
+check "and leaves nothing but the run" leaves_nothing "$systemd_root"
+finish
