@@ -205,7 +205,8 @@ static enum status append_json(struct runlog *log, struct error *error)
 static enum status append_text(struct runlog *log, struct error *error)
 {
     runlog_clear_progress(log);
-    show_text(log, log->text.text, log->text.length);
+    if (!log_output(log->text.text, log->text.length))
+        show_text(log, log->text.text, log->text.length);
     log->wrote_text = true;
     char *tail = log->tail[log->tail_count++ % RUNLOG_TAIL_LINES];
     snprintf(tail, RUNLOG_TAIL_BYTES, "%.*s", (int)strcspn(log->text.text, "\n"), log->text.text);

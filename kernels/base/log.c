@@ -18,7 +18,7 @@ enum { LINE_BYTES = 1000, RUN_BYTES = 256 };
 static char process_name[32];
 static char run_name[RUN_BYTES];
 static bool with_priority;
-static bool to_journal; /* standard error is the journal's */
+static bool errors_to_journal, output_to_journal; /* standard error, and output, is the journal's */
 static const char *journal_path = "/run/systemd/journal/socket";
 
 /* A peer's text, or a file's name, may not write lines, or to a terminal, of its own. */
@@ -35,14 +35,14 @@ static void set_run(const char *name, size_t bytes)
     replace_controls(run_name);
 }
 
-/* JOURNAL_STREAM names a device and an inode. Where standard error is another file it was redirected since.
+/* JOURNAL_STREAM names a device and an inode. Where the descriptor is another file it was redirected since.
  */
-static bool stderr_is_journal(void)
+static bool is_journal(int fd)
 {
     const char *stream = getenv("JOURNAL_STREAM");
     char own[64];
     struct stat info;
-    if (stream == NULL || fstat(STDERR_FILENO, &info) != 0)
+    if (stream == NULL || fstat(fd, &info) != 0)
         return false;
     snprintf(own, sizeof own, "%ju:%ju", (uintmax_t)info.st_dev, (uintmax_t)info.st_ino);
     return strcmp(stream, own) == 0;
@@ -55,7 +55,8 @@ void log_name(const char *name)
     if (run != NULL)
         set_run(run, strlen(run));
     with_priority = getenv("JOURNAL_STREAM") != NULL;
-    to_journal = stderr_is_journal();
+    errors_to_journal = is_journal(STDERR_FILENO);
+    output_to_journal = is_journal(STDOUT_FILENO);
 }
 
 void log_run(const char *path)
@@ -75,28 +76,31 @@ void log_journal_at(const char *path)
     journal_path = path;
 }
 
-/* One datagram of the journal's native protocol. No value has a newline, so all have the form KEY=value.
- * False: the journal is not there, or its queue is full. */
-static bool send_to_journal(enum log_level level, const char *text)
+static bool send_entry(const char *entry, size_t bytes)
 {
-    char entry[LINE_BYTES + RUN_BYTES + 256];
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int length = snprintf(entry, sizeof entry, "PRIORITY=%d\nSYSLOG_IDENTIFIER=coalesced\n", level);
-    if (run_name[0] != '\0')
-        length += snprintf(entry + length, sizeof entry - (size_t)length, "COALESCED_RUN=%s\n", run_name);
-    if (process_name[0] != '\0')
-        length +=
-            snprintf(entry + length, sizeof entry - (size_t)length, "COALESCED_WORKER=%s\n", process_name);
-    length += snprintf(entry + length, sizeof entry - (size_t)length, "MESSAGE=%s%s%s\n", process_name,
-                       process_name[0] != '\0' ? ": " : "", text);
     snprintf(address.sun_path, sizeof address.sun_path, "%s", journal_path);
     const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0)
         return false;
     const ssize_t sent =
-        sendto(fd, entry, (size_t)length, MSG_NOSIGNAL, (const struct sockaddr *)&address, sizeof address);
+        sendto(fd, entry, bytes, MSG_NOSIGNAL, (const struct sockaddr *)&address, sizeof address);
     close(fd);
-    return sent == length;
+    return sent == (ssize_t)bytes;
+}
+
+/* One datagram of the journal's native protocol. No value has a newline, so all have the form KEY=value.
+ * False: the text is too long, the journal is not there, or its queue is full. */
+static bool send_to_journal(enum log_level level, const char *prefix, const char *text, size_t bytes)
+{
+    const bool has_run = run_name[0] != '\0', has_worker = process_name[0] != '\0';
+    char entry[LINE_BYTES + RUN_BYTES + 256];
+    const int length = snprintf(entry, sizeof entry,
+                                "PRIORITY=%d\nSYSLOG_IDENTIFIER=coalesced\n%s%s%s%s%s%sMESSAGE=%s%s%.*s\n",
+                                level, has_run ? "COALESCED_RUN=" : "", run_name, has_run ? "\n" : "",
+                                has_worker ? "COALESCED_WORKER=" : "", process_name, has_worker ? "\n" : "",
+                                prefix, prefix[0] != '\0' ? ": " : "", (int)bytes, text);
+    return length > 0 && (size_t)length < sizeof entry && send_entry(entry, (size_t)length);
 }
 
 static void write_to_stderr(enum log_level level, const char *text)
@@ -117,6 +121,12 @@ static void write_to_stderr(enum log_level level, const char *text)
         continue;
 }
 
+bool log_output(const char *line, size_t bytes)
+{
+    const bool is_one_line = bytes > 0 && memchr(line, '\n', bytes) == line + bytes - 1;
+    return output_to_journal && is_one_line && send_to_journal(LOG_LEVEL_INFO, "", line, bytes - 1);
+}
+
 void log_line(enum log_level level, const char *format, ...)
 {
     char text[LINE_BYTES];
@@ -126,6 +136,6 @@ void log_line(enum log_level level, const char *format, ...)
         text[0] = '\0';
     va_end(list);
     replace_controls(text);
-    if (!to_journal || !send_to_journal(level, text))
+    if (!errors_to_journal || !send_to_journal(level, process_name, text, strlen(text)))
         write_to_stderr(level, text);
 }

@@ -12,6 +12,9 @@
 #ifndef KERNELS_BASE_LOG_H
 #define KERNELS_BASE_LOG_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
 enum log_level { LOG_LEVEL_ERROR = 3, LOG_LEVEL_WARNING = 4, LOG_LEVEL_INFO = 6 };
 
 /* Names this process in its messages ("agent 0"; "" for the supervisor). A worker's run is its supervisor's.
@@ -21,6 +24,11 @@ void log_name(const char *name);
 /* Names the run in the messages of this process, and of workers that start later (by the environment variable
  * COALESCED_RUN): the last component of the run directory's path. Call before other threads. */
 void log_run(const char *path);
+
+/* Sends a line that was meant for standard output, newline included, to the journal, with the same fields.
+ * False: standard output is not the journal's, or the journal does not take the line: the caller writes it.
+ */
+bool log_output(const char *line, size_t bytes);
 
 /* For tests: the journal's socket lies at `path`, which must stay. */
 void log_journal_at(const char *path);

@@ -124,6 +124,7 @@ check "and not by another run" fails found_by 'nothing is changed' COALESCED_RUN
 check "it stops in good order" stop
 check "a model-parallel job, whose kernels are written at run time, runs to its end" finishes rnn
 check "a worker's messages are found by the worker" found_by 'device: ' COALESCED_RUN=rnn 'COALESCED_WORKER=trainer 1'
+check "the lines of standard output are found by the run, too" found_by 'Update 10' COALESCED_RUN=rnn
 check "started again, the finished job ends at once" finishes rnn
 check "its run went on, and none began anew" went_on rnn rnn
 check "a bad job is not started again" stays_down

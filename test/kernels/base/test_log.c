@@ -184,6 +184,30 @@ START_TEST(the_longest_entry_is_sent_whole)
 }
 END_TEST
 
+/* Lines for standard output: this test's own is not touched, only said to be the journal's. */
+START_TEST(output_goes_to_the_journal_too)
+{
+    static const char line[] = "Episode 10\tLast reward: 9.00\n";
+    char stream[64], longest[2 * LINE_BYTES_MAX];
+    struct stat info;
+    log_name("");
+    ck_assert(!log_output(line, strlen(line)));
+    ck_assert_int_eq(fstat(STDOUT_FILENO, &info), 0);
+    snprintf(stream, sizeof stream, "%ju:%ju", (uintmax_t)info.st_dev, (uintmax_t)info.st_ino);
+    setenv("JOURNAL_STREAM", stream, 1);
+    log_name("");
+    log_run("runs/pole");
+    ck_assert(log_output(line, strlen(line)));
+    ck_assert_str_eq(heard_at(journal), "PRIORITY=6\nSYSLOG_IDENTIFIER=coalesced\nCOALESCED_RUN=pole\n"
+                                        "MESSAGE=Episode 10\tLast reward: 9.00\n");
+    memset(longest, 'x', sizeof longest);
+    longest[sizeof longest - 1] = '\n';
+    ck_assert(!log_output(longest, sizeof longest));
+    ck_assert(!log_output("a\nb\n", 4));
+    ck_assert_str_eq(heard_at(journal), "");
+}
+END_TEST
+
 /* Standard error was redirected: the journal is not its place any more. */
 START_TEST(another_stderr_than_the_journals_gets_the_line)
 {
@@ -268,6 +292,7 @@ int main(void)
     tcase_add_loop_test(entries, the_run_is_the_last_component_of_a_path, 0, 4);
     tcase_add_test(entries, a_message_adds_no_field);
     tcase_add_test(entries, the_longest_entry_is_sent_whole);
+    tcase_add_test(entries, output_goes_to_the_journal_too);
     tcase_add_test(entries, another_stderr_than_the_journals_gets_the_line);
     tcase_add_test(entries, without_a_journal_the_line_goes_to_stderr);
     tcase_add_test(entries, a_full_journal_loses_no_line);
