@@ -90,16 +90,18 @@ static bool send_entry(const char *entry, size_t bytes)
 }
 
 /* One datagram of the journal's native protocol. No value has a newline, so all have the form KEY=value.
- * False: the text is too long, the journal is not there, or its queue is full. */
+ * False: there is no run, the text is too long, the journal is not there, or its queue is full. */
 static bool send_to_journal(enum log_level level, const char *prefix, const char *text, size_t bytes)
 {
-    const bool has_run = run_name[0] != '\0', has_worker = process_name[0] != '\0';
+    const bool has_worker = process_name[0] != '\0';
     char entry[LINE_BYTES + RUN_BYTES + 256];
-    const int length = snprintf(entry, sizeof entry,
-                                "PRIORITY=%d\nSYSLOG_IDENTIFIER=coalesced\n%s%s%s%s%s%sMESSAGE=%s%s%.*s\n",
-                                level, has_run ? "COALESCED_RUN=" : "", run_name, has_run ? "\n" : "",
-                                has_worker ? "COALESCED_WORKER=" : "", process_name, has_worker ? "\n" : "",
-                                prefix, prefix[0] != '\0' ? ": " : "", (int)bytes, text);
+    if (run_name[0] == '\0')
+        return false;
+    const int length =
+        snprintf(entry, sizeof entry,
+                 "PRIORITY=%d\nSYSLOG_IDENTIFIER=coalesced\nCOALESCED_RUN=%s\n%s%s%sMESSAGE=%s%s%.*s\n",
+                 level, run_name, has_worker ? "COALESCED_WORKER=" : "", process_name, has_worker ? "\n" : "",
+                 prefix, prefix[0] != '\0' ? ": " : "", (int)bytes, text);
     return length > 0 && (size_t)length < sizeof entry && send_entry(entry, (size_t)length);
 }
 

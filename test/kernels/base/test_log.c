@@ -126,12 +126,11 @@ END_TEST
 START_TEST(the_journal_gets_fields)
 {
     log_name("");
-    log_warning("%s is late", "batch");
-    ck_assert_str_eq(heard_at(journal), "PRIORITY=4\nSYSLOG_IDENTIFIER=coalesced\nMESSAGE=batch is late\n");
     log_run("runs/cartpole/");
-    log_error("e");
-    ck_assert_str_eq(heard_at(journal),
-                     "PRIORITY=3\nSYSLOG_IDENTIFIER=coalesced\nCOALESCED_RUN=cartpole\nMESSAGE=e\n");
+    log_warning("%s is late", "batch");
+    ck_assert_str_eq(
+        heard_at(journal),
+        "PRIORITY=4\nSYSLOG_IDENTIFIER=coalesced\nCOALESCED_RUN=cartpole\nMESSAGE=batch is late\n");
     ck_assert_str_eq(heard_at(journal), "");
     ck_assert_str_eq(heard(), "");
 }
@@ -158,12 +157,24 @@ START_TEST(the_run_is_the_last_component_of_a_path)
 }
 END_TEST
 
+/* It has no field to add. */
+START_TEST(without_a_run_the_line_goes_to_stderr)
+{
+    log_name("");
+    log_error("e");
+    ck_assert_str_eq(heard(), "<3>coalesced: e\n");
+    ck_assert_str_eq(heard_at(journal), "");
+}
+END_TEST
+
 /* No value begins a line of its own, and so a field. */
 START_TEST(a_message_adds_no_field)
 {
     log_name("");
+    log_run("a");
     log_info("x\nPRIORITY=0\n");
-    ck_assert_str_eq(heard_at(journal), "PRIORITY=6\nSYSLOG_IDENTIFIER=coalesced\nMESSAGE=x?PRIORITY=0?\n");
+    ck_assert_str_eq(heard_at(journal),
+                     "PRIORITY=6\nSYSLOG_IDENTIFIER=coalesced\nCOALESCED_RUN=a\nMESSAGE=x?PRIORITY=0?\n");
 }
 END_TEST
 
@@ -213,6 +224,7 @@ START_TEST(another_stderr_than_the_journals_gets_the_line)
 {
     setenv("JOURNAL_STREAM", "8:12345", 1);
     log_name("");
+    log_run("a");
     log_error("e");
     ck_assert_str_eq(heard(), "<3>coalesced: e\n");
     ck_assert_str_eq(heard_at(journal), "");
@@ -223,6 +235,7 @@ START_TEST(without_a_journal_the_line_goes_to_stderr)
 {
     unlink(journal_address.sun_path);
     log_name("agent 0");
+    log_run("a");
     log_error("e");
     ck_assert_str_eq(heard(), "<3>coalesced[agent 0]: e\n");
 }
@@ -234,6 +247,7 @@ START_TEST(a_full_journal_loses_no_line)
     enum { MESSAGES = 2000 };
     unsigned in_journal = 0, on_stderr = 0;
     log_name("");
+    log_run("a");
     for (unsigned i = 0; i < MESSAGES; i++) {
         log_info("%u", i);
         on_stderr += heard()[0] != '\0';
@@ -290,6 +304,7 @@ int main(void)
     tcase_add_test(entries, the_journal_gets_fields);
     tcase_add_test(entries, a_workers_entry_names_the_worker_and_its_supervisors_run);
     tcase_add_loop_test(entries, the_run_is_the_last_component_of_a_path, 0, 4);
+    tcase_add_test(entries, without_a_run_the_line_goes_to_stderr);
     tcase_add_test(entries, a_message_adds_no_field);
     tcase_add_test(entries, the_longest_entry_is_sent_whole);
     tcase_add_test(entries, output_goes_to_the_journal_too);
