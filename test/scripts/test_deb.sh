@@ -96,7 +96,8 @@ tells_its_version() {
 }
 
 is_good() {
-    local said
+    local said schema
+    schema=$(jq -r '."$schema"' "$root/etc/coalesced/cartpole.json") && [[ -s $root$schema ]] || return 1
     said=$(within coalesced check /etc/coalesced/cartpole.json 2>&1) && printf '%s\n' "$said" && [[ -z $said ]]
 }
 
