@@ -307,6 +307,10 @@ static enum status stop_run(const struct arguments *arguments, struct job *job, 
 {
     (void)job;
     return status_stop(arguments, error);
+}
+
+/* ---- sweep ---- */
+
 static enum status sweep_job(const struct arguments *arguments, struct job *job, struct error *error)
 {
     int code = 0;
