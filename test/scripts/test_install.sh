@@ -18,7 +18,7 @@ install_it() {
 # What must have been installed, jobs, the schema and MuJoCo's models aside; the GPU's and MuJoCo's plug-ins only where they
 # were built.
 what_belongs() {
-    printf './usr/%s\n' bin/coalesced bin/coalesced-new-environment lib/coalesced/libcoalesced-onednn.so \
+    printf './usr/%s\n' bin/coalesced bin/coalesced-new-environment lib/coalesced/libcoalesced-onednn.so lib/coalesced/libcoalesced-http.so \
         lib/coalesced/{observer,observer_environments,trainer,trainer_data,worker_session}.py lib/systemd/system/coalesced@.service \
         share/man/man1/coalesced{,-new-environment}.1 share/man/man5/coalesced-job.5 share/doc/coalesced/RUNS.md \
         share/bash-completion/completions/coalesced include/coalesced/environment.h
