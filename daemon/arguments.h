@@ -23,8 +23,8 @@ enum accepts {
     ACCEPTS_ONE_RUN = 512,   /* a run that goes on now: its directory or name */
     ACCEPTS_ALL_RUNS = 1024, /* nothing; with ACCEPTS_ONE_RUN: at most one run, --json, --watch */
     ACCEPTS_ONNX = 1 << 12,  /* --onnx, which must be given */
-    ACCEPTS_PLOT = 65536,   /* run directories, --output, --x, --y */
-    ACCEPTS_SWEEP = 131072, /* --run-dir, --resume, --over, --parallel, --stop */
+    ACCEPTS_PLOT = 65536,    /* run directories, --output, --x, --y */
+    ACCEPTS_SWEEP = 131072,  /* --run-dir, --resume, --over, --parallel, --stop */
 };
 
 struct arguments {

@@ -32,7 +32,8 @@ void run_history_add(struct run_history *history, const struct control_message *
 /* What happened behind the newest number. */
 void run_history_mark(struct run_history *history, const char *text);
 
-/* Writes JSON arrays: [[number, value], ...] of the points above `told` and the newest record (told -1: of all);
+/* Writes JSON arrays: [[number, value], ...] of the points above `told` and the newest record (told -1: of
+ * all);
  * [[number, "text"], ...]. */
 void run_history_write_points(const struct run_history *history, double told, FILE *out);
 void run_history_write_marks(const struct run_history *history, FILE *out);

@@ -282,8 +282,8 @@ struct job {
         bool has_listen, has_token, has_textfile;
         char listen[JOB_PATH_BYTES], token[JOB_PATH_BYTES], textfile[JOB_PATH_BYTES];
     } metrics;
-    uint32_t added; /* observers or trainers beyond `count`: `coalesced join` adds them to a running job. It has
-                       no key, and is 0 after reading a file */
+    uint32_t added; /* observers or trainers beyond `count`: `coalesced join` adds them to a running job. It
+                       has no key, and is 0 after reading a file */
 };
 
 /* Observers in all, numbered from 0; trainers likewise. */
