@@ -109,8 +109,10 @@ static void write_label(FILE *out, const char *before, const char *value)
 static void write_run(const struct page *page)
 {
     const struct run_status *status = page->status;
-    begin(page, "run", page->classic ? "gauge" : "info", "", "The run and the program.");
-    fprintf(page->out, "coalesced_run%s{", page->classic ? "" : "_info");
+    /* The classic format has no type "info"; its sample has the same name. */
+    begin(page, page->classic ? "run_info" : "run", page->classic ? "gauge" : "info", "",
+          "The run and the program.");
+    fprintf(page->out, "coalesced_run_info{");
     write_label(page->out, "name", status->job->name);
     write_label(page->out, ",directory", status->path);
     write_label(page->out, ",state", status->state);
