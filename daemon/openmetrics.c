@@ -50,6 +50,15 @@ static void counter(const struct page *page, const char *name, const char *unit,
     sample(page, total, "", value);
 }
 
+/* A limit is written as a float, "1.0", as OpenMetrics asks: it is a label, and a Prometheus that rewrites
+ * labels to that form (version 3) then has the same series as one that does not. */
+static void write_limit(FILE *out, double limit)
+{
+    char number[32];
+    snprintf(number, sizeof number, "%.10g", limit);
+    fprintf(out, "%s%s", number, strpbrk(number, ".e") == NULL ? ".0" : "");
+}
+
 /* Counts by bucket become sums up to each limit; the last bucket has none. */
 struct histogram_of {
     const uint64_t *counts;
@@ -65,9 +74,11 @@ static void write_histogram(const struct page *page, const char *name, const cha
     begin(page, name, "histogram", unit, help);
     for (unsigned i = 0; i < histogram->buckets; i++) {
         up_to += histogram->counts[i];
-        if (i + 1 < histogram->buckets)
-            fprintf(page->out, "coalesced_%s_bucket{le=\"%.10g\"} %llu\n", name, histogram->limit(i),
-                    (unsigned long long)up_to);
+        if (i + 1 == histogram->buckets)
+            break;
+        fprintf(page->out, "coalesced_%s_bucket{le=\"", name);
+        write_limit(page->out, histogram->limit(i));
+        fprintf(page->out, "\"} %llu\n", (unsigned long long)up_to);
     }
     fprintf(page->out, "coalesced_%s_bucket{le=\"+Inf\"} %llu\n", name, (unsigned long long)up_to);
     fprintf(page->out, "coalesced_%s_count %llu\n", name, (unsigned long long)up_to);
