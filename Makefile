@@ -276,7 +276,7 @@ install: $(BUILD)/coalesced $(PLUGINS) scripts/new-environment $(PYTHON_WORKERS)
 	install -m 755 $(PLUGINS) $(DESTDIR)$(PREFIX)/lib/coalesced/
 	$(if $(MUJOCO_SO),install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/coalesced/mujoco-models $(MUJOCO_MODELS)/*.xml)
 	install -d $(DESTDIR)$(PREFIX)/share/coalesced $(DESTDIR)$(PREFIX)/lib/systemd/system
-	install -m 644 config/*.json $(DESTDIR)$(PREFIX)/share/coalesced/
+	install -m 644 config/*.json config/alerts.yml $(DESTDIR)$(PREFIX)/share/coalesced/
 	sed 's|@PREFIX@|$(PREFIX)|g' scripts/coalesced@.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/coalesced@.service
 	chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/coalesced@.service
 	install -D -m 644 worker/environment/environment.h $(DESTDIR)$(PREFIX)/include/coalesced/environment.h

@@ -15,7 +15,7 @@ install_it() {
     make -s -C "$here/../.." install SAN="${SAN:-}" PREFIX=/usr DESTDIR="$stage"
 }
 
-# What must have been installed, jobs, the schema and MuJoCo's models aside; the GPU's and MuJoCo's plug-ins only where they
+# What must have been installed, share/coalesced and MuJoCo's models aside; the GPU's and MuJoCo's plug-ins only where they
 # were built.
 what_belongs() {
     printf './usr/%s\n' bin/coalesced bin/coalesced-new-environment lib/coalesced/libcoalesced-onednn.so lib/coalesced/libcoalesced-http.so \
@@ -32,7 +32,7 @@ what_belongs() {
 
 only_what_belongs() {
     diff <(what_belongs | sort) <(cd "$stage" &&
-        find . -type f ! -path './usr/share/coalesced/*.json' ! -path '*/mujoco-models/*.xml' | sort)
+        find . -type f ! -path './usr/share/coalesced/*' ! -path '*/mujoco-models/*.xml' | sort)
 }
 
 # A program that lies beside the daemon finds the plug-ins as the daemon does: one of the tests loads one.
@@ -52,7 +52,8 @@ the_version() {
 }
 
 the_jobs() {
-    diff <(cd "$here/../../config" && sha256sum -- *.json) <(cd "$stage/usr/share/coalesced" && sha256sum -- *)
+    diff <(cd "$here/../../config" && sha256sum -- *.json alerts.yml | sort -k 2) \
+        <(cd "$stage/usr/share/coalesced" && sha256sum -- * | sort -k 2)
 }
 
 # The installed header is a C11 and a C++11 header that needs nothing else.
