@@ -175,8 +175,8 @@ static void write_ppo(const struct page *page)
     gauge(page, "learning_rate", "", ppo->learning_rate, "The learning rate.");
     if (!ppo->is_a2c)
         gauge(page, "approx_kl", "", ppo->approx_kl, "The divergence from the policy that acted.");
-    if (ppo->has_evaluation)
-        gauge(page, "evaluation_reward", "", ppo->evaluation.mean_reward,
+    if (page->status->totals->has_evaluation)
+        gauge(page, "evaluation_reward", "", page->status->totals->evaluation.mean_reward,
               "The newest evaluation's mean reward.");
 }
 

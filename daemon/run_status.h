@@ -32,10 +32,11 @@ struct run_totals {
     uint64_t before;    /* steps or samples until then */
     double per_s;       /* steps of environments, samples or tokens; 0: not known yet */
 
-    bool has_episode, has_update, has_epoch;
+    bool has_episode, has_update, has_epoch, has_evaluation;
     struct control_episode episode; /* the newest of each; without an episode's metrics */
     struct control_update update;
     struct control_epoch epoch; /* `evaluated` 0: none was evaluated so far; else the newest that was */
+    struct control_evaluation evaluation; /* the newest; most episodes have none */
 };
 
 /* Takes an episode, an update or an epoch. */

@@ -67,6 +67,20 @@ START_TEST(episodes_add_up)
 }
 END_TEST
 
+/* Most updates have no evaluation; the newest one stays known until the next. */
+START_TEST(an_evaluation_stays)
+{
+    add_episode(1, 0);
+    ck_assert(!totals.has_evaluation);
+    record.body.episode.has_ppo = record.body.episode.ppo.has_evaluation = true;
+    record.body.episode.ppo.evaluation.mean_reward = 42;
+    run_totals_add(&totals, &record, second(1));
+    add_episode(3, 2);
+    ck_assert(totals.has_evaluation);
+    ck_assert_double_eq(totals.evaluation.mean_reward, 42);
+}
+END_TEST
+
 START_TEST(updates_add_up)
 {
     add_update(1, 0.00001, 0);
@@ -185,6 +199,7 @@ int main(void)
     TCase *tcase = tcase_create("sums");
     tcase_add_checked_fixture(tcase, begin, NULL);
     tcase_add_test(tcase, episodes_add_up);
+    tcase_add_test(tcase, an_evaluation_stays);
     tcase_add_test(tcase, updates_add_up);
     tcase_add_test(tcase, lines_that_skip_updates_count_them);
     tcase_add_test(tcase, an_epoch_that_was_evaluated_stays);
