@@ -225,6 +225,7 @@ enum status supervise(const struct supervise_config *config, struct error *error
                            .signal_fd = -1,
                            .status = {.fd = -1},
                            .begin = monotime_now(),
+                           .begin_unix_s = supervise_unix_s(),
                            .generation = 1,
                            .kill_at = MONOTIME_NEVER,
                            .result = {.end = CONTROL_END_STOPPED}};

@@ -102,6 +102,7 @@ struct supervisor {
         bool textfile_failed;
     } metrics;
     struct monotime begin;
+    double begin_unix_s; /* the same moment, for those who compare it with the clock of another program */
     int signal_fd;
     bool announced;    /* the service manager knows that the job trains */
     unsigned stops;    /* SIGINT and SIGTERM so far */
@@ -257,6 +258,9 @@ uint32_t supervise_move_to(struct supervisor *s, uint16_t host, uint32_t count);
 
 /* The clients that a host of those with which the job began has when all are spread evenly. */
 uint32_t supervise_fair_share(const struct supervisor *s, uint16_t host);
+
+/* supervise_status.c: the wall clock, Unix time. */
+double supervise_unix_s(void);
 
 /* supervise_status.c: the picture of now, whose pointers are the supervisor's own. The caller frees
  * status->workers. False: no memory. */

@@ -84,17 +84,21 @@ static void find_checkpoint(const struct supervisor *s, struct run_status *statu
     status->checkpoint_age_s = (double)(now.tv_sec - info.st_mtim.tv_sec);
 }
 
-bool supervise_paint(const struct supervisor *s, struct run_status *status)
+double supervise_unix_s(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    const double up_s = (double)monotime_us_between(s->begin, monotime_now()) * 1e-6;
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+bool supervise_paint(const struct supervisor *s, struct run_status *status)
+{
     *status = (struct run_status){.path = s->config->dir->real,
                                   .job = s->config->job,
                                   .state = state_of(s),
                                   .pid = getpid(),
-                                  .started_unix_s = (double)now.tv_sec + (double)now.tv_nsec * 1e-9 - up_s,
-                                  .up_s = up_s,
+                                  .started_unix_s = s->begin_unix_s,
+                                  .up_s = (double)monotime_us_between(s->begin, monotime_now()) * 1e-6,
                                   .generation = s->generation,
                                   .update = s->furthest,
                                   .running_reward = s->totals.has_episode ? s->totals.episode.running_reward
