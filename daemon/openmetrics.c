@@ -26,11 +26,41 @@ static void begin(const struct page *page, const char *name, const char *type, c
     fprintf(page->out, "# HELP coalesced_%s%s %s\n", name, total, help);
 }
 
-/* A sample that is no number is left out: it is not known. */
+/* A label's value: backslash, quote and line feed are escaped. */
+static void write_label(FILE *out, const char *before, const char *value)
+{
+    fprintf(out, "%s=\"", before);
+    for (const char *at = value; *at != '\0'; at++) {
+        if (*at == '\n')
+            fputs("\\n", out);
+        else if (*at == '"' || *at == '\\')
+            fprintf(out, "\\%c", *at);
+        else
+            fputc(*at, out);
+    }
+    fputc('"', out);
+}
+
+/* The files of all runs of a host become one text in node_exporter, so there each sample names its run. By
+ * HTTP a run is a target of its own. */
+static void write_name(const struct page *page, const char *name, const char *suffix, const char *labels)
+{
+    fprintf(page->out, "coalesced_%s%s", name, suffix);
+    if (!page->classic && labels[0] == '\0')
+        return;
+    fprintf(page->out, "{%s", labels);
+    if (page->classic)
+        write_label(page->out, labels[0] == '\0' ? "run" : ",run", page->status->path);
+    fputc('}', page->out);
+}
+
+/* A sample that is no number is left out: it is not known. `labels` are without braces. */
 static void sample(const struct page *page, const char *name, const char *labels, double value)
 {
-    if (isfinite(value))
-        fprintf(page->out, "coalesced_%s%s %.17g\n", name, labels, value);
+    if (!isfinite(value))
+        return;
+    write_name(page, name, "", labels);
+    fprintf(page->out, " %.17g\n", value);
 }
 
 static void gauge(const struct page *page, const char *name, const char *unit, double value, const char *help)
@@ -50,13 +80,16 @@ static void counter(const struct page *page, const char *name, const char *unit,
     sample(page, total, "", value);
 }
 
-/* A limit is written as a float, "1.0", as OpenMetrics asks: it is a label, and a Prometheus that rewrites
- * labels to that form (version 3) then has the same series as one that does not. */
-static void write_limit(FILE *out, double limit)
+/* Writes a bucket. A limit is a float, "1.0", as OpenMetrics asks: it is a label, and a Prometheus that
+ * rewrites labels to that form (version 3) then has the same series as one that does not. */
+static void write_bucket(const struct page *page, const char *name, double limit, uint64_t up_to)
 {
-    char number[32];
+    char number[32], label[48];
     snprintf(number, sizeof number, "%.10g", limit);
-    fprintf(out, "%s%s", number, strpbrk(number, ".e") == NULL ? ".0" : "");
+    snprintf(label, sizeof label, "le=\"%s%s\"", isinf(limit) ? "+Inf" : number,
+             isinf(limit) || strpbrk(number, ".e") != NULL ? "" : ".0");
+    write_name(page, name, "_bucket", label);
+    fprintf(page->out, " %llu\n", (unsigned long long)up_to);
 }
 
 /* Counts by bucket become sums up to each limit; the last bucket has none. */
@@ -74,15 +107,12 @@ static void write_histogram(const struct page *page, const char *name, const cha
     begin(page, name, "histogram", unit, help);
     for (unsigned i = 0; i < histogram->buckets; i++) {
         up_to += histogram->counts[i];
-        if (i + 1 == histogram->buckets)
-            break;
-        fprintf(page->out, "coalesced_%s_bucket{le=\"", name);
-        write_limit(page->out, histogram->limit(i));
-        fprintf(page->out, "\"} %llu\n", (unsigned long long)up_to);
+        write_bucket(page, name, i + 1 < histogram->buckets ? histogram->limit(i) : (double)INFINITY, up_to);
     }
-    fprintf(page->out, "coalesced_%s_bucket{le=\"+Inf\"} %llu\n", name, (unsigned long long)up_to);
-    fprintf(page->out, "coalesced_%s_count %llu\n", name, (unsigned long long)up_to);
-    fprintf(page->out, "coalesced_%s_sum %.17g\n", name, histogram->sum);
+    write_name(page, name, "_count", "");
+    fprintf(page->out, " %llu\n", (unsigned long long)up_to);
+    write_name(page, name, "_sum", "");
+    fprintf(page->out, " %.17g\n", histogram->sum);
 }
 
 static double rows_limit(unsigned bucket)
@@ -100,22 +130,10 @@ static double staleness_limit(unsigned bucket)
     return bucket;
 }
 
-/* A label's value: backslash, quote and line feed are escaped. */
-static void write_label(FILE *out, const char *before, const char *value)
-{
-    fprintf(out, "%s=\"", before);
-    for (const char *at = value; *at != '\0'; at++) {
-        if (*at == '\n')
-            fputs("\\n", out);
-        else if (*at == '"' || *at == '\\')
-            fprintf(out, "\\%c", *at);
-        else
-            fputc(*at, out);
-    }
-    fputc('"', out);
-}
-
 /* ---- the job ---- */
+
+/* One text for all kinds of job: node_exporter refuses a name with two. */
+#define LOSS_HELP "The newest episode's or update's loss."
 
 static void write_run(const struct page *page)
 {
@@ -128,6 +146,8 @@ static void write_run(const struct page *page)
     write_label(page->out, ",directory", status->path);
     write_label(page->out, ",state", status->state);
     write_label(page->out, ",version", COALESCED_VERSION);
+    if (page->classic)
+        write_label(page->out, ",run", status->path);
     fprintf(page->out, "} 1\n");
     gauge(page, "up_seconds", "seconds", status->up_s, "The time since the supervisor began.");
     gauge(page, "start_time_seconds", "seconds", status->started_unix_s,
@@ -155,7 +175,7 @@ static void write_episodes(const struct page *page)
     gauge(page, "running_reward", "", page->status->running_reward, "The running reward.");
     gauge(page, "episode_reward", "", t->has_episode ? newest->reward : (double)NAN,
           "The newest episode's reward.");
-    gauge(page, "loss", "", t->has_episode ? newest->loss : (double)NAN, "The newest episode's loss.");
+    gauge(page, "loss", "", t->has_episode ? newest->loss : (double)NAN, LOSS_HELP);
     write_histogram(page, "coalescer_batch_rows", "rows", &rows, "Rows of a launch.");
     write_histogram(page, "coalescer_wait_seconds", "seconds", &waits, "A request's wait for its launch.");
 }
@@ -191,7 +211,7 @@ static void write_updates(const struct page *page)
     counter(page, is_language ? "tokens" : "samples", "", (double)t->samples,
             is_language ? "Tokens that were learned from." : "Samples that counted.");
     gauge(page, "update", "", (double)page->status->update, "The newest update's number.");
-    gauge(page, "loss", "", t->has_update ? t->update.loss : (double)NAN, "The newest update's loss.");
+    gauge(page, "loss", "", t->has_update ? t->update.loss : (double)NAN, LOSS_HELP);
     gauge(page, "learning_rate", "", t->has_update ? t->update.lr : (double)NAN, "The learning rate.");
     if (t->has_epoch && t->epoch.evaluated > 0)
         gauge(page, "evaluation_loss", "", t->epoch.evaluation_loss, "The loss on held-out data.");
@@ -231,7 +251,7 @@ static void write_roles(const struct page *page)
         next = next_role(status, w);
         for (const struct worker_status *i = w; i < next; i++)
             restarts += i->restarts;
-        snprintf(labels, sizeof labels, "{role=\"%.32s\"}", w->role);
+        snprintf(labels, sizeof labels, "role=\"%.32s\"", w->role);
         sample(page, "worker_restarts_total", labels, restarts);
     }
     begin(page, "workers_running", "gauge", "", "Workers that are ready.");
@@ -240,7 +260,7 @@ static void write_roles(const struct page *page)
         next = next_role(status, w);
         for (const struct worker_status *i = w; i < next; i++)
             running += strcmp(i->state, "running") == 0;
-        snprintf(labels, sizeof labels, "{role=\"%.32s\"}", w->role);
+        snprintf(labels, sizeof labels, "role=\"%.32s\"", w->role);
         sample(page, "workers_running", labels, running);
     }
 }
@@ -253,7 +273,7 @@ static void write_use(const struct page *page, const char *name, size_t offset, 
         char labels[96];
         uint64_t value;
         memcpy(&value, (const char *)&w->use + offset, sizeof value);
-        snprintf(labels, sizeof labels, "{role=\"%.32s\",worker=\"%u\"}", w->role, w->worker);
+        snprintf(labels, sizeof labels, "role=\"%.32s\",worker=\"%u\"", w->role, w->worker);
         if (w->has_use)
             sample(page, name, labels, (double)value * unit);
     }
@@ -272,7 +292,7 @@ static void write_workers(const struct page *page)
     for (uint32_t i = 0; i < page->status->worker_count; i++) {
         const struct worker_status *w = &page->status->workers[i];
         char labels[96];
-        snprintf(labels, sizeof labels, "{role=\"%.32s\",worker=\"%u\"}", w->role, w->worker);
+        snprintf(labels, sizeof labels, "role=\"%.32s\",worker=\"%u\"", w->role, w->worker);
         if (w->has_use)
             sample(page, "worker_queue_length", labels, w->use.queue);
     }
@@ -297,7 +317,7 @@ static void write_dropped(const struct page *page)
             memcpy(&value, (const char *)&page->status->workers[i].use + reasons[r].offset, sizeof value);
             sum += (double)value;
         }
-        snprintf(labels, sizeof labels, "{reason=\"%s\"}", reasons[r].reason);
+        snprintf(labels, sizeof labels, "reason=\"%s\"", reasons[r].reason);
         sample(page, "dropped_messages_total", labels, sum);
     }
 }

@@ -1,7 +1,8 @@
 /* A run's status as metrics, in the text format of Prometheus: names and units by its conventions.
  *
- * With `classic` the older format (version 0.0.4), which node_exporter reads from files; else
- * OpenMetrics 1.0. https://github.com/prometheus/OpenMetrics/blob/v1.0.0/specification/OpenMetrics.md.
+ * With `classic` the older format (version 0.0.4), which node_exporter reads from files, and
+ * each sample has the run directory as the label `run`; else OpenMetrics 1.0.
+ * https://github.com/prometheus/OpenMetrics/blob/v1.0.0/specification/OpenMetrics.md.
  * Counters begin at 0 when the supervisor begins. Pure; the supervisor's thread. */
 #ifndef DAEMON_OPENMETRICS_H
 #define DAEMON_OPENMETRICS_H

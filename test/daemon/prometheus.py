@@ -54,7 +54,7 @@ def data(folder):
 
 
 def watch(path, until):
-    last = 'coalesced_dropped_messages_total{reason="timeout"} '  # how a whole file's last line begins
+    last = 'coalesced_dropped_messages_total{reason="timeout",run="'  # how a whole file's last line begins
     versions, readings = set(), 0
     while not os.path.exists(until):
         with open(path, encoding="utf-8") as file:

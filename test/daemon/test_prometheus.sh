@@ -15,7 +15,7 @@ helper=(/usr/bin/python3 "$here/prometheus.py")
 scraped_s=${PROMETHEUS_S:-15}
 
 [[ -z ${SAN:-} ]] || skip "a sanitizer's build serves the same text, slowly"
-for tool in prometheus promtool; do
+for tool in prometheus promtool prometheus-node-exporter; do
     command -v "$tool" >/dev/null || skip "$tool is not installed (scripts/deps prometheus)"
 done
 /usr/bin/python3 -c 'import prometheus_client.openmetrics.parser' 2>/dev/null ||
@@ -33,10 +33,11 @@ trap end EXIT
 
 # ---- a job of each kind ----
 endless=1000000
-read -ra port < <("${helper[@]}" ports 5)
+read -ra port < <("${helper[@]}" ports 6)
 server=http://127.0.0.1:${port[4]}
 declare -A of=([pole]="127.0.0.1:${port[0]}" [images]="127.0.0.1:${port[1]}" [text]="127.0.0.1:${port[2]}" [ppo]="127.0.0.1:${port[3]}")
 "${helper[@]}" data "$scratch/data"
+mkdir "$scratch/textfiles"
 (umask 077 && echo "a token of the test" >"$scratch/token")
 ppo='{"kind": "reinforce", "device": "cpu", "observers": {"count": 0, "environments": 2},
  "algorithm": {"name": "ppo", "n_steps": 32, "batch_size": 32, "n_epochs": 1}, "evaluation": {"every": 5, "episodes": 1},
@@ -44,7 +45,8 @@ ppo='{"kind": "reinforce", "device": "cpu", "observers": {"count": 0, "environme
 echo "$ppo" >"$scratch/ppo.json"
 start() { # KIND NAME [ARGUMENT]...: its supervisor is $run
     local job
-    job_arguments "$1" "$scratch/$2" "$endless" --set "/metrics/listen=${of[$2]}" --set "/name=$2" "${@:3}"
+    job_arguments "$1" "$scratch/$2" "$endless" --set "/metrics/listen=${of[$2]}" --set "/name=$2" \
+        --set "/metrics/textfile=$scratch/textfiles/$2.prom" "${@:3}"
     "$COALESCED" run "${job[@]}" </dev/null >"$scratch/$2.out" 2>&1 &
     run=$!
     processes+=("$run")
@@ -56,12 +58,12 @@ start model-parallel text --set /model/tokens=null --set /evaluation/batch=1 \
 job=("$scratch/ppo.json" --run-dir "$scratch/ppo" --set '/stop={"steps":100000000}' --set "/checkpoint=$checkpoint")
 "$COALESCED" run "${job[@]}" --set "/metrics/listen=${of[ppo]}" --set /name=ppo </dev/null >"$scratch/ppo.out" 2>&1 &
 processes+=("$!")
-start reinforce pole --set "/metrics/textfile=$scratch/pole.prom"
+start reinforce pole
 pole=$run
 for name in images text ppo pole; do
     wait_for_number "$scratch/$name" 1
 done
-"${helper[@]}" watch "$scratch/pole.prom" "$scratch/enough" >"$scratch/watched" 2>&1 &
+"${helper[@]}" watch "$scratch/textfiles/pole.prom" "$scratch/enough" >"$scratch/watched" 2>&1 &
 watching=$!
 
 # ---- Prometheus ----
@@ -201,11 +203,11 @@ check "and goes on scraping after that" becomes 'up == 1' 'length == 4'
 
 # ---- the textfile ----
 versions() {
-    find "$scratch/pole.prom" -newer "$scratch/first"
+    find "$scratch/textfiles/pole.prom" -newer "$scratch/first"
 }
 touch "$scratch/first"
 until [[ -n $(versions) ]]; do sleep 0.2; done # replaced once more, under the reader
-cp "$scratch/pole.prom" "$scratch/textfile"
+cp "$scratch/textfiles/pole.prom" "$scratch/textfile"
 touch "$scratch/enough"
 code=0 && { wait "$watching" || code=$?; }
 whole() {
@@ -216,11 +218,25 @@ check "while it is replaced" test "$(cut -d' ' -f1 "$scratch/watched")" -ge 2
 check "promtool finds nothing to say of it" promtool check metrics <"$scratch/textfile"
 check "its samples are those of /metrics" diff <(grep -v '^#' "$scratch/textfile" | grep -o '^[a-z_]*' | sort -u) "$scratch/pole.names"
 
+prometheus-node-exporter --collector.disable-defaults --collector.textfile \
+    --collector.textfile.directory="$scratch/textfiles" --web.listen-address="127.0.0.1:${port[5]}" >"$scratch/node.out" 2>&1 &
+processes+=("$!")
+until "${helper[@]}" get "http://127.0.0.1:${port[5]}/metrics" >"$scratch/node" 2>/dev/null; do sleep 0.1; done
+node_has_all() { # three runs, with the same metrics and others
+    local name
+    ! grep level=error "$scratch/node.out" && grep -q '^node_textfile_scrape_error 0$' "$scratch/node" || return
+    for name in pole images text; do
+        grep -q "^coalesced_training{run=\"$(readlink -f "$scratch/$name")\"} 1$" "$scratch/node" &&
+            grep -q "^coalesced_loss{run=\"$(readlink -f "$scratch/$name")\"} " "$scratch/node" || return
+    done
+}
+check "node_exporter takes the textfiles of all runs" node_has_all
+
 # ---- the end ----
 "$COALESCED" stop "$scratch/pole" >"$scratch/stopped" 2>&1
 code=0 && { wait "$pole" || code=$?; }
 check "the run ends in good order" test "$code" = 0
-check "its textfile is gone" test -z "$(find "$scratch" -maxdepth 1 -name 'pole.prom*')"
+check "its textfile is gone" test -z "$(find "$scratch/textfiles" -name 'pole.prom*')"
 check "its target is down" becomes "up{instance=\"${of[pole]}\"} == 0" 'length == 1'
 check "an alert waits for it to come back" becomes 'ALERTS{alertname="CoalescedDown",alertstate="pending"}' 'length == 1'
 finish
