@@ -1,6 +1,7 @@
 /* The thread, and the loop's side of it: a semaphore wakes the thread, an eventfd wakes the loop. */
 #include "worker/background.h"
 
+#include "kernels/base/profile.h"
 #include "worker/net/rpc.h"
 
 #include <assert.h>
@@ -57,8 +58,10 @@ void background_close(struct background *background)
     struct pollfd end = {.fd = background->event, .events = POLLIN};
     if (!background->open)
         return;
+    const enum profile_kind before = profile_enter(PROFILE_CHECKPOINT);
     while (background_busy(background))
         poll(&end, 1, -1);
+    profile_leave(before);
     background->ends = true;
     sem_post(&background->given);
     pthread_join(background->thread, NULL);

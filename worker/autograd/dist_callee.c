@@ -1,6 +1,8 @@
 /* The callee: FORWARD and BACKWARD, received. */
 #include "worker/autograd/dist_internal.h"
 
+#include "kernels/base/profile.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -59,12 +61,14 @@ void dist_on_forward(void *arg, struct rpc_request *request, const struct rpc_me
     }
     piece->request = request;
     status = piece_take_inputs(piece, message, &error);
+    const enum profile_kind before = profile_enter(flags.trains ? PROFILE_LEARNING : PROFILE_INFERENCE);
     piece_enter(piece);
     if (status == STATUS_OK)
         piece->use->object->rules->forward(piece->use->object->object, piece);
     else
         dist_fail(piece, status, "%s", error.text);
     piece_leave(piece);
+    profile_leave(before);
     piece_finish_forward(piece);
 }
 

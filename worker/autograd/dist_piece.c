@@ -1,6 +1,7 @@
 /* The callee: the life of a piece. FORWARD makes a piece, which computes on a tape of its own and then waits
  * for BACKWARD or the context's end. Large outputs are lent to the caller, not copied, so their memory is
  * kept until the context ends. */
+#include "kernels/base/profile.h"
 #include "kernels/params/gradients.h"
 #include "worker/autograd/dist_internal.h"
 
@@ -128,9 +129,11 @@ void piece_finish_walk(struct dist_piece *piece, enum status status, struct erro
 static void piece_advance_walk(struct dist_piece *piece, enum status (*walk)(struct tape *tape))
 {
     struct error error = {0};
+    const enum profile_kind before = profile_enter(PROFILE_LEARNING);
     piece_enter(piece);
     enum status status = walk(piece->frame.tape);
     piece_leave(piece);
+    profile_leave(before);
     if (status == STATUS_AGAIN)
         return;
     if (status != STATUS_OK)

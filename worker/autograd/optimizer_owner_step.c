@@ -4,6 +4,7 @@
  * copied. Otherwise gradients are added up, in the order of the participants, in a slab of the optimizer's
  * own. The object's other parameters have zeros there, and a gradient of zero does not move a parameter
  * without moments. All failures with a cause outside this file come before the first parameter changes. */
+#include "kernels/base/profile.h"
 #include "kernels/params/gradients.h"
 #include "worker/autograd/optimizer_internal.h"
 
@@ -84,6 +85,7 @@ enum status local_take_norm(struct local *local, const struct participant *parti
                             struct error *error)
 {
     bool finite = true;
+    const enum profile_kind before = profile_enter(PROFILE_UPDATE);
     enum status status = local_gather(local, participants, count, error);
     for (uint32_t i = 0; i < local->count && status == STATUS_OK; i++) {
         const struct local_entry *member = &local->members[i];
@@ -92,6 +94,7 @@ enum status local_take_norm(struct local *local, const struct participant *parti
         local->sums[i] = word_of_double(sum);
         finite = finite && isfinite(sum);
     }
+    profile_leave(before);
     return status == STATUS_OK && !finite ? local_check_finite(local, error) : status;
 }
 
@@ -149,6 +152,7 @@ enum status local_take_step(struct local *local, const struct participant *parti
 {
     const uint64_t *words = participants[0].words;
     const bool clips = double_of_word(words[STEP_MAX_NORM]) > 0;
+    const enum profile_kind before = profile_enter(PROFILE_UPDATE);
     enum status status = local_check_numbers(local, participants, count, error);
     if (status == STATUS_OK)
         status = local_check_versions(local, error);
@@ -158,5 +162,6 @@ enum status local_take_step(struct local *local, const struct participant *parti
         status = local_check_finite(local, error);
     for (uint32_t g = 0; g < local->group_count && status == STATUS_OK; g++)
         status = group_step(&local->groups[g], words, error);
+    profile_leave(before);
     return status;
 }

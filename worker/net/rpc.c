@@ -5,6 +5,8 @@
  * would therefore never look at its watches, so every GLANCE_TURNS-th turn looks at them without waiting. */
 #include "worker/net/rpc_internal.h"
 
+#include "kernels/base/profile.h"
+
 #include <assert.h>
 #include <sodium.h>
 #include <stdlib.h>
@@ -261,9 +263,11 @@ static void rpc_wait_and_watch(struct rpc *rpc, struct monotime until)
     bool readable;
     for (size_t i = 0; i < count; i++)
         watches[i] = (struct endpoint_watch){.fd = rpc->watched[i].fd};
+    const enum profile_kind before = profile_enter(until.ns > 0 ? PROFILE_WAITING : PROFILE_TRANSPORT);
     if (endpoint_wait(rpc->endpoints, rpc->socket_count, watches, count, rpc->held_total > 0, until,
                       &readable) != STATUS_OK)
         rpc->has_failed = true;
+    profile_leave(before);
     rpc->callbacks++;
     for (size_t i = 0; i < count; i++)
         if (watches[i].ready)
@@ -292,6 +296,7 @@ static void rpc_run_beats(struct rpc *rpc)
 static enum status rpc_run_turn(struct rpc *rpc, struct monotime until, const struct future *awaited)
 {
     unsigned gone_before = rpc->gone_count;
+    const enum profile_kind before = profile_enter(PROFILE_TRANSPORT);
     rpc->in_turn = true;
     futures_tell(rpc);
     sessions_reap(rpc);
@@ -308,6 +313,7 @@ static enum status rpc_run_turn(struct rpc *rpc, struct monotime until, const st
     sessions_reap(rpc);
     rpc_run_beats(rpc);
     rpc->in_turn = false;
+    profile_leave(before);
     if (rpc->has_failed)
         return STATUS_IO;
     return rpc->gone_count == 0 ? STATUS_OK : STATUS_PEER_DIED;

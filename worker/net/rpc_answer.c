@@ -6,6 +6,8 @@
  * loses its session. */
 #include "worker/net/rpc_internal.h"
 
+#include "kernels/base/profile.h"
+
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -54,8 +56,10 @@ static void answers_complete(struct rpc_request *request, enum status status, co
     header.method = request->method;
     header.request = id;
     header.status = (uint8_t)status;
+    const enum profile_kind before = profile_enter(PROFILE_TRANSPORT);
     if (send_answer(request, &header, value, text) != STATUS_OK)
         calls_fail(session, id, STATUS_NO_MEMORY, "no memory for the answer");
+    profile_leave(before);
 }
 
 void rpc_reply(struct rpc_request *request, const struct rpc_message *value)

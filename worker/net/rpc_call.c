@@ -6,6 +6,8 @@
  * where no object of the rpc is half done. So a function may call, cancel or release whatever it likes. */
 #include "worker/net/rpc_internal.h"
 
+#include "kernels/base/profile.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -223,7 +225,9 @@ enum status rpc_call_then(struct rpc *rpc, uint16_t worker, enum wire_method met
     header.method = (uint16_t)method;
     header.request = session->next_request;
     header.left_us = monotime_is_never(deadline) ? UINT64_MAX : monotime_us_between(monotime_now(), deadline);
+    const enum profile_kind before = profile_enter(PROFILE_TRANSPORT);
     enum status status = send_request(rpc, session, &header, message, error);
+    profile_leave(before);
     if (status != STATUS_OK)
         return status;
     rpc->free_futures = call->next;

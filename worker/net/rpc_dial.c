@@ -5,6 +5,8 @@
  * the socket for the first turn. */
 #include "worker/net/rpc_internal.h"
 
+#include "kernels/base/profile.h"
+
 #include <assert.h>
 #include <sodium.h>
 #include <string.h>
@@ -113,8 +115,10 @@ enum status rpc_dial(struct rpc *rpc, const struct rpc_address *addresses, size_
     enum status status = STATUS_OK;
     for (size_t i = 0; i < count && status == STATUS_OK; i++)
         status = dial_connect(rpc, &addresses[i], error);
+    const enum profile_kind before = profile_enter(PROFILE_WAITING);
     for (size_t i = 0; i < count && status == STATUS_OK; i++)
         status = dial_await(rpc, &addresses[i], deadline, error);
+    profile_leave(before);
     if (status != STATUS_OK)
         dial_withdraw(rpc);
     return status;

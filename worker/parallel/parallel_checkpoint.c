@@ -6,6 +6,8 @@
  * the log has the last line before it. */
 #include "worker/parallel/parallel_trainer_internal.h"
 
+#include "kernels/base/profile.h"
+
 #include <math.h>
 
 /* ---- gathering ---- */
@@ -60,12 +62,14 @@ static enum status checkpoint_begin_scored(struct parallel_trainer *t, struct ch
         .extra = &values->extra,
         .line = t->lines[0],
         .competes = true};
+    const enum profile_kind before = profile_enter(PROFILE_CHECKPOINT);
     status =
         checkpoint_fetch_states(t, saving.counters.steps, error); // first: with `async` it pauses the others
     if (status == STATUS_OK)
         status = checkpoint_fetch_values(t, false, error);
     if (status == STATUS_OK && values->whole.momentum != NULL)
         status = checkpoint_fetch_values(t, true, error);
+    profile_leave(before);
     if (status == STATUS_OK)
         status = parallel_peer_resume(t, error);
     if (status == STATUS_OK)

@@ -1,6 +1,8 @@
 /* One iteration of training; a forward without learning. */
 #include "worker/parallel/parallel_trainer_internal.h"
 
+#include "kernels/base/profile.h"
+
 /* Calls the three layers in turn and computes the loss; reads the new state. NULL on failure: the tape has
  * the error. An evaluation draws nothing, so its iteration number does not matter. */
 static struct variable *trainer_forward(struct parallel_trainer *t, struct dist_context *context,
@@ -38,8 +40,10 @@ enum status parallel_trainer_forward(void *arg, const struct parallel_batch *bat
     enum status status = dist_context_new(&context, t->base.dist, TAPE_INFER, t->tape, NULL, error);
     if (status != STATUS_OK)
         return status;
+    const enum profile_kind before = profile_enter(PROFILE_INFERENCE);
     const struct variable *variable = trainer_forward(t, context, batch, false);
     tape_read(t->tape, variable, DTYPE_F64, loss);
+    profile_leave(before);
     status = tape_status(t->tape, error);
     dist_context_free(context);
     return status;
@@ -81,12 +85,15 @@ enum status parallel_trainer_step(struct parallel_trainer *t, struct error *erro
                                    .h_out = t->hidden.h_next,
                                    .c_out = t->hidden.c_next};
     t->in_iteration = true;
+    const enum profile_kind before = profile_enter(PROFILE_DATA);
     batch.steps = parallel_data_batch(&t->data, t->number, t->iteration, t->tokens, t->targets);
+    profile_enter(PROFILE_LEARNING);
     enum status status = dist_context_new(&context, t->base.dist, TAPE_TRAIN, t->tape, NULL, &why);
     if (status == STATUS_OK) {
         status = trainer_learn(t, context, &batch, &loss, &why);
         dist_context_free(context);
     }
+    profile_leave(before);
     if (status != STATUS_OK)
         return error_set(error, status, "trainer %u, iteration %llu: %s", t->base.worker->self.worker,
                          (unsigned long long)t->iteration + 1, why.text);

@@ -4,6 +4,8 @@
  * agent_advance moves from one phase to the next. */
 #include "worker/reinforce/agent.h"
 
+#include "kernels/base/profile.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -224,6 +226,7 @@ static enum status after_playing(struct agent *agent, struct error *error)
 static enum status after_learning(struct agent *agent, struct error *error)
 {
     const struct monotime begin = agent->serve_next = monotime_now();
+    const enum profile_kind before = profile_enter(PROFILE_LEARNING);
     enum status status;
     if (agent_is_actor_critic(agent)) {
         status = ppo_learn(&agent->ppo, agent->policy, agent->rollout, serve_while_learning, agent,
@@ -235,6 +238,7 @@ static enum status after_learning(struct agent *agent, struct error *error)
         status = learner_run(agent->policy, agent->rollout, &agent->returns, serve_while_learning, agent,
                              &agent->learned, error);
     }
+    profile_leave(before);
     agent->phase = AGENT_REPORTING;
     if (status == STATUS_OK && agent_evaluates(agent)) {
         agent->phase = AGENT_EVALUATING;

@@ -4,6 +4,7 @@
  * next episode is played and learned from meanwhile. Everything else that an episode depends on is a function
  * of (seed, episode), but for environments that go on where the episode before has left them: agent_states.c.
  */
+#include "kernels/base/profile.h"
 #include "worker/reinforce/agent.h"
 #include "worker/reinforce/policy_shape.h"
 
@@ -122,11 +123,13 @@ enum status agent_checkpoint_begin(struct agent *agent, bool last, struct error 
     if (!idle)
         return STATUS_AGAIN;
     struct checkpoint_values values = agent_checkpoint_values(agent);
+    const enum profile_kind before = profile_enter(PROFILE_CHECKPOINT);
     enum status status = policy_save(agent->policy, &agent->values, error);
     free(agent->saved_states);
     agent->saved_states = NULL;
     if (status == STATUS_OK)
         status = agent_states_save(agent, &agent->saved_states, &values.environments_bytes, error);
+    profile_leave(before);
     if (status != STATUS_OK)
         return status;
     values.environments = agent->saved_states;

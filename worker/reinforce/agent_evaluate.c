@@ -2,6 +2,7 @@
  * environments 0, 1, 2 … (player.h), as the command `evaluate` plays them, which finds the same mean in the
  * same checkpoint. Environments in C are in the agent's process. Those in Python are in the observers'
  * processes, and the agent's loop goes on meanwhile (evaluation_shares.h). The agent's thread. */
+#include "kernels/base/profile.h"
 #include "worker/reinforce/agent.h"
 #include "worker/reinforce/evaluation_shares.h"
 #include "worker/reinforce/player.h"
@@ -113,6 +114,7 @@ void agent_evaluate_step(struct agent_seat *seat, struct rpc_request *request, c
     struct evaluation_shares *shares = &agent->evaluator->shares;
     struct rpc_message answer;
     struct error why;
+    const enum profile_kind before = profile_enter(PROFILE_INFERENCE);
     if (evaluation_shares_check(shares, seat->worker - 1u, m, &why) != STATUS_OK)
         rpc_reject(request, "%s", why.text);
     else if (agent->failure.status == STATUS_OK &&
@@ -120,6 +122,7 @@ void agent_evaluate_step(struct agent_seat *seat, struct rpc_request *request, c
         rpc_reply(request, &answer);
     else
         rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
+    profile_leave(before);
 }
 
 /* ---- an evaluation ---- */
@@ -129,13 +132,15 @@ static enum status play(struct agent *agent, policy_progress *progress, struct e
 {
     struct player *player = &agent->evaluator->player;
     const bool sampled = !agent->worker->job.evaluation.deterministic;
+    const enum profile_kind before = profile_enter(PROFILE_INFERENCE);
     enum status status = player_begin(player, 0, player->episodes, error);
     while (status == STATUS_OK && player->alive > 0) {
         status = player_step(player, sampled, error);
         progress(agent);
         if (agent->worker->hurry)
-            return STATUS_SHUTDOWN;
+            status = STATUS_SHUTDOWN;
     }
+    profile_leave(before);
     return status;
 }
 

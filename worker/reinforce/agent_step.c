@@ -3,6 +3,7 @@
  * A request is checked completely before any of it is used: a bad one costs its sender the session and
  * changes nothing here. Then its rows are copied from the frame into the rollout, once; the policy acts on
  * them there, and the learner reads them there. */
+#include "kernels/base/profile.h"
 #include "worker/reinforce/agent.h"
 #include "worker/reinforce/step_message.h"
 
@@ -377,7 +378,11 @@ static enum status act_on_batch(struct agent *agent, uint32_t rows, struct error
                                       .dropout = rollout->masks,
                                       .log_probabilities = rollout->log_probabilities,
                                       .values = rollout->values};
-    return policy_act(agent->policy, &batch, rollout->episode, agent->batch.column, agent->batch.step, error);
+    const enum profile_kind before = profile_enter(PROFILE_INFERENCE);
+    const enum status status =
+        policy_act(agent->policy, &batch, rollout->episode, agent->batch.column, agent->batch.step, error);
+    profile_leave(before);
+    return status;
 }
 
 enum status agent_act(struct agent *agent, const struct rpc_message *m, struct error *error)
@@ -402,6 +407,7 @@ void agent_launch(void *context, const struct coalescer_slot *slots, size_t coun
     if (status != STATUS_OK)
         return; // agent_run sees the failure
     agent->worker->work += rows;
+    const enum profile_kind before = profile_enter(PROFILE_TRANSPORT);
     for (size_t i = 0; i < count; i++) {
         struct agent_group *group = &agent->seats[rpc_request_source(slots[i].request) - 1]
                                          .groups[rpc_request_message(slots[i].request)->args[2]];
@@ -409,4 +415,5 @@ void agent_launch(void *context, const struct coalescer_slot *slots, size_t coun
         group->waiting = false;
         agent_release_parked(group);
     }
+    profile_leave(before);
 }

@@ -1,6 +1,7 @@
 /* One group's way through an episode. The observer's thread. */
 #include "worker/reinforce/observer_group.h"
 
+#include "kernels/base/profile.h"
 #include "worker/environment/environment_spec.h"
 #include "worker/reinforce/job_environments.h"
 #include "worker/reinforce/step_message.h"
@@ -232,10 +233,12 @@ static enum status handle_ended(struct observer_group *g, struct error *error)
 enum status observer_group_advance(struct observer_group *g, const void *actions, struct error *error)
 {
     scatter_actions(g, actions);
+    const enum profile_kind before = profile_enter(PROFILE_ENVIRONMENT);
     enum status status =
         environments_step(g->environments, g->live, g->live < g->count ? g->indices : NULL, error);
     if (status == STATUS_OK)
         status = handle_ended(g, error);
+    profile_leave(before);
     g->step++;
     return status;
 }
@@ -293,8 +296,12 @@ enum status observer_group_begin(struct observer_group *g, const uint64_t args[W
         g->indices[i] = i;
         g->numbers[i] = g->first + i;
     }
-    return g->continues ? STATUS_OK
-                        : environments_reset(g->environments, g->count, NULL, g->episode, 0, error);
+    if (g->continues)
+        return STATUS_OK;
+    const enum profile_kind before = profile_enter(PROFILE_ENVIRONMENT);
+    const enum status status = environments_reset(g->environments, g->count, NULL, g->episode, 0, error);
+    profile_leave(before);
+    return status;
 }
 
 bool observer_group_save(struct observer_group *g, void *out, size_t capacity, size_t *bytes)

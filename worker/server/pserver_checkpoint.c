@@ -6,6 +6,8 @@
  * writes its shard makes none either (pserver_checkpoint_holds). */
 #include "worker/server/pserver.h"
 
+#include "kernels/base/profile.h"
+
 #include <assert.h>
 
 /* ---- the values ---- */
@@ -163,7 +165,10 @@ static void pserver_advance_shard(struct pserver *p)
 static enum status pserver_gather(void *context, struct error *error)
 {
     struct pserver *p = context;
-    return p->number == 0 ? pserver_gather_shards(p, error) : pserver_gather_version(p);
+    const enum profile_kind before = profile_enter(PROFILE_CHECKPOINT);
+    const enum status status = p->number == 0 ? pserver_gather_shards(p, error) : pserver_gather_version(p);
+    profile_leave(before);
+    return status;
 }
 
 enum status pserver_checkpoint_advance(struct pserver *p, struct error *error)

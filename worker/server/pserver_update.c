@@ -5,6 +5,8 @@
  * buffer of the other parity. So a round with a bad contribution has changed nothing. */
 #include "worker/server/pserver.h"
 
+#include "kernels/base/profile.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -118,11 +120,13 @@ static void update_report(struct pserver *p, const struct pass *pass)
 enum status pserver_update(struct pserver *p, uint32_t slot, struct error *error)
 {
     struct pass pass = {.begin = monotime_now()};
+    const enum profile_kind before = profile_enter(PROFILE_UPDATE);
     float *next = pserver_image(p, slot);
     const float *now = pserver_image(p, p->round.newest);
-    if (!pserver_statistics_move(p, next, now))
-        return STATUS_AGAIN;
-    enum status status = update_move_parameters(p, next, now, error);
+    enum status status = STATUS_AGAIN;
+    if (pserver_statistics_move(p, next, now))
+        status = update_move_parameters(p, next, now, error);
+    profile_leave(before);
     if (status != STATUS_OK)
         return status;
     round_advance(&p->round, slot, p->members, p->member_count);

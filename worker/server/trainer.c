@@ -6,6 +6,8 @@
  * number, this trainer's number and the model: a step that is repeated after a death is the same. */
 #include "worker/server/trainer.h"
 
+#include "kernels/base/profile.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,8 +51,12 @@ static enum status trainer_run_evaluation(struct trainer *t, const uint64_t *arg
                                               .offset = {args[EVALUATE_OFFSET]}};
         status = trainer_model_take(t, &asked, error);
     }
-    return status == STATUS_OK ? evaluator_run(&t->evaluator, (uint32_t)args[EVALUATE_SHARE], sums, error)
-                               : status;
+    if (status != STATUS_OK)
+        return status;
+    const enum profile_kind before = profile_enter(PROFILE_INFERENCE);
+    status = evaluator_run(&t->evaluator, (uint32_t)args[EVALUATE_SHARE], sums, error);
+    profile_leave(before);
+    return status;
 }
 
 /* Answers the request. The params may be on another version afterwards. */
@@ -223,7 +229,9 @@ static enum status trainer_step(struct trainer *t, struct error *error)
 {
     struct error why = {0};
     double loss = 0;
+    const enum profile_kind before = profile_enter(PROFILE_LEARNING);
     enum status status = trainer_compute(t, &loss, &why);
+    profile_leave(before);
     if (status != STATUS_OK)
         return error_set(error, status, "trainer %u, step %llu: %s", t->worker->self.worker,
                          (unsigned long long)t->at.step, why.text);
@@ -239,7 +247,9 @@ static enum status trainer_fetch_batch(struct trainer *t, struct error *error)
     enum status status = trainer_turn(t, monotime_now(), error);
     if (status != STATUS_OK)
         return status;
+    const enum profile_kind before = profile_enter(PROFILE_DATA);
     status = loader_next(t->loader, monotime_add_us(monotime_now(), WAIT_US), &t->batch, error);
+    profile_leave(before);
     if (status != STATUS_OK) {
         t->batch = NULL;
         return status == STATUS_AGAIN ? STATUS_OK : status;

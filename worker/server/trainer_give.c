@@ -7,6 +7,7 @@
  *
  * The gradient leaves after the pass in two cases. Where all servers are on this host, they would take
  * processors from the pass. On a device with memory of its own a copy would wait for the computation. */
+#include "kernels/base/profile.h"
 #include "kernels/params/gradients.h"
 #include "worker/server/trainer.h"
 
@@ -92,8 +93,10 @@ void trainer_progress(void *arg)
 
 enum status trainer_model_give(struct trainer *t, struct error *error)
 {
+    const enum profile_kind before = profile_enter(PROFILE_TRANSPORT);
     enum status status = gradients_complete(t->net.gradients, error);
     if (status == STATUS_OK)
         status = give_entries(t, error);
+    profile_leave(before);
     return status == STATUS_OK && t->far > 0 ? trainer_push_finish(t, error) : status;
 }
