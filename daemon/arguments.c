@@ -67,6 +67,7 @@ enum {
     OVER,
     PARALLEL,
     STOP_RULE,
+    PROFILE,
     HELP
 };
 
@@ -99,6 +100,7 @@ static const struct option options[] = {
     {"over", required_argument, NULL, OVER},
     {"parallel", required_argument, NULL, PARALLEL},
     {"stop", required_argument, NULL, STOP_RULE},
+    {"profile", no_argument, NULL, PROFILE},
     {"help", no_argument, NULL, HELP},
     {NULL, 0, NULL, 0},
 };
@@ -118,7 +120,7 @@ static const char *option_owner(int option, unsigned accepts)
         return accepts & (ACCEPTS_RUN | ACCEPTS_LEADER) ? NULL : "run and join";
     if (option == RUN_DIR || option == RESUME)
         return accepts & (ACCEPTS_RUN | ACCEPTS_SWEEP) ? NULL : "run and sweep";
-    if (option == LEADER)
+    if (option == LEADER || option == PROFILE)
         return accepts & ACCEPTS_RUN ? NULL : "run";
     if (option == OUTPUT || option == X_KEY || option == Y_KEY)
         return accepts & ACCEPTS_PLOT ? NULL : "plot";
@@ -210,6 +212,9 @@ static int store_option(int option, const char *text, struct arguments *argument
     switch (option) {
     case SET:
         arguments->overrides[arguments->override_count++] = text;
+        return 0;
+    case PROFILE:
+        arguments->overrides[arguments->override_count++] = "/log/profile=true";
         return 0;
     case RUN_DIR:
         arguments->run_dir = text;

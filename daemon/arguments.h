@@ -12,7 +12,7 @@
 /* The arguments that a command takes beside --help; combined by |. */
 enum accepts {
     ACCEPTS_JOB = 1,         /* a job file, --set */
-    ACCEPTS_RUN = 2,         /* --run-dir, --resume, --node, --leader, --keys */
+    ACCEPTS_RUN = 2,         /* --run-dir, --resume, --profile, --node, --leader, --keys */
     ACCEPTS_CHECKPOINT = 4,  /* in front of the job, if there is one */
     ACCEPTS_TEXT = 8,        /* --words, --seed, --temperature */
     ACCEPTS_EPISODES = 16,   /* --episodes */

@@ -90,6 +90,7 @@ enum status resume_adopt(struct path path, struct job *job, struct error *error)
     was.stop = job->stop;
     if (job->kind != JOB_MODEL_PARALLEL)
         was.log = job->log;
+    was.log.profile = job->log.profile;
     was.checkpoint = job->checkpoint;
     was.supervise = job->supervise;
     was.hosts = job->hosts;

@@ -21,7 +21,7 @@
 
 static const char *const run_files[] = {"job.json",    "episodes.log",     "episodes.jsonl",
                                         "checkpoints", "episodes.log.cut", "episodes.jsonl.cut",
-                                        "tensorboard"};
+                                        "tensorboard", "profile.txt",      "profile.json"};
 enum { RUN_FILES = sizeof run_files / sizeof run_files[0] };
 
 _Static_assert(sizeof((struct rundir *)0)->real >= PATH_MAX, "realpath writes that much");

@@ -232,6 +232,7 @@ enum status supervise(const struct supervise_config *config, struct error *error
     if (config->resume != NULL)
         s.resume = *config->resume;
     s.furthest = s.resume.update;
+    s.profile.is_on = config->job->log.profile;
     enum status status = open_memory(&s, error);
     if (status ==
         STATUS_OK) /* ahead of the signals: until the hosts have found each other they end the process */
@@ -263,6 +264,7 @@ enum status supervise(const struct supervise_config *config, struct error *error
     status_socket_close(&s.status);
     supervise_close_metrics(&s);
     status = write_end(&s, error);
+    supervise_end_profile(&s);
     supervise_close_hosts(&s);
     supervisor_close(&s);
     return status;

@@ -10,6 +10,7 @@
  *     supervise_place.c    where workers run, and where those dial that run on different hosts
  *     supervise_status.c   what the run is doing, for those who ask
  *     supervise_metrics.c  page, metrics and events (/metrics)
+ *     supervise_profile.c  where the workers' time went (/log/profile)
  *     supervise_end.c      how a job ends: the order in which workers leave, and what a failure sets off
  */
 #ifndef DAEMON_SUPERVISE_INTERNAL_H
@@ -101,6 +102,10 @@ struct supervisor {
         double told; /* the newest number of which the streams know */
         bool textfile_failed;
     } metrics;
+    struct {
+        bool is_on; /* the workers measure */
+        struct worker_profile *of[ROSTER_WORKERS_MAX];
+    } profile;
     struct monotime begin;
     double begin_unix_s; /* the same moment, for those who compare it with the clock of another program */
     int signal_fd;
@@ -278,6 +283,13 @@ void supervise_close_metrics(struct supervisor *s);
 
 /* Serves what is due; returns when to call again. */
 struct monotime supervise_check_metrics(struct supervisor *s, struct monotime now);
+
+/* supervise_profile.c: keeps a part of a worker's report. */
+supervise_reaction keep_profile;
+
+/* Writes the run's profile and prints its table; frees the reports. Nothing is written unless the job is
+ * profiled. */
+void supervise_end_profile(struct supervisor *s);
 
 /* supervise_end.c: fails the job, with the sentence `why`, and hurries it. The first failure is the outcome;
  * later ones are only logged. */

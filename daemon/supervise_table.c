@@ -202,6 +202,7 @@ static supervise_reaction *const reactions[EVENTS][CHILD_STATES] = {
     [CONTROL_STATUS]   = {expel,           keep_holdings,   keep_holdings,   ignore,      ignore,  ignore},
     [CONTROL_FINISHED] = {expel,           finish_job,      ignore,          ignore,      ignore,  ignore},
     [CONTROL_FAILED]   = {keep_last_words, keep_last_words, keep_last_words, ignore,      ignore,  ignore},
+    [CONTROL_PROFILE]  = {keep_profile,    keep_profile,    keep_profile,    ignore,      ignore,  ignore},
     [EVENT_SILENT]     = {kill_silent,     kill_silent,     kill_silent,     ignore,      ignore,  ignore},
     [EVENT_LATE]       = {kill_late,       kill_late,       kill_late,       ignore,      ignore,  ignore},
     [EVENT_EXITED]     = {exit_unasked,    exit_unasked,    exit_asked,      exit_killed, ignore,  ignore},

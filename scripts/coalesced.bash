@@ -49,7 +49,7 @@ _coalesced() {
     esac
     local options=
     case $command in
-        run) options='--set --run-dir --resume --node --leader --keys --help' ;;
+        run) options='--set --run-dir --resume --profile --node --leader --keys --help' ;;
         keygen) options='--hosts --help' ;;
         join) options='--keys --observers --trainers --node --help' ;;
         check) options='--set --help' ;;

@@ -26,6 +26,7 @@ static const size_t least_bytes[CONTROL_KINDS] = {
     [CONTROL_REFUSE] = sizeof(struct error),
     [CONTROL_EXITED] = sizeof(struct control_exited),
     [CONTROL_OVER] = sizeof(struct control_over),
+    [CONTROL_PROFILE] = offsetof(struct control_profile, spans),
 };
 
 /* What worker/net/PROTOCOL.md tells writers of workers in other languages. */
@@ -89,10 +90,24 @@ enum status control_send(int fd, enum control_kind kind, const void *body, size_
     return errno == EAGAIN || control_lacks_memory(errno) ? STATUS_BUSY : STATUS_PEER_DIED;
 }
 
+static bool control_profile_is_whole(const struct control_message *message)
+{
+    const struct control_profile *profile = &message->body.profile;
+    if (profile->count > CONTROL_SPANS_MAX || profile->first > PROFILE_SPANS_MAX - profile->count ||
+        message->body_bytes != control_profile_bytes(profile))
+        return false;
+    for (uint32_t i = 0; i < profile->count; i++)
+        if (profile->spans[i].kind >= PROFILE_KINDS)
+            return false;
+    return true;
+}
+
 /* Whether the message, which has its least bytes, has all that it says, and names that end. */
 static bool control_is_whole(const struct control_message *message)
 {
     const struct control_metrics *metrics = &message->body.episode.metrics;
+    if (message->kind == CONTROL_PROFILE)
+        return control_profile_is_whole(message);
     if (message->kind != CONTROL_EPISODE)
         return true;
     if (metrics->count > CONTROL_METRICS_MAX ||

@@ -8,6 +8,7 @@
 #ifndef WORKER_CONTROL_H
 #define WORKER_CONTROL_H
 
+#include "kernels/base/profile.h"
 #include "kernels/base/status.h"
 #include "worker/job/job.h"
 #include "worker/net/host_keys.h"
@@ -32,6 +33,7 @@ enum {
     CONTROL_BATCH_BUCKETS = 16,
     CONTROL_WAIT_BUCKETS = 15,
     CONTROL_METRIC_NAME_BYTES = 64, /* with the zero at the end */
+    CONTROL_SPANS_MAX = 1024,
 };
 
 enum control_kind {
@@ -67,6 +69,8 @@ enum control_kind {
     CONTROL_EXITED, /* struct control_exited: this worker is reaped */
     CONTROL_DEPART, /* the host asks to be left out from now on */
     CONTROL_OVER,   /* struct control_over: the job has ended, and so does the host's part in it */
+    /* worker to supervisor */
+    CONTROL_PROFILE, /* struct control_profile: where the worker's time went, when it leaves (/log/profile) */
     CONTROL_KINDS
 };
 
@@ -266,6 +270,22 @@ struct control_status {
     uint32_t users_of[JOB_SERVERS_MAX + JOB_TRAINERS_MAX]; /* `users` by the holder's number */
 };
 
+/* What profile_end has found. Its spans come in several messages, each with all that stands before them. */
+struct control_profile {
+    uint64_t begin_ns, end_ns; /* on the clock of the worker's host; it is reported at its end */
+    uint64_t cpu_ns;           /* processor time of the process, all its threads */
+    uint64_t ns[PROFILE_KINDS];
+    uint64_t span_count;   /* all that were long enough */
+    uint32_t first, count; /* of the spans that were kept, this message has [first, first + count) */
+    struct profile_span spans[CONTROL_SPANS_MAX];
+};
+
+/* The bytes of a part of a profile that travel. */
+static inline size_t control_profile_bytes(const struct control_profile *profile)
+{
+    return offsetof(struct control_profile, spans) + profile->count * sizeof profile->spans[0];
+}
+
 /* Why a job is over. */
 enum control_end { CONTROL_END_FINISHED, CONTROL_END_SOLVED, CONTROL_END_STOPPED };
 
@@ -298,6 +318,7 @@ struct control_message {
         struct control_admit admit;
         struct control_exited exited;
         struct control_over over;
+        struct control_profile profile;
         char bytes[CONTROL_BODY_BYTES_MAX]; /* START's job text begins behind the struct */
     } body;
     size_t body_bytes; /* not sent: the packet's length says it */

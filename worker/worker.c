@@ -2,6 +2,7 @@
 #include "worker/worker.h"
 
 #include "kernels/base/log.h"
+#include "kernels/base/profile.h"
 #include "worker/job/job_table.h"
 #include "worker/net/rpc.h"
 
@@ -29,7 +30,9 @@ void worker_report(enum control_kind kind, const void *body, size_t body_bytes)
     enum status status;
     while ((status = control_send(CONTROL_FD, kind, body, body_bytes)) == STATUS_BUSY) {
         struct pollfd line = {.fd = CONTROL_FD, .events = POLLOUT};
+        const enum profile_kind before = profile_enter(PROFILE_WAITING);
         poll(&line, 1, -1);
+        profile_leave(before);
     }
     if (status != STATUS_OK)
         worker_is_orphaned();
@@ -169,7 +172,10 @@ void worker_wait_order(struct worker *worker)
 {
     struct monotime next = worker_beat(worker);
     struct pollfd line = {.fd = CONTROL_FD, .events = POLLIN};
-    if (poll(&line, 1, monotime_poll_ms(monotime_now(), next)) > 0)
+    const enum profile_kind before = profile_enter(PROFILE_WAITING);
+    const int ready = poll(&line, 1, monotime_poll_ms(monotime_now(), next));
+    profile_leave(before);
+    if (ready > 0)
         worker_read_orders(worker);
 }
 
@@ -336,6 +342,31 @@ static enum status worker_run_role(const struct role *role, struct worker *worke
     return run(worker, error);
 }
 
+/* Reports where the time of this thread went, if it was profiled. */
+static void worker_report_profile(void)
+{
+    static struct control_profile part; /* 24 KiB: too much for a stack; one thread reports */
+    const struct profile *profile = profile_end(monotime_now());
+    if (profile == NULL)
+        return;
+    const uint64_t first = profile_first_span(profile), end = profile->span_count;
+    part = (struct control_profile){
+        .begin_ns = profile->begin.ns, .end_ns = monotime_now().ns, .span_count = profile->span_count};
+    memcpy(part.ns, profile->ns, sizeof part.ns);
+    struct timespec used;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    part.cpu_ns = (uint64_t)used.tv_sec * 1000000000 + (uint64_t)used.tv_nsec;
+    uint64_t at = first;
+    do {
+        part.first = (uint32_t)(at - first);
+        part.count = end - at < CONTROL_SPANS_MAX ? (uint32_t)(end - at) : CONTROL_SPANS_MAX;
+        for (uint32_t i = 0; i < part.count; i++)
+            part.spans[i] = profile->spans[(at + i) % PROFILE_SPANS_MAX];
+        worker_report(CONTROL_PROFILE, &part, control_profile_bytes(&part));
+        at += part.count;
+    } while (at < end);
+}
+
 int worker_main(const struct role *role)
 {
     static struct worker worker;
@@ -349,7 +380,10 @@ int worker_main(const struct role *role)
         log_name(name);
         uint64_t hang_us = (uint64_t)(worker.job.supervise.hang_s * 1e6);
         worker.beat_us = hang_us / 4 < 1000000 ? hang_us / 4 : 1000000;
+        if (worker.job.log.profile)
+            profile_begin(monotime_now());
         status = worker_run_role(role, &worker, &error);
+        worker_report_profile();
     }
     if (status == STATUS_OK)
         return 0;

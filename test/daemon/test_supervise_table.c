@@ -63,6 +63,7 @@ static void open_supervisor(void)
                             .count = WORKERS,
                             .generation = 1,
                             .signal_fd = -1,
+                            .profile.is_on = true,
                             .kill_at = MONOTIME_NEVER};
     s.children = calloc(WORKERS, sizeof *s.children);
     s.holdings = calloc(WORKERS, sizeof *s.holdings);
@@ -86,6 +87,8 @@ static void close_supervisor(void)
     free(s.children);
     free(s.holdings);
     free(s.job_text);
+    for (unsigned i = 0; i < WORKERS; i++)
+        free(s.profile.of[i]);
     runlog_close(config.log);
     rundir_close(&dir);
 }
@@ -131,6 +134,8 @@ static void describe(char text[160], unsigned worker)
         add(text, "words");
     if (s.holdings[worker].objects != 0)
         add(text, "holdings");
+    if (s.profile.of[worker] != NULL)
+        add(text, "profile");
     if (child->replaced)
         add(text, "replaced");
     if (child->deaths > 0)
@@ -190,17 +195,22 @@ static const struct control_message *message_of(unsigned event, unsigned worker)
 /* ---- the walk ---- */
 
 static const char *const event_names[EVENTS] = {
-    [CONTROL_START] = "START",   [CONTROL_CONNECT] = "CONNECT", [CONTROL_DIED] = "DIED",
-    [CONTROL_LOGGED] = "LOGGED", [CONTROL_DRAIN] = "DRAIN",     [CONTROL_HURRY] = "HURRY",
-    [CONTROL_EXIT] = "EXIT",     [CONTROL_BOUND] = "BOUND",     [CONTROL_READY] = "READY",
-    [CONTROL_BEAT] = "BEAT",     [CONTROL_EPISODE] = "EPISODE", [CONTROL_UPDATE] = "UPDATE",
-    [CONTROL_EPOCH] = "EPOCH",   [CONTROL_STATUS] = "STATUS",   [CONTROL_FINISHED] = "FINISHED",
-    [CONTROL_FAILED] = "FAILED", [CONTROL_FAR] = "FAR",         [CONTROL_PLACED] = "PLACED",
-    [CONTROL_LINK] = "LINK",     [CONTROL_RELAY] = "RELAY",     [CONTROL_JOIN] = "JOIN",
-    [CONTROL_ADMIT] = "ADMIT",   [CONTROL_REFUSE] = "REFUSE",   [CONTROL_KILL] = "KILL",
-    [CONTROL_EXITED] = "EXITED", [CONTROL_DEPART] = "DEPART",   [CONTROL_OVER] = "OVER",
-    [EVENT_SILENT] = "silent",   [EVENT_LATE] = "late",         [EVENT_EXITED] = "exited",
-    [EVENT_DUE] = "due"};
+    [CONTROL_START] = "START",       [CONTROL_CONNECT] = "CONNECT",
+    [CONTROL_DIED] = "DIED",         [CONTROL_LOGGED] = "LOGGED",
+    [CONTROL_DRAIN] = "DRAIN",       [CONTROL_HURRY] = "HURRY",
+    [CONTROL_EXIT] = "EXIT",         [CONTROL_BOUND] = "BOUND",
+    [CONTROL_READY] = "READY",       [CONTROL_BEAT] = "BEAT",
+    [CONTROL_EPISODE] = "EPISODE",   [CONTROL_UPDATE] = "UPDATE",
+    [CONTROL_EPOCH] = "EPOCH",       [CONTROL_STATUS] = "STATUS",
+    [CONTROL_FINISHED] = "FINISHED", [CONTROL_FAILED] = "FAILED",
+    [CONTROL_FAR] = "FAR",           [CONTROL_PLACED] = "PLACED",
+    [CONTROL_LINK] = "LINK",         [CONTROL_RELAY] = "RELAY",
+    [CONTROL_JOIN] = "JOIN",         [CONTROL_ADMIT] = "ADMIT",
+    [CONTROL_REFUSE] = "REFUSE",     [CONTROL_KILL] = "KILL",
+    [CONTROL_EXITED] = "EXITED",     [CONTROL_DEPART] = "DEPART",
+    [CONTROL_OVER] = "OVER",         [CONTROL_PROFILE] = "PROFILE",
+    [EVENT_SILENT] = "silent",       [EVENT_LATE] = "late",
+    [EVENT_EXITED] = "exited",       [EVENT_DUE] = "due"};
 
 /* NULL: nothing happens. An observer that must die is replaced; an order's kind is no message of a worker. */
 #define DIES "killed replaced death"
@@ -232,6 +242,7 @@ static const char *const of_observer[EVENTS][CHILD_STATES] = {
     [CONTROL_EXITED] = {DIES, DIES, DIES},
     [CONTROL_DEPART] = {DIES, DIES, DIES},
     [CONTROL_OVER] = {DIES, DIES, DIES},
+    [CONTROL_PROFILE] = {"starting profile", "ready profile", "leaving profile"},
     [EVENT_SILENT] = {DIES, DIES, DIES},
     [EVENT_LATE] = {"killed", "killed", "killed"},
     [EVENT_EXITED] = {"waiting replaced death", "waiting replaced death", "gone", "gone"},
@@ -268,6 +279,7 @@ static const char *const of_lead[EVENTS][CHILD_STATES] = {
     [CONTROL_EXITED] = {ENDS, ENDS, ENDS},
     [CONTROL_DEPART] = {ENDS, ENDS, ENDS},
     [CONTROL_OVER] = {ENDS, ENDS, ENDS},
+    [CONTROL_PROFILE] = {"starting profile", "ready profile", "leaving profile"},
     [EVENT_SILENT] = {ENDS, ENDS, ENDS},
     [EVENT_LATE] = {"killed", "killed", "killed"},
     [EVENT_EXITED] = {"gone death regeneration", "gone death regeneration", "gone", "gone"},

@@ -156,7 +156,7 @@ else
 fi
 check "commands" offers "run keygen join check evaluate generate play export try status list stop plot sweep schema --help --version" ''
 check "a command's beginning" offers "check" ch
-check "a command's options" offers "--set --run-dir --resume --node --leader --keys --help" run --
+check "a command's options" offers "--set --run-dir --resume --profile --node --leader --keys --help" run --
 check "the options of evaluate" offers "--set --episodes --help" evaluate --
 check "another command's options" offers "--words --seed --temperature --help" generate --
 check "the options of try" offers "--name --options --steps --seed --limit-s --help" try --

@@ -187,6 +187,7 @@ struct job {
     struct {
         uint64_t every; /* episodes or updates from one line of episodes.log to the next */
         bool tensorboard;
+        bool profile; /* the workers measure where their time goes */
     } log;
 
     /* ---- parameter-server ---- */

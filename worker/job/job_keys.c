@@ -587,6 +587,10 @@ const struct job_key job_keys[] = {
     {"/log/tensorboard", ANY, JOB_BOOLEAN, AT(log.tensorboard), BY_DEFAULT(false),
      .text = "Whether the figures of episodes.jsonl are written for TensorBoard, too: to event files in the "
              "run directory's folder tensorboard, under Stable-Baselines3's tags."},
+    {"/log/profile", ANY, JOB_BOOLEAN, AT(log.profile), BY_DEFAULT(false),
+     .text = "Whether the workers measure where their time goes, as with `coalesced run --profile`. At the "
+             "run's end profile.txt has a table and profile.json a trace for Perfetto. A change counts "
+             "from the next start on."},
 
     {"/checkpoint", ANY, JOB_OBJECT, .text = "The checkpoints, from which a run can be resumed."},
     {"/checkpoint/every", AGENT, JOB_INTEGER, AT(checkpoint.every), RANGE(1, 1e9),
