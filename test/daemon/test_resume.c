@@ -223,7 +223,7 @@ START_TEST(a_model_parallel_run_keeps_its_lines_and_threads)
     ck_assert_int_eq(job_parse(&job, text, strlen(text), "tiny.json", overrides, 3, &problems), STATUS_OK);
     ck_assert_int_eq(rundir_open(&dir, "other", &job, true, &error), STATUS_INVALID);
     ck_assert_ptr_nonnull(strstr(error.text, "/log/every (was 1, now 2); a resumed run may change /stop, "
-                                             "/checkpoint, /supervise, /hosts and /listen alone"));
+                                             "/checkpoint, /supervise, /hosts, /listen and /metrics alone"));
 }
 END_TEST
 
