@@ -8,12 +8,15 @@ here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 source "$here/../shell.bash"
 # shellcheck source=test/daemon/runs.bash
 source "$here/runs.bash"
+# shellcheck source=test/daemon/hosts.bash
+source "$here/hosts.bash"
 
-# share RUN WORKER KIND: of the table, in per cent; "": the worker has none, or no worker spends time on that.
+# share RUN WORKER KIND: of the table, in per cent; "": the worker has none, or no worker spends time on that. The titles
+# begin with six words that are no kinds.
 share() {
     awk -v worker="$2" -v kind="$3" '
-        NR == 1 { for (i = 5; i <= NF; i++) if ($i == kind) column = i }
-        NR > 1 && $1 " " $2 == worker && column { print $(column - 2) }' "$1/profile.txt"
+        NR == 1 { for (i = 7; i <= NF; i++) if ($i == kind) from_end = NF - i }
+        NR > 1 && $1 " " $2 == worker && from_end != "" { print $(NF - from_end) }' "$1/profile.txt"
 }
 above_zero() {
     awk -v share="$(share "$@")" 'BEGIN { exit !(share > 0) }' || {
@@ -21,10 +24,12 @@ above_zero() {
         return 1
     }
 }
-# Every row of figures: shares that make 100, as far as they are rounded.
+# N workers have figures: shares that make 100, as far as they are rounded.
 whole() {
-    awk 'NR > 1 && !/:/ { sum = 0; for (i = 5; i <= NF; i++) sum += $i; rows++; if (sum < 99 || sum > 101) exit 1 }
-        END { exit rows != '"$2"' }' "$1/profile.txt" || {
+    awk -v workers="$2" '
+        NR == 1 { kinds = NF - 6 }
+        NR > 1 && !/: / && $NF != "-" { sum = 0; for (i = NF - kinds + 1; i <= NF; i++) sum += $i; rows++; bad += sum < 99 || sum > 101 }
+        END { exit bad > 0 || rows != workers }' "$1/profile.txt" || {
         cat "$1/profile.txt"
         return 1
     }
@@ -75,10 +80,31 @@ check "a trainer learns" above_zero "$two" "trainer 2" learning
 check "a server updates" above_zero "$two" "pserver 0" update
 check "its trace has every worker" is_trace "$two" 4
 three=$scratch/three
-run_job model-parallel "$three" 60 --profile >"$three.out" 2>"$three.err"
-check "a model-parallel job: the shares of each worker make 100" whole "$three" "$(grep -c '^[a-z]* [0-9]' "$three/profile.txt")"
+run_job model-parallel "$three" 60 --profile --set '/model={"name": "rnn", "tokens": 200, "embedding": 128, "hidden": 128}' >"$three.out" 2>"$three.err"
+check "a model-parallel job: the shares of each worker make 100" whole "$three" 2
 check "its server learns, called by the trainer" above_zero "$three" "pserver 0" learning
 check "and updates its parameters" above_zero "$three" "pserver 0" update
+
+# ---- two hosts ----
+five=$scratch/five
+make_keys 2
+start_hosts 2 reinforce "$five" 30 --profile --set /observers/count=4
+end_hosts 2
+check "workers of another host are profiled" whole "$five" 5
+check "and say where they were" grep -q '^observer [1-4] on host 1 ' "$five/profile.txt"
+check "their trace is of the same time" is_trace "$five" 5
+
+# ---- workers in Python ----
+python=$(readlink -f "$here/../..")/build/gymnasium-venv/bin/python
+python_has_a_line() {
+    (cd "$here/worlds" && PYTHONDONTWRITEBYTECODE=1 run_job reinforce "$scratch/six" 3 --profile --set "/environment/python=$python" \
+        --set /environment/class=worlds:Corridor) && grep -q '^observer 2: not profiled: it runs in Python$' "$scratch/six/profile.txt"
+}
+if [[ -x $python ]]; then
+    check "a worker in Python has a line that says so" python_has_a_line
+else
+    echo 'test_profile.sh: no Python with pyzmq (scripts/deps gymnasium): its workers are not tried'
+fi
 
 # ---- deaths, and a resume ----
 four=$scratch/four
@@ -92,8 +118,8 @@ until "$COALESCED" status "$four" --json | jq -e '.workers[2] | .incarnation == 
     sleep 0.05
 done
 kill -TERM "$run"
-code=0 && { wait "$run" || code=$?; }
-check "a run that was stopped has a profile too" test "$code" = 0
+exit_code=0 && { wait "$run" || exit_code=$?; }
+check "a run that was stopped has a profile too" test "$exit_code" = 0
 check "with all workers" whole "$four" 4
 check "the table says which has started again" grep -q '^observer 2: started 2 times: the figures are of the last one$' \
     "$four/profile.txt"

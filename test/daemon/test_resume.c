@@ -197,11 +197,11 @@ START_TEST(a_run_of_another_kind_is_refused)
 END_TEST
 
 /* The threads of its layers are the run's. /log/every must stay, for its lines are means over so many
- * updates. */
+ * updates; /log/profile need not. */
 START_TEST(a_model_parallel_run_keeps_its_lines_and_threads)
 {
     static const char text[] = "{\"kind\":\"model-parallel\",\"threads\":{\"lstm\":2}}";
-    const char *overrides[] = {"/log/every=2", "/checkpoint/every=7", "/stop/epochs=11"};
+    const char *overrides[] = {"/log/every=2", "/checkpoint/every=7", "/stop/epochs=11", "/log/profile=true"};
     char *problems = NULL;
     struct job began;
     ck_assert_int_eq(job_parse(&began, text, strlen(text), "tiny.json", NULL, 0, &problems), STATUS_OK);
@@ -214,13 +214,13 @@ START_TEST(a_model_parallel_run_keeps_its_lines_and_threads)
     ck_assert_int_eq(rundir_open(&dir, "other", &began, false, &error), STATUS_OK);
     rundir_close(&dir);
     text_write("other/episodes.jsonl", "jsonl");
-    ck_assert_int_eq(job_parse(&job, text, strlen(text), "tiny.json", overrides + 1, 2, &problems),
+    ck_assert_int_eq(job_parse(&job, text, strlen(text), "tiny.json", overrides + 1, 3, &problems),
                      STATUS_OK);
     ck_assert_int_eq(rundir_open(&dir, "other", &job, true, &error), STATUS_OK);
     rundir_close(&dir);
     ck_assert(job.trainers.threads == 3 && job.threads[JOB_LAYER_EMBEDDING].count == 1);
     ck_assert(job.threads[JOB_LAYER_LSTM].count == 2 && job.threads[JOB_LAYER_DECODER].count == 3);
-    ck_assert_int_eq(job_parse(&job, text, strlen(text), "tiny.json", overrides, 3, &problems), STATUS_OK);
+    ck_assert_int_eq(job_parse(&job, text, strlen(text), "tiny.json", overrides, 4, &problems), STATUS_OK);
     ck_assert_int_eq(rundir_open(&dir, "other", &job, true, &error), STATUS_INVALID);
     ck_assert_ptr_nonnull(strstr(error.text, "/log/every (was 1, now 2); a resumed run may change /stop, "
                                              "/checkpoint, /supervise, /hosts, /listen and /metrics alone"));

@@ -104,6 +104,28 @@ START_TEST(holdings_arrive_whole)
 }
 END_TEST
 
+START_TEST(a_profile_has_the_spans_that_it_counts)
+{
+    static struct control_profile profile = {.span_count = 9, .count = 2};
+    profile.spans[1] = (struct profile_span){.begin_ns = 7, .ns = 8, .kind = PROFILE_KINDS - 1};
+    const size_t bytes = control_profile_bytes(&profile);
+    ck_assert_int_eq(control_send(ends[0], CONTROL_PROFILE, &profile, bytes), STATUS_OK);
+    ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_OK);
+    ck_assert_uint_eq(message.body.profile.spans[1].ns, 8);
+    ck_assert_int_eq(control_send(ends[0], CONTROL_PROFILE, &profile, bytes - 1), STATUS_OK);
+    ck_assert_int_eq(control_send(ends[0], CONTROL_PROFILE, &profile, bytes + 1), STATUS_OK);
+    profile.first = PROFILE_SPANS_MAX - 1; /* two spans end behind the last that is kept */
+    ck_assert_int_eq(control_send(ends[0], CONTROL_PROFILE, &profile, bytes), STATUS_OK);
+    profile.first = 0;
+    profile.spans[1].kind = PROFILE_KINDS;
+    ck_assert_int_eq(control_send(ends[0], CONTROL_PROFILE, &profile, bytes), STATUS_OK);
+    profile.count = CONTROL_SPANS_MAX + 1;
+    ck_assert_int_eq(control_send(ends[0], CONTROL_PROFILE, &profile, sizeof profile), STATUS_OK);
+    for (int i = 0; i < 5; i++)
+        ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_INVALID);
+}
+END_TEST
+
 START_TEST(start_carries_the_job_behind_its_struct)
 {
     char body[sizeof(struct control_start) + 4];
@@ -163,6 +185,7 @@ int main(void)
     tcase_add_test(line, updates_and_epochs_arrive_whole);
     tcase_add_test(line, an_episode_has_the_metrics_that_it_counts);
     tcase_add_test(line, holdings_arrive_whole);
+    tcase_add_test(line, a_profile_has_the_spans_that_it_counts);
     tcase_add_test(line, start_carries_the_job_behind_its_struct);
     tcase_add_test(line, unknown_short_and_long_messages_are_refused);
     tcase_add_test(line, a_full_line_does_not_block_and_a_closed_one_is_told);
