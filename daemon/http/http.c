@@ -193,7 +193,14 @@ static enum MHD_Result answer(struct http *http, struct MHD_Connection *connecti
     return refuse(connection, MHD_HTTP_NOT_FOUND, "expected /, /metrics, /status.json or /events\n");
 }
 
-/* Called once when the headers are there, for each piece of a body, and at the end. A body is not read. */
+static bool has_body(struct MHD_Connection *connection)
+{
+    return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Content-Length") != NULL ||
+           MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Transfer-Encoding") != NULL;
+}
+
+/* Called when the headers are there, and again at the request's end. An answer at the first call makes the
+ * library close the connection behind it: a body is so never read. */
 static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, const char *path,
                               const char *method, const char *version, const char *body, size_t *body_bytes,
                               void **state)
@@ -201,11 +208,11 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, cons
     static int begun;
     (void)version;
     (void)body;
-    if (*state == NULL) {
+    (void)body_bytes;
+    if (*state == NULL && !has_body(connection)) {
         *state = &begun;
         return MHD_YES;
     }
-    *body_bytes = 0;
     return answer(arg, connection, path, method);
 }
 
