@@ -37,9 +37,9 @@ struct waiting {
 static struct {
     pthread_mutex_t lock;
     struct waiting ring[GATE_WAITING_MAX]; /* (room) from `next` on, the oldest first */
-    unsigned room, next;
+    unsigned room, next;                   /* room 0: this process has no endpoint */
     struct endpoint_gate_counts counts;
-} gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .room = STRANGERS_MAX};
+} gate = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* The inode of a socket; 0: the descriptor is none. The number may be any file's of any thread by now: the
  * thread sanitizer calls fstat of such a number a race. */
@@ -133,19 +133,21 @@ static void gate_make_room(void)
         waiting_cut_off(&gate.ring[(gate.next + i) % gate.room]);
 }
 
-/* libzmq ignores ECONNABORTED and ends the process at other errnos. */
+/* libzmq ignores ECONNABORTED and ends the process at other errnos. In a process without an endpoint the
+ * caller is another library, such as the HTTP server's in the supervisor, which has limits of its own. */
 int accept4(int listener, __SOCKADDR_ARG address, socklen_t *restrict address_bytes, int flags)
 {
-    int fd = (int)syscall(SYS_accept4, listener, address.__sockaddr__, address_bytes, flags);
+    const int fd = (int)syscall(SYS_accept4, listener, address.__sockaddr__, address_bytes, flags);
     const int errnum = errno;
     pthread_mutex_lock(&gate.lock);
-    if (fd >= 0)
+    const bool is_used = gate.room > 0;
+    if (is_used && fd >= 0)
         gate_note(fd);
-    else if (errnum == EMFILE || errnum == ENFILE)
+    else if (is_used && (errnum == EMFILE || errnum == ENFILE))
         gate_make_room();
     pthread_mutex_unlock(&gate.lock);
     if (fd < 0)
-        errno = errnum == EAGAIN || errnum == EINTR ? errnum : ECONNABORTED;
+        errno = !is_used || errnum == EAGAIN || errnum == EINTR ? errnum : ECONNABORTED;
     return fd;
 }
 

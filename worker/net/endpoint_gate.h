@@ -17,7 +17,8 @@
 
 #include <stdint.h>
 
-/* Makes room for `count` connections that wait at a time, when there is less. At most GATE_WAITING_MAX. */
+/* Makes room for `count` connections that wait at a time, when there is less. At most GATE_WAITING_MAX.
+ * Before the first call no connection is counted or cut off. */
 void endpoint_gate_widen(unsigned count);
 
 /* A connection from `from` has shown its pass or key: those from there that wait are not cut off any more.
