@@ -10,6 +10,7 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 
 enum {
     CONNECTIONS_MAX = 1200,
@@ -229,6 +230,16 @@ static void http_close(struct http *http)
     free(http);
 }
 
+/* Half of the process' descriptors stay the job's: for the workers that it starts again, and for its files.
+ */
+static unsigned connections_max(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur / 2 > CONNECTIONS_MAX)
+        return CONNECTIONS_MAX;
+    return (unsigned)(limit.rlim_cur / 2);
+}
+
 static enum status http_open(struct http **out, const struct http_config *config, struct error *error)
 {
     struct http *http = calloc(1, sizeof *http);
@@ -239,11 +250,11 @@ static enum status http_open(struct http **out, const struct http_config *config
         return error_set(error, STATUS_NO_MEMORY, "no memory for the HTTP server");
     }
     http->config = *config;
-    http->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, handle, http, MHD_OPTION_LISTEN_SOCKET,
-        config->fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
-        MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_END);
+    http->daemon =
+        MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, handle, http,
+                         MHD_OPTION_LISTEN_SOCKET, config->fd, MHD_OPTION_CONNECTION_LIMIT, connections_max(),
+                         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                         (size_t)CONNECTION_BYTES, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_END);
     if (http->daemon == NULL) {
         http_close(http);
         return error_set(error, STATUS_INTERNAL, "the HTTP server does not start");
@@ -266,9 +277,18 @@ static struct monotime http_due(struct http *http, struct monotime now)
     return monotime_add_us(now, (uint64_t)ms * 1000);
 }
 
+static unsigned connections_open(const struct http *http)
+{
+    return MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_CURRENT_CONNECTIONS)->num_connections;
+}
+
+/* A full server listens again at the beginning of the run behind the one that closed a connection. */
 static void http_serve(struct http *http)
 {
+    const unsigned before = connections_open(http);
     MHD_run(http->daemon);
+    if (connections_open(http) < before)
+        MHD_run(http->daemon);
 }
 
 static unsigned http_streams(const struct http *http)

@@ -13,7 +13,8 @@
  * host's loopback: a page elsewhere could otherwise have its name resolve to 127.0.0.1 and read along.
  *
  * A connection that is idle for 10 s is closed; of the streams, the one that lags by 4 MiB. 1,200
- * connections, and 64 streams among them, at most. Supervisor process; its only thread. */
+ * connections at most, or as many as half the limit on open files; 64 streams among them. Supervisor process;
+ * its only thread. */
 #ifndef DAEMON_HTTP_HTTP_H
 #define DAEMON_HTTP_HTTP_H
 
