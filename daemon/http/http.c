@@ -217,6 +217,14 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, cons
     return answer(arg, connection, path, method);
 }
 
+/* A path is taken as it is written: none of ours has a %, and %00 would end it early. */
+static size_t keep_escapes(void *arg, struct MHD_Connection *connection, char *text)
+{
+    (void)arg;
+    (void)connection;
+    return strlen(text);
+}
+
 /* ---- the interface ---- */
 
 static void http_close(struct http *http)
@@ -254,7 +262,8 @@ static enum status http_open(struct http **out, const struct http_config *config
         MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, handle, http,
                          MHD_OPTION_LISTEN_SOCKET, config->fd, MHD_OPTION_CONNECTION_LIMIT, connections_max(),
                          MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                         (size_t)CONNECTION_BYTES, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1, MHD_OPTION_END);
+                         (size_t)CONNECTION_BYTES, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1,
+                         MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, NULL, MHD_OPTION_END);
     if (http->daemon == NULL) {
         http_close(http);
         return error_set(error, STATUS_INTERNAL, "the HTTP server does not start");
