@@ -25,6 +25,8 @@ void run_history_add(struct run_history *history, const struct control_message *
     history->newest = point;
     if (history->stride == 0)
         history->stride = 1;
+    if (history->told >= point.number)
+        history->told = point.number - 1;
     while (history->point_count > 0 && history->points[history->point_count - 1].number >= point.number)
         history->point_count--;
     if (history->records++ % history->stride != 0)
@@ -50,11 +52,11 @@ static void write_pair(FILE *out, const char *before, const struct history_point
         fprintf(out, "%s[%.17g,null]", before, point->number);
 }
 
-void run_history_write_points(const struct run_history *history, double told, FILE *out)
+void run_history_write_points(const struct run_history *history, bool is_first, FILE *out)
 {
     const uint32_t count = history->point_count;
     uint32_t first = count;
-    while (first > 0 && history->points[first - 1].number > told)
+    while (first > 0 && (is_first || history->points[first - 1].number > history->told))
         first--;
     fputc('[', out);
     for (uint32_t i = first; i < count; i++)

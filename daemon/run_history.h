@@ -19,6 +19,7 @@ struct run_history {
     uint32_t point_count, stride; /* every stride-th record has a point; 0: none has come */
     uint64_t records;
     struct history_point newest;
+    double told; /* the newest number that readers have; run_history_add takes it back with the curve */
     struct {
         double number;
         char text[HISTORY_TEXT_BYTES];
@@ -32,10 +33,9 @@ void run_history_add(struct run_history *history, const struct control_message *
 /* What happened behind the newest number. */
 void run_history_mark(struct run_history *history, const char *text);
 
-/* Writes JSON arrays: [[number, value], ...] of the points above `told` and the newest record (told -1: of
- * all);
- * [[number, "text"], ...]. */
-void run_history_write_points(const struct run_history *history, double told, FILE *out);
+/* Writes JSON arrays: [[number, value], ...] of the points that readers do not have (is_first: of all) and
+ * the newest record; [[number, "text"], ...]. */
+void run_history_write_points(const struct run_history *history, bool is_first, FILE *out);
 void run_history_write_marks(const struct run_history *history, FILE *out);
 
 /* Writes `text` as a JSON string. */

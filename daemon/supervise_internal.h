@@ -99,7 +99,6 @@ struct supervisor {
     struct {
         struct listener listener;
         struct monotime tick_due, textfile_due;
-        double told; /* the newest number of which the streams know */
         bool textfile_failed;
     } metrics;
     struct {

@@ -33,7 +33,7 @@ static void write_event(const struct supervisor *s, const char *status, bool is_
 {
     fprintf(out, "event: %s\ndata: {\"status\":%.*s,\"points\":", is_first ? "begin" : "tick",
             (int)strcspn(status, "\n"), status);
-    run_history_write_points(&s->history, is_first ? -1 : s->metrics.told, out);
+    run_history_write_points(&s->history, is_first, out);
     fprintf(out, ",\"marks\":");
     run_history_write_marks(&s->history, out);
     fprintf(out, ",\"lines\":");
@@ -144,7 +144,7 @@ static void tick(struct supervisor *s)
     if (event != NULL)
         listener_tell(&s->metrics.listener, event, length);
     free(event);
-    s->metrics.told = s->history.newest.number;
+    s->history.told = s->history.newest.number;
     listener_serve(&s->metrics.listener);
 }
 

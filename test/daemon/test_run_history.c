@@ -30,12 +30,12 @@ static void add(uint64_t first, uint64_t last)
         add_value(number, (double)number / 2);
 }
 
-static cJSON *parsed(void (*write)(FILE *out, double told), double told)
+static cJSON *parsed(void (*write)(FILE *out, bool is_first), bool is_first)
 {
     char *text = NULL;
     size_t length;
     FILE *out = open_memstream(&text, &length);
-    write(out, told);
+    write(out, is_first);
     ck_assert_int_eq(fclose(out), 0);
     ck_assert_ptr_null(strchr(text, '\n')); // it would end an event's line
     cJSON *json = cJSON_ParseWithOpts(text, NULL, true);
@@ -44,14 +44,14 @@ static cJSON *parsed(void (*write)(FILE *out, double told), double told)
     return json;
 }
 
-static void write_points(FILE *out, double told)
+static void write_points(FILE *out, bool is_first)
 {
-    run_history_write_points(&history, told, out);
+    run_history_write_points(&history, is_first, out);
 }
 
-static void write_marks(FILE *out, double told)
+static void write_marks(FILE *out, bool is_first)
 {
-    (void)told;
+    (void)is_first;
     run_history_write_marks(&history, out);
 }
 
@@ -83,7 +83,7 @@ static void expect_curve(const cJSON *points)
 
 START_TEST(nothing_is_an_empty_array)
 {
-    cJSON *points = parsed(write_points, -1), *marks = parsed(write_marks, 0);
+    cJSON *points = parsed(write_points, true), *marks = parsed(write_marks, true);
     ck_assert(cJSON_IsArray(points) && cJSON_IsArray(marks));
     ck_assert_int_eq(cJSON_GetArraySize(points) + cJSON_GetArraySize(marks), 0);
     cJSON_Delete(points);
@@ -95,7 +95,7 @@ START_TEST(a_long_curve_keeps_its_first_and_newest_point)
 {
     static const uint64_t lengths[] = {1, 2, HISTORY_POINTS, HISTORY_POINTS + 1, 100003};
     add(1, lengths[_i]);
-    cJSON *points = parsed(write_points, -1);
+    cJSON *points = parsed(write_points, true);
     const int count = cJSON_GetArraySize(points);
     ck_assert_int_le(count, HISTORY_POINTS + 1);
     if (lengths[_i] >= HISTORY_POINTS)
@@ -110,12 +110,14 @@ END_TEST
 START_TEST(who_was_told_gets_the_rest)
 {
     add(1, 100);
-    cJSON *points = parsed(write_points, 97);
+    history.told = 97;
+    cJSON *points = parsed(write_points, false);
     ck_assert_int_eq(cJSON_GetArraySize(points), 3);
     ck_assert_double_eq(item_number(points, 0), 98);
     cJSON_Delete(points);
     add(101, 100003);
-    points = parsed(write_points, 100002);
+    history.told = 100002;
+    points = parsed(write_points, false);
     ck_assert_int_eq(cJSON_GetArraySize(points), 1); // no point of its own at this stride, but the newest
     ck_assert_double_eq(item_number(points, 0), 100003);
     cJSON_Delete(points);
@@ -128,10 +130,24 @@ START_TEST(a_death_takes_the_curve_back)
     const uint64_t resumed = lengths[_i] / 2, newest = resumed + 5;
     add(1, lengths[_i]);
     add(resumed, newest);
-    cJSON *points = parsed(write_points, -1);
+    cJSON *points = parsed(write_points, true);
     ck_assert_double_eq(item_number(points, 0), 1);
     ck_assert_double_eq(item_number(points, cJSON_GetArraySize(points) - 1), (double)newest);
     expect_curve(points);
+    cJSON_Delete(points);
+}
+END_TEST
+
+START_TEST(after_a_death_readers_get_what_came_again)
+{
+    add(1, 100);
+    history.told = 100;
+    add(51, 60);
+    add(50, 52);
+    cJSON *points = parsed(write_points, false);
+    ck_assert_int_eq(cJSON_GetArraySize(points), 3);
+    ck_assert_double_eq(item_number(points, 0), 50);
+    ck_assert_double_eq(item_number(points, 2), 52);
     cJSON_Delete(points);
 }
 END_TEST
@@ -142,7 +158,7 @@ START_TEST(what_is_no_number_is_null)
     for (unsigned i = 0; i < 3; i++)
         add_value(i + 1, strange[i]);
     add_value(4, -1e308);
-    cJSON *points = parsed(write_points, -1);
+    cJSON *points = parsed(write_points, true);
     for (int i = 0; i < 3; i++)
         ck_assert(cJSON_IsNull(item_value(points, i)));
     ck_assert_double_eq(item_value(points, 3)->valuedouble, -1e308);
@@ -158,7 +174,7 @@ START_TEST(updates_have_their_loss_and_other_messages_nothing)
     run_history_add(&history, &record);
     record.kind = CONTROL_EPOCH;
     run_history_add(&history, &record);
-    cJSON *points = parsed(write_points, -1);
+    cJSON *points = parsed(write_points, true);
     ck_assert_int_eq(cJSON_GetArraySize(points), 1);
     ck_assert_double_eq(item_number(points, 0), 3);
     ck_assert_double_eq(item_value(points, 0)->valuedouble, 0.25);
@@ -176,7 +192,7 @@ START_TEST(of_many_marks_the_newest_stay)
         snprintf(text, sizeof text, "mark %u", i);
         run_history_mark(&history, text);
     }
-    cJSON *marks = parsed(write_marks, 0);
+    cJSON *marks = parsed(write_marks, true);
     ck_assert_int_eq(cJSON_GetArraySize(marks), HISTORY_MARKS);
     for (int i = 0; i < HISTORY_MARKS; i++) {
         snprintf(text, sizeof text, "mark %d", i + 11);
@@ -197,7 +213,7 @@ START_TEST(a_mark_is_any_text)
     run_history_mark(&history, strange);
     run_history_mark(&history, longer);
     run_history_mark(&history, "");
-    cJSON *marks = parsed(write_marks, 0);
+    cJSON *marks = parsed(write_marks, true);
     ck_assert_str_eq(item_value(marks, 0)->valuestring, strange);
     ck_assert_uint_eq(strlen(item_value(marks, 1)->valuestring), HISTORY_TEXT_BYTES - 1);
     ck_assert_str_eq(item_value(marks, 2)->valuestring, "");
@@ -214,6 +230,7 @@ int main(void)
     tcase_add_loop_test(tcase, a_long_curve_keeps_its_first_and_newest_point, 0, 5);
     tcase_add_test(tcase, who_was_told_gets_the_rest);
     tcase_add_loop_test(tcase, a_death_takes_the_curve_back, 0, 2);
+    tcase_add_test(tcase, after_a_death_readers_get_what_came_again);
     tcase_add_test(tcase, what_is_no_number_is_null);
     tcase_add_test(tcase, updates_have_their_loss_and_other_messages_nothing);
     tcase_add_test(tcase, of_many_marks_the_newest_stay);
