@@ -273,6 +273,24 @@ def check_layout(page, when):
     check(f"{when}: light and dark differ", lambda: [] if len(grounds) == 2 else [str(grounds)])
 
 
+# The page's own functions draw what a run seldom has; no event of the server comes between.
+STRANGE = """
+const [points, mark] = arguments;
+run.points = points;
+showCurve({progress: {}}, mark ? [[points[0][0], mark]] : []);
+"""
+
+
+def strange_curves(page):
+    problems = []
+    page.use(WIDTH, "light")
+    for value in (0, 1e-12, -1e-5, -0.00123456, -0.0123456, 0.123456, -12.3456, 499.987, -1234.56, 99999.9, -123456.7, 1e9, -1e300):
+        page.script(STRANGE, [[1, value], [2, value * 1.01], [3000000, value * 1.02]], "x" * 150)
+        problems += [f"a curve at {value}: {problem}" for problem in nothing_is_cut_off(page, WIDTH)]
+    page.script(STRANGE, [], None)
+    return problems + [f"no curve: {problem}" for problem in nothing_is_cut_off(page, WIDTH)]
+
+
 def says_it_has_ended(page, supervisor):
     os.kill(supervisor, signal.SIGTERM)
     wait_until("a page that says so", lambda: "has ended" in page.text("#state"))
@@ -299,6 +317,7 @@ def main():
         check("a page that is opened again has the curve", grows, page)
         check("the end is told", says_it_has_ended, page, supervisor)
         check_layout(page, "after the end")
+        check("strange curves are not cut off", strange_curves, page)
     finally:
         browser.quit()
     print(f"{(checks - failures) * 100 // checks}%: Checks: {checks}, Failures: {failures}, Errors: 0")
