@@ -5,12 +5,14 @@
     http_fuzz.py ADDRESS PID paths               no path is one of the file system
     http_fuzz.py ADDRESS PID idle COUNT          so many idle connections are held, and closed after 10 s
     http_fuzz.py ADDRESS PID streams SECONDS     streams that nobody reads; one too many is refused
+    http_fuzz.py ADDRESS PID full MOST WORKER    twice as many connections as the server holds, and a worker is killed
     http_fuzz.py ADDRESS PID slow                headers that come byte by byte
 
 ADDRESS is 127.0.0.1:PORT, PID the supervisor. Exit: 0 all as expected, 1 not; a line says what."""
 import json
 import os
 import random
+import signal
 import socket
 import sys
 import time
@@ -87,6 +89,15 @@ def progress():
 
 def descriptors():
     return len(os.listdir(f"/proc/{PID}/fd"))
+
+
+def settled_descriptors():
+    """Without what the run opens for a moment, such as a checkpoint."""
+    least = descriptors()
+    for _ in range(10):
+        time.sleep(0.05)
+        least = min(least, descriptors())
+    return least
 
 
 def resident_bytes():
@@ -181,7 +192,7 @@ def fuzz(seed, count):
     """The connections of a hundred requests are open at a time. Their answers are looked at before they are closed; some
     stay open until the server closes them."""
     random_ = random.Random(seed)
-    before, begun_bytes = descriptors(), 0
+    before, begun_bytes = settled_descriptors(), 0
     opened, kept = [], []
     for i in range(count):
         request = request_of(random_)
@@ -227,7 +238,7 @@ def paths():
 
 
 def idle(count):
-    before = descriptors()
+    before = settled_descriptors()
     begin = time.monotonic()
     held = []
     for i in range(count):
@@ -256,9 +267,24 @@ def idle(count):
     print(f"{count} connections, opened in {opened_s:.2f} s, closed after {closed_s:.1f} s")
 
 
+def full(most, worker):
+    """A worker is killed while the server is full: the job starts it again, and the server recovers."""
+    held = [connect() for _ in range(2 * most)]
+    time.sleep(0.5)
+    os.kill(worker, signal.SIGKILL)
+    if read_all(held[0], IDLE_S + 20):
+        raise Wrong("an idle connection has an answer")
+    for connection in held:
+        connection.close()
+    expect_life()
+    workers = json.loads(get(b"/status.json")[2])["workers"]
+    if sum(each["restarts"] for each in workers) != 1 or any(each["state"] != "running" for each in workers):
+        raise Wrong(f"the workers: {workers}")
+
+
 def streams(seconds):
     most = 64
-    before = descriptors()
+    before = settled_descriptors()
     held = []
     for _ in range(most):
         connection = connect(receive_bytes=1)
@@ -297,7 +323,7 @@ def slow():
 
 
 def main():
-    what = {"fuzz": fuzz, "paths": paths, "idle": idle, "streams": streams, "slow": slow}[sys.argv[3]]
+    what = {"fuzz": fuzz, "paths": paths, "idle": idle, "full": full, "streams": streams, "slow": slow}[sys.argv[3]]
     try:
         what(*(int(argument) for argument in sys.argv[4:]))
     except Wrong as wrong:

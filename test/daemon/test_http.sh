@@ -19,10 +19,10 @@ seeds=(1 2)
 free_port() {
     python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
-start() { # RUN METRICS: its supervisor is $run
+start() { # RUN METRICS [FILES]: its supervisor is $run, which may have so many files open
     local job
     job_arguments reinforce "$1" 1000000 --set "/metrics=$2"
-    "$COALESCED" run "${job[@]}" </dev/null >"$1.out" 2>&1 &
+    (ulimit -n "${3:-$(ulimit -n)}" && exec "$COALESCED" run "${job[@]}" </dev/null >"$1.out" 2>&1) &
     run=$!
     wait_for_number "$1" 2
 }
@@ -119,6 +119,13 @@ in_use() {
 check "an address in use is no other run's" in_use
 stop "the job"
 check "the page is gone then" fails 7 "connect" curl --silent --show-error "$origin/"
+
+# ---- few descriptors ----
+address=127.0.0.1:$(free_port)
+start "$scratch/few" "{\"listen\":\"$address\"}" 200
+victim=$(curl --silent "http://$address/status.json" | jq '.workers[1].pid')
+check "a full server leaves the job what it needs, and recovers" trouble full 100 "$victim"
+stop "a job with few descriptors"
 
 # ---- the token ----
 address=127.0.0.1:$(free_port)
