@@ -104,8 +104,10 @@ first=$run
 start parameter-server "$two" --set /server/count=1 --set '/server/round=async 4'
 check "trainers have a staleness" becomes "$two" '[.workers[] | select(.role == "trainer" and .staleness != null)] | length >= 1'
 check "and the server a wait" becomes "$two" '.workers[0].role == "pserver" and .workers[0].wait_s != null and .progress.samples_per_s > 0'
-check "without a name all runs are told" test "$(status --json | jq '.runs | length')" = 2
-check "list has two lines" test "$("$COALESCED" list | wc -l)" = 2
+# Another test of this machine may have a run too.
+folder=$(readlink -f "$scratch")
+check "without a name all runs are told" test "$(status --json | jq "[.runs[] | select(.run | startswith(\"$folder/\"))] | length")" = 2
+check "list has two lines" test "$("$COALESCED" list | grep -c "	$folder/")" = 2
 check "a run that is not there" fails 66 "does not run" status "$scratch/none"
 check "nor anything to stop" fails 66 "does not run" stop nobody
 check "stop needs a run" fails 64 "expected one run" stop
