@@ -118,10 +118,10 @@ START_TEST(buckets_add_up)
     totals.waits[1] = 8;
     totals.wait_s = 0.5;
     write_text(false);
-    expect("coalesced_coalescer_batch_rows_bucket{le=\"1\"} 1\n");
-    expect("coalesced_coalescer_batch_rows_bucket{le=\"8\"} 1\n");
-    expect("coalesced_coalescer_batch_rows_bucket{le=\"16\"} 3\n");
-    expect("coalesced_coalescer_batch_rows_bucket{le=\"16384\"} 3\n");
+    expect("coalesced_coalescer_batch_rows_bucket{le=\"1.0\"} 1\n");
+    expect("coalesced_coalescer_batch_rows_bucket{le=\"8.0\"} 1\n");
+    expect("coalesced_coalescer_batch_rows_bucket{le=\"16.0\"} 3\n");
+    expect("coalesced_coalescer_batch_rows_bucket{le=\"16384.0\"} 3\n");
     expect("coalesced_coalescer_batch_rows_bucket{le=\"+Inf\"} 7\n");
     expect("coalesced_coalescer_batch_rows_count 7\n");
     expect("coalesced_coalescer_batch_rows_sum 200000\n");
@@ -158,10 +158,37 @@ START_TEST(the_older_format_names_counters_whole)
 {
     write_text(true);
     expect("# TYPE coalesced_episodes_total counter\n");
-    expect("# TYPE coalesced_run gauge\n");
+    expect("# TYPE coalesced_run_info gauge\n");
     write_text(false);
     expect("# TYPE coalesced_episodes counter\n");
     expect("# TYPE coalesced_run info\n");
+}
+END_TEST
+
+/* node_exporter makes one text of the files of all runs. */
+START_TEST(each_sample_of_the_older_format_names_its_run)
+{
+    const char *const run = "run=\"/runs/\\\"x\\\\y\\\"\\n\"} ";
+    write_text(true);
+    expect("coalesced_episodes_total{run=\"/runs/");
+    expect("coalesced_coalescer_batch_rows_bucket{le=\"+Inf\",run=\"/runs/");
+    expect("coalesced_coalescer_batch_rows_count{run=\"/runs/");
+    expect("coalesced_worker_restarts_total{role=\"agent\",run=\"/runs/");
+    ck_assert_uint_eq(text_count(text, run), text_count(text, "\ncoalesced_"));
+    write_text(false);
+    ck_assert_uint_eq(text_count(text, "run=\""), 0);
+}
+END_TEST
+
+START_TEST(the_newest_evaluation_is_told)
+{
+    totals.has_episode = totals.episode.has_ppo = true;
+    write_text(false);
+    ck_assert_uint_eq(text_count(text, "evaluation_reward"), 0);
+    totals.has_evaluation = true;
+    totals.evaluation.mean_reward = 42;
+    write_text(false);
+    expect("coalesced_evaluation_reward 42\n");
 }
 END_TEST
 
@@ -175,6 +202,8 @@ int main(void)
     tcase_add_test(tcase, workers_add_up_by_role);
     tcase_add_test(tcase, what_is_not_known_is_left_out);
     tcase_add_test(tcase, the_older_format_names_counters_whole);
+    tcase_add_test(tcase, each_sample_of_the_older_format_names_its_run);
+    tcase_add_test(tcase, the_newest_evaluation_is_told);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }
