@@ -240,7 +240,7 @@ install_fails() {
 }
 
 groups_add_up() {
-    machine && says 0 "*installing: check dataset-fashion-mnist gcc gnuplot-nox iproute2 jq *" test sweep build
+    machine && says 0 "*installing: check curl dataset-fashion-mnist gcc gnuplot-nox iproute2 jq *" test sweep build
 }
 
 text_alone() {
