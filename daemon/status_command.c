@@ -177,8 +177,8 @@ static enum status choose(struct found_runs *runs, const char *wanted, struct er
                          member(&runs->of[0], "run"));
     return count == 1 ? STATUS_OK
                       : error_set(error, STATUS_NOT_FOUND,
-                                  "%.200s does not run: expected a run's directory, or its name as "
-                                  "`coalesced list` shows it",
+                                  "%.200s is not running: expected the directory of a run that goes on, "
+                                  "or its name as `coalesced list` shows it",
                                   wanted);
 }
 
@@ -265,7 +265,9 @@ enum status status_list(const struct arguments *arguments, struct error *error)
     const enum status status = ask_all(&runs, error);
     for (size_t i = 0; i < runs.count; i++) {
         status_table_line(stdout, runs.of[i].status);
-        printf("\t%s\n", member(&runs.of[i], "run"));
+        printf("\t");
+        status_table_word(stdout, runs.of[i].status, "run");
+        printf("\n");
     }
     forget(&runs);
     return status;
@@ -276,7 +278,7 @@ static enum status end_run(const struct found_run *run, struct error *error)
     const int fd = (int)syscall(SYS_pidfd_open, run->pid, 0);
     if (fd < 0 && errno == ESRCH)
         return STATUS_OK;
-    if (fd < 0 || kill(run->pid, SIGTERM) != 0) {
+    if (fd < 0 || syscall(SYS_pidfd_send_signal, fd, SIGTERM, NULL, 0) != 0) {
         error_set_errno(error, errno, "cannot stop process %d", run->pid);
         if (fd >= 0)
             close(fd);

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-enum { CELL_BYTES = 64, COLUMNS = 13 };
+enum { CELL_BYTES = 64, COLUMNS = 12 };
 
 /* ---- numbers for people ---- */
 
@@ -18,10 +18,19 @@ static double number(const cJSON *object, const char *name)
     return cJSON_IsNumber(item) ? item->valuedouble : (double)NAN;
 }
 
-static const char *word(const cJSON *object, const char *name)
+/* A run of another user may answer: what it says is made fit to show. */
+static void write_word(char *shown, size_t bytes, const cJSON *object, const char *name)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    return cJSON_IsString(item) ? item->valuestring : "";
+    const char *text = cJSON_IsString(item) ? item->valuestring : "";
+    text_show(shown, bytes, text, strlen(text), bytes - 1);
+}
+
+void status_table_word(FILE *out, const cJSON *object, const char *name)
+{
+    char shown[4096];
+    write_word(shown, sizeof shown, object, name);
+    fputs(shown, out);
 }
 
 /* 12345678 is "12.3M". */
@@ -113,9 +122,10 @@ static void show_checkpoint(FILE *out, const cJSON *status)
 
 void status_table_line(FILE *out, const cJSON *status)
 {
-    char name[2 * CELL_BYTES];
-    text_show(name, sizeof name, word(status, "name"), strlen(word(status, "name")), CELL_BYTES);
-    fprintf(out, "%s\t%s\t%.0f\t", name, word(status, "state"), number(status, "pid"));
+    status_table_word(out, status, "name");
+    fputc('\t', out);
+    status_table_word(out, status, "state");
+    fprintf(out, "\t%.0f\t", number(status, "pid"));
     show_progress(out, cJSON_GetObjectItemCaseSensitive(status, "progress"));
 }
 
@@ -128,16 +138,20 @@ static void cell_of(const cJSON *worker, int column, char cell[CELL_BYTES])
         [3] = "pid",    [4] = "incarnation", [5] = "restarts", [6] = "work_per_s",     [7] = "queue",
         [8] = "wait_s", [9] = "staleness",   [10] = "cores",   [11] = "resident_bytes"};
     const double value = names[column] != NULL ? number(worker, names[column]) : (double)NAN;
+    char text[32];
     cell[0] = '\0';
     switch (column) {
     case 0:
-        snprintf(cell, CELL_BYTES, "%s %.0f", word(worker, "role"), number(worker, "worker"));
+        write_word(text, sizeof text, worker, "role");
+        snprintf(cell, CELL_BYTES, "%s %.0f", text, number(worker, "worker"));
         return;
     case 1:
-        snprintf(cell, CELL_BYTES, "%s", word(worker, "state"));
+        write_word(cell, CELL_BYTES, worker, "state");
         return;
     case 2:
-        text_show(cell, CELL_BYTES, word(worker, "host_name"), strlen(word(worker, "host_name")), 24);
+        write_word(text, sizeof text, worker, "host_name");
+        if (text[0] != '\0')
+            snprintf(cell, CELL_BYTES, "%.0f %s", number(worker, "host"), text);
         return;
     default:
         break;
@@ -156,9 +170,8 @@ static void cell_of(const cJSON *worker, int column, char cell[CELL_BYTES])
         write_count(cell, value);
 }
 
-static const char *const titles[COLUMNS] = {"WORKER",   "STATE",  "HOST",  "PID",  "INCARNATION",
-                                            "RESTARTS", "PER S",  "QUEUE", "WAIT", "STALE",
-                                            "CPU",      "MEMORY", ""};
+static const char *const titles[COLUMNS] = {"WORKER", "STATE", "HOST", "PID",   "INCARNATION", "RESTARTS",
+                                            "PER S",  "QUEUE", "WAIT", "STALE", "CPU",         "MEMORY"};
 
 /* The width of each column; 0: it says nothing in any line. */
 static void measure(const cJSON *workers, int width[COLUMNS])
@@ -200,8 +213,12 @@ void status_table_write(FILE *out, const cJSON *status, int width)
     char up[CELL_BYTES];
     int columns[COLUMNS];
     write_time(up, number(status, "up_s"));
-    fprintf(out, "%s: %s, process %.0f, %s for %s\n", word(status, "run"), word(status, "kind"),
-            number(status, "pid"), word(status, "state"), up);
+    status_table_word(out, status, "run");
+    fputs(": ", out);
+    status_table_word(out, status, "kind");
+    fprintf(out, ", process %.0f, ", number(status, "pid"));
+    status_table_word(out, status, "state");
+    fprintf(out, " for %s\n", up);
     show_progress(out, cJSON_GetObjectItemCaseSensitive(status, "progress"));
     fprintf(out, "\n");
     show_checkpoint(out, status);

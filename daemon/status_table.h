@@ -9,7 +9,8 @@
  * lines are cut; 0: they are not. Columns that say nothing in any line are left out. */
 void status_table_write(FILE *out, const cJSON *status, int width);
 
-/* The run's state and progress in one line, without its end. */
+/* The run's state and progress in one line, without its end; and one of its words. */
 void status_table_line(FILE *out, const cJSON *status);
+void status_table_word(FILE *out, const cJSON *status, const char *member);
 
 #endif

@@ -126,7 +126,7 @@ static void hear_join(struct supervisor *s, uint16_t index, const struct control
         host_refuse(s, index, STATUS_BUSY, text);
     } else if (join->build != s->hosts.relay.order.build) {
         host_refuse(s, index, STATUS_INVALID, "it runs another build of coalesced than the leader");
-    } else if (s->finished || s->closing) {
+    } else if (s->finished || s->closing || s->stops > 0) {
         host_refuse(s, index, STATUS_SHUTDOWN, "the job is ending");
     } else if (join->brings > 0 && supervise_check_growth(s, join->role, join->brings, &error) != STATUS_OK) {
         host_refuse(s, index, error.status, error.text);
@@ -224,6 +224,13 @@ void supervise_doubt_host(struct supervisor *s, uint16_t index, const char *why)
     if (!host->unfit)
         log_warning("host %u (%s) cannot run workers: %s; no more start there", index, host->name, why);
     host->unfit = true;
+    if (host->brings == 0)
+        return;
+    struct control_over over = {.exit_code = status_exit_code(STATUS_UNAVAILABLE)};
+    snprintf(over.text, sizeof over.text, "this host cannot run workers: %.160s", why);
+    take_away(s, index, "cannot run workers");
+    tell_host(s, index, CONTROL_OVER, &over, sizeof over);
+    host->state = HOST_DEPARTED;
 }
 
 void supervise_lose_stuck(struct supervisor *s, const struct child *child)

@@ -45,7 +45,7 @@ struct regeneration {
     unsigned alike; /* failures in a row that had the last words `words`, without a new episode or update */
     char words[ERROR_TEXT_BYTES];
     uint16_t worker; /* whose death is the cause */
-    bool is_resize;  /* no death is */
+    bool is_resize;  /* no death is the cause, but a new number of clients */
     char reason[ERROR_TEXT_BYTES];
 };
 
@@ -99,7 +99,8 @@ struct supervisor {
     struct {
         struct listener listener;
         struct monotime tick_due, textfile_due;
-        bool textfile_failed;
+        bool textfile_failed;  /* the last time */
+        bool textfile_written; /* by this process: it removes the file when it ends */
     } metrics;
     struct {
         bool is_on; /* the workers measure */
@@ -231,6 +232,9 @@ enum status supervise_check_growth(const struct supervisor *s, uint32_t role, ui
 /* A host has come or gone: if the number of clients is another one from now on, the lead is told to finish
  * its round. `why` is a sentence that names the host. */
 void supervise_resize(struct supervisor *s, const char *why);
+
+/* The clients that the job has for this host's sake: 0 unless it is up and can run workers. */
+uint32_t supervise_brings(const struct supervisor *s, uint16_t host);
 
 /* Between two generations: takes the new number over. STATUS_NO_MEMORY. */
 enum status supervise_adopt_size(struct supervisor *s, struct error *error);

@@ -114,6 +114,7 @@ static void update_textfile(struct supervisor *s)
     free(text);
     if (!is_written && !s->metrics.textfile_failed)
         log_warning("%s: the job goes on", text == NULL ? "no memory for /metrics/textfile" : error.text);
+    s->metrics.textfile_written |= is_written;
     s->metrics.textfile_failed = !is_written;
 }
 
@@ -133,7 +134,7 @@ enum status supervise_open_metrics(struct supervisor *s, struct error *error)
 void supervise_close_metrics(struct supervisor *s)
 {
     listener_close(&s->metrics.listener);
-    if (s->config->job->metrics.has_textfile)
+    if (s->metrics.textfile_written)
         unlink(s->config->job->metrics.textfile);
 }
 

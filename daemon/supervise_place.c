@@ -46,9 +46,9 @@ static uint16_t place_client(const struct supervisor *s, uint32_t client, bool l
         return spread(s, client, own, leader_too);
     client -= own;
     for (uint16_t i = 1; i < supervise_host_count(s); i++) {
-        if (client < s->hosts.of[i].brings)
-            return is_up(s, i) ? i : HOST_LEADER;
-        client -= s->hosts.of[i].brings;
+        if (client < supervise_brings(s, i))
+            return i;
+        client -= supervise_brings(s, i);
     }
     return HOST_LEADER;
 }

@@ -24,11 +24,18 @@ const char *supervise_clients_unit(const struct supervisor *s)
     return s->roster.client_role == WIRE_ROLE_OBSERVER ? "observers" : "trainers";
 }
 
-static uint32_t brought(const struct supervisor *s)
+uint32_t supervise_brings(const struct supervisor *s, uint16_t host)
+{
+    const struct host *of = &s->hosts.of[host];
+    return of->state == HOST_UP && !of->unfit ? of->brings : 0;
+}
+
+/* What all hosts bring. */
+static uint32_t sum_of_brings(const struct supervisor *s)
 {
     uint32_t sum = 0;
     for (uint16_t i = 1; supervise_has_hosts(s) && i < supervise_host_count(s); i++)
-        sum += s->hosts.of[i].state == HOST_UP ? s->hosts.of[i].brings : 0;
+        sum += supervise_brings(s, i);
     return sum;
 }
 
@@ -76,17 +83,17 @@ enum status supervise_check_growth(const struct supervisor *s, uint32_t role, ui
                          "the job does not let workers start again (/supervise/restart is false), and so it "
                          "cannot get more %s",
                          supervise_clients_unit(s));
-    return check_limits(s, brought(s) + count, error);
+    return check_limits(s, sum_of_brings(s) + count, error);
 }
 
 void supervise_resize(struct supervisor *s, const char *why)
 {
-    const uint32_t clients = supervise_own_clients(s) + brought(s);
+    const uint32_t clients = supervise_own_clients(s) + sum_of_brings(s);
     if (clients == s->roster.clients || s->finished || s->closing || s->stops > 0)
         return;
     runlog_clear_progress(s->config->log);
-    log_info("%s: the job has %u %s after this round", why, clients, supervise_clients_unit(s));
-    snprintf(s->regeneration.reason, sizeof s->regeneration.reason, "%.300s", why);
+    log_info("%s: the job goes on with %u %s%s", why, clients, supervise_clients_unit(s),
+             s->hosts.awaited ? "" : " after this round");
     if (s->hosts.awaited || s->regeneration.pending || s->resizes)
         return;
     s->resizes = true;
@@ -121,9 +128,9 @@ static enum status grow(struct supervisor *s, unsigned count, struct error *erro
 enum status supervise_adopt_size(struct supervisor *s, struct error *error)
 {
     s->resizes = false;
-    if (brought(s) == s->config->job->added)
+    if (sum_of_brings(s) == s->config->job->added)
         return STATUS_OK;
-    s->config->job->added = brought(s);
+    s->config->job->added = sum_of_brings(s);
     const struct roster roster = roster_of(s->config->job);
     const enum status status =
         roster_workers(&roster) > s->count ? grow(s, roster_workers(&roster), error) : STATUS_OK;

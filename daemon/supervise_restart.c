@@ -151,6 +151,8 @@ void supervise_regenerate_resized(struct supervisor *s)
     for (unsigned i = 0; i < s->count; i++)
         child_kill(&s->children[i]);
     s->regeneration.pending = s->regeneration.is_resize = true;
+    snprintf(s->regeneration.reason, sizeof s->regeneration.reason, "the number of %s changes with the hosts",
+             supervise_clients_unit(s));
     s->regeneration.due = monotime_now();
     s->regeneration.worker = s->roster.lead;
 }

@@ -81,7 +81,8 @@ static void find_checkpoint(const struct supervisor *s, struct run_status *statu
         return;
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    status->checkpoint_age_s = (double)(now.tv_sec - info.st_mtim.tv_sec);
+    status->checkpoint_age_s =
+        (double)(now.tv_sec - info.st_mtim.tv_sec) + (double)(now.tv_nsec - info.st_mtim.tv_nsec) * 1e-9;
 }
 
 double supervise_unix_s(void)

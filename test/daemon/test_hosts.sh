@@ -223,7 +223,7 @@ join_host() { # ARGUMENT...
 }
 # The run's log says that the job goes on with so many, and each number comes once.
 goes_on_with() { # KEY N
-    says "$run/episodes.jsonl" "\"event\":\"resumed\".*\"reason\":\"host 2 .*\"$1\":$2,"
+    says "$run/episodes.jsonl" "\"event\":\"resumed\".*\"reason\":\"the number of $1 changes.*\"$1\":$2,"
 }
 has_each_once() {
     numbers "$run" | grep -Eo '^[{]"(episode|update)":[0-9]+' | grep -o '[0-9]*$' >"$scratch/each"
@@ -247,6 +247,27 @@ wait_for_number "$run" $(($(last_number "$run") + 5))
 join_host --observers 3
 check "it joins again" goes_on_with observers 8
 check "with three" has_workers observer 3
+
+# ---- one host comes while another goes ----
+mkdir "$scratch/two" && cp "$scratch/keys/hosts" "$scratch/keys/host-1.secret" "$scratch/two"
+"$COALESCED" join "$at" --keys "$scratch/two" --observers 1 >"$run.1" 2>&1 </dev/null &
+other=$!
+check "a second host joins" says "$run.0" "goes on with 9 observers"
+has_workers_of() { # PROCESS N
+    local end=$((SECONDS + 60))
+    until [[ $(workers_of "$1" observer | wc -l) -eq $2 ]]; do
+        [[ $SECONDS -lt $end ]] || return 1
+        sleep 0.05
+    done
+}
+check "with one observer" has_workers_of "$other" 1
+kill -TERM "${host[1]}"
+wait "${host[1]}" || true
+join_host --observers 2
+kill -TERM "$other"
+wait "$other" || true
+check "one goes, one comes" goes_on_with observers 7
+check "and the one that came has what it brings" has_workers observer 2
 wait_for_number "$run" $(($(last_number "$run") + 5))
 kill -9 "${host[1]}"
 stop_hosts 1 "$run" 2>/dev/null
@@ -280,6 +301,21 @@ takes_part() {
 check "their gradients count" takes_part
 kill -TERM "${host[1]}"
 check "the host departs, and they with it" goes_on_with trainers 2
+wait "${host[1]}" || true
+wait_for_number "$run" $(($(last_number "$run") + 2))
+resumed=$(grep -c '"event":"resumed"' "$run/episodes.jsonl")
+COALESCED_PLUGINS=$scratch join_host --trainers 1
+code[1]=0 && { wait "${host[1]}" || code[1]=$?; }
+check "a host that cannot run workers is told so, and ends" test "${code[1]}" = 69
+check "in words" grep -q "this host cannot run workers" "$run.2"
+goes_on_alone() {
+    local end=$((SECONDS + 60))
+    until [[ $(grep -c '"event":"resumed"' "$run/episodes.jsonl") -gt $((resumed + 1)) ]] || [[ $SECONDS -ge $end ]]; do
+        sleep 0.1
+    done
+    grep '"event":"resumed"' "$run/episodes.jsonl" | tail -1 | grep -q '"trainers":2,'
+}
+check "and the job goes on without it" goes_on_alone
 stop_hosts 1 "$run"
 check "the job ends well" all_end_well 1
 check "each update has one line" has_each_once

@@ -108,8 +108,8 @@ check "and the server a wait" becomes "$two" '.workers[0].role == "pserver" and 
 folder=$(readlink -f "$scratch")
 check "without a name all runs are told" test "$(status --json | jq "[.runs[] | select(.run | startswith(\"$folder/\"))] | length")" = 2
 check "list has two lines" test "$("$COALESCED" list | grep -c "	$folder/")" = 2
-check "a run that is not there" fails 66 "does not run" status "$scratch/none"
-check "nor anything to stop" fails 66 "does not run" stop nobody
+check "a run that is not there" fails 66 "is not running" status "$scratch/none"
+check "nor anything to stop" fails 66 "is not running" stop nobody
 check "stop needs a run" fails 64 "expected one run" stop
 check "list takes no argument" fails 64 "expected no argument" list one
 check "a checkpoint's option is not one of status" fails 64 "belongs to" status --episodes 3
