@@ -15,13 +15,14 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { ANSWER_BYTES_MAX = 16 << 20, PATIENCE_S = 5 };
+enum { ANSWER_BYTES_MAX = 16 << 20, PATIENCE_S = 2 };
 
 /* A run that has answered. */
 struct found_run {
@@ -88,8 +89,12 @@ static bool ask(const char *path, struct found_run *run)
     const int fd = connect_to(path);
     if (fd < 0)
         return false;
-    char *text = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 ? read_all(fd, &length) : NULL;
+    const bool has_peer = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0;
+    char *text = has_peer ? read_all(fd, &length) : NULL;
     close(fd);
+    if (has_peer && text == NULL)
+        log_warning("the run of process %d does not answer within %d s: it may be stopped or hang", peer.pid,
+                    PATIENCE_S);
     cJSON *status = text != NULL ? cJSON_ParseWithLength(text, length) : NULL;
     free(text);
     if (!cJSON_IsObject(status)) {
@@ -111,11 +116,15 @@ static int compare_runs(const void *a, const void *b)
     return strcmp(member(a, "run"), member(b, "run"));
 }
 
-/* The patterns may meet a socket twice. */
-static bool is_known(const struct found_runs *runs, pid_t pid)
+/* Two patterns may find the same socket. */
+static bool is_found_before(const glob_t *sockets, size_t which)
 {
-    for (size_t i = 0; i < runs->count; i++)
-        if (runs->of[i].pid == pid)
+    struct stat mine, other;
+    if (stat(sockets->gl_pathv[which], &mine) != 0)
+        return true; /* it is gone */
+    for (size_t i = 0; i < which; i++)
+        if (stat(sockets->gl_pathv[i], &other) == 0 && other.st_dev == mine.st_dev &&
+            other.st_ino == mine.st_ino)
             return true;
     return false;
 }
@@ -127,12 +136,7 @@ static enum status ask_all(struct found_runs *runs, struct error *error)
     socket_folder_find_runs(&sockets);
     runs->of = calloc(sockets.gl_pathc + 1, sizeof *runs->of);
     for (size_t i = 0; runs->of != NULL && i < sockets.gl_pathc; i++) {
-        struct found_run *run = &runs->of[runs->count];
-        if (!ask(sockets.gl_pathv[i], run))
-            continue;
-        if (is_known(runs, run->pid))
-            cJSON_Delete(run->status);
-        else
+        if (!is_found_before(&sockets, i) && ask(sockets.gl_pathv[i], &runs->of[runs->count]))
             runs->count++;
     }
     globfree(&sockets);

@@ -98,6 +98,12 @@ goes_on() {
 check "fifty readers that do not read stop nothing" goes_on
 kill "$stalled"
 
+# ---- a run that hangs ----
+kill -STOP "$run"
+check "a run that does not answer is named" fails 66 "the run of process $run does not answer within 2 s" status "$one"
+kill -CONT "$run"
+check "and answers again" becomes "$one" ".pid == $run"
+
 # ---- several runs ----
 two=$scratch/two
 first=$run
