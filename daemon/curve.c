@@ -130,7 +130,7 @@ static enum status grow(struct curve *curve, struct error *error)
 static enum status add_point(struct curve *curve, double x, double y, struct error *error)
 {
     const struct curve_point point = {x, y, 1};
-    curve->ascends = curve->ascends && (curve->count == 0 || x > curve->newest.x);
+    curve->ascends = curve->ascends && (curve->count == 0 || x >= curve->newest.x);
     curve->newest = point;
     if (curve->count > 0 && curve->points[curve->count - 1].lines < curve->stride) {
         merge(&curve->points[curve->count - 1], &point);

@@ -35,7 +35,7 @@ struct curve {
     uint32_t count, capacity;
     uint64_t stride;               /* lines of a point */
     struct curve_point newest;     /* the newest line with both numbers */
-    bool ascends;                  /* each x is greater than the one before */
+    bool ascends;                  /* no x is less than the one before */
     char event[CURVE_EVENT_BYTES]; /* the newest line's event; "": it is none, or there is no line */
     uint64_t lines;                /* complete lines, events included */
     uint64_t wrong, first_wrong;   /* lines that are no JSON object of a log; the first one's number */
@@ -59,8 +59,8 @@ enum status curve_read(struct curve *curve, struct path path, struct error *erro
 /* Takes one line of the log, zero-terminated, without its '\n'. STATUS_NO_MEMORY. */
 enum status curve_take(struct curve *curve, const char *line, struct error *error);
 
-/* The curve's y at `x`, on a straight line between two points. False: the curve does not reach there, or it
- * does not ascend. */
+/* The curve's y at `x`, on a straight line between two points; of several points at `x`, the newest one's.
+ * False: the curve does not reach there, or it does not ascend. */
 bool curve_at(const struct curve *curve, double x, double *y);
 
 #endif

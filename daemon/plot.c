@@ -169,11 +169,10 @@ static enum status draw_median(struct figure_series *series, struct band_point *
             continue;
         curves[count++] = &plot->curves[i];
         if (!plot->curves[i].ascends)
-            status =
-                error_set(error, STATUS_INVALID,
-                          "%.200s: the numbers %.60s do not ascend: expected that of --x where a median over "
-                          "several runs is drawn",
-                          plot->names[i], plot->curves[i].keys.x);
+            status = error_set(error, STATUS_INVALID,
+                               "--x %.60s: the numbers of %.200s decrease: expected numbers that never do, "
+                               "for a median of several runs",
+                               plot->curves[i].keys.x, plot->names[i]);
     }
     if (status == STATUS_OK)
         *series = (struct figure_series){

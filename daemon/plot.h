@@ -25,7 +25,7 @@ struct plot_summary {
  * the updates of the other kinds. A run without a point is left out, with a warning; another warning names
  * lines that are none of a log. Errors: those of job_files_of_run, curve_read and figure_write;
  * STATUS_NOT_FOUND: no run has a point; STATUS_INVALID: the kinds of the jobs differ and no key `y` is given,
- * or the numbers over which a median is drawn do not ascend. */
+ * or the numbers `x` of a run decrease where a median is drawn. */
 enum status plot_runs(struct plot_summary *summary, const struct plot_request *request, struct error *error);
 
 /* Draws arguments->runs into arguments->output and prints its name. */

@@ -152,6 +152,23 @@ START_TEST(values_between_points)
 }
 END_TEST
 
+/* Two episodes can end in one millisecond. */
+START_TEST(several_points_at_one_x)
+{
+    double y;
+    begin("seconds", "reward");
+    take("{\"episode\":1,\"reward\":1,\"timing\":{\"unix_s\":1000}}");
+    take("{\"episode\":2,\"reward\":10,\"timing\":{\"unix_s\":1000}}");
+    take("{\"episode\":3,\"reward\":20,\"timing\":{\"unix_s\":1002}}");
+    take("{\"episode\":4,\"reward\":30,\"timing\":{\"unix_s\":1002}}");
+    ck_assert(curve.ascends);
+    ck_assert(curve_at(&curve, 0, &y) && y == 10);
+    ck_assert(curve_at(&curve, 1, &y) && y == 15);
+    ck_assert(curve_at(&curve, 2, &y) && y == 30);
+    curve_fini(&curve);
+}
+END_TEST
+
 /* A half-written line is taken when it is whole. */
 START_TEST(a_growing_file)
 {
@@ -209,6 +226,7 @@ int main(void)
     tcase_add_test(tcase, steps_and_seconds);
     tcase_add_test(tcase, a_long_log_is_thinned);
     tcase_add_test(tcase, values_between_points);
+    tcase_add_test(tcase, several_points_at_one_x);
     tcase_add_test(tcase, a_growing_file);
     tcase_add_test(tcase, a_line_without_end_is_named);
     suite_add_tcase(suite, tcase);

@@ -57,6 +57,16 @@ other_keys() {
         plots "1 curve" runs/1 --x seconds --y timing.env_steps_per_s && plots "1 curve" words && says ">update<" plot.svg
 }
 
+# Two episodes can end in one millisecond; here, in one second.
+median_over_seconds() {
+    local seed
+    for seed in 1 2; do
+        mkdir -p "whole/$seed" && cp "runs/$seed/job.json" "whole/$seed" &&
+            jq -c '.timing.unix_s |= floor' "runs/$seed/episodes.jsonl" >"whole/$seed/episodes.jsonl"
+    done
+    plots "1 curve of 2 runs" whole/1 whole/2 --x seconds
+}
+
 # A name may be anything; gnuplot's own words, quotes and control characters are no more than letters.
 strange_names() {
     local name=$'it\'s `touch x` "$(touch x)"\a'
@@ -106,6 +116,7 @@ keeps_the_old_figure() {
 check "the seeds of a job are one curve" seeds_are_a_curve
 check "a PNG" makes_a_png
 check "other keys" other_keys
+check "a median over seconds" median_over_seconds
 check "a strange name" strange_names
 check "no file is left" leaves_nothing
 check "a last line that is half written, and wrong ones" half_a_line
@@ -118,7 +129,7 @@ check "a key that no line has" fails 66 "no line has the numbers episode and non
 check "kinds that differ" fails 78 "words one of kind model-parallel: expected runs of one kind, or --y KEY" runs/1 words
 check "another format" fails 64 "--output: expected a path that ends in .png or .svg, got x.pdf" runs/1 --output x.pdf
 check "a folder that is not there" fails 74 "cannot write nowhere/x.svg" runs/1 --output nowhere/x.svg
-check "a median over what does not ascend" fails 78 "do not ascend" runs/1 runs/2 --x loss
+check "a median over numbers that decrease" fails 78 "--x loss: the numbers of runs/1 decrease" runs/1 runs/2 --x loss
 check "without gnuplot" without_gnuplot
 check "gnuplot fails" keeps_the_old_figure
 check "an option of another command" fails 64 "--episodes belongs to evaluate and play" runs/1 --episodes 3
