@@ -127,13 +127,15 @@ enum status sweep_report_change(struct sweep_report *report, const struct sweep_
     return sweep_report_write(report, error);
 }
 
-/* The best number is a run's newest. */
+/* The run with the best newest number, of those that have reached their end: the others have learned less.
+ * NULL: none has. */
 static const struct sweep_run *best_run(const struct sweep_report *report)
 {
     const struct sweep_run *best = NULL;
     for (size_t i = 0; i < report->count; i++) {
         const struct sweep_run *run = &report->runs[i];
-        if (run->curve.count > 0 &&
+        const bool has_ended = run->state == SWEEP_FINISHED || run->state == SWEEP_SOLVED;
+        if (has_ended && run->curve.count > 0 &&
             (best == NULL || (is_loss(report) ? run->curve.newest.y < best->curve.newest.y
                                               : run->curve.newest.y > best->curve.newest.y)))
             best = run;

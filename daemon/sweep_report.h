@@ -32,7 +32,8 @@ void sweep_report_draw(struct sweep_report *report);
 /* Removes the table from the screen. */
 void sweep_report_clear(struct sweep_report *report);
 
-/* Prints the whole table, the best run, and the reasons of those that failed. */
+/* Prints the whole table, the best of the runs that finished or were solved, and the reasons of those that
+ * failed. */
 void sweep_report_print(struct sweep_report *report);
 
 /* Writes DIR/sweep.json, whole or not at all: an array with an object for each run: `run`, its name;
