@@ -254,7 +254,8 @@ static enum status open_directory(struct sweep *sweep, int *code, struct error *
             usage_error("%s has the runs of a sweep: expected --resume, or another --run-dir", sweep->dir);
         return STATUS_OK;
     }
-    sweep_report_read_hopeless(sweep->dir, sweep->runs, sweep->grid.runs);
+    if (sweep_report_read(&sweep->report, sweep->runs, error) != STATUS_OK)
+        return error->status;
     for (size_t i = 0; i < sweep->grid.runs; i++)
         survey_run(sweep, i);
     return STATUS_OK;
@@ -273,14 +274,14 @@ enum status sweep_open(struct sweep *sweep, const struct arguments *arguments, i
         status = allocate(sweep, error);
     if (status == STATUS_OK)
         status = check_jobs(sweep, code, error);
-    if (status == STATUS_OK && *code == 0)
-        status = open_directory(sweep, code, error);
     sweep->report = (struct sweep_report){.grid = &sweep->grid,
                                           .runs = sweep->runs,
                                           .count = sweep->grid.runs,
                                           .dir = sweep->dir,
                                           .keys = sweep->keys,
                                           .is_screen = isatty(STDOUT_FILENO)};
+    if (status == STATUS_OK && *code == 0)
+        status = open_directory(sweep, code, error);
     return status;
 }
 
@@ -290,6 +291,7 @@ void sweep_close(struct sweep *sweep)
         curve_fini(&sweep->runs[i].curve);
         free(sweep->runs[i].path);
     }
+    sweep_report_fini(&sweep->report);
     sweep_grid_fini(&sweep->grid);
     free(sweep->runs);
     free(sweep->peers);

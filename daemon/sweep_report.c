@@ -202,10 +202,10 @@ static bool write_runs(FILE *file, const struct sweep_report *report)
     bool written = fputs("[\n", file) >= 0;
     for (size_t i = 0; i < report->count && written; i++) {
         char *text = format_run(report, &report->runs[i], i);
-        written = text != NULL && fprintf(file, "%s%s\n", text, i + 1 < report->count ? "," : "") > 0;
+        written = text != NULL && fprintf(file, "%s%s", i > 0 ? ",\n" : "", text) > 0;
         cJSON_free(text);
     }
-    return written && fputs("]\n", file) >= 0;
+    return written && fprintf(file, "%s\n]\n", report->others != NULL ? report->others : "") > 0;
 }
 
 enum status sweep_report_write(const struct sweep_report *report, struct error *error)
@@ -237,21 +237,63 @@ static char *read_whole(const char *path)
     return text;
 }
 
-void sweep_report_read_hopeless(const char *dir, struct sweep_run *runs, size_t count)
+static struct sweep_run *find_run(struct sweep_run *runs, size_t count, const char *name)
 {
-    char path[RUNDIR_PATH_BYTES + 32];
-    const cJSON *object;
-    snprintf(path, sizeof path, "%s/sweep.json", dir);
-    char *text = read_whole(path);
-    cJSON *array = text != NULL ? cJSON_Parse(text) : NULL;
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(runs[i].name, name) == 0)
+            return &runs[i];
+    return NULL;
+}
+
+/* Adds ",\n" and the line of a run that is none of this command line. A run that was running has died with
+ * its sweep. */
+static bool keep_line(FILE *others, cJSON *object, const char *state)
+{
+    if (strcmp(state, sweep_state_name(SWEEP_RUNNING)) == 0)
+        cJSON_SetValuestring(cJSON_GetObjectItem(object, "state"), sweep_state_name(SWEEP_STOPPED));
+    char *line = cJSON_PrintUnformatted(object);
+    const bool kept = line != NULL && fprintf(others, ",\n%s", line) > 0;
+    cJSON_free(line);
+    return kept;
+}
+
+static bool take_lines(FILE *others, cJSON *array, struct sweep_run *runs, size_t count)
+{
+    bool taken = true;
+    cJSON *object;
     cJSON_ArrayForEach(object, array)
     {
         const char *name = cJSON_GetStringValue(cJSON_GetObjectItem(object, "run"));
         const char *state = cJSON_GetStringValue(cJSON_GetObjectItem(object, "state"));
-        for (size_t i = 0; i < count && name != NULL && state != NULL; i++)
-            if (strcmp(runs[i].name, name) == 0)
-                runs[i].is_hopeless = strcmp(state, sweep_state_name(SWEEP_HOPELESS)) == 0;
+        if (name == NULL || state == NULL)
+            continue;
+        struct sweep_run *run = find_run(runs, count, name);
+        if (run != NULL)
+            run->is_hopeless = strcmp(state, sweep_state_name(SWEEP_HOPELESS)) == 0;
+        else
+            taken = keep_line(others, object, state) && taken;
     }
+    return taken;
+}
+
+enum status sweep_report_read(struct sweep_report *report, struct sweep_run *runs, struct error *error)
+{
+    char path[RUNDIR_PATH_BYTES + 32];
+    size_t bytes;
+    snprintf(path, sizeof path, "%s/sweep.json", report->dir);
+    char *text = read_whole(path);
+    cJSON *array = text != NULL ? cJSON_Parse(text) : NULL;
+    FILE *others = open_memstream(&report->others, &bytes);
+    const bool is_taken = others != NULL && take_lines(others, array, runs, report->count);
+    const bool is_closed = others != NULL && fclose(others) == 0;
     cJSON_Delete(array);
     free(text);
+    return is_taken && is_closed ? STATUS_OK
+                                 : error_set(error, STATUS_NO_MEMORY, "no memory for %.300s", path);
+}
+
+void sweep_report_fini(struct sweep_report *report)
+{
+    free(report->others);
+    report->others = NULL;
 }

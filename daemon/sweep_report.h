@@ -19,6 +19,7 @@ struct sweep_report {
     struct curve_keys keys; /* of the table's numbers */
     bool is_screen;         /* standard output is a terminal */
     unsigned rows;          /* of the table on the screen; 0: there is none */
+    char *others;           /* lines of sweep.json, of runs of earlier command lines; NULL: none */
 };
 
 /* Tells that a run's state has changed: writes sweep.json, and a line where there is no screen. STATUS_IO. */
@@ -38,10 +39,13 @@ void sweep_report_print(struct sweep_report *report);
 
 /* Writes DIR/sweep.json, whole or not at all: an array with an object for each run: `run`, its name;
  * `values`, by pointer; `state`; the newest number of each key, where there is one; `reason`, where it
- * failed. */
+ * failed. Behind the runs of this command line stand those of earlier ones, which sweep_report_read found. */
 enum status sweep_report_write(const struct sweep_report *report, struct error *error);
 
-/* Marks the runs that DIR/sweep.json calls stopped by the median rule. No such file is no error. */
-void sweep_report_read_hopeless(const char *dir, struct sweep_run *runs, size_t count);
+/* Reads DIR/sweep.json before this sweep writes it. Marks those of report->runs, which are `runs`, that the
+ * median rule has stopped, and keeps the lines of other runs: a sweep that is resumed with other --over
+ * loses none. No such file is no error. STATUS_NO_MEMORY. sweep_report_fini frees the lines. */
+enum status sweep_report_read(struct sweep_report *report, struct sweep_run *runs, struct error *error);
+void sweep_report_fini(struct sweep_report *report);
 
 #endif

@@ -89,7 +89,17 @@ leaves_finished_runs_alone() {
 
 goes_on_to_a_later_end() {
     sweeps 0 all --set '/stop={"episodes":10}' --over /optimizer/lr=0.001 --over /seed=1..2 --resume &&
-        [[ $(jq -c 'map(.episode)' all/sweep.json) == "[10,10]" ]]
+        [[ $(jq -c 'map(.episode)' all/sweep.json) == "[10,10,8,8,8,8]" ]]
+}
+
+# sweep.json keeps the runs of the earlier command lines, each once, behind those of this one.
+keeps_other_rows() {
+    jq -c '.[]' all/sweep.json >before.jsonl
+    sed -i '/"lr=0.01,seed=3"/s/"finished"/"running"/' all/sweep.json
+    sweeps 0 all "${short[@]}" --over /returns/gamma=0.9 --resume && ! says "lr=0.01" said >/dev/null &&
+        [[ $(jq -c '.[0] | [.run, .values, .state]' all/sweep.json) == '["gamma=0.9",{"/returns/gamma":0.9},"finished"]' ]] &&
+        diff <(sed '/"lr=0.01,seed=3"/s/"finished"/"stopped"/' before.jsonl) <(jq -c '.[1:][]' all/sweep.json) &&
+        sweeps 0 all "${short[@]}" --over /returns/gamma=0.9 --resume && [[ $(jq length all/sweep.json) == 7 ]]
 }
 
 wrong_values() {
@@ -201,6 +211,7 @@ check "the numbers of run" same_numbers_as_run
 check "runs that are there are kept" refuses_a_second_sweep
 check "--resume leaves finished runs alone" leaves_finished_runs_alone
 check "--resume with a later end" goes_on_to_a_later_end
+check "--resume with other axes" keeps_other_rows
 check "a wrong value is found before anything starts" wrong_values
 check "SIGTERM, and --resume" stops_in_order
 check "ctrl-C on a terminal" ctrl_c
