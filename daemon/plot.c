@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 struct plot {
     const struct plot_request *request;
@@ -38,6 +39,14 @@ static enum status join_path(char path[RUNDIR_PATH_BYTES], const char *run, cons
                      RUNDIR_PATH_BYTES);
 }
 
+static bool is_sweep(const char *folder)
+{
+    char path[RUNDIR_PATH_BYTES];
+    struct error error;
+    struct stat info;
+    return join_path(path, folder, "sweep.json", &error) == STATUS_OK && stat(path, &info) == 0;
+}
+
 static enum status read_job(struct plot *plot, size_t i, struct error *error)
 {
     char path[RUNDIR_PATH_BYTES];
@@ -45,6 +54,9 @@ static enum status read_job(struct plot *plot, size_t i, struct error *error)
     enum status status = join_path(path, plot->request->runs[i], "job.json", error);
     if (status == STATUS_OK)
         status = job_files_of_run(&plot->jobs[i], path_of(path), error);
+    if (status == STATUS_NOT_FOUND && is_sweep(plot->request->runs[i]))
+        return error_set(error, status, "%.200s is the folder of a sweep: expected its runs, %.200s/*/",
+                         plot->request->runs[i], plot->request->runs[i]);
     if (status != STATUS_OK)
         return status;
     plot->names[i] = plot->request->runs[i];

@@ -99,6 +99,11 @@ empty_runs() {
         says "empty/episodes.jsonl: no line has the numbers episode and running_reward" said
 }
 
+a_sweep() {
+    mkdir -p swept && echo '[]' >swept/sweep.json && cp -r runs/1 swept/seed=1 &&
+        fails 66 "swept is the folder of a sweep: expected its runs, swept/*/" swept && plots "1 curve of 1 run" swept/*/
+}
+
 without_gnuplot() {
     local code=0
     env PATH="$scratch" "$COALESCED" plot runs/1 >said 2>&1 || code=$?
@@ -124,6 +129,7 @@ check "a run that goes on" runs_that_go_on
 check "empty runs are left out" empty_runs
 check "no run" fails 64 "expected one run directory or several"
 check "a run that is not there" fails 66 "nowhere/job.json: cannot be opened" nowhere
+check "a sweep's folder" a_sweep
 check "no run with a line" fails 66 "there is nothing to draw" empty
 check "a key that no line has" fails 66 "no line has the numbers episode and nonsense" runs/1 --y nonsense
 check "kinds that differ" fails 78 "words one of kind model-parallel: expected runs of one kind, or --y KEY" runs/1 words
