@@ -16,8 +16,9 @@
 
 struct plot {
     const struct plot_request *request;
+    size_t given;       /* runs of the request, each once */
     size_t count;       /* runs that are in the figure */
-    struct job *jobs;   /* (request->count) */
+    struct job *jobs;   /* (given) */
     const char **texts; /* of job.json, every key with its value; malloc'ed */
     const char **names; /* the run directories */
     struct curve *curves;
@@ -26,6 +27,40 @@ struct plot {
     struct band_point *points; /* of all series */
     double *scratch;
 };
+
+/* ---- the runs ---- */
+
+/* The index of the same folder among `count` others; `count`: there is none. A path that leads nowhere, whose
+ * `folder` is zero, is like no other. */
+static size_t find_folder(const struct stat *folders, size_t count, const struct stat *folder)
+{
+    size_t i = 0;
+    while (i < count && (folder->st_ino == 0 || folders[i].st_ino != folder->st_ino ||
+                         folders[i].st_dev != folder->st_dev))
+        i++;
+    return i;
+}
+
+static enum status name_runs(struct plot *plot, struct error *error)
+{
+    const struct plot_request *request = plot->request;
+    struct stat *folders = calloc(request->count, sizeof *folders);
+    if (folders == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %zu runs", request->count);
+    for (size_t i = 0; i < request->count; i++) {
+        struct stat *folder = &folders[plot->given];
+        if (stat(request->runs[i], folder) != 0)
+            *folder = (struct stat){0};
+        const size_t same = find_folder(folders, plot->given, folder);
+        if (same < plot->given)
+            log_warning("%s is the same run as %s: the run counts once", request->runs[i], plot->names[same]);
+        else
+            plot->names[plot->given++] = request->runs[i];
+    }
+    plot->count = plot->given;
+    free(folders);
+    return STATUS_OK;
+}
 
 /* ---- the jobs ---- */
 
@@ -51,20 +86,19 @@ static enum status read_job(struct plot *plot, size_t i, struct error *error)
 {
     char path[RUNDIR_PATH_BYTES];
     size_t bytes;
-    enum status status = join_path(path, plot->request->runs[i], "job.json", error);
+    const char *run = plot->names[i];
+    enum status status = join_path(path, run, "job.json", error);
     if (status == STATUS_OK)
         status = job_files_of_run(&plot->jobs[i], path_of(path), error);
-    if (status == STATUS_NOT_FOUND && is_sweep(plot->request->runs[i]))
-        return error_set(error, status, "%.200s is the folder of a sweep: expected its runs, %.200s/*/",
-                         plot->request->runs[i], plot->request->runs[i]);
+    if (status == STATUS_NOT_FOUND && is_sweep(run))
+        return error_set(error, status, "%.200s is the folder of a sweep: expected its runs, %.200s/*/", run,
+                         run);
     if (status != STATUS_OK)
         return status;
-    plot->names[i] = plot->request->runs[i];
     plot->texts[i] = job_format(&plot->jobs[i], &bytes);
-    plot->count++;
-    return plot->texts[i] != NULL ? STATUS_OK
-                                  : error_set(error, STATUS_NO_MEMORY, "no memory for the job of %.300s",
-                                              plot->request->runs[i]);
+    return plot->texts[i] != NULL
+               ? STATUS_OK
+               : error_set(error, STATUS_NO_MEMORY, "no memory for the job of %.300s", run);
 }
 
 static struct curve_keys default_keys(const struct job *const *jobs, size_t count)
@@ -228,7 +262,7 @@ static enum status make_series(struct plot *plot, struct error *error)
 static enum status draw(const struct plot *plot, struct curve_keys keys, struct error *error)
 {
     bool is_one_job = true;
-    for (size_t i = 1; i < plot->request->count; i++)
+    for (size_t i = 1; i < plot->given; i++)
         is_one_job = is_one_job && strcmp(plot->jobs[i].name, plot->jobs[0].name) == 0;
     const struct figure figure = {.title = is_one_job ? plot->jobs[0].name : "",
                                   .x_label = keys.x,
@@ -265,7 +299,7 @@ static enum status plot_init(struct plot *plot, const struct plot_request *reque
                           .names = calloc(count, sizeof *plot->names),
                           .curves = calloc(count, sizeof *plot->curves)};
     if (plot->jobs != NULL && plot->texts != NULL && plot->names != NULL && plot->curves != NULL)
-        return STATUS_OK;
+        return name_runs(plot, error);
     return error_set(error, STATUS_NO_MEMORY, "no memory for %zu runs", count);
 }
 
@@ -274,7 +308,7 @@ enum status plot_runs(struct plot_summary *summary, const struct plot_request *r
     struct plot plot;
     struct curve_keys keys = request->keys;
     enum status status = plot_init(&plot, request, error);
-    for (size_t i = 0; i < request->count && status == STATUS_OK; i++)
+    for (size_t i = 0; i < plot.given && status == STATUS_OK; i++)
         status = read_job(&plot, i, error);
     if (status == STATUS_OK)
         status = choose_keys(&plot, &keys, error);

@@ -22,10 +22,11 @@ struct plot_summary {
 
 /* Draws a figure. Where no keys are given, they are running_reward over the episodes of reinforce,
  * ep_rew_mean over the steps of ppo and a2c, running_reward over the steps of both together, and loss over
- * the updates of the other kinds. A run without a point is left out, with a warning; another warning names
- * lines that are none of a log. Errors: those of job_files_of_run, curve_read and figure_write;
- * STATUS_NOT_FOUND: no run has a point, or a directory is a sweep's; STATUS_INVALID: the kinds of the jobs
- * differ and no key `y` is given, or the numbers `x` of a run decrease where a median is drawn. */
+ * the updates of the other kinds. A run that is named twice counts once, with a warning. A run without a
+ * point is left out, with a warning; another warning names lines that are none of a log. Errors: those of
+ * job_files_of_run, curve_read and figure_write; STATUS_NOT_FOUND: no run has a point, or a directory is a
+ * sweep's; STATUS_INVALID: the kinds of the jobs differ and no key `y` is given, or the numbers `x` of a run
+ * decrease where a median is drawn. */
 enum status plot_runs(struct plot_summary *summary, const struct plot_request *request, struct error *error);
 
 /* Draws arguments->runs into arguments->output and prints its name. */

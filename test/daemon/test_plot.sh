@@ -99,6 +99,12 @@ empty_runs() {
         says "empty/episodes.jsonl: no line has the numbers episode and running_reward" said
 }
 
+a_run_named_twice() {
+    ln -s runs/1 link && plots "plot.svg: 1 curve of 1 run" runs/1 runs/1/ link &&
+        says "runs/1/ is the same run as runs/1: the run counts once" said && ! grep -E "2 (runs|seeds)" plot.svg &&
+        plots "1 curve of 2 runs" runs/1 link runs/2 && says ">reinforce<" plot.svg
+}
+
 a_sweep() {
     mkdir -p swept && echo '[]' >swept/sweep.json && cp -r runs/1 swept/seed=1 &&
         fails 66 "swept is the folder of a sweep: expected its runs, swept/*/" swept && plots "1 curve of 1 run" swept/*/
@@ -129,6 +135,7 @@ check "a run that goes on" runs_that_go_on
 check "empty runs are left out" empty_runs
 check "no run" fails 64 "expected one run directory or several"
 check "a run that is not there" fails 66 "nowhere/job.json: cannot be opened" nowhere
+check "a run that is named twice" a_run_named_twice
 check "a sweep's folder" a_sweep
 check "no run with a line" fails 66 "there is nothing to draw" empty
 check "a key that no line has" fails 66 "no line has the numbers episode and nonsense" runs/1 --y nonsense
