@@ -1,11 +1,13 @@
 /* Lines of a log into points. The command's process; one thread. */
 #include "daemon/curve.h"
 
+#include "daemon/rundir.h"
 #include "daemon/runlog_lines.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -256,6 +258,17 @@ enum status curve_read(struct curve *curve, struct path path, struct error *erro
     free(buffer);
     close(fd);
     return status;
+}
+
+enum status curve_read_run(struct curve *curve, const char *run, struct error *error)
+{
+    char path[RUNDIR_PATH_BYTES + 32];
+    const int length = snprintf(path, sizeof path, "%s/episodes.jsonl", run);
+    if (length >= (int)sizeof path)
+        return error_set(error, STATUS_INVALID,
+                         "the path of a run's log has %d bytes: expected fewer than %zu", length,
+                         sizeof path);
+    return curve_read(curve, path_of(path), error);
 }
 
 /* ---- values ---- */

@@ -56,6 +56,9 @@ void curve_fini(struct curve *curve);
  * STATUS_PERMISSION, STATUS_IO; STATUS_CORRUPT: a line is longer than a log's can be; STATUS_NO_MEMORY. */
 enum status curve_read(struct curve *curve, struct path path, struct error *error);
 
+/* Takes the new lines of RUN/episodes.jsonl. STATUS_INVALID: the path is too long; others as curve_read. */
+enum status curve_read_run(struct curve *curve, const char *run, struct error *error);
+
 /* Takes one line of the log, zero-terminated, without its '\n'. STATUS_NO_MEMORY. */
 enum status curve_take(struct curve *curve, const char *line, struct error *error);
 

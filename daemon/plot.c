@@ -147,21 +147,19 @@ static enum status choose_keys(const struct plot *plot, struct curve_keys *keys,
 static enum status read_curve(struct curve *curve, const char *run, struct curve_keys keys,
                               struct error *error)
 {
-    char path[RUNDIR_PATH_BYTES];
     curve_init(curve, keys);
-    enum status status = join_path(path, run, "episodes.jsonl", error);
-    if (status == STATUS_OK)
-        status = curve_read(curve, path_of(path), error);
+    const enum status status = curve_read_run(curve, run, error);
     if (status != STATUS_OK && status != STATUS_NOT_FOUND)
         return status;
     if (curve->wrong > 0)
-        log_warning("%s: %" PRIu64
+        log_warning("%s/episodes.jsonl: %" PRIu64
                     " lines are no lines of a log and are left out, the first one is line %" PRIu64,
-                    path, curve->wrong, curve->first_wrong);
+                    run, curve->wrong, curve->first_wrong);
     if (status == STATUS_NOT_FOUND)
-        log_warning("%s is not there: the run is left out", path);
+        log_warning("%s/episodes.jsonl is not there: the run is left out", run);
     else if (curve->count == 0)
-        log_warning("%s: no line has the numbers %s and %s: the run is left out", path, keys.x, keys.y);
+        log_warning("%s/episodes.jsonl: no line has the numbers %s and %s: the run is left out", run, keys.x,
+                    keys.y);
     return STATUS_OK;
 }
 

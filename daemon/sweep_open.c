@@ -207,11 +207,9 @@ static bool job_is_same(const struct sweep *sweep, size_t number)
 static void survey_run(struct sweep *sweep, size_t number)
 {
     struct sweep_run *run = &sweep->runs[number];
-    char path[RUNDIR_PATH_BYTES + 32];
     struct error error;
-    snprintf(path, sizeof path, "%s/episodes.jsonl", run->path);
     run->is_hopeless = run->is_hopeless && sweep->arguments->stops_hopeless;
-    if (curve_read(&run->curve, path_of(path), &error) != STATUS_OK)
+    if (curve_read_run(&run->curve, run->path, &error) != STATUS_OK)
         return;
     const bool is_solved = strcmp(run->curve.event, "solved") == 0;
     if (run->is_hopeless)

@@ -153,11 +153,9 @@ void sweep_run_stop(struct sweep_run *run)
 /* A log that cannot be read now is read later, or its run fails by itself. */
 static void read_log(struct sweep_run *run)
 {
-    char path[RUNDIR_PATH_BYTES + 32];
     struct error error;
     const uint64_t lines = run->curve.lines;
-    snprintf(path, sizeof path, "%s/episodes.jsonl", run->path);
-    if (curve_read(&run->curve, path_of(path), &error) == STATUS_OK && run->curve.lines > lines)
+    if (curve_read_run(&run->curve, run->path, &error) == STATUS_OK && run->curve.lines > lines)
         run->is_new = true;
 }
 
