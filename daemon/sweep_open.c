@@ -16,39 +16,17 @@
 
 /* ---- the job with each combination ---- */
 
-/* The values of --set, and then those of run number `number`. NULL: no memory. */
-static const char **make_overrides(const struct sweep *sweep, size_t number)
-{
-    const struct arguments *arguments = sweep->arguments;
-    const size_t sets = arguments->override_count;
-    const char **overrides = calloc(sets + sweep->grid.axis_count + 1, sizeof *overrides);
-    for (size_t i = 0; overrides != NULL && i < sets; i++)
-        overrides[i] = arguments->overrides[i];
-    for (size_t axis = 0; overrides != NULL && axis < sweep->grid.axis_count; axis++)
-        overrides[sets + axis] = sweep_grid_override(&sweep->grid, number, axis);
-    return overrides;
-}
-
-static void free_overrides(const struct sweep *sweep, const char **overrides)
-{
-    for (size_t axis = 0; overrides != NULL && axis < sweep->grid.axis_count; axis++)
-        free((void *)(uintptr_t)overrides[sweep->arguments->override_count + axis]);
-    free(overrides);
-}
-
 static enum status read_job(const struct sweep *sweep, size_t number, job_files_judge *judge, struct job *job,
                             char **problems)
 {
-    const size_t count = sweep->arguments->override_count + sweep->grid.axis_count;
-    const char **overrides = make_overrides(sweep, number);
-    bool is_whole = overrides != NULL;
+    const struct arguments *arguments = sweep->arguments;
+    struct sweep_overrides overrides;
+    enum status status = STATUS_NO_MEMORY;
     *problems = NULL;
-    for (size_t i = 0; is_whole && i < count; i++)
-        is_whole = overrides[i] != NULL;
-    const enum status status =
-        is_whole ? job_read_file(job, path_of(sweep->arguments->job_path), overrides, count, judge, problems)
-                 : STATUS_NO_MEMORY;
-    free_overrides(sweep, overrides);
+    if (sweep_overrides_make(&overrides, arguments, &sweep->grid, number))
+        status = job_read_file(job, path_of(arguments->job_path), overrides.values, overrides.count, judge,
+                               problems);
+    sweep_overrides_fini(&overrides);
     return status;
 }
 

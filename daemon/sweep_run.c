@@ -29,44 +29,48 @@ const char *sweep_state_name(enum sweep_state state)
 
 /* ---- start ---- */
 
-/* The arguments of `coalesced run`, ended by NULL; the strings behind `owned` are malloc'ed. */
-struct run_arguments {
-    const char **argv;
-    size_t count, owned;
-};
-
-static void run_arguments_fini(struct run_arguments *run_arguments)
+bool sweep_overrides_make(struct sweep_overrides *overrides, const struct arguments *arguments,
+                          const struct sweep_grid *grid, size_t number)
 {
-    for (size_t i = run_arguments->owned; run_arguments->argv != NULL && i < run_arguments->count; i += 2)
-        free((void *)(uintptr_t)run_arguments->argv[i]);
-    free(run_arguments->argv);
+    const size_t most = arguments->override_count + grid->axis_count;
+    *overrides = (struct sweep_overrides){.values = calloc(most + 1, sizeof *overrides->values),
+                                          .borrowed = arguments->override_count};
+    bool made = overrides->values != NULL;
+    while (made && overrides->count < overrides->borrowed) {
+        overrides->values[overrides->count] = arguments->overrides[overrides->count];
+        overrides->count++;
+    }
+    for (size_t axis = 0; made && axis < grid->axis_count; axis++) {
+        const char *value = sweep_grid_override(grid, number, axis);
+        overrides->values[overrides->count++] = value;
+        made = value != NULL;
+    }
+    return made;
 }
 
-static bool run_arguments_make(struct run_arguments *made, const struct sweep_run *run,
-                               const struct arguments *arguments, const struct sweep_grid *grid,
-                               size_t number)
+void sweep_overrides_fini(struct sweep_overrides *overrides)
+{
+    for (size_t i = overrides->borrowed; i < overrides->count; i++)
+        free((void *)(uintptr_t)overrides->values[i]);
+    free(overrides->values);
+}
+
+/* The arguments of `coalesced run`, ended by NULL; only the list is malloc'ed. NULL: no memory. */
+static const char **make_arguments(const struct sweep_run *run, const struct arguments *arguments,
+                                   const struct sweep_overrides *overrides)
 {
     const char *const first[] = {"coalesced", "run", arguments->job_path, "--run-dir", run->path, "--resume"};
     const size_t firsts = arguments->resume ? 6 : 5;
-    const size_t most = firsts + 2 * (arguments->override_count + grid->axis_count) + 1;
-    *made = (struct run_arguments){.argv = calloc(most, sizeof *made->argv)};
-    if (made->argv == NULL)
-        return false;
+    const char **argv = calloc(firsts + 2 * overrides->count + 1, sizeof *argv);
+    if (argv == NULL)
+        return NULL;
     for (size_t i = 0; i < firsts; i++)
-        made->argv[made->count++] = first[i];
-    for (size_t i = 0; i < arguments->override_count; i++) {
-        made->argv[made->count++] = "--set";
-        made->argv[made->count++] = arguments->overrides[i];
+        argv[i] = first[i];
+    for (size_t i = 0; i < overrides->count; i++) {
+        argv[firsts + 2 * i] = "--set";
+        argv[firsts + 2 * i + 1] = overrides->values[i];
     }
-    made->owned = made->count + 1;
-    for (size_t axis = 0; axis < grid->axis_count; axis++) {
-        char *override = sweep_grid_override(grid, number, axis);
-        made->argv[made->count++] = "--set";
-        made->argv[made->count++] = override;
-        if (override == NULL)
-            return false;
-    }
-    return true;
+    return argv;
 }
 
 static _Noreturn void become_run(const char *const *argv, int out, int messages, pid_t sweep)
@@ -134,11 +138,13 @@ static enum status fork_run(struct sweep_run *run, const char *const *argv)
 enum status sweep_run_start(struct sweep_run *run, const struct arguments *arguments,
                             const struct sweep_grid *grid, size_t number)
 {
-    struct run_arguments made;
-    const enum status status = run_arguments_make(&made, run, arguments, grid, number)
-                                   ? fork_run(run, made.argv)
-                                   : run_failed(run, ENOMEM, "cannot start the run");
-    run_arguments_fini(&made);
+    struct sweep_overrides overrides;
+    const bool is_made = sweep_overrides_make(&overrides, arguments, grid, number);
+    const char **argv = is_made ? make_arguments(run, arguments, &overrides) : NULL;
+    const enum status status =
+        argv != NULL ? fork_run(run, argv) : run_failed(run, ENOMEM, "cannot start the run");
+    free(argv);
+    sweep_overrides_fini(&overrides);
     return status;
 }
 

@@ -45,6 +45,17 @@ struct sweep_run {
     char reason[240]; /* likewise: its last words */
 };
 
+/* The values of --set for run number `number`: those of the command line, then one of each axis. */
+struct sweep_overrides {
+    const char **values;    /* (count) */
+    size_t count, borrowed; /* the first `borrowed` are the command line's */
+};
+
+/* False: no memory. sweep_overrides_fini follows in either case. */
+bool sweep_overrides_make(struct sweep_overrides *overrides, const struct arguments *arguments,
+                          const struct sweep_grid *grid, size_t number);
+void sweep_overrides_fini(struct sweep_overrides *overrides);
+
 /* Starts the run, which resumes where arguments->resume is set. STATUS_IO, STATUS_BUSY, STATUS_NO_MEMORY: the
  * run has failed, and the reason is noted. */
 enum status sweep_run_start(struct sweep_run *run, const struct arguments *arguments,
