@@ -101,32 +101,36 @@ static enum status read_job(struct plot *plot, size_t i, struct error *error)
                : error_set(error, STATUS_NO_MEMORY, "no memory for the job of %.300s", run);
 }
 
-static struct curve_keys default_keys(const struct job *const *jobs, size_t count)
+const char *plot_default_y(const char *others, const struct job *job)
+{
+    const char *y = job->kind != JOB_REINFORCE ? "loss"
+                    : job_is_actor_critic(job) ? "ep_rew_mean"
+                                               : "running_reward";
+    if (others == NULL || strcmp(others, y) == 0)
+        return y;
+    return strcmp(others, "loss") == 0 || strcmp(y, "loss") == 0 ? "loss" : "running_reward";
+}
+
+static struct curve_keys default_keys(const struct job *jobs, size_t count)
 {
     size_t rewards = 0, critics = 0;
+    const char *y = NULL;
     for (size_t i = 0; i < count; i++) {
-        rewards += jobs[i]->kind == JOB_REINFORCE;
-        critics += jobs[i]->kind == JOB_REINFORCE && job_is_actor_critic(jobs[i]);
+        y = plot_default_y(y, &jobs[i]);
+        rewards += jobs[i].kind == JOB_REINFORCE;
+        critics += jobs[i].kind == JOB_REINFORCE && job_is_actor_critic(&jobs[i]);
     }
-    if (rewards < count)
-        return (struct curve_keys){rewards == 0 ? "update" : "steps", "loss"};
-    return (struct curve_keys){critics > 0 ? "steps" : "episode",
-                               critics == count ? "ep_rew_mean" : "running_reward"};
+    if (rewards == 0)
+        return (struct curve_keys){"update", y};
+    return (struct curve_keys){rewards < count || critics > 0 ? "steps" : "episode", y};
 }
 
 static enum status choose_keys(const struct plot *plot, struct curve_keys *keys, struct error *error)
 {
-    const struct job **jobs = calloc(plot->count, sizeof *jobs);
-    if (jobs == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for %zu jobs", plot->count);
     size_t other = 0;
-    for (size_t i = 0; i < plot->count; i++) {
-        jobs[i] = &plot->jobs[i];
-        if (plot->jobs[i].kind != plot->jobs[0].kind && other == 0)
+    for (size_t i = 0; i < plot->count && other == 0; i++)
+        if (plot->jobs[i].kind != plot->jobs[0].kind)
             other = i;
-    }
-    *keys = default_keys(jobs, plot->count);
-    free(jobs);
     if (other > 0 && plot->request->keys.y == NULL)
         return error_set(
             error, STATUS_INVALID,
@@ -134,6 +138,7 @@ static enum status choose_keys(const struct plot *plot, struct curve_keys *keys,
             "--y KEY with a number that both logs have",
             plot->names[0], job_kind_name(plot->jobs[0].kind), plot->names[other],
             job_kind_name(plot->jobs[other].kind));
+    *keys = default_keys(plot->jobs, plot->count);
     if (plot->request->keys.x != NULL)
         keys->x = plot->request->keys.x;
     if (plot->request->keys.y != NULL)

@@ -6,6 +6,7 @@
 #include "daemon/arguments.h"
 #include "daemon/curve.h"
 #include "kernels/base/status.h"
+#include "worker/job/job.h"
 
 #include <stddef.h>
 
@@ -28,6 +29,11 @@ struct plot_summary {
  * sweep's; STATUS_INVALID: the kinds of the jobs differ and no key `y` is given, or the numbers `x` of a run
  * decrease where a median is drawn. */
 enum status plot_runs(struct plot_summary *summary, const struct plot_request *request, struct error *error);
+
+/* The number that plot and sweep show where no key is given, of a run of `job` beside runs of which they show
+ * `others` (NULL: there are none): running_reward, of ppo and a2c ep_rew_mean, of both together
+ * running_reward; loss of the other kinds, and where another kind is beside one of these. */
+const char *plot_default_y(const char *others, const struct job *job);
 
 /* Draws arguments->runs into arguments->output and prints its name. */
 enum status plot(const struct arguments *arguments, struct job *job, struct error *error);

@@ -1,5 +1,6 @@
 /* What comes before the first run of a sweep starts. The sweep's process. */
 #include "daemon/job_files.h"
+#include "daemon/plot.h"
 #include "daemon/resume.h"
 #include "daemon/sweep_internal.h"
 #include "kernels/base/log.h"
@@ -40,21 +41,13 @@ static void print_problems(const char *name, enum status status, char *problems)
         fprintf(stderr, "%s: %s\n", name, line);
 }
 
-static const char *reward_key(const struct job *job)
-{
-    return job->kind != JOB_REINFORCE ? "loss" : job_is_actor_critic(job) ? "ep_rew_mean" : "running_reward";
-}
-
-/* The table has one number for all runs. */
+/* The table has one number for all runs. False: the runs before this one are of another kind. */
 static bool choose_keys(struct sweep *sweep, const struct job *job)
 {
-    const char *y = reward_key(job);
-    if (sweep->keys.y == NULL)
-        sweep->keys = (struct curve_keys){job->kind == JOB_REINFORCE ? "episode" : "update", y};
-    else if (job->kind == JOB_REINFORCE && strcmp(sweep->keys.y, "loss") != 0 &&
-             strcmp(sweep->keys.y, y) != 0)
-        sweep->keys.y = "running_reward";
-    return (strcmp(sweep->keys.y, "loss") == 0) == (job->kind != JOB_REINFORCE);
+    const bool is_reward = job->kind == JOB_REINFORCE;
+    const char *others = sweep->keys.y;
+    sweep->keys = (struct curve_keys){is_reward ? "episode" : "update", plot_default_y(others, job)};
+    return others == NULL || (strcmp(others, "loss") != 0) == is_reward;
 }
 
 /* Prints the problems of the first combination that has any. */
