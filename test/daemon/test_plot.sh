@@ -67,6 +67,14 @@ median_over_seconds() {
     plots "1 curve of 2 runs" whole/1 whole/2 --x seconds
 }
 
+# The number that both have.
+two_algorithms() {
+    echo '{"kind": "reinforce", "device": "cpu", "observers": {"count": 1}, "algorithm": {"name": "ppo", "n_steps": 64}}' >ppo.json
+    "$COALESCED" run ppo.json --set '/stop={"steps":256}' --set /log/every=1 --run-dir ppo >/dev/null 2>&1 </dev/null &&
+        plots "1 curve of 1 run" ppo && says ">ep_rew_mean<" plot.svg && says ">steps<" plot.svg &&
+        plots "2 curves of 2 runs" ppo runs/1 && says ">running_reward<" plot.svg && says ">steps<" plot.svg
+}
+
 # A name may be anything; gnuplot's own words, quotes and control characters are no more than letters.
 strange_names() {
     local name=$'it\'s `touch x` "$(touch x)"\a'
@@ -128,6 +136,7 @@ check "the seeds of a job are one curve" seeds_are_a_curve
 check "a PNG" makes_a_png
 check "other keys" other_keys
 check "a median over seconds" median_over_seconds
+check "two algorithms" two_algorithms
 check "a strange name" strange_names
 check "no file is left" leaves_nothing
 check "a last line that is half written, and wrong ones" half_a_line
