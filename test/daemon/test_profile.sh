@@ -90,6 +90,10 @@ five=$scratch/five
 make_keys 2
 start_hosts 2 reinforce "$five" 30 --profile --set /observers/count=4
 end_hosts 2
+both_end_well() {
+    [[ ${code[0]}${code[1]} == 00 ]] || { cat "$five.0" "$five.1" && return 1; }
+}
+check "two hosts end well" both_end_well
 check "workers of another host are profiled" whole "$five" 5
 check "and say where they were" grep -q '^observer [1-4] on host 1 ' "$five/profile.txt"
 check "their trace is of the same time" is_trace "$five" 5
