@@ -1,4 +1,4 @@
-/* The socket at which a run tells what it is doing: who connects gets one JSON document
+/* The socket at which a run tells what it is doing: each client gets one JSON document
  * (daemon/run_status.h), and then the end of the stream. Nothing is read from a client.
  *
  * The socket lies beside the workers' sockets, `ADDRESS.status`, mode 0600 in a folder of mode 0700
@@ -46,7 +46,7 @@ void status_socket_waits(const struct status_socket *socket, struct pollfd waits
 /* Serves those that are ready. */
 void status_socket_serve(struct status_socket *socket, const struct pollfd waits[STATUS_WAITS]);
 
-/* Cuts off who has been slow; returns when to call again. */
+/* Cuts slow clients off; returns when to call again. */
 struct monotime status_socket_check(struct status_socket *socket, struct monotime now);
 
 #endif

@@ -29,7 +29,8 @@ static const char *state_of(const struct supervisor *s)
     return s->announced && !s->regeneration.pending ? "training" : "starting";
 }
 
-/* The median wait of the newest episode, or the newest round's; of those who make others wait. */
+/* The median wait of the newest episode, or the newest round's. Only an agent and a server have one: others
+ * wait for them. */
 static double wait_of(const struct supervisor *s, const struct child *child)
 {
     const struct run_totals *totals = &s->totals;
@@ -125,7 +126,7 @@ char *supervise_status_text(const struct supervisor *s)
     return text;
 }
 
-/* For those who ask at the socket. */
+/* The answer to a client of the status socket. */
 static char *answer(void *arg)
 {
     return supervise_status_text(arg);

@@ -124,7 +124,7 @@ static enum MHD_Result send_events(struct http *http, struct MHD_Connection *con
     return send_response(connection, MHD_HTTP_OK, response);
 }
 
-/* ---- who asks ---- */
+/* ---- whether a client may ask ---- */
 
 /* Takes as long wherever the first difference is. */
 static bool is_token(const struct http *http, const char *shown)

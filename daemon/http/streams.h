@@ -21,7 +21,7 @@ struct streams {
 struct MHD_Response *streams_begin(struct streams *streams, struct MHD_Connection *connection, char *text,
                                    size_t length);
 
-/* Sends the event to all; who lags too far behind is cut off. */
+/* Sends the event to all; a stream that lags too far behind ends. */
 void streams_tell(struct streams *streams, const char *event, size_t length);
 
 /* Ends all: before MHD_stop_daemon. */

@@ -653,24 +653,20 @@ const struct job_key job_keys[] = {
 
     {"/metrics", ANY, JOB_OBJECT,
      .text = "What a run tells of itself while it goes on, beside `coalesced status`. Another value may be "
-             "given when a "
-             "run is resumed."},
+             "given when a run is resumed."},
     {"/metrics/listen", ANY, JOB_PATH, AT(metrics.listen), RANGE(1, JOB_PATH_BYTES - 1),
      NULLABLE(metrics.has_listen), BY_DEFAULT(null),
      .text = "Where a page for browsers (/), OpenMetrics text (/metrics) and the status (/status.json) are "
              "served by HTTP: an IP address and a port, such as 127.0.0.1:9477, or the path of a socket, "
-             "with a slash. "
-             "An address that others can reach needs /metrics/token. null: nowhere."},
+             "with a slash. An address that others can reach needs /metrics/token. null: nowhere."},
     {"/metrics/token", ANY, JOB_PATH, AT(metrics.token), RANGE(1, JOB_PATH_BYTES - 1),
      NULLABLE(metrics.has_token), BY_DEFAULT(null),
      .text = "A file whose first line is a token. Every request must then show it, as a bearer token or as "
-             "the password "
-             "of Basic authentication."},
+             "the password of Basic authentication."},
     {"/metrics/textfile", ANY, JOB_PATH, AT(metrics.textfile), RANGE(1, JOB_PATH_BYTES - 1),
      NULLABLE(metrics.has_textfile), BY_DEFAULT(null),
      .text = "A file for the textfile collector of Prometheus' node_exporter, with a name that ends in "
-             ".prom. It is "
-             "replaced every 15 seconds, whole, and removed when the run ends."},
+             ".prom. It is replaced every 15 seconds, whole, and removed when the run ends."},
 };
 const size_t job_key_count = sizeof job_keys / sizeof job_keys[0];
 _Static_assert(JOB_NAME_BYTES == 64 && JOB_TRAINERS_MAX == 256 && JOB_SERVERS_MAX == 16,
