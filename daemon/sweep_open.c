@@ -1,4 +1,5 @@
-/* What comes before the first run of a sweep starts. The sweep's process. */
+/* The steps before the first run of a sweep starts: checks, folders, the list of runs. The sweep's process.
+ */
 #include "daemon/job_files.h"
 #include "daemon/plot.h"
 #include "daemon/resume.h"

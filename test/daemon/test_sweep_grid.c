@@ -63,7 +63,7 @@ START_TEST(pointers_that_end_alike)
 }
 END_TEST
 
-/* What is almost a range is a value. */
+/* A text that is almost a range is a value. */
 START_TEST(ranges)
 {
     ck_assert_int_eq(read_overs("/a=1..,..2,1...3,1..2x,7..7", NULL), STATUS_OK);

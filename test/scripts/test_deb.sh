@@ -18,7 +18,7 @@ done
 cd "$here/../.."
 
 readonly ENDLESS='{"kind": "reinforce", "name": "pole", "device": "cpu", "stop": {"episodes": 1000000000}, "log": {"every": 1000},
- "checkpoint": {"every": 100}}'
+ "checkpoint": {"every": 100}, "metrics": {"listen": "127.0.0.1:9477"}}'
 root=$scratch/root
 version=$(sed -n 's/^VERSION := //p' Makefile)
 file=coalesced_${version}_$(dpkg --print-architecture).deb
@@ -197,6 +197,14 @@ starts() {
         beside sh -c 'cat >/etc/coalesced/pole.json' <<<"$ENDLESS" && beside systemctl -q enable --now coalesced@pole && is_active
 }
 
+# From this host, through the unit's sandbox.
+shows_its_page() {
+    local said
+    # shellcheck disable=SC2016  # the inner shell expands it
+    said=$(beside bash -c 'exec 3<>/dev/tcp/127.0.0.1/9477 && printf "GET %s HTTP/1.0\r\n\r\n" "$1" >&3 && cat <&3' bash "$1")
+    [[ $said == 'HTTP/1.'?' 200 '* && $said == *"$2"* ]] || { printf '%s\n' "${said:0:400}" && return 1; }
+}
+
 # The user, and the folder that logrotate knows.
 is_the_users() {
     [[ $(beside stat -c %U "/proc/$(property MainPID)") == coalesced ]] &&
@@ -240,6 +248,8 @@ purges_while_it_runs() {
 run=$systemd_root/var/lib/coalesced/pole/pole
 list "$systemd_root" >"$scratch/before"
 check "under systemd: installed, a job's file written, enabled and started" starts
+check "its page can be opened" shows_its_page / '<h2>Workers</h2>'
+check "and its metrics read" shows_its_page /metrics coalesced_training
 check "it runs as the package's user in its folder" is_the_users
 check "it is reloaded, and says so in the journal under its run" reloads
 check "its logs are rotated while it runs" rotates_while_it_runs
