@@ -205,6 +205,31 @@ static int store_of_runs(int option, const char *text, struct arguments *argumen
     }
 }
 
+/* Stores an option of a job on several hosts; any other is one of runs. */
+static int store_of_hosts(int option, const char *text, struct arguments *arguments)
+{
+    switch (option) {
+    case NODE:
+        return store_node(text, &arguments->place);
+    case LEADER:
+        arguments->place.leader = text;
+        return 0;
+    case KEYS:
+        arguments->place.keys = text;
+        return 0;
+    case OBSERVERS:
+        arguments->role = WIRE_ROLE_OBSERVER;
+        return store_count("observers", text, ROSTER_WORKERS_MAX, &arguments->brings);
+    case TRAINERS:
+        arguments->role = WIRE_ROLE_TRAINER;
+        return store_count("trainers", text, ROSTER_WORKERS_MAX, &arguments->brings);
+    case HOSTS:
+        return store_count("hosts", text, HOSTS_MAX, &arguments->hosts);
+    default:
+        return store_of_runs(option, text, arguments);
+    }
+}
+
 /* Stores the option's value. 0, or the exit code. */
 static int store_option(int option, const char *text, struct arguments *arguments)
 {
@@ -255,22 +280,6 @@ static int store_option(int option, const char *text, struct arguments *argument
     case ONNX:
         arguments->onnx = text;
         return text[0] != '\0' ? 0 : usage_error("--onnx: expected a path");
-    case NODE:
-        return store_node(text, &arguments->place);
-    case LEADER:
-        arguments->place.leader = text;
-        return 0;
-    case KEYS:
-        arguments->place.keys = text;
-        return 0;
-    case OBSERVERS:
-        arguments->role = WIRE_ROLE_OBSERVER;
-        return store_count("observers", text, ROSTER_WORKERS_MAX, &arguments->brings);
-    case TRAINERS:
-        arguments->role = WIRE_ROLE_TRAINER;
-        return store_count("trainers", text, ROSTER_WORKERS_MAX, &arguments->brings);
-    case HOSTS:
-        return store_count("hosts", text, HOSTS_MAX, &arguments->hosts);
     case JSON:
         arguments->json = true;
         return 0;
@@ -283,7 +292,7 @@ static int store_option(int option, const char *text, struct arguments *argument
         arguments->help = true;
         return 0;
     default:
-        return store_of_runs(option, text, arguments);
+        return store_of_hosts(option, text, arguments);
     }
 }
 
