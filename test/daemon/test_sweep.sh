@@ -126,16 +126,19 @@ stops_in_order() {
         diff <(numbers whole) <(numbers stopped/seed=2)
 }
 
-# Ctrl-C reaches the sweep's process group; the runs hear of it from the sweep, once.
+# Ctrl-C reaches the sweep's process group; the runs hear of it from the sweep, once. exec: a shell in between would get
+# the signal, too, and some shells end at once.
 ctrl_c() {
+    local code=0 pid
     command -v script >/dev/null || return 0
     {
         wait_for_number keyed/seed=1 3
+        pid=$(<keyed/sweep.lock)
         printf '\003'
-        until [[ -e keyed.end ]]; do sleep 0.02; done
-    } | script -qec "'$COALESCED' sweep '$job' --run-dir keyed --set '/stop={\"episodes\":1000000}' --over /seed=1..2; \
-        echo \$? >keyed.code; touch keyed.end" /dev/null >screen
-    [[ $(cat keyed.code) == 0 && $(states keyed) == "stopped waiting" ]] && says "seed=1  " screen &&
+        ends "$pid"
+    } | script -qec "exec '$COALESCED' sweep '$job' --run-dir keyed --set '/stop={\"episodes\":1000000}' --over /seed=1..2" \
+        /dev/null >screen || code=$?
+    [[ $code == 0 && $(states keyed) == "stopped waiting" ]] && says "seed=1  " screen &&
         says "stopping: the running round is finished first" keyed/seed=1/messages.log &&
         ! grep -q hurrying keyed/seed=1/messages.log
 }
