@@ -18,7 +18,7 @@ help_of() {
     [[ $said == *"scripts/$1"* && $said != *"set -"* ]]
 }
 
-for script in run test bench data deps lint seeds sweep gpu-check chaos; do
+for script in run test bench data deps lint seeds bench-batching gpu-check chaos; do
     check "scripts/$script --help prints its usage and exits 0" help_of "$script"
 done
 
@@ -240,7 +240,7 @@ install_fails() {
 }
 
 groups_add_up() {
-    machine && says 0 "*installing: check curl dataset-fashion-mnist gcc gnuplot-nox iproute2 jq *" test sweep build
+    machine && says 0 "*installing: check curl dataset-fashion-mnist gcc gnuplot-nox iproute2 jq *" test batching build
 }
 
 text_alone() {

@@ -1,6 +1,6 @@
-# Draws what scripts/sweep measured: its table as a figure, with the peer's columns beside ours if peer is 1.
+# Draws what scripts/bench-batching measured: its table as a figure, with the peer's columns beside ours if peer is 1.
 #
-#   gnuplot -e "table='t.tsv'; figure='t.png'; episodes=10; machine='...'; peer=0" scripts/sweep.gnuplot
+#   gnuplot -e "table='t.tsv'; figure='t.png'; episodes=10; machine='...'; peer=0" scripts/bench-batching.gnuplot
 set terminal pngcairo size 1200,760 font 'DejaVu Sans,15' linewidth 1.6 background '#ffffff'
 set output figure
 set datafile separator tab
