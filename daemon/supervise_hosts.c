@@ -59,7 +59,7 @@ static void take_away(struct supervisor *s, uint16_t index, const char *end)
     if (host->brings == 0)
         return;
     snprintf(why, sizeof why, "host %u (%.60s) %s, with %u %s", index, host->name, end, host->brings,
-             supervise_clients_unit(s));
+             supervise_clients_unit(s, host->brings));
     host->brings = 0;
     supervise_resize(s, why);
 }
@@ -108,7 +108,7 @@ static void fill_host(struct supervisor *s, uint16_t index, uint32_t brings)
     char why[160];
     host->brings = brings;
     snprintf(why, sizeof why, "host %u (%.60s) brings %u %s", index, host->name, brings,
-             supervise_clients_unit(s));
+             supervise_clients_unit(s, brings));
     if (brings > 0)
         supervise_resize(s, why);
     else if (!s->hosts.awaited && s->stops == 0 && s->config->job->supervise.restart)
@@ -387,7 +387,8 @@ enum status supervise_open_hosts(struct supervisor *s, struct error *error)
     relay_admit(&s->hosts.relay, &place->link.keys);
     s->hosts.awaited = true;
     if (place->hosts > 1)
-        log_info("waiting for %u other hosts, at port %u", place->hosts - 1u, port);
+        log_info("waiting for %u other host%s, at port %u", place->hosts - 1u, place->hosts == 2 ? "" : "s",
+                 port);
     else
         log_info("other hosts may join at port %u", port);
     service_notify("STATUS=waiting for other hosts");

@@ -239,8 +239,8 @@ uint32_t supervise_brings(const struct supervisor *s, uint16_t host);
 /* Between two generations: takes the new number over. STATUS_NO_MEMORY. */
 enum status supervise_adopt_size(struct supervisor *s, struct error *error);
 
-/* "observers" or "trainers". */
-const char *supervise_clients_unit(const struct supervisor *s);
+/* "observers" or "trainers"; of a count of 1 "observer" or "trainer". */
+const char *supervise_clients_unit(const struct supervisor *s, uint32_t count);
 
 /* Clients that belong to no host; the clients of the hosts that bring some follow, in order of the hosts. */
 uint32_t supervise_own_clients(const struct supervisor *s);

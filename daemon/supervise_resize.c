@@ -19,9 +19,11 @@ uint32_t supervise_own_clients(const struct supervisor *s)
     return s->roster.clients - s->config->job->added;
 }
 
-const char *supervise_clients_unit(const struct supervisor *s)
+const char *supervise_clients_unit(const struct supervisor *s, uint32_t count)
 {
-    return s->roster.client_role == WIRE_ROLE_OBSERVER ? "observers" : "trainers";
+    if (s->roster.client_role == WIRE_ROLE_OBSERVER)
+        return count == 1 ? "observer" : "observers";
+    return count == 1 ? "trainer" : "trainers";
 }
 
 uint32_t supervise_brings(const struct supervisor *s, uint16_t host)
@@ -68,12 +70,12 @@ enum status supervise_check_growth(const struct supervisor *s, uint32_t role, ui
                                    struct error *error)
 {
     const struct job *job = s->config->job;
+    const char *unit = supervise_clients_unit(s, 0);
     if (job->kind == JOB_MODEL_PARALLEL)
         return error_set(error, STATUS_INVALID,
                          "the job is of the kind model-parallel: it cannot get more trainers while it runs");
     if (role != s->roster.client_role)
-        return error_set(error, STATUS_INVALID, "the job has %s: expected --%s N", supervise_clients_unit(s),
-                         supervise_clients_unit(s));
+        return error_set(error, STATUS_INVALID, "the job has %s: expected --%s N", unit, unit);
     if (supervise_own_clients(s) == 0)
         return error_set(
             error, STATUS_INVALID,
@@ -82,7 +84,7 @@ enum status supervise_check_growth(const struct supervisor *s, uint32_t role, ui
         return error_set(error, STATUS_INVALID,
                          "the job does not let workers start again (/supervise/restart is false), and so it "
                          "cannot get more %s",
-                         supervise_clients_unit(s));
+                         unit);
     return check_limits(s, sum_of_brings(s) + count, error);
 }
 
@@ -92,7 +94,7 @@ void supervise_resize(struct supervisor *s, const char *why)
     if (clients == s->roster.clients || s->finished || s->closing || s->stops > 0)
         return;
     runlog_clear_progress(s->config->log);
-    log_info("%s: the job goes on with %u %s%s", why, clients, supervise_clients_unit(s),
+    log_info("%s: the job goes on with %u %s%s", why, clients, supervise_clients_unit(s, clients),
              s->hosts.awaited ? "" : " after this round");
     if (s->hosts.awaited || s->regeneration.pending || s->resizes)
         return;

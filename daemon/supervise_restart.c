@@ -152,7 +152,7 @@ void supervise_regenerate_resized(struct supervisor *s)
         child_kill(&s->children[i]);
     s->regeneration.pending = s->regeneration.is_resize = true;
     snprintf(s->regeneration.reason, sizeof s->regeneration.reason, "the number of %s changes with the hosts",
-             supervise_clients_unit(s));
+             supervise_clients_unit(s, 0));
     s->regeneration.due = monotime_now();
     s->regeneration.worker = s->roster.lead;
 }
@@ -172,7 +172,8 @@ static enum status regeneration_start(struct supervisor *s, struct error *error)
     runlog_clear_progress(s->config->log);
     run_history_mark(&s->history, s->regeneration.reason);
     if (is_resize)
-        log_info("the job goes on with %u %s", s->roster.clients, supervise_clients_unit(s));
+        log_info("the job goes on with %u %s", s->roster.clients,
+                 supervise_clients_unit(s, s->roster.clients));
     else
         log_warning("%s; all workers start again", s->regeneration.reason);
     const struct line_restart line = {.role = is_resize ? NULL : role_by_wire(cause.start.role)->name,
