@@ -49,6 +49,7 @@ echo "100%: Checks: 3, Failures: 0, Errors: 0"
 echo "100%: Checks: 4, Failures: 0, Errors: 0"
 BODY
 program broken <<'BODY'
+echo "test_broken.c:12:F:core:adds:0: Assertion '1 == 2' failed"
 echo "60%: Checks: 5, Failures: 1, Errors: 1"
 exit 1
 BODY
@@ -112,9 +113,13 @@ result_lost() {
 }
 
 tally() {
-    local file=$scratch/tally
-    CHECK_TALLY=$file BUILD=$scratch SAN='' "$scripts/check" "$scratch/programs/"{good,broken,skips}
-    [[ $(cat "$file") == "6 2 1" ]]
+    local file=$scratch/tally said
+    said=$(CHECK_TALLY=$file BUILD=$scratch SAN='' "$scripts/check" "$scratch/programs/"{good,broken,skips})
+    [[ $(cat "$file") == "6 2 1
+failed: broken: 2 of 5 checks
+    test_broken.c:12:F:core:adds:0: Assertion '1 == 2' failed" ]] &&
+        [[ $said == *"$(tail -n 2 "$file")
+6 passed, 2 failed, 1 skipped" ]]
 }
 
 check "passed checks are summed" judged 0 "3 passed, 0 failed, 0 skipped" good
@@ -133,7 +138,7 @@ check "a skip without a reason is a failure" judged 1 "3 passed, 1 failed, 0 ski
 check "a missing program is a failure" judged 1 "3 passed, 1 failed, 0 skipped" nowhere good
 check "a child left behind delays nothing" judged 0 "1 passed, 0 failed, 0 skipped" leaves_a_child
 check "a program gets no descriptor of the caller" descriptors
-check "the sum is appended to CHECK_TALLY" tally
+check "the sum, and what failed, are appended to CHECK_TALLY" tally
 
 # ---- scripts/deps ----
 
