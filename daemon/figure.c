@@ -1,19 +1,16 @@
 /* gnuplot between two files in memory: one with its script, one for its picture. The command's process. */
 #include "daemon/figure.h"
 
+#include "daemon/program.h"
 #include "kernels/base/file.h"
 #include "kernels/base/text.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* Colours that people with any eyes tell apart: Okabe and Ito, "Color Universal Design" (2002). */
@@ -98,34 +95,10 @@ static void write_plot(FILE *script, const struct figure *figure)
     fputc('\n', script);
 }
 
-/* ---- files in memory ---- */
-
-struct drawing {
-    int script, picture, words; /* gnuplot's standard input, output and error */
-};
-
-static void drawing_close(const struct drawing *drawing)
-{
-    const int fds[] = {drawing->script, drawing->picture, drawing->words};
-    for (unsigned i = 0; i < 3; i++)
-        if (fds[i] >= 0)
-            close(fds[i]);
-}
-
-static enum status drawing_open(struct drawing *drawing, struct error *error)
-{
-    drawing->script = memfd_create("gnuplot-script", MFD_CLOEXEC);
-    drawing->picture = memfd_create("gnuplot-picture", MFD_CLOEXEC);
-    drawing->words = memfd_create("gnuplot-words", MFD_CLOEXEC);
-    if (drawing->script >= 0 && drawing->picture >= 0 && drawing->words >= 0)
-        return STATUS_OK;
-    return error_set_errno(error, errno, "cannot make memory for a figure");
-}
-
-static enum status write_script(const struct drawing *drawing, const struct figure *figure, const char *path,
+static enum status write_script(const struct program *gnuplot, const struct figure *figure, const char *path,
                                 struct error *error)
 {
-    const int fd = fcntl(drawing->script, F_DUPFD_CLOEXEC, 0);
+    const int fd = fcntl(gnuplot->input, F_DUPFD_CLOEXEC, 0);
     FILE *script = fd < 0 ? NULL : fdopen(fd, "w");
     if (script == NULL) {
         error_set_errno(error, errno, "cannot write a script for gnuplot");
@@ -138,68 +111,42 @@ static enum status write_script(const struct drawing *drawing, const struct figu
         write_points(script, &figure->series[i], i);
     write_plot(script, figure);
     const bool is_good = !ferror(script);
-    if (fclose(script) == 0 && is_good && lseek(drawing->script, 0, SEEK_SET) == 0)
+    if (fclose(script) == 0 && is_good)
         return STATUS_OK;
     return error_set_errno(error, errno, "cannot write a script for gnuplot");
 }
 
 /* ---- gnuplot ---- */
 
-/* -d: without the settings of the user's own files. The caller may have blocked signals. */
-static int start_gnuplot(pid_t *pid, const struct drawing *drawing)
-{
-    static char name[] = "gnuplot", option[] = "-d";
-    char *const argv[] = {name, option, NULL};
-    posix_spawn_file_actions_t files;
-    posix_spawnattr_t attributes;
-    sigset_t none;
-    sigemptyset(&none);
-    posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_adddup2(&files, drawing->script, STDIN_FILENO);
-    posix_spawn_file_actions_adddup2(&files, drawing->picture, STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&files, drawing->words, STDERR_FILENO);
-    posix_spawnattr_init(&attributes);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
-    const int errnum = posix_spawnp(pid, name, &files, &attributes, argv, environ);
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&files);
-    return errnum;
-}
-
 /* gnuplot's first line with a letter; the lines above it repeat the script and point at the mistake. */
-static void read_words(char words[200], int fd)
+static void read_words(char words[200], const struct program *gnuplot)
 {
-    char text[4096];
-    const ssize_t got = file_read_at(fd, text, sizeof text - 1, 0);
-    text[got > 0 ? got : 0] = '\0';
+    char text[PROGRAM_WORDS_BYTES];
+    program_read_words(text, gnuplot);
     const char *at = strstr(text, "line ");
     at = at != NULL ? at : text + strspn(text, " \n");
     text_show(words, 200, at, strcspn(at, "\n"), 120);
 }
 
-static enum status run_gnuplot(const struct drawing *drawing, struct error *error)
+static enum status run_gnuplot(const struct program *gnuplot, struct error *error)
 {
-    char words[200];
+    static char name[] = "gnuplot", option[] = "-d"; /* without the settings of the user's own files */
+    char *const argv[] = {name, option, NULL};
+    char words[200], end[32];
     struct stat picture;
-    pid_t pid;
     int how;
-    const int errnum = start_gnuplot(&pid, drawing);
-    if (errnum == ENOENT)
+    const enum status status = program_run(gnuplot, argv, &how, error);
+    if (status == STATUS_NOT_FOUND)
         return error_set(error, STATUS_UNAVAILABLE,
                          "gnuplot is not in PATH: expected the program that draws figures (Debian's package "
                          "gnuplot-nox)");
-    if (errnum != 0)
-        return error_set_errno(error, errnum, "cannot execute gnuplot");
-    while (waitpid(pid, &how, 0) < 0)
-        if (errno != EINTR)
-            return error_set_errno(error, errno, "cannot wait for gnuplot");
-    if (how == 0 && fstat(drawing->picture, &picture) == 0 && picture.st_size > 0)
+    if (status != STATUS_OK)
+        return status;
+    if (how == 0 && fstat(gnuplot->output, &picture) == 0 && picture.st_size > 0)
         return STATUS_OK;
-    read_words(words, drawing->words);
-    return error_set(error, STATUS_INTERNAL, "gnuplot drew no figure (%s %d): %s",
-                     WIFSIGNALED(how) ? "signal" : "exit code",
-                     WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how), words);
+    read_words(words, gnuplot);
+    program_name_end(end, how);
+    return error_set(error, STATUS_INTERNAL, "gnuplot drew no figure (%s): %s", end, words);
 }
 
 bool figure_is_possible(void)
@@ -229,10 +176,10 @@ static bool copy_picture(int from, int to)
     return bytes == 0;
 }
 
-static enum status write_file(const struct drawing *drawing, const char *path, struct error *error)
+static enum status write_file(const struct program *gnuplot, const char *path, struct error *error)
 {
     const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    const bool is_copied = fd >= 0 && copy_picture(drawing->picture, fd);
+    const bool is_copied = fd >= 0 && copy_picture(gnuplot->output, fd);
     const int errnum = errno;
     const bool is_closed = fd >= 0 && close(fd) == 0;
     if (is_copied && is_closed)
@@ -243,14 +190,14 @@ static enum status write_file(const struct drawing *drawing, const char *path, s
 
 enum status figure_write(const struct figure *figure, const char *path, struct error *error)
 {
-    struct drawing drawing;
-    enum status status = drawing_open(&drawing, error);
+    struct program gnuplot;
+    enum status status = program_open(&gnuplot, error);
     if (status == STATUS_OK)
-        status = write_script(&drawing, figure, path, error);
+        status = write_script(&gnuplot, figure, path, error);
     if (status == STATUS_OK)
-        status = run_gnuplot(&drawing, error);
+        status = run_gnuplot(&gnuplot, error);
     if (status == STATUS_OK)
-        status = write_file(&drawing, path, error);
-    drawing_close(&drawing);
+        status = write_file(&gnuplot, path, error);
+    program_close(&gnuplot);
     return status;
 }

@@ -3,13 +3,15 @@
 class of one's own: a gymnasium.Env, or a gymnasium.vector.VectorEnv without autoreset, which gets num_envs.
 
 The supervisor starts it for a job with "environment": {"gymnasium": ID} or {"class": "module:Class"}, and watches it
-like any worker. It shows how a worker in another language is made. Everything runs on one thread.
+like any worker. It shows how a worker in another language is made. Everything runs on one thread. With --describe it
+describes the environment of the job at standard input, and ends.
 
     worker_session.py         messages to the supervisor and the agent
     observer_environments.py  environments, and the checks of what they return
     Group                     environments that are stepped together, and ask the agent together
     Observer                  plays the episodes that the agent asks for
 """
+import json
 import os
 import struct
 import sys
@@ -19,7 +21,7 @@ writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # into thi
 from observer_environments import open_environments
 from worker_session import (
     INTERNAL, INVALID, SHUTDOWN,
-    Failure, Hurry, Line, Segment, Session, import_package, np, work,
+    Failure, Hurry, Line, Segment, Session, alone, import_package, np, work,
 )  # fmt: skip
 
 sys.dont_write_bytecode = writes_none
@@ -306,5 +308,17 @@ def observe(turns, start):
     observer.close()
 
 
+def describe():
+    """Reads a job from standard input, and writes the description of its environment to standard output."""
+    job, answer = json.load(sys.stdin), os.dup(1)
+    os.dup2(2, 1)  # the user's code may print
+    import_package("gymnasium")
+    environments = open_environments(job, 0, 1, lambda: None)
+    with open(answer, "w") as file:
+        file.write(environments.describe())
+    environments.close()
+
+
 if __name__ == "__main__":
-    sys.exit(work(observe, "pyzmq, numpy and gymnasium"))
+    packages = "pyzmq, numpy and gymnasium"
+    sys.exit(alone(describe, packages) if sys.argv[1:] == ["--describe"] else work(observe, packages))

@@ -62,9 +62,12 @@ def cut(text, size):
 
 def last_lines(why):
     """An exception in one line: what it says, and where it came from."""
+    text = f"{type(why).__name__}: {' '.join(str(why).split())[:200]}"
     frames = traceback.extract_tb(why.__traceback__)
-    where = f" ({frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
-    return f"{type(why).__name__}: {' '.join(str(why).split())[:200]}{where[-120:]}"
+    if not frames:
+        return text
+    path, line, name, _ = frames[-1]
+    return f"{text} ({path if len(path) <= 80 else '...' + path[-77:]}:{line}, in {name[:30]})"
 
 
 # ---- the control line ----
@@ -542,6 +545,20 @@ def work(run, packages):
         traceback.print_exc()
         line.fail(Failure(INTERNAL, f"{os.path.basename(sys.argv[0])}: {last_lines(why)}"))
         return EXIT_OTHERWISE
+    return 0
+
+
+def alone(run, packages):
+    """Calls run() without a supervisor. A failure goes to standard error; the last line says what it is. Returns the exit
+    code."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        if zmq is None:
+            raise Failure(UNAVAILABLE, f"{sys.executable}: {MISSING}: expected the packages {packages}")
+        run()
+    except Failure as failure:
+        print(failure, file=sys.stderr)
+        return EXIT_CODES.get(failure.status, EXIT_OTHERWISE)
     return 0
 
 

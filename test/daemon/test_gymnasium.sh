@@ -153,6 +153,38 @@ check "whole episodes of a vector" fails_with '"steps" for /rollout/mode' --set 
 world '"gymnasium": "envpool/Nothing-v1"'
 check "an id that EnvPool does not know, or no EnvPool" fails_with "envpool/Nothing-v1: "
 
+# ---- a policy becomes an ONNX file ----
+# exports NAME EXIT: of the newest checkpoint of $scratch/whole.
+exports() {
+    local code=0
+    "$COALESCED" export "$scratch/whole/checkpoints/$(newest_checkpoint "$scratch/whole")" --onnx "$scratch/$1" \
+        >"$scratch/export.out" 2>&1 </dev/null || code=$?
+    cat "$scratch/export.out"
+    [[ $code -eq $2 ]]
+}
+# The file is that of the built-in environment with the same spaces.
+exports_a_policy() {
+    plays whole && exports theirs.onnx 0 && sed -i '/"environment"/s/"name": null/"name": "CartPole-v1"/
+        /"environment"/s/"gymnasium": "[^"]*"/"gymnasium": null/' "$scratch/whole/job.json" && exports ours.onnx 0 &&
+        cmp "$scratch/theirs.onnx" "$scratch/ours.onnx"
+}
+world '"gymnasium": "CartPole-v1"'
+check "a policy of Gymnasium's CartPole is exported as our own is" exports_a_policy
+world '"class": "worlds:Screens"'
+check "a policy of a class of one's own" plays whole
+check "is exported" exports screens.onnx 0
+# refuses_export FROM TO EXIT PHRASE: after this change of the run's job.
+refuses_export() {
+    sed -i "s|$1|$2|" "$scratch/whole/job.json"
+    exports no.onnx "$3" && grep -qF "$4" "$scratch/export.out" && [[ ! -e $scratch/no.onnx ]]
+}
+check "not with other spaces" refuses_export worlds:Screens worlds:Corridor 78 "does not fit the model"
+check "not of a class that is gone" refuses_export worlds:Corridor worlds:Absent 69 \
+    "has not been made (exit code 78): /environment/class: worlds:Absent: AttributeError: module 'worlds' has no attribute"
+check "not with a program that is no interpreter" refuses_export "$python" /bin/false 69 \
+    "has not been made (exit code 1): Python said nothing"
+check "nor with one that says nothing" refuses_export /bin/false /bin/true 78 "expected"
+
 # A fault within a running job costs the observer; the fifth in a row ends the job.
 world '"class": "worlds:StepRaises"'
 check "an exception that comes again and again" fails_with "died 5 times in a row" --set /supervise/restart=true

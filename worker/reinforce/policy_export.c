@@ -4,19 +4,14 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/model/onnx.h"
 #include "worker/model/policy_values.h"
-#include "worker/reinforce/job_environments.h"
 #include "worker/reinforce/policy_shape.h"
 
 enum status policy_export(const char *path, const char *checkpoint, const struct job *job,
-                          struct error *error)
+                          const struct environment_spec *spec, struct error *error)
 {
-    struct environments *environments;
     struct policy_values values = {0};
-    enum status status = job_environments_open(&environments, job, 0, 1, error);
-    if (status != STATUS_OK)
-        return status;
-    const struct policy_config config = policy_config_of(job, environments_spec(environments));
-    status = policy_check(&config, false, error);
+    const struct policy_config config = policy_config_of(job, spec);
+    enum status status = policy_check(&config, false, error);
     if (status == STATUS_OK)
         status = policy_values_open(&values, &config, error);
     const struct checkpoint_values of = {.params = values.params};
@@ -25,6 +20,5 @@ enum status policy_export(const char *path, const char *checkpoint, const struct
     if (status == STATUS_OK)
         status = onnx_write_policy(path, &config, values.params, error);
     policy_values_close(&values);
-    environments_close(environments);
     return status;
 }

@@ -1,0 +1,18 @@
+/* The spaces of an environment in Python, for a command that has no observers to ask: observer.py makes one
+ * environment, describes it and ends. The command's thread; blocks while Python starts. */
+#ifndef DAEMON_PYTHON_SPACES_H
+#define DAEMON_PYTHON_SPACES_H
+
+#include "kernels/base/status.h"
+#include "worker/environment/environment_description.h"
+#include "worker/job/job.h"
+
+/* Runs the job's environment, which must be in Python, as its observers would: a class of one's own is looked
+ * for from the working directory. What the environment says on standard error is shown only when it fails.
+ * STATUS_UNAVAILABLE: it could not be made; the sentence is observer.py's. STATUS_INVALID: what it says of
+ * itself is no description. Other errors as python_worker_find and program_run. environment_description_fini
+ * follows after either result. */
+enum status python_spaces_read(struct environment_description *out, const struct job *job,
+                               struct error *error);
+
+#endif
