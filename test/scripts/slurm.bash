@@ -4,7 +4,7 @@
 #   need_slurm             skips the test where it cannot run
 #   configure_slurm LINE   writes the configuration; LINEs name the head and the nodes
 #   submits OPTION...      submits a job; its number is in $job
-#   wait_for WORD COMMAND  until the command prints the word, for a minute and a half at most
+#   wait_for WORD COMMAND  until the command prints the word, for three minutes at most
 
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 script=$(readlink -f "$here/../../scripts/slurm/job.sbatch")
@@ -66,7 +66,7 @@ submits() {
 
 wait_for() {
     local i
-    for ((i = 0; i < 450; i++)); do
+    for ((i = 0; i < 900; i++)); do
         [[ $("${@:2}" 2>/dev/null) != "$1" ]] || return 0
         sleep 0.2
     done
@@ -81,7 +81,7 @@ state() {
 
 # is_training RUN [LINES]
 is_training() {
-    [[ $(wc -l <"$1/episodes.jsonl") -gt ${2:-100} ]] && echo yes
+    [[ $(wc -l <"$1/episodes.jsonl") -gt ${2:-60} ]] && echo yes
 }
 
 has_stopped() {

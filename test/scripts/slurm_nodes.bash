@@ -4,7 +4,7 @@
 #   node_up N, node_crash N   a node comes, or all its processes are gone at once
 #   node_of HOST              the node of that host of the job
 #   trains                    submits the job; it trains on three nodes when this returns
-#   goes_on, goes_on_anew     the job, or its second start, makes 200 episodes, and runs out of time; its log is sound
+#   goes_on, goes_on_anew     the job, or its second start, makes 60 episodes, and runs out of time; its log is sound
 
 need_slurm
 command -v ip >/dev/null || skip "there is no ip (Debian's iproute2)"
@@ -14,6 +14,9 @@ if [[ -z ${TEST_IS_APART:-} ]]; then
     rm -rf "$scratch"
     TEST_IS_APART=yes exec "${apart[@]}" "$0"
 fi
+# In memory: slurmctld syncs its state to the disk, and while the disk is busy it hears no node.
+mount -t tmpfs scratch "$scratch"
+trap 'umount --lazy "$scratch"; rm -rf "$scratch"' EXIT
 
 # ---- a cluster of four nodes on a bridge ----
 # The head has 10.78.1.100, node N 10.78.1.N. Folders are shared, but for $scratch/local.
@@ -62,7 +65,7 @@ begins() {
 cd "$scratch/submit"
 ln -s "$COALESCED" build/release/coalesced
 cat >job.json <<'JSON'
-{"kind": "reinforce", "name": "run", "device": "cpu", "rollout": {"steps": 50}, "log": {"every": 100},
+{"kind": "reinforce", "name": "run", "device": "cpu", "rollout": {"steps": 20}, "log": {"every": 100},
  "observers": {"count": 3}, "hosts": {"patience_s": 12}, "stop": {"episodes": 1000000}, "checkpoint": {"every": 20}}
 JSON
 
@@ -90,9 +93,9 @@ trains() {
         wait_for yes is_training runs/run
 }
 trains_on() {
-    wait_for yes is_training runs/run $(($(wc -l <runs/run/episodes.jsonl) + 200))
+    wait_for yes is_training runs/run $(($(wc -l <runs/run/episodes.jsonl) + 60))
 }
-# The job goes on for 200 episodes, and runs out of time.
+# The job goes on for 60 episodes, and runs out of time.
 goes_on() {
     trains_on && scancel --signal=USR1 --batch "$(cat "$scratch/job")" && wait_for yes has_stopped && is_sound &&
         wait_for yes says_yes 'goes back to the queue'

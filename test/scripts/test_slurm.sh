@@ -58,6 +58,11 @@ goes_on() {
     wait_for COMPLETED state && says 'start 1 on' && says 'going on from' && same_as_whole
 }
 
+# Another Slurm on this machine may have a job of the same number.
+is_of_this_slurm() {
+    grep -qzxF "SLURM_CONF=$SLURM_CONF" "/proc/$1/environ"
+}
+
 # All processes of the node are gone at once.
 loses_a_node() {
     local node pid
@@ -66,7 +71,7 @@ loses_a_node() {
     kill -9 "$(cat "$cluster/$node.pid")"
     for pid in $(pgrep -f "slurmstepd: \[$job\." || true) $(pgrep -f "spool-$node/job0*$job/slurm_script" || true) \
         $(cat runs/run/lock); do
-        kill -9 "$pid" || true
+        ! is_of_this_slurm "$pid" || kill -9 "$pid" || true
     done
     wait_for PENDING state
 }

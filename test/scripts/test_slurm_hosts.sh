@@ -12,8 +12,8 @@ source "$here/slurm.bash"
 source "$here/slurm_nodes.bash"
 
 runs_by_srun() {
-    timeout 90 srun -N3 --mpi=pmi2 "$COALESCED" run job.json --set /stop/episodes=300 &>srun.out && is_sound &&
-        [[ $(tail -1 ours) == '{"episode":300,'* ]] && grep -q 'host 2 takes part' srun.out
+    timeout 90 srun -N3 --mpi=pmi2 "$COALESCED" run job.json --set /stop/episodes=100 &>srun.out && is_sound &&
+        [[ $(tail -1 ours) == '{"episode":100,'* ]] && grep -q 'host 2 takes part' srun.out
 }
 runs_by_folder() {
     export SLURM_MPI_TYPE=none
