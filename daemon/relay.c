@@ -108,10 +108,16 @@ void relay_close(struct relay *relay, bool at_once)
         return;
     if (!at_once)
         control_send(relay->fd, CONTROL_EXIT, NULL, 0);
-    while (!at_once && monotime_before(monotime_now(), until) && waitpid(relay->pid, NULL, WNOHANG) == 0)
-        poll(NULL, 0, 5);
-    kill(relay->pid, SIGKILL);
-    waitpid(relay->pid, NULL, 0);
+    bool has_ended = false;
+    while (!at_once && !has_ended && monotime_before(monotime_now(), until)) {
+        has_ended = waitpid(relay->pid, NULL, WNOHANG) != 0;
+        if (!has_ended)
+            poll(NULL, 0, 5);
+    }
+    if (!has_ended) {
+        kill(relay->pid, SIGKILL);
+        waitpid(relay->pid, NULL, 0);
+    }
     close(relay->fd);
     *relay = (struct relay){.fd = -1, .order = relay->order, .broken = true, .may_open = relay->may_open};
 }
