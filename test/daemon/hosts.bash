@@ -9,7 +9,7 @@
 #   says FILE TEXT                     waits until the file has the text
 #   workers_of PROCESS ROLE            the processes of its workers of that role
 
-port=$((20000 + $$ % 12000)) # below the ports that the system hands out
+port=$first_port
 declare -A host code
 
 make_keys() {

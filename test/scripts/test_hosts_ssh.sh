@@ -33,7 +33,7 @@ JSON
 # launch HOSTS-FILE [OPTION]...: the exit code is in $code, what was said in the file out.
 launch() {
     code=0
-    "$hosts_ssh" --leader "127.0.0.1:$((20000 + RANDOM % 12000))" --program "$COALESCED" "$1" job.json "${@:2}" >out 2>&1 ||
+    "$hosts_ssh" --leader "127.0.0.1:$((first_port + RANDOM % 40))" --program "$COALESCED" "$1" job.json "${@:2}" >out 2>&1 ||
         code=$?
 }
 numbers() {
@@ -84,7 +84,7 @@ gives_the_code() {
 stops() {
     local pid i
     rm -rf runs out
-    "$hosts_ssh" --leader "127.0.0.1:$((20000 + RANDOM % 12000))" --program "$COALESCED" hosts job.json \
+    "$hosts_ssh" --leader "127.0.0.1:$((first_port + RANDOM % 40))" --program "$COALESCED" hosts job.json \
         --set /stop/episodes=1000000 >out 2>&1 &
     pid=$!
     until_there '^one: Episode 100' || return 1
@@ -103,7 +103,7 @@ stops() {
 is_killed() {
     local pid i
     rm -rf runs out
-    "$hosts_ssh" --leader "127.0.0.1:$((20000 + RANDOM % 12000))" --program "$COALESCED" hosts job.json \
+    "$hosts_ssh" --leader "127.0.0.1:$((first_port + RANDOM % 40))" --program "$COALESCED" hosts job.json \
         --set /stop/episodes=1000000 >out 2>&1 &
     pid=$!
     until_there '^one: Episode 100' && kill -KILL "$pid"

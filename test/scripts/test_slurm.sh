@@ -11,7 +11,7 @@ source "$here/slurm.bash"
 need_slurm
 
 # ---- a cluster of two nodes on this machine ----
-port=$((20000 + $$ % 20000))
+port=$first_port
 configure_slurm "SlurmctldHost=localhost(127.0.0.1)" "SlurmctldPort=$port" \
     "NodeName=node[1-2] NodeHostname=localhost NodeAddr=127.0.0.1 Port=$((port + 1))-$((port + 2)) CPUs=2" \
     "PartitionName=all Nodes=node[1-2] Default=YES MaxTime=INFINITE State=UP"
