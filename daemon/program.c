@@ -52,6 +52,7 @@ static int start(pid_t *pid, const struct program *program, char *const argv[])
 enum status program_run(const struct program *program, char *const argv[], int *how, struct error *error)
 {
     pid_t pid;
+    signal(SIGCHLD, SIG_DFL); /* a caller may have left it ignored, and then nothing can be waited for */
     if (lseek(program->input, 0, SEEK_SET) != 0)
         return error_set_errno(error, errno, "cannot rewind the input of %.100s", argv[0]);
     const int errnum = start(&pid, program, argv);
@@ -71,7 +72,11 @@ void program_read_words(char words[PROGRAM_WORDS_BYTES], const struct program *p
     const off_t bytes = lseek(program->words, 0, SEEK_END), most = PROGRAM_WORDS_BYTES - 1;
     const ssize_t got =
         file_read_at(program->words, words, (size_t)most, bytes > most ? (uint64_t)(bytes - most) : 0);
-    words[got > 0 ? got : 0] = '\0';
+    const size_t length = got > 0 ? (size_t)got : 0;
+    for (size_t i = 0; i < length; i++)
+        if (words[i] == '\0')
+            words[i] = ' ';
+    words[length] = '\0';
 }
 
 void program_name_end(char text[32], int how)

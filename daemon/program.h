@@ -1,5 +1,6 @@
-/* Another program, run to its end between files in memory: what it reads is written before it starts, and
- * what it prints is read after it has ended. For gnuplot and Python. Blocks; the command's thread. */
+/* Another program, run to its end between files in memory: the caller writes the program's input before the
+ * program starts, and reads the program's output after its end. For gnuplot and Python. Blocks; the command's
+ * thread. */
 #ifndef DAEMON_PROGRAM_H
 #define DAEMON_PROGRAM_H
 
@@ -8,18 +9,19 @@
 enum { PROGRAM_WORDS_BYTES = 4096 };
 
 struct program {
-    int input, output,
-        words; /* standard input, output and error: descriptors of files in memory, closed on exec */
+    /* Descriptors of the files in memory, closed on exec. */
+    int input, output, words; /* standard input, output and error */
 };
 
 /* program_close follows after either result. */
 enum status program_open(struct program *program, struct error *error);
 
 /* Runs argv[0], a path or a name in PATH, with its input read from the beginning. The program gets no blocked
- * signals of the caller. *how is waitpid's status. STATUS_NOT_FOUND: there is no such program. */
+ * signals of the caller; the caller's SIGCHLD gets its default action. *how is waitpid's status.
+ * STATUS_NOT_FOUND: there is no such program. */
 enum status program_run(const struct program *program, char *const argv[], int *how, struct error *error);
 
-/* The end of what the program has said on standard error, zero-terminated. */
+/* The end of what the program has said on standard error, zero-terminated. A blank stands for each zero. */
 void program_read_words(char words[PROGRAM_WORDS_BYTES], const struct program *program);
 
 /* "exit code 3" or "signal 9", of waitpid's status. */

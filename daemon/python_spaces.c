@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 enum { DESCRIPTION_BYTES_MAX = 1 << 24, SENTENCE_BYTES = 400 };
 
@@ -26,6 +27,16 @@ static enum status write_job(const struct program *python, const struct job *job
     return is_written ? STATUS_OK : error_set_errno(error, errnum, "cannot write the job for Python");
 }
 
+/* observer.py ends with the exit codes of a worker. */
+static enum status status_of(int how)
+{
+    static const enum status known[] = {STATUS_INVALID, STATUS_CORRUPT, STATUS_NOT_FOUND};
+    for (size_t i = 0; WIFEXITED(how) && i < sizeof known / sizeof known[0]; i++)
+        if (status_exit_code(known[i]) == WEXITSTATUS(how))
+            return known[i];
+    return STATUS_UNAVAILABLE;
+}
+
 /* The last line that observer.py has said. A traceback may stand above it. */
 static enum status tell(const struct program *python, int how, struct error *error)
 {
@@ -38,12 +49,26 @@ static enum status tell(const struct program *python, int how, struct error *err
     line = line != NULL ? line + 1 : words;
     text_show(sentence, sizeof sentence, line, strlen(line), SENTENCE_BYTES - 1);
     program_name_end(end, how);
-    return error_set(error, STATUS_UNAVAILABLE, "the environment in Python has not been made (%s): %s", end,
+    return error_set(error, status_of(how), "the environment in Python has not been made (%s): %s", end,
                      length > 0 ? sentence : "Python said nothing");
 }
 
+/* The description is the last line: a script that starts the interpreter may have printed others. */
+static enum status parse(struct environment_description *out, const char *text, size_t bytes,
+                         const char *interpreter, struct error *error)
+{
+    struct error why = {0};
+    const char *before = memrchr(text, '\n', bytes);
+    const char *line = before != NULL ? before + 1 : text;
+    const enum status status = environment_description_read(out, line, bytes - (size_t)(line - text), &why);
+    if (status != STATUS_OK)
+        (error_set)(error, status, "what %.150s printed is no description of an environment: %.300s",
+                    interpreter, why.text);
+    return status;
+}
+
 static enum status read_description(struct environment_description *out, const struct program *python,
-                                    struct error *error)
+                                    const char *interpreter, struct error *error)
 {
     struct stat info;
     if (fstat(python->output, &info) != 0)
@@ -57,7 +82,7 @@ static enum status read_description(struct environment_description *out, const s
     if (text == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the environment's description");
     const ssize_t got = file_read_at(python->output, text, bytes, 0);
-    const enum status status = got >= 0 ? environment_description_read(out, text, (size_t)got, error)
+    const enum status status = got >= 0 ? parse(out, text, (size_t)got, interpreter, error)
                                         : error_set_errno(error, errno, "cannot read what Python has said");
     free(text);
     return status;
@@ -92,7 +117,7 @@ enum status python_spaces_read(struct environment_description *out, const struct
     if (status == STATUS_OK)
         status = run_python(&python, &worker, error);
     if (status == STATUS_OK)
-        status = read_description(out, &python, error);
+        status = read_description(out, &python, job->environment.python, error);
     program_close(&python);
     return status;
 }

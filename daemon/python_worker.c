@@ -1,4 +1,4 @@
-/* Looks for files. Supervisor process; its only thread. */
+/* Looks for files. The supervisor's or a command's only thread. */
 #include "daemon/python_worker.h"
 
 #include <libgen.h>

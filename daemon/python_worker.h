@@ -1,6 +1,6 @@
 /* The program of the workers that are in Python: the observers of environments in Python, or the trainers of
  * a class. It is an interpreter and a script, observer.py or trainer.py, which is installed beside this
- * program. Supervisor process; its only thread. */
+ * program. The supervisor's or a command's only thread. */
 #ifndef DAEMON_PYTHON_WORKER_H
 #define DAEMON_PYTHON_WORKER_H
 

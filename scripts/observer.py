@@ -309,16 +309,18 @@ def observe(turns, start):
 
 
 def describe():
-    """Reads a job from standard input, and writes the description of its environment to standard output."""
-    job, answer = json.load(sys.stdin), os.dup(1)
+    """Reads a job from standard input, and writes the description of its environment to standard output. The environment is
+    not closed: the process ends."""
+    job, answer = json.load(sys.stdin.buffer), os.dup(1)
     os.dup2(2, 1)  # the user's code may print
     import_package("gymnasium")
     environments = open_environments(job, 0, 1, lambda: None)
     with open(answer, "w") as file:
         file.write(environments.describe())
-    environments.close()
 
 
 if __name__ == "__main__":
     packages = "pyzmq, numpy and gymnasium"
-    sys.exit(alone(describe, packages) if sys.argv[1:] == ["--describe"] else work(observe, packages))
+    if sys.argv[1:] == ["--describe"]:
+        alone(describe, packages)
+    sys.exit(work(observe, packages))

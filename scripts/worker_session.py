@@ -10,6 +10,7 @@ scripts/trainer.py. It is written from worker/net/PROTOCOL.md alone, with pyzmq 
 
 Without pyzmq or NumPy, the module can be imported, and `work` reports what is missing.
 """
+import ctypes
 import fcntl
 import hashlib
 import hmac
@@ -19,6 +20,7 @@ import mmap
 import os
 import secrets
 import select
+import signal
 import socket
 import struct
 import sys
@@ -32,6 +34,7 @@ EXIT_CODES = {INVALID: 78, NOT_FOUND: 66, CORRUPT: 65, UNAVAILABLE: 69}
 EXIT_OTHERWISE = 70
 
 FORGOTTEN_BY_SUPERVISOR = 69
+PR_SET_PDEATHSIG = 1  # prctl's
 
 
 class Failure(Exception):
@@ -549,17 +552,24 @@ def work(run, packages):
 
 
 def alone(run, packages):
-    """Calls run() without a supervisor. A failure goes to standard error; the last line says what it is. Returns the exit
-    code."""
+    """Calls run() without a supervisor, and ends the process, which also ends with its parent. A failure is the last line
+    on standard error: threads, exit handlers and buffers of the user's code are given up."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     sys.path.insert(0, os.getcwd())
+    code, text = 0, None
     try:
         if zmq is None:
             raise Failure(UNAVAILABLE, f"{sys.executable}: {MISSING}: expected the packages {packages}")
         run()
     except Failure as failure:
-        print(failure, file=sys.stderr)
-        return EXIT_CODES.get(failure.status, EXIT_OTHERWISE)
-    return 0
+        code, text = EXIT_CODES.get(failure.status, EXIT_OTHERWISE), str(failure)
+    except BaseException as why:  # SystemExit, too
+        traceback.print_exc()
+        code, text = EXIT_OTHERWISE, last_lines(why)
+    sys.stdout.flush()
+    if text is not None:
+        print(text, file=sys.stderr, flush=True)
+    os._exit(code)
 
 
 def import_package(name):

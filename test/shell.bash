@@ -6,21 +6,14 @@
 #   skip REASON                   ends the test program as skipped, with one line that says why
 #   finish                        prints the summary and exits: 0 when all checks passed, else 1
 #   $scratch                      an empty folder that is removed when the test ends
-#   $first_port                   the first of 40 TCP ports that no other program of scripts/check has, below those that the
-#                                 system hands out
+#   $first_port                   the first of 40 TCP ports that no other program of this scripts/check has
 #
 # A function given to check runs where `set -e` has no effect, as in any condition: join its commands with &&.
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-# A test that is run by hand is no neighbour of those that scripts/check runs.
-if [[ -n ${CHECK_PLACE:-} ]]; then
-    # shellcheck disable=SC2034 # for the tests
-    first_port=$((20000 + CHECK_PLACE % 275 * 40))
-else
-    # shellcheck disable=SC2034
-    first_port=$((31000 + $$ % 25 * 40))
-fi
+# shellcheck disable=SC2034 # for the tests
+first_port=${CHECK_PORT:-$((31000 + $$ % 25 * 40))}
 checks=0
 failures=0
 

@@ -179,11 +179,15 @@ refuses_export() {
     exports no.onnx "$3" && grep -qF "$4" "$scratch/export.out" && [[ ! -e $scratch/no.onnx ]]
 }
 check "not with other spaces" refuses_export worlds:Screens worlds:Corridor 78 "does not fit the model"
-check "not of a class that is gone" refuses_export worlds:Corridor worlds:Absent 69 \
+check "not of a class that is gone" refuses_export worlds:Corridor worlds:Absent 78 \
     "has not been made (exit code 78): /environment/class: worlds:Absent: AttributeError: module 'worlds' has no attribute"
+unset PYTHONUNBUFFERED # what is printed comes late
+check "what a class prints, and its threads, hide no failure" refuses_export worlds:Absent worlds:Loud 78 \
+    "has not been made (exit code 78): worlds:Loud: environment 0: making it: ValueError: the loud one fails"
 check "not with a program that is no interpreter" refuses_export "$python" /bin/false 69 \
     "has not been made (exit code 1): Python said nothing"
-check "nor with one that says nothing" refuses_export /bin/false /bin/true 78 "expected"
+check "nor with one that says nothing" refuses_export /bin/false /bin/true 78 \
+    "what /bin/true printed is no description of an environment"
 
 # A fault within a running job costs the observer; the fifth in a row ends the job.
 world '"class": "worlds:StepRaises"'

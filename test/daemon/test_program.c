@@ -4,6 +4,7 @@
 #include "test/workplace.h"
 
 #include <check.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -55,6 +56,22 @@ START_TEST(the_last_words_are_kept)
 }
 END_TEST
 
+START_TEST(a_zero_ends_no_words)
+{
+    char words[PROGRAM_WORDS_BYTES];
+    ck_assert_int_eq(run_shell("printf 'a\\0b\\n' >&2"), 0);
+    program_read_words(words, &program);
+    ck_assert_str_eq(words, "a b\n");
+}
+END_TEST
+
+START_TEST(its_end_is_heard_where_children_were_ignored)
+{
+    signal(SIGCHLD, SIG_IGN);
+    ck_assert_int_eq(run_shell("exit 3") >> 8, 3);
+}
+END_TEST
+
 START_TEST(its_end_has_a_name)
 {
     char end[32];
@@ -84,6 +101,8 @@ int main(void)
     tcase_add_checked_fixture(runs, open_program, close_program);
     tcase_add_test(runs, reads_its_input_and_prints);
     tcase_add_test(runs, the_last_words_are_kept);
+    tcase_add_test(runs, a_zero_ends_no_words);
+    tcase_add_test(runs, its_end_is_heard_where_children_were_ignored);
     tcase_add_test(runs, its_end_has_a_name);
     tcase_add_test(runs, a_program_that_is_not_there);
     suite_add_tcase(suite, runs);

@@ -66,7 +66,8 @@ is_of_this_slurm() {
 # All processes of the node are gone at once.
 loses_a_node() {
     local node pid
-    rm -rf runs && submits "$script" job.json && wait_for yes is_training runs/run || return 1
+    # Episode 101 comes after the checkpoint of episode 50.
+    rm -rf runs && submits "$script" job.json && wait_for yes is_training runs/run 101 || return 1
     node=$(squeue -h -j "$job" -o %N)
     kill -9 "$(cat "$cluster/$node.pid")"
     for pid in $(pgrep -f "slurmstepd: \[$job\." || true) $(pgrep -f "spool-$node/job0*$job/slurm_script" || true) \

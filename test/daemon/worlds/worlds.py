@@ -1,7 +1,9 @@
 """Environments with Gymnasium's interface for test_gymnasium.sh: good ones, and one for each fault."""
+import atexit
 import ctypes
 import os
 import signal
+import threading
 import time
 
 import gymnasium
@@ -175,6 +177,16 @@ class ResetForgets(Corridor):
 class InitRaises(Corridor):
     def __init__(self):
         raise RuntimeError("the licence has expired")
+
+
+class Loud(Corridor):
+    """Starts a thread that does not end, and prints behind its failure."""
+
+    def __init__(self):
+        threading.Thread(target=time.sleep, args=(1000,)).start()
+        atexit.register(print, "a word at the end")
+        print("a word before")
+        raise ValueError("the loud one fails")
 
 
 class TupleActions(Corridor):
