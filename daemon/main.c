@@ -92,8 +92,8 @@ static const char usage[] =
     "logs. A host other than the leader departs at the first SIGTERM: its workers start elsewhere.\n"
     "\n"
     "Exit status: 0 finished, solved or stopped; 64 usage; 65 corrupt data, or a broken contract;\n"
-    "66 input missing; 69 device, gnuplot or Python unavailable; 70 internal, or a plug-in crashed or hung; 74 I/O;\n"
-    "75 already running; 77 permission; 78 bad job file or plug-in.\n";
+    "66 input missing; 69 device, gnuplot or Python unavailable; 70 internal, or a plug-in crashed or hung;\n"
+    "74 I/O; 75 already running; 77 permission; 78 bad job file or plug-in.\n";
 
 /* flush_output reports an output that failed. */
 static int write_schema(void)
