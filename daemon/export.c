@@ -24,7 +24,7 @@ static enum status export_policy(const struct arguments *arguments, const struct
                                  struct error *error)
 {
     struct environments *environments;
-    if (job->environment.has_gymnasium || job->environment.has_class)
+    if (job_has_python_environments(job))
         return export_for_python(arguments, job, error);
     enum status status = job_environments_open(&environments, job, 0, 1, error);
     if (status == STATUS_OK)

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -151,16 +150,7 @@ static enum status run_gnuplot(const struct program *gnuplot, struct error *erro
 
 bool figure_is_possible(void)
 {
-    const char *folders = getenv("PATH");
-    char path[4096];
-    for (const char *at = folders; at != NULL && *at != '\0'; at += *at == ':') {
-        const size_t length = strcspn(at, ":");
-        const int bytes = snprintf(path, sizeof path, "%.*s/gnuplot", (int)length, at);
-        if (bytes > 0 && (size_t)bytes < sizeof path && access(path, X_OK) == 0)
-            return true;
-        at += length;
-    }
-    return false;
+    return program_exists("gnuplot");
 }
 
 /* ---- the file ---- */

@@ -68,7 +68,7 @@ static enum status check_built_in(const struct job *job, const char **pointer, s
 /* The observers load a plug-in, this process does not: its code could take the supervisor down. */
 static enum status check_environment(const struct job *job, const char **pointer, struct error *error)
 {
-    if (job->environment.has_gymnasium || job->environment.has_class) {
+    if (job_has_python_environments(job)) {
         *pointer = "/environment/python";
         return check_python(job, error);
     }

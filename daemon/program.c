@@ -4,12 +4,31 @@
 #include "kernels/base/file.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+bool program_exists(const char *name)
+{
+    const char *path = getenv("PATH");
+    char *copy = strchr(name, '/') == NULL && path != NULL ? strdup(path) : NULL;
+    bool found = copy == NULL && access(name, X_OK) == 0;
+    char *rest = NULL;
+    for (char *folder = copy != NULL ? strtok_r(copy, ":", &rest) : NULL; folder != NULL && !found;
+         folder = strtok_r(NULL, ":", &rest)) {
+        char whole[PATH_MAX];
+        found = (size_t)snprintf(whole, sizeof whole, "%s/%s", folder, name) < sizeof whole &&
+                access(whole, X_OK) == 0;
+    }
+    free(copy);
+    return found;
+}
 
 enum status program_open(struct program *program, struct error *error)
 {

@@ -6,12 +6,17 @@
 
 #include "kernels/base/status.h"
 
+#include <stdbool.h>
+
 enum { PROGRAM_WORDS_BYTES = 4096 };
 
 struct program {
     /* Descriptors of the files in memory, closed on exec. */
     int input, output, words; /* standard input, output and error */
 };
+
+/* Whether execvp would find the program, a path or a name in PATH. */
+bool program_exists(const char *name);
 
 /* program_close follows after either result. */
 enum status program_open(struct program *program, struct error *error);

@@ -1,6 +1,8 @@
 /* Looks for files. The supervisor's or a command's only thread. */
 #include "daemon/python_worker.h"
 
+#include "daemon/program.h"
+
 #include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,27 +36,10 @@ static enum status find_script(char script[PATH_MAX], const char *name, struct e
                      name, folder, folder);
 }
 
-/* Whether execvp would find the program. */
-static bool is_executable(const char *name)
-{
-    const char *path = getenv("PATH");
-    char *copy = strchr(name, '/') == NULL && path != NULL ? strdup(path) : NULL;
-    bool found = copy == NULL && access(name, X_OK) == 0;
-    char *rest = NULL;
-    for (char *folder = copy != NULL ? strtok_r(copy, ":", &rest) : NULL; folder != NULL && !found;
-         folder = strtok_r(NULL, ":", &rest)) {
-        char whole[PATH_MAX];
-        found = (size_t)snprintf(whole, sizeof whole, "%s/%s", folder, name) < sizeof whole &&
-                access(whole, X_OK) == 0;
-    }
-    free(copy);
-    return found;
-}
-
 static enum status find(struct python_worker *out, enum wire_role role, const char *interpreter,
                         const char *script, struct error *error)
 {
-    if (!is_executable(interpreter))
+    if (!program_exists(interpreter))
         return error_set(error, STATUS_NOT_FOUND,
                          "%.300s: expected a Python interpreter, a path or a name in PATH", interpreter);
     out->role = (uint8_t)role;
@@ -65,7 +50,7 @@ static enum status find(struct python_worker *out, enum wire_role role, const ch
 enum status python_worker_find(struct python_worker *out, const struct job *job, struct error *error)
 {
     *out = (struct python_worker){0};
-    if (job->environment.has_gymnasium || job->environment.has_class)
+    if (job_has_python_environments(job))
         return find(out, WIRE_ROLE_OBSERVER, job->environment.python, "observer.py", error);
     if (job->trainers.has_class)
         return find(out, WIRE_ROLE_TRAINER, job->trainers.python, "trainer.py", error);

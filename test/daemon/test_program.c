@@ -82,6 +82,15 @@ START_TEST(its_end_has_a_name)
 }
 END_TEST
 
+START_TEST(a_program_is_a_path_or_a_name_in_path)
+{
+    ck_assert(program_exists("sh"));
+    ck_assert(program_exists("/bin/sh"));
+    ck_assert(!program_exists("/bin/no-such-shell"));
+    ck_assert(!program_exists("coalesced-has-no-such-program"));
+}
+END_TEST
+
 START_TEST(a_program_that_is_not_there)
 {
     char name[] = "coalesced-has-no-such-program";
@@ -104,6 +113,7 @@ int main(void)
     tcase_add_test(runs, a_zero_ends_no_words);
     tcase_add_test(runs, its_end_is_heard_where_children_were_ignored);
     tcase_add_test(runs, its_end_has_a_name);
+    tcase_add_test(runs, a_program_is_a_path_or_a_name_in_path);
     tcase_add_test(runs, a_program_that_is_not_there);
     suite_add_tcase(suite, runs);
     return suite_run(suite);

@@ -298,6 +298,12 @@ static inline uint32_t job_trainers(const struct job *job)
     return job->trainers.count + job->added;
 }
 
+/* Whether the environments are in Python: only observers step these. */
+static inline bool job_has_python_environments(const struct job *job)
+{
+    return job->environment.has_gymnasium || job->environment.has_class;
+}
+
 /* Whether a value network judges the policy's actions, and a rollout bootstraps: ppo and a2c. */
 static inline bool job_is_actor_critic(const struct job *job)
 {

@@ -14,7 +14,7 @@ enum status job_environments_open(struct environments **out, const struct job *j
     const char *from = is_built_in ? job->environment.name : job->environment.plugin;
     const struct environment_plugin *plugin;
     *out = NULL;
-    if (job->environment.has_gymnasium || job->environment.has_class)
+    if (job_has_python_environments(job))
         return error_set(error, STATUS_UNAVAILABLE,
                          "%.100s is an environment in Python, which only a job's observers can step",
                          job->environment.has_gymnasium ? job->environment.gymnasium
