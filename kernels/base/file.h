@@ -1,5 +1,18 @@
 /* Regular files, read and written whole: the loops that read(2) and write(2) leave to their caller. And paths
- * that begin in a folder that is held open.
+ * below a folder, whose links nobody follows.
+ *
+ * A path is a caller's own, or it lies below a folder: the run's files lie below the run's directory. The
+ * caller's own path, and the path of the folder, may go through links. Nothing below the folder may:
+ *
+ *     a folder on the way    is a directory, and no link
+ *     a file                 is a regular file, and no link
+ *     both                   belong to the owner of the first folder, to the process's effective user, or to
+ *                            root, who may have resumed another user's run
+ *     a file to be written   has one name: a second name (a hard link) may be that of another file of the
+ *                            same owner, which must not be cut
+ *
+ * So a stranger who may write in the folder, or who has put another folder in its place, cannot lead a
+ * process to files elsewhere. The checks are made on the open file; no exchange of names comes between.
  *
  * Every call blocks on the file and is safe from any thread. */
 #ifndef KERNELS_BASE_FILE_H
@@ -12,29 +25,47 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* Names a file or folder, perhaps from a folder that is held open: such a file is found where the folder is,
- * whatever becomes of the folder's own path. Messages show the whole text, as it was when it was made. */
+/* Names a file or folder, perhaps below a folder. Where that folder is held open, the file is found where the
+ * folder is, whatever becomes of the folder's own path. Messages show the whole text, as it was when it was
+ * made. */
 struct path {
     int folder;          /* the open folder's descriptor, or AT_FDCWD: none */
-    size_t folder_bytes; /* of `text`: how many name the open folder; 0: none */
+    size_t folder_bytes; /* of `text`: how many name the folder; 0: none, the path is the caller's own */
     const char *text;    /* the caller's; outlives the path */
 };
 
-/* Any path, from no open folder. */
+/* A caller's own path. */
 struct path path_of(const char *text);
 
 /* The open folder that `text` names. */
 struct path path_of_folder(int folder, const char *text);
 
-/* A path below another, from the same open folder; `text` begins with the other's. */
+/* A path below another, and below the same folder; below a caller's own path, that is the folder. `text`
+ * begins with the other's. */
 struct path path_below(struct path path, const char *text);
 
 /* The name for openat(path.folder, …) and its relatives; "." for the open folder itself. */
 const char *path_name(struct path path);
 
-/* Opens an existing file for reading. STATUS_IO: it is no regular file (a pipe is not waited for); other
- * errors by errno. The caller closes *fd. */
+/* Opens a regular file with the `flags` of open(2); a pipe is not waited for. A file is made with mode 0666,
+ * and emptied only after the checks above. STATUS_IO: there is something else, or a file that fails a check;
+ * other errors by errno. The caller closes *fd. */
+enum status file_open_as(int *fd, struct path path, int flags, struct error *error);
+
+/* Opens an existing file for reading, like file_open_as. */
 enum status file_open(int *fd, uint64_t *bytes, struct path path, struct error *error);
+
+/* Opens a folder for reading; errors as of file_open_as. The caller closes *fd. */
+enum status file_open_folder(int *fd, struct path path, struct error *error);
+
+/* mkdir(2) with mode 0777, renameat2(2) and link(2). False: failed, see errno. */
+bool file_make_folder(struct path path);
+bool file_rename(struct path from, struct path to, unsigned flags);
+bool file_link(struct path old, struct path new);
+
+/* Removes a file, or a folder with everything in it; one that is not there is no failure. False: see errno.
+ */
+bool file_remove(struct path path);
 
 /* Reads `bytes` from `offset` on; fewer only at the end of the file. -1: failed, see errno. */
 ssize_t file_read_at(int fd, void *to, size_t bytes, uint64_t offset);

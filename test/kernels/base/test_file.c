@@ -85,7 +85,7 @@ START_TEST(what_is_no_file_is_not_opened)
     ck_assert_int_eq(fd, -1);
     ck_assert_int_eq(mkfifo(path, 0600), 0);
     ck_assert_int_eq(file_open(&fd, &size, path_of(path), &error), STATUS_IO); /* and nobody is waited for */
-    ck_assert_ptr_nonnull(strstr(error.text, "no regular file"));
+    ck_assert_ptr_nonnull(strstr(error.text, "found a fifo, expected a regular file"));
 }
 END_TEST
 
@@ -96,7 +96,8 @@ START_TEST(a_folder_is_synchronized)
     ck_assert_int_eq(file_sync_folder(path_of(path), &error), STATUS_NOT_FOUND);
     ck_assert_ptr_nonnull(strstr(error.text, path));
     make_file("");
-    ck_assert_int_eq(file_sync_folder(path_of(path), &error), STATUS_NOT_FOUND); /* not a folder */
+    ck_assert_int_eq(file_sync_folder(path_of(path), &error), STATUS_IO);
+    ck_assert_ptr_nonnull(strstr(error.text, "found a regular file, expected a directory"));
 }
 END_TEST
 
@@ -113,10 +114,6 @@ START_TEST(a_path_from_an_open_folder_follows_the_folder)
     const int folder = open(old, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     ck_assert_int_ge(folder, 0);
     const struct path held = path_of_folder(folder, old);
-    snprintf(text, sizeof text, "%s/below/file", old);
-    ck_assert_str_eq(path_name(held), ".");
-    ck_assert_str_eq(path_name(path_below(held, text)), "below/file");
-    ck_assert_str_eq(path_name(path_of(text)), text);
     snprintf(text, sizeof text, "%s/file", old);
     ck_assert_int_eq(rename(old, new), 0);
     ck_assert_int_eq(mkdir(old, 0700), 0);
@@ -134,6 +131,174 @@ START_TEST(a_path_from_an_open_folder_follows_the_folder)
 }
 END_TEST
 
+/* A path below the folder of the test. */
+static struct path below(const char *name)
+{
+    static char text[2][192];
+    static unsigned turn;
+    char *to = text[turn++ % 2];
+    snprintf(to, sizeof text[0], "%s/%s", workplace.folder, name);
+    return path_below(path_of(workplace.folder), to);
+}
+
+static void expect_text(const char *of, const char *text)
+{
+    char *found = file_read(of);
+    ck_assert_str_eq(found, text);
+    free(found);
+}
+
+static void expect_refused(const char *name, int flags, const char *about, const char *words)
+{
+    struct error error = {0};
+    int fd = 0;
+    ck_assert_msg(file_open_as(&fd, below(name), flags, &error) == STATUS_IO, "%s: %s", name, error.text);
+    ck_assert_int_eq(fd, -1);
+    ck_assert_msg(strstr(error.text, below(about).text) != NULL, "%s", error.text);
+    ck_assert_msg(strstr(error.text, words) != NULL, "%s", error.text);
+}
+
+static void make_link(const char *target, const char *name)
+{
+    ck_assert_int_eq(symlink(target, below(name).text), 0);
+}
+
+/* The flags with which the run's files are opened. */
+static const int all_flags[] = {O_RDONLY, O_RDWR, O_WRONLY | O_CREAT | O_APPEND,
+                                O_WRONLY | O_CREAT | O_TRUNC};
+enum { ALL_FLAGS = sizeof all_flags / sizeof all_flags[0] };
+
+START_TEST(below_a_folder_only_a_regular_file_is_opened)
+{
+    const int flags = all_flags[_i];
+    struct error error = {0};
+    int fd;
+    make_file("target");
+    make_link(path, "link");
+    make_link("nowhere", "astray");
+    ck_assert_int_eq(mkdir(below("folder").text, 0700), 0);
+    ck_assert_int_eq(mkfifo(below("fifo").text, 0600), 0);
+    expect_refused("link", flags, "link", "found a symbolic link, expected a regular file");
+    expect_refused("astray", flags, "astray", "found a symbolic link, expected a regular file");
+    expect_refused("folder", flags, "folder", "found a directory, expected a regular file");
+    expect_refused("fifo", flags, "fifo", "found a fifo, expected a regular file");
+    expect_text(path, "target");
+    ck_assert_int_eq(access(below("nowhere").text, F_OK), -1);
+    ck_assert_int_eq(file_open_as(&fd, path_of(below("link").text), O_RDONLY, &error), STATUS_OK);
+    close(fd); /* a caller's own path may be a link */
+}
+END_TEST
+
+START_TEST(a_file_with_two_names_is_read_and_not_written)
+{
+    const int flags = all_flags[_i];
+    struct error error = {0};
+    int fd;
+    make_file("target");
+    ck_assert_int_eq(link(path, below("second").text), 0);
+    if (flags != O_RDONLY) {
+        expect_refused("second", flags, "second", "found a regular file with 2 names");
+    } else {
+        ck_assert_int_eq(file_open_as(&fd, below("second"), flags, &error), STATUS_OK);
+        close(fd);
+    }
+    expect_text(path, "target");
+    ck_assert_int_eq(unlink(below("second").text), 0);
+    ck_assert_int_eq(file_open_as(&fd, below("file"), flags, &error), STATUS_OK);
+    close(fd);
+    expect_text(path, (flags & O_TRUNC) != 0 ? "" : "target");
+}
+END_TEST
+
+START_TEST(no_folder_on_the_way_is_a_link)
+{
+    struct error error = {0};
+    int fd;
+    ck_assert_int_eq(mkdir(below("folder").text, 0700), 0);
+    ck_assert_int_eq(mkdir(below("folder/inner").text, 0700), 0);
+    text_write(below("folder/inner/file").text, "target");
+    make_link("folder", "link");
+    make_link("inner", "folder/to-inner");
+    expect_refused("link/inner/file", O_RDWR, "link", "link: found a symbolic link, expected a directory");
+    expect_refused("folder/to-inner/file", O_RDWR, "folder/to-inner", "found a symbolic link");
+    ck_assert_int_eq(file_open_folder(&fd, below("link"), &error), STATUS_IO);
+    ck_assert_ptr_nonnull(strstr(error.text, "found a symbolic link, expected a directory"));
+    ck_assert_int_eq(file_open_folder(&fd, below("link/inner"), &error), STATUS_IO);
+    ck_assert(!file_make_folder(below("link/made")));
+    ck_assert(!file_rename(below("link/inner"), below("moved"), 0));
+    ck_assert(!file_rename(below("folder/inner"), below("link/moved"), 0));
+    ck_assert(!file_link(below("link/inner/file"), below("second")));
+    ck_assert(!file_remove(below("link/inner")));
+    expect_text(below("folder/inner/file").text, "target");
+    ck_assert_int_eq(file_open_as(&fd, below("folder//inner/file"), O_RDWR, &error), STATUS_OK);
+    close(fd);
+    ck_assert(file_remove(below("link"))); /* itself, and not the folder behind it */
+    expect_text(below("folder/inner/file").text, "target");
+    const char *behind = below("link").text; /* the folder's own path may be a link */
+    make_link("folder", "link");
+    char text[192];
+    snprintf(text, sizeof text, "%s/inner/file", behind);
+    ck_assert_int_eq(file_open_as(&fd, path_below(path_of(behind), text), O_RDWR, &error), STATUS_OK);
+    close(fd);
+}
+END_TEST
+
+START_TEST(folders_and_files_are_made_renamed_linked_and_removed)
+{
+    struct error error = {0};
+    int fd;
+    ck_assert(file_make_folder(below("a")));
+    ck_assert(!file_make_folder(below("a")));
+    ck_assert_int_eq(errno, EEXIST);
+    ck_assert_int_eq(file_open_as(&fd, below("a/file"), O_WRONLY | O_CREAT | O_EXCL, &error), STATUS_OK);
+    close(fd);
+    ck_assert(file_make_folder(below("b")));
+    ck_assert(file_link(below("a/file"), below("b/file")));
+    ck_assert(file_rename(below("a/file"), below("a/other"), 0));
+    ck_assert(file_rename(below("b"), below("a/b"), 0));
+    ck_assert(file_remove(below("a")));
+    ck_assert(file_remove(below("a")));
+    ck_assert_int_eq(file_open_folder(&fd, below("a"), &error), STATUS_NOT_FOUND);
+}
+END_TEST
+
+/* What is of the folder's owner, of this user or of root is opened, and what is of another user is not. */
+START_TEST(a_strangers_files_are_not_opened)
+{
+    enum { OWNER = 12001, STRANGER = 12002 };
+    struct error error = {0};
+    int fd;
+    if (geteuid() != 0)
+        return; /* only root gives files away */
+    ck_assert(file_make_folder(below("run")));
+    char run[192], text[224], inner[224];
+    snprintf(run, sizeof run, "%s", below("run").text);
+    snprintf(text, sizeof text, "%s/file", run);
+    snprintf(inner, sizeof inner, "%s/folder/file", run);
+    ck_assert(file_make_folder(below("run/folder")));
+    text_write(text, "");
+    text_write(inner, "");
+    const struct path file = path_below(path_of(run), text), deep = path_below(path_of(run), inner);
+    ck_assert_int_eq(chown(run, OWNER, 0), 0);
+    ck_assert_int_eq(file_open_as(&fd, file, O_RDONLY, &error), STATUS_OK); /* root's */
+    close(fd);
+    ck_assert_int_eq(chown(text, OWNER, 0), 0);
+    ck_assert_int_eq(file_open_as(&fd, file, O_RDWR, &error), STATUS_OK);
+    close(fd);
+    ck_assert_int_eq(chown(text, STRANGER, 0), 0);
+    ck_assert_int_eq(file_open_as(&fd, file, O_RDONLY, &error), STATUS_IO);
+    ck_assert_msg(strstr(error.text, "found a regular file of user 12002, expected one of user 12001") !=
+                      NULL,
+                  "%s", error.text);
+    ck_assert_int_eq(file_open_as(&fd, deep, O_RDONLY, &error), STATUS_OK);
+    close(fd);
+    snprintf(text, sizeof text, "%s/folder", run);
+    ck_assert_int_eq(chown(text, STRANGER, 0), 0);
+    ck_assert_int_eq(file_open_as(&fd, deep, O_RDONLY, &error), STATUS_IO);
+    ck_assert_msg(strstr(error.text, "/folder: found a directory of user 12002") != NULL, "%s", error.text);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("file");
@@ -144,6 +309,11 @@ int main(void)
     tcase_add_test(files, what_is_no_file_is_not_opened);
     tcase_add_test(files, a_folder_is_synchronized);
     tcase_add_test(files, a_path_from_an_open_folder_follows_the_folder);
+    tcase_add_loop_test(files, below_a_folder_only_a_regular_file_is_opened, 0, ALL_FLAGS);
+    tcase_add_loop_test(files, a_file_with_two_names_is_read_and_not_written, 0, ALL_FLAGS);
+    tcase_add_test(files, no_folder_on_the_way_is_a_link);
+    tcase_add_test(files, folders_and_files_are_made_renamed_linked_and_removed);
+    tcase_add_test(files, a_strangers_files_are_not_opened);
     suite_add_tcase(suite, files);
     return suite_run(suite);
 }

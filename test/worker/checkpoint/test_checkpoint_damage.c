@@ -77,10 +77,10 @@ START_TEST(something_that_is_no_file)
 {
     ck_assert_int_eq(unlink(damaged_file(names[_i])), 0);
     ck_assert_int_eq(mkdir(damaged_file(names[_i]), 0755), 0);
-    expect_passed_over(STATUS_IO, "no regular file");
+    expect_passed_over(STATUS_IO, "expected a regular file");
     ck_assert_int_eq(rmdir(damaged_file(names[_i])), 0);
     ck_assert_int_eq(mkfifo(damaged_file(names[_i]), 0644), 0);
-    expect_passed_over(STATUS_IO, "no regular file");
+    expect_passed_over(STATUS_IO, "expected a regular file");
     ck_assert_int_eq(unlink(damaged_file(names[_i])), 0);
     ck_assert_int_eq(symlink(names[_i], damaged_file(names[_i])), 0);
     expect_passed_over(STATUS_IO, names[_i]);

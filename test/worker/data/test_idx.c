@@ -183,7 +183,7 @@ START_TEST(what_is_no_file_is_refused)
         data_make_folder(names[TRAIN_IMAGES]);
     else
         ck_assert_int_eq(mkfifo(data_path(names[TRAIN_IMAGES]), 0600), 0);
-    expect_refusal(STATUS_IO, names[TRAIN_IMAGES], "no regular file");
+    expect_refusal(STATUS_IO, names[TRAIN_IMAGES], "expected a regular file");
 }
 END_TEST
 
