@@ -14,7 +14,6 @@
 #include "daemon/plot.h"
 #include "daemon/rundir.h"
 #include "daemon/runlog.h"
-#include "daemon/runlog_coverage.h"
 #include "daemon/service.h"
 #include "daemon/status_command.h"
 #include "daemon/supervise.h"
@@ -97,19 +96,8 @@ static int prepare_command(int argc, char **argv, unsigned accepts, struct argum
 
 /* ---- run ---- */
 
-/* The newest checkpoint that the logs cover. */
-static enum status find_resume_point(const struct rundir *dir, const struct job *job,
-                                     struct resume_point *resume, struct error *error)
-{
-    uint64_t epoch_updates, covered;
-    enum status status = job_files_epoch_updates(&epoch_updates, job, error);
-    if (status == STATUS_OK)
-        status = runlog_covered(dir->fd, dir->path, job, epoch_updates, &covered, error);
-    return status == STATUS_OK ? resume_find(resume, rundir_path(dir), covered, error) : status;
-}
-
 static enum status open_run(const struct arguments *arguments, struct job *job, struct rundir *dir,
-                            struct resume_point *resume, struct error *error)
+                            struct runlog **log, struct error *error)
 {
     enum status status = descriptors_raise_limit(job, error);
     if (status != STATUS_OK)
@@ -118,8 +106,9 @@ static enum status open_run(const struct arguments *arguments, struct job *job, 
     if (status != STATUS_OK)
         return status;
     status = checkpoint_probe(rundir_path(dir), error);
-    if (status == STATUS_OK && dir->resumed)
-        status = find_resume_point(dir, job, resume, error);
+    const struct run_identity identity = resume_identity(job);
+    if (status == STATUS_OK)
+        status = runlog_open(log, rundir_path(dir), job, &identity, error);
     if (status != STATUS_OK)
         rundir_close(dir);
     return status;
@@ -131,23 +120,18 @@ static enum status lead(const struct arguments *arguments, struct job *job, stru
                         struct error *error)
 {
     struct rundir dir;
-    struct resume_point resume;
     struct runlog *log = NULL;
-    enum status status = open_run(arguments, job, &dir, &resume, error);
+    enum status status = open_run(arguments, job, &dir, &log, error);
     if (status != STATUS_OK)
         return status;
-    status = runlog_open(&log, dir.fd, dir.path, job, error);
-    if (status == STATUS_OK) {
-        struct supervise_config config = {.job = job,
-                                          .dir = &dir,
-                                          .log = log,
-                                          .resume = dir.resumed ? &resume : NULL,
-                                          .job_path = arguments->job_path,
-                                          .overrides = arguments->overrides,
-                                          .override_count = arguments->override_count,
-                                          .place = place};
-        status = supervise(&config, error);
-    }
+    const struct supervise_config config = {.job = job,
+                                            .dir = &dir,
+                                            .log = log,
+                                            .job_path = arguments->job_path,
+                                            .overrides = arguments->overrides,
+                                            .override_count = arguments->override_count,
+                                            .place = place};
+    status = supervise(&config, error);
     runlog_close(log);
     rundir_close(&dir);
     return status;

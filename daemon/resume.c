@@ -5,6 +5,7 @@
 #include "kernels/base/log.h"
 #include "worker/job/job_table.h"
 
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,21 @@ static void add_difference(struct differences *differences, const char *pointer,
         differences->text[differences->length] = '\0';
 }
 
+/* Whether a run's numbers depend on the key. */
+static bool key_decides(const struct job_key *key, const struct job *job)
+{
+    static const char *const free_groups[] = {"/stop/",    "/checkpoint/", "/supervise/", "/hosts/",
+                                              "/metrics/", "/listen",      "/log/"};
+    const size_t groups = sizeof free_groups / sizeof free_groups[0];
+    const bool log_decides = job->kind == JOB_MODEL_PARALLEL && strcmp(key->pointer, "/log/profile") != 0;
+    if ((key->kinds & JOB_KINDS_OF(job_variant(job))) == 0 || key->type == JOB_OBJECT)
+        return false;
+    for (size_t i = 0; i < groups - (log_decides ? 1 : 0); i++)
+        if (strncmp(key->pointer, free_groups[i], strlen(free_groups[i])) == 0)
+            return false;
+    return true;
+}
+
 static void compare_key(struct differences *differences, const char *pointer, const struct job *was,
                         const struct job *is)
 {
@@ -55,7 +71,7 @@ static enum status compare_jobs(const char *path, const struct job *was, const s
 {
     struct differences differences = {0};
     for (size_t i = 0; i < job_key_count; i++)
-        if ((job_keys[i].kinds & JOB_KINDS_OF(job_variant(is))) != 0 && job_keys[i].type != JOB_OBJECT)
+        if (key_decides(&job_keys[i], is))
             compare_key(&differences, job_keys[i].pointer, was, is);
     if (differences.length == 0)
         return STATUS_OK;
@@ -87,42 +103,77 @@ enum status resume_adopt(struct path path, struct job *job, struct error *error)
     if (status != STATUS_OK)
         return status;
     resume_keep(job, &was);
-    was.stop = job->stop;
-    if (job->kind != JOB_MODEL_PARALLEL)
-        was.log = job->log;
-    was.log.profile = job->log.profile;
-    was.checkpoint = job->checkpoint;
-    was.supervise = job->supervise;
-    was.hosts = job->hosts;
-    was.metrics = job->metrics;
     return compare_jobs(path.text, &was, job, error);
+}
+
+struct run_identity resume_identity(const struct job *job)
+{
+    struct run_identity identity = {.seed = job->seed};
+    crypto_hash_sha256_state sum;
+    crypto_hash_sha256_init(&sum);
+    for (size_t i = 0; i < job_key_count; i++) {
+        char words[JOB_WORDS_BYTES] = "";
+        if (!key_decides(&job_keys[i], job))
+            continue;
+        words_add(words, "%s ", job_keys[i].pointer);
+        words_add_value(words, job, &job_keys[i], true);
+        crypto_hash_sha256_update(&sum, (const unsigned char *)words, strlen(words) + 1);
+    }
+    crypto_hash_sha256_final(&sum, identity.numbers);
+    randombytes_buf(identity.id, sizeof identity.id);
+    return identity;
 }
 
 /* ---- the checkpoint ---- */
 
-static void warn_damaged(const char *path, const char *why)
+static void warn_skipped(void *context, const char *path, const char *why)
 {
-    log_warning("the checkpoint %s is damaged and skipped: %s", path, why);
+    (void)context;
+    log_warning("the checkpoint %s is skipped: %s", path, why);
 }
 
-enum status resume_find(struct resume_point *point, struct path run, uint64_t covered, struct error *error)
+static enum status fits_run(void *context, const struct run_place *place, struct error *why)
+{
+    return runlog_owns(context, place, why);
+}
+
+static enum status fits_logs(void *context, const struct run_place *place, struct error *why)
+{
+    const enum status status = runlog_owns(context, place, why);
+    return status == STATUS_OK ? runlog_confirm(context, place, why) : status;
+}
+
+static enum status resume_find(struct resume_point *point, struct path run, struct runlog *log,
+                               struct error *error)
 {
     struct checkpoint_counters counters = {0};
+    const struct checkpoint_judge strict = {fits_logs, warn_skipped, log}, lenient = {fits_run, NULL, log};
     *point = (struct resume_point){0};
-    enum status status = checkpoint_set_aside(run, covered, error);
-    if (status != STATUS_OK)
-        return status;
-    status = checkpoint_newest(run, point->checkpoint, &counters, warn_damaged, error);
-    if (status == STATUS_NOT_FOUND) {
-        log_info("%s has no sound checkpoint: the run starts again from its beginning and compares its log",
-                 run.text);
+    enum status status = checkpoint_newest(run, &strict, point->checkpoint, &counters, &point->place, error);
+    if (status == STATUS_NOT_FOUND)
+        status = checkpoint_newest(run, &lenient, point->checkpoint, &counters, &point->place, error);
+    if (status != STATUS_OK) {
         point->checkpoint[0] = '\0';
-        return STATUS_OK;
-    }
-    if (status != STATUS_OK)
         return status;
+    }
     point->update = counters.update;
     point->running_reward = counters.running_reward;
-    log_info("going on from %s", point->checkpoint);
     return STATUS_OK;
+}
+
+enum status resume_go_back(struct resume_point *point, struct path run, struct runlog *log,
+                           const struct line_restart *cause, struct error *error)
+{
+    enum status status = resume_find(point, run, log, error);
+    const bool found = status == STATUS_OK;
+    if (found)
+        log_info("going on from %s", point->checkpoint);
+    else if (status == STATUS_NOT_FOUND)
+        log_info("%s has no sound checkpoint: the run starts again from its beginning", run.text);
+    else
+        return status;
+    status = checkpoint_set_aside(run, point->update, error);
+    return status == STATUS_OK ? runlog_resume(log, found ? &point->place : NULL, point->update,
+                                               point->running_reward, cause, error)
+                               : status;
 }

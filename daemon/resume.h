@@ -1,11 +1,15 @@
 /* --resume: whether a job is the one that a run directory was made for, and the checkpoint from which it goes
  * on.
  *
+ * A run's numbers depend on the job's keys but for /stop, /checkpoint, /supervise, /hosts, /metrics and /log.
+ * In a model-parallel job they depend on /log, too: its lines are means over so many updates.
+ *
  * Supervisor process, before it forks; blocks on files. Includes worker/job and worker/checkpoint; rundir.c,
  * supervise_signals.c and commands.c include this. */
 #ifndef DAEMON_RESUME_H
 #define DAEMON_RESUME_H
 
+#include "daemon/runlog.h"
 #include "kernels/base/status.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/job/job.h"
@@ -14,22 +18,28 @@
  * the run began. The sums of gradients depend on these numbers. */
 void resume_keep(struct job *job, const struct job *began);
 
-/* Compares `job`, after resume_keep, with the run's job file `path`. They may differ in /stop, /log,
- * /checkpoint, /supervise, /hosts and /listen alone, and in a model-parallel job not in /log: its lines are
- * means over so many updates. STATUS_NOT_FOUND: there is no such file. STATUS_CORRUPT: it is no job file.
- * STATUS_INVALID names the keys that differ. */
+/* Compares `job`, after resume_keep, with the run's job file `path`: the keys that numbers depend on must be
+ * equal. STATUS_NOT_FOUND: there is no such file. STATUS_CORRUPT: it is no job file. STATUS_INVALID names the
+ * keys that differ. */
 enum status resume_adopt(struct path path, struct job *job, struct error *error);
+
+/* The identity of a run of `job`, with a new id. */
+struct run_identity resume_identity(const struct job *job);
 
 struct resume_point {
     char checkpoint[CHECKPOINT_PATH_BYTES]; /* its folder; "": the run starts again from its beginning */
+    struct run_place place;                 /* that it names, in the logs */
     uint64_t update;                        /* the last update or episode in it */
     double running_reward;                  /* reinforce: after that episode; else 0 */
 };
 
-/* Finds the newest sound checkpoint of the run in the directory `run`, whose logs have every line up to
- * update or episode `covered` (daemon/runlog_coverage.h), and logs it; sets each checkpoint aside that is
- * later; warns of each newer one that is damaged. To find none is no error. STATUS_IO, STATUS_PERMISSION,
- * STATUS_NO_MEMORY. */
-enum status resume_find(struct resume_point *point, struct path run, uint64_t covered, struct error *error);
+/* Goes back to a checkpoint of the run in the directory `run`: to the newest sound one whose place `log`
+ * confirms; where the log confirms none, to the newest sound one of the run, since a damaged log is no reason
+ * to lose what was learned; where there is none, to the run's beginning. Sets later checkpoints aside, cuts
+ * the logs behind the place (runlog_resume, with `cause`), and says in a line each what it does. Warns of
+ * each newer checkpoint that it passes over. STATUS_IO, STATUS_PERMISSION, STATUS_NO_MEMORY; STATUS_INVALID:
+ * an older version of the program has written a checkpoint. */
+enum status resume_go_back(struct resume_point *point, struct path run, struct runlog *log,
+                           const struct line_restart *cause, struct error *error);
 
 #endif

@@ -1,120 +1,79 @@
 /* Writes lines to two files and stdout. Supervisor process; its only thread. */
 #include "daemon/runlog.h"
 
+#include "daemon/log_file.h"
 #include "daemon/runlog_lines.h"
-#include "daemon/runlog_replay.h"
 #include "daemon/tensorboard.h"
-#include "kernels/base/file.h"
 #include "kernels/base/log.h"
 #include "kernels/base/monotime.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <poll.h>
+#include <sodium.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 struct runlog {
-    int dir_fd;
     const char *path;
     const struct job *job;
-    int log_fd, jsonl_fd;
+    struct run_identity identity;
+    bool knows_id; /* the log has named the run's id */
+    struct log_file *files[RUN_LOGS];
     struct line text, json; /* the newest of each file */
     bool terminal;          /* stdout is a terminal */
     bool silent;            /* stdout is gone */
     bool progress;          /* a progress line stands on the terminal */
-    bool wrote_text;        /* episodes.log has got a line since it was opened */
     struct monotime progress_due, begin;
     char tail[RUNLOG_TAIL_LINES][RUNLOG_TAIL_BYTES]; /* a ring */
     uint64_t tail_count;
-    struct replay *replay;       /* of a resumed run; else NULL */
-    uint64_t count;              /* the newest episode or update */
-    uint64_t logged[LINE_KINDS]; /* the highest number of each kind that this process has logged */
-    double running_reward;       /* after the last episode */
+    uint64_t cut[RUN_LOGS][LINE_KINDS]; /* the highest number of each kind that was cut off the log */
+    uint64_t count;                     /* the newest episode or update */
+    double running_reward;              /* after the last episode */
     struct tensorboard board;
-    struct error lost; /* of a file that was left and could not be synced; STATUS_OK: none */
 };
 
-/* A fifo without a reader would block the open, and later a write. */
-static enum status open_file(struct runlog *log, const char *name, int *fd, struct error *error)
-{
-    struct stat info;
-    *fd = openat(log->dir_fd, name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
-    if (*fd >= 0 && fstat(*fd, &info) == 0 && S_ISREG(info.st_mode))
-        return STATUS_OK;
-    int errnum = errno;
-    if (*fd < 0 && errnum != ENXIO && errnum != EISDIR)
-        return error_set_errno(error, errnum, "cannot open %s/%s", log->path, name);
-    if (*fd >= 0)
-        close(*fd);
-    return error_set(error, STATUS_IO, "cannot open %s/%s: expected a regular file", log->path, name);
-}
+/* ---- opening and closing ---- */
 
-/* A file is synced when it is left: a checkpoint syncs the files that have the logs' names by then. */
-static void leave_file(struct runlog *log, int fd, const char *name)
-{
-    if (fd < 0)
-        return;
-    if (fdatasync(fd) != 0)
-        error_set_errno(&log->lost, errno, "cannot write %s/%s to the disk", log->path, name);
-    close(fd);
-}
-
-/* Opens both files, and syncs their names. After an error neither is open. */
-static enum status open_files(struct runlog *log, int *text, int *json, struct error *error)
-{
-    enum status status = open_file(log, "episodes.log", text, error);
-    if (status != STATUS_OK)
-        return status;
-    status = open_file(log, "episodes.jsonl", json, error);
-    if (status == STATUS_OK && fsync(log->dir_fd) != 0) {
-        status = error_set_errno(error, errno, "cannot write the directory %s to the disk", log->path);
-        close(*json);
-    }
-    if (status != STATUS_OK)
-        close(*text);
-    return status;
-}
-
-enum status runlog_reopen(struct runlog *log, struct error *error)
-{
-    int text, json;
-    const enum status status = open_files(log, &text, &json, error);
-    if (status != STATUS_OK)
-        return status;
-    leave_file(log, log->log_fd, "episodes.log");
-    leave_file(log, log->jsonl_fd, "episodes.jsonl");
-    log->log_fd = text;
-    log->jsonl_fd = json;
-    return STATUS_OK;
-}
-
-enum status runlog_open(struct runlog **out, int dir_fd, const char *path, const struct job *job,
-                        struct error *error)
+enum status runlog_open(struct runlog **out, struct path run, const struct job *job,
+                        const struct run_identity *identity, struct error *error)
 {
     struct runlog *log = calloc(1, sizeof *log);
     if (log == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the logs");
-    log->dir_fd = dir_fd;
-    log->path = path;
+    log->path = run.text;
     log->job = job;
-    log->log_fd = log->jsonl_fd = -1;
+    log->identity = *identity;
     log->terminal = isatty(STDOUT_FILENO) == 1;
     log->begin = monotime_now();
-    tensorboard_init(&log->board, dir_fd, path);
-    enum status status = runlog_reopen(log, error);
+    tensorboard_init(&log->board, run.folder, run.text);
+    enum status status = STATUS_OK;
+    for (int i = 0; i < RUN_LOGS && status == STATUS_OK; i++)
+        status = log_file_open(&log->files[i], run, i, error);
     if (status != STATUS_OK) {
-        free(log);
+        runlog_close(log);
         return status;
     }
+    log->knows_id = log_file_run_id(log->files[RUN_LOG_JSON], log->identity.id);
     *out = log;
     return STATUS_OK;
+}
+
+void runlog_close(struct runlog *log)
+{
+    struct error error;
+    if (log == NULL)
+        return;
+    runlog_clear_progress(log);
+    if (tensorboard_fini(&log->board, &error) != STATUS_OK)
+        log_warning("%s: the last events for TensorBoard are lost", error.text);
+    for (int i = 0; i < RUN_LOGS; i++)
+        log_file_close(log->files[i]);
+    free(log);
 }
 
 /* ---- stdout ---- */
@@ -162,55 +121,27 @@ static void draw_progress(struct runlog *log, const struct control_message *reco
     log->progress = true;
 }
 
-void runlog_close(struct runlog *log)
-{
-    struct error error;
-    if (log == NULL)
-        return;
-    runlog_clear_progress(log);
-    if (tensorboard_fini(&log->board, &error) != STATUS_OK)
-        log_warning("%s: the last events for TensorBoard are lost", error.text);
-    replay_close(log->replay);
-    close(log->log_fd);
-    close(log->jsonl_fd);
-    free(log);
-}
-
-static void cut_half_line(const struct runlog *log, int fd, const char *name, off_t whole)
-{
-    struct stat now;
-    if ((fstat(fd, &now) != 0 || now.st_size != whole) && ftruncate(fd, whole) != 0)
-        log_error("%s/%s ends in half a line: %s", log->path, name, strerror(errno));
-}
-
-/* Writes one line, whole or not at all. */
-static enum status append_line(struct runlog *log, int fd, const char *name, const struct line *line,
-                               struct error *error)
-{
-    struct stat before;
-    if (fstat(fd, &before) != 0)
-        return error_set_errno(error, errno, "cannot look at %s/%s", log->path, name);
-    if (file_write(fd, line->text, line->length))
-        return STATUS_OK;
-    error_set_errno(error, errno, "cannot write %s/%s", log->path, name);
-    cut_half_line(log, fd, name, before.st_size);
-    return error->status;
-}
-
 static enum status append_json(struct runlog *log, struct error *error)
 {
-    return append_line(log, log->jsonl_fd, "episodes.jsonl", &log->json, error);
+    return log_file_append(log->files[RUN_LOG_JSON], &log->json, error);
 }
 
-static enum status append_text(struct runlog *log, struct error *error)
+static void print_text(struct runlog *log)
 {
-    runlog_clear_progress(log);
     if (!log_output(log->text.text, log->text.length))
         show_text(log, log->text.text, log->text.length);
-    log->wrote_text = true;
+}
+
+/* A line that was printed, and then cut off the log, is not printed again. */
+static enum status append_text(struct runlog *log, struct error *error)
+{
+    const struct line_key key = line_key_of_text(log->text.text);
+    runlog_clear_progress(log);
+    if (key.kind == LINE_OTHER || key.number > log->cut[RUN_LOG_TEXT][key.kind])
+        print_text(log);
     char *tail = log->tail[log->tail_count++ % RUNLOG_TAIL_LINES];
     snprintf(tail, RUNLOG_TAIL_BYTES, "%.*s", (int)strcspn(log->text.text, "\n"), log->text.text);
-    return append_line(log, log->log_fd, "episodes.log", &log->text, error);
+    return log_file_append(log->files[RUN_LOG_TEXT], &log->text, error);
 }
 
 unsigned runlog_tail(const struct runlog *log, const char *lines[RUNLOG_TAIL_LINES])
@@ -225,33 +156,7 @@ unsigned runlog_tail(const struct runlog *log, const char *lines[RUNLOG_TAIL_LIN
 
 enum status runlog_start(struct runlog *log, struct error *error)
 {
-    line_write_start(&log->json, log->job);
-    return append_json(log, error);
-}
-
-/* The last update up to `update` that has a line in episodes.jsonl. */
-static uint64_t line_before(const struct job *job, uint64_t update)
-{
-    return job->kind == JOB_MODEL_PARALLEL ? update - update % job->log.every : update;
-}
-
-enum status runlog_resume(struct runlog *log, uint64_t update, double running_reward,
-                          const struct line_restart *cause, struct error *error)
-{
-    const char *unit = log->job->kind == JOB_REINFORCE ? "episode" : "update";
-    replay_close(log->replay);
-    log->replay = NULL;
-    enum status status = cause != NULL ? runlog_reopen(log, error) : STATUS_OK;
-    if (status == STATUS_OK)
-        status = replay_open(&log->replay, log->dir_fd, log->path, log->job, error);
-    if (status != STATUS_OK)
-        return status;
-    if (cause == NULL && replay_last_number(log->replay) < line_before(log->job, update))
-        log_warning("%s/episodes.jsonl ends at %s %" PRIu64 ", before the checkpoint's", log->path, unit,
-                    replay_last_number(log->replay));
-    log->count = update;
-    log->running_reward = running_reward;
-    line_write_resumed(&log->json, log->job, update, cause);
+    line_write_start(&log->json, log->job, log->identity.id);
     return append_json(log, error);
 }
 
@@ -259,12 +164,6 @@ enum status runlog_restart(struct runlog *log, const struct line_restart *restar
 {
     line_write_restarted(&log->json, restart);
     return append_json(log, error);
-}
-
-/* Whether the run has ended before with the line that is to be written, and did nothing since. */
-static bool has_end(const struct runlog *log)
-{
-    return log->replay != NULL && !log->wrote_text && replay_ends_with(log->replay, log->text.text);
 }
 
 enum status runlog_finish(struct runlog *log, const char *why, const struct control_finished *finished,
@@ -285,7 +184,8 @@ enum status runlog_finish(struct runlog *log, const char *why, const struct cont
         line_write_not_solved(&log->text, log->job, finished->reward, log->count);
     else
         return STATUS_OK;
-    return has_end(log) ? STATUS_OK : append_text(log, error);
+    /* A run that is resumed at its end has the line. */
+    return log_file_ends_with(log->files[RUN_LOG_TEXT], &log->text) ? STATUS_OK : append_text(log, error);
 }
 
 /* ---- records ---- */
@@ -298,14 +198,6 @@ static bool is_for_text(const struct runlog *log, const struct control_message *
     return control_record_number(record) % log->job->log.every == 0;
 }
 
-/* Whether a resumed run finds the record's line in episodes.log. An epoch that is not in episodes.jsonl may
- * have an evaluation that its older line lacks. */
-static bool has_text(const struct runlog *log, const struct control_message *record, bool has_json)
-{
-    return log->replay != NULL && (has_json || record->kind != CONTROL_EPOCH) &&
-           replay_has_text(log->replay, log->json.text, log->text.text);
-}
-
 /* The logs are what a run must not lose; events for TensorBoard may be lost. */
 static void show_in_tensorboard(struct runlog *log, const struct control_message *record)
 {
@@ -316,28 +208,19 @@ static void show_in_tensorboard(struct runlog *log, const struct control_message
     log_warning("%s: TensorBoard gets no more of this run; the logs go on", error.text);
 }
 
-/* Writes a record's two lines, episodes.jsonl's first. A line that a resumed run finds in its logs is
- * compared instead. A line that this process has logged may be in a file that was moved away since. */
+/* Writes a record's two lines, episodes.jsonl's first. TensorBoard has the events of lines that were cut. */
 static enum status append_record(struct runlog *log, const struct control_message *record,
                                  const struct control_status *holdings, struct error *error)
 {
-    bool has_json = false;
-    enum status status = STATUS_OK;
     line_write_json(&log->json, log->job, record, holdings);
     line_write_text(&log->text, log->job, record);
     const struct line_key key = line_key_of_json(log->json.text);
-    if (log->replay != NULL)
-        status = replay_compare(log->replay, log->json.text, &has_json, error);
-    if (status != STATUS_OK || key.number <= log->logged[key.kind])
+    const enum status status = append_json(log, error);
+    if (status != STATUS_OK)
         return status;
-    log->logged[key.kind] = key.number;
-    if (!has_json)
-        status = append_json(log, error);
-    if (!has_json && status == STATUS_OK)
+    if (key.number > log->cut[RUN_LOG_JSON][key.kind])
         show_in_tensorboard(log, record);
-    if (status != STATUS_OK || !is_for_text(log, record) || has_text(log, record, has_json))
-        return status;
-    return append_text(log, error);
+    return is_for_text(log, record) ? append_text(log, error) : STATUS_OK;
 }
 
 /* The line of such an epoch has null in the loss's place. */
@@ -354,11 +237,7 @@ static void warn_of_held_out_loss(struct runlog *log, const struct control_epoch
 enum status runlog_record(struct runlog *log, const struct control_message *record,
                           const struct control_status *holdings, struct error *error)
 {
-    enum status status = append_record(log, record, holdings, error);
-    if (status == STATUS_OK && log->lost.status != STATUS_OK) {
-        *error = log->lost;
-        status = error->status;
-    }
+    const enum status status = append_record(log, record, holdings, error);
     if (record->kind == CONTROL_EPOCH) {
         warn_of_held_out_loss(log, &record->body.epoch);
         return status;
@@ -368,5 +247,105 @@ enum status runlog_record(struct runlog *log, const struct control_message *reco
         log->running_reward = record->body.episode.running_reward;
     if (progress_is_due(log))
         draw_progress(log, record);
+    return status;
+}
+
+/* ---- places ---- */
+
+void runlog_place(const struct runlog *log, struct run_place *place)
+{
+    place->run = log->identity;
+    for (int i = 0; i < RUN_LOGS; i++)
+        place->logs[i] = log_file_place(log->files[i]);
+}
+
+enum status runlog_owns(const struct runlog *log, const struct run_place *place, struct error *why)
+{
+    const struct run_identity *own = &log->identity, *other = &place->run;
+    if (own->seed != other->seed)
+        return error_set(why, STATUS_CORRUPT, "its run had the seed %" PRIu64 ", expected %" PRIu64,
+                         other->seed, own->seed);
+    if (memcmp(own->numbers, other->numbers, sizeof own->numbers) != 0)
+        return error_set(why, STATUS_CORRUPT, "its run had another job, expected the one of %s/job.json",
+                         log->path);
+    if (log->knows_id && memcmp(own->id, other->id, sizeof own->id) != 0)
+        return error_set(why, STATUS_CORRUPT, "it comes from another run of this job");
+    return STATUS_OK;
+}
+
+enum status runlog_confirm(const struct runlog *log, const struct run_place *place, struct error *why)
+{
+    enum status status = STATUS_OK;
+    for (int i = 0; i < RUN_LOGS && status == STATUS_OK; i++)
+        status = log_file_confirm(log->files[i], &place->logs[i], place->run.id, why);
+    return status;
+}
+
+/* ---- going on ---- */
+
+/* The lines that are cut off one log. */
+struct cutting {
+    struct runlog *log;
+    enum run_log which;
+    uint64_t lines[RUN_LOGS];
+};
+
+static void cutting_note(void *context, const char *text)
+{
+    struct cutting *cutting = context;
+    const struct line_key key =
+        cutting->which == RUN_LOG_JSON ? line_key_of_json(text) : line_key_of_text(text);
+    uint64_t *highest = &cutting->log->cut[cutting->which][key.kind];
+    cutting->lines[cutting->which]++;
+    if (key.number > *highest)
+        *highest = key.number;
+}
+
+static enum status cut_logs(struct runlog *log, const struct run_place *place, struct error *error)
+{
+    struct cutting cutting = {.log = log};
+    const struct log_cut cut = {cutting_note, &cutting};
+    enum status status = STATUS_OK;
+    for (int i = 0; i < RUN_LOGS && status == STATUS_OK; i++) {
+        cutting.which = i;
+        status = log_file_cut(log->files[i], &place->logs[i], place->run.id, &cut, error);
+    }
+    if (cutting.lines[RUN_LOG_JSON] + cutting.lines[RUN_LOG_TEXT] > 0)
+        log_info("the lines behind the checkpoint are cut: %" PRIu64 " are moved to %s/%s.cut, %" PRIu64
+                 " to %s.cut",
+                 cutting.lines[RUN_LOG_JSON], log->path, run_log_name(RUN_LOG_JSON),
+                 cutting.lines[RUN_LOG_TEXT], run_log_name(RUN_LOG_TEXT));
+    return status;
+}
+
+enum status runlog_resume(struct runlog *log, const struct run_place *place, uint64_t update,
+                          double running_reward, const struct line_restart *cause, struct error *error)
+{
+    const struct run_place beginning = {.run = log->identity};
+    enum status status = cut_logs(log, place != NULL ? place : &beginning, error);
+    if (status != STATUS_OK)
+        return status;
+    if (place != NULL)
+        memcpy(log->identity.id, place->run.id, sizeof log->identity.id);
+    log->count = update;
+    log->running_reward = running_reward;
+    if (log_file_place(log->files[RUN_LOG_JSON]).lines == 0)
+        status = runlog_start(log, error);
+    if (status != STATUS_OK)
+        return status;
+    line_write_resumed(&log->json, log->job, update, cause);
+    return append_json(log, error);
+}
+
+bool runlog_is_moved(const struct runlog *log)
+{
+    return log_file_is_moved(log->files[RUN_LOG_JSON]) || log_file_is_moved(log->files[RUN_LOG_TEXT]);
+}
+
+enum status runlog_continue(struct runlog *log, const struct run_place *place, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (int i = 0; i < RUN_LOGS && status == STATUS_OK; i++)
+        status = log_file_continue(log->files[i], &place->logs[i], log->identity.id, error);
     return status;
 }

@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
+#include <sodium.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -128,10 +129,18 @@ static void write_sums(struct line *line, const struct control_status *holdings,
 
 /* ---- events ---- */
 
+/* The key of a run's id, in `timing`: two runs of one seed have other ids. */
+#define LINE_RUN ",\"run\":\""
+
+static void write_run(struct line *line, const uint8_t id[RUN_ID_BYTES])
+{
+    char hex[2 * RUN_ID_BYTES + 1];
+    line_add(line, LINE_RUN "%s\"", sodium_bin2hex(hex, sizeof hex, id, RUN_ID_BYTES));
+}
+
 /* The process and the workers are in `timing`: they change no number of the run. */
 static void write_workers(struct line *line, const struct job *job)
 {
-    write_timing(line);
     line_add(line, ",\"pid\":%ld,\"version\":\"%s\"", (long)getpid(), COALESCED_VERSION);
     if (job->kind == JOB_REINFORCE)
         line_add(line, ",\"observers\":%u,\"environments\":%u", job_observers(job),
@@ -145,10 +154,12 @@ static void write_workers(struct line *line, const struct job *job)
     line_add(line, "}}\n");
 }
 
-void line_write_start(struct line *line, const struct job *job)
+void line_write_start(struct line *line, const struct job *job, const uint8_t id[RUN_ID_BYTES])
 {
     line->length = 0;
     line_add(line, "{\"event\":\"start\",\"seed\":%" PRIu64, job->seed);
+    write_timing(line);
+    write_run(line, id);
     write_workers(line, job);
 }
 
@@ -183,14 +194,8 @@ void line_write_resumed(struct line *line, const struct job *job, uint64_t numbe
         line_add(line, ",\"generation\":%u", cause->generation);
         write_cause(line, cause);
     }
+    write_timing(line);
     write_workers(line, job);
-}
-
-uint32_t line_clients(const char *line, const struct job *job)
-{
-    const char *key = job->kind == JOB_REINFORCE ? ",\"observers\":" : ",\"trainers\":";
-    const char *timing = strstr(line, LINE_TIMING), *at = timing != NULL ? strstr(timing, key) : NULL;
-    return at != NULL ? (uint32_t)strtoul(at + strlen(key), NULL, 10) : 0;
 }
 
 void line_write_restarted(struct line *line, const struct line_restart *restart)
@@ -290,7 +295,7 @@ static void write_update(struct line *line, const struct control_update *r)
     line_add(line, ",\"losses\":[");
     for (uint32_t i = 0; i < r->trainers; i++)
         write_number(line, i > 0 ? "," : "", r->losses[i], ALL_DIGITS);
-    write_number(line, "]," LINE_LR, r->lr, ALL_DIGITS);
+    write_number(line, "],\"lr\":", r->lr, ALL_DIGITS);
     line_add(line, ",\"samples\":%" PRIu64 ",\"late\":%" PRIu64 ",\"version\":%" PRIu64, r->samples, r->late,
              r->update);
     write_timing(line);
@@ -321,7 +326,7 @@ static void write_language_update(struct line *line, const struct control_update
 {
     line_add(line, "{\"update\":%" PRIu64, r->update);
     write_number(line, ",\"loss\":", r->loss, ALL_DIGITS);
-    write_number(line, "," LINE_LR, r->lr, ALL_DIGITS);
+    write_number(line, ",\"lr\":", r->lr, ALL_DIGITS);
     line_add(line, ",\"samples\":%" PRIu64, r->samples);
     write_timing(line);
     write_number(line, ",\"round_s\":", r->timing.round_s, 6);
@@ -509,16 +514,58 @@ struct line_key line_key_of_text(const char *text)
     return (struct line_key){.kind = LINE_OTHER};
 }
 
-/* The evaluation's members stand last in front of `timing`: `held_out`, null where there was none, or
- * `test_loss` and others, the last of them `evaluated`, 0 where there was none. */
-bool line_evaluated(const char *text, size_t *bytes)
+/* ---- the first line after a rotation ---- */
+
+#define CONTINUED_JSON "{\"event\":\"continued\",\"lines\":"
+#define CONTINUED_TEXT "Continued: "
+#define CONTINUED_RUN " lines stand in earlier files of run "
+
+void line_write_continued(struct line *line, enum run_log log, uint64_t lines, const uint8_t id[RUN_ID_BYTES])
 {
-    static const char held_out[] = ",\"held_out\":", test_loss[] = ",\"test_loss\":",
-                      none[] = ",\"evaluated\":0,";
-    const char *of_text = strstr(text, held_out), *of_images = strstr(text, test_loss);
-    const char *at = of_text != NULL ? of_text : of_images;
-    *bytes = at != NULL ? (size_t)(at - text) : strlen(text);
-    if (of_text != NULL)
-        return strncmp(of_text + strlen(held_out), "null", 4) != 0;
-    return of_images != NULL && strstr(of_images, none) == NULL;
+    char hex[2 * RUN_ID_BYTES + 1];
+    line->length = 0;
+    if (log == RUN_LOG_TEXT) {
+        line_add(line, CONTINUED_TEXT "%" PRIu64 CONTINUED_RUN "%s\n", lines,
+                 sodium_bin2hex(hex, sizeof hex, id, RUN_ID_BYTES));
+        return;
+    }
+    line_add(line, CONTINUED_JSON "%" PRIu64, lines);
+    write_timing(line);
+    write_run(line, id);
+    line_add(line, "}}\n");
+}
+
+bool line_continued(const char *text, uint64_t *lines)
+{
+    return sscanf(text, CONTINUED_JSON "%20" SCNu64 LINE_TIMING, lines) == 1 ||
+           sscanf(text, CONTINUED_TEXT "%20" SCNu64 CONTINUED_RUN, lines) == 1;
+}
+
+bool line_run_id(const char *text, uint8_t id[RUN_ID_BYTES])
+{
+    const char *const keys[] = {LINE_RUN, CONTINUED_RUN};
+    size_t bytes = 0;
+    for (size_t i = 0; i < 2 && bytes == 0; i++) {
+        const char *at = strstr(text, keys[i]);
+        if (at != NULL)
+            sodium_hex2bin(id, RUN_ID_BYTES, at + strlen(keys[i]), strcspn(at + strlen(keys[i]), "\"\n"),
+                           NULL, &bytes, NULL);
+    }
+    return bytes == RUN_ID_BYTES;
+}
+
+static bool text_is(const char *text, const char *begin, const char *end)
+{
+    const size_t length = strlen(text);
+    return strncmp(text, begin, strlen(begin)) == 0 && length >= strlen(end) &&
+           strcmp(text + length - strlen(end), end) == 0;
+}
+
+bool line_is_event(const char *text, enum run_log log)
+{
+    uint64_t lines;
+    if (log == RUN_LOG_TEXT)
+        return text_is(text, "Solved! ", "\n") || text_is(text, "Not solved: ", "\n");
+    return text_is(text, "{\"event\":\"", "}}\n") && strstr(text, "}{") == NULL &&
+           !line_continued(text, &lines);
 }

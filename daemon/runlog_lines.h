@@ -5,6 +5,7 @@
 
 #include "worker/control.h"
 #include "worker/job/job.h"
+#include "worker/run_place.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -25,9 +26,6 @@ struct line {
 /* The last member of every object of episodes.jsonl begins like this. It holds the time of day. */
 #define LINE_TIMING ",\"timing\":{"
 
-/* The learning rate of an update's line begins like this, behind the losses. */
-#define LINE_LR "\"lr\":"
-
 /* A worker died: a successor takes its place, or all workers start again. */
 struct line_restart {
     const char *role; /* NULL: none died, all start again with another number of observers or trainers */
@@ -45,16 +43,14 @@ struct line_end {
     double job_s;
 };
 
-/* One line of episodes.jsonl each, ended by '\n': the event "start"; "resumed" after the episode or update
+/* One line of episodes.jsonl each, ended by '\n': the event "start", with the run's id; "resumed" after the
+ * episode or update
  * `number`, with the death that caused it, or NULL after a command; "restarted"; the last event; an episode,
  * update or epoch. An epoch of a model-parallel job shows in `timing` what each worker holds, by its number,
  * and the last event shows the sums, which are 0 after an orderly end. */
-void line_write_start(struct line *line, const struct job *job);
+void line_write_start(struct line *line, const struct job *job, const uint8_t id[RUN_ID_BYTES]);
 void line_write_resumed(struct line *line, const struct job *job, uint64_t number,
                         const struct line_restart *cause);
-/* How many observers or trainers the event `line` began with; 0: it is no "start" or "resumed". */
-uint32_t line_clients(const char *line, const struct job *job);
-
 void line_write_restarted(struct line *line, const struct line_restart *restart);
 void line_write_end(struct line *line, const struct job *job, const struct line_end *end,
                     const struct control_status *holdings);
@@ -86,8 +82,15 @@ struct line_key {
 struct line_key line_key_of_json(const char *text);
 struct line_key line_key_of_text(const char *text);
 
-/* Whether a line of episodes.jsonl has an evaluation. *bytes: the length of an epoch's line up to its
- * evaluation. */
-bool line_evaluated(const char *text, size_t *bytes);
+/* The first line of a log's file after a rotation: `lines` of the run `id` stand in earlier files. */
+void line_write_continued(struct line *line, enum run_log log, uint64_t lines,
+                          const uint8_t id[RUN_ID_BYTES]);
+bool line_continued(const char *text, uint64_t *lines);
+
+/* The id of a run in its start's line or in the first line after a rotation. False: there is none. */
+bool line_run_id(const char *text, uint8_t id[RUN_ID_BYTES]);
+
+/* Whether a line is a whole one of an event: neither of a record, nor the first one after a rotation. */
+bool line_is_event(const char *text, enum run_log log);
 
 #endif

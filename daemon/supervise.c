@@ -229,9 +229,6 @@ enum status supervise(const struct supervise_config *config, struct error *error
                            .generation = 1,
                            .kill_at = MONOTIME_NEVER,
                            .result = {.end = CONTROL_END_STOPPED}};
-    if (config->resume != NULL)
-        s.resume = *config->resume;
-    s.furthest = s.resume.update;
     s.profile.is_on = config->job->log.profile;
     enum status status = open_memory(&s, error);
     if (status ==
@@ -242,9 +239,10 @@ enum status supervise(const struct supervise_config *config, struct error *error
     if (status == STATUS_OK)
         status = supervise_open_metrics(&s, error);
     if (status == STATUS_OK)
-        status = config->resume != NULL
-                     ? runlog_resume(config->log, s.resume.update, s.resume.running_reward, NULL, error)
+        status = config->dir->resumed
+                     ? resume_go_back(&s.resume, rundir_path(config->dir), config->log, NULL, error)
                      : runlog_start(config->log, error);
+    s.furthest = s.resume.update;
     if (status != STATUS_OK) {
         error_set(&s.outcome, status, "%s", error->text);
         supervise_close_metrics(&s);

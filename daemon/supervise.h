@@ -31,8 +31,7 @@ struct supervise_config {
     struct job *job; /* /log may change when the job file is read again */
     struct rundir *dir;
     struct runlog *log;
-    const struct resume_point *resume; /* NULL: a fresh start */
-    const char *job_path;              /* read again on SIGHUP */
+    const char *job_path; /* read again on SIGHUP */
     const char *const *overrides;
     size_t override_count;
     struct place *place; /* of this host, the leader, among others; NULL: the job has one host */

@@ -111,6 +111,7 @@ struct supervisor {
     int signal_fd;
     bool announced;    /* the service manager knows that the job trains */
     unsigned stops;    /* SIGINT and SIGTERM so far */
+    uint64_t records;  /* of this generation's lead that are in the logs */
     bool log_failed;   /* a record's line is missing: no later one may follow */
     bool hurried;      /* the workers have given up their calls */
     bool finished;     /* FINISHED has come: the logs and checkpoints are complete */
@@ -140,6 +141,12 @@ bool supervise_obey_signals(struct supervisor *s);
 /* supervise_table.c: reacts to an event of a worker. `event`: enum control_kind or enum supervise_event. */
 void supervise_react(struct supervisor *s, struct child *child, unsigned event,
                      const struct control_message *message);
+
+/* Tells the lead how many of its records are in the logs, and the place behind them. */
+void supervise_tell_place(struct supervisor *s);
+
+/* Asks the lead for a checkpoint, if a rotation has renamed a log: its new file begins behind that. */
+void supervise_order_save(struct supervisor *s);
 
 /* Kills a worker that sent a message which its state does not permit. */
 void supervise_expel(struct supervisor *s, struct child *child, uint32_t message_kind);

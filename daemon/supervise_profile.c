@@ -112,7 +112,7 @@ static char *text_of(const struct supervisor *s, const struct profile_row *rows,
         profile_write_trace(out, rows, s->count, s->begin);
     else
         profile_write_table(out, rows, s->count);
-    if (!is_trace && s->config->resume != NULL)
+    if (!is_trace && s->config->dir->resumed)
         fprintf(out, "the run was resumed: the figures are of the time since\n");
     const bool failed = ferror(out) != 0;
     if (fclose(out) != 0 || failed) {

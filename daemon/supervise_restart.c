@@ -129,7 +129,12 @@ enum status supervise_spawn_all(struct supervisor *s, struct error *error)
         start.role = roster_role(&s->roster, start.worker);
         status = start_child(s, &s->children[i], &start, error);
     }
-    return status;
+    if (status != STATUS_OK)
+        return status;
+    s->records = 0;
+    supervise_tell_place(s);
+    supervise_order_save(s);
+    return STATUS_OK;
 }
 
 void supervise_regenerate(struct supervisor *s, const struct child *cause, const char *why)
@@ -181,10 +186,7 @@ static enum status regeneration_start(struct supervisor *s, struct error *error)
                                       .incarnation = cause.start.incarnation,
                                       .generation = s->generation,
                                       .reason = s->regeneration.reason};
-    status = resume_find(&s->resume, rundir_path(s->config->dir), UINT64_MAX, error);
-    if (status == STATUS_OK)
-        status = runlog_resume(s->config->log, s->resume.update, s->resume.running_reward, &line, error);
-    return status;
+    return resume_go_back(&s->resume, rundir_path(s->config->dir), s->config->log, &line, error);
 }
 
 /* A fork that fails counts as another death of the worker that is the cause: it is tried again. */

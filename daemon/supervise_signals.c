@@ -90,13 +90,6 @@ static void reload_job(struct supervisor *s)
     free(problems);
 }
 
-static void reopen_logs(struct supervisor *s)
-{
-    struct error error;
-    if (runlog_reopen(s->config->log, &error) != STATUS_OK)
-        log_error("%s; the lines go on into the old files", error.text);
-}
-
 bool supervise_obey_signals(struct supervisor *s)
 {
     struct signalfd_siginfo info;
@@ -114,7 +107,7 @@ bool supervise_obey_signals(struct supervisor *s)
             reload_job(s);
             break;
         case SIGUSR1:
-            reopen_logs(s);
+            supervise_order_save(s);
             break;
         }
     }

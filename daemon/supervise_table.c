@@ -114,8 +114,21 @@ static void show_status(const struct control_message *record)
         service_notify("STATUS=epoch %" PRIu64 ", loss %.4f", epoch->epoch, epoch->loss);
 }
 
-/* An episode and an update are acknowledged once their lines are in the logs; the lead is at most one step
- * ahead. After one record could not be logged, later ones are dropped: the log would have a gap. */
+void supervise_tell_place(struct supervisor *s)
+{
+    struct control_logged logged = {.records = s->records};
+    runlog_place(s->config->log, &logged.place);
+    child_order(&s->children[s->roster.lead], CONTROL_LOGGED, &logged, sizeof logged);
+}
+
+void supervise_order_save(struct supervisor *s)
+{
+    if (runlog_is_moved(s->config->log))
+        child_order(&s->children[s->roster.lead], CONTROL_SAVE, NULL, 0);
+}
+
+/* A record is acknowledged once its lines are in the logs; the lead is at most one record ahead. After one
+ * record could not be logged, later ones are dropped: the log would have a gap. */
 static void log_record(struct supervisor *s, struct child *child, const struct control_message *message)
 {
     struct error error;
@@ -135,10 +148,20 @@ static void log_record(struct supervisor *s, struct child *child, const struct c
     run_totals_add(&s->totals, message, monotime_now());
     run_history_add(&s->history, message);
     supervise_note_progress(s, message);
-    if (message->kind != CONTROL_EPOCH) {
-        const struct control_logged logged = {.number = control_record_number(message)};
-        child_order(child, CONTROL_LOGGED, &logged, sizeof logged);
-    }
+    s->records++;
+    supervise_tell_place(s);
+}
+
+/* The checkpoint that supervise_order_save asked for is visible. */
+static void continue_logs(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    struct error error;
+    if (!is_lead(s, child))
+        expel(s, child, message);
+    else if (runlog_continue(s->config->log, &message->body.saved.place, &error) != STATUS_OK)
+        log_error("%s; the lines go on into the old file", error.text);
+    else
+        supervise_tell_place(s);
 }
 
 static void finish_job(struct supervisor *s, struct child *child, const struct control_message *message)
@@ -203,6 +226,7 @@ static supervise_reaction *const reactions[EVENTS][CHILD_STATES] = {
     [CONTROL_FINISHED] = {expel,           finish_job,      ignore,          ignore,      ignore,  ignore},
     [CONTROL_FAILED]   = {keep_last_words, keep_last_words, keep_last_words, ignore,      ignore,  ignore},
     [CONTROL_PROFILE]  = {keep_profile,    keep_profile,    keep_profile,    ignore,      ignore,  ignore},
+    [CONTROL_SAVED]    = {expel,           continue_logs,   continue_logs,   ignore,      ignore,  ignore},
     [EVENT_SILENT]     = {kill_silent,     kill_silent,     kill_silent,     ignore,      ignore,  ignore},
     [EVENT_LATE]       = {kill_late,       kill_late,       kill_late,       ignore,      ignore,  ignore},
     [EVENT_EXITED]     = {exit_unasked,    exit_unasked,    exit_asked,      exit_killed, ignore,  ignore},

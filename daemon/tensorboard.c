@@ -98,8 +98,7 @@ static uint64_t add_update(struct scalars *scalars, const struct control_update 
     return r->update;
 }
 
-/* Its mean loss is that of its updates' lines. A run that goes on may end an epoch twice
- * (runlog_replay.h); it evaluates it once. */
+/* Its mean loss is that of its updates' lines. */
 static uint64_t add_epoch(struct scalars *scalars, const struct control_epoch *r, bool is_language)
 {
     if (r->evaluated == 0)

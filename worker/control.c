@@ -27,6 +27,7 @@ static const size_t least_bytes[CONTROL_KINDS] = {
     [CONTROL_EXITED] = sizeof(struct control_exited),
     [CONTROL_OVER] = sizeof(struct control_over),
     [CONTROL_PROFILE] = offsetof(struct control_profile, spans),
+    [CONTROL_SAVED] = sizeof(struct control_saved),
 };
 
 /* What worker/net/PROTOCOL.md tells writers of workers in other languages. */

@@ -14,6 +14,7 @@
 #include "worker/net/host_keys.h"
 #include "worker/net/wire.h"
 #include "worker/roster.h"
+#include "worker/run_place.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -41,7 +42,7 @@ enum control_kind {
     CONTROL_START = 1, /* struct control_start, then the resolved job's JSON */
     CONTROL_CONNECT,   /* every worker that this one dials is bound */
     CONTROL_DIED,      /* struct control_died: another worker is gone */
-    CONTROL_LOGGED,    /* struct control_logged: that episode's or update's lines are in the logs */
+    CONTROL_LOGGED,    /* struct control_logged, to the lead: so many of its records are in the logs */
     CONTROL_DRAIN,     /* to the lead (roster.h): finish the round, then say FINISHED */
     CONTROL_HURRY,     /* complete everything pending with STATUS_SHUTDOWN, then as DRAIN */
     CONTROL_EXIT,      /* say BYE and exit */
@@ -50,9 +51,9 @@ enum control_kind {
                       and will soon be answered */
     CONTROL_READY, /* this worker has its sessions and can begin to work */
     CONTROL_BEAT,  /* still turning; nothing, or struct control_beat */
-    CONTROL_EPISODE,  /* struct control_episode: a record for the logs; answered by LOGGED */
+    CONTROL_EPISODE,  /* struct control_episode: a record for the logs; LOGGED answers each record */
     CONTROL_UPDATE,   /* struct control_update: the same of an update */
-    CONTROL_EPOCH,    /* struct control_epoch: an epoch has ended; not answered */
+    CONTROL_EPOCH,    /* struct control_epoch: the same of an epoch that has ended */
     CONTROL_STATUS,   /* struct control_status: the objects and references of a worker; the newest counts */
     CONTROL_FINISHED, /* struct control_finished: the lead's job is over */
     CONTROL_FAILED,   /* struct error: last words */
@@ -71,6 +72,9 @@ enum control_kind {
     CONTROL_OVER,   /* struct control_over: the job has ended, and so does the host's part in it */
     /* worker to supervisor */
     CONTROL_PROFILE, /* struct control_profile: where the worker's time went, when it leaves (/log/profile) */
+    /* for a rotation of the logs */
+    CONTROL_SAVE,  /* supervisor to lead: take a checkpoint at the end of the round */
+    CONTROL_SAVED, /* struct control_saved, lead to supervisor: a checkpoint is visible, asked for or not */
     CONTROL_KINDS
 };
 
@@ -156,8 +160,14 @@ struct control_died {
     char text[200];       /* "observer 3 was killed by signal 9" */
 };
 
+/* The first comes ahead of all records, with `records` 0. */
 struct control_logged {
-    uint64_t number; /* of the episode or update */
+    uint64_t records;       /* of this process that are in the logs; epochs count, too */
+    struct run_place place; /* behind the newest of them */
+};
+
+struct control_saved {
+    struct run_place place; /* that the checkpoint names */
 };
 
 /* What an environment reports of its ended episodes, by name. A mean that is NaN: none has ended. */
@@ -302,6 +312,7 @@ struct control_message {
         struct control_start start;
         struct control_died died;
         struct control_logged logged;
+        struct control_saved saved;
         struct control_episode episode;
         struct control_update update;
         struct control_epoch epoch;

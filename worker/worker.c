@@ -108,6 +108,48 @@ static void worker_keep_far(struct worker *worker, const struct control_far *far
             worker->far[far[i].worker] = far[i];
 }
 
+/* ---- records ---- */
+
+void worker_record(struct worker *worker, enum control_kind kind, const void *body, size_t body_bytes)
+{
+    worker->records.reported++;
+    worker_report(kind, body, body_bytes);
+}
+
+bool worker_logs_lag(const struct worker *worker, uint64_t most)
+{
+    return worker->records.reported > worker->records.logged + most;
+}
+
+static void worker_keep_logged(struct worker *worker, const struct control_logged *logged)
+{
+    worker->records.logged = logged->records;
+    worker->records.place = logged->place;
+    worker->records.has_place = true;
+    if (!worker->records.has_kept && logged->records == worker->records.kept)
+        worker_keep_place(worker);
+}
+
+void worker_keep_place(struct worker *worker)
+{
+    worker->records.kept = worker->records.reported;
+    worker->records.kept_place = worker->records.place;
+    worker->records.has_kept = worker->records.has_place && !worker_logs_lag(worker, 0);
+}
+
+const struct run_place *worker_kept_place(const struct worker *worker)
+{
+    return worker->records.has_kept ? &worker->records.kept_place : NULL;
+}
+
+void worker_report_saved(const struct run_place *place)
+{
+    const struct control_saved saved = {.place = *place};
+    worker_report(CONTROL_SAVED, &saved, sizeof saved);
+}
+
+/* ---- orders ---- */
+
 static void worker_obey_order(struct worker *worker, const struct control_message *order)
 {
     switch (order->kind) {
@@ -127,7 +169,10 @@ static void worker_obey_order(struct worker *worker, const struct control_messag
             memcpy(worker->host_of_worker, order->body.host_of_worker, order->body_bytes);
         break;
     case CONTROL_LOGGED:
-        worker->logged = order->body.logged.number;
+        worker_keep_logged(worker, &order->body.logged);
+        break;
+    case CONTROL_SAVE:
+        worker->save = true;
         break;
     case CONTROL_HURRY:
         worker->hurry = true;

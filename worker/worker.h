@@ -30,11 +30,19 @@ struct worker {
     struct rpc *rpc;  /* set by the role; worker_read_orders passes deaths and hurry to it */
     uint64_t beat_us; /* between two beats of an idle worker */
     struct monotime beat_due;
-    struct strangers strangers;        /* at this worker's socket */
-    uint64_t logged;                   /* the newest episode or update that is in the logs */
+    struct strangers strangers; /* at this worker's socket */
+    struct {
+        uint64_t reported, logged; /* by this process; of these, in the logs */
+        struct run_place place;    /* behind the newest that is in the logs */
+        bool has_place;
+        uint64_t kept; /* worker_keep_place: the newest record of that time */
+        struct run_place kept_place;
+        bool has_kept;
+    } records;                         /* the lead's */
     uint64_t work;                     /* struct control_beat's; the role counts */
     uint32_t queue;                    /* likewise */
     bool connect, drain, hurry, leave; /* orders that have come, never unset */
+    bool save;                         /* a checkpoint is wanted; the role unsets this when one begins */
     int16_t
         host_of_worker[ROSTER_WORKERS_MAX]; /* of workers on other hosts that dial this one; -1: not known */
     struct control_far
@@ -115,5 +123,24 @@ enum status worker_attach(struct worker *worker, struct rpc *rpc);
 
 /* Reports to the supervisor. Blocks while the line is full; when the supervisor is gone, ends the process. */
 void worker_report(enum control_kind kind, const void *body, size_t body_bytes);
+
+/* ---- records, of the lead alone ---- */
+
+/* Reports an episode, update or epoch for the logs. */
+void worker_record(struct worker *worker, enum control_kind kind, const void *body, size_t body_bytes);
+
+/* Whether more than `most` records are not in the logs yet. With at most one, a slow supervisor slows the job
+ * down, and the control line to it never fills up. */
+bool worker_logs_lag(const struct worker *worker, uint64_t most);
+
+/* Keeps the place behind the newest record for worker_kept_place: a checkpoint of now names that place. It
+ * holds until the next call. */
+void worker_keep_place(struct worker *worker);
+
+/* The kept place. NULL: the supervisor has not told it yet. */
+const struct run_place *worker_kept_place(const struct worker *worker);
+
+/* Tells the supervisor that a checkpoint of that place is visible. The saver's callback. */
+void worker_report_saved(const struct run_place *place);
 
 #endif

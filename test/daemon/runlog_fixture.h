@@ -20,6 +20,7 @@ static struct job job;
 static struct runlog *runlog;
 static struct error error;
 static int dir_fd, old_stdout;
+static const struct run_identity identity = {.id = {0xab, 1}, .seed = 7};
 
 static inline void open_place(void)
 {
@@ -62,7 +63,8 @@ static inline void stdout_to_file(void)
 
 static inline void open_log(void)
 {
-    enum status status = runlog_open(&runlog, dir_fd, workplace.run_dir, &job, &error);
+    enum status status =
+        runlog_open(&runlog, path_of_folder(dir_fd, workplace.run_dir), &job, &identity, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
 }
 

@@ -146,10 +146,13 @@ START_TEST(a_resumed_run_shows_no_episode_twice)
     stdout_to_file();
     job.log.tensorboard = true;
     open_log();
-    log_episodes(1, 5);
+    struct run_place place;
+    log_episodes(1, 3);
+    runlog_place(runlog, &place);
+    log_episodes(4, 5);
     close_log();
     open_log();
-    ck_assert_int_eq(runlog_resume(runlog, 3, 0.75, NULL, &error), STATUS_OK);
+    ck_assert_int_eq(runlog_resume(runlog, &place, 3, 0.75, NULL, &error), STATUS_OK);
     log_episodes(4, 5);
     ck_assert_uint_eq(count_files(), 1);
     log_episodes(6, 7);

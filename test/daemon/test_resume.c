@@ -239,7 +239,11 @@ END_TEST
 START_TEST(without_a_checkpoint_it_goes_on_from_the_beginning)
 {
     struct resume_point point = {.update = 7};
-    ck_assert_int_eq(resume_find(&point, path_of("run"), UINT64_MAX, &error), STATUS_OK);
+    struct runlog *log;
+    const struct run_identity identity = resume_identity(&job);
+    ck_assert_int_eq(runlog_open(&log, path_of("run"), &job, &identity, &error), STATUS_OK);
+    ck_assert_int_eq(resume_go_back(&point, path_of("run"), log, NULL, &error), STATUS_OK);
+    runlog_close(log);
     ck_assert(point.update == 0 && point.checkpoint[0] == '\0');
 }
 END_TEST

@@ -35,7 +35,8 @@ static void expect_job_json(const char *why)
 {
     char wanted[4096];
     snprintf(wanted, sizeof wanted,
-             "{\"event\":\"start\",\"seed\":7,\"timing\":{\"unix_s\":#,\"pid\":%ld,\"version\":\"%s\","
+             "{\"event\":\"start\",\"seed\":7,\"timing\":{\"unix_s\":#,\"run\":"
+             "\"ab010000000000000000000000000000\",\"pid\":%ld,\"version\":\"%s\","
              "\"observers\":3,\"environments\":1}}\n%s%s%s"
              "{\"event\":\"%s\",\"episodes\":3,\"running_reward\":0.75,"
              "\"timing\":{\"unix_s\":#,\"job_s\":#}}\n",
@@ -156,26 +157,34 @@ START_TEST(lines_go_behind_what_is_there)
 }
 END_TEST
 
-START_TEST(reopening_after_a_rename_splits_no_line)
+/* SIGUSR1 comes after a rename: the lines behind the checkpoint's place move to the new files. */
+START_TEST(a_rotation_splits_no_line)
 {
     char old_log[160], old_jsonl[160], wanted[256] = "";
+    struct run_place place;
     snprintf(old_log, sizeof old_log, "%s.1", workplace.log);
     snprintf(old_jsonl, sizeof old_jsonl, "%s.1", workplace.jsonl);
     stdout_to_file();
     open_log();
     log_episode(1);
+    ck_assert(!runlog_is_moved(runlog));
     ck_assert_int_eq(rename(workplace.log, old_log), 0);
     ck_assert_int_eq(rename(workplace.jsonl, old_jsonl), 0);
+    ck_assert(runlog_is_moved(runlog));
     log_episode(2); // between the two: still in the old file
-    ck_assert_int_eq(runlog_reopen(runlog, &error), STATUS_OK);
+    runlog_place(runlog, &place);
     log_episode(3);
+    ck_assert_int_eq(runlog_continue(runlog, &place, &error), STATUS_OK);
+    ck_assert(!runlog_is_moved(runlog));
+    log_episode(4);
     expect_episodes(old_jsonl, 1, 2);
-    expect_episodes(workplace.jsonl, 3, 3);
     append_line(wanted, sizeof wanted, 1);
     append_line(wanted, sizeof wanted, 2);
     expect_file(old_log, wanted);
-    wanted[0] = '\0';
+    snprintf(wanted, sizeof wanted,
+             "Continued: 2 lines stand in earlier files of run ab010000000000000000000000000000\n");
     append_line(wanted, sizeof wanted, 3);
+    append_line(wanted, sizeof wanted, 4);
     expect_file(workplace.log, wanted);
 }
 END_TEST
@@ -188,11 +197,12 @@ static unsigned open_descriptors(void)
     return count;
 }
 
-/* A file that cannot be reopened is named, and the lines go on into the old one. */
-START_TEST(a_reopen_that_fails_keeps_the_old_files)
+/* A file that cannot be made is named, and the lines go on into the old one. */
+START_TEST(a_rotation_that_fails_keeps_the_old_file)
 {
     const char *taken = _i == 0 ? workplace.log : workplace.jsonl;
     char old[160];
+    struct run_place place;
     stdout_to_file();
     open_log();
     log_episode(1);
@@ -200,7 +210,8 @@ START_TEST(a_reopen_that_fails_keeps_the_old_files)
     ck_assert_int_eq(rename(taken, old), 0);
     ck_assert_int_eq(mkdir(taken, 0777), 0);
     unsigned before = open_descriptors();
-    ck_assert_int_eq(runlog_reopen(runlog, &error), STATUS_IO);
+    runlog_place(runlog, &place);
+    ck_assert_int_eq(runlog_continue(runlog, &place, &error), STATUS_IO);
     ck_assert_ptr_nonnull(strstr(error.text, taken));
     ck_assert_uint_eq(open_descriptors(), before);
     log_episode(2);
@@ -213,7 +224,8 @@ START_TEST(a_file_that_cannot_be_opened_is_named)
     const char *taken = _i == 0 ? workplace.log : workplace.jsonl;
     ck_assert_int_eq(mkdir(taken, 0777), 0);
     unsigned before = open_descriptors();
-    ck_assert_int_eq(runlog_open(&runlog, dir_fd, workplace.run_dir, &job, &error), STATUS_IO);
+    ck_assert_int_eq(runlog_open(&runlog, path_of_folder(dir_fd, workplace.run_dir), &job, &identity, &error),
+                     STATUS_IO);
     ck_assert_ptr_nonnull(strstr(error.text, taken));
     ck_assert_uint_eq(open_descriptors(), before);
 }
@@ -320,8 +332,8 @@ int main(void)
     tcase_add_loop_test(lines, numbers_out_of_this_world_make_lines_all_the_same, 0, 4);
     TCase *files = add_case(suite, "files");
     tcase_add_test(files, lines_go_behind_what_is_there);
-    tcase_add_test(files, reopening_after_a_rename_splits_no_line);
-    tcase_add_loop_test(files, a_reopen_that_fails_keeps_the_old_files, 0, 2);
+    tcase_add_test(files, a_rotation_splits_no_line);
+    tcase_add_loop_test(files, a_rotation_that_fails_keeps_the_old_file, 0, 2);
     tcase_add_loop_test(files, a_file_that_cannot_be_opened_is_named, 0, 2);
     tcase_add_loop_test(files, a_full_disk_is_an_error_and_leaves_whole_lines, 0, 4);
     tcase_add_test(files, a_full_disk_fails_the_start_and_the_end_too);

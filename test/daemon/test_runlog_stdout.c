@@ -87,8 +87,8 @@ START_TEST(updates_have_a_progress_line_too)
     ck_assert_int_eq(add_update(&update), STATUS_OK);
     ck_assert_int_eq(add_epoch(&epoch), STATUS_OK);
     close_log();
-    open_log();
-    ck_assert_int_eq(runlog_resume(runlog, 11, 0, NULL, &error), STATUS_OK);
+    open_log(); /* the run goes on; a line that was printed is not printed again */
+    ck_assert_int_eq(runlog_resume(runlog, NULL, 0, 0, NULL, &error), STATUS_OK);
     ck_assert_int_eq(add_update(&update), STATUS_OK);
     close_log();
     char *seen = drain(screen);

@@ -57,7 +57,8 @@ static void open_supervisor(void)
     ck_assert_int_eq(job_parse(&job, text, strlen(text), "job", NULL, 0, &problems), STATUS_OK);
     ck_assert_int_eq(rundir_open(&dir, workplace.run_dir, &job, false, &error), STATUS_OK);
     config = (struct supervise_config){.job = &job, .dir = &dir, .job_path = "job"};
-    ck_assert_int_eq(runlog_open(&config.log, dir.fd, dir.path, &job, &error), STATUS_OK);
+    const struct run_identity identity = resume_identity(&job);
+    ck_assert_int_eq(runlog_open(&config.log, rundir_path(&dir), &job, &identity, &error), STATUS_OK);
     s = (struct supervisor){.config = &config,
                             .roster = roster_of(&job),
                             .count = WORKERS,
@@ -209,6 +210,7 @@ static const char *const event_names[EVENTS] = {
     [CONTROL_REFUSE] = "REFUSE",     [CONTROL_KILL] = "KILL",
     [CONTROL_EXITED] = "EXITED",     [CONTROL_DEPART] = "DEPART",
     [CONTROL_OVER] = "OVER",         [CONTROL_PROFILE] = "PROFILE",
+    [CONTROL_SAVE] = "SAVE",         [CONTROL_SAVED] = "SAVED",
     [EVENT_SILENT] = "silent",       [EVENT_LATE] = "late",
     [EVENT_EXITED] = "exited",       [EVENT_DUE] = "due"};
 
@@ -243,6 +245,8 @@ static const char *const of_observer[EVENTS][CHILD_STATES] = {
     [CONTROL_DEPART] = {DIES, DIES, DIES},
     [CONTROL_OVER] = {DIES, DIES, DIES},
     [CONTROL_PROFILE] = {"starting profile", "ready profile", "leaving profile"},
+    [CONTROL_SAVE] = {DIES, DIES, DIES},
+    [CONTROL_SAVED] = {DIES, DIES, DIES},
     [EVENT_SILENT] = {DIES, DIES, DIES},
     [EVENT_LATE] = {"killed", "killed", "killed"},
     [EVENT_EXITED] = {"waiting replaced death", "waiting replaced death", "gone", "gone"},
@@ -264,7 +268,7 @@ static const char *const of_lead[EVENTS][CHILD_STATES] = {
     [CONTROL_BEAT] = {"starting beat", "ready beat", "leaving beat"},
     [CONTROL_EPISODE] = {ENDS, "ready logged", NULL},
     [CONTROL_UPDATE] = {ENDS, "ready logged", NULL},
-    [CONTROL_EPOCH] = {ENDS, NULL, NULL},
+    [CONTROL_EPOCH] = {ENDS, "ready logged", NULL},
     [CONTROL_STATUS] = {ENDS, "ready holdings", "leaving holdings"},
     [CONTROL_FINISHED] = {ENDS, "ready finished", NULL},
     [CONTROL_FAILED] = {"starting words", "ready words", "leaving words"},
@@ -280,6 +284,8 @@ static const char *const of_lead[EVENTS][CHILD_STATES] = {
     [CONTROL_DEPART] = {ENDS, ENDS, ENDS},
     [CONTROL_OVER] = {ENDS, ENDS, ENDS},
     [CONTROL_PROFILE] = {"starting profile", "ready profile", "leaving profile"},
+    [CONTROL_SAVE] = {ENDS, ENDS, ENDS},
+    [CONTROL_SAVED] = {ENDS, "ready logged", "leaving logged"},
     [EVENT_SILENT] = {ENDS, ENDS, ENDS},
     [EVENT_LATE] = {"killed", "killed", "killed"},
     [EVENT_EXITED] = {"gone death regeneration", "gone death regeneration", "gone", "gone"},

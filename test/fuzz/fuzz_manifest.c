@@ -1,7 +1,8 @@
 /* Fuzzes the reader of checkpoint manifests.
  *
  * Holds four promises: the values that are read are, written, accepted and the same bytes once more, also
- * where the text is refused, for a fuzzer cannot guess its sum; a refused text is corrupt, with a place;
+ * where the text is refused, for a fuzzer cannot guess its sum; a refused text is corrupt or of an older
+ * format, with its name;
  * and what is said of it is UTF-8 without control characters. */
 #include "kernels/base/text.h"
 #include "worker/checkpoint/checkpoint_internal.h"
@@ -50,8 +51,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     require(text != NULL);
     memcpy(text, data, size);
     enum status status = manifest_parse(&manifest, "fuzz", text, size, &error);
-    require(status == STATUS_OK || (status == STATUS_CORRUPT && error.status == status));
-    if (status == STATUS_CORRUPT)
+    const bool is_refused = status == STATUS_CORRUPT || status == STATUS_INVALID;
+    require(status == STATUS_OK || (is_refused && error.status == status));
+    if (is_refused)
         check_refused(&error);
     if (manifest.counters.trainers > 0)
         check_values(&manifest);

@@ -72,9 +72,10 @@ static inline void bare_worker_order(struct bare_worker *worker, enum control_ki
     ck_assert_int_eq(control_send(worker->control, kind, NULL, 0), STATUS_OK);
 }
 
-static inline void bare_worker_logged(struct bare_worker *worker, uint64_t number)
+/* So many of its records are in the logs. */
+static inline void bare_worker_logged(struct bare_worker *worker, uint64_t records)
 {
-    struct control_logged logged = {number};
+    struct control_logged logged = {.records = records};
     ck_assert_int_eq(control_send(worker->control, CONTROL_LOGGED, &logged, sizeof logged), STATUS_OK);
 }
 

@@ -25,7 +25,7 @@ static void teardown(void)
 
 START_TEST(messages_arrive_whole_and_in_order)
 {
-    struct control_logged logged = {7};
+    struct control_logged logged = {.records = 7};
     struct control_episode episode = {.episode = 8,
                                       .reward = 1.5,
                                       .timing = {.batch_max = 3},
@@ -37,7 +37,7 @@ START_TEST(messages_arrive_whole_and_in_order)
                      STATUS_OK);
     ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_OK);
     ck_assert_uint_eq(message.kind, CONTROL_LOGGED);
-    ck_assert_uint_eq(message.body.logged.number, 7);
+    ck_assert_uint_eq(message.body.logged.records, 7);
     ck_assert_int_eq(control_receive(ends[1], false, &message), STATUS_OK);
     ck_assert_uint_eq(message.kind, CONTROL_BEAT);
     ck_assert_uint_eq(message.body_bytes, 0);

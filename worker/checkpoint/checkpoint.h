@@ -6,10 +6,10 @@
  *                                                     behind, PyTorch's names for them
  *                              environments.bin       reinforce with /rollout/begin "continue": where the
  *                                                     environments are, worker/reinforce/agent_states.c
- *                              manifest.json          counters, and the SHA-256 of all; written last
- *     RUN/checkpoints/00000120.tmp/                   being written, or left by a writer that died
- *     RUN/checkpoints/00000120.ahead/                 set aside, because the logs do not reach so far
- *     RUN/checkpoints/best/                           with /checkpoint/best: like the others, but never
+ *                              manifest.json          counters, the place in the logs, the run's identity,
+ * and the SHA-256 of all; written last RUN/checkpoints/00000120.tmp/                   being written, or left
+ * by a writer that died RUN/checkpoints/00000120.ahead/                 set aside: the run goes on from an
+ * older one RUN/checkpoints/best/                           with /checkpoint/best: like the others, but never
  *                                                     counted, pruned or resumed from
  *
  * This room holds the format's one writer and one reader, and the state machine that takes a checkpoint
@@ -17,7 +17,7 @@
  * rooms (worker/reinforce, worker/server, worker/parallel) and daemon/ include it. It knows no job kind: a
  * kind hands over its values as struct checkpoint_values.
  *
- *     checkpoint_saver.[ch]   the state machine: due, gather, write, wait for the log, publish
+ *     checkpoint_saver.[ch]   the state machine: due, gather, wait for the log, write, publish
  *     checkpoint_publish.c    a checkpoint becomes visible (one rename); older ones are pruned
  *     checkpoint_best.c       the best checkpoint is kept apart
  *     checkpoint_write.c      the files of a checkpoint
@@ -26,14 +26,13 @@
  *     checkpoint_folder.c     folder names, listing, small files
  *
  * Order of writing: checkpoint_begin; every server above 0 writes its shard into N.tmp; checkpoint_write
- * (server 0) merges the shards, writes the manifest and syncs every file; once the logs have the update's
- * line, checkpoint_publish syncs the logs, renames N.tmp to N, syncs RUN/checkpoints and removes all but the
- * newest `keep`. A failure at any point leaves the older checkpoints as they are; the unfinished folder is
- * removed by checkpoint_abandon or by the next checkpoint_begin. A file whose write or fsync failed is never
- * retried.
+ * (server 0) merges the shards, writes the manifest and syncs every file; checkpoint_publish syncs the logs,
+ * renames N.tmp to N, syncs RUN/checkpoints and removes all but the newest `keep`. A failure at any point
+ * leaves the older checkpoints as they are; the unfinished folder is removed by checkpoint_abandon or by the
+ * next checkpoint_begin. A file whose write or fsync failed is never retried.
  *
- * Equal runs have equal files, byte for byte: nothing in a checkpoint depends on when, where, by which
- * process or by how many servers it was written.
+ * Equal runs have equal files, byte for byte, but for the manifest's place and identity: nothing else in a
+ * checkpoint depends on when, where, by which process or by how many servers it was written.
  *
  * A folder's name is the update's number, in eight digits or more; the newest checkpoint has the largest.
  * Other names in RUN/checkpoints, and further files in a checkpoint, are ignored.
@@ -49,6 +48,7 @@
 #include "kernels/base/file.h"
 #include "kernels/params/params_file.h"
 #include "worker/job/job.h"
+#include "worker/run_place.h"
 
 enum {
     CHECKPOINT_PATH_BYTES = 4096 + 128, /* PATH_MAX of a run's folder, and the names below it */
@@ -135,8 +135,8 @@ enum status checkpoint_write_shard(struct path run, uint64_t update, const struc
  * writes the whole model alone. STATUS_INVALID: a loss, the score or the learning rate is not finite, or a
  * shard does not fit the model and its cut. */
 enum status checkpoint_write(struct path run, const struct checkpoint_counters *counters,
-                             const struct checkpoint_values *values, const struct checkpoint_extra *extra,
-                             struct error *error);
+                             const struct run_place *place, const struct checkpoint_values *values,
+                             const struct checkpoint_extra *extra, struct error *error);
 
 /* Syncs RUN/episodes.jsonl and RUN/episodes.log, so that a loss of power leaves no checkpoint without its
  * lines; renames N.tmp to N and syncs RUN/checkpoints: from the rename on the checkpoint is visible. A
@@ -148,8 +148,8 @@ enum status checkpoint_write(struct path run, const struct checkpoint_counters *
  * written: No space left on device". */
 enum status checkpoint_publish(struct path run, uint64_t update, uint32_t keep, struct error *error);
 
-/* Renames each checkpoint later than `update` to N.ahead, with a warning: the logs do not reach so far, and a
- * run that goes on from an older checkpoint may come to other numbers. An older N.ahead is removed. */
+/* Renames each checkpoint later than `update` to N.ahead, with a warning: a run that goes on from an older
+ * checkpoint may come to other numbers. An older N.ahead is removed. */
 enum status checkpoint_set_aside(struct path run, uint64_t update, struct error *error);
 
 /* Makes N.tmp, which is written, also the best checkpoint; before checkpoint_publish. Syncs the logs. At any
@@ -177,12 +177,22 @@ enum status checkpoint_check(struct path path, struct checkpoint_counters *count
 /* The number of the newest checkpoint by its folder's name, which is not opened; 0: there is none. */
 uint64_t checkpoint_latest(struct path run);
 
-/* The newest sound checkpoint of a run. Each damaged newer one is reported to `damaged` (path, why; may be
- * NULL) and skipped. STATUS_NOT_FOUND: there is none. STATUS_PERMISSION, STATUS_NO_MEMORY: a checkpoint could
- * not be read; it may be sound, so no older one is taken in its place. */
-enum status checkpoint_newest(struct path run, char path[CHECKPOINT_PATH_BYTES],
-                              struct checkpoint_counters *counters,
-                              void (*damaged)(const char *path, const char *why), struct error *error);
+/* Which checkpoints a run may go on from. */
+struct checkpoint_judge {
+    /* Whether a sound checkpoint of this place fits the run. STATUS_CORRUPT says why not; other failures end
+     * the search. */
+    enum status (*fits)(void *context, const struct run_place *place, struct error *why);
+    /* Hears of each newer checkpoint that is damaged or does not fit. NULL: nobody wants to know. */
+    void (*skipped)(void *context, const char *path, const char *why);
+    void *context;
+};
+
+/* The newest sound checkpoint of a run that fits by `judge`. STATUS_NOT_FOUND: there is none.
+ * STATUS_PERMISSION, STATUS_NO_MEMORY: a checkpoint could not be read; STATUS_INVALID: an older version of
+ * the program has written one. They may be sound, so no older one is taken in their place. */
+enum status checkpoint_newest(struct path run, const struct checkpoint_judge *judge,
+                              char path[CHECKPOINT_PATH_BYTES], struct checkpoint_counters *counters,
+                              struct run_place *place, struct error *error);
 
 /* The counters and the text of a checkpoint that was checked before: reads the manifest alone. `text` may be
  * NULL. */

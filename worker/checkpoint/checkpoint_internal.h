@@ -72,17 +72,19 @@ enum status checkpoint_take_name(struct path from, struct path to, struct error 
 
 /* ---- the manifest ---- */
 
-/* JSON. The keys: `format` (1), `update`, `steps` (of each trainer), `late`, `epoch_loss` (%.17g, which reads
+/* JSON. The keys: `format` (2), `update`, `steps` (of each trainer), `late`, `epoch_loss` (%.17g, which reads
  * back to the same bits), the score under its measure's name ("running_reward", "accuracy", "held_out_loss")
  * where the model was measured, `entries` and `elements` (of the model, all kinds), `momentum` (the optimizer
- * has moments), `files` (by name, each with `bytes` and `sha256`), and `sha256`: of the manifest's text up to
- * the comma before this key, so that no value can change unseen. A model-parallel job adds `line_loss`, `lr`
- * and `best_loss` (null: none), may have two more files, and for a text adds `text` with its `tokens` and
- * `sha256`; checkpoints of older versions lack `text`.
+ * has moments), `run` (its `id`, `seed` and `numbers`: struct run_identity), `logs` (by name, each with
+ * `lines`, `bytes` and `sha256`: struct log_place), `files` (by name, each with `bytes` and `sha256`), and
+ * `sha256`: of the manifest's text up to the comma before this key, so that no value can change unseen. A
+ * model-parallel job adds `line_loss`, `lr` and `best_loss` (null: none), may have two more files, and for a
+ * text adds `text` with its `tokens` and `sha256`; checkpoints of older versions lack `text`.
  *
  * A manifest is read by its values alone, and is sound when manifest_format makes the same text of them, byte
  * for byte: so no key can be missing, of another type, out of range, unknown or there twice. */
 struct manifest {
+    struct run_place place;
     struct checkpoint_counters counters;
     uint32_t entries;
     uint64_t elements;
@@ -102,12 +104,13 @@ static inline bool manifest_has(const struct manifest *manifest, int file)
 }
 
 #define MANIFEST_NAME "manifest.json"
-enum { MANIFEST_FORMAT = 1, MANIFEST_BYTES_MAX = 1 << 16 };
+enum { MANIFEST_FORMAT = 2, MANIFEST_BYTES_MAX = 1 << 16 };
 
 /* malloc'ed text of *bytes; NULL: no memory. */
 char *manifest_format(const struct manifest *manifest, size_t *bytes);
 
-/* `text` is zero-terminated. STATUS_CORRUPT with name, line and what is expected there; STATUS_NO_MEMORY. */
+/* `text` is zero-terminated. STATUS_CORRUPT with name, line and what is expected there; STATUS_INVALID: of an
+ * older format; STATUS_NO_MEMORY. */
 enum status manifest_parse(struct manifest *manifest, const char *name, const char *text, size_t length,
                            struct error *error);
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 _Static_assert(CHECKPOINT_HASH_BYTES == crypto_hash_sha256_BYTES, "the text's hash is one");
+_Static_assert(RUN_DIGEST_BYTES == crypto_hash_sha256_BYTES, "the digests of a run are such hashes");
 
 enum { HEX_BYTES = 2 * crypto_hash_sha256_BYTES + 1 };
 
@@ -46,6 +47,22 @@ static void manifest_print_extra(FILE *out, const struct manifest *manifest)
     fprintf(out, "  \"text\": {\"tokens\": %" PRIu64 ", \"sha256\": \"%s\"},\n", text->tokens, hex);
 }
 
+static void manifest_print_place(FILE *out, const struct run_place *place)
+{
+    char id[2 * RUN_ID_BYTES + 1], hex[HEX_BYTES];
+    sodium_bin2hex(id, sizeof id, place->run.id, sizeof place->run.id);
+    sodium_bin2hex(hex, sizeof hex, place->run.numbers, sizeof place->run.numbers);
+    fprintf(out, "  \"run\": {\"id\": \"%s\", \"seed\": %" PRIu64 ", \"numbers\": \"%s\"},\n  \"logs\": {",
+            id, place->run.seed, hex);
+    for (int i = 0; i < RUN_LOGS; i++) {
+        const struct log_place *log = &place->logs[i];
+        sodium_bin2hex(hex, sizeof hex, log->sha256, sizeof log->sha256);
+        fprintf(out, "%s\n    \"%s\": {\"lines\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"sha256\": \"%s\"}",
+                i == 0 ? "" : ",", run_log_name(i), log->lines, log->bytes, hex);
+    }
+    fprintf(out, "\n  },\n");
+}
+
 static void manifest_print_values(FILE *out, const struct manifest *manifest)
 {
     const struct checkpoint_counters *counters = &manifest->counters;
@@ -65,6 +82,7 @@ static void manifest_print_values(FILE *out, const struct manifest *manifest)
         manifest_print_extra(out, manifest);
     fprintf(out, "  \"entries\": %" PRIu32 ",\n  \"elements\": %" PRIu64 ",\n  \"momentum\": %s,\n",
             manifest->entries, manifest->elements, manifest->momentum ? "true" : "false");
+    manifest_print_place(out, &manifest->place);
     fprintf(out, "  \"files\": {");
     for (int i = 0; i < CHECKPOINT_FILES_MAX; i++) {
         const struct manifest_file *file = &manifest->files[i];
@@ -117,6 +135,13 @@ static uint64_t integer_member(const struct json_document *document, const char 
     return manifest_integer(document, manifest_member(document->root, key));
 }
 
+static void manifest_read_hex(const cJSON *object, const char *key, uint8_t *to, size_t bytes)
+{
+    const char *hex = cJSON_GetStringValue(manifest_member(object, key));
+    if (hex != NULL)
+        sodium_hex2bin(to, bytes, hex, strlen(hex), NULL, NULL, NULL);
+}
+
 static double number_member(const struct json_document *document, const char *key)
 {
     const cJSON *value = manifest_member(document->root, key);
@@ -127,10 +152,22 @@ static double number_member(const struct json_document *document, const char *ke
 static void manifest_read_sized(const struct json_document *document, const cJSON *object, const char *name,
                                 uint64_t *size, uint8_t sum[crypto_hash_sha256_BYTES])
 {
-    const char *hex = cJSON_GetStringValue(manifest_member(object, "sha256"));
     *size = manifest_integer(document, manifest_member(object, name));
-    if (hex != NULL)
-        sodium_hex2bin(sum, crypto_hash_sha256_BYTES, hex, strlen(hex), NULL, NULL, NULL);
+    manifest_read_hex(object, "sha256", sum, crypto_hash_sha256_BYTES);
+}
+
+static void manifest_read_place(const struct json_document *document, struct run_place *place)
+{
+    const cJSON *run = manifest_member(document->root, "run"),
+                *logs = manifest_member(document->root, "logs");
+    manifest_read_hex(run, "id", place->run.id, sizeof place->run.id);
+    place->run.seed = manifest_integer(document, manifest_member(run, "seed"));
+    manifest_read_hex(run, "numbers", place->run.numbers, sizeof place->run.numbers);
+    for (int i = 0; i < RUN_LOGS; i++) {
+        const cJSON *log = manifest_member(logs, run_log_name(i));
+        place->logs[i].lines = manifest_integer(document, manifest_member(log, "lines"));
+        manifest_read_sized(document, log, "bytes", &place->logs[i].bytes, place->logs[i].sha256);
+    }
 }
 
 static void manifest_read_counters(const struct json_document *document, struct checkpoint_counters *counters)
@@ -168,6 +205,7 @@ static void manifest_read_extra(const struct json_document *document, struct man
 static void manifest_read_values(const struct json_document *document, struct manifest *manifest)
 {
     const cJSON *files = manifest_member(document->root, "files");
+    manifest_read_place(document, &manifest->place);
     manifest_read_counters(document, &manifest->counters);
     manifest->entries = (uint32_t)integer_member(document, "entries");
     manifest->elements = integer_member(document, "elements");
@@ -208,9 +246,14 @@ enum status manifest_parse(struct manifest *manifest, const char *name, const ch
     size_t bytes = 0;
     *manifest = (struct manifest){0};
     enum status status = json_document_parse(&document, text, length, &fault);
+    const bool is_old = status == STATUS_OK && integer_member(&document, "format") == 1;
     if (status == STATUS_OK)
         manifest_read_values(&document, manifest);
     json_document_fini(&document);
+    if (is_old)
+        return error_set(error, STATUS_INVALID,
+                         "%s: an older version has written it in format 1: expected format %d", name,
+                         MANIFEST_FORMAT);
     if (status == STATUS_INVALID) {
         const struct json_position at = json_position(text, fault.offset);
         return error_set(error, STATUS_CORRUPT, "%s:%u:%u: %s", name, at.line, at.column, fault.text);

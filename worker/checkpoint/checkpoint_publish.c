@@ -126,8 +126,7 @@ enum status checkpoint_probe(struct path run, struct error *error)
 
 /* ---- setting aside ---- */
 
-static enum status publish_set_aside_one(struct path run, uint64_t number, uint64_t update,
-                                         struct error *error)
+static enum status publish_set_aside_one(struct path run, uint64_t number, struct error *error)
 {
     char text[CHECKPOINT_PATH_BYTES], aside_text[CHECKPOINT_PATH_BYTES];
     const struct path path = checkpoint_folder(text, run, number, false);
@@ -137,8 +136,7 @@ static enum status publish_set_aside_one(struct path run, uint64_t number, uint6
         return status;
     if (renameat(path.folder, path_name(path), aside.folder, path_name(aside)) != 0)
         return error_set_errno(error, errno, "%s: cannot be renamed", text);
-    log_warning("the checkpoint %s is ahead of the log, which covers %" PRIu64 ": it is set aside as %s",
-                text, update, aside_text);
+    log_warning("the checkpoint %s is set aside as %s", text, aside_text);
     return STATUS_OK;
 }
 
@@ -148,7 +146,7 @@ enum status checkpoint_set_aside(struct path run, uint64_t update, struct error 
     enum status status = checkpoint_list(&list, run, false, error);
     for (size_t i = 0; i < list.count && status == STATUS_OK; i++)
         if (list.numbers[i] > update)
-            status = publish_set_aside_one(run, list.numbers[i], update, error);
+            status = publish_set_aside_one(run, list.numbers[i], error);
     free(list.numbers);
     return status == STATUS_NOT_FOUND ? STATUS_OK : status; /* there is no folder with checkpoints */
 }
@@ -205,8 +203,10 @@ static enum status publish_sync_log(struct path run, const char *name, struct er
 
 enum status checkpoint_sync_logs(struct path run, struct error *error)
 {
-    const enum status status = publish_sync_log(run, "episodes.jsonl", error);
-    return status == STATUS_OK ? publish_sync_log(run, "episodes.log", error) : status;
+    enum status status = STATUS_OK;
+    for (int log = 0; log < RUN_LOGS && status == STATUS_OK; log++)
+        status = publish_sync_log(run, run_log_name(log), error);
+    return status;
 }
 
 enum status checkpoint_publish(struct path run, uint64_t update, uint32_t keep, struct error *error)

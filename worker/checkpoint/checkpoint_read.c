@@ -78,15 +78,21 @@ static enum status read_check_number(const char *path, const struct manifest *ma
                      path, manifest->counters.update, number);
 }
 
+static enum status read_check(struct path path, struct manifest *manifest, struct error *error)
+{
+    enum status status = manifest_read(manifest, path, error);
+    if (status == STATUS_OK)
+        status = read_check_number(path.text, manifest, error);
+    for (int i = 0; i < CHECKPOINT_FILES_MAX && status == STATUS_OK; i++)
+        if (manifest_has(manifest, i))
+            status = read_check_file(path, checkpoint_file_names[i], &manifest->files[i], error);
+    return status;
+}
+
 enum status checkpoint_check(struct path path, struct checkpoint_counters *counters, struct error *error)
 {
     struct manifest manifest;
-    enum status status = manifest_read(&manifest, path, error);
-    if (status == STATUS_OK)
-        status = read_check_number(path.text, &manifest, error);
-    for (int i = 0; i < CHECKPOINT_FILES_MAX && status == STATUS_OK; i++)
-        if (manifest_has(&manifest, i))
-            status = read_check_file(path, checkpoint_file_names[i], &manifest.files[i], error);
+    const enum status status = read_check(path, &manifest, error);
     if (status == STATUS_OK)
         *counters = manifest.counters;
     return status;
@@ -123,21 +129,29 @@ uint64_t checkpoint_latest(struct path run)
     return latest;
 }
 
-enum status checkpoint_newest(struct path run, char path[CHECKPOINT_PATH_BYTES],
-                              struct checkpoint_counters *counters,
-                              void (*damaged)(const char *path, const char *why), struct error *error)
+enum status checkpoint_newest(struct path run, const struct checkpoint_judge *judge,
+                              char path[CHECKPOINT_PATH_BYTES], struct checkpoint_counters *counters,
+                              struct run_place *place, struct error *error)
 {
     struct checkpoint_list list;
+    struct manifest manifest;
     struct error why = {0};
     enum status status = checkpoint_list(&list, run, false, error), found = STATUS_NOT_FOUND;
     for (size_t i = list.count; status == STATUS_OK && read_is_damage(found) && i-- > 0;) {
-        found = checkpoint_check(checkpoint_folder(path, run, list.numbers[i], false), counters, &why);
-        if (read_is_damage(found) && damaged != NULL)
-            damaged(path, why.text);
+        found = read_check(checkpoint_folder(path, run, list.numbers[i], false), &manifest, &why);
+        if (found == STATUS_OK)
+            found = judge->fits(judge->context, &manifest.place, &why);
+        if (read_is_damage(found) && judge->skipped != NULL)
+            judge->skipped(judge->context, path, why.text);
     }
     free(list.numbers);
-    if (status != STATUS_OK || found == STATUS_OK)
+    if (status != STATUS_OK)
         return status;
+    if (found == STATUS_OK) {
+        *counters = manifest.counters;
+        *place = manifest.place;
+        return STATUS_OK;
+    }
     if (!read_is_damage(found))
         return error_set(error, found, "%s", why.text);
     return error_set(error, STATUS_NOT_FOUND, "%s/checkpoints: no sound checkpoint is there", run.text);

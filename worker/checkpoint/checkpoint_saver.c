@@ -24,7 +24,7 @@ static enum status saver_write_files(void *arg, struct error *error)
     const struct path run = saver->config.run_dir;
     if (!saver->config.publishes)
         return checkpoint_write_shard(run, saving->counters.update, &saving->values, error);
-    return checkpoint_write(run, &saving->counters, &saving->values, saving->extra, error);
+    return checkpoint_write(run, &saving->counters, &saving->place, &saving->values, saving->extra, error);
 }
 
 static enum status saver_publish_folder(void *arg, struct error *error)
@@ -69,6 +69,11 @@ void checkpoint_saver_close(struct checkpoint_saver *saver)
 {
     background_close(&saver->thread);
     saver_remove_unfinished(saver);
+}
+
+bool checkpoint_saver_holds(const struct checkpoint_saver *saver)
+{
+    return saver->state != CHECKPOINT_IDLE && saver->saving.asked;
 }
 
 bool checkpoint_saver_busy(const struct checkpoint_saver *saver)
@@ -120,17 +125,35 @@ void checkpoint_saver_begin(struct checkpoint_saver *saver, const struct checkpo
         saver->state = CHECKPOINT_GATHERING;
 }
 
-/* Ends the state. STATUS_AGAIN: not yet. */
-static enum status saver_step(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
+static enum status saver_gather(struct checkpoint_saver *saver, const struct run_place *place,
+                                struct error *error)
 {
     const struct checkpoint_saver_config *config = &saver->config;
-    enum status status = STATUS_OK;
-    if (saver->state == CHECKPOINT_GATHERING)
-        status = config->gather != NULL ? config->gather(config->context, error) : STATUS_OK;
-    else if (saver->state == CHECKPOINT_LOGGING)
-        status = logged < saver->saving.line ? STATUS_AGAIN : STATUS_OK;
-    else
-        status = background_end(&saver->thread, error);
+    const enum status status = config->gather != NULL ? config->gather(config->context, error) : STATUS_OK;
+    if (status != STATUS_OK || !config->publishes)
+        return status;
+    if (place == NULL)
+        return STATUS_AGAIN;
+    saver->saving.place = *place;
+    return STATUS_OK;
+}
+
+static void saver_end(struct checkpoint_saver *saver)
+{
+    saver->saved = saver->saving.counters.update;
+    saver->last = monotime_now();
+    saver->soon_s = saver->soon_s < SOON_LAST_S ? 2 * saver->soon_s : (double)INFINITY;
+    saver->state = CHECKPOINT_IDLE;
+    if (saver->saving.asked)
+        saver->config.published(&saver->saving.place);
+}
+
+/* Ends the state. STATUS_AGAIN: not yet. */
+static enum status saver_step(struct checkpoint_saver *saver, const struct run_place *place,
+                              struct error *error)
+{
+    const enum status status = saver->state == CHECKPOINT_GATHERING ? saver_gather(saver, place, error)
+                                                                    : background_end(&saver->thread, error);
     if (status != STATUS_OK)
         return status;
     switch (saver->state) {
@@ -141,25 +164,23 @@ static enum status saver_step(struct checkpoint_saver *saver, uint64_t logged, s
         saver_run_on_thread(saver, CHECKPOINT_WRITING, saver_write_files);
         break;
     case CHECKPOINT_WRITING:
-        saver->state = config->publishes ? CHECKPOINT_LOGGING : CHECKPOINT_IDLE;
-        break;
-    case CHECKPOINT_LOGGING:
-        saver_run_on_thread(saver, CHECKPOINT_PUBLISHING, saver_publish_folder);
+        if (saver->config.publishes)
+            saver_run_on_thread(saver, CHECKPOINT_PUBLISHING, saver_publish_folder);
+        else
+            saver->state = CHECKPOINT_IDLE;
         break;
     default:
-        saver->saved = saver->saving.counters.update;
-        saver->last = monotime_now();
-        saver->soon_s = saver->soon_s < SOON_LAST_S ? 2 * saver->soon_s : (double)INFINITY;
-        saver->state = CHECKPOINT_IDLE;
+        saver_end(saver);
     }
     return STATUS_OK;
 }
 
-enum status checkpoint_saver_advance(struct checkpoint_saver *saver, uint64_t logged, struct error *error)
+enum status checkpoint_saver_advance(struct checkpoint_saver *saver, const struct run_place *place,
+                                     struct error *error)
 {
     enum status status = STATUS_OK;
     while (status == STATUS_OK && saver->state != CHECKPOINT_IDLE)
-        status = saver_step(saver, logged, error);
+        status = saver_step(saver, place, error);
     if (status != STATUS_OK && status != STATUS_AGAIN)
         saver_remove_unfinished(saver);
     return status;

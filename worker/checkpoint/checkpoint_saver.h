@@ -3,12 +3,12 @@
  *
  * In the process that publishes (the only server, server 0, a model-parallel job's lead):
  *
- *     IDLE -> MAKING -> GATHERING -> WRITING -> LOGGING -> PUBLISHING -> IDLE
+ *     IDLE -> MAKING -> GATHERING -> WRITING -> PUBLISHING -> IDLE
  *
  *     MAKING      thread   checkpoint_begin makes N.tmp
- *     GATHERING   loop     config.gather, until it no longer answers STATUS_AGAIN
+ *     GATHERING   loop     config.gather, until it no longer answers STATUS_AGAIN; and until the supervisor
+ *                          has told the place in the logs
  *     WRITING     thread   checkpoint_write
- *     LOGGING     loop     until the supervisor has acknowledged the line of the log
  *     PUBLISHING  thread   checkpoint_publish
  *
  * In another server, which only writes its shard into N.tmp:
@@ -40,6 +40,9 @@ struct checkpoint_saver_config {
      * after the next turn. NULL: everything is at hand at checkpoint_saver_begin. */
     enum status (*gather)(void *context, struct error *error);
     void *context;
+
+    /* The loop's thread: a checkpoint that was asked for, of this place, is visible. */
+    void (*published)(const struct run_place *place);
 };
 
 /* One checkpoint. */
@@ -47,7 +50,8 @@ struct checkpoint_saving {
     struct checkpoint_counters counters; /* counters.update names it */
     struct checkpoint_values values;     /* must stay unchanged while the saver is WRITING */
     const struct checkpoint_extra *extra;
-    uint64_t line; /* the log's line that must be acknowledged before it is published; 0: none */
+    struct run_place place; /* in the logs; the saver sets it */
+    bool asked; /* by the supervisor: the job reports nothing before it is visible (checkpoint_saver_holds) */
     bool competes; /* with /checkpoint/best: it becomes the best one if its score is better */
 };
 
@@ -56,7 +60,6 @@ enum checkpoint_saver_state {
     CHECKPOINT_MAKING,
     CHECKPOINT_GATHERING,
     CHECKPOINT_WRITING,
-    CHECKPOINT_LOGGING,
     CHECKPOINT_PUBLISHING,
 };
 
@@ -91,10 +94,15 @@ bool checkpoint_saver_improves(const struct checkpoint_saver *saver, const struc
 /* Begins a checkpoint; the saver must be idle. */
 void checkpoint_saver_begin(struct checkpoint_saver *saver, const struct checkpoint_saving *saving);
 
-/* Continues the running checkpoint. `logged`: the newest line that the supervisor has acknowledged.
- * STATUS_AGAIN while the checkpoint is being taken, STATUS_OK when the saver is idle. After a failure the
- * saver is idle, the unfinished folder is removed, and the older checkpoints are unchanged. */
-enum status checkpoint_saver_advance(struct checkpoint_saver *saver, uint64_t logged, struct error *error);
+/* Continues the running checkpoint. `place`: its place in the logs; NULL: not known yet, or no matter, where
+ * the saver does not publish. STATUS_AGAIN while the checkpoint is being taken, STATUS_OK when the saver is
+ * idle. After a failure the saver is idle, the unfinished folder is removed, and the older checkpoints are
+ * unchanged. */
+enum status checkpoint_saver_advance(struct checkpoint_saver *saver, const struct run_place *place,
+                                     struct error *error);
+
+/* Whether a checkpoint that was asked for is being taken: no record may be reported meanwhile. */
+bool checkpoint_saver_holds(const struct checkpoint_saver *saver);
 
 /* Whether the thread is at work: closing would wait for it. */
 bool checkpoint_saver_busy(const struct checkpoint_saver *saver);

@@ -213,12 +213,13 @@ static enum status writer_check_counters(const struct checkpoint_counters *count
 }
 
 enum status checkpoint_write(struct path run, const struct checkpoint_counters *counters,
-                             const struct checkpoint_values *values, const struct checkpoint_extra *extra,
-                             struct error *error)
+                             const struct run_place *place, const struct checkpoint_values *values,
+                             const struct checkpoint_extra *extra, struct error *error)
 {
     char text[CHECKPOINT_PATH_BYTES];
     const struct path folder = checkpoint_folder(text, run, counters->update, true);
-    struct manifest manifest = {.counters = *counters,
+    struct manifest manifest = {.place = *place,
+                                .counters = *counters,
                                 .entries = params_count(values->params),
                                 .momentum = checkpoint_has_moments(values),
                                 .extra = extra != NULL};

@@ -2,8 +2,8 @@
  * while the loop goes on (worker/checkpoint/checkpoint_saver.h). The trainer's thread.
  *
  * A checkpoint is taken after an iteration and before the changes at an epoch's end, so that a resumed run
- * makes these changes itself; with /checkpoint/best it waits for the epoch's evaluation. It is published when
- * the log has the last line before it. */
+ * makes these changes itself; with /checkpoint/best it waits for the epoch's evaluation. Its place in the
+ * logs is behind the last line that was reported before it. */
 #include "worker/parallel/parallel_trainer_internal.h"
 
 #include "kernels/base/profile.h"
@@ -60,7 +60,7 @@ static enum status checkpoint_begin_scored(struct parallel_trainer *t, struct ch
                      .score = score},
         .values = {.params = values->whole.params, .momentum = values->whole.momentum},
         .extra = &values->extra,
-        .line = t->lines[0],
+        .asked = t->base.worker->save,
         .competes = true};
     const enum profile_kind before = profile_enter(PROFILE_CHECKPOINT);
     status =
@@ -72,16 +72,24 @@ static enum status checkpoint_begin_scored(struct parallel_trainer *t, struct ch
     profile_leave(before);
     if (status == STATUS_OK)
         status = parallel_peer_resume(t, error);
-    if (status == STATUS_OK)
-        checkpoint_saver_begin(&t->saver, &saving);
-    return status;
+    if (status != STATUS_OK)
+        return status;
+    worker_keep_place(t->base.worker);
+    t->base.worker->save = false;
+    checkpoint_saver_begin(&t->saver, &saving);
+    return saving.asked ? parallel_checkpoint_wait(t, error) : STATUS_OK;
+}
+
+static bool checkpoint_is_due(const struct parallel_trainer *t)
+{
+    return checkpoint_saver_due(&t->saver, t->iteration, t->last || t->base.worker->save);
 }
 
 enum status parallel_checkpoint_begin(struct parallel_trainer *t, struct error *error)
 {
     const struct checkpoint_score unmeasured = {0};
     const bool waits = t->job->checkpoint.best && t->epoch_open && parallel_trainer_evaluates(t);
-    if (!parallel_trainer_leads(t) || waits || !checkpoint_saver_due(&t->saver, t->iteration, t->last))
+    if (!parallel_trainer_leads(t) || waits || !checkpoint_is_due(t))
         return STATUS_OK;
     return checkpoint_begin_scored(t, unmeasured, error);
 }
@@ -94,15 +102,14 @@ enum status parallel_checkpoint_begin_evaluated(struct parallel_trainer *t, doub
     if (!t->job->checkpoint.best || t->saver.saved == t->iteration)
         return STATUS_OK;
     enum status status = parallel_checkpoint_wait(t, error);
-    if (status == STATUS_OK && (checkpoint_saver_due(&t->saver, t->iteration, t->last) ||
-                                checkpoint_saver_improves(&t->saver, &score)))
+    if (status == STATUS_OK && (checkpoint_is_due(t) || checkpoint_saver_improves(&t->saver, &score)))
         status = checkpoint_begin_scored(t, score, error);
     return status;
 }
 
 enum status parallel_checkpoint_advance(struct parallel_trainer *t, struct error *error)
 {
-    return checkpoint_saver_advance(&t->saver, t->base.worker->logged, error);
+    return checkpoint_saver_advance(&t->saver, worker_kept_place(t->base.worker), error);
 }
 
 enum status parallel_checkpoint_wait(struct parallel_trainer *t, struct error *error)
@@ -123,6 +130,7 @@ enum status parallel_checkpoint_open(struct parallel_trainer *t, struct error *e
                                                    .rpc = t->base.rpc,
                                                    .publishes = true,
                                                    .saved = t->iteration,
-                                                   .again = worker_goes_on(t->base.worker)};
+                                                   .again = worker_goes_on(t->base.worker),
+                                                   .published = worker_report_saved};
     return parallel_trainer_leads(t) ? checkpoint_saver_open(&t->saver, &config, error) : STATUS_OK;
 }

@@ -23,8 +23,8 @@ static enum status parallel_trainer_finish(struct parallel_trainer *t, struct er
         return status;
     parallel_trainer_release(t);
     status = parallel_peer_flush(t, TURNS, error);
-    while (status == STATUS_OK && leads && t->base.worker->logged < t->lines[0])
-        status = parallel_peer_wait(t, error);
+    if (status == STATUS_OK && leads)
+        status = parallel_trainer_wait_for_logs(t, 0, error);
     if (status != STATUS_OK)
         return status;
     t->over = true;

@@ -8,12 +8,10 @@ static double epoch_seconds_since(struct monotime begin)
 
 /* ---- lines ---- */
 
-/* At most one line may be unacknowledged: a slow supervisor slows the job down, and the control line to it
- * never fills up. */
-static enum status epoch_wait_for_logs(struct parallel_trainer *t, struct error *error)
+enum status parallel_trainer_wait_for_logs(struct parallel_trainer *t, uint64_t most, struct error *error)
 {
     enum status status = STATUS_OK;
-    while (status == STATUS_OK && t->base.worker->logged < t->lines[1])
+    while (status == STATUS_OK && worker_logs_lag(t->base.worker, most))
         status = parallel_peer_wait(t, error);
     return status;
 }
@@ -37,12 +35,10 @@ enum status parallel_trainer_line(struct parallel_trainer *t, struct error *erro
     };
     t->line_loss = 0;
     t->line_begin = monotime_now();
-    enum status status = epoch_wait_for_logs(t, error);
+    enum status status = parallel_trainer_wait_for_logs(t, 1, error);
     if (status != STATUS_OK)
         return status;
-    worker_report(CONTROL_UPDATE, &record, sizeof record);
-    t->lines[1] = t->lines[0];
-    t->lines[0] = t->iteration;
+    worker_record(t->base.worker, CONTROL_UPDATE, &record, sizeof record);
     return STATUS_OK;
 }
 
@@ -87,7 +83,7 @@ static enum status epoch_lead(struct parallel_trainer *t, struct error *error)
         status = parallel_peer_holdings(t, epoch, error);
     if (status != STATUS_OK)
         return status;
-    worker_report(CONTROL_EPOCH, &record, sizeof record);
+    worker_record(t->base.worker, CONTROL_EPOCH, &record, sizeof record);
     return parallel_peer_rate(t, epoch, error);
 }
 

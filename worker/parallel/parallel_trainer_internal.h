@@ -77,7 +77,6 @@ struct parallel_trainer {
 
     /* ---- for the records: the lead's ---- */
     uint64_t begun;                          /* `iteration` at the start of this process */
-    uint64_t lines[2];                       /* updates of the last reported line and the one before */
     struct monotime line_begin, epoch_begin; /* the time between two epochs counts for neither */
     struct parallel_values values;
     struct checkpoint_saver saver; /* the lead's */
@@ -126,6 +125,9 @@ held_out_forward parallel_trainer_forward;
 
 /* After an iteration: reports the log's line if one is due. */
 enum status parallel_trainer_line(struct parallel_trainer *t, struct error *error);
+
+/* The lead: waits until at most `most` of its records are not in the logs yet. */
+enum status parallel_trainer_wait_for_logs(struct parallel_trainer *t, uint64_t most, struct error *error);
 
 /* Whether the epoch that this iteration ends is evaluated. The job's last update is, if the job asks for any
  * evaluation. */

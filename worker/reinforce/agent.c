@@ -129,7 +129,7 @@ static void report_episode(struct agent *agent)
     };
     report_buckets(stats, &record);
     episode_metrics_mean(&agent->metrics, 0, agent->rollout->columns, &record.metrics);
-    worker_report(CONTROL_EPISODE, &record, control_episode_bytes(&record));
+    worker_record(agent->worker, CONTROL_EPISODE, &record, control_episode_bytes(&record));
 }
 
 static bool is_solved(const struct agent *agent)
@@ -262,7 +262,7 @@ static enum status after_evaluating(struct agent *agent, struct error *error)
 static enum status after_reporting(struct agent *agent, struct error *error)
 {
     (void)error;
-    if (agent->worker->logged + 1 < agent->episode)
+    if (worker_logs_lag(agent->worker, 0))
         return STATUS_AGAIN;
     report_episode(agent);
     worker_read_orders(agent->worker); /* an order to stop may wait behind busy turns */
@@ -273,9 +273,11 @@ static enum status after_reporting(struct agent *agent, struct error *error)
 static enum status after_saving(struct agent *agent, struct error *error)
 {
     const bool over = is_over(agent);
-    enum status status = agent_checkpoint_begin(agent, over, error);
+    const enum status status = agent_checkpoint_begin(agent, over, error);
     if (status != STATUS_OK)
         return status;
+    if (checkpoint_saver_holds(&agent->saver))
+        return STATUS_AGAIN;
     if (!over)
         return play_episode(agent, error);
     agent->phase = AGENT_CLOSING;
@@ -286,7 +288,7 @@ static enum status after_closing(struct agent *agent, struct error *error)
 {
     (void)error;
     const bool saved = agent->saver.state == CHECKPOINT_IDLE;
-    if (agent->worker->logged < agent->episode || (!saved && !agent->worker->hurry))
+    if (worker_logs_lag(agent->worker, 0) || (!saved && !agent->worker->hurry))
         return STATUS_AGAIN;
     report_finished(agent);
     return STATUS_OK;

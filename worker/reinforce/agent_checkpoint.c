@@ -56,7 +56,7 @@ static enum status agent_resume(struct agent *agent, struct error *error)
     if (status != STATUS_OK)
         return status;
     agent->values.steps = counters.steps[0];
-    agent->episode = agent->worker->logged = counters.update;
+    agent->episode = counters.update;
     agent->running_reward = counters.running_reward;
     if (counters.score.measure == CHECKPOINT_EVALUATION_REWARD)
         agent->evaluated = counters.score.value;
@@ -79,7 +79,8 @@ enum status agent_checkpoint_open(struct agent *agent, struct error *error)
                                                    .rpc = agent->rpc,
                                                    .publishes = true,
                                                    .saved = agent->episode,
-                                                   .again = worker_goes_on(worker)};
+                                                   .again = worker_goes_on(worker),
+                                                   .published = worker_report_saved};
     return checkpoint_saver_open(&agent->saver, &config, error);
 }
 
@@ -118,7 +119,7 @@ enum status agent_checkpoint_begin(struct agent *agent, bool last, struct error 
     const bool judged = agent_evaluates(agent) && agent->worker->job.checkpoint.best;
     const bool idle = agent->saver.state == CHECKPOINT_IDLE;
     if (!(judged && (!idle || checkpoint_saver_improves(&agent->saver, &score))) &&
-        !checkpoint_saver_due(&agent->saver, agent->episode, last))
+        !checkpoint_saver_due(&agent->saver, agent->episode, last || agent->worker->save))
         return STATUS_OK;
     if (!idle)
         return STATUS_AGAIN;
@@ -139,14 +140,17 @@ enum status agent_checkpoint_begin(struct agent *agent, bool last, struct error 
                                                           .score = score,
                                                           .running_reward = agent->running_reward},
                                              .values = values,
-                                             .line = agent->episode,
+                                             .asked = agent->worker->save,
                                              .competes = agent_checkpoint_competes(agent, last)};
+    worker_keep_place(agent->worker);
+    agent->worker->save = false;
     checkpoint_saver_begin(&agent->saver, &saving);
     return STATUS_OK;
 }
 
 enum status agent_checkpoint_advance(struct agent *agent, struct error *error)
 {
-    const enum status status = checkpoint_saver_advance(&agent->saver, agent->worker->logged, error);
+    const struct run_place *place = worker_kept_place(agent->worker);
+    const enum status status = checkpoint_saver_advance(&agent->saver, place, error);
     return status == STATUS_AGAIN ? STATUS_OK : status;
 }

@@ -4,21 +4,13 @@
 
 /* ---- a round ---- */
 
-/* At most two records may be unacknowledged: a slow supervisor slows the job down, and the control line to it
- * never fills up. */
-static bool pserver_logs_follow(const struct pserver *p)
-{
-    const uint64_t version = p->round.version;
-    return p->number != 0 || version <= p->begin_version + 1 || p->worker->logged + 1 >= version;
-}
-
 /* Makes the next version if a round is full, a slot is free, and no shard is being written. */
 static enum status pserver_try_update(struct pserver *p, struct error *error)
 {
     uint32_t slot;
     p->member_count = round_members(&p->round, p->members);
     if (p->member_count == 0 || !round_free_slot(&p->round, &slot) || pserver_checkpoint_holds(p) ||
-        !pserver_logs_follow(p)) {
+        worker_logs_lag(p->worker, 1)) {
         p->member_count = 0;
         return STATUS_AGAIN;
     }
@@ -95,9 +87,8 @@ static enum status pserver_continue_round(struct pserver *p, struct error *error
 /* Server 0: reports the job's end when the log has the last update. */
 static void pserver_finish(struct pserver *p)
 {
-    const uint64_t version = p->round.version;
     const struct control_finished finished = {.end = p->end};
-    if (p->over || (version > p->begin_version && p->worker->logged < version))
+    if (p->over || worker_logs_lag(p->worker, 0))
         return;
     worker_report(CONTROL_FINISHED, &finished, sizeof finished);
     p->over = true;

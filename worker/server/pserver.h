@@ -118,7 +118,7 @@ struct pserver {
     struct rpc_request *shard_request;           /* above server 0: SAVE_SHARD, until it is answered */
 
     /* ---- for the records ---- */
-    uint64_t begin_version; /* at the start of this process: its line is in the logs already */
+    uint64_t begin_version; /* at the start of this process */
     uint64_t late_before;   /* of the run before a resume */
     uint64_t late_reported; /* round_late, at the last record */
     uint64_t models_given;  /* since the last record */

@@ -51,7 +51,7 @@ bool pserver_checkpoint_due(const struct pserver *p)
                            schedule_evaluates(&p->schedule, version);
     if (version == p->saver.saved || (evaluates && !pserver_has_ended_epoch(p)))
         return false;
-    return checkpoint_saver_due(&p->saver, version, version >= p->last_version) ||
+    return checkpoint_saver_due(&p->saver, version, version >= p->last_version || p->worker->save) ||
            (evaluates && checkpoint_saver_improves(&p->saver, &p->epoch.ended.score));
 }
 
@@ -63,7 +63,7 @@ void pserver_checkpoint_begin(struct pserver *p)
                                                     .late = p->late_before + p->round.late,
                                                     .epoch_loss = p->epoch.loss_sum},
                                        .values = pserver_checkpoint_values(p),
-                                       .line = version,
+                                       .asked = p->worker->save,
                                        .competes = true};
     if (pserver_has_ended_epoch(p)) { /* a resumed run ends the epoch again */
         saving.counters.epoch_loss = p->epoch.ended.loss_sum;
@@ -72,6 +72,7 @@ void pserver_checkpoint_begin(struct pserver *p)
     for (uint32_t i = 0; i < p->trainers; i++)
         saving.counters.steps[i] = p->round.seat[i].step;
     pserver_place(p, version);
+    p->worker->save = false;
     checkpoint_saver_begin(&p->saver, &saving);
 }
 
@@ -150,7 +151,7 @@ static void pserver_advance_shard(struct pserver *p)
 {
     struct rpc_request *request = p->shard_request;
     struct error why = {0};
-    const enum status status = checkpoint_saver_advance(&p->saver, p->worker->logged, &why);
+    const enum status status = checkpoint_saver_advance(&p->saver, NULL, &why);
     if (status == STATUS_AGAIN || request == NULL)
         return;
     p->shard_request = NULL;
@@ -174,7 +175,7 @@ static enum status pserver_gather(void *context, struct error *error)
 enum status pserver_checkpoint_advance(struct pserver *p, struct error *error)
 {
     if (p->number == 0)
-        return checkpoint_saver_advance(&p->saver, p->worker->logged, error);
+        return checkpoint_saver_advance(&p->saver, worker_kept_place(p->worker), error);
     pserver_advance_shard(p);
     return STATUS_OK;
 }
@@ -193,7 +194,8 @@ enum status pserver_checkpoint_open(struct pserver *p, struct error *error)
                                                    .saved = p->begin_version,
                                                    .again = worker_goes_on(p->worker),
                                                    .gather = pserver_gather,
-                                                   .context = p};
+                                                   .context = p,
+                                                   .published = worker_report_saved};
     return checkpoint_saver_open(&p->saver, &config, error);
 }
 

@@ -123,7 +123,7 @@ static void epoch_report(struct pserver *p)
             (struct checkpoint_score){CHECKPOINT_ACCURACY, (double)record.correct / (double)record.evaluated};
     epoch->loss_sum = 0;
     epoch->begin = now;
-    worker_report(CONTROL_EPOCH, &record, sizeof record);
+    worker_record(p->worker, CONTROL_EPOCH, &record, sizeof record);
 }
 
 enum status pserver_epoch_advance(struct pserver *p, struct error *error)

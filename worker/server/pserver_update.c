@@ -113,8 +113,10 @@ static void update_report(struct pserver *p, const struct pass *pass)
     p->late_reported = late;
     p->models_given = 0;
     p->last_update = pass->end;
-    if (p->number == 0)
-        worker_report(CONTROL_UPDATE, &record, sizeof record);
+    if (p->number != 0)
+        return;
+    worker_record(p->worker, CONTROL_UPDATE, &record, sizeof record);
+    worker_keep_place(p->worker); /* a checkpoint of this version: a resumed run ends its epoch again */
 }
 
 enum status pserver_update(struct pserver *p, uint32_t slot, struct error *error)

@@ -248,6 +248,10 @@ static inline void expect_counters(const struct checkpoint_counters *got, uint64
     ck_assert_mem_eq(&got->epoch_loss, &expected.epoch_loss, sizeof got->epoch_loss);
 }
 
+static const struct run_place checkpoint_place = {
+    .run = {.id = {1, 2}, .seed = 543, .numbers = {3}},
+    .logs = {{.lines = 4, .bytes = 500, .sha256 = {6}}, {.lines = 3, .bytes = 100, .sha256 = {7}}}};
+
 /* All that `servers` do for a checkpoint before it is published. */
 static inline enum status checkpoint_prepare(uint64_t update, uint64_t seed, uint32_t servers, bool blocked,
                                              bool momentum)
@@ -258,8 +262,8 @@ static inline enum status checkpoint_prepare(uint64_t update, uint64_t seed, uin
         struct member member;
         member_open(&member, server, servers, blocked, momentum);
         member_write(&member, seed);
-        status = server == 0 ? checkpoint_write(path_of(workplace.run_dir), &counters, &member.values, NULL,
-                                                &checkpoint_error)
+        status = server == 0 ? checkpoint_write(path_of(workplace.run_dir), &counters, &checkpoint_place,
+                                                &member.values, NULL, &checkpoint_error)
                              : checkpoint_write_shard(path_of(workplace.run_dir), update, &member.values,
                                                       &checkpoint_error);
         member_close(&member);
@@ -319,10 +323,29 @@ static inline const char *checkpoint_at(const char *name)
 static char
     told[512]; /* what checkpoint_newest told of: the paths' last parts and why, one behind the other */
 
-static inline void tell(const char *path, const char *why)
+static inline void tell(void *context, const char *path, const char *why)
 {
+    (void)context;
     const size_t length = strlen(told);
     snprintf(told + length, sizeof told - length, "%s: %s; ", strrchr(path, '/') + 1, why);
+}
+
+/* A checkpoint of another seed than 543 belongs to another run. */
+static inline enum status fits_seed(void *context, const struct run_place *place, struct error *why)
+{
+    (void)context;
+    return place->run.seed == 543 ? STATUS_OK : error_set(why, STATUS_CORRUPT, "another seed");
+}
+
+static const struct checkpoint_judge judge = {.fits = fits_seed, .skipped = tell};
+
+static inline enum status find_newest(char path[CHECKPOINT_PATH_BYTES], struct checkpoint_counters *counters)
+{
+    struct run_place place;
+    const enum status status =
+        checkpoint_newest(path_of(workplace.run_dir), &judge, path, counters, &place, &checkpoint_error);
+    ck_assert(status != STATUS_OK || memcmp(&place, &checkpoint_place, sizeof place) == 0);
+    return status;
 }
 
 static inline void expect_newest(uint64_t update, const char *name)
@@ -330,7 +353,7 @@ static inline void expect_newest(uint64_t update, const char *name)
     struct checkpoint_counters counters;
     char path[CHECKPOINT_PATH_BYTES];
     told[0] = '\0';
-    CK_OK(checkpoint_newest(path_of(workplace.run_dir), path, &counters, tell, &checkpoint_error));
+    CK_OK(find_newest(path, &counters));
     ck_assert_str_eq(path, checkpoint_at(name));
     ck_assert_uint_eq(counters.update, update);
 }

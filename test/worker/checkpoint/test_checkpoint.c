@@ -145,7 +145,8 @@ START_TEST(counters_come_back_to_the_bit)
             saved.steps[j] = UINT64_MAX / (j + 1);
         saved.epoch_loss = losses[i];
         CK_OK(checkpoint_begin(path_of(workplace.run_dir), saved.update, &checkpoint_error));
-        CK_OK(checkpoint_write(path_of(workplace.run_dir), &saved, &member.values, NULL, &checkpoint_error));
+        CK_OK(checkpoint_write(path_of(workplace.run_dir), &saved, &checkpoint_place, &member.values, NULL,
+                               &checkpoint_error));
         CK_OK(checkpoint_publish(path_of(workplace.run_dir), saved.update, 9, &checkpoint_error));
         char name[32];
         snprintf(name, sizeof name, "%" PRIu64, saved.update);
@@ -157,9 +158,9 @@ START_TEST(counters_come_back_to_the_bit)
     }
     struct checkpoint_counters endless = counters_of(1);
     endless.epoch_loss = INFINITY;
-    expect_failure(
-        checkpoint_write(path_of(workplace.run_dir), &endless, &member.values, NULL, &checkpoint_error),
-        STATUS_INVALID, "the epoch's loss is inf");
+    expect_failure(checkpoint_write(path_of(workplace.run_dir), &endless, &checkpoint_place, &member.values,
+                                    NULL, &checkpoint_error),
+                   STATUS_INVALID, "the epoch's loss is inf");
     member_close(&member);
 }
 END_TEST
@@ -266,11 +267,10 @@ START_TEST(the_newest_is_the_largest_number_and_nothing_else_counts)
         "-0000123",   "18446744073709551616"};
     struct checkpoint_counters counters;
     char path[CHECKPOINT_PATH_BYTES];
-    expect_failure(checkpoint_newest(path_of(workplace.run_dir), path, &counters, tell, &checkpoint_error),
-                   STATUS_NOT_FOUND, "run/checkpoints");
+    expect_failure(find_newest(path, &counters), STATUS_NOT_FOUND, "run/checkpoints");
     CK_OK(checkpoint_begin(path_of(workplace.run_dir), 1, &checkpoint_error));
-    expect_failure(checkpoint_newest(path_of(workplace.run_dir), path, &counters, tell, &checkpoint_error),
-                   STATUS_NOT_FOUND, "run/checkpoints: no sound checkpoint is there");
+    expect_failure(find_newest(path, &counters), STATUS_NOT_FOUND,
+                   "run/checkpoints: no sound checkpoint is there");
     checkpoint_make(99999999, 1, 9);
     checkpoint_make(0, 1, 9);
     expect_newest(99999999, "99999999");

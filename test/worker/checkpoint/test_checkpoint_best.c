@@ -34,7 +34,8 @@ static void keep(uint64_t update, struct checkpoint_score score)
     member_open(&member, 0, 1, false, true);
     member_write(&member, update);
     CK_OK(checkpoint_begin(path_of(workplace.run_dir), update, &checkpoint_error));
-    CK_OK(checkpoint_write(path_of(workplace.run_dir), &counters, &member.values, NULL, &checkpoint_error));
+    CK_OK(checkpoint_write(path_of(workplace.run_dir), &counters, &checkpoint_place, &member.values, NULL,
+                           &checkpoint_error));
     member_close(&member);
     CK_OK(checkpoint_keep_best(path_of(workplace.run_dir), update, &checkpoint_error));
     CK_OK(checkpoint_publish(path_of(workplace.run_dir), update, 1, &checkpoint_error));

@@ -42,8 +42,8 @@ static enum status write_checkpoint(const struct checkpoint_counters *counters,
     member_write(&member, 40);
     enum status status = checkpoint_begin(path_of(workplace.run_dir), counters->update, &checkpoint_error);
     if (status == STATUS_OK)
-        status =
-            checkpoint_write(path_of(workplace.run_dir), counters, &member.values, extra, &checkpoint_error);
+        status = checkpoint_write(path_of(workplace.run_dir), counters, &checkpoint_place, &member.values,
+                                  extra, &checkpoint_error);
     if (status == STATUS_OK)
         status = checkpoint_publish(path_of(workplace.run_dir), counters->update, 3, &checkpoint_error);
     member_close(&member);
@@ -107,7 +107,7 @@ START_TEST(what_is_not_there_is_not_missed)
     size_t bytes;
     CK_OK(write_checkpoint(&counters, &extra));
     expect_names("00000007", "manifest.json model.safetensors optimizer.safetensors");
-    CK_OK(checkpoint_newest(path_of(workplace.run_dir), path, &read, NULL, &checkpoint_error));
+    CK_OK(find_newest(path, &read));
     ck_assert(read.lr == 5 && isinf(read.best_loss));
     CK_OK(checkpoint_vocabulary(path_of(path), &vocabulary, &bytes, &checkpoint_error));
     ck_assert(vocabulary == NULL && bytes == 0);

@@ -212,9 +212,9 @@ START_TEST(a_folder_that_cannot_be_written)
     ck_assert_int_eq(chmod(checkpoint_at("00000002.tmp"), 0555), 0);
     member_open(&member, 0, 1, false, true);
     as_nobody(true);
-    expect_failure(
-        checkpoint_write(path_of(workplace.run_dir), &counters, &member.values, NULL, &checkpoint_error),
-        STATUS_PERMISSION, "/00000002.tmp/model.safetensors");
+    expect_failure(checkpoint_write(path_of(workplace.run_dir), &counters, &checkpoint_place, &member.values,
+                                    NULL, &checkpoint_error),
+                   STATUS_PERMISSION, "/00000002.tmp/model.safetensors");
     as_nobody(false);
     member_close(&member);
     ck_assert_int_eq(chmod(checkpoint_at("00000002.tmp"), 0755), 0);
@@ -253,8 +253,8 @@ static enum status write_with_shard(uint32_t server, uint32_t servers)
         CK_OK(checkpoint_write_shard(path_of(workplace.run_dir), FAILING, &other.values, &checkpoint_error));
         member_close(&other);
     }
-    enum status status =
-        checkpoint_write(path_of(workplace.run_dir), &counters, &first.values, NULL, &checkpoint_error);
+    enum status status = checkpoint_write(path_of(workplace.run_dir), &counters, &checkpoint_place,
+                                          &first.values, NULL, &checkpoint_error);
     member_close(&first);
     return status;
 }

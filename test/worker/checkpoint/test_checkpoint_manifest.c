@@ -11,7 +11,10 @@
 
 static struct manifest manifest_sound(void)
 {
-    struct manifest manifest = {.counters = {.update = 120, .trainers = 2, .steps = {120, 119}, .late = 3},
+    struct manifest manifest = {.place = {.run = {.id = {1, 2}, .seed = 543, .numbers = {3}},
+                                          .logs = {{.lines = 4, .bytes = 500, .sha256 = {6}},
+                                                   {.lines = 3, .bytes = 100, .sha256 = {7}}}},
+                                .counters = {.update = 120, .trainers = 2, .steps = {120, 119}, .late = 3},
                                 .entries = 9,
                                 .elements = 9500,
                                 .momentum = true};
@@ -59,6 +62,7 @@ START_TEST(what_is_written_is_read)
     char *text = manifest_format(&manifest, &bytes);
     ck_assert_msg(manifest_parse(&again, "m.json", text, bytes, &error) == STATUS_OK, "%s", error.text);
     ck_assert(again.counters.update == 120 && again.counters.trainers == 2 && again.counters.late == 3);
+    ck_assert_mem_eq(&again.place, &manifest.place, sizeof again.place);
     ck_assert_mem_eq(again.counters.steps, manifest.counters.steps, sizeof again.counters.steps);
     ck_assert_double_eq(again.counters.epoch_loss, 0.25);
     ck_assert_mem_eq(again.files, manifest.files, sizeof again.files);
@@ -119,20 +123,20 @@ static const struct {
     {"\"late\": 3", "\"late\": 3, \"l\\u0061te\": 3", "/late: duplicate key"},
     {"\"late\"", "\"lat\xC3\"", "m.json:5:"},
     /* another text of the same values */
-    {"\n}\n", "\n}\n ", "m.json:16: expected the end of the file"},
-    {"\n}\n", "\n}", "m.json:15: expected }"},
+    {"\n}\n", "\n}\n ", "m.json:21: expected the end of the file"},
+    {"\n}\n", "\n}", "m.json:20: expected }"},
     {"\"late\": 3", "\"late\":  3", "m.json:5: expected \"late\": 3,"},
     {"120,", "12e1,", "m.json:3: expected \"update\": 12,"},
     {"0.25", "0.250", "m.json:6: expected \"epoch_loss\": 0.25,"},
-    {"\"sha256\": \"a0", "\"sha256\": \"A0", "m.json:11: expected \"model.safetensors\": {\"bytes\": 1000, "},
+    {"\"sha256\": \"a0", "\"sha256\": \"A0", "m.json:16: expected \"model.safetensors\": {\"bytes\": 1000, "},
     /* keys */
     {"\"late\": 3", "\"Late\": 3", "m.json:5: expected \"late\": 0,"},
     {"  \"late\": 3,\n", "", "m.json:5: expected \"late\": 0,"},
     {"\"late\": 3", "\"late\": 3, \"time\": 1", "m.json:5: expected \"late\": 3,"},
-    {"\"bytes\": 1001, ", "", "m.json:12: expected \"optimizer.safetensors\": {\"bytes\": 0, "},
-    {"\"optimizer.safetensors\"", "\"../../secret\"", "m.json:12: expected \"optimizer.safetensors\""},
+    {"\"bytes\": 1001, ", "", "m.json:17: expected \"optimizer.safetensors\": {\"bytes\": 0, "},
+    {"\"optimizer.safetensors\"", "\"../../secret\"", "m.json:17: expected \"optimizer.safetensors\""},
     /* values */
-    {"\"format\": 1", "\"format\": 2", "m.json:2: expected \"format\": 1,"},
+    {"\"format\": 2", "\"format\": 3", "m.json:2: expected \"format\": 2,"},
     {"120,", "\"120\",", "m.json:3: expected \"update\": 0,"},
     {"120,", "-1,", "m.json:3: expected \"update\": 18446744073709551615,"},
     {"120,", "18446744073709551616,", "m.json:3: expected \"update\": 18446744073709551615,"},
@@ -142,14 +146,19 @@ static const struct {
     {"0.25", "\"0.25\"", "m.json:6: expected \"epoch_loss\": 0,"},
     {"9,\n", "4294967296,\n", "m.json:7: expected \"entries\": 0,"},
     {"true", "1", "m.json:9: expected \"momentum\": false,"},
-    {"\"sha256\": \"a1", "\"sha256\": \"a1a1", "m.json:12: expected \"optimizer.safetensors\""},
+    {"\"sha256\": \"a1", "\"sha256\": \"a1a1", "m.json:17: expected \"optimizer.safetensors\""},
+    {"\"seed\": 543", "\"seed\": \"543\"", "m.json:10: expected \"run\": {\"id\": \"0102"},
+    {"\"numbers\": \"03", "\"numbers\": \"03x", "m.json:10: expected \"run\": "},
+    {"\"lines\": 4, ", "", "m.json:12: expected \"episodes.jsonl\": {\"lines\": 0, "},
+    {"\"episodes.log\"", "\"episodes.txt\"", "m.json:13: expected \"episodes.log\""},
     /* sound, but not what was written */
-    {"\"late\": 3", "\"late\": 4", "m.json:14: expected \"sha256\": \""},
-    {"0.25", "0.25000000000000006", "m.json:14: expected \"sha256\": \""},
-    {"120,", "121,", "m.json:14: expected \"sha256\": \""},
-    {"119]", "119, 0]", "m.json:14: expected \"sha256\": \""},
-    {"true", "false", "m.json:14: expected \"sha256\": \""},
-    {"\"sha256\": \"a0", "\"sha256\": \"a1", "m.json:14: expected \"sha256\": \""},
+    {"\"bytes\": 500", "\"bytes\": 501", "m.json:19: expected \"sha256\": \""},
+    {"\"late\": 3", "\"late\": 4", "m.json:19: expected \"sha256\": \""},
+    {"0.25", "0.25000000000000006", "m.json:19: expected \"sha256\": \""},
+    {"120,", "121,", "m.json:19: expected \"sha256\": \""},
+    {"119]", "119, 0]", "m.json:19: expected \"sha256\": \""},
+    {"true", "false", "m.json:19: expected \"sha256\": \""},
+    {"\"sha256\": \"a0", "\"sha256\": \"a1", "m.json:19: expected \"sha256\": \""},
 };
 
 /* The same of a model-parallel job's. */
@@ -161,13 +170,13 @@ static const struct {
     {"  \"best_loss\": 4.75,\n", "", "m.json:9: expected \"best_loss\": "},
     {"0.5,", "null,", "m.json:7: expected \"line_loss\": 0,"},
     {"4.75", "false", "m.json:9: expected \"best_loss\": 0,"},
-    {"4.75", "null", "m.json:20: expected \"sha256\": \""},
+    {"4.75", "null", "m.json:25: expected \"sha256\": \""},
     {"\"tokens\": 240", "\"tokens\": 0", "m.json:10: expected \"entries\": 9,"},
-    {"\"tokens\": 240", "\"tokens\": 241", "m.json:20: expected \"sha256\": \""},
-    {"\"bytes\": 2000", "\"bytes\": 0", "m.json:17: expected \"state.safetensors\""},
-    {"\"vocabulary.txt\"", "\"vocabulary\"", "m.json:17: expected \"state.safetensors\""},
+    {"\"tokens\": 240", "\"tokens\": 241", "m.json:25: expected \"sha256\": \""},
+    {"\"bytes\": 2000", "\"bytes\": 0", "m.json:22: expected \"state.safetensors\""},
+    {"\"vocabulary.txt\"", "\"vocabulary\"", "m.json:22: expected \"state.safetensors\""},
     {"\"state.safetensors\"", "\"model.safetensors\"", "duplicate key"},
-    {"\"sha256\": \"b1", "\"sha256\": \"b2", "m.json:20: expected \"sha256\": \""},
+    {"\"sha256\": \"b1", "\"sha256\": \"b2", "m.json:25: expected \"sha256\": \""},
 };
 
 static char *change(const char *text, const char *from, const char *to)

@@ -1,5 +1,5 @@
 /* The state machine of checkpoints: when one is due, and that it becomes visible only after its values were
- * gathered and its line was logged. */
+ * gathered and its place in the logs is known. */
 #include "test/worker/checkpoint/checkpoint_fixture.h"
 #include "test/worker/net/net_fixture.h"
 #include "worker/checkpoint/checkpoint_saver.h"
@@ -12,7 +12,7 @@ static struct job job;
 static struct checkpoint_saver saver;
 static struct member member;
 static enum status gathered; /* the answer of gather */
-static unsigned gathers;
+static unsigned gathers, published;
 
 static enum status gather(void *context, struct error *error)
 {
@@ -33,7 +33,7 @@ static void setup(void)
     job.checkpoint.every = 2;
     job.checkpoint.keep = 1;
     gathered = STATUS_OK;
-    gathers = 0;
+    gathers = published = 0;
     member_open(&member, 0, 1, false, true);
     member_write(&member, 7);
 }
@@ -47,6 +47,12 @@ static void teardown(void)
     checkpoint_close();
 }
 
+static void note_published(const struct run_place *place)
+{
+    ck_assert_mem_eq(place, &checkpoint_place, sizeof *place);
+    published++;
+}
+
 static void open_saver_of(uint64_t saved, bool again)
 {
     const struct checkpoint_saver_config config = {.run_dir = path_of(workplace.run_dir),
@@ -56,7 +62,8 @@ static void open_saver_of(uint64_t saved, bool again)
                                                    .saved = saved,
                                                    .again = again,
                                                    .gather = gather,
-                                                   .context = &job};
+                                                   .context = &job,
+                                                   .published = note_published};
     CK_OK(checkpoint_saver_open(&saver, &config, &checkpoint_error));
 }
 
@@ -68,31 +75,37 @@ static void open_saver(uint64_t saved)
 static void begin(uint64_t update)
 {
     const struct checkpoint_saving saving = {
-        .counters = counters_of(update), .values = member.values, .line = update};
+        .counters = counters_of(update), .values = member.values, .asked = update == 2};
     checkpoint_saver_begin(&saver, &saving);
 }
 
 /* Turns and advances until the saver is in `state`, or has failed. */
-static enum status advance_to(enum checkpoint_saver_state state, uint64_t logged)
+static enum status advance_to(enum checkpoint_saver_state state, const struct run_place *place)
 {
-    enum status status = checkpoint_saver_advance(&saver, logged, &checkpoint_error);
+    enum status status = checkpoint_saver_advance(&saver, place, &checkpoint_error);
     while (status == STATUS_AGAIN && saver.state != state) {
         ck_assert_int_eq(rpc_turn(net.server, MONOTIME_NEVER), STATUS_OK);
-        status = checkpoint_saver_advance(&saver, logged, &checkpoint_error);
+        status = checkpoint_saver_advance(&saver, place, &checkpoint_error);
     }
     return status;
 }
 
-START_TEST(a_checkpoint_is_visible_once_its_line_is_logged)
+START_TEST(a_checkpoint_names_its_place_in_the_logs)
 {
     open_saver(0);
     begin(2);
-    ck_assert_int_eq(advance_to(CHECKPOINT_LOGGING, 1), STATUS_AGAIN);
+    ck_assert_int_eq(advance_to(CHECKPOINT_GATHERING, NULL), STATUS_AGAIN);
+    ck_assert_int_eq(checkpoint_saver_advance(&saver, NULL, &checkpoint_error), STATUS_AGAIN);
     expect_names("", "00000002.tmp");
-    ck_assert_int_eq(advance_to(CHECKPOINT_IDLE, 2), STATUS_OK);
+    ck_assert(checkpoint_saver_holds(&saver));
+    ck_assert_int_eq(advance_to(CHECKPOINT_IDLE, &checkpoint_place), STATUS_OK);
+    ck_assert(!checkpoint_saver_holds(&saver));
+    ck_assert_uint_eq(published, 1);
     expect_newest(2, "00000002");
-    begin(4);
-    ck_assert_int_eq(advance_to(CHECKPOINT_IDLE, 4), STATUS_OK);
+    begin(4); /* nobody has asked for this one */
+    ck_assert(!checkpoint_saver_holds(&saver));
+    ck_assert_int_eq(advance_to(CHECKPOINT_IDLE, &checkpoint_place), STATUS_OK);
+    ck_assert_uint_eq(published, 1);
     expect_names("", "00000004"); /* keep: 1 */
 }
 END_TEST
@@ -102,13 +115,13 @@ START_TEST(nothing_is_written_before_everything_is_gathered)
     open_saver(0);
     gathered = STATUS_AGAIN;
     begin(2);
-    ck_assert_int_eq(advance_to(CHECKPOINT_GATHERING, 2), STATUS_AGAIN);
+    ck_assert_int_eq(advance_to(CHECKPOINT_GATHERING, &checkpoint_place), STATUS_AGAIN);
     const unsigned before = gathers;
-    ck_assert_int_eq(checkpoint_saver_advance(&saver, 2, &checkpoint_error), STATUS_AGAIN);
+    ck_assert_int_eq(checkpoint_saver_advance(&saver, &checkpoint_place, &checkpoint_error), STATUS_AGAIN);
     ck_assert_uint_eq(gathers, before + 1);
     expect_names("00000002.tmp", "");
     gathered = STATUS_OK;
-    ck_assert_int_eq(advance_to(CHECKPOINT_IDLE, 2), STATUS_OK);
+    ck_assert_int_eq(advance_to(CHECKPOINT_IDLE, &checkpoint_place), STATUS_OK);
     expect_newest(2, "00000002");
 }
 END_TEST
@@ -117,10 +130,10 @@ START_TEST(a_failure_leaves_the_older_checkpoint_alone)
 {
     open_saver(0);
     begin(2);
-    ck_assert_int_eq(advance_to(CHECKPOINT_IDLE, 2), STATUS_OK);
+    ck_assert_int_eq(advance_to(CHECKPOINT_IDLE, &checkpoint_place), STATUS_OK);
     gathered = STATUS_IO;
     begin(4);
-    ck_assert_int_eq(advance_to(CHECKPOINT_IDLE, 4), STATUS_IO);
+    ck_assert_int_eq(advance_to(CHECKPOINT_IDLE, &checkpoint_place), STATUS_IO);
     ck_assert_str_eq(checkpoint_error.text, "a shard is missing");
     ck_assert_int_eq(saver.state, CHECKPOINT_IDLE);
     expect_names("", "00000002");
@@ -131,7 +144,7 @@ START_TEST(an_unfinished_checkpoint_goes_with_the_saver)
 {
     open_saver(0);
     begin(2);
-    ck_assert_int_eq(advance_to(CHECKPOINT_LOGGING, 0), STATUS_AGAIN);
+    ck_assert_int_eq(advance_to(CHECKPOINT_GATHERING, NULL), STATUS_AGAIN);
     checkpoint_saver_close(&saver);
     expect_names("", "");
 }
@@ -169,11 +182,11 @@ START_TEST(a_run_that_goes_on_saves_soon)
     ck_assert(checkpoint_saver_due(&saver, 3, false));
     saver.soon_s = 0.25;
     begin(3);
-    CK_OK(advance_to(CHECKPOINT_IDLE, 3));
+    CK_OK(advance_to(CHECKPOINT_IDLE, &checkpoint_place));
     ck_assert_double_eq(saver.soon_s, 0.5);
     saver.soon_s = 16;
     begin(4);
-    CK_OK(advance_to(CHECKPOINT_IDLE, 4));
+    CK_OK(advance_to(CHECKPOINT_IDLE, &checkpoint_place));
     ck_assert(isinf(saver.soon_s));
 }
 END_TEST
@@ -199,7 +212,7 @@ int main(void)
     Suite *suite = suite_create("checkpoint_saver");
     TCase *all = tcase_create("all");
     tcase_add_checked_fixture(all, setup, teardown);
-    tcase_add_test(all, a_checkpoint_is_visible_once_its_line_is_logged);
+    tcase_add_test(all, a_checkpoint_names_its_place_in_the_logs);
     tcase_add_test(all, nothing_is_written_before_everything_is_gathered);
     tcase_add_test(all, a_failure_leaves_the_older_checkpoint_alone);
     tcase_add_test(all, an_unfinished_checkpoint_goes_with_the_saver);

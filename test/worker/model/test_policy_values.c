@@ -106,7 +106,7 @@ static void write_checkpoint(void)
         .update = 3, .trainers = 1, .steps = {3}, .score = {CHECKPOINT_RUNNING_REWARD, 9.5}};
     const struct checkpoint_values of = {.params = values.params, .moments = values.moments};
     must(checkpoint_begin(path_of(workplace.folder), 3, &error));
-    must(checkpoint_write(path_of(workplace.folder), &counters, &of, NULL, &error));
+    must(checkpoint_write(path_of(workplace.folder), &counters, &(struct run_place){0}, &of, NULL, &error));
     must(checkpoint_publish(path_of(workplace.folder), 3, 1, &error));
 }
 

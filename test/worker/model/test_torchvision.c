@@ -100,7 +100,8 @@ static void write_checkpoint(void)
     ck_assert_ptr_nonnull(params_find(params, "layer1.0.conv2.weight")->tensor.layout);
     training_ok(checkpoint_begin(path_of(folder), BATCHES, &error), &error);
     training_ok(checkpoint_write_shard(path_of(folder), BATCHES, &second, &error), &error);
-    training_ok(checkpoint_write(path_of(folder), &counters, &first, NULL, &error), &error);
+    training_ok(checkpoint_write(path_of(folder), &counters, &(struct run_place){0}, &first, NULL, &error),
+                &error);
     training_ok(checkpoint_publish(path_of(folder), BATCHES, 1, &error), &error);
     char written[160];
     snprintf(written, sizeof written, "%.63s/checkpoints/00000003/model.safetensors", folder);

@@ -70,7 +70,8 @@ static struct {
     pid_t pid[PS_SERVERS_MAX];
     int control[PS_SERVERS_MAX];
 
-    bool hold_log;             /* updates are not acknowledged */
+    uint64_t logged;           /* records that are acknowledged */
+    bool hold_log;             /* none is acknowledged from now on */
     bool elsewhere;            /* servers above 0 have another run directory, which is not there */
     bool far[PS_TRAINERS_MAX]; /* this trainer is on another host than the servers */
     uint16_t far_port[PS_SERVERS_MAX];
@@ -125,9 +126,11 @@ static inline void ps_order(enum control_kind kind)
             control_send(ps.control[i], kind, NULL, 0);
 }
 
-static inline void ps_acknowledge(uint64_t update)
+/* So many records of server 0 are in the logs. */
+static inline void ps_acknowledge(uint64_t records)
 {
-    struct control_logged logged = {update};
+    const struct control_logged logged = {.records = records};
+    ps.logged = records;
     control_send(ps.control[0], CONTROL_LOGGED, &logged, sizeof logged);
 }
 
@@ -146,11 +149,13 @@ static inline void ps_take_report(uint32_t server, const struct control_message 
         ps.updates[message->body.update.update] = message->body.update;
         ps_event('U', message->body.update.update);
         if (!ps.hold_log)
-            ps_acknowledge(message->body.update.update);
+            ps_acknowledge(ps.logged + 1);
         break;
     case CONTROL_EPOCH:
         ps.epoch = message->body.epoch;
         ps_event('E', ps.epoch.epoch);
+        if (!ps.hold_log)
+            ps_acknowledge(ps.logged + 1);
         break;
     case CONTROL_FINISHED:
         ps.finished = true;

@@ -74,7 +74,7 @@ START_TEST(a_checkpoint_waits_for_the_log_and_the_answers_for_it)
     ps_round();
     ps.hold_log = true;
     ps_push_all();
-    PS_UNTIL(ps_has_checkpoint("00000002.tmp/manifest.json"));
+    PS_UNTIL(ps_has_checkpoint("00000002.tmp"));
     ps_turns(20);
     ck_assert(!ps_answered(0) && !ps_answered(1));
     ck_assert(!ps_has_checkpoint("00000002"));
@@ -101,7 +101,7 @@ START_TEST(a_successor_pushes_while_a_checkpoint_is_written)
     ps_start(&no_data);
     ps.hold_log = true;
     ps_push_all();
-    PS_UNTIL(ps_has_checkpoint("00000001.tmp/manifest.json"));
+    PS_UNTIL(ps_has_checkpoint("00000001.tmp"));
     died.worker = (uint16_t)(ps.servers + 1);
     died.incarnation = ps.trainer[1].incarnation; /* and not the successor's, should the order be read late */
     for (uint32_t i = 0; i < ps.servers; i++)
@@ -385,7 +385,7 @@ START_TEST(who_hurries_gives_the_checkpoint_up)
     ps.hold_log = true;
     ps_start(&no_data);
     ps_push_all();
-    PS_UNTIL(ps_has_checkpoint("00000001.tmp/manifest.json"));
+    PS_UNTIL(ps_has_checkpoint("00000001.tmp"));
     ps_order(CONTROL_HURRY);
     ps_turns(10);
     ck_assert(!ps.finished); /* the record is on its way into the log */
