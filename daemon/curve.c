@@ -268,7 +268,7 @@ enum status curve_read_run(struct curve *curve, const char *run, struct error *e
         return error_set(error, STATUS_INVALID,
                          "the path of a run's log has %d bytes: expected fewer than %zu", length,
                          sizeof path);
-    return curve_read(curve, path_of(path), error);
+    return curve_read(curve, path_below(path_of(run), path), error);
 }
 
 /* ---- values ---- */

@@ -9,6 +9,7 @@
 #include "daemon/rundir.h"
 #include "daemon/service.h"
 #include "daemon/socket_folder.h"
+#include "kernels/base/file.h"
 #include "kernels/base/log.h"
 
 #include <errno.h>
@@ -441,12 +442,14 @@ static void follower_cut_off(struct follower *f, struct monotime now, const char
 /* The last line of the run's log; "" where the run directory is not shared, or the line is not whole. */
 static void read_last_line(const struct follower *f, char line[LINE_BYTES])
 {
-    char path[RUNDIR_PATH_BYTES + 32], tail[LINE_BYTES];
+    char tail[LINE_BYTES];
+    struct error error;
+    int fd;
     line[0] = '\0';
     if (f->config->run == NULL)
         return;
-    snprintf(path, sizeof path, "%s/episodes.jsonl", f->config->run);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (file_open_below(&fd, path_of(f->config->run), "episodes.jsonl", O_RDONLY, &error) != STATUS_OK)
+        return;
     const off_t end = fd >= 0 ? lseek(fd, 0, SEEK_END) : 0;
     const off_t begin = end > LINE_BYTES - 1 ? end - (LINE_BYTES - 1) : 0;
     const ssize_t got = fd >= 0 ? pread(fd, tail, sizeof tail - 1, begin) : 0;

@@ -224,10 +224,9 @@ enum status job_files_of_checkpoint(struct job *job, const char *checkpoint, int
     cut_last_name(real);
     cut_last_name(real);
     const int length = snprintf(path, sizeof path, "%s/job.json", real);
+    status = (size_t)length < sizeof path ? job_files_of_run(job, path_below(path_of(real), path), error)
+                                          : error_set_errno(error, ENAMETOOLONG, "%.300s", checkpoint);
     free(real);
-    if ((size_t)length >= sizeof path)
-        return error_set_errno(error, ENAMETOOLONG, "%.300s", checkpoint);
-    status = job_files_of_run(job, path_of(path), error);
     if (status == STATUS_OK && kind != JOB_FILES_ANY_KIND && job->kind != kind)
         status =
             error_set(error, STATUS_INVALID, "%.300s is of a job of the kind \"%s\": expected a \"%s\", %s",

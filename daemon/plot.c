@@ -89,7 +89,7 @@ static enum status read_job(struct plot *plot, size_t i, struct error *error)
     const char *run = plot->names[i];
     enum status status = join_path(path, run, "job.json", error);
     if (status == STATUS_OK)
-        status = job_files_of_run(&plot->jobs[i], path_of(path), error);
+        status = job_files_of_run(&plot->jobs[i], path_below(path_of(run), path), error);
     if (status == STATUS_NOT_FOUND && is_sweep(run))
         return error_set(error, status, "%.200s is the folder of a sweep: expected its runs, %.200s/*/", run,
                          run);

@@ -34,11 +34,10 @@ static enum status sync_parent(const char *path, struct error *error)
     return file_sync_folder(path_of(dirname(copy)), error);
 }
 
-/* Makes the directory and its parents, like mkdir -p, and syncs each new entry. */
-static enum status make_directories(const struct rundir *dir, struct error *error)
+enum status rundir_make(const char *path, struct error *error)
 {
-    char parent[sizeof dir->path];
-    memcpy(parent, dir->path, sizeof parent);
+    char parent[RUNDIR_PATH_BYTES];
+    snprintf(parent, sizeof parent, "%s", path);
     const size_t length = strlen(parent);
     for (size_t i = 1; i <= length; i++) {
         if (parent[i] != '/' && parent[i] != '\0')
@@ -51,32 +50,35 @@ static enum status make_directories(const struct rundir *dir, struct error *erro
         }
         if (made && sync_parent(parent, error) != STATUS_OK)
             return error->status;
-        parent[i] = dir->path[i];
+        parent[i] = path[i];
     }
     return STATUS_OK;
 }
 
-static enum status take_lock(struct rundir *dir, struct error *error)
+enum status rundir_lock(int *fd, struct path folder, const char *name, struct error *error)
 {
     char pid[32] = "";
-    struct stat info;
-    dir->lock_fd = openat(dir->fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
-    if (dir->lock_fd < 0)
-        return error_set_errno(error, errno, "cannot open %s/lock as a regular file", dir->path);
-    if (fstat(dir->lock_fd, &info) != 0 || !S_ISREG(info.st_mode))
-        return error_set(error, STATUS_IO, "cannot lock %s/lock: expected a regular file", dir->path);
-    if (flock(dir->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+    const enum status status = file_open_below(fd, folder, name, O_RDWR | O_CREAT, error);
+    if (status != STATUS_OK)
+        return status;
+    if (flock(*fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK)
-            return error_set_errno(error, errno, "cannot lock %s/lock", dir->path);
-        ssize_t got = pread(dir->lock_fd, pid, sizeof pid - 1, 0);
+            return error_set_errno(error, errno, "cannot lock %s/%s", folder.text, name);
+        ssize_t got = pread(*fd, pid, sizeof pid - 1, 0);
         pid[got > 0 ? strcspn(pid, "\n") : 0] = '\0';
-        return error_set(error, STATUS_BUSY, "%s is in use by process %s", dir->path,
+        return error_set(error, STATUS_BUSY, "%s is in use by process %s", folder.text,
                          pid[0] ? pid : "unknown");
     }
     int length = snprintf(pid, sizeof pid, "%ld\n", (long)getpid());
-    if (ftruncate(dir->lock_fd, 0) != 0 || !file_write(dir->lock_fd, pid, (size_t)length))
-        return error_set_errno(error, errno, "cannot write %s/lock", dir->path);
+    if (ftruncate(*fd, 0) != 0 || !file_write(*fd, pid, (size_t)length))
+        return error_set_errno(error, errno, "cannot write %s/%s", folder.text, name);
     return STATUS_OK;
+}
+
+/* The directory before its sockets, and so its real path, are known. */
+static struct path path_as_given(const struct rundir *dir)
+{
+    return path_of_folder(dir->fd, dir->path);
 }
 
 /* Makes previous-N with the lowest N that is free. */
@@ -107,32 +109,35 @@ static bool has_run(const struct rundir *dir)
 
 static enum status move_earlier_run(struct rundir *dir, struct error *error)
 {
-    char previous[32], target[64];
+    const struct path folder = path_as_given(dir);
+    char previous[32], from[sizeof dir->path + 64], to[sizeof from];
     if (!has_run(dir))
         return STATUS_OK;
     enum status status = make_previous(dir, previous, error);
     for (unsigned i = 0; i < RUN_FILES && status == STATUS_OK; i++) {
         if (!rundir_has(dir, run_files[i]))
             continue;
-        snprintf(target, sizeof target, "%s/%s", previous, run_files[i]);
-        if (renameat(dir->fd, run_files[i], dir->fd, target) != 0)
-            status =
-                error_set_errno(error, errno, "cannot move %s/%s to %s", dir->path, run_files[i], target);
+        snprintf(from, sizeof from, "%s/%s", dir->path, run_files[i]);
+        snprintf(to, sizeof to, "%s/%s/%s", dir->path, previous, run_files[i]);
+        if (!file_rename(path_below(folder, from), path_below(folder, to), 0))
+            status = error_set_errno(error, errno, "cannot move %s to %s", from, to);
     }
     return status;
 }
 
-/* Writes and syncs job.json.tmp. False: failed, see errno. */
-static bool write_temporary_job(const struct rundir *dir, const char *text, size_t bytes)
+/* Writes and syncs job.json.tmp. */
+static enum status write_temporary_job(const struct rundir *dir, const char *text, size_t bytes,
+                                       struct error *error)
 {
-    const int fd =
-        openat(dir->fd, "job.json.tmp", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0666);
-    const bool written = fd >= 0 && file_write(fd, text, bytes) && fsync(fd) == 0;
-    const int errnum = errno;
-    if (fd >= 0)
-        close(fd);
-    errno = errnum;
-    return written;
+    int fd;
+    enum status status =
+        file_open_below(&fd, path_as_given(dir), "job.json.tmp", O_WRONLY | O_CREAT | O_TRUNC, error);
+    if (status != STATUS_OK)
+        return status;
+    if (!file_write(fd, text, bytes) || fsync(fd) != 0)
+        status = error_set_errno(error, errno, "cannot write %s/job.json", dir->path);
+    close(fd);
+    return status;
 }
 
 /* Replaces job.json by a rename, so that it always holds a whole job, the old one or the new one, also after
@@ -143,12 +148,12 @@ static enum status write_job(const struct rundir *dir, const struct job *job, st
     char *text = job_format(job, &bytes);
     if (text == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for job.json");
-    enum status status = STATUS_OK;
-    if (!write_temporary_job(dir, text, bytes) ||
-        renameat(dir->fd, "job.json.tmp", dir->fd, "job.json") != 0 || fsync(dir->fd) != 0) {
+    enum status status = write_temporary_job(dir, text, bytes, error);
+    if (status == STATUS_OK &&
+        (renameat(dir->fd, "job.json.tmp", dir->fd, "job.json") != 0 || fsync(dir->fd) != 0))
         status = error_set_errno(error, errno, "cannot write %s/job.json", dir->path);
+    if (status != STATUS_OK)
         unlinkat(dir->fd, "job.json.tmp", 0);
-    }
     free(text);
     return status;
 }
@@ -197,14 +202,14 @@ static enum status adopt_run(struct rundir *dir, struct job *job, struct error *
                          "job.json, or a start without --resume",
                          dir->path);
     dir->resumed = true;
-    return resume_adopt(path_below(path_of_folder(dir->fd, dir->path), job_path), job, error);
+    return resume_adopt(path_below(path_as_given(dir), job_path), job, error);
 }
 
 static enum status open_and_lock(struct rundir *dir, struct error *error)
 {
     dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir->fd >= 0)
-        return take_lock(dir, error);
+        return rundir_lock(&dir->lock_fd, path_as_given(dir), "lock", error);
     error_set_errno(error, errno, "cannot open the run directory %s", dir->path);
     return error_of_output(error);
 }
@@ -216,7 +221,7 @@ enum status rundir_open(struct rundir *dir, const char *path, struct job *job, b
     enum status status = rundir_choose(dir->path, path, job, error);
     if (status == STATUS_OK) {
         log_run(dir->path);
-        status = make_directories(dir, error);
+        status = rundir_make(dir->path, error);
     }
     if (status == STATUS_OK)
         status = open_and_lock(dir, error);

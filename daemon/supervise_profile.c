@@ -90,14 +90,17 @@ static void fill_row(const struct supervisor *s, unsigned worker, struct profile
 /* Writes a file of the run directory. False: failed, with a warning. */
 static bool write_file(const struct supervisor *s, const char *name, const char *text, size_t length)
 {
-    const int fd =
-        openat(s->config->dir->fd, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-    const bool is_written = fd >= 0 && file_write(fd, text, length);
-    if (!is_written)
-        log_warning("cannot write %s/%s: %s", s->config->dir->path, name, strerror(errno));
+    const struct path run = rundir_path(s->config->dir);
+    struct error error;
+    int fd;
+    enum status status = file_open_below(&fd, run, name, O_WRONLY | O_CREAT | O_TRUNC, &error);
+    if (status == STATUS_OK && !file_write(fd, text, length))
+        status = error_set_errno(&error, errno, "cannot write %s/%s", run.text, name);
+    if (status != STATUS_OK)
+        log_warning("%s", error.text);
     if (fd >= 0)
         close(fd);
-    return is_written;
+    return status == STATUS_OK;
 }
 
 /* The table, or the trace, as a text that the caller frees. NULL: no memory. */

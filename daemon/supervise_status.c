@@ -73,12 +73,19 @@ static void paint_worker(const struct supervisor *s, const struct child *child, 
 /* The newest checkpoint's number and age, from the folder's names: its writer is another process. */
 static void find_checkpoint(const struct supervisor *s, struct run_status *status)
 {
-    char name[64];
-    struct stat info;
+    const struct path run = rundir_path(s->config->dir);
+    char text[CHECKPOINT_PATH_BYTES];
+    struct stat info = {0};
+    struct error error;
+    int fd;
     status->checkpoint_age_s = (double)NAN;
-    status->checkpoint = checkpoint_latest(rundir_path(s->config->dir));
-    snprintf(name, sizeof name, "checkpoints/%08llu", (unsigned long long)status->checkpoint);
-    if (status->checkpoint == 0 || fstatat(s->config->dir->fd, name, &info, 0) != 0)
+    status->checkpoint = checkpoint_latest(run);
+    snprintf(text, sizeof text, "%s/checkpoints/%08llu", run.text, (unsigned long long)status->checkpoint);
+    if (status->checkpoint == 0 || file_open_folder(&fd, path_below(run, text), &error) != STATUS_OK)
+        return;
+    const bool is_known = fstat(fd, &info) == 0;
+    close(fd);
+    if (!is_known)
         return;
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);

@@ -81,43 +81,6 @@ static enum status check_jobs(struct sweep *sweep, int *code, struct error *erro
 
 /* ---- the directory ---- */
 
-static enum status make_directories(const char *dir, struct error *error)
-{
-    char path[RUNDIR_PATH_BYTES];
-    snprintf(path, sizeof path, "%s", dir);
-    const size_t length = strlen(path);
-    for (size_t i = 1; i <= length; i++) {
-        if (path[i] != '/' && path[i] != '\0')
-            continue;
-        path[i] = '\0';
-        if (mkdir(path, 0777) != 0 && errno != EEXIST) {
-            error_set_errno(error, errno, "cannot make the directory %.300s", path);
-            return error_of_output(error);
-        }
-        path[i] = dir[i];
-    }
-    return STATUS_OK;
-}
-
-static enum status take_lock(struct sweep *sweep, struct error *error)
-{
-    char path[RUNDIR_PATH_BYTES + 32], pid[32] = "";
-    snprintf(path, sizeof path, "%s/sweep.lock", sweep->dir);
-    sweep->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
-    if (sweep->lock_fd < 0)
-        return error_set_errno(error, errno, "cannot open %.300s", path);
-    if (flock(sweep->lock_fd, LOCK_EX | LOCK_NB) != 0) {
-        const ssize_t got = pread(sweep->lock_fd, pid, sizeof pid - 1, 0);
-        pid[got > 0 ? strcspn(pid, "\n") : 0] = '\0';
-        return error_set(error, STATUS_BUSY, "%.300s is in use by process %s", sweep->dir,
-                         pid[0] != '\0' ? pid : "unknown");
-    }
-    const int length = snprintf(pid, sizeof pid, "%ld\n", (long)getpid());
-    if (ftruncate(sweep->lock_fd, 0) != 0 || !file_write(sweep->lock_fd, pid, (size_t)length))
-        return error_set_errno(error, errno, "cannot write %.300s", path);
-    return STATUS_OK;
-}
-
 static enum status name_paths(struct sweep *sweep, struct error *error)
 {
     const size_t length = strlen(sweep->dir);
@@ -160,7 +123,7 @@ static bool job_is_same(const struct sweep *sweep, size_t number)
     char path[RUNDIR_PATH_BYTES + 32], *problems;
     size_t bytes;
     snprintf(path, sizeof path, "%s/job.json", sweep->runs[number].path);
-    if (job_files_of_run(&began, path_of(path), &error) != STATUS_OK)
+    if (job_files_of_run(&began, path_below(path_of(sweep->runs[number].path), path), &error) != STATUS_OK)
         return false;
     const enum status status = read_job(sweep, number, NULL, &job, &problems);
     free(problems);
@@ -212,9 +175,9 @@ static enum status open_directory(struct sweep *sweep, int *code, struct error *
 {
     enum status status = name_paths(sweep, error);
     if (status == STATUS_OK)
-        status = make_directories(sweep->dir, error);
+        status = rundir_make(sweep->dir, error);
     if (status == STATUS_OK)
-        status = take_lock(sweep, error);
+        status = rundir_lock(&sweep->lock_fd, path_of(sweep->dir), "sweep.lock", error);
     if (status != STATUS_OK)
         return status;
     for (size_t i = 0; i < sweep->grid.runs; i++)

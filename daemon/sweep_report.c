@@ -211,9 +211,15 @@ static bool write_runs(FILE *file, const struct sweep_report *report)
 enum status sweep_report_write(const struct sweep_report *report, struct error *error)
 {
     char path[RUNDIR_PATH_BYTES + 32], temporary[RUNDIR_PATH_BYTES + 32];
+    int fd;
     snprintf(path, sizeof path, "%s/sweep.json", report->dir);
     snprintf(temporary, sizeof temporary, "%s/sweep.json.tmp", report->dir);
-    FILE *file = fopen(temporary, "we");
+    if (file_open_as(&fd, path_below(path_of(report->dir), temporary), O_WRONLY | O_CREAT | O_TRUNC, error) !=
+        STATUS_OK)
+        return error_of_output(error);
+    FILE *file = fdopen(fd, "w");
+    if (file == NULL)
+        close(fd);
     const bool is_written = file != NULL && write_runs(file, report);
     const bool is_closed = file != NULL && fclose(file) == 0;
     if (is_written && is_closed && rename(temporary, path) == 0)
@@ -223,12 +229,12 @@ enum status sweep_report_write(const struct sweep_report *report, struct error *
     return error_of_output(error);
 }
 
-static char *read_whole(const char *path)
+static char *read_whole(struct path path)
 {
     struct error error;
     uint64_t bytes;
     int fd;
-    if (file_open(&fd, &bytes, path_of(path), &error) != STATUS_OK)
+    if (file_open(&fd, &bytes, path, &error) != STATUS_OK)
         return NULL;
     char *text = bytes < 1U << 30 ? calloc(1, bytes + 1) : NULL;
     if (text != NULL && file_read_at(fd, text, bytes, 0) < 0)
@@ -281,7 +287,7 @@ enum status sweep_report_read(struct sweep_report *report, struct sweep_run *run
     char path[RUNDIR_PATH_BYTES + 32];
     size_t bytes;
     snprintf(path, sizeof path, "%s/sweep.json", report->dir);
-    char *text = read_whole(path);
+    char *text = read_whole(path_below(path_of(report->dir), path));
     cJSON *array = text != NULL ? cJSON_Parse(text) : NULL;
     FILE *others = open_memstream(&report->others, &bytes);
     const bool is_taken = others != NULL && take_lines(others, array, runs, report->count);

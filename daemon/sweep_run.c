@@ -90,32 +90,29 @@ static _Noreturn void become_run(const char *const *argv, int out, int messages,
     _exit(EX_OSERR);
 }
 
-static int open_messages(const struct sweep_run *run)
+static enum status open_messages(int *fd, const struct sweep_run *run, struct error *error)
 {
-    char path[RUNDIR_PATH_BYTES + 32];
     if (mkdir(run->path, 0777) != 0 && errno != EEXIST)
-        return -1;
-    snprintf(path, sizeof path, "%s/messages.log", run->path);
-    return open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+        return error_set_errno(error, errno, "cannot make the directory %s", run->path);
+    return file_open_below(fd, path_of(run->path), "messages.log", O_WRONLY | O_CREAT | O_APPEND, error);
 }
 
-static enum status run_failed(struct sweep_run *run, int errnum, const char *what)
+static enum status run_failed(struct sweep_run *run, const struct error *error)
 {
-    struct error error;
-    error_set_errno(&error, errnum, "%s", what);
-    snprintf(run->reason, sizeof run->reason, "%.*s", (int)sizeof run->reason - 1, error.text);
+    snprintf(run->reason, sizeof run->reason, "%.*s", (int)sizeof run->reason - 1, error->text);
     run->state = SWEEP_FAILED;
-    run->code = status_exit_code(error.status);
-    return error.status;
+    run->code = status_exit_code(error->status);
+    return error->status;
 }
 
 static enum status fork_run(struct sweep_run *run, const char *const *argv)
 {
     int line[2] = {-1, -1};
     const pid_t sweep = getpid();
-    const int messages = open_messages(run);
-    if (messages < 0)
-        return run_failed(run, errno, "cannot open messages.log of the run");
+    struct error error;
+    int messages;
+    if (open_messages(&messages, run, &error) != STATUS_OK)
+        return run_failed(run, &error);
     const pid_t pid = pipe2(line, O_CLOEXEC) == 0 ? fork() : -1;
     const int errnum = errno;
     if (pid == 0)
@@ -126,7 +123,8 @@ static enum status fork_run(struct sweep_run *run, const char *const *argv)
     if (pid < 0) {
         if (line[0] >= 0)
             close(line[0]);
-        return run_failed(run, errnum, "cannot start the run");
+        error_set_errno(&error, errnum, "cannot start the run");
+        return run_failed(run, &error);
     }
     fcntl(line[0], F_SETFL, O_NONBLOCK);
     run->pid = pid;
@@ -141,8 +139,8 @@ enum status sweep_run_start(struct sweep_run *run, const struct arguments *argum
     struct sweep_overrides overrides;
     const bool is_made = sweep_overrides_make(&overrides, arguments, grid, number);
     const char **argv = is_made ? make_arguments(run, arguments, &overrides) : NULL;
-    const enum status status =
-        argv != NULL ? fork_run(run, argv) : run_failed(run, ENOMEM, "cannot start the run");
+    const struct error error = {STATUS_NO_MEMORY, "no memory to start the run"};
+    const enum status status = argv != NULL ? fork_run(run, argv) : run_failed(run, &error);
     free(argv);
     sweep_overrides_fini(&overrides);
     return status;
@@ -188,7 +186,7 @@ static void read_last_words(struct sweep_run *run)
     uint64_t bytes;
     int fd;
     snprintf(path, sizeof path, "%s/messages.log", run->path);
-    if (file_open(&fd, &bytes, path_of(path), &error) != STATUS_OK)
+    if (file_open(&fd, &bytes, path_below(path_of(run->path), path), &error) != STATUS_OK)
         return;
     const uint64_t offset = bytes > sizeof text - 1 ? bytes - (sizeof text - 1) : 0;
     ssize_t got = file_read_at(fd, text, sizeof text - 1, offset);

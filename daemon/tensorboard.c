@@ -4,6 +4,7 @@
 #include "kernels/base/text.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <fcntl.h>
 #include <math.h>
 #include <string.h>
@@ -142,11 +143,14 @@ static enum status open_events(struct tensorboard *board, struct error *error)
 {
     if (mkdirat(board->dir_fd, TENSORBOARD_FOLDER, 0777) != 0 && errno != EEXIST)
         return error_set_errno(error, errno, "cannot make %s/" TENSORBOARD_FOLDER, board->path);
-    const int folder =
-        openat(board->dir_fd, TENSORBOARD_FOLDER, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (folder < 0)
-        return error_set_errno(error, errno, "cannot open the folder %s/" TENSORBOARD_FOLDER, board->path);
-    const enum status status = event_file_open(&board->file, folder, board->path, error);
+    const struct path run = path_of_folder(board->dir_fd, board->path);
+    char text[PATH_MAX];
+    int folder;
+    snprintf(text, sizeof text, "%s/" TENSORBOARD_FOLDER, board->path);
+    enum status status = file_open_folder(&folder, path_below(run, text), error);
+    if (status != STATUS_OK)
+        return status;
+    status = event_file_open(&board->file, folder, board->path, error);
     close(folder);
     return status;
 }

@@ -30,14 +30,6 @@ struct path path_below(struct path path, const char *text)
     return (struct path){.folder = path.folder, .folder_bytes = folder_bytes, .text = text};
 }
 
-const char *path_name(struct path path)
-{
-    const char *name = path.text + (path.folder == AT_FDCWD ? 0 : path.folder_bytes);
-    while (path.folder != AT_FDCWD && *name == '/')
-        name++;
-    return *name == '\0' ? "." : name;
-}
-
 /* ---- the way to a name ---- */
 
 /* One name of a path, and the open folder that it lies in. At first that is the path's folder; in the end the
@@ -198,6 +190,15 @@ enum status file_open_as(int *fd, struct path path, int flags, struct error *err
 {
     struct stat found;
     return open_kind(fd, &found, path, flags, S_IFREG, error);
+}
+
+enum status file_open_below(int *fd, struct path folder, const char *name, int flags, struct error *error)
+{
+    char text[PATH_MAX + NAME_MAX + 2];
+    *fd = -1;
+    if (snprintf(text, sizeof text, "%s/%s", folder.text, name) >= (int)sizeof text)
+        return error_set_errno(error, ENAMETOOLONG, "%s/%s", folder.text, name);
+    return file_open_as(fd, path_below(folder, text), flags, error);
 }
 
 enum status file_open(int *fd, uint64_t *bytes, struct path path, struct error *error)

@@ -44,13 +44,13 @@ struct path path_of_folder(int folder, const char *text);
  * begins with the other's. */
 struct path path_below(struct path path, const char *text);
 
-/* The name for openat(path.folder, …) and its relatives; "." for the open folder itself. */
-const char *path_name(struct path path);
-
 /* Opens a regular file with the `flags` of open(2); a pipe is not waited for. A file is made with mode 0666,
  * and emptied only after the checks above. STATUS_IO: there is something else, or a file that fails a check;
  * other errors by errno. The caller closes *fd. */
 enum status file_open_as(int *fd, struct path path, int flags, struct error *error);
+
+/* Opens `name` below `folder`, like file_open_as. */
+enum status file_open_below(int *fd, struct path folder, const char *name, int flags, struct error *error);
 
 /* Opens an existing file for reading, like file_open_as. */
 enum status file_open(int *fd, uint64_t *bytes, struct path path, struct error *error);

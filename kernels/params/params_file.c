@@ -103,11 +103,11 @@ static enum status save_file(struct path path, const struct params_saving *savin
                              size_t header_bytes, const struct safetensors_entry *entries, size_t count,
                              void *values, struct error *error)
 {
-    const int fd =
-        openat(path.folder, path_name(path), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return error_set_errno(error, errno, "%s: cannot be created", path.text);
-    enum status status = save_bytes(fd, path.text, saving, header, header_bytes, error);
+    int fd;
+    enum status status = file_open_as(&fd, path, O_WRONLY | O_CREAT | O_TRUNC, error);
+    if (status != STATUS_OK)
+        return status;
+    status = save_bytes(fd, path.text, saving, header, header_bytes, error);
     for (size_t i = 0; i < count && status == STATUS_OK; i++) {
         status = save_fill(saving, &entries[i], values, error);
         if (status == STATUS_OK)

@@ -10,9 +10,6 @@
 #include "kernels/base/log.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- scores ---- */
 
@@ -48,7 +45,7 @@ static enum status best_link(struct path from, struct path to, const char *name,
     char old_text[CHECKPOINT_PATH_BYTES], new_text[CHECKPOINT_PATH_BYTES];
     const struct path old = checkpoint_path(old_text, from, "%s", name);
     const struct path new = checkpoint_path(new_text, to, "%s", name);
-    if (linkat(old.folder, path_name(old), new.folder, path_name(new), 0) == 0 || errno == ENOENT)
+    if (file_link(old, new) || errno == ENOENT)
         return STATUS_OK;
     return error_set_errno(error, errno, "%s: cannot be made a link to %s", new_text, old_text);
 }
@@ -56,7 +53,7 @@ static enum status best_link(struct path from, struct path to, const char *name,
 static enum status best_make_folder(struct path from, struct path to, struct error *error)
 {
     enum status status = checkpoint_remove_tree(to, error);
-    if (status == STATUS_OK && mkdirat(to.folder, path_name(to), 0777) != 0)
+    if (status == STATUS_OK && !file_make_folder(to))
         status = error_set_errno(error, errno, "%s: cannot be made", to.text);
     for (int i = 0; i < CHECKPOINT_FILES_MAX && status == STATUS_OK; i++)
         status = best_link(from, to, checkpoint_file_names[i], error);

@@ -6,7 +6,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -61,29 +60,21 @@ static bool list_add(struct checkpoint_list *list, uint64_t update)
     return true;
 }
 
-/* NULL: failed, see errno. */
-static DIR *list_open_folder(struct path path)
-{
-    const int fd = openat(path.folder, path_name(path), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *folder = fd < 0 ? NULL : fdopendir(fd);
-    const int errnum = errno;
-    if (folder == NULL && fd >= 0)
-        close(fd);
-    errno = errnum;
-    return folder;
-}
-
 enum status checkpoint_list(struct checkpoint_list *list, struct path run, bool temporary,
                             struct error *error)
 {
     char text[CHECKPOINT_PATH_BYTES];
-    const struct path path = checkpoint_path(text, run, "checkpoints");
-    enum status status = STATUS_OK;
     uint64_t update;
+    int fd;
     *list = (struct checkpoint_list){0};
-    DIR *folder = list_open_folder(path);
-    if (folder == NULL)
-        return error_set_errno(error, errno, "%s", text);
+    enum status status = file_open_folder(&fd, checkpoint_path(text, run, "checkpoints"), error);
+    if (status != STATUS_OK)
+        return status;
+    DIR *folder = fdopendir(fd);
+    if (folder == NULL) {
+        close(fd);
+        return error_set(error, STATUS_NO_MEMORY, "%s: no memory to list it", text);
+    }
     while (status == STATUS_OK) {
         errno = 0;
         const struct dirent *entry = readdir(folder);

@@ -9,59 +9,18 @@
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- removing ---- */
 
-static int publish_remove_entry(int folder, const char *name);
-
-/* Removes everything in an open folder. 0, or an errno. */
-static int publish_empty_folder(DIR *folder)
-{
-    int failure = 0;
-    while (failure == 0) {
-        errno = 0;
-        const struct dirent *entry = readdir(folder);
-        if (entry == NULL)
-            return errno;
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            failure = publish_remove_entry(dirfd(folder), entry->d_name);
-    }
-    return failure;
-}
-
-/* Removes a file, or a folder with everything in it; one that is not there is no failure. 0, or an errno. */
-static int publish_remove_entry(int folder, const char *name)
-{
-    if (unlinkat(folder, name, 0) == 0 || errno == ENOENT)
-        return 0;
-    if (errno != EISDIR)
-        return errno;
-    const int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    DIR *entries = fd < 0 ? NULL : fdopendir(fd);
-    if (entries == NULL) {
-        const int errnum = errno;
-        if (fd >= 0)
-            close(fd);
-        return errnum;
-    }
-    const int failure = publish_empty_folder(entries);
-    closedir(entries);
-    return failure != 0 || unlinkat(folder, name, AT_REMOVEDIR) == 0 ? failure : errno;
-}
-
 enum status checkpoint_remove_tree(struct path path, struct error *error)
 {
-    const int failure = publish_remove_entry(path.folder, path_name(path));
-    return failure == 0 ? STATUS_OK : error_set_errno(error, failure, "%s: cannot be removed", path.text);
+    return file_remove(path) ? STATUS_OK : error_set_errno(error, errno, "%s: cannot be removed", path.text);
 }
 
 /* From the rename on the folder is no checkpoint any more. */
@@ -70,7 +29,7 @@ static enum status publish_remove_checkpoint(struct path run, uint64_t update, s
     char text[CHECKPOINT_PATH_BYTES], removed_text[CHECKPOINT_PATH_BYTES];
     const struct path path = checkpoint_folder(text, run, update, false);
     const struct path removed = checkpoint_folder(removed_text, run, update, true);
-    if (renameat(path.folder, path_name(path), removed.folder, path_name(removed)) != 0)
+    if (!file_rename(path, removed, 0))
         return error_set_errno(error, errno, "%s: cannot be removed", text);
     return checkpoint_remove_tree(removed, error);
 }
@@ -103,14 +62,14 @@ enum status checkpoint_begin(struct path run, uint64_t update, struct error *err
     char text[CHECKPOINT_PATH_BYTES];
     struct path path = checkpoint_path(text, run, "checkpoints");
     enum status status = STATUS_OK;
-    if (mkdirat(path.folder, path_name(path), 0777) == 0)
+    if (file_make_folder(path))
         status = file_sync_folder(run, error);
     else if (errno != EEXIST)
         status = error_set_errno(error, errno, "%s: cannot be made", text);
     if (status == STATUS_OK)
         status = publish_remove_temporaries(run, error);
     path = checkpoint_folder(text, run, update, true);
-    if (status == STATUS_OK && mkdirat(path.folder, path_name(path), 0777) != 0)
+    if (status == STATUS_OK && !file_make_folder(path))
         status = error_set_errno(error, errno, "%s: cannot be made", text);
     return status;
 }
@@ -119,7 +78,7 @@ enum status checkpoint_probe(struct path run, struct error *error)
 {
     enum status status = checkpoint_begin(run, 0, error);
     if (status != STATUS_OK)
-        return error_of_output(error); /* checkpoints/ may be a link to nowhere, or a file */
+        return error_of_output(error);
     checkpoint_abandon(run, 0);
     return STATUS_OK;
 }
@@ -134,7 +93,7 @@ static enum status publish_set_aside_one(struct path run, uint64_t number, struc
     const enum status status = checkpoint_remove_tree(aside, error);
     if (status != STATUS_OK)
         return status;
-    if (renameat(path.folder, path_name(path), aside.folder, path_name(aside)) != 0)
+    if (!file_rename(path, aside, 0))
         return error_set_errno(error, errno, "%s: cannot be renamed", text);
     log_warning("the checkpoint %s is set aside as %s", text, aside_text);
     return STATUS_OK;
@@ -172,31 +131,29 @@ static void checkpoint_prune(struct path run, uint64_t update, uint32_t keep)
 
 enum status checkpoint_take_name(struct path from, struct path to, struct error *error)
 {
-    const char *const from_name = path_name(from), *const to_name = path_name(to);
-    if (renameat(from.folder, from_name, to.folder, to_name) == 0)
+    if (file_rename(from, to, 0))
         return STATUS_OK;
     if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
         return error_set_errno(error, errno, "%s: cannot be renamed", from.text);
-    if (renameat2(from.folder, from_name, to.folder, to_name, RENAME_EXCHANGE) == 0)
+    if (file_rename(from, to, RENAME_EXCHANGE))
         return STATUS_OK;
     enum status status = checkpoint_remove_tree(to, error);
-    if (status == STATUS_OK && renameat(from.folder, from_name, to.folder, to_name) != 0)
+    if (status == STATUS_OK && !file_rename(from, to, 0))
         status = error_set_errno(error, errno, "%s: cannot be renamed", from.text);
     return status;
 }
 
-/* Writes a log to the disk. A missing log has been moved away; its writer syncs it before it closes it.
- * EINVAL: a fifo or device has the log's name, and the writer does not use it. */
+/* Writes a log to the disk. A missing log has been moved away; its writer syncs it before it closes it. What
+ * is no file of the run has the log's name then, and the writer does not use it. */
 static enum status publish_sync_log(struct path run, const char *name, struct error *error)
 {
-    char text[CHECKPOINT_PATH_BYTES];
-    const struct path path = checkpoint_path(text, run, "%s", name);
-    enum status status = STATUS_OK;
-    const int fd = openat(path.folder, path_name(path), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return errno == ENOENT ? STATUS_OK : error_set_errno(error, errno, "%s: cannot be opened", text);
-    if (fdatasync(fd) != 0 && errno != EINVAL)
-        status = error_set_errno(error, errno, "%s: cannot be written to the disk", text);
+    int fd;
+    enum status status = file_open_below(&fd, run, name, O_RDONLY, error);
+    if (status != STATUS_OK)
+        return status == STATUS_NOT_FOUND || status == STATUS_IO ? STATUS_OK : status;
+    if (fdatasync(fd) != 0)
+        status =
+            error_set_errno(error, errno, "%s/%s: cannot be written to the disk", run.text, name);
     close(fd);
     return status;
 }

@@ -8,6 +8,7 @@
 #include "kernels/base/file.h"
 #include "kernels/params/params_file.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <libgen.h>
@@ -210,14 +211,15 @@ enum status checkpoint_load(struct path path, const struct checkpoint_values *va
     return status;
 }
 
-/* The path of the model's file: in a checkpoint's folder, after its hash was compared; else *path as it is.
- * `text` has room for it. */
+/* The path of the model's file: in a checkpoint's folder, after its hash was compared; else *path as it is, a
+ * caller's own. `text` has room for it. */
 static enum status read_model_path(struct path *path, char text[CHECKPOINT_PATH_BYTES], struct error *error)
 {
     const struct path folder = *path;
     struct manifest manifest;
     struct stat stat_of;
-    if (fstatat(folder.folder, path_name(folder), &stat_of, 0) != 0)
+    assert(folder.folder_bytes == 0);
+    if (stat(folder.text, &stat_of) != 0)
         return error_set_errno(error, errno, "%s", folder.text);
     if (!S_ISDIR(stat_of.st_mode))
         return STATUS_OK;

@@ -127,7 +127,7 @@ static enum status writer_remove_shards(struct path folder, uint32_t servers, st
     for (uint32_t server = 1; server < servers; server++)
         for (int file = 0; file < CHECKPOINT_FILES; file++) {
             const struct path path = writer_shard_path(text, folder, server, file);
-            if (unlinkat(path.folder, path_name(path), 0) != 0)
+            if (!file_remove(path))
                 return error_set_errno(error, errno, "%s: cannot be removed", text);
         }
     return STATUS_OK;
@@ -138,16 +138,14 @@ static enum status writer_remove_shards(struct path folder, uint32_t servers, st
 static enum status writer_write_bytes(struct path folder, const char *name, const char *text, size_t bytes,
                                       struct error *error)
 {
-    char path_text[CHECKPOINT_PATH_BYTES];
-    const struct path path = checkpoint_path(path_text, folder, "%s", name);
-    int fd = openat(path.folder, path_name(path), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return error_set_errno(error, errno, "%s: cannot be created", path_text);
-    enum status status = STATUS_OK;
+    int fd;
+    enum status status = file_open_below(&fd, folder, name, O_WRONLY | O_CREAT | O_EXCL, error);
+    if (status != STATUS_OK)
+        return status;
     if (!file_write(fd, text, bytes) || fsync(fd) != 0)
-        status = error_set_errno(error, errno, "%s: cannot be written", path_text);
+        status = error_set_errno(error, errno, "%s/%s: cannot be written", folder.text, name);
     if (close(fd) != 0 && status == STATUS_OK)
-        status = error_set_errno(error, errno, "%s: cannot be written", path_text);
+        status = error_set_errno(error, errno, "%s/%s: cannot be written", folder.text, name);
     return status;
 }
 

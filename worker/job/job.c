@@ -4,12 +4,13 @@
 
 #include "kernels/base/file.h"
 #include "kernels/base/processors.h"
+#include "kernels/base/text.h"
 #include "worker/job/job_reading.h"
 
 #include <errno.h>
-#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
+#include <string.h>
 #include <unistd.h>
 
 /* ---- one reading ---- */
@@ -81,47 +82,41 @@ enum status job_parse(struct job *job, const char *text, size_t length, const ch
 
 /* ---- from a file ---- */
 
-/* Reads one byte more than a job may have, if the file has it. A FIFO would make open wait without
- * O_NONBLOCK. */
+/* Reads one byte more than a job may have, if the file has it. */
 static enum status read_file(struct path path, char text[JOB_TEXT_BYTES_MAX + 1], size_t *length,
                              struct error *error)
 {
-    struct stat about;
-    enum status status = STATUS_OK;
-    const int descriptor = openat(path.folder, path_name(path), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (descriptor < 0)
-        return error_set_errno(error, errno, "cannot be opened");
-    if (fstat(descriptor, &about) == 0 && !S_ISREG(about.st_mode)) {
-        status = error_set(error, STATUS_INVALID, "expected a regular file, got %s",
-                           S_ISDIR(about.st_mode) ? "a directory" : "something else");
-    } else {
-        const ssize_t bytes = file_read_at(descriptor, text, JOB_TEXT_BYTES_MAX + 1, 0);
-        if (bytes < 0)
-            status = error_set_errno(error, errno, "cannot be read");
-        *length = (size_t)bytes;
-    }
-    close(descriptor);
+    uint64_t bytes;
+    int fd;
+    enum status status = file_open(&fd, &bytes, path, error);
+    if (status != STATUS_OK)
+        return status;
+    const ssize_t got = file_read_at(fd, text, JOB_TEXT_BYTES_MAX + 1, 0);
+    if (got < 0)
+        status = error_set_errno(error, errno, "%s: cannot be read", path.text);
+    *length = (size_t)got;
+    close(fd);
     return status;
 }
 
 enum status job_read_file(struct job *job, struct path path, const char *const *overrides,
                           size_t override_count, job_files_judge *judge_files, char **problems)
 {
-    struct job_reading *reading = reading_new(path.text, overrides, override_count);
-    char *text = malloc(JOB_TEXT_BYTES_MAX + 1);
-    enum status status = STATUS_NO_MEMORY;
+    char *text = malloc(JOB_TEXT_BYTES_MAX + 1), shown[4 * ERROR_TEXT_BYTES + 8];
+    struct job_reading *reading;
     struct error error;
     size_t length = 0;
     *problems = NULL;
-    if (reading != NULL && text != NULL) {
-        status = read_file(path, text, &length, &error);
-        if (status == STATUS_OK)
-            status = reading_judge(reading, text, length, judge_files);
-        else
-            job_report(reading, (struct problem_place){0}, "", "%s", error.text);
+    enum status status = text != NULL ? read_file(path, text, &length, &error) : STATUS_NO_MEMORY;
+    if (status == STATUS_OK) {
+        reading = reading_new(path.text, overrides, override_count);
+        status = reading != NULL
+                     ? reading_end(reading, reading_judge(reading, text, length, judge_files), job, problems)
+                     : STATUS_NO_MEMORY;
+    } else if (text != NULL) {
+        text_show(shown, sizeof shown, error.text, strlen(error.text), ERROR_TEXT_BYTES);
+        status = asprintf(problems, "%s\n", shown) < 0 ? STATUS_NO_MEMORY : status;
     }
-    if (reading != NULL)
-        status = reading_end(reading, status, job, problems);
     free(text);
     return status;
 }

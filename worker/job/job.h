@@ -335,9 +335,8 @@ enum status job_parse(struct job *job, const char *text, size_t length, const ch
 typedef enum status job_files_judge(const struct job *job, const char **pointer, struct error *error);
 
 /* Reads the file `path` and parses it; a good job's files are then judged by `judge_files` (NULL: not
- * judged), whose error becomes the one problem, with the place of its key. A file that cannot be opened, is
- * not a regular file, or is longer than JOB_TEXT_BYTES_MAX is one problem and STATUS_NOT_FOUND,
- * STATUS_PERMISSION or STATUS_INVALID; a failed read is STATUS_IO. */
+ * judged), whose error becomes the one problem, with the place of its key. Errors also as file_open,
+ * with one problem; STATUS_INVALID, too: the file is longer than JOB_TEXT_BYTES_MAX. */
 enum status job_read_file(struct job *job, struct path path, const char *const *overrides,
                           size_t override_count, job_files_judge *judge_files, char **problems);
 
