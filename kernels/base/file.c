@@ -25,7 +25,8 @@ struct path path_of_folder(int folder, const char *text)
 
 struct path path_below(struct path path, const char *text)
 {
-    const size_t folder_bytes = path.folder_bytes > 0 ? path.folder_bytes : strlen(path.text);
+    /* A text that was cut is longer than the system takes, as its beginning is. */
+    const size_t folder_bytes = path.folder_bytes > 0 ? path.folder_bytes : strnlen(path.text, strlen(text));
     assert(strncmp(text, path.text, folder_bytes) == 0);
     return (struct path){.folder = path.folder, .folder_bytes = folder_bytes, .text = text};
 }

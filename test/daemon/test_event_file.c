@@ -192,7 +192,8 @@ START_TEST(a_folder_that_cannot_be_made_costs_one_warning)
     close(openat(dir_fd, TENSORBOARD_FOLDER, O_WRONLY | O_CREAT, 0666));
     open_log();
     char *warnings = warnings_of(1, 5);
-    ck_assert_msg(strstr(warnings, "/tensorboard: Not a directory") != NULL, "%s", warnings);
+    ck_assert_msg(strstr(warnings, "/tensorboard: found a regular file, expected a directory") != NULL, "%s",
+                  warnings);
     ck_assert_uint_eq(lines_of(warnings), 1);
     free(warnings);
     close_log();

@@ -250,7 +250,7 @@ START_TEST(a_lock_that_is_a_link_is_refused)
     ck_assert_int_eq(mkdir("run", 0777), 0);
     text_write("precious", "precious\n");
     ck_assert_int_eq(symlink("../precious", "run/lock"), 0);
-    refuse_run("run", STATUS_IO, "cannot open run/lock as a regular file: ");
+    refuse_run("run", STATUS_IO, "run/lock: found a symbolic link, expected a regular file");
     path_expect_text("precious", "precious\n");
     ck_assert(!path_exists("run/job.json"));
 }

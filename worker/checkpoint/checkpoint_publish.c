@@ -152,8 +152,7 @@ static enum status publish_sync_log(struct path run, const char *name, struct er
     if (status != STATUS_OK)
         return status == STATUS_NOT_FOUND || status == STATUS_IO ? STATUS_OK : status;
     if (fdatasync(fd) != 0)
-        status =
-            error_set_errno(error, errno, "%s/%s: cannot be written to the disk", run.text, name);
+        status = error_set_errno(error, errno, "%s/%s: cannot be written to the disk", run.text, name);
     close(fd);
     return status;
 }

@@ -203,7 +203,7 @@ START_TEST(an_unusable_folder_is_found_by_the_probe)
     ck_assert_ptr_nonnull(file);
     fclose(file);
     expect_failure(checkpoint_probe(path_of(workplace.run_dir), &checkpoint_error), STATUS_IO,
-                   "Not a directory");
+                   "found a regular file, expected a directory");
 }
 END_TEST
 
