@@ -6,7 +6,8 @@
  *
  *   write PATH BYTES             a write has ended; BYTES: the first bytes, up to a comma or tab behind a
  * digit sync-begin PATH              fsync or fdatasync begins sync-end PATH                the same has
- * ended without an error rename FROM TO               a rename begins; FROM and TO as in the call
+ * ended without an error rename FROM TO               a rename begins; names below open folders with the
+ * folders' paths
  *
  * A line is one write(2) to an O_APPEND descriptor, so the lines have the order in which the system made
  * them. What stands before a sync-begin was written before that sync began; what stands behind a sync-end
@@ -23,7 +24,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { FIRST_BYTES = 32, LINE_BYTES = 2 * PATH_MAX + 64 };
+enum { FIRST_BYTES = 32, LINE_BYTES = 4 * PATH_MAX + 64 };
 
 static void note(const char *what, const char *first, const char *second)
 {
@@ -107,6 +108,22 @@ int fdatasync(int fd)
     return note_sync(next, fd);
 }
 
+/* The name below an open folder as a path. */
+static void find_path(char path[2 * PATH_MAX], int folder, const char *name)
+{
+    char beginning[PATH_MAX];
+    const bool below = name[0] != '/' && path_of_descriptor(folder, beginning);
+    snprintf(path, 2 * PATH_MAX, "%s%s%s", below ? beginning : "", below ? "/" : "", name);
+}
+
+static void note_rename(int from_dir, const char *from, int to_dir, const char *to)
+{
+    char from_path[2 * PATH_MAX], to_path[2 * PATH_MAX];
+    find_path(from_path, from_dir, from);
+    find_path(to_path, to_dir, to);
+    note("rename", from_path, to_path);
+}
+
 int rename(const char *from, const char *to)
 {
     static int (*next)(const char *, const char *);
@@ -121,7 +138,7 @@ int renameat(int from_dir, const char *from, int to_dir, const char *to)
     static int (*next)(int, const char *, int, const char *);
     if (next == NULL)
         *(void **)&next = dlsym(RTLD_NEXT, "renameat");
-    note("rename", from, to);
+    note_rename(from_dir, from, to_dir, to);
     return next(from_dir, from, to_dir, to);
 }
 
@@ -130,6 +147,6 @@ int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsign
     static int (*next)(int, const char *, int, const char *, unsigned);
     if (next == NULL)
         *(void **)&next = dlsym(RTLD_NEXT, "renameat2");
-    note("rename", from, to);
+    note_rename(from_dir, from, to_dir, to);
     return next(from_dir, from, to_dir, to, flags);
 }
