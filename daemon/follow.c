@@ -446,15 +446,13 @@ static void read_last_line(const struct follower *f, char line[LINE_BYTES])
     struct error error;
     int fd;
     line[0] = '\0';
-    if (f->config->run == NULL)
+    if (f->config->run == NULL ||
+        file_open_below(&fd, path_of(f->config->run), "episodes.jsonl", O_RDONLY, &error) != STATUS_OK)
         return;
-    if (file_open_below(&fd, path_of(f->config->run), "episodes.jsonl", O_RDONLY, &error) != STATUS_OK)
-        return;
-    const off_t end = fd >= 0 ? lseek(fd, 0, SEEK_END) : 0;
+    const off_t end = lseek(fd, 0, SEEK_END);
     const off_t begin = end > LINE_BYTES - 1 ? end - (LINE_BYTES - 1) : 0;
-    const ssize_t got = fd >= 0 ? pread(fd, tail, sizeof tail - 1, begin) : 0;
-    if (fd >= 0)
-        close(fd);
+    const ssize_t got = pread(fd, tail, sizeof tail - 1, begin);
+    close(fd);
     if (got <= 1 || tail[got - 1] != '\n')
         return;
     tail[got - 1] = '\0';
