@@ -450,11 +450,15 @@ enum status log_file_cut(struct log_file *file, const struct log_place *place, c
 
 bool log_file_is_moved(const struct log_file *file)
 {
-    struct stat open, named;
-    const struct path path = log_path(file);
-    return fstat(file->fd, &open) == 0 &&
-           (fstatat(path.folder, path_name(path), &named, AT_SYMLINK_NOFOLLOW) != 0 ||
-            named.st_ino != open.st_ino || named.st_dev != open.st_dev);
+    struct stat own, named;
+    struct error unused;
+    int fd;
+    if (file_open_as(&fd, log_path(file), O_RDONLY, &unused) != STATUS_OK)
+        return true;
+    const bool is_same = fstat(file->fd, &own) == 0 && fstat(fd, &named) == 0 && own.st_ino == named.st_ino &&
+                         own.st_dev == named.st_dev;
+    close(fd);
+    return !is_same;
 }
 
 /* Cuts the lines behind the place off the file that was moved. *rest: malloc'ed. */
