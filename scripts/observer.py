@@ -15,6 +15,7 @@ import json
 import os
 import struct
 import sys
+import zlib
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # an isolated interpreter does not look there
 writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # into this folder
@@ -40,9 +41,12 @@ class Group:
     """Steps its environments, and asks the agent for all their actions in one request.
 
     Environments of Gymnasium have no states that could be saved. But an episode follows from its seed and its actions:
-    these are the state, and whoever loads it plays the episode again up to there."""
+    these are the state, and whoever loads it plays the episode again up to there. A checksum of the observations and
+    rewards tells whether it came to the same place; an environment that did not begins a new episode."""
 
-    STATE = struct.Struct("<QQ")  # the episode and the step of the reset, by which it was seeded; the actions follow
+    FAILED = 8  # environment.h's flag
+    # The episode and the step of the reset, by which it was seeded, and the checksum; the actions follow.
+    STATE = struct.Struct("<QQI")
     STATE_BYTES_MAX = 1 << 20  # of one environment: an episode of more actions has no state
 
     def __init__(self, job, number, first, count, progress, evaluation=False):
@@ -58,10 +62,13 @@ class Group:
         self.metrics = [[]] * count
         self.last_steps = np.zeros(count, "<u4")
         self.ended = []  # rows whose episode ended in the last step
-        # Of each environment, where states are wanted: its last reset's episode and step, and the actions since.
-        self.can_save = goes_on(job) and not evaluation and e.can_seed and e.steps_alone
+        # Of each environment, where states are wanted: its last reset's episode and step, and since then the checksum of
+        # what it showed, and the actions.
+        self.can_save = goes_on(job) and not evaluation and e.can_save
         self.resets = [(0, 0)] * count
+        self.seen = [0] * count
         self.taken = [bytearray() for _ in range(count)]
+        self.lost = []  # environments that a saved state led to another place
         self.asked = None  # the request under way
 
     def lent_bytes(self):
@@ -78,14 +85,21 @@ class Group:
         self.closes = closes  # one more step behind the last, whose answer is empty
         self.live = list(range(self.count))
         self.ended = []
-        if not continues:
-            self._reset(self.live, 0)
+        if not continues or self.lost:
+            self._reset(self.lost if continues else self.live, 0)
 
     def _reset(self, which, step):
         for i, (observation, mask) in zip(which, self.environments.reset(which, self.episode, step)):
             self.resets[i] = (self.episode, step)
             self.taken[i].clear()
             self._show(i, observation, mask, True)
+            self.seen[i] = 0
+            self._note(i, 0.0)
+
+    def _note(self, i, reward):
+        """Adds what the environment shows, and has earned by it, to its checksum."""
+        if self.can_save:
+            self.seen[i] = zlib.crc32(self.shown[i], zlib.crc32(np.float32(reward).tobytes(), self.seen[i]))
 
     def _show(self, i, observation, mask, is_first):
         """Keeps the newest observation, with frames behind the ones before, and the mask."""
@@ -117,6 +131,7 @@ class Group:
         flags[:, 1:] = self.masks[live]
         if not begins:
             flags[:, 0] = self.flags[live]
+        flags[self.lost, 0], self.lost = self.FAILED, []
         self.asked = session.request(
             STEP, (self.episode, self.step, self.number),
             (numbers, self._gather(), np.concatenate([rewards, np.asarray(metrics, "<f4")]), flags),
@@ -148,6 +163,7 @@ class Group:
             observation, self.rewards[i], flags, mask, self.metrics[i] = outcome
             self.flags[i] = flags
             self._show(i, observation, mask, False)
+            self._note(i, self.rewards[i])
             self.last_steps[i] = self.step + 1
             if flags == 0 and not is_cut:
                 kept.append(i)
@@ -165,7 +181,8 @@ class Group:
         """The environments' states, each behind its length; None: they have none."""
         if not self.can_save or any(len(taken) > self.STATE_BYTES_MAX for taken in self.taken):
             return None
-        states = [self.STATE.pack(*reset) + taken for reset, taken in zip(self.resets, self.taken)]
+        places = zip(self.resets, self.seen, self.taken)
+        states = [self.STATE.pack(*reset, seen) + taken for reset, seen, taken in places]
         return b"".join(struct.pack("<I", len(state)) + state for state in states)
 
     def load(self, states, check):
@@ -176,7 +193,8 @@ class Group:
             size = struct.unpack_from("<I", states)[0] if len(states) >= 4 else 0
             if not self.STATE.size <= size <= len(states) - 4:
                 raise self._bad_state(i, f"{len(states)} bytes are left for it: expected its length, and as many more")
-            self._play_again(i, states[4 : 4 + size])
+            if not self._play_again(i, states[4 : 4 + size]):
+                self.lost.append(i)
             states = states[4 + size :]
         return states
 
@@ -185,20 +203,22 @@ class Group:
         return Failure(INVALID, f"{name}: environment {self.first + i}: its saved state: {text}")
 
     def _play_again(self, i, state):
-        """The course of the environment since its reset."""
+        """The course of the environment since its reset. Whether it is the same as before."""
         action = self.environments.action
         row_bytes = np.dtype(action.dtype).itemsize * int(np.prod(action.shape, dtype=np.int64))
         if len(state) < self.STATE.size or (len(state) - self.STATE.size) % row_bytes != 0:
             raise self._bad_state(i, f"{len(state)} bytes: expected {self.STATE.size} and {row_bytes} for each action")
-        self.episode, step = self.STATE.unpack_from(state)
+        self.episode, step, seen = self.STATE.unpack_from(state)
         taken = np.frombuffer(state, action.dtype, offset=self.STATE.size).reshape(-1, *action.shape)
         self._reset([i], step)
         for row in taken:
-            for observation, _, flags, mask, _ in self.environments.step([i], [row]):
+            for observation, reward, flags, mask, _ in self.environments.step([i], [row]):
                 self._show(i, observation, mask, False)
+                self._note(i, reward)
                 if flags != 0:
-                    raise self.environments.course_differs(i)
+                    return False
         self.taken[i] += taken.tobytes()
+        return self.seen[i] == seen
 
 
 # ---- the observer ----

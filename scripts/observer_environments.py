@@ -171,6 +171,11 @@ class Environments:
         self.has_mask = "choices" in self.action.description and self._shows_mask()
         self.choices = self.action.choice_count() if self.has_mask else 0
 
+    @property
+    def can_save(self):
+        """Whether playing an episode again leads one environment to the same place."""
+        return self.can_seed and self.steps_alone
+
     def _make(self, make):
         self.all = []
         for i in range(self.count):
@@ -197,6 +202,7 @@ class Environments:
             "steps_max": self.steps_max,
             "mask": self.has_mask,
             "can_seed": self.can_seed,
+            "can_save": self.can_save,
             "singleton": False,
             "metrics": self.metrics,
             "observation": self.observation.description,
@@ -215,10 +221,6 @@ class Environments:
 
     def _broken(self, index, text):
         return Failure(CORRUPT, f"{self.name}: environment {self.first + index}: {text}")
-
-    def course_differs(self, index):
-        return self._broken(index, "played again with the same seed and actions, its episode ended earlier: expected "
-                                   "the same course, or a spec that says nondeterministic=True")  # fmt: skip
 
     def _observation(self, index, value):
         try:

@@ -48,7 +48,8 @@ enum {
 /* What an environment cannot do; environment_spec.limits, added up. */
 enum {
     ENVIRONMENT_SINGLETON = 1,  /* there can be one instance in a process, of one environment */
-    ENVIRONMENT_CANNOT_SEED = 2 /* two resets with one seed may differ: such a job cannot be repeated */
+    ENVIRONMENT_CANNOT_SEED = 2 /* two resets with one seed may differ: such a job cannot be repeated, and a
+                                   run that resumes has other numbers */
 };
 
 /* What a reset draws its first state from. Equal seeds are equal in all four. */
@@ -145,7 +146,10 @@ struct environment_plugin {
 
     /* All of the state of environment `which`, by which a run is resumed to the bit. Returns its bytes, as
      * render does. load: into an environment of any instance of the same name and options; it writes the
-     * observation and the mask. */
+     * observation and the mask. Without save and load, each resume, and each death of a process, ends the
+     * episodes that are under way: what they earned is lost, new ones begin, and the run's numbers are not
+     * those of a run without it. That holds for rollouts that go on from the one before (PPO and A2C, and
+     * /rollout/begin "continue"); the others begin with a reset. */
     size_t (*save)(void *self, uint32_t which, void *out, size_t capacity);
     int (*load)(void *self, const struct environment_buffers *buffers, uint32_t which, const void *state,
                 size_t size, char error[ENVIRONMENT_ERROR_BYTES]);

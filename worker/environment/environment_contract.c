@@ -404,11 +404,14 @@ static enum status check_save(struct contract *c, struct error *error)
 {
     struct probe probe = {0};
     struct play_trace trace = {0};
-    if (c->trial->plugin->save == NULL || (c->spec.limits & ENVIRONMENT_SINGLETON) != 0) {
-        tell(c, "  --  save and load are not checked: %s",
-             c->trial->plugin->save == NULL ? "there are none" : "SINGLETON, and it needs two instances");
+    const bool can_save = c->trial->plugin->save != NULL;
+    const char *loss = environment_loss((c->spec.limits & ENVIRONMENT_CANNOT_SEED) == 0, can_save);
+    if (loss != NULL)
+        tell(c, "  --  %s %s", c->trial->name, loss);
+    if (can_save && (c->spec.limits & ENVIRONMENT_SINGLETON) != 0)
+        tell(c, "  --  save and load are not checked: SINGLETON, and it needs two instances");
+    if (!can_save || (c->spec.limits & ENVIRONMENT_SINGLETON) != 0)
         return STATUS_OK;
-    }
     set_clause(c, "a saved state continues with the same bits");
     enum status status = trace_new(c, &trace, error);
     if (status == STATUS_OK)

@@ -102,7 +102,7 @@ static bool add_metrics(cJSON *root, const struct environment_spec *spec)
     return good;
 }
 
-char *environment_describe(const char *name, const struct environment_spec *spec)
+char *environment_describe(const char *name, const struct environment_spec *spec, bool can_save)
 {
     cJSON *root = cJSON_CreateObject();
     char *text = NULL;
@@ -112,6 +112,7 @@ char *environment_describe(const char *name, const struct environment_spec *spec
         add(root, "steps_max", cJSON_CreateNumber(spec->steps_max)) &&
         add(root, "mask", cJSON_CreateBool(spec->has_mask == 1)) &&
         add(root, "can_seed", cJSON_CreateBool((spec->limits & ENVIRONMENT_CANNOT_SEED) == 0)) &&
+        add(root, "can_save", cJSON_CreateBool(can_save)) &&
         add(root, "singleton", cJSON_CreateBool((spec->limits & ENVIRONMENT_SINGLETON) != 0)) &&
         add_metrics(root, spec) && add_space(root, "observation", &spec->observation) &&
         add_space(root, "action", &spec->action))
@@ -310,12 +311,15 @@ static enum status read_name(cJSON *root, char name[ENVIRONMENT_NAME_BYTES], str
                             ENVIRONMENT_NAME_BYTES - 1);
 }
 
-static enum status read_flags(cJSON *root, struct environment_spec *spec, struct error *error)
+static enum status read_flags(struct environment_description *description, cJSON *root, struct error *error)
 {
+    struct environment_spec *spec = &description->spec;
     bool has_mask = false, can_seed = false, singleton = false;
     enum status status = take_bool(root, "mask", &has_mask, error);
     if (status == STATUS_OK)
         status = take_bool(root, "can_seed", &can_seed, error);
+    if (status == STATUS_OK)
+        status = take_bool(root, "can_save", &description->can_save, error);
     if (status == STATUS_OK)
         status = take_bool(root, "singleton", &singleton, error);
     spec->has_mask = has_mask;
@@ -332,7 +336,7 @@ static enum status read_root(struct environment_description *description, cJSON 
     if (status == STATUS_OK)
         status = take_whole(root, "", "steps_max", &spec->steps_max, error);
     if (status == STATUS_OK)
-        status = read_flags(root, spec, error);
+        status = read_flags(description, root, error);
     if (status == STATUS_OK)
         status = read_metrics(root, spec, error);
     if (status == STATUS_OK)

@@ -2,7 +2,7 @@
  * it, and never loads a plug-in's code. Pure functions, which allocate; any thread.
  *
  *     {"name": "Pendulum-v1", "agents": 1, "steps_max": 200,
- *      "mask": false, "can_seed": true, "singleton": false, "metrics": [],
+ *      "mask": false, "can_seed": true, "can_save": true, "singleton": false, "metrics": [],
  *      "observation": {"dtype": "float32", "shape": [3], "low": [-1, -1, -8], "high": [1, 1, 8]},
  *      "action": {"dtype": "float32", "shape": [1], "low": -2, "high": 2}}
  *
@@ -15,16 +15,19 @@
 #include "kernels/base/status.h"
 #include "worker/environment/environment.h"
 
+#include <stdbool.h>
+
 enum { ENVIRONMENT_NAME_BYTES = 128 };
 
 struct environment_description {
     char name[ENVIRONMENT_NAME_BYTES];
+    bool can_save;                /* it saves and loads states */
     struct environment_spec spec; /* its arrays belong to the description */
 };
 
 /* The text of a spec that has passed environment_spec_check, without white space: equal for equal specs. The
  * caller frees it. NULL: no memory, or the name is longer than ENVIRONMENT_NAME_BYTES. */
-char *environment_describe(const char *name, const struct environment_spec *spec);
+char *environment_describe(const char *name, const struct environment_spec *spec, bool can_save);
 
 /* Reads a text, of which nothing is trusted; on STATUS_OK the spec passes environment_spec_check.
  * STATUS_INVALID: a sentence that names the member; STATUS_NO_MEMORY. environment_description_fini follows

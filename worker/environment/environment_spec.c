@@ -221,3 +221,16 @@ enum status environment_spec_check(const struct environment_spec *spec, struct e
         status = check_action(&spec->action, error);
     return status == STATUS_OK ? check_metrics(spec, error) : status;
 }
+
+const char *environment_loss(bool can_seed, bool can_save)
+{
+    if (!can_save && !can_seed)
+        return "saves no states (functions save and load) and cannot be seeded (CANNOT_SEED; in Python, "
+               "nondeterministic): after a death or a resume it begins new episodes, with other numbers";
+    if (!can_save)
+        return "saves no states (functions save and load): after a death or a resume it begins new episodes";
+    if (!can_seed)
+        return "cannot be seeded (CANNOT_SEED; in Python, nondeterministic): after a death or a resume its "
+               "numbers are other ones";
+    return NULL;
+}

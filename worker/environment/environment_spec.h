@@ -40,6 +40,9 @@ size_t environment_space_bytes(const struct environment_space *space);
 /* The bytes of one row's mask: the sum of the action's choices; 0 of an action without. */
 size_t environment_choices(const struct environment_spec *spec);
 
+/* What a death or a resume costs, as a sentence behind the environment's name. NULL: nothing. */
+const char *environment_loss(bool can_seed, bool can_save);
+
 /* Whether the flags of a row end its episode, so that the row waits for reset. */
 static inline bool environment_flags_end(uint8_t flags)
 {

@@ -52,11 +52,11 @@ enum agent_phase {
 /* A group of an observer's environments in the running episode: its steps come one after the other. */
 struct agent_group {
     struct agent_seat *seat;
-    uint32_t first, count;      /* its environments, in the numbering of the job */
-    uint32_t next_step;         /* the step that its next request must be for */
-    uint32_t recorded;          /* its steps in the rollout; above next_step while a successor plays again */
-    bool waiting;               /* the last recorded step has no actions yet: it is in the coalescer's line */
-    struct rpc_request *parked; /* a successor's request for that step; NULL: none */
+    uint32_t first, count;       /* its environments, in the numbering of the job */
+    uint32_t next_step;          /* the step that its next request must be for */
+    uint32_t recorded;           /* its steps in the rollout; above next_step while a successor plays again */
+    struct rpc_request *waiting; /* for the last recorded step, in the coalescer's line; NULL: none */
+    struct rpc_request *parked;  /* a successor's request for that step; NULL: none */
 };
 
 /* One observer in the running episode. When it dies, its successor plays the episode again from the first
@@ -97,7 +97,9 @@ struct agent {
     struct episode_metrics metrics;         /* of the running episode */
 
     enum agent_phase phase;
-    bool ready; /* READY is reported */
+    bool ready;  /* READY is reported */
+    bool warned; /* of what a death or a resume costs (environment_loss) */
+    bool told;   /* that an environment takes another course when it is played again */
     uint64_t episode;
     struct monotime episode_begin;
     double running_reward;
@@ -228,6 +230,10 @@ coalescer_launch agent_launch;
 /* Writes a step's rows, of a request that is good, into the rollout. A failure goes into agent->failure. */
 void agent_record(struct agent *agent, const struct rpc_message *rows);
 
+/* The part of it that keeps what the step before has ended: last observations and metrics; at step 0 the
+ * episodes whose environments could not go on. */
+void agent_take_ends(struct agent *agent, const struct rpc_message *rows);
+
 /* Draws the actions of recorded rows, and writes them to batch.actions too, within their bounds. Errors as
  * policy_act. */
 enum status agent_act(struct agent *agent, const struct rpc_message *rows, struct error *error);
@@ -263,8 +269,14 @@ void agent_states_keep(struct agent_seat *seat, const struct rpc_message *messag
  * observer is new and nothing saved is there: they are reset. The states stay the seat's. */
 bool agent_states_give(const struct agent_seat *seat, struct rpc_message *message);
 
-/* Says so, and forgets what their unfinished episodes have earned. */
+/* Then: warns, and forgets the unfinished episodes. */
 void agent_states_lost(struct agent_seat *seat);
+
+/* Warns, once, of what a death or a resume costs with the job's environments (environment_loss). */
+void agent_states_warn(struct agent *agent, bool can_save);
+
+/* The unfinished episodes of environments first … first + count - 1 have come to nothing. */
+void agent_states_forget(struct agent *agent, uint32_t first, uint32_t count);
 
 /* All that the next episode depends on, beside the policy, as the bytes of a checkpoint's file. In a job that
  * begins with resets: none, *out is NULL. The caller frees *out. Load, before the first episode: no bytes are
@@ -287,8 +299,17 @@ enum status agent_call_observer(struct agent_seat *seat, struct error *error);
  * play. */
 enum status agent_call_successors(struct agent *agent, struct error *error);
 
-/* A step that the rollout holds already. Answers the request, or parks it until the launch; ends the sender's
- * session if the step differs from the recorded one. */
+/* Whether the request, whose tensors are good, repeats a recorded step. Of a step that is recorded and comes
+ * out as another one, the group's record is forgotten from there on. */
+bool agent_replays(struct agent_group *group, const struct rpc_message *message);
+
+/* The group's episodes are over. What is recorded beyond that is forgotten, too. */
+void agent_replay_end(struct agent_group *group);
+
+/* Says, once, that the environment takes another course when it is played again. `where` ends the clause. */
+void agent_replay_tell(struct agent *agent, uint32_t environment, const char *where);
+
+/* A step that is repeated. Answers the request, or parks it until the launch. */
 void agent_replay_step(struct agent_group *group, struct rpc_request *request,
                        const struct rpc_message *message);
 

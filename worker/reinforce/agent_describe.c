@@ -90,6 +90,9 @@ static enum status open_world(struct agent *agent, struct error *error)
         status = agent_evaluate_open(agent, error);
     if (status == STATUS_OK)
         status = agent_checkpoint_open(agent, error);
+    if (status == STATUS_OK &&
+        (agent->episode > 0 || job->checkpoint.has_every || job->checkpoint.has_every_s))
+        agent_states_warn(agent, agent->world.can_save);
     agent->returns =
         (struct returns_config){.gamma = job->returns.gamma,
                                 .normalize = job->returns.normalize,

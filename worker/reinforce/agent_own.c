@@ -6,7 +6,6 @@
 #include "worker/reinforce/observer_group.h"
 #include "worker/reinforce/step_message.h"
 
-#include "kernels/base/log.h"
 #include "kernels/base/monotime.h"
 
 #include <cjson/cJSON.h>
@@ -45,7 +44,8 @@ enum status agent_own_open(struct agent *agent, struct error *error)
     if (status != STATUS_OK)
         return status;
     const struct observer_group *group = &agent->own->groups[0];
-    char *text = environment_describe(environments_name(group->environments), group->spec);
+    char *text = environment_describe(environments_name(group->environments), group->spec,
+                                      environments_can_save(group->environments));
     if (text == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the environment's description");
     const enum status opened = agent_open_world(agent, text, strlen(text), error);
@@ -72,11 +72,8 @@ enum status agent_own_begin(struct agent *agent, struct error *error)
                                       [RUN_CLOSES] = agent->rollout->config.bootstraps};
     enum status status = STATUS_OK;
     if (agent->episode > 1 && !continues) {
-        log_warning(
-            "the environments begin anew in episode %llu: %s saves no states, by which they could go on",
-            (unsigned long long)agent->episode, agent->world.name);
-        episode_returns_forget(&agent->episode_returns, 0, agent->rollout->columns);
-        ppo_forget(&agent->ppo, 0, agent->rollout->columns);
+        agent_states_warn(agent, false);
+        agent_states_forget(agent, 0, agent->environments);
     }
     for (uint32_t i = 0; i < own->count && status == STATUS_OK; i++)
         status = observer_group_begin(&own->groups[i], args, error);

@@ -1,11 +1,18 @@
 /* An observer that died, and its successor. The successor plays the episode from its first step: environments
  * are functions of the job's seed, and the agent gives it the actions that it gave to the predecessor. So its
- * steps come out as recorded, until it is where the predecessor stopped. Of environments that cannot be
- * seeded, or cannot go on from a saved state where the job has them go on, the recorded rows are forgotten,
- * and the successor's take their place. */
+ * steps come out as recorded, until it is where the predecessor stopped.
+ *
+ * A step that comes out as another one is where the record ends: the group's rows from there on are
+ * forgotten, and the successor's take their place. The rows before are the successor's own, to the bit. The
+ * draws depend on the step and on what the row shows, so the group's other environments get the actions that
+ * they had. Of environments that cannot be seeded, or cannot go on from a saved state where the job has them
+ * go on, all rows are forgotten. */
 #include "worker/reinforce/agent.h"
 #include "worker/reinforce/step_message.h"
 
+#include "kernels/base/log.h"
+
+#include <stdio.h>
 #include <string.h>
 
 /* ---- asking ---- */
@@ -17,22 +24,27 @@ static void drop_parked(struct agent_group *group, enum status status, const cha
     group->parked = NULL;
 }
 
-/* The group's rows of this episode are forgotten, and all of its environments live. A request of the
- * predecessor that still waits is acted on and dropped; the row that it was of is written again. */
-static void forget_rows(struct agent_group *group)
+/* The group's rows from `step` on are forgotten. Environments that had fewer rows stay over; the others
+ * live. */
+static void forget_rows(struct agent_group *group, uint32_t step)
 {
     struct agent *agent = group->seat->agent;
-    const uint32_t agents = agent->world.spec.agents;
-    memset(agent->rollout->lengths + group->first * agents, 0,
-           group->count * agents * sizeof *agent->rollout->lengths);
-    episode_metrics_clear(&agent->metrics, group->first * agents, group->count * agents);
+    const uint32_t agents = agent->world.spec.agents, number = (uint32_t)(group - group->seat->groups);
     for (uint32_t e = group->first; e < group->first + group->count; e++) {
-        agent->live[group - group->seat->groups] += !agent->alive[e];
+        uint32_t *lengths = agent->rollout->lengths + (size_t)e * agents;
+        if (lengths[0] < step)
+            continue;
+        for (uint32_t a = 0; a < agents; a++)
+            lengths[a] = step;
+        agent->live[number] += !agent->alive[e];
         agent->alive[e] = 1;
     }
-    rollout_forget_last(agent->rollout, group->first * agents, group->count * agents);
-    group->recorded = 0;
-    group->waiting = false;
+    if (group->waiting != NULL) { /* the predecessor's */
+        coalescer_remove(agent->coalescers[number], group->waiting);
+        rpc_fail(group->waiting, STATUS_PEER_DIED, "the observer that sent it is gone");
+    }
+    group->waiting = NULL;
+    group->recorded = step;
     agent_set_live(agent);
 }
 
@@ -61,14 +73,18 @@ enum status agent_call_observer(struct agent_seat *seat, struct error *error)
     struct agent *agent = seat->agent;
     const struct job *job = &agent->worker->job;
     const uint64_t steps = job->rollout.mode == JOB_ROLLOUT_STEPS ? job->rollout.steps : 0;
+    const uint32_t agents = agent->world.spec.agents, first = seat->groups[0].first * agents;
+    const uint32_t count = agent->per_observer * agents;
     struct rpc_message message = {.args = {[RUN_NUMBER] = agent->episode, [RUN_STEPS] = steps}};
     const bool has_lost = !agent_states_give(seat, &message);
     for (uint32_t i = 0; i < agent->groups; i++) {
         if (has_lost || (agent->world.spec.limits & ENVIRONMENT_CANNOT_SEED) != 0)
-            forget_rows(&seat->groups[i]);
+            forget_rows(&seat->groups[i], 0);
         seat->groups[i].next_step = 0;
         drop_parked(&seat->groups[i], STATUS_PEER_DIED, "the observer that sent it is gone");
     }
+    rollout_forget_last(agent->rollout, first, count); /* the steps that come bring them again */
+    episode_metrics_clear(&agent->metrics, first, count);
     const enum status status = agent_call_seat(seat, METHOD_RUN_EPISODE, &message, agent_returned, error);
     if (status != STATUS_OK || seat->lost)
         return status;
@@ -94,58 +110,96 @@ enum status agent_call_successors(struct agent *agent, struct error *error)
 
 /* ---- steps ---- */
 
-/* Whether row `from` of the request repeats the recorded row of this column: its observation and mask, and
- * the reward and the flags of the step before. */
-static bool is_same_row(const struct rollout *rollout, const struct rpc_message *m, uint32_t from,
-                        uint32_t column)
+/* What row `from` of the request has another than the recorded row of this column: its observation or mask,
+ * or the reward or the end of the step before. NULL: nothing. */
+static const char *compare_row(const struct rollout *rollout, const struct rpc_message *m, uint32_t from,
+                               uint32_t column)
 {
     const struct rollout_config *config = &rollout->config;
     const uint32_t row = rollout_row(rollout, (uint32_t)m->args[1], column);
     const char *observation = (const char *)m->data[STEP_OBSERVATION] + from * config->observation_bytes;
     const uint8_t *flags = (const uint8_t *)m->data[STEP_FLAGS] + (size_t)from * (1 + config->choices);
+    const char *reward = (const char *)m->data[STEP_REWARD] + from * sizeof(float);
+    const uint8_t before = m->args[1] == 0 ? rollout->before[column] : rollout->flags[row - rollout->columns];
+    if (m->args[1] > 0 && memcmp(reward, &rollout->rewards[row - rollout->columns], sizeof(float)) != 0)
+        return "reward";
+    if ((m->args[1] == 0 ? flags[0] & ENVIRONMENT_ABSENT : flags[0]) != before)
+        return "end";
     if (memcmp(observation, rollout->observations + row * config->observation_bytes,
-               config->observation_bytes) != 0 ||
-        (config->choices > 0 &&
-         memcmp(flags + 1, rollout->allowed + (size_t)row * config->choices, config->choices) != 0))
-        return false;
-    if (m->args[1] == 0)
-        return flags[0] == rollout->before[column];
-    return f32_at(m->data[STEP_REWARD], from) == rollout->rewards[row - rollout->columns] &&
-           flags[0] == rollout->flags[row - rollout->columns];
+               config->observation_bytes) != 0)
+        return "observation";
+    return config->choices > 0 &&
+                   memcmp(flags + 1, rollout->allowed + (size_t)row * config->choices, config->choices) != 0
+               ? "mask"
+               : NULL;
 }
 
-/* Whether the request's rows are those that are recorded of its step. */
-static bool is_same_step(const struct agent_group *group, const struct rpc_message *m)
+/* The same of all of the request's rows, and *environment that has it. */
+static const char *compare_step(const struct agent_group *group, const struct rpc_message *m,
+                                uint32_t *environment)
 {
     const struct agent *agent = group->seat->agent;
     const uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0], agents = agent->world.spec.agents;
+    const char *what = NULL;
     uint32_t i = 0;
-    for (uint32_t e = group->first; e < group->first + group->count; e++) {
-        if (agent->rollout->lengths[e * agents] <= m->args[1] &&
-            m->args[1] < agent->rollout->config.steps_max)
-            continue;
-        if (i == n || u32_at(m->data[STEP_ENVIRONMENT], i) != e)
-            return false;
-        for (uint32_t a = 0; a < agents; a++)
-            if (!is_same_row(agent->rollout, m, i * agents + a, e * agents + a))
-                return false;
-        i++;
+    for (uint32_t e = group->first; e < group->first + group->count && what == NULL; e++) {
+        const bool lived = agent->rollout->lengths[e * agents] > m->args[1] || agent_is_closing(agent, m);
+        const bool lives = i < n && u32_at(m->data[STEP_ENVIRONMENT], i) == e;
+        if (lives != lived)
+            what = "end";
+        for (uint32_t a = 0; a < agents && lives && what == NULL; a++)
+            what = compare_row(agent->rollout, m, i * agents + a, e * agents + a);
+        *environment = e;
+        i += lives;
     }
-    return i == n;
+    return what == NULL && i < n ? "end" : what;
+}
+
+void agent_replay_tell(struct agent *agent, uint32_t environment, const char *where)
+{
+    if (!agent->told)
+        log_warning(
+            "%s: environment %u, played again from the same seed with the same actions, takes another "
+            "course %s: it begins anew there; expected CANNOT_SEED (in Python, nondeterministic) of "
+            "such environments",
+            agent->world.name, environment, where);
+    agent->told = true;
+}
+
+/* The group's step is recorded, and comes out as another one. */
+static void end_record(struct agent_group *group, uint32_t environment, const char *what)
+{
+    struct agent *agent = group->seat->agent;
+    char where[96];
+    snprintf(where, sizeof where, "(another %s in step %u of episode %llu)", what, group->next_step,
+             (unsigned long long)agent->episode);
+    agent_replay_tell(agent, environment, where);
+    forget_rows(group, group->next_step);
+}
+
+bool agent_replays(struct agent_group *group, const struct rpc_message *message)
+{
+    uint32_t environment = group->first;
+    if (group->next_step == group->recorded)
+        return false;
+    const char *what = compare_step(group, message, &environment);
+    if (what != NULL)
+        end_record(group, environment, what);
+    return what == NULL;
+}
+
+void agent_replay_end(struct agent_group *group)
+{
+    if (group->next_step < group->recorded)
+        end_record(group, group->first, "end");
 }
 
 void agent_replay_step(struct agent_group *group, struct rpc_request *request,
                        const struct rpc_message *message)
 {
-    if (!is_same_step(group, message)) {
-        rpc_reject(request,
-                   "step %llu of episode %llu, played again after a death, is another one: expected the same "
-                   "observations and rewards after the same actions",
-                   (unsigned long long)message->args[1], (unsigned long long)group->seat->agent->episode);
-        return;
-    }
+    agent_take_ends(group->seat->agent, message);
     group->next_step++;
-    if (group->waiting && group->next_step == group->recorded)
+    if (group->waiting != NULL && group->next_step == group->recorded)
         group->parked = request;
     else
         agent_reply(group->seat->agent, request);

@@ -56,9 +56,12 @@ static bool is_bad_end(const struct agent_seat *seat, const struct rpc_message *
 static enum status check_return(const struct agent_seat *seat, const struct rpc_message *m)
 {
     const struct agent *agent = seat->agent;
-    for (uint32_t i = 0; i < agent->groups; i++)
-        if (seat->groups[i].waiting || seat->groups[i].next_step != seat->groups[i].recorded)
+    for (uint32_t i = 0; i < agent->groups; i++) {
+        if (agent->worker->job.rollout.mode != JOB_ROLLOUT_STEPS)
+            agent_replay_end(&seat->groups[i]);
+        if (seat->groups[i].waiting != NULL || seat->groups[i].next_step != seat->groups[i].recorded)
             return STATUS_INVALID;
+    }
     if (is_misshapen(seat, m))
         return STATUS_INVALID;
     for (uint32_t i = 0; i < agent->per_observer; i++)

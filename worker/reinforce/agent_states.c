@@ -3,6 +3,7 @@
  * successor gets them with its request; the checkpoint holds them for a run that resumes. The agent's thread.
  *
  * States of environments lie behind each other, in order, each behind its length in bytes (uint32). */
+#include "worker/environment/environment_spec.h"
 #include "worker/reinforce/agent.h"
 #include "worker/reinforce/step_message.h"
 
@@ -77,20 +78,31 @@ bool agent_states_give(const struct agent_seat *seat, struct rpc_message *m)
     return !goes_on || m->args[RUN_BEGIN] != BEGIN_RESET;
 }
 
+void agent_states_warn(struct agent *agent, bool can_save)
+{
+    const bool can_seed = (agent->world.spec.limits & ENVIRONMENT_CANNOT_SEED) == 0;
+    const char *loss = environment_loss(can_seed, can_save || !continues(agent));
+    if (loss == NULL || agent->warned)
+        return;
+    log_warning("%s %s", agent->world.name, loss);
+    agent->warned = true;
+}
+
+void agent_states_forget(struct agent *agent, uint32_t first, uint32_t count)
+{
+    const uint32_t agents = agent->world.spec.agents;
+    episode_returns_forget(&agent->episode_returns, first * agents, count * agents);
+    if (agent_is_actor_critic(agent))
+        ppo_forget(&agent->ppo, first * agents, count * agents);
+}
+
 void agent_states_lost(struct agent_seat *seat)
 {
     struct agent *agent = seat->agent;
-    const uint32_t agents = agent->world.spec.agents;
     const bool is_new = seat->worker > agent->worker->job.observers.count && !seat->played; /* was added */
     if (!is_new)
-        log_warning(
-            "observer %u's environments begin anew in episode %llu: %s saves no states, by which they "
-            "could go on",
-            seat->worker, (unsigned long long)agent->episode, agent->world.name);
-    episode_returns_forget(&agent->episode_returns, seat->groups[0].first * agents,
-                           agent->per_observer * agents);
-    if (agent_is_actor_critic(agent))
-        ppo_forget(&agent->ppo, seat->groups[0].first * agents, agent->per_observer * agents);
+        agent_states_warn(agent, false);
+    agent_states_forget(agent, seat->groups[0].first, agent->per_observer);
 }
 
 /* ---- checkpoints ---- */

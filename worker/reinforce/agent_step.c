@@ -18,7 +18,7 @@ static enum status check_request(const struct agent_group *group, const struct r
     if (agent->phase != AGENT_PLAYING || episode != agent->episode)
         return error_set(error, STATUS_INVALID, "step of episode %llu: expected the running episode, %llu",
                          (unsigned long long)episode, (unsigned long long)agent->episode);
-    if (group->parked != NULL || (group->waiting && group->next_step == group->recorded))
+    if (group->parked != NULL || (group->waiting != NULL && group->next_step == group->recorded))
         return error_set(error, STATUS_INVALID, "step %llu while step %u is not answered",
                          (unsigned long long)step, group->next_step - 1);
     const uint32_t steps = agent->rollout->config.steps_max + agent->rollout->config.bootstraps;
@@ -63,13 +63,15 @@ static void read_flags(const struct agent *agent, const struct rpc_message *m, u
         flags[a] = rows[((size_t)i * agents + a) * bytes];
 }
 
-/* At step 0 nothing has ended; agents are absent only where the rollout goes on from the one before. In the
- * mode episode an environment whose episode is over has no rows. */
+/* At step 0 nothing has ended; agents are absent, and environments may have failed to go on, only where the
+ * rollout goes on from the one before. In the mode episode an environment whose episode is over has no rows.
+ */
 static enum status check_flags(const struct agent *agent, const struct rpc_message *m, struct error *error)
 {
     const uint32_t agents = agent->world.spec.agents;
     const bool ends = agent->worker->job.rollout.mode == JOB_ROLLOUT_STEPS;
-    const unsigned first = agent->worker->job.rollout.begin == JOB_BEGIN_CONTINUE ? ENVIRONMENT_ABSENT : 0;
+    const bool goes_on = agent->worker->job.rollout.begin == JOB_BEGIN_CONTINUE;
+    const unsigned first = goes_on ? ENVIRONMENT_ABSENT | ENVIRONMENT_FAILED : 0;
     uint8_t flags[ENVIRONMENT_AGENTS_MAX], all = 0;
     if (ends && m->args[1] > 0)
         return STATUS_OK;
@@ -222,6 +224,24 @@ static void take_last(struct agent *agent, const struct rpc_message *m)
     }
 }
 
+/* The environments whose saved states led to another place have been reset. */
+static void take_failed(struct agent *agent, const struct rpc_message *m)
+{
+    const uint32_t agents = agent->world.spec.agents;
+    uint8_t flags[ENVIRONMENT_AGENTS_MAX];
+    for (uint32_t i = 0; i < m->tensors[STEP_ENVIRONMENT].dims[0] && m->args[1] == 0; i++) {
+        const uint32_t environment = u32_at(m->data[STEP_ENVIRONMENT], i);
+        read_flags(agent, m, i, flags);
+        for (uint32_t a = 0; a < agents; a++) {
+            if ((flags[a] & ENVIRONMENT_FAILED) == 0)
+                continue;
+            agent->rollout->before[environment * agents + a] &= (uint8_t)~ENVIRONMENT_FAILED;
+            agent_states_forget(agent, environment, 1);
+            agent_replay_tell(agent, environment, "up to its saved state");
+        }
+    }
+}
+
 /* The group that the request is of. */
 static enum status find_group(struct agent *agent, const struct rpc_request *request,
                               struct agent_group **group, struct error *error)
@@ -238,15 +258,14 @@ static enum status find_group(struct agent *agent, const struct rpc_request *req
 }
 
 /* STATUS_AGAIN: the step is recorded already. */
-static enum status check_step(const struct agent_group *group, const struct rpc_message *m,
-                              struct error *error)
+static enum status check_step(struct agent_group *group, const struct rpc_message *m, struct error *error)
 {
     const struct agent *agent = group->seat->agent;
     enum status status = check_request(group, m, error);
     if (status != STATUS_OK || m->tensor_count == 0)
         return status;
     status = step_check(m, &agent->world.spec, group->count, error);
-    if (status == STATUS_OK && group->next_step < group->recorded)
+    if (status == STATUS_OK && agent_replays(group, m))
         return STATUS_AGAIN;
     if (status == STATUS_OK)
         status = check_rows(group, m, error);
@@ -261,8 +280,14 @@ bool agent_is_closing(const struct agent *agent, const struct rpc_message *m)
 void agent_record(struct agent *agent, const struct rpc_message *m)
 {
     store_rows(agent, m);
+    agent_take_ends(agent, m);
+}
+
+void agent_take_ends(struct agent *agent, const struct rpc_message *m)
+{
     take_last(agent, m);
     take_metrics(agent, m);
+    take_failed(agent, m);
 }
 
 /* Puts the request in line, and its rows into the rollout. */
@@ -270,17 +295,17 @@ static void take_step(struct agent_group *group, struct rpc_request *request, co
 {
     struct agent *agent = group->seat->agent;
     const uint32_t rows = m->tensors[STEP_ENVIRONMENT].dims[0] * agent->world.spec.agents;
-    group->waiting = !agent_is_closing(agent, m);
-    if (group->waiting &&
+    const bool waits = !agent_is_closing(agent, m);
+    if (waits &&
         coalescer_add(agent->coalescers[number_of(group)], request, rows, monotime_now()) != STATUS_OK) {
         rpc_fail(request, STATUS_BUSY, "more requests than environments");
-        group->waiting = false;
         return;
     }
+    group->waiting = waits ? request : NULL;
     agent_record(agent, m);
     retire_absent(group, m);
     group->recorded = ++group->next_step;
-    if (!group->waiting)
+    if (!waits)
         agent_reply(agent, request);
 }
 
@@ -288,10 +313,11 @@ static void take_step(struct agent_group *group, struct rpc_request *request, co
 static void take_end(struct agent_group *group, struct rpc_request *request)
 {
     struct agent *agent = group->seat->agent;
-    if (agent->worker->job.rollout.mode == JOB_ROLLOUT_STEPS || group->next_step < group->recorded) {
+    if (agent->worker->job.rollout.mode == JOB_ROLLOUT_STEPS) {
         rpc_reject(request, "the end of a group at step %u: expected rows", group->next_step);
         return;
     }
+    agent_replay_end(group);
     agent_retire_group(group);
     rpc_reply(request, &(struct rpc_message){0});
 }
@@ -412,7 +438,7 @@ void agent_launch(void *context, const struct coalescer_slot *slots, size_t coun
         struct agent_group *group = &agent->seats[rpc_request_source(slots[i].request) - 1]
                                          .groups[rpc_request_message(slots[i].request)->args[2]];
         agent_reply(agent, slots[i].request);
-        group->waiting = false;
+        group->waiting = NULL;
         agent_release_parked(group);
     }
     profile_leave(before);

@@ -45,6 +45,18 @@ enum status coalescer_add(struct coalescer *c, void *request, uint32_t rows, str
     return STATUS_OK;
 }
 
+void coalescer_remove(struct coalescer *c, const void *request)
+{
+    size_t at = 0;
+    while (at < c->count && c->line[at].request != request)
+        at++;
+    if (at == c->count)
+        return;
+    c->rows -= c->line[at].rows;
+    c->count--;
+    memmove(c->line + at, c->line + at + 1, (c->count - at) * sizeof c->line[0]);
+}
+
 struct monotime coalescer_due(const struct coalescer *c)
 {
     const struct monotime at_once = {0};

@@ -66,6 +66,9 @@ void coalescer_set_live(struct coalescer *coalescer, uint32_t rows);
 /* Puts a request in line. STATUS_BUSY when slots_max wait already. */
 enum status coalescer_add(struct coalescer *coalescer, void *request, uint32_t rows, struct monotime now);
 
+/* Takes a request out of the line, if it stands there. */
+void coalescer_remove(struct coalescer *coalescer, const void *request);
+
 /* When the next batch is due: a past time for "now", MONOTIME_NEVER when only an arrival can make it due. */
 struct monotime coalescer_due(const struct coalescer *coalescer);
 

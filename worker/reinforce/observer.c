@@ -110,7 +110,8 @@ static enum status lend_observations(struct observer *o, struct error *error)
 static enum status describe(struct observer *o, struct error *error)
 {
     const struct observer_group *group = &o->groups[0];
-    char *text = environment_describe(environments_name(group->environments), group->spec);
+    char *text = environment_describe(environments_name(group->environments), group->spec,
+                                      environments_can_save(group->environments));
     if (text == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the environment's description");
     const struct rpc_message message = {

@@ -20,12 +20,15 @@ static const char *const metrics[] = {"is_success", "d\"istance"};
 
 static const struct {
     struct environment_spec spec;
+    bool can_save;
     const char *text;
 } cases[] = {
     {{SPEC, .steps_max = 500,
       .observation = {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {3}, .low = low, .high = high},
       .action = {.dtype = ENVIRONMENT_I32, .choices = two}},
-     "{\"name\":\"A\",\"agents\":1,\"steps_max\":500,\"mask\":false,\"can_seed\":true,\"singleton\":false,"
+     false,
+     "{\"name\":\"A\",\"agents\":1,\"steps_max\":500,\"mask\":false,\"can_seed\":true,\"can_save\":false,"
+     "\"singleton\":false,"
      "\"metrics\":[],"
      "\"observation\":{\"dtype\":\"float32\",\"shape\":[3],\"low\":[-1,null,0.1],\"high\":[1,null,0."
      "30000000000000004]},"
@@ -35,13 +38,17 @@ static const struct {
       .observation =
           {.dtype = ENVIRONMENT_U8, .rank = 3, .shape = {2, 2, 3}, .low = zeros, .high = bytes_high},
       .action = {.dtype = ENVIRONMENT_I32, .rank = 1, .shape = {2}, .choices = choices}},
-     "{\"name\":\"A\",\"agents\":1,\"steps_max\":0,\"mask\":true,\"can_seed\":false,\"singleton\":true,"
+     true,
+     "{\"name\":\"A\",\"agents\":1,\"steps_max\":0,\"mask\":true,\"can_seed\":false,\"can_save\":true,"
+     "\"singleton\":true,"
      "\"metrics\":[\"is_success\",\"d\\\"istance\"],"
      "\"observation\":{\"dtype\":\"uint8\",\"shape\":[2,2,3],\"low\":0,\"high\":255},"
      "\"action\":{\"dtype\":\"int32\",\"shape\":[2],\"choices\":[3,2]}}"},
     {{SPEC, .observation = {.dtype = ENVIRONMENT_F32, .rank = 2, .shape = {4, 5}},
       .action = {.dtype = ENVIRONMENT_F32, .low = push_low, .high = push_high}},
-     "{\"name\":\"A\",\"agents\":1,\"steps_max\":0,\"mask\":false,\"can_seed\":true,\"singleton\":false,"
+     false,
+     "{\"name\":\"A\",\"agents\":1,\"steps_max\":0,\"mask\":false,\"can_seed\":true,\"can_save\":false,"
+     "\"singleton\":false,"
      "\"metrics\":[],"
      "\"observation\":{\"dtype\":\"float32\",\"shape\":[4,5]},"
      "\"action\":{\"dtype\":\"float32\",\"shape\":[],\"low\":-2,\"high\":2}}"},
@@ -50,7 +57,7 @@ enum { CASES = sizeof cases / sizeof cases[0] };
 
 START_TEST(a_spec_has_one_text)
 {
-    char *text = environment_describe("A", &cases[_i].spec);
+    char *text = environment_describe("A", &cases[_i].spec, cases[_i].can_save);
     ck_assert_str_eq(text, cases[_i].text);
     free(text);
 }
@@ -87,6 +94,7 @@ START_TEST(the_text_gives_the_spec_back)
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
     ck_assert_str_eq(found.name, "A");
     ck_assert_uint_eq(found.spec.limits, expected->limits);
+    ck_assert(found.can_save == cases[_i].can_save);
     ck_assert_uint_eq(found.spec.steps_max, expected->steps_max);
     ck_assert_uint_eq(found.spec.has_mask, expected->has_mask);
     ck_assert_uint_eq(found.spec.metric_count, expected->metric_count);
@@ -112,6 +120,7 @@ static const struct {
     {"\"steps_max\":0", "\"steps_max\":-1", "steps_max: expected a whole number"},
     {"\"mask\":true", "\"mask\":1", "mask: expected true or false"},
     {"\"can_seed\":false,", "", "can_seed: expected true or false"},
+    {"\"can_save\":true,", "", "can_save: expected true or false"},
     {"\"singleton\":true", "\"singleton\":true,\"more\":0", "more: an unknown member"},
     {"\"metrics\":[", "\"metrics\":[3,", "metrics: expected names"},
     {"\"is_success\"", "\"\"", "metrics[0] has no name"},

@@ -22,7 +22,8 @@ enum { ENVIRONMENTS = 3, STEPS = 5 };
 
 #define CARTPOLE_TEXT                                                                                        \
     "{\"name\":\"CartPole-v1\",\"agents\":1,\"steps_max\":500,\"mask\":false,\"can_seed\":true, "            \
-    "\"singleton\":false,\"metrics\":[],\"observation\":{\"dtype\":\"float32\",\"shape\":[4]},"              \
+    "\"can_save\":true,\"singleton\":false,\"metrics\":[],\"observation\":{\"dtype\":\"float32\",\"shape\":" \
+    "[4]},"                                                                                                  \
     "\"action\":{\"dtype\":\"int32\",\"shape\":[],\"choices\":2}}"
 
 static char text_of_cartpole[sizeof CARTPOLE_TEXT];

@@ -233,7 +233,8 @@ START_TEST(an_environment_that_does_not_fit_the_job_ends_it)
 {
     static const char text[] =
         "{\"name\":\"Force\",\"agents\":1,\"steps_max\":0,\"mask\":false,\"can_seed\":true,"
-        "\"singleton\":false,\"metrics\":[],\"observation\":{\"dtype\":\"float32\",\"shape\":[4]},"
+        "\"can_save\":true,\"singleton\":false,\"metrics\":[],\"observation\":{\"dtype\":\"float32\","
+        "\"shape\":[4]},"
         "\"action\":{\"dtype\":\"float32\",\"shape\":[],\"low\":-1,\"high\":1}}";
     struct error error = {0};
     start_agent("episode");

@@ -76,6 +76,30 @@ START_TEST(a_successor_without_states_begins_anew)
 }
 END_TEST
 
+/* One of its environments comes to another place by its state, and says so by a flag. Its episode so far has
+ * come to nothing; those of the others go on. */
+START_TEST(a_successor_whose_environment_fails_to_go_on)
+{
+    play_first(saved, SAVED);
+    wait_for_second();
+    play_steps(0, 2);
+    for (uint32_t incarnation = 2; incarnation < 4; incarnation++) {
+        uint32_t actions[ENVIRONMENTS];
+        struct error error;
+        replace_observer(incarnation);
+        good_rows(0);
+        rows.flags[1] = ENVIRONMENT_FAILED;
+        rows.observations[4] = 0.5f;
+        ck_assert_int_eq(step(actions, &error), STATUS_OK);
+    }
+    play_steps(1, STEPS);
+    answer_with_states(ones, none, five, saved, SAVED);
+    bare_worker_expect(&agent, CONTROL_EPISODE);
+    ck_assert_uint_eq(agent.message.body.episode.env_steps, ENVIRONMENTS * STEPS);
+    ck_assert_double_eq(agent.message.body.episode.reward, (2 * STEPS + STEPS + 2 * STEPS) / 3.0);
+}
+END_TEST
+
 /* In the first episode there is nothing to go on from. */
 START_TEST(a_successor_in_the_first_episode_is_reset)
 {
@@ -121,7 +145,9 @@ START_TEST(flags_of_the_first_step)
         uint8_t flags;
         bool good;
     } cases[] = {{GOES_ON, ENVIRONMENT_ABSENT, true},
+                 {GOES_ON, ENVIRONMENT_FAILED, true},
                  {GOES_ON, ENVIRONMENT_TERMINATED, false},
+                 {"steps", ENVIRONMENT_FAILED, false},
                  {"steps", ENVIRONMENT_ABSENT, false}};
     uint32_t actions[ENVIRONMENTS];
     struct error error;
@@ -143,9 +169,10 @@ int main(void)
     tcase_add_test(agents, a_session_goes_on_by_itself);
     tcase_add_test(agents, a_successor_gets_the_states);
     tcase_add_test(agents, a_successor_without_states_begins_anew);
+    tcase_add_test(agents, a_successor_whose_environment_fails_to_go_on);
     tcase_add_test(agents, a_successor_in_the_first_episode_is_reset);
     tcase_add_loop_test(agents, bad_states_cost_the_session, 0, (int)(sizeof bad / sizeof bad[0]));
-    tcase_add_loop_test(agents, flags_of_the_first_step, 0, 3);
+    tcase_add_loop_test(agents, flags_of_the_first_step, 0, 5);
     suite_add_tcase(suite, agents);
     return suite_run(suite);
 }

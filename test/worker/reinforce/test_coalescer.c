@@ -242,6 +242,24 @@ START_TEST(line_is_bounded_and_can_be_cleared)
 }
 END_TEST
 
+START_TEST(a_request_can_be_removed)
+{
+    struct coalescer *c = make(COALESCER_BARRIER, 1, 0);
+    coalescer_set_live(c, 6);
+    for (int i = 0; i < 3; i++)
+        add(c, i, 2, 0);
+    coalescer_remove(c, &tokens[1]);
+    coalescer_remove(c, &tokens[1]); /* it is gone already */
+    ck_assert(monotime_is_never(coalescer_due(c)));
+    add(c, 3, 2, 0);
+    coalescer_run(c, at_us(0));
+    ck_assert_uint_eq(seen.count, 1);
+    ck_assert_uint_eq(seen.launch[0].rows, 6);
+    ck_assert_mem_eq(seen.launch[0].tokens, ((int[]){0, 2, 3}), 3 * sizeof(int));
+    coalescer_free(c);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("coalescer");
@@ -256,6 +274,7 @@ int main(void)
     tcase_add_test(modes, dynamic_lets_one_request_exceed_the_batch);
     tcase_add_test(modes, counts_launches_rows_and_waits);
     tcase_add_test(modes, line_is_bounded_and_can_be_cleared);
+    tcase_add_test(modes, a_request_can_be_removed);
     suite_add_tcase(suite, modes);
     return suite_run(suite);
 }

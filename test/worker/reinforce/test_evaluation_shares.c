@@ -16,7 +16,8 @@
 
 #define WORLD                                                                                                \
     "{\"name\":\"World-v0\",\"agents\":2,\"steps_max\":0,\"mask\":true,\"can_seed\":true,"                   \
-    "\"singleton\":false,\"metrics\":[\"goal\"],\"observation\":{\"dtype\":\"float32\",\"shape\":[2]},"      \
+    "\"can_save\":true,\"singleton\":false,\"metrics\":[\"goal\"],\"observation\":{\"dtype\":\"float32\","   \
+    "\"shape\":[2]},"                                                                                        \
     "\"action\":{\"dtype\":\"int32\",\"shape\":[],\"choices\":3}}"
 
 enum { EPISODES = 5, AGENTS = 2, CHOICES = 3, LONGEST = 3, ROWS = EPISODES * AGENTS };
