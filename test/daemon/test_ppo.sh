@@ -262,7 +262,7 @@ world "{\"plugin\": \"$broken\", \"name\": \"save-empty\"}"
 check "without save: plays" plays whole
 check "without save: in the agent's process" same_numbers --set /observers="$own"
 resumes_anew() {
-    ! is_resumed_in_process >/dev/null && grep -q "saves no states, by which they could go on" "$scratch/parts.out"
+    ! is_resumed_in_process >/dev/null && grep -q "saves no states (functions save and load)" "$scratch/parts.out"
 }
 check "without save: a resumed run says so" resumes_anew
 world "{\"plugin\": \"$broken\", \"name\": \"observation-nan\"}"

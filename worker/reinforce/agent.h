@@ -299,8 +299,8 @@ enum status agent_call_observer(struct agent_seat *seat, struct error *error);
  * play. */
 enum status agent_call_successors(struct agent *agent, struct error *error);
 
-/* Whether the request, whose tensors are good, repeats a recorded step. Of a step that is recorded and comes
- * out as another one, the group's record is forgotten from there on. */
+/* Whether the request, whose tensors are good, repeats a recorded step. If a recorded step comes out as
+ * another one, the record of the observer is forgotten from there on. */
 bool agent_replays(struct agent_group *group, const struct rpc_message *message);
 
 /* The group's episodes are over. What is recorded beyond that is forgotten, too. */

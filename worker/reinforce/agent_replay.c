@@ -2,11 +2,11 @@
  * are functions of the job's seed, and the agent gives it the actions that it gave to the predecessor. So its
  * steps come out as recorded, until it is where the predecessor stopped.
  *
- * A step that comes out as another one is where the record ends: the group's rows from there on are
+ * A step that comes out as another one is where the record ends: the observer's rows from there on are
  * forgotten, and the successor's take their place. The rows before are the successor's own, to the bit. The
- * draws depend on the step and on what the row shows, so the group's other environments get the actions that
- * they had. Of environments that cannot be seeded, or cannot go on from a saved state where the job has them
- * go on, all rows are forgotten. */
+ * draws depend on the step and on what the row shows, so the observer's other environments get the actions
+ * that they had. Of environments that cannot be seeded, or cannot go on from a saved state where the job has
+ * them go on, all rows are forgotten. */
 #include "worker/reinforce/agent.h"
 #include "worker/reinforce/step_message.h"
 
@@ -166,7 +166,8 @@ void agent_replay_tell(struct agent *agent, uint32_t environment, const char *wh
     agent->told = true;
 }
 
-/* The group's step is recorded, and comes out as another one. */
+/* The group's step is recorded, and comes out as another one. The observer's other groups do not go on by
+ * their records either: it steps its groups in turn, and a barrier must not wait for one of them alone. */
 static void end_record(struct agent_group *group, uint32_t environment, const char *what)
 {
     struct agent *agent = group->seat->agent;
@@ -174,7 +175,11 @@ static void end_record(struct agent_group *group, uint32_t environment, const ch
     snprintf(where, sizeof where, "(another %s in step %u of episode %llu)", what, group->next_step,
              (unsigned long long)agent->episode);
     agent_replay_tell(agent, environment, where);
-    forget_rows(group, group->next_step);
+    for (uint32_t i = 0; i < agent->groups; i++) {
+        struct agent_group *beside = &group->seat->groups[i];
+        if (beside->next_step < beside->recorded)
+            forget_rows(beside, beside->next_step);
+    }
 }
 
 bool agent_replays(struct agent_group *group, const struct rpc_message *message)

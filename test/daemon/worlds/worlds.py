@@ -2,6 +2,8 @@
 import atexit
 import ctypes
 import os
+import pathlib
+import random
 import signal
 import threading
 import time
@@ -219,6 +221,38 @@ class Clock(Corridor):
     def step(self, action):
         outcome = super().step(action)
         return (outcome[0] + time.time() % 1, *outcome[1:])
+
+
+class Dice(gymnasium.Env):
+    """Draws its first state from a generator that no seed sets, without a word of it. Kills its process amid an episode, as
+    often as there are files of the folder DICE, which it removes."""
+
+    spec = gymnasium.envs.registration.EnvSpec("Dice-v0", max_episode_steps=30)
+    observation_space = spaces.Box(0, 30, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps, self.drawn = 0, random.random()
+        return self._see(), {}
+
+    def _see(self):
+        return np.array([self.steps, self.drawn], np.float32)
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 20:
+            self._die()
+        return self._see(), self.drawn, False, self.steps == 30, {}
+
+    @staticmethod
+    def _die():
+        for path in list(pathlib.Path(os.environ["DICE"]).iterdir()):
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                continue
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Elastic(Corridor):
