@@ -54,7 +54,7 @@ TEST_HELPERS := $(filter-out $(TEST_PROGRAMS) $(BASELINE) test/bench/% test/fuzz
 TESTS := $(addprefix $(BUILD)/test/,$(basename $(notdir $(TEST_PROGRAMS))))
 # A sanitizer's build has nothing of its own in tests of scripts. The thread sanitizer has nothing in those of THREADLESS:
 # commands and supervisors have one thread, and the workers that they start have the threads that other tests run under it.
-THREADLESS := $(addprefix test/daemon/,$(addsuffix .sh,test_gymnasium test_hosts test_hosts_network test_http test_play test_plot \
+THREADLESS := $(addprefix test/daemon/,$(addsuffix .sh,test_begin_anew test_gymnasium test_hosts test_hosts_network test_http test_play test_plot \
                   test_ppo_images test_python_evaluations test_python_trainer test_status test_sweep test_tensorboard \
                   test_try test_worlds)) test/scripts/test_hosts_ssh.sh
 SHELL_TESTS := $(filter-out $(if $(SAN),$(addprefix test/scripts/,$(addsuffix .sh,test_arrows test_fail_call \

@@ -15,7 +15,8 @@ source "$here/worlds.bash"
 unset MAKEFLAGS MAKELEVEL
 COALESCED=$(readlink -f "$COALESCED")
 python=$(readlink -m "$here/../../build")/gymnasium-venv/bin/python
-observers='{"count": 2, "environments": 3, "groups": 2}'
+spread='{"count": 2, "environments": 3, "groups": 2}'
+observers=$spread
 keeps='after a death or a resume it begins new episodes'
 
 # world ENVIRONMENT LEARNING: the job of the kind reinforce.
@@ -80,6 +81,30 @@ for how in "REINFORCE that goes on" PPO; do
     check "with save, $how: an undisturbed run" with_episodes 100 plays whole
     check "with save, $how: no trace is left" same whole killed
 done
+
+# ---- in the agent's process: an error and a crash of the environment are deaths of the agent ----
+frail='    static int calls;\
+    calls++;\
+    if (calls == 600 \&\& remove("fail") == 0) {\
+        snprintf(error, ENVIRONMENT_ERROR_BYTES, "the joint came off");\
+        return 1;\
+    }\
+    if (calls == 900 \&\& remove("crash") == 0)\
+        abort();'
+builds_frail() {
+    cp -r maze frail && sed "s/^    const int32_t \*action = .*/&\n$frail/" maze/maze.c >frail/maze.c && make -C frail
+}
+goes_on_twice() {
+    plays whole && touch fail crash && plays killed && [[ ! -e fail && ! -e crash ]]
+}
+check "a plug-in that fails, and crashes" builds_frail
+rows_are_known PPO
+observers='{"count": 0, "environments": 6}'
+world "{\"plugin\": \"$scratch/frail/libmaze.so\", \"name\": \"maze\"}" "${learning[PPO]}"
+check "in the agent's process: goes on after an error and a crash" with_episodes 60 goes_on_twice
+check "in the agent's process: the error is named" says killed 1 "maze: step: the joint came off; all workers start again"
+check "in the agent's process: no trace is left" same whole killed
+observers=$spread
 
 # ---- a class that draws its first states from a generator without a seed, and kills its process twice ----
 dies_twice() {
