@@ -211,12 +211,15 @@ class Group:
         self.episode, step, seen = self.STATE.unpack_from(state)
         taken = np.frombuffer(state, action.dtype, offset=self.STATE.size).reshape(-1, *action.shape)
         self._reset([i], step)
-        for row in taken:
-            for observation, reward, flags, mask, _ in self.environments.step([i], [row]):
-                self._show(i, observation, mask, False)
-                self._note(i, reward)
-                if flags != 0:
-                    return False
+        try:
+            for row in taken:
+                for observation, reward, flags, mask, _ in self.environments.step([i], [row]):
+                    self._show(i, observation, mask, False)
+                    self._note(i, reward)
+                    if flags != 0:
+                        return False
+        except Failure:  # the same actions have been taken before without one
+            return False
         self.taken[i] += taken.tobytes()
         return self.seen[i] == seen
 

@@ -50,6 +50,11 @@ is_whole() {
         { [[ -z ${3:-} ]] || [[ $(numbers "$scratch/$1" | grep -c "\"env_steps\":$3\b") == "$2" ]]; }
 }
 
+# resumes N: the run `killed` goes on up to episode N.
+resumes() {
+    run_job reinforce "$scratch/killed" "$1" --resume >"$scratch/killed.out" 2>&1
+}
+
 # ---- the template's plug-in, and the same without save and load ----
 cd "$scratch"
 builds() {
@@ -69,10 +74,7 @@ for how in "REINFORCE that goes on" PPO; do
     check "without save, $how: goes on when observers are killed" kills_observers 2 100
     check "without save, $how: says it once" says killed 1 "maze saves no states (functions save and load): $keeps"
     check "without save, $how: whole episodes" is_whole killed 100 240
-    resumes() {
-        run_job reinforce "$scratch/killed" 110 --resume >"$scratch/killed.out" 2>&1
-    }
-    check "without save, $how: resumes" resumes
+    check "without save, $how: resumes" resumes 110
     check "without save, $how: says it again, once" says killed 1 "maze saves no states"
     check "without save, $how: the log goes on" is_whole killed 110 240
     world "{\"plugin\": \"$scratch/maze/libmaze.so\", \"name\": \"maze\"}" "${learning[$how]}"
@@ -123,6 +125,9 @@ if [[ -x $python ]]; then
         check "without seeds, $how: two have died" says killed 2 "was killed by signal 9"
         check "without seeds, $how: says it once" says killed 1 "takes another course"
         check "without seeds, $how: whole episodes" is_whole killed 20 $rows
+        check "without seeds, $how: resumes" resumes 25
+        [[ $how != PPO ]] || check "without seeds, $how: says it again" says killed 1 "takes another course up to its saved state"
+        check "without seeds, $how: the log goes on" is_whole killed 25 $rows
     done
 else
     echo "$(basename "$0"): a class of Python is not tried: Gymnasium is not installed (scripts/deps gymnasium)"

@@ -234,16 +234,21 @@ class Dice(gymnasium.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.steps, self.drawn = 0, random.random()
-        return self._see(), {}
+        return self._see(), self._mask()
 
     def _see(self):
         return np.array([self.steps, self.drawn], np.float32)
 
+    def _mask(self):
+        return {"action_mask": np.array([self.drawn < 0.6, self.drawn > 0.4], np.int8)}
+
     def step(self, action):
+        if not self._mask()["action_mask"][action]:
+            raise RuntimeError("no such door")
         self.steps += 1
         if self.steps == 20:
             self._die()
-        return self._see(), self.drawn, False, self.steps == 30, {}
+        return self._see(), self.drawn, False, self.steps == 30, self._mask()
 
     @staticmethod
     def _die():
