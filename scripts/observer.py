@@ -62,8 +62,8 @@ class Group:
         self.metrics = [[]] * count
         self.last_steps = np.zeros(count, "<u4")
         self.ended = []  # rows whose episode ended in the last step
-        # Of each environment, where states are wanted: its last reset's episode and step, and since then the checksum of
-        # what it showed, and the actions.
+        # Of each environment, where states are wanted: its last reset's episode and step, and since then the checksum
+        # of what it showed, and the actions.
         self.can_save = goes_on(job) and not evaluation and e.can_save
         self.resets = [(0, 0)] * count
         self.seen = [0] * count

@@ -119,9 +119,8 @@ static const char *compare_row(const struct rollout *rollout, const struct rpc_m
     const uint32_t row = rollout_row(rollout, (uint32_t)m->args[1], column);
     const char *observation = (const char *)m->data[STEP_OBSERVATION] + from * config->observation_bytes;
     const uint8_t *flags = (const uint8_t *)m->data[STEP_FLAGS] + (size_t)from * (1 + config->choices);
-    const char *reward = (const char *)m->data[STEP_REWARD] + from * sizeof(float);
     const uint8_t before = m->args[1] == 0 ? rollout->before[column] : rollout->flags[row - rollout->columns];
-    if (m->args[1] > 0 && memcmp(reward, &rollout->rewards[row - rollout->columns], sizeof(float)) != 0)
+    if (m->args[1] > 0 && f32_at(m->data[STEP_REWARD], from) != rollout->rewards[row - rollout->columns])
         return "reward";
     if ((m->args[1] == 0 ? flags[0] & ENVIRONMENT_ABSENT : flags[0]) != before)
         return "end";

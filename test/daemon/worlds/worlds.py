@@ -224,8 +224,8 @@ class Clock(Corridor):
 
 
 class Dice(gymnasium.Env):
-    """Draws its first state from a generator that no seed sets, without a word of it. Kills its process amid an episode, as
-    often as there are files of the folder DICE, which it removes."""
+    """Draws its first state from a generator that no seed sets, without a word of it. Kills its process amid an episode,
+    as often as there are files of the folder DICE, which it removes."""
 
     spec = gymnasium.envs.registration.EnvSpec("Dice-v0", max_episode_steps=30)
     observation_space = spaces.Box(0, 30, (2,), np.float32)
