@@ -106,18 +106,25 @@ enum status resume_adopt(struct path path, struct job *job, struct error *error)
     return compare_jobs(path.text, &was, job, error);
 }
 
+/* A key with its default value is left out: a later version may have more keys. */
 struct run_identity resume_identity(const struct job *job)
 {
     struct run_identity identity = {.seed = job->seed};
+    struct job defaults;
     crypto_hash_sha256_state sum;
     crypto_hash_sha256_init(&sum);
+    job_defaults(&defaults, JOB_KINDS_OF(job_variant(job)));
     for (size_t i = 0; i < job_key_count; i++) {
-        char words[JOB_WORDS_BYTES] = "";
-        if (!key_decides(&job_keys[i], job))
+        const struct job_key *key = &job_keys[i];
+        char words[JOB_WORDS_BYTES] = "", by_default[JOB_WORDS_BYTES] = "";
+        if (!key_decides(key, job))
             continue;
-        words_add(words, "%s ", job_keys[i].pointer);
-        words_add_value(words, job, &job_keys[i], true);
-        crypto_hash_sha256_update(&sum, (const unsigned char *)words, strlen(words) + 1);
+        words_add(words, "%s ", key->pointer);
+        words_add(by_default, "%s ", key->pointer);
+        words_add_value(words, job, key, true);
+        words_add_value(by_default, &defaults, key, true);
+        if (strcmp(words, by_default) != 0)
+            crypto_hash_sha256_update(&sum, (const unsigned char *)words, strlen(words) + 1);
     }
     crypto_hash_sha256_final(&sum, identity.numbers);
     randombytes_buf(identity.id, sizeof identity.id);
@@ -126,39 +133,49 @@ struct run_identity resume_identity(const struct job *job)
 
 /* ---- the checkpoint ---- */
 
-static void warn_skipped(void *context, const char *path, const char *why)
+/* What the search judges checkpoints by. */
+struct search {
+    struct runlog *log;
+    bool is_strict;       /* the logs must confirm the place */
+    struct error foreign; /* why the newest one that is another run's is; STATUS_OK: there is none */
+};
+
+static void search_warn(void *context, const char *path, const char *why)
 {
-    (void)context;
-    log_warning("the checkpoint %s is skipped: %s", path, why);
+    const struct search *search = context;
+    if (search->is_strict)
+        log_warning("the checkpoint %s is skipped: %s", path, why);
 }
 
-static enum status fits_run(void *context, const struct run_place *place, struct error *why)
+static enum status search_judge(void *context, const struct run_place *place, struct error *why)
 {
-    return runlog_owns(context, place, why);
-}
-
-static enum status fits_logs(void *context, const struct run_place *place, struct error *why)
-{
-    const enum status status = runlog_owns(context, place, why);
-    return status == STATUS_OK ? runlog_confirm(context, place, why) : status;
+    struct search *search = context;
+    const enum status status = runlog_owns(search->log, place, why);
+    if (status != STATUS_OK && search->foreign.status == STATUS_OK)
+        search->foreign = *why;
+    return status == STATUS_OK && search->is_strict ? runlog_confirm(search->log, place, why) : status;
 }
 
 static enum status resume_find(struct resume_point *point, struct path run, struct runlog *log,
                                struct error *error)
 {
     struct checkpoint_counters counters = {0};
-    const struct checkpoint_judge strict = {fits_logs, warn_skipped, log}, lenient = {fits_run, NULL, log};
+    struct search search = {.log = log, .is_strict = true};
+    const struct checkpoint_judge judge = {search_judge, search_warn, &search};
     *point = (struct resume_point){0};
-    enum status status = checkpoint_newest(run, &strict, point->checkpoint, &counters, &point->place, error);
+    enum status status = checkpoint_newest(run, &judge, point->checkpoint, &counters, &point->place, error);
+    search.is_strict = false;
     if (status == STATUS_NOT_FOUND)
-        status = checkpoint_newest(run, &lenient, point->checkpoint, &counters, &point->place, error);
-    if (status != STATUS_OK) {
+        status = checkpoint_newest(run, &judge, point->checkpoint, &counters, &point->place, error);
+    if (status != STATUS_OK)
         point->checkpoint[0] = '\0';
-        return status;
-    }
+    if (status == STATUS_NOT_FOUND && search.foreign.status != STATUS_OK)
+        return error_set(error, STATUS_INVALID,
+                         "%.300s/checkpoints has no checkpoint of this run, but another run's: %.150s",
+                         run.text, search.foreign.text);
     point->update = counters.update;
     point->running_reward = counters.running_reward;
-    return STATUS_OK;
+    return status;
 }
 
 enum status resume_go_back(struct resume_point *point, struct path run, struct runlog *log,

@@ -38,7 +38,7 @@ struct resume_point {
  * to lose what was learned; where there is none, to the run's beginning. Sets later checkpoints aside, cuts
  * the logs behind the place (runlog_resume, with `cause`), and says in a line each what it does. Warns of
  * each newer checkpoint that it passes over. STATUS_IO, STATUS_PERMISSION, STATUS_NO_MEMORY; STATUS_INVALID:
- * an older version of the program has written a checkpoint. */
+ * all sound checkpoints are another run's, or an older version of the program has written one. */
 enum status resume_go_back(struct resume_point *point, struct path run, struct runlog *log,
                            const struct line_restart *cause, struct error *error);
 

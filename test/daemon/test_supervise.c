@@ -256,7 +256,7 @@ START_TEST(rotation_loses_no_line)
         ck_assert_int_eq(atoi(at + strlen("{\"episode\":")), (int)episodes);
     }
     ck_assert_uint_gt(episodes, 2);
-    ck_assert_uint_eq(text_count(all, "\n"), episodes + 2);
+    ck_assert_uint_eq(text_count(all, "\n"), episodes + 3); /* start, continued, stopped */
     free(old);
     free(new);
     free(all);

@@ -137,15 +137,15 @@ START_TEST(a_killed_run_goes_on)
     const unsigned last = kill_a_run(ways[_i]);
     text_append(workplace.jsonl, "{\"episode\":1000000,\"reward\":0.12");
     text_append(workplace.log, "Episode 10");
-    resume_and_compare(ways[_i], last + 3, "ended in half a line, which is cut off");
+    resume_and_compare(ways[_i], last + 3, "the lines behind the checkpoint are cut: ");
 }
 END_TEST
 
 /* Without the newest one the run goes on from the one before; without any, from its beginning. */
 START_TEST(damaged_checkpoints_are_named_and_skipped)
 {
-    static const char *const words[] = {"is damaged and skipped: ", "is damaged and skipped: ",
-                                        "has no sound checkpoint: the run starts again"};
+    static const char *const words[] = {
+        " is skipped: ", " is skipped: ", "has no sound checkpoint: the run starts again"};
     server_run(workplace.run_dir, NULL, false);
     if (_i == 0)
         in_run("printf x | dd of=checkpoints/00000007/optimizer.safetensors bs=1 seek=1900 conv=notrunc");
@@ -154,21 +154,6 @@ START_TEST(damaged_checkpoints_are_named_and_skipped)
     else
         in_run("rm -r checkpoints");
     resume_and_compare(NULL, 9, words[_i]);
-}
-END_TEST
-
-START_TEST(numbers_that_differ_end_the_job)
-{
-    server_run(workplace.run_dir, NULL, false);
-    in_run("rm -r checkpoints/00000007");
-    in_run("sed -i -E 's/(\"episode\":7,\"reward\":)[0-9.]+/\\19.5/' episodes.jsonl");
-    server_start(workplace.run_dir, NULL, true, NULL);
-    char *err = server_end(70);
-    ck_assert_msg(strstr(err, "episode 7, computed again, is not what the log says: it is now \"reward\":") !=
-                      NULL,
-                  "%s", err);
-    expect_said(err, ", it was \"reward\":9.5,");
-    expect_checkpoint(6, true);
 }
 END_TEST
 
@@ -181,7 +166,7 @@ START_TEST(a_checkpoint_of_another_shape_is_refused)
     server_run(place(other, "other", ""), narrow, false);
     in_run("rm -r checkpoints && cp -r ../other/checkpoints .");
     server_start(workplace.run_dir, NULL, true, NULL);
-    expect_said(server_end(78), "does not fit the model: affine1.weight is 64x4, expected 128x4");
+    expect_said(server_end(78), "has no checkpoint of this run, but another run's: its run had another job");
 }
 END_TEST
 
@@ -194,7 +179,7 @@ START_TEST(a_checkpoint_of_another_kind_is_refused)
     workplace_write_job(REINFORCE_JOB);
     in_run("rm -r checkpoints && cp -r ../other/checkpoints .");
     server_start(workplace.run_dir, NULL, true, NULL);
-    expect_said(server_end(78), "checkpoints/00000004 comes from a job of another kind");
+    expect_said(server_end(78), "has no checkpoint of this run, but another run's: its run had ");
 }
 END_TEST
 
@@ -237,7 +222,6 @@ int main(void)
     tcase_add_test(resumed, a_hurried_run_goes_on);
     tcase_add_loop_test(resumed, a_killed_run_goes_on, 0, WAYS);
     tcase_add_loop_test(resumed, damaged_checkpoints_are_named_and_skipped, 0, 3);
-    tcase_add_test(resumed, numbers_that_differ_end_the_job);
     tcase_add_test(resumed, a_checkpoint_of_another_shape_is_refused);
     tcase_add_test(resumed, a_checkpoint_of_another_kind_is_refused);
     tcase_add_test(resumed, another_job_is_refused);
