@@ -96,8 +96,8 @@ static unsigned kept(const char *dir)
 
 static void expect_equal_folders(const char *a, const char *b, const char *name)
 {
-    char x[192], y[192], line[448];
-    snprintf(line, sizeof line, "diff -r '%s' '%s'", place(x, a, name), place(y, b, name));
+    char x[192], y[192], line[544];
+    snprintf(line, sizeof line, DIFF_CHECKPOINTS " '%s' '%s'", place(x, a, name), place(y, b, name));
     ck_assert_int_eq(system(line), 0);
 }
 

@@ -88,7 +88,7 @@ static inline void expect_unusable_checkpoints_at_the_start(void)
     ck_assert_int_eq(system(command), 0);
     ck_assert_int_eq(symlink("/nowhere/at/all", path), 0);
     server_start(workplace.run_dir, sets, true, NULL);
-    expect_said(server_end(74), "run/checkpoints: No such file or directory\n");
+    expect_said(server_end(74), "run/checkpoints: found a symbolic link, expected a directory\n");
     ck_assert_int_eq(unlink(path), 0);
     text_write(path, "a file");
     server_start(workplace.run_dir, sets, true, NULL);

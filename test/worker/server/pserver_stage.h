@@ -263,6 +263,8 @@ static inline void ps_start_one(uint32_t server)
     snprintf(ps.start.run_dir, sizeof ps.start.run_dir, "%s%s", ps.run_dir,
              ps.elsewhere && server > 0 ? "-elsewhere" : "");
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, line), 0);
+    if (server == 0)
+        ps.logged = 0;
     ps.pid[server] = fork();
     if (ps.pid[server] == 0)
         ps_exec(server, line[1], program);

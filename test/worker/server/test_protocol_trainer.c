@@ -205,6 +205,7 @@ START_TEST(an_evaluation_is_answered)
     memcpy(&bits, &loss, sizeof bits);
     page_answer(&peers[0], request, bits, 3, 7);
     bare_worker_expect(&page.servers[0], CONTROL_EPOCH);
+    bare_worker_logged(&page.servers[0], 2);
     const struct control_epoch *epoch = &page.servers[0].message.body.epoch;
     ck_assert_uint_eq(epoch->correct, 3);
     ck_assert_uint_eq(epoch->evaluated, 7);

@@ -346,6 +346,7 @@ START_TEST(a_nonsensical_evaluation_is_asked_for_again)
     page_expect(&witness, &request, PAGE_REQUEST, 0, "");
     page_answer(&witness, &request, bits, 3, 4);
     bare_worker_expect(&page.servers[0], CONTROL_EPOCH);
+    bare_worker_logged(&page.servers[0], 2);
     ck_assert_uint_eq(page.servers[0].message.body.epoch.correct, 5);
     ck_assert_uint_eq(page.servers[0].message.body.epoch.evaluated, 7);
     ck_assert(page.servers[0].message.body.epoch.evaluation_loss == 5.0 / 7);
