@@ -92,7 +92,7 @@ static inline void expect_unusable_checkpoints_at_the_start(void)
     ck_assert_int_eq(unlink(path), 0);
     text_write(path, "a file");
     server_start(workplace.run_dir, sets, true, NULL);
-    expect_said(server_end(74), "run/checkpoints: Not a directory\n");
+    expect_said(server_end(74), "run/checkpoints: found a regular file, expected a directory\n");
     char *after = file_read(workplace.jsonl);
     ck_assert_str_eq(after, before);
     free(before);
