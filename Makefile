@@ -166,7 +166,7 @@ $(BUILD)/libcoalesced-onednn.so: $(call objects,$(ONEDNN)) $(BUILD)/libkernels.a
 $(call objects,$(HTTP)): CFLAGS += -fvisibility=hidden
 $(BUILD)/daemon/http/page.o: daemon/http/page.html
 $(BUILD)/libcoalesced-http.so: $(call objects,$(HTTP)) $(BUILD)/libkernels.a
-	$(CC) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -Wl,--no-undefined -o $@ $^ -lmicrohttpd
+	$(CC) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -Wl,--no-undefined -o $@ $^ -lmicrohttpd -lsodium
 
 # Native code for compute capability 8.0 (A100) and 9.0 (H100, H200), and PTX of 9.0, which the driver translates for
 # later GPUs. -fmad=false: draws, Adam and sums promise the bits of the CPU, so their operations must not be contracted;

@@ -93,6 +93,15 @@ static enum status read_place(const struct job *job, struct place_to_listen *pla
 
 /* ---- the token ---- */
 
+/* The length of the first line if it is a token, else 0. Other characters would not survive a header. */
+static size_t token_length(const char *text, size_t bytes)
+{
+    size_t length = 0;
+    while (length < bytes && text[length] > ' ' && text[length] <= '~')
+        length++;
+    return length == bytes || text[length] == '\r' || text[length] == '\n' ? length : 0;
+}
+
 static enum status read_token(const char *path, char token[TOKEN_BYTES], struct error *error)
 {
     uint64_t size;
@@ -101,15 +110,17 @@ static enum status read_token(const char *path, char token[TOKEN_BYTES], struct 
     enum status status = file_open(&fd, &size, path_of(path), error);
     if (status != STATUS_OK)
         return status;
-    const ssize_t length = file_read_at(fd, token, TOKEN_BYTES - 1, 0);
+    const ssize_t bytes = file_read_at(fd, token, TOKEN_BYTES - 1, 0);
     const bool is_private = fstat(fd, &info) == 0 && (info.st_mode & 077) == 0;
     close(fd);
-    token[length > 0 ? length : 0] = '\0';
-    token[strcspn(token, "\r\n")] = '\0';
+    const size_t length = bytes > 0 ? token_length(token, (size_t)bytes) : 0;
+    token[length] = '\0';
     if (!is_private)
         return error_set(error, STATUS_INVALID, "%.300s: other users may read it: expected mode 0600", path);
-    if (token[0] == '\0' || size >= TOKEN_BYTES)
-        return error_set(error, STATUS_INVALID, "%.300s: expected a token of 1..%d bytes on its first line",
+    if (length == 0 || size >= TOKEN_BYTES)
+        return error_set(error, STATUS_INVALID,
+                         "%.300s: expected a token of 1..%d printable ASCII characters without spaces on its "
+                         "first line",
                          path, TOKEN_BYTES - 2);
     return STATUS_OK;
 }
@@ -222,16 +233,12 @@ static enum status open_http(struct listener *listener, const struct http_config
     return status;
 }
 
-enum status listener_open(struct listener *listener, const struct job *job,
-                          char *(*document)(void *arg, enum http_document which, size_t *length), void *arg,
+enum status listener_open(struct listener *listener, const struct job *job, struct http_config config,
                           struct error *error)
 {
     struct place_to_listen place;
     char token[TOKEN_BYTES];
     *listener = (struct listener){0};
-    if (!job->metrics.has_listen)
-        return STATUS_OK;
-    struct http_config config = {.fd = -1, .document = document, .arg = arg};
     enum status status = read_place(job, &place, error);
     if (status == STATUS_OK && job->metrics.has_token &&
         (status = read_token(job->metrics.token, token, error)) == STATUS_OK)

@@ -18,11 +18,10 @@ struct listener {
  * STATUS_PERMISSION name the token's file. *pointer is the key at fault. */
 enum status listener_check(const struct job *job, const char **pointer, struct error *error);
 
-/* Listens; does nothing where /metrics/listen is null. Errors of listener_check; STATUS_BUSY: another program
- * listens there; STATUS_IO; STATUS_UNAVAILABLE: the plug-in, or a library of it, is not installed. `document`
- * and `arg`: as struct http_config has them. */
-enum status listener_open(struct listener *listener, const struct job *job,
-                          char *(*document)(void *arg, enum http_document which, size_t *length), void *arg,
+/* Listens at /metrics/listen. Errors of listener_check; STATUS_BUSY: another program listens there;
+ * STATUS_IO; STATUS_UNAVAILABLE: the plug-in, or a library of it, is not installed. `config` has the
+ * document, its argument and connections_max; the rest is set here. */
+enum status listener_open(struct listener *listener, const struct job *job, struct http_config config,
                           struct error *error);
 void listener_close(struct listener *listener);
 

@@ -9,7 +9,7 @@
 
 struct page {
     FILE *out;
-    bool classic;
+    bool is_classic, names_run;
     const struct run_status *status;
 };
 
@@ -19,9 +19,9 @@ struct page {
 static void begin(const struct page *page, const char *name, const char *type, const char *unit,
                   const char *help)
 {
-    const char *total = page->classic && strcmp(type, "counter") == 0 ? "_total" : "";
+    const char *total = page->is_classic && strcmp(type, "counter") == 0 ? "_total" : "";
     fprintf(page->out, "# TYPE coalesced_%s%s %s\n", name, total, type);
-    if (!page->classic && unit[0] != '\0')
+    if (!page->is_classic && unit[0] != '\0')
         fprintf(page->out, "# UNIT coalesced_%s %s\n", name, unit);
     fprintf(page->out, "# HELP coalesced_%s%s %s\n", name, total, help);
 }
@@ -46,10 +46,10 @@ static void write_label(FILE *out, const char *before, const char *value)
 static void write_name(const struct page *page, const char *name, const char *suffix, const char *labels)
 {
     fprintf(page->out, "coalesced_%s%s", name, suffix);
-    if (!page->classic && labels[0] == '\0')
+    if (!page->names_run && labels[0] == '\0')
         return;
     fprintf(page->out, "{%s", labels);
-    if (page->classic)
+    if (page->names_run)
         write_label(page->out, labels[0] == '\0' ? "run" : ",run", page->status->path);
     fputc('}', page->out);
 }
@@ -125,6 +125,11 @@ static double wait_limit(unsigned bucket)
     return control_wait_limits_us[bucket] * 1e-6;
 }
 
+static double round_limit(unsigned bucket)
+{
+    return run_round_limits_s[bucket];
+}
+
 static double staleness_limit(unsigned bucket)
 {
     return bucket;
@@ -139,14 +144,14 @@ static void write_run(const struct page *page)
 {
     const struct run_status *status = page->status;
     /* The classic format has no type "info"; its sample has the same name. */
-    begin(page, page->classic ? "run_info" : "run", page->classic ? "gauge" : "info", "",
+    begin(page, page->is_classic ? "run_info" : "run", page->is_classic ? "gauge" : "info", "",
           "The run and the program.");
     fprintf(page->out, "coalesced_run_info{");
     write_label(page->out, "name", status->job->name);
     write_label(page->out, ",directory", status->path);
     write_label(page->out, ",state", status->state);
     write_label(page->out, ",version", COALESCED_VERSION);
-    if (page->classic)
+    if (page->names_run)
         write_label(page->out, ",run", status->path);
     fprintf(page->out, "} 1\n");
     gauge(page, "up_seconds", "seconds", status->up_s, "The time since the supervisor began.");
@@ -203,7 +208,7 @@ static void write_ppo(const struct page *page)
 static void write_updates(const struct page *page)
 {
     const struct run_totals *t = page->status->totals;
-    const struct histogram_of waits = {t->round_waits, CONTROL_WAIT_BUCKETS, wait_limit, t->round_wait_s};
+    const struct histogram_of waits = {t->round_waits, RUN_ROUND_BUCKETS, round_limit, t->round_wait_s};
     const struct histogram_of stale = {t->staleness, RUN_STALENESS_BUCKETS, staleness_limit,
                                        (double)t->staleness_sum};
     const bool is_language = page->status->job->kind == JOB_MODEL_PARALLEL;
@@ -324,10 +329,13 @@ static void write_dropped(const struct page *page)
 
 /* ---- all ---- */
 
-char *openmetrics_text(const struct run_status *status, bool classic, size_t *length)
+char *openmetrics_text(const struct run_status *status, enum openmetrics_form form, size_t *length)
 {
     char *text = NULL;
-    struct page page = {.out = open_memstream(&text, length), .classic = classic, .status = status};
+    struct page page = {.out = open_memstream(&text, length),
+                        .is_classic = form != OPENMETRICS,
+                        .names_run = form == OPENMETRICS_TEXTFILE,
+                        .status = status};
     if (page.out == NULL)
         return NULL;
     write_run(&page);
@@ -340,7 +348,7 @@ char *openmetrics_text(const struct run_status *status, bool classic, size_t *le
     write_roles(&page);
     write_workers(&page);
     write_dropped(&page);
-    if (!classic)
+    if (form == OPENMETRICS)
         fprintf(page.out, "# EOF\n");
     const bool is_whole = ferror(page.out) == 0;
     if (fclose(page.out) == 0 && is_whole)

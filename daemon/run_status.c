@@ -5,6 +5,9 @@
 #include <math.h>
 #include <string.h>
 
+const double run_round_limits_s[RUN_ROUND_BUCKETS - 1] = {1e-4, 1e-3, 0.005, 0.01, 0.025, 0.05, 0.1,
+                                                          0.25, 0.5,  1,     2.5,  5,     15,   60};
+
 /* ---- sums ---- */
 
 static void add_rate(struct run_totals *totals, struct monotime now)
@@ -45,10 +48,10 @@ static void add_episode(struct run_totals *totals, const struct control_episode 
     memcpy(&totals->episode, episode, offsetof(struct control_episode, metrics));
 }
 
-static unsigned wait_bucket(double wait_s)
+static unsigned round_bucket(double wait_s)
 {
     unsigned i = 0;
-    while (i < CONTROL_WAIT_BUCKETS - 1 && wait_s * 1e6 > control_wait_limits_us[i])
+    while (i < RUN_ROUND_BUCKETS - 1 && wait_s > run_round_limits_s[i])
         i++;
     return i;
 }
@@ -74,7 +77,7 @@ static void add_update(struct run_totals *totals, const struct control_update *u
     totals->update_s += update->timing.update_s;
     if (update->trainers > 0) { /* a model-parallel job has no rounds of contributions */
         totals->rounds++;
-        totals->round_waits[wait_bucket(update->timing.wait_s)]++;
+        totals->round_waits[round_bucket(update->timing.wait_s)]++;
         totals->round_wait_s += update->timing.wait_s;
         add_staleness(totals, update);
     }
@@ -215,6 +218,11 @@ static double wait_limit(int bucket)
     return control_wait_limits_us[bucket] * 1e-6;
 }
 
+static double round_limit(int bucket)
+{
+    return run_round_limits_s[bucket];
+}
+
 static double staleness_limit(int bucket)
 {
     return bucket;
@@ -227,7 +235,7 @@ static void put_histograms(cJSON *object, const struct run_totals *totals)
         put_buckets(object, "wait_s", totals->waits, CONTROL_WAIT_BUCKETS, wait_limit);
     }
     if (totals->rounds > 0) {
-        put_buckets(object, "round_wait_s", totals->round_waits, CONTROL_WAIT_BUCKETS, wait_limit);
+        put_buckets(object, "round_wait_s", totals->round_waits, RUN_ROUND_BUCKETS, round_limit);
         put_buckets(object, "staleness", totals->staleness, RUN_STALENESS_BUCKETS, staleness_limit);
     }
 }

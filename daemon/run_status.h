@@ -12,7 +12,13 @@
 
 #include <sys/types.h>
 
-enum { RUN_STALENESS_BUCKETS = 12 }; /* 0, 1, 2 … 10 versions; the last: more */
+enum {
+    RUN_STALENESS_BUCKETS = 12, /* 0, 1, 2 … 10 versions; the last: more */
+    RUN_ROUND_BUCKETS = 15,
+};
+
+/* [i]: rounds that took longer than [i - 1] and at most [i]; what took longer is in the last bucket. */
+extern const double run_round_limits_s[RUN_ROUND_BUCKETS - 1];
 
 struct run_totals {
     uint64_t episodes, environment_steps; /* kind reinforce */
@@ -21,8 +27,8 @@ struct run_totals {
     uint64_t batches[CONTROL_BATCH_BUCKETS]; /* launches by rows, as struct control_episode has them */
     uint64_t waits[CONTROL_WAIT_BUCKETS];    /* requests by their wait for the launch */
     double wait_s;                           /* the sum of these waits */
-    uint64_t rounds, round_waits[CONTROL_WAIT_BUCKETS]; /* of parameter servers: from the first contribution
-                                                           to the last, in the same buckets */
+    uint64_t rounds, round_waits[RUN_ROUND_BUCKETS]; /* of parameter servers: from a round's first
+                                                        contribution to its last */
     double round_wait_s;
     uint64_t staleness[RUN_STALENESS_BUCKETS]; /* contributions by the versions since their model */
     uint64_t staleness_sum;

@@ -100,12 +100,10 @@ static bool place_segments(const struct spawn_segments *segments)
 
 /* ---- fork and exec ---- */
 
-/* Moves the control line to the number at which the worker looks for it; it stays open over the exec. */
-static bool place_control(int fd)
+/* Copies a descriptor to the number at which the worker looks for it; it stays open over the exec. */
+static bool place_at(int fd, int number)
 {
-    if (fd == CONTROL_FD)
-        return fcntl(fd, F_SETFD, 0) == 0;
-    return dup2(fd, CONTROL_FD) == CONTROL_FD;
+    return fd == number ? fcntl(fd, F_SETFD, 0) == 0 : dup2(fd, number) == number;
 }
 
 /* A math library's threads must not spin while another worker computes. But an LSTM is hundreds of short
@@ -118,11 +116,13 @@ static void set_threads(void)
     setenv("GOMP_SPINCOUNT", "10000", 0);
 }
 
-/* The directory may have the number of the control line: it is moved out of the way first. */
+/* The directory may have the number of the control line: it is moved out of the way first, to any number, for
+ * all high ones may be in use. */
 static bool place_descriptors(int line, int run_fd, const struct spawn_segments *segments)
 {
-    const int run = fcntl(run_fd, F_DUPFD_CLOEXEC, SEGMENT_FD_FIRST + (int)segments->count);
-    return run >= 0 && place_control(line) && dup2(run, CONTROL_RUN_FD) >= 0 && place_segments(segments);
+    const int run = run_fd == CONTROL_FD ? fcntl(run_fd, F_DUPFD_CLOEXEC, 0) : run_fd;
+    return run >= 0 && place_at(line, CONTROL_FD) && place_at(run, CONTROL_RUN_FD) &&
+           place_segments(segments);
 }
 
 /* A worker that cannot become its program says so itself: that would come again. */

@@ -236,12 +236,12 @@ enum status supervise(const struct supervise_config *config, struct error *error
         status = supervise_open_hosts(&s, error);
     if (status == STATUS_OK)
         status = supervise_take_signals(&s, error);
-    if (status == STATUS_OK)
-        status = supervise_open_metrics(&s, error);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
+        supervise_open_metrics(&s);
         status = config->dir->resumed
                      ? resume_go_back(&s.resume, rundir_path(config->dir), config->log, NULL, error)
                      : runlog_start(config->log, error);
+    }
     s.furthest = s.resume.update;
     if (status != STATUS_OK) {
         error_set(&s.outcome, status, "%s", error->text);

@@ -98,7 +98,8 @@ struct supervisor {
     struct status_socket status;
     struct {
         struct listener listener;
-        struct monotime tick_due, textfile_due;
+        unsigned connections_max; /* 0: the page is not served */
+        struct monotime listen_due, tick_due, textfile_due;
         bool textfile_failed;  /* the last time */
         bool textfile_written; /* by this process: it removes the file when it ends */
     } metrics;
@@ -287,8 +288,9 @@ void supervise_open_status(struct supervisor *s);
 /* The picture as JSON, which the caller frees. NULL: no memory. */
 char *supervise_status_text(const struct supervisor *s);
 
-/* supervise_metrics.c: opens what /metrics asks for. Errors of listener_open. */
-enum status supervise_open_metrics(struct supervisor *s, struct error *error);
+/* supervise_metrics.c: opens what /metrics asks for. A page that cannot be served is a warning, and is tried
+ * again: the job trains without it. */
+void supervise_open_metrics(struct supervisor *s);
 void supervise_close_metrics(struct supervisor *s);
 
 /* Serves what is due; returns when to call again. */

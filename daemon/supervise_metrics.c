@@ -1,5 +1,6 @@
 /* What the run shows while it goes on (/metrics): documents for the HTTP server, events for the streams, and
  * the file for node_exporter. Supervisor process; its only thread; no lock. */
+#include "daemon/descriptors.h"
 #include "daemon/openmetrics.h"
 #include "daemon/supervise_internal.h"
 #include "kernels/base/file.h"
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { TICK_US = 1000000, TEXTFILE_US = 15000000 };
+enum { TICK_US = 1000000, TEXTFILE_US = 15000000, LISTEN_US = 5000000 };
 
 /* ---- events ---- */
 
@@ -63,12 +64,12 @@ static char *event_text(const struct supervisor *s, bool is_first, size_t *lengt
 
 /* ---- documents ---- */
 
-static char *metrics_of(const struct supervisor *s, bool classic, size_t *length)
+static char *metrics_of(const struct supervisor *s, enum openmetrics_form form, size_t *length)
 {
     struct run_status status;
     if (!supervise_paint(s, &status))
         return NULL;
-    char *text = openmetrics_text(&status, classic, length);
+    char *text = openmetrics_text(&status, form, length);
     free(status.workers);
     return text;
 }
@@ -76,8 +77,8 @@ static char *metrics_of(const struct supervisor *s, bool classic, size_t *length
 static char *document(void *arg, enum http_document which, size_t *length)
 {
     const struct supervisor *s = arg;
-    if (which == HTTP_METRICS)
-        return metrics_of(s, false, length);
+    if (which == HTTP_METRICS || which == HTTP_OPENMETRICS)
+        return metrics_of(s, which == HTTP_METRICS ? OPENMETRICS_CLASSIC : OPENMETRICS, length);
     if (which == HTTP_FIRST_EVENT)
         return event_text(s, true, length);
     char *text = supervise_status_text(s);
@@ -108,7 +109,7 @@ static void update_textfile(struct supervisor *s)
 {
     struct error error;
     size_t length = 0;
-    char *text = metrics_of(s, true, &length);
+    char *text = metrics_of(s, OPENMETRICS_TEXTFILE, &length);
     const bool is_written =
         text != NULL && write_textfile(s->config->job->metrics.textfile, text, length, &error) == STATUS_OK;
     free(text);
@@ -120,15 +121,38 @@ static void update_textfile(struct supervisor *s)
 
 /* ---- the loop ---- */
 
-enum status supervise_open_metrics(struct supervisor *s, struct error *error)
+/* The address may be in use now and free later: only the first failure is told. */
+static void begin_to_listen(struct supervisor *s, bool is_first)
 {
-    s->metrics.textfile_due = s->config->job->metrics.has_textfile ? monotime_now() : MONOTIME_NEVER;
-    const enum status status = listener_open(&s->metrics.listener, s->config->job, document, s, error);
-    if (status == STATUS_OK && s->metrics.listener.ops != NULL)
-        log_info("the run's page is at %s%s",
-                 strchr(s->config->job->metrics.listen, '/') == NULL ? "http://" : "",
-                 s->config->job->metrics.listen);
-    return status;
+    const char *listen = s->config->job->metrics.listen;
+    struct error error;
+    const struct http_config config = {
+        .document = document, .arg = s, .connections_max = s->metrics.connections_max};
+    const enum status status = listener_open(&s->metrics.listener, s->config->job, config, &error);
+    s->metrics.listen_due = status == STATUS_OK ? MONOTIME_NEVER : monotime_add_us(monotime_now(), LISTEN_US);
+    if (status == STATUS_OK || is_first)
+        runlog_clear_progress(s->config->log);
+    if (status == STATUS_OK)
+        log_info("the run's page is at %s%s", strchr(listen, '/') == NULL ? "http://" : "", listen);
+    else if (is_first)
+        log_warning("%s: the job goes on without its page, which is tried again every %d s", error.text,
+                    LISTEN_US / 1000000);
+}
+
+void supervise_open_metrics(struct supervisor *s)
+{
+    const struct job *job = s->config->job;
+    s->metrics.textfile_due = job->metrics.has_textfile ? monotime_now() : MONOTIME_NEVER;
+    s->metrics.listen_due = MONOTIME_NEVER;
+    if (!job->metrics.has_listen)
+        return;
+    const unsigned spare = descriptors_spare(job, supervise_has_hosts(s));
+    s->metrics.connections_max = spare > HTTP_DESCRIPTORS ? spare - HTTP_DESCRIPTORS : 0;
+    if (s->metrics.connections_max > 0)
+        begin_to_listen(s, true);
+    else
+        log_warning("the limit on open files (ulimit -Hn) leaves none for /metrics/listen: the job goes on "
+                    "without its page");
 }
 
 void supervise_close_metrics(struct supervisor *s)
@@ -159,10 +183,12 @@ struct monotime supervise_check_metrics(struct supervisor *s, struct monotime no
         update_textfile(s);
         s->metrics.textfile_due = monotime_add_us(now, TEXTFILE_US);
     }
+    if (!monotime_before(now, s->metrics.listen_due))
+        begin_to_listen(s, false);
     const struct monotime due = listener_due(&s->metrics.listener, now);
     if (!monotime_before(now, due))
         listener_serve(&s->metrics.listener);
-    const struct monotime next =
-        monotime_earliest(s->metrics.textfile_due, listener_due(&s->metrics.listener, now));
+    struct monotime next = monotime_earliest(s->metrics.textfile_due, s->metrics.listen_due);
+    next = monotime_earliest(next, listener_due(&s->metrics.listener, now));
     return listener_streams(&s->metrics.listener) > 0 ? monotime_earliest(next, s->metrics.tick_due) : next;
 }

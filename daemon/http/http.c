@@ -4,13 +4,14 @@
 #include "daemon/http/page.h"
 #include "daemon/http/streams.h"
 
+#include <arpa/inet.h>
 #include <microhttpd.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 
 enum {
     CONNECTIONS_MAX = 1200,
@@ -25,6 +26,18 @@ struct http {
     int epoll_fd;
     struct streams streams;
 };
+
+/* A header's value; "" where it has a zero in it; NULL where there is none. */
+static const char *header_of(struct MHD_Connection *connection, const char *name)
+{
+    const char *value = NULL;
+    size_t bytes = 0;
+    if (MHD_lookup_connection_value_n(connection, MHD_HEADER_KIND, name, strlen(name), &value, &bytes) !=
+            MHD_YES ||
+        value == NULL)
+        return NULL;
+    return strlen(value) == bytes ? value : "";
+}
 
 /* ---- answers ---- */
 
@@ -89,6 +102,49 @@ static enum MHD_Result send_document(const struct http *http, struct MHD_Connect
     return send_response(connection, MHD_HTTP_OK, response_of(text, length, true, type));
 }
 
+/* The quality that an Accept header gives a range of media types, such as "text/plain";
+ * -1: it does not name the range. */
+static double quality_of(const char *accept, const char *range)
+{
+    const size_t length = strlen(range);
+    double best = -1;
+    while (*accept != '\0') {
+        accept += strspn(accept, " \t,");
+        const bool is_named =
+            strncasecmp(accept, range, length) == 0 && strchr(" \t;,", accept[length]) != NULL;
+        double quality = 1;
+        for (accept += strcspn(accept, ";,"); *accept == ';'; accept += strcspn(accept, ";,")) {
+            accept += 1 + strspn(accept + 1, " \t");
+            if (strncasecmp(accept, "q=", 2) == 0)
+                quality = strtod(accept + 2, NULL);
+        }
+        if (is_named && quality > best)
+            best = quality;
+    }
+    return best;
+}
+
+static bool wants_openmetrics(struct MHD_Connection *connection)
+{
+    static const char *const texts[] = {"text/plain", "text/*", "*/*"}; /* the first that is named counts */
+    const char *accept = header_of(connection, "Accept");
+    double text = -1;
+    if (accept == NULL)
+        return false;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0] && text < 0; i++)
+        text = quality_of(accept, texts[i]);
+    const double wanted = quality_of(accept, "application/openmetrics-text");
+    return wanted > 0 && wanted >= text;
+}
+
+static enum MHD_Result send_metrics(const struct http *http, struct MHD_Connection *connection)
+{
+    if (wants_openmetrics(connection))
+        return send_document(http, connection, HTTP_OPENMETRICS,
+                             "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    return send_document(http, connection, HTTP_METRICS, "text/plain; version=0.0.4; charset=utf-8");
+}
+
 /* The page may run its own script and style alone, which it names by a number of this one answer, and may
  * talk to this server alone. */
 static enum MHD_Result send_page(struct MHD_Connection *connection)
@@ -127,46 +183,52 @@ static enum MHD_Result send_events(struct http *http, struct MHD_Connection *con
 /* ---- whether a client may ask ---- */
 
 /* Takes as long wherever the first difference is. */
-static bool is_token(const struct http *http, const char *shown)
+static bool is_token(const struct http *http, const char *shown, size_t bytes)
 {
-    const size_t length = strlen(http->token), shown_length = strlen(shown);
-    unsigned char differs = length != shown_length;
-    for (size_t i = 0; i < shown_length; i++)
-        differs |= (unsigned char)(shown[i] ^ http->token[length > 0 ? i % length : 0]);
-    return differs == 0;
+    return bytes == strlen(http->token) && sodium_memcmp(shown, http->token, bytes) == 0;
+}
+
+/* The password is what follows the first colon, whatever it holds. */
+static bool shows_password(const struct http *http, const char *encoded)
+{
+    char pair[CONNECTION_BYTES];
+    size_t bytes = 0;
+    if (sodium_base642bin((unsigned char *)pair, sizeof pair, encoded, strlen(encoded), NULL, &bytes, NULL,
+                          sodium_base64_VARIANT_ORIGINAL) != 0)
+        return false;
+    const char *colon = memchr(pair, ':', bytes);
+    return colon != NULL && is_token(http, colon + 1, bytes - (size_t)(colon + 1 - pair));
 }
 
 static bool shows_token(const struct http *http, struct MHD_Connection *connection)
 {
-    static const char bearer[] = "Bearer ";
-    const char *header = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Authorization");
-    char *password = NULL;
+    static const char bearer[] = "Bearer ", basic[] = "Basic ";
+    const char *header = header_of(connection, "Authorization");
     if (header == NULL)
         return false;
     if (strncasecmp(header, bearer, sizeof bearer - 1) == 0)
-        return is_token(http, header + sizeof bearer - 1);
-    char *user = MHD_basic_auth_get_username_password(connection, &password);
-    const bool is_right = user != NULL && password != NULL && is_token(http, password);
-    MHD_free(user);
-    MHD_free(password);
-    return is_right;
+        return is_token(http, header + sizeof bearer - 1, strlen(header + sizeof bearer - 1));
+    return strncasecmp(header, basic, sizeof basic - 1) == 0 &&
+           shows_password(http, header + sizeof basic - 1);
 }
 
 /* "localhost", "127.…" or "[::1]", with any port. */
 static bool is_loopback_name(const char *host)
 {
-    static const char *const names[] = {"localhost", "[::1]"};
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        const size_t length = strlen(names[i]);
-        if (strncasecmp(host, names[i], length) == 0 && (host[length] == '\0' || host[length] == ':'))
-            return true;
-    }
-    return strncmp(host, "127.", 4) == 0 && strspn(host, "0123456789.:") == strlen(host);
+    char name[32];
+    struct in_addr address;
+    const char *colon = strrchr(host, ':');
+    if (colon != NULL && strspn(colon + 1, "0123456789") == strlen(colon + 1)) /* "[::1]" has none */
+        snprintf(name, sizeof name, "%.*s", (int)(colon - host), host);
+    else
+        snprintf(name, sizeof name, "%s", host);
+    return strcasecmp(name, "localhost") == 0 || strcmp(name, "[::1]") == 0 ||
+           (inet_pton(AF_INET, name, &address) == 1 && ntohl(address.s_addr) >> 24 == 127);
 }
 
 static bool is_of_this_host(struct MHD_Connection *connection)
 {
-    const char *host = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Host");
+    const char *host = header_of(connection, "Host");
     return host == NULL || is_loopback_name(host); /* HTTP/1.0 has none, and no browser speaks that */
 }
 
@@ -185,8 +247,7 @@ static enum MHD_Result answer(struct http *http, struct MHD_Connection *connecti
     if (strcmp(path, "/") == 0)
         return send_page(connection);
     if (strcmp(path, "/metrics") == 0)
-        return send_document(http, connection, HTTP_METRICS,
-                             "application/openmetrics-text; version=1.0.0; charset=utf-8");
+        return send_metrics(http, connection);
     if (strcmp(path, "/status.json") == 0)
         return send_document(http, connection, HTTP_STATUS, "application/json");
     if (strcmp(path, "/events") == 0 && is_get)
@@ -196,8 +257,8 @@ static enum MHD_Result answer(struct http *http, struct MHD_Connection *connecti
 
 static bool has_body(struct MHD_Connection *connection)
 {
-    return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Content-Length") != NULL ||
-           MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Transfer-Encoding") != NULL;
+    return header_of(connection, "Content-Length") != NULL ||
+           header_of(connection, "Transfer-Encoding") != NULL;
 }
 
 /* Called when the headers are there, and again at the request's end. An answer at the first call makes the
@@ -238,16 +299,6 @@ static void http_close(struct http *http)
     free(http);
 }
 
-/* Half of the process' descriptors stay the job's: for the workers that it starts again, and for its files.
- */
-static unsigned connections_max(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur / 2 > CONNECTIONS_MAX)
-        return CONNECTIONS_MAX;
-    return (unsigned)(limit.rlim_cur / 2);
-}
-
 static enum status http_open(struct http **out, const struct http_config *config, struct error *error)
 {
     struct http *http = calloc(1, sizeof *http);
@@ -258,12 +309,13 @@ static enum status http_open(struct http **out, const struct http_config *config
         return error_set(error, STATUS_NO_MEMORY, "no memory for the HTTP server");
     }
     http->config = *config;
-    http->daemon =
-        MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, handle, http,
-                         MHD_OPTION_LISTEN_SOCKET, config->fd, MHD_OPTION_CONNECTION_LIMIT, connections_max(),
-                         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                         (size_t)CONNECTION_BYTES, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1,
-                         MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, NULL, MHD_OPTION_END);
+    const unsigned most =
+        config->connections_max < CONNECTIONS_MAX ? config->connections_max : CONNECTIONS_MAX;
+    http->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, handle, http, MHD_OPTION_LISTEN_SOCKET,
+        config->fd, MHD_OPTION_CONNECTION_LIMIT, most, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_S,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_SIGPIPE_HANDLED_BY_APP, 1,
+        MHD_OPTION_UNESCAPE_CALLBACK, keep_escapes, NULL, MHD_OPTION_END);
     if (http->daemon == NULL) {
         http_close(http);
         return error_set(error, STATUS_INTERNAL, "the HTTP server does not start");

@@ -7,14 +7,15 @@
  *     /             the page, one self-contained file     /status.json   run_status.h's
  *     /metrics      openmetrics.h's text                  /events        a stream of server-sent events
  *
+ * /metrics is OpenMetrics where the Accept header names it and prefers nothing that the older text serves.
+ *
  * GET and HEAD alone. Any other path is 404, any other method 405: no path is one of the file system. With a
  * token a request shows it as "Authorization: Bearer TOKEN", or as the password of Basic, which browsers ask
  * for; else it is 401. Without a token, `checks_host` refuses (403) a request whose Host header is not this
  * host's loopback: a page elsewhere could otherwise have its name resolve to 127.0.0.1 and read along.
  *
  * A connection that is idle for 10 s is closed; of the streams, the one that lags by 4 MiB. 1,200
- * connections at most, or as many as half the limit on open files; 64 streams among them. Supervisor process;
- * its only thread. */
+ * connections at most, 64 streams among them. Supervisor process; its only thread. */
 #ifndef DAEMON_HTTP_HTTP_H
 #define DAEMON_HTTP_HTTP_H
 
@@ -26,15 +27,20 @@
 
 struct http;
 
+/* Descriptors of the server itself: the socket, an epoll, an event, and a connection that is one too many. */
+enum { HTTP_DESCRIPTORS = 4 };
+
 enum http_document {
-    HTTP_METRICS,
+    HTTP_METRICS,     /* Prometheus' text */
+    HTTP_OPENMETRICS, /* the same as OpenMetrics */
     HTTP_STATUS,
     HTTP_FIRST_EVENT, /* what a new stream begins with: server-sent events, whole */
 };
 
 struct http_config {
-    int fd;            /* a listening socket, non-blocking; open takes it over if it succeeds */
-    const char *token; /* NULL: none is asked for */
+    int fd;                   /* a listening socket, non-blocking; open takes it over if it succeeds */
+    unsigned connections_max; /* more than 1,200 are 1,200 */
+    const char *token;        /* NULL: none is asked for */
     bool checks_host;
 
     /* Makes a document, which the server frees. NULL: no memory (503). */
@@ -59,7 +65,7 @@ struct http_ops {
     void (*tell)(struct http *http, const char *event, size_t length);
 };
 
-enum { HTTP_ABI = 1 };
+enum { HTTP_ABI = 2 };
 #define HTTP_PLUGIN_SYMBOL "coalesced_http_plugin"
 
 /* NULL: the plug-in has another interface. */

@@ -1,7 +1,8 @@
 """What test_prometheus.sh asks of a Prometheus, of a run, and of a run's textfile.
 
     prometheus.py ports N                     N free ports of 127.0.0.1
-    prometheus.py get URL                     the document; PROMETHEUS_TOKEN is shown as a bearer token
+    prometheus.py get URL                     the document; PROMETHEUS_TOKEN is shown as a bearer token, PROMETHEUS_ACCEPT
+                                              asks for a format: OpenMetrics by default
     prometheus.py strict FILE                 reads OpenMetrics text with the strict parser of Prometheus' client for
                                               Python; prints the names of the samples
     prometheus.py data FOLDER                 writes images in the format of MNIST, and a text, words.txt: they have
@@ -31,6 +32,7 @@ def get(url):
     request = urllib.request.Request(url)
     if "PROMETHEUS_TOKEN" in os.environ:
         request.add_header("Authorization", "Bearer " + os.environ["PROMETHEUS_TOKEN"])
+    request.add_header("Accept", os.environ.get("PROMETHEUS_ACCEPT", "application/openmetrics-text"))
     with urllib.request.urlopen(request, timeout=30) as answer:
         sys.stdout.write(answer.read().decode())
 

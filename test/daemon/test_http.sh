@@ -95,11 +95,25 @@ head_is_get() {
 }
 check "HEAD is answered" head_is_get
 documents() {
-    answers 200 "$origin/metrics" && head_has "content-type: application/openmetrics-text.*" && head_has "cache-control: no-store" &&
+    answers 200 "$origin/metrics" && head_has "content-type: text/plain; version=0.0.4; charset=utf-8" && head_has "cache-control: no-store" &&
         answers 200 "$origin/status.json" && jq -e ".pid == $run" <"$scratch/body" &&
         answers 200 "$origin/" && head_has "content-type: text/html; charset=utf-8" && head_has "content-security-policy: default-src 'none';.*"
 }
 check "documents have their types" documents
+# Prometheus' own header is the longest; a browser's names no format of metrics.
+formats() {
+    local accept text='text/plain; version=0.0.4; charset=utf-8' open='application/openmetrics-text; version=1.0.0; charset=utf-8'
+    for accept in 'text/plain' '*/*' 'text/html,application/xhtml+xml,*/*;q=0.8' '' 'application/openmetrics-text;q=0,*/*' \
+        'application/openmetrics-text;q=0.2,text/plain;version=0.0.4;q=0.5' 'application/openmetrics-text;q=nan,*/*' \
+        'application/openmetrics-texts' 'x/application/openmetrics-text'; do
+        answers 200 "$origin/metrics" --header "Accept: $accept" && head_has "content-type: $text" && ! grep -q '# EOF' "$scratch/body" || return
+    done
+    for accept in 'application/openmetrics-text' 'Application/OpenMetrics-Text; version=1.0.0 , text/plain' \
+        'application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.1'; do
+        answers 200 "$origin/metrics" --header "Accept: $accept" && head_has "content-type: $open" && grep -q '# EOF' "$scratch/body" || return
+    done
+}
+check "metrics have the format that was asked for" formats
 connections() {
     [[ $(curl --silent --output /dev/null --output /dev/null --write-out '%{num_connects}' "$origin/metrics" "$origin/status.json") == 10 ]]
 }
@@ -108,24 +122,41 @@ other_names() {
     answers 403 "$origin/metrics" --header "Host: elsewhere.example" && answers 403 "$origin/" --header "Host: 127.0.0.1.example" &&
         answers 403 "$origin/" --header "Host: localhost.example" && answers 403 "$origin/" --header "Host: [::1].example" &&
         answers 200 "$origin/metrics" --header "Host: LOCALHOST:1" && answers 200 "$origin/metrics" --header "Host: [::1]:1" &&
-        answers 403 "$origin/metrics" --header "Host;"
+        answers 403 "$origin/metrics" --header "Host;" && answers 403 "$origin/" --header "Host: localhost:80.evil.com" &&
+        answers 403 "$origin/" --header "Host: localhost:80:evil" && answers 403 "$origin/" --header "Host: 127.0.0.1:80:90" &&
+        answers 403 "$origin/" --header "Host: 127.999.0.1" && answers 200 "$origin/metrics" --header "Host: 127.0.0.2:80"
 }
 check "without a token, another host's name is refused" other_names
-in_use() {
-    local job
-    job_arguments reinforce "$scratch/second" 1000000 --set "/metrics={\"listen\":\"$address\"}"
-    fails 75 "another program listens at $address (/metrics/listen)" "$COALESCED" run "${job[@]}"
+first=$run
+start "$scratch/second" "{\"listen\":\"$address\"}"
+second=$run
+serves() { # PID: the run of this supervisor answers, within a minute
+    local try
+    for ((try = 0; try < 600; try++)); do
+        [[ $(curl --silent --max-time 5 "$origin/status.json" | jq .pid) != "$1" ]] || return 0
+        sleep 0.1
+    done
+    return 1
 }
-check "an address in use is no other run's" in_use
+check "a job trains, though its address is in use" grep -q "another program listens at $address .* the job goes on without its page" \
+    "$scratch/second.out"
+check "the address is no other run's" serves "$first"
+run=$first
 stop "the job"
+check "then the second job's page is served" serves "$second"
+run=$second
+stop "the second job"
 check "the page is gone then" fails 7 "connect" curl --silent --show-error "$origin/"
 
 # ---- few descriptors ----
 address=127.0.0.1:$(free_port)
-start "$scratch/few" "{\"listen\":\"$address\"}" 200
-victim=$(curl --silent "http://$address/status.json" | jq '.workers[1].pid')
-check "a full server leaves the job what it needs, and recovers" trouble full 100 "$victim"
+start "$scratch/few" "{\"listen\":\"$address\"}" 60
+check "a full server leaves the job what it needs, and recovers" trouble full 300 "$scratch/few"
 stop "a job with few descriptors"
+start "$scratch/fewest" "{\"listen\":\"$address\"}" 39
+check "a job with no descriptor to spare trains without a page, and says so" grep -q "leaves none for /metrics/listen" \
+    "$scratch/fewest.out"
+stop "a job with no descriptor to spare"
 
 # ---- the token ----
 address=127.0.0.1:$(free_port)
@@ -145,7 +176,8 @@ strangers() {
 check "without the token nothing is told" strangers
 near_misses() {
     local header
-    for header in "Bearer" "Bearer " "Bearer s3cret:word " "Bearer s3cret:wors3cret:wor" "Basic" "Basic AAAA" "Digest s3cret:word" "s3cret:word"; do
+    for header in "Basic $(printf ':s3cret:word\0' | base64)" "Basic $(printf ':s3cret:word\0more' | base64)" \
+        "Basic $(printf 's3cret' | base64)" "Basic Og==" "Bearer" "Bearer " "Bearer s3cret:word " "Bearer s3cret:wors3cret:wor" "Basic" "Basic AAAA" "Digest s3cret:word" "s3cret:word"; do
         answers 401 "$origin/metrics" --header "Authorization: $header" || return
     done
     answers 401 "$origin/metrics?token=s3cret:word"
@@ -176,8 +208,10 @@ by_path() {
 }
 start "$scratch/by-path" "{\"listen\":\"$socket\"}"
 check "a socket is served, to this user alone" by_path
-check "one in use is no other run's" fails 75 "another program listens at $socket" \
-    "$COALESCED" run "$scratch/reinforce.json" --run-dir "$scratch/third" --set "/metrics={\"listen\":\"$socket\"}"
+warns() { # TEXT RUN: a run of one episode says so, and trains all the same
+    run_job reinforce "$2" 1 --set "/metrics={\"listen\":\"$socket\"}" >"$2.out" 2>&1 && grep -q "$1.*: the job goes on without its page" "$2.out"
+}
+check "one in use is no other run's" warns "another program listens at $socket" "$scratch/third"
 check "and is served still" by_path
 kill -KILL "$run"
 wait "$run" 2>/dev/null || true
@@ -186,8 +220,7 @@ check "a killed run's socket is replaced" by_path
 stop "a job with a socket"
 check "which takes it along" test ! -e "$socket"
 echo precious >"$socket"
-check "a file is not replaced" fails 77 "$socket is in the way" \
-    "$COALESCED" run "$scratch/reinforce.json" --run-dir "$scratch/fourth" --set "/metrics={\"listen\":\"$socket\"}"
+check "a file is not replaced" warns "$socket is in the way" "$scratch/fourth"
 check "but left as it is" test "$(<"$socket")" = precious
 
 # ---- what `coalesced check` says ----

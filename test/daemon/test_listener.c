@@ -128,6 +128,8 @@ static const char longest[] =
     "12345678901234\n\n";
 _Static_assert(sizeof longest - 1 == 256, "one byte more than a token's file may have");
 
+static const char no_token[] = "expected a token of 1..254 printable ASCII characters without spaces";
+
 static const struct {
     const char *bytes;
     size_t length;
@@ -138,11 +140,17 @@ static const struct {
     {"secret", 6, 0400, NULL},
     {"secret\r\nmore\n", 13, 0600, NULL},
     {longest, 255, 0600, NULL},
-    {longest, 256, 0600, "expected a token of 1..254 bytes"},
-    {"", 0, 0600, "expected a token of 1..254 bytes"},
-    {"\n", 1, 0600, "expected a token of 1..254 bytes"},
-    {"\nsecret\n", 8, 0600, "expected a token of 1..254 bytes"},
-    {"\0secret\n", 8, 0600, "expected a token of 1..254 bytes"},
+    {longest, 256, 0600, no_token},
+    {"", 0, 0600, no_token},
+    {"\n", 1, 0600, no_token},
+    {"\nsecret\n", 8, 0600, no_token},
+    {"\0secret\n", 8, 0600, no_token},
+    {"sec\0ret\n", 8, 0600, no_token},
+    {" ", 1, 0600, no_token},
+    {" secret\n", 8, 0600, no_token},
+    {"sec ret\n", 8, 0600, no_token},
+    {"sec\tret\n", 8, 0600, no_token},
+    {"secr\303\251t\n", 8, 0600, no_token},
     {"secret\n", 7, 0640, "other users may read it: expected mode 0600"},
     {"secret\n", 7, 0604, "other users may read it: expected mode 0600"},
     {"secret\n", 7, 0620, "expected mode 0600"},

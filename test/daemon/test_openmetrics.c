@@ -40,7 +40,7 @@ static void end(void)
     text = NULL;
 }
 
-static void write_text(bool classic)
+static void write_text(enum openmetrics_form form)
 {
     const struct run_status status = {.path = "/runs/\"x\\y\"\n",
                                       .job = &job,
@@ -53,7 +53,7 @@ static void write_text(bool classic)
                                       .workers = workers};
     size_t length = 0;
     free(text);
-    text = openmetrics_text(&status, classic, &length);
+    text = openmetrics_text(&status, form, &length);
     ck_assert_ptr_nonnull(text);
     ck_assert_uint_eq(length, strlen(text));
 }
@@ -100,11 +100,11 @@ START_TEST(each_line_is_of_the_format)
     totals.epoch.evaluated = 10;
     totals.episode.has_ppo = true;
     totals.episode.ppo.approx_kl = (double)NAN;
-    for (int classic = 0; classic < 2; classic++) {
-        write_text(classic == 1);
+    for (int form = OPENMETRICS; form <= OPENMETRICS_TEXTFILE; form++) {
+        write_text((enum openmetrics_form)form);
         check_format();
-        ck_assert_uint_eq(text_count(text, "# UNIT"), text_count(text, "# UNIT") * (unsigned)!classic);
-        ck_assert_uint_eq(text_count(text, "# EOF\n"), (unsigned)!classic);
+        ck_assert_uint_eq(text_count(text, "# UNIT") > 0, form == OPENMETRICS);
+        ck_assert_uint_eq(text_count(text, "# EOF\n"), form == OPENMETRICS);
     }
 }
 END_TEST
@@ -117,7 +117,7 @@ START_TEST(buckets_add_up)
     totals.launched_rows = 200000;
     totals.waits[1] = 8;
     totals.wait_s = 0.5;
-    write_text(false);
+    write_text(OPENMETRICS);
     expect("coalesced_coalescer_batch_rows_bucket{le=\"1.0\"} 1\n");
     expect("coalesced_coalescer_batch_rows_bucket{le=\"8.0\"} 1\n");
     expect("coalesced_coalescer_batch_rows_bucket{le=\"16.0\"} 3\n");
@@ -131,9 +131,20 @@ START_TEST(buckets_add_up)
 }
 END_TEST
 
+/* The round of a parameter-server job may take a minute. */
+START_TEST(rounds_have_limits_of_their_own)
+{
+    job.kind = JOB_PARAMETER_SERVER;
+    totals.round_waits[RUN_ROUND_BUCKETS - 2] = 3;
+    write_text(OPENMETRICS);
+    expect("coalesced_round_wait_seconds_bucket{le=\"15.0\"} 0\n");
+    expect("coalesced_round_wait_seconds_bucket{le=\"60.0\"} 3\n");
+}
+END_TEST
+
 START_TEST(workers_add_up_by_role)
 {
-    write_text(false);
+    write_text(OPENMETRICS);
     expect("coalesced_worker_restarts_total{role=\"agent\"} 0\n");
     expect("coalesced_worker_restarts_total{role=\"observer\"} 3\n");
     expect("coalesced_workers_running{role=\"observer\"} 1\n");
@@ -145,7 +156,7 @@ END_TEST
 
 START_TEST(what_is_not_known_is_left_out)
 {
-    write_text(false);
+    write_text(OPENMETRICS);
     ck_assert_uint_eq(text_count(text, "checkpoint_age"), 0);
     ck_assert_uint_eq(text_count(text, "nan"), 0);
     ck_assert_uint_eq(text_count(text, "coalesced_loss"), 0);
@@ -156,10 +167,11 @@ END_TEST
 
 START_TEST(the_older_format_names_counters_whole)
 {
-    write_text(true);
+    write_text(OPENMETRICS_CLASSIC);
     expect("# TYPE coalesced_episodes_total counter\n");
     expect("# TYPE coalesced_run_info gauge\n");
-    write_text(false);
+    ck_assert_uint_eq(text_count(text, "run=\""), 0);
+    write_text(OPENMETRICS);
     expect("# TYPE coalesced_episodes counter\n");
     expect("# TYPE coalesced_run info\n");
 }
@@ -169,13 +181,13 @@ END_TEST
 START_TEST(each_sample_of_the_older_format_names_its_run)
 {
     const char *const run = "run=\"/runs/\\\"x\\\\y\\\"\\n\"} ";
-    write_text(true);
+    write_text(OPENMETRICS_TEXTFILE);
     expect("coalesced_episodes_total{run=\"/runs/");
     expect("coalesced_coalescer_batch_rows_bucket{le=\"+Inf\",run=\"/runs/");
     expect("coalesced_coalescer_batch_rows_count{run=\"/runs/");
     expect("coalesced_worker_restarts_total{role=\"agent\",run=\"/runs/");
     ck_assert_uint_eq(text_count(text, run), text_count(text, "\ncoalesced_"));
-    write_text(false);
+    write_text(OPENMETRICS);
     ck_assert_uint_eq(text_count(text, "run=\""), 0);
 }
 END_TEST
@@ -183,11 +195,11 @@ END_TEST
 START_TEST(the_newest_evaluation_is_told)
 {
     totals.has_episode = totals.episode.has_ppo = true;
-    write_text(false);
+    write_text(OPENMETRICS);
     ck_assert_uint_eq(text_count(text, "evaluation_reward"), 0);
     totals.has_evaluation = true;
     totals.evaluation.mean_reward = 42;
-    write_text(false);
+    write_text(OPENMETRICS);
     expect("coalesced_evaluation_reward 42\n");
 }
 END_TEST
@@ -199,6 +211,7 @@ int main(void)
     tcase_add_checked_fixture(tcase, begin, end);
     tcase_add_loop_test(tcase, each_line_is_of_the_format, 0, 3);
     tcase_add_test(tcase, buckets_add_up);
+    tcase_add_test(tcase, rounds_have_limits_of_their_own);
     tcase_add_test(tcase, workers_add_up_by_role);
     tcase_add_test(tcase, what_is_not_known_is_left_out);
     tcase_add_test(tcase, the_older_format_names_counters_whole);

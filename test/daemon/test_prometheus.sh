@@ -38,7 +38,7 @@ server=http://127.0.0.1:${port[4]}
 declare -A of=([pole]="127.0.0.1:${port[0]}" [images]="127.0.0.1:${port[1]}" [text]="127.0.0.1:${port[2]}" [ppo]="127.0.0.1:${port[3]}")
 "${helper[@]}" data "$scratch/data"
 mkdir "$scratch/textfiles"
-(umask 077 && echo "a token of the test" >"$scratch/token")
+(umask 077 && echo "a-token-of-the-test" >"$scratch/token")
 ppo='{"kind": "reinforce", "device": "cpu", "observers": {"count": 0, "environments": 2},
  "algorithm": {"name": "ppo", "n_steps": 32, "batch_size": 32, "n_epochs": 1}, "evaluation": {"every": 5, "episodes": 1},
  "log": {"every": 1}}'
@@ -157,6 +157,13 @@ names() { # NAME: the samples of its /metrics, read strictly
 }
 for name in pole images text ppo; do
     check "the text of $name is OpenMetrics" names "$name"
+done
+older() { # NAME: what a client gets that asks for no format
+    PROMETHEUS_TOKEN=$(<"$scratch/token") PROMETHEUS_ACCEPT='*/*' "${helper[@]}" get "http://${of[$1]}/metrics" >"$scratch/$1.older" &&
+        promtool check metrics <"$scratch/$1.older"
+}
+for name in pole images text ppo; do
+    check "promtool finds nothing to say of the older text of $name" older "$name"
 done
 without_token() {
     ! "${helper[@]}" get "http://${of[images]}/metrics" 2>"$scratch/refused" && grep -q 401 "$scratch/refused"

@@ -85,13 +85,13 @@ START_TEST(updates_add_up)
 {
     add_update(1, 0.00001, 0);
     add_update(2, 0.0003, 0);
-    add_update(3, 7, 2);
+    add_update(3, 70, 2);
     ck_assert_uint_eq(totals.updates, 3);
     ck_assert_uint_eq(totals.samples, 120);
     ck_assert_uint_eq(totals.late, 3);
     ck_assert_uint_eq(totals.round_waits[0], 1); /* 10 us are within the first */
-    ck_assert_uint_eq(totals.round_waits[5], 1); /* 250 us are not */
-    ck_assert_uint_eq(totals.round_waits[CONTROL_WAIT_BUCKETS - 1], 1);
+    ck_assert_uint_eq(totals.round_waits[1], 1); /* 300 us are not */
+    ck_assert_uint_eq(totals.round_waits[RUN_ROUND_BUCKETS - 1], 1);
     ck_assert_uint_eq(totals.staleness[0], 3);
     ck_assert_uint_eq(totals.staleness[RUN_STALENESS_BUCKETS - 1], 3);
     ck_assert_uint_eq(totals.staleness_sum, 120);

@@ -66,7 +66,7 @@ static void open_server(void)
     const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     ck_assert_int_eq(bind(fd, (struct sockaddr *)&name, sizeof name), 0);
     ck_assert_int_eq(listen(fd, 100), 0);
-    const struct http_config config = {.fd = fd, .document = document, .arg = &error};
+    const struct http_config config = {.fd = fd, .connections_max = 100, .document = document, .arg = &error};
     ck_assert_int_eq(ops->open(&http, &config, &error), STATUS_OK);
     memset(event, 'x', sizeof event);
     memcpy(expected, first_event, sizeof first_event - 1);

@@ -656,13 +656,15 @@ const struct job_key job_keys[] = {
              "given when a run is resumed."},
     {"/metrics/listen", ANY, JOB_PATH, AT(metrics.listen), RANGE(1, JOB_PATH_BYTES - 1),
      NULLABLE(metrics.has_listen), BY_DEFAULT(null),
-     .text = "Where a page for browsers (/), OpenMetrics text (/metrics) and the status (/status.json) are "
-             "served by HTTP: an IP address and a port, such as 127.0.0.1:9477, or the path of a socket, "
-             "with a slash. An address that others can reach needs /metrics/token. null: nowhere."},
+     .text = "Where a page for browsers (/), metrics (/metrics) and the status (/status.json) are served by "
+             "HTTP: an IP address and a port, such as 127.0.0.1:9477, or the path of a socket, with a slash. "
+             "Metrics are in Prometheus' text format, or in OpenMetrics where the request's Accept header "
+             "prefers it. An address that others can reach needs /metrics/token. While the address is in "
+             "use, the run goes on without its page. null: nowhere."},
     {"/metrics/token", ANY, JOB_PATH, AT(metrics.token), RANGE(1, JOB_PATH_BYTES - 1),
      NULLABLE(metrics.has_token), BY_DEFAULT(null),
-     .text = "A file whose first line is a token. Every request must then show it, as a bearer token or as "
-             "the password of Basic authentication."},
+     .text = "A file whose first line is a token: ASCII characters without spaces. Every request must then "
+             "show it, as a bearer token or as the password of Basic authentication."},
     {"/metrics/textfile", ANY, JOB_PATH, AT(metrics.textfile), RANGE(1, JOB_PATH_BYTES - 1),
      NULLABLE(metrics.has_textfile), BY_DEFAULT(null),
      .text = "A file for the textfile collector of Prometheus' node_exporter, with a name that ends in "
