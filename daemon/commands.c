@@ -159,6 +159,20 @@ static enum status follow_leader(const struct arguments *arguments, const struct
     return follow_to_the_end(&config, error);
 }
 
+/* A finished run of one host ends at once: it takes no lock, no socket and no port, and starts no worker. */
+static bool is_over(const struct arguments *arguments, const struct job *job)
+{
+    char run[RUNDIR_PATH_BYTES];
+    struct error error;
+    if (!arguments->resume || rundir_choose(run, arguments->run_dir, job, &error) != STATUS_OK ||
+        !resume_is_over(run, job))
+        return false;
+    log_run(run);
+    log_info("%s has ended, and /stop asks for no more: nothing is to be done", run);
+    service_notify("READY=1\nSTATUS=the run has ended");
+    return true;
+}
+
 static enum status run_job(const struct arguments *arguments, struct job *job, struct error *error)
 {
     static struct place place; /* with the keys of all hosts: too large for a stack */
@@ -168,7 +182,7 @@ static enum status run_job(const struct arguments *arguments, struct job *job, s
     enum status status =
         place_find(&place, &arguments->place, listen, monotime_add_us(monotime_now(), patience_us), error);
     if (status == STATUS_OK && place_is_alone(&place))
-        return lead(arguments, job, NULL, error);
+        return is_over(arguments, job) ? STATUS_OK : lead(arguments, job, NULL, error);
     if (status == STATUS_OK && place_is_leader(&place))
         return lead(arguments, job, &place, error);
     return status == STATUS_OK ? follow_leader(arguments, job, &place, error) : status;

@@ -2,13 +2,17 @@
 #include "daemon/resume.h"
 
 #include "daemon/job_files.h"
+#include "daemon/runlog_lines.h"
 #include "kernels/base/log.h"
 #include "worker/job/job_table.h"
 
+#include <fcntl.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- the same job ---- */
 
@@ -193,4 +197,45 @@ enum status resume_go_back(struct resume_point *point, struct path run, struct r
     return status == STATUS_OK ? runlog_resume(log, found ? &point->place : NULL, point->update,
                                                point->running_reward, cause, error)
                                : status;
+}
+
+/* ---- the end ---- */
+
+/* The last line of the run's episodes.jsonl, or NULL. The caller frees it. */
+static char *read_last_line(struct path run)
+{
+    struct error unused;
+    int fd;
+    if (file_open_below(&fd, run, run_log_name(RUN_LOG_JSON), O_RDONLY, &unused) != STATUS_OK)
+        return NULL;
+    const off_t size = lseek(fd, 0, SEEK_END);
+    char *tail = calloc(1, LINE_BYTES + 1);
+    if (tail != NULL) {
+        const uint64_t at = size > LINE_BYTES ? (uint64_t)size - LINE_BYTES : 0;
+        const ssize_t bytes = file_read_at(fd, tail, LINE_BYTES, at);
+        const size_t end = bytes > 0 && tail[bytes - 1] == '\n' ? (size_t)bytes - 1 : 0;
+        const char *before = memrchr(tail, '\n', end);
+        tail[end] = '\0';
+        if (before != NULL)
+            memmove(tail, before + 1, end - (size_t)(before - tail));
+    }
+    close(fd);
+    return tail;
+}
+
+bool resume_is_over(const char *run_dir, const struct job *job)
+{
+    char path[CHECKPOINT_PATH_BYTES];
+    struct error error;
+    struct job wanted = *job;
+    const int dir_fd = open(run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    char *line = dir_fd >= 0 ? read_last_line(path_of_folder(dir_fd, run_dir)) : NULL;
+    snprintf(path, sizeof path, "%s/job.json", run_dir);
+    const bool is_over =
+        line != NULL && line_ends_job(line, job) &&
+        resume_adopt(path_below(path_of_folder(dir_fd, run_dir), path), &wanted, &error) == STATUS_OK;
+    free(line);
+    if (dir_fd >= 0)
+        close(dir_fd);
+    return is_over;
 }

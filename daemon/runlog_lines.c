@@ -3,6 +3,7 @@
 
 #include "daemon/metrics_text.h"
 #include "kernels/base/text.h"
+#include "worker/job/job_table.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -207,9 +208,35 @@ void line_write_restarted(struct line *line, const struct line_restart *restart)
     line_add(line, "}}\n");
 }
 
+/* Each key of /stop with its value: what the end was an end by. */
+static void write_stop(char words[JOB_WORDS_BYTES], const struct job *job)
+{
+    const char *before = ",\"stop\":{";
+    words[0] = '\0';
+    for (size_t i = 0; i < job_key_count; i++) {
+        const struct job_key *key = &job_keys[i];
+        if (!job_key_is_member(key, "/stop") || (key->kinds & JOB_KINDS_OF(job_variant(job))) == 0)
+            continue;
+        words_add(words, "%s\"%s\":", before, job_key_name(key));
+        words_add_value(words, job, key, true);
+        before = ",";
+    }
+    words_add(words, "}" LINE_TIMING);
+}
+
+bool line_ends_job(const char *line, const struct job *job)
+{
+    char stop[JOB_WORDS_BYTES];
+    write_stop(stop, job);
+    return (strncmp(line, "{\"event\":\"finished\"", 19) == 0 ||
+            strncmp(line, "{\"event\":\"solved\"", 17) == 0) &&
+           strstr(line, stop) != NULL;
+}
+
 void line_write_end(struct line *line, const struct job *job, const struct line_end *end,
                     const struct control_status *holdings)
 {
+    char stop[JOB_WORDS_BYTES];
     line->length = 0;
     const bool has_episodes = job->kind == JOB_REINFORCE;
     line_add(line, "{\"event\":\"%s\",\"%s\":%" PRIu64, end->why, has_episodes ? "episodes" : "updates",
@@ -218,6 +245,8 @@ void line_write_end(struct line *line, const struct job *job, const struct line_
         write_number(line, ",\"running_reward\":", end->running_reward, ALL_DIGITS);
     if (job->kind == JOB_MODEL_PARALLEL)
         write_sums(line, holdings, workers_of(job));
+    write_stop(stop, job);
+    line_add(line, "%.*s", (int)(strlen(stop) - strlen(LINE_TIMING)), stop);
     write_timing(line);
     line_add(line, ",\"job_s\":%.6f}}\n", end->job_s);
 }

@@ -54,6 +54,10 @@ void line_write_resumed(struct line *line, const struct job *job, uint64_t numbe
 void line_write_restarted(struct line *line, const struct line_restart *restart);
 void line_write_end(struct line *line, const struct job *job, const struct line_end *end,
                     const struct control_status *holdings);
+
+/* Whether the line says that a run has ended by this job's /stop: finished or solved, and /stop was the same.
+ */
+bool line_ends_job(const char *line, const struct job *job);
 void line_write_json(struct line *line, const struct job *job, const struct control_message *record,
                      const struct control_status *holdings);
 

@@ -99,6 +99,14 @@ worker_comes_back() {
         until_true 20 grep -q '"event":"restarted"' "$log"
 }
 
+# A run that another process holds.
+busy() {
+    local run=$systemd_root/var/lib/private/coalesced/killed/cartpole
+    systemd_run systemctl stop coalesced@killed &&
+        flock "$run/lock" nsenter -t "$systemd_init" -m -u -i -n -p -C -r -w -- systemctl start coalesced@killed
+    has killed ExecMainStatus 75 && has killed SubState failed && has killed NRestarts 0
+}
+
 stays_down() {
     ! systemd_run systemctl start coalesced@bad && has bad ExecMainStatus 78 && has bad SubState failed &&
         has bad NRestarts 0 && said bad '/observers/count: expected an integer in 1..1024, got 0'
@@ -114,19 +122,28 @@ went_on() {
     grep -q '"event":"resumed"' "$run/episodes.jsonl" && [[ ! -e $run/previous-1 ]]
 }
 
+# stays_over INSTANCE NAME
+stays_over() {
+    local run=$systemd_root/var/lib/private/coalesced/$1/$2
+    [[ $(grep -c '"event":"finished"' "$run/episodes.jsonl") -eq 1 && ! -e $run/previous-1 ]]
+}
+
 check "a CartPole job starts and is ready" start cartpole
 check "its status line tells of episodes" until_true 20 status_tells_of_episodes
 check "a good job file is read again" reload "${ENDLESS/1000\}/500\}}" '/log is in force'
-check "a bad one changes nothing" reload '{"kind": "reinforce", "observers": {"count": 0}}' 'nothing is changed'
-check "its messages are found by the run, the priority and the unit" found_by 'nothing is changed' COALESCED_RUN=cartpole \
-    PRIORITY=3 _SYSTEMD_UNIT=coalesced@cartpole.service
-check "and not by another run" fails found_by 'nothing is changed' COALESCED_RUN=rnn
+check "a bad one is an error of the reload" fails reload '{"kind": "reinforce", "observers": {"count": 0}}' ''
+check "which says what is wrong" said cartpole '/observers/count: expected an integer in 1..1024, got 0'
+check "and changes nothing" has cartpole ActiveState active
+check "a message of the supervisor is found by the run, the priority and the unit" found_by 'is read again' \
+    COALESCED_RUN=cartpole PRIORITY=6 _SYSTEMD_UNIT=coalesced@cartpole.service
+check "and not by another run" fails found_by 'is read again' COALESCED_RUN=rnn
 check "it stops in good order" stop
 check "a model-parallel job, whose kernels are written at run time, runs to its end" finishes rnn
 check "a worker's messages are found by the worker" found_by 'device: ' COALESCED_RUN=rnn 'COALESCED_WORKER=trainer 1'
 check "the lines of standard output are found by the run, too" found_by 'Update 10' COALESCED_RUN=rnn
 check "started again, the finished job ends at once" finishes rnn
-check "its run went on, and none began anew" went_on rnn rnn
+check "it says so" said rnn 'has ended, and /stop asks for no more'
+check "its run has one end, and none began anew" stays_over rnn rnn
 check "a bad job is not started again" stays_down
 check "a job to be killed starts" start killed
 check "after a killed supervisor it is started again" comes_back killed KILL
@@ -134,6 +151,7 @@ check "that was a restart" has killed NRestarts 1
 check "the run went on" went_on killed cartpole
 check "a killed worker is started again by its supervisor" worker_comes_back killed cartpole
 check "the unit is not" has killed NRestarts 1
+check "a run that another process holds is not tried again and again" busy
 check "a job to be hung starts" start hung
 check "after a watchdog's timeout it is started again" comes_back hung STOP
 check "that was the watchdog" systemd_said hung 'Watchdog timeout'
