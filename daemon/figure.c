@@ -3,6 +3,7 @@
 
 #include "daemon/program.h"
 #include "kernels/base/file.h"
+#include "kernels/base/output.h"
 #include "kernels/base/text.h"
 
 #include <errno.h>
@@ -155,26 +156,22 @@ bool figure_is_possible(void)
 
 /* ---- the file ---- */
 
-static bool copy_picture(int from, int to)
+static bool copy_picture(int from, FILE *to)
 {
     char block[1 << 16];
     ssize_t bytes;
     for (uint64_t offset = 0; (bytes = file_read_at(from, block, sizeof block, offset)) > 0;
          offset += (uint64_t)bytes)
-        if (!file_write(to, block, (size_t)bytes))
-            return false;
+        fwrite(block, 1, (size_t)bytes, to); /* output_close asks for errors */
     return bytes == 0;
 }
 
 static enum status write_file(const struct program *gnuplot, const char *path, struct error *error)
 {
-    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    const bool is_copied = fd >= 0 && copy_picture(gnuplot->output, fd);
-    const int errnum = errno;
-    const bool is_closed = fd >= 0 && close(fd) == 0;
-    if (is_copied && is_closed)
+    struct output output;
+    if (output_open(&output, path) && output_close(&output, copy_picture(gnuplot->output, output.file)))
         return STATUS_OK;
-    error_set_errno(error, is_copied ? errno : errnum, "cannot write %.300s", path);
+    error_set_errno(error, errno, "cannot write %.300s", path);
     return error_of_output(error);
 }
 

@@ -1,10 +1,12 @@
 /* A GIF grows with each picture; of a PNG the last picture is kept until the end. The command's process. */
 #include "daemon/film.h"
 
+#include "kernels/base/output.h"
+
 #include <errno.h>
-#include <fcntl.h>
 #include <gif_lib.h>
 #include <png.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,6 +15,7 @@ enum { SIDE_MAX = 65535, COLORS = 256, DELAY_CS = 4 /* hundredths of a second: 2
 
 struct film {
     const char *path;
+    struct output output;
     GifFileType *gif; /* NULL: the film is a PNG */
     uint32_t width, height;
     uint8_t *last;          /* (height, width, 3) of a PNG */
@@ -37,33 +40,31 @@ static enum status gif_failed(const struct film *film, int code, struct error *e
     return error_set(error, STATUS_IO, "%.300s: %s", film->path, why != NULL ? why : "cannot be written");
 }
 
-/* giflib by itself would make a file that only its owner can read. */
-static enum status gif_open(struct film *film, struct error *error)
+static int gif_write(GifFileType *gif, const GifByteType *bytes, int count)
 {
-    int code = 0;
-    const int descriptor = open(film->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (descriptor < 0)
-        return error_set_errno(error, errno, "%.300s", film->path);
-    film->gif = EGifOpenFileHandle(descriptor, &code);
-    if (film->gif != NULL)
-        return STATUS_OK;
-    close(descriptor);
-    return gif_failed(film, code, error);
+    const struct film *film = gif->UserData;
+    return (int)fwrite(bytes, 1, (size_t)count, film->output.file);
 }
 
 enum status film_open(struct film **out, const char *path, struct error *error)
 {
     struct film *film = calloc(1, sizeof *film);
+    int code = 0;
     *out = NULL;
     if (film == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a film");
     film->path = path;
-    const enum status status = ends_with(path, ".gif") ? gif_open(film, error) : STATUS_OK;
-    if (status == STATUS_OK)
+    if (!output_open(&film->output, path)) {
+        error_set_errno(error, errno, "%.300s", path);
+    } else if (!ends_with(path, ".gif") || (film->gif = EGifOpen(film, gif_write, &code)) != NULL) {
         *out = film;
-    else
-        free(film);
-    return status;
+        return STATUS_OK;
+    } else {
+        gif_failed(film, code, error);
+        output_close(&film->output, false);
+    }
+    free(film);
+    return error->status;
 }
 
 /* ---- GIF ---- */
@@ -147,19 +148,25 @@ static enum status png_write(const struct film *film, struct error *error)
 {
     png_image image = {
         .version = PNG_IMAGE_VERSION, .width = film->width, .height = film->height, .format = PNG_FORMAT_RGB};
-    if (png_image_write_to_file(&image, film->path, 0, film->last, 0, NULL))
+    if (png_image_write_to_stdio(&image, film->output.file, 0, film->last, 0, NULL))
         return STATUS_OK;
     return error_set(error, STATUS_IO, "%.300s: %s", film->path, image.message);
 }
 
-enum status film_close(struct film *film, struct error *error)
+enum status film_close(struct film *film, bool is_whole, struct error *error)
 {
     int code = 0;
+    enum status status = STATUS_OK;
     if (film == NULL)
         return STATUS_OK;
-    enum status status = film->last != NULL ? png_write(film, error) : STATUS_OK;
-    if (film->gif != NULL && EGifCloseFile(film->gif, &code) != GIF_OK)
+    is_whole = is_whole && film->width > 0;
+    if (is_whole && film->last != NULL)
+        status = png_write(film, error);
+    if (film->gif != NULL && EGifCloseFile(film->gif, &code) != GIF_OK && is_whole)
         status = gif_failed(film, code, error);
+    is_whole = is_whole && status == STATUS_OK;
+    if (!output_close(&film->output, is_whole) && is_whole)
+        status = error_set_errno(error, errno, "%.300s", film->path);
     free(film->last);
     for (int c = 0; c < 4; c++)
         free(film->planes[c]);

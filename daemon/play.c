@@ -73,7 +73,7 @@ enum status play(const struct arguments *arguments, struct job *job, struct erro
     if (status != STATUS_OK)
         return status;
     status = play_into(film, arguments, job, error);
-    if (film_close(film, &why) != STATUS_OK && status == STATUS_OK) {
+    if (film_close(film, status == STATUS_OK, &why) != STATUS_OK && status == STATUS_OK) {
         *error = why;
         status = why.status;
     }

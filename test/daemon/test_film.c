@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { WIDTH = 6, HEIGHT = 4, BYTES = WIDTH * HEIGHT * 3 };
 
@@ -48,7 +49,7 @@ static void make_film(const char *name, unsigned frames)
         paint(rgb, frame);
         must(film_add(film, WIDTH, HEIGHT, rgb, &error));
     }
-    must(film_close(film, &error));
+    must(film_close(film, true, &error));
 }
 
 /* Each picture, to five bits of a colour, which is what quantizing leaves. */
@@ -106,22 +107,41 @@ START_TEST(pictures_have_one_size)
     must(film_add(film, WIDTH, HEIGHT, rgb, &error));
     ck_assert_int_eq(film_add(film, HEIGHT, WIDTH, rgb, &error), STATUS_INVALID);
     ck_assert_str_eq(error.text, "a picture of 4 * 6 pixels: expected 6 * 4, as before");
-    must(film_close(film, &error));
+    must(film_close(film, true, &error));
 }
 END_TEST
 
 START_TEST(a_file_that_cannot_be_made_is_named)
 {
     struct film *film = NULL;
-    uint8_t rgb[BYTES] = {0};
     snprintf(path, sizeof path, "%s/nowhere/film.gif", folder);
     ck_assert_int_eq(film_open(&film, path, &error), STATUS_NOT_FOUND);
     ck_assert_ptr_nonnull(strstr(error.text, "nowhere/film.gif: No such file or directory"));
     snprintf(path, sizeof path, "%s/nowhere/film.png", folder);
-    must(film_open(&film, path, &error));
-    must(film_add(film, WIDTH, HEIGHT, rgb, &error));
-    ck_assert_int_eq(film_close(film, &error), STATUS_IO);
+    ck_assert_int_eq(film_open(&film, path, &error), STATUS_NOT_FOUND);
     ck_assert_ptr_nonnull(strstr(error.text, "nowhere/film.png"));
+}
+END_TEST
+
+/* An environment that draws nothing, or that fails later, costs nobody an earlier film. */
+START_TEST(a_film_that_fails_leaves_the_earlier_one)
+{
+    static const char *const names[] = {"film.gif", "film.png"};
+    uint8_t rgb[BYTES] = {0};
+    struct film *film;
+    for (int pictures = 0; pictures < 2; pictures++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[_i]);
+        text_write(path, "earlier");
+        must(film_open(&film, path, &error));
+        if (pictures > 0)
+            must(film_add(film, WIDTH, HEIGHT, rgb, &error));
+        must(film_close(film, pictures == 0, &error));
+        char *bytes = file_read(path);
+        ck_assert_str_eq(bytes, "earlier");
+        free(bytes);
+        strcat(path, ".tmp");
+        ck_assert_int_ne(access(path, F_OK), 0);
+    }
 }
 END_TEST
 
@@ -140,6 +160,7 @@ int main(void)
     tcase_add_test(films, a_gif_has_every_picture);
     tcase_add_test(films, a_png_is_the_last_picture);
     tcase_add_loop_test(films, pictures_have_one_size, 0, 2);
+    tcase_add_loop_test(films, a_film_that_fails_leaves_the_earlier_one, 0, 2);
     tcase_add_test(films, a_file_that_cannot_be_made_is_named);
     tcase_add_test(films, a_path_says_what_it_is);
     suite_add_tcase(suite, films);

@@ -67,7 +67,9 @@ jq --arg toy "$toy" '.environment = {plugin: $toy, name: "Pair-v0"}' "$scratch/c
 run_job reinforce "$scratch/toy" 4 >/dev/null 2>&1
 check "a plug-in's environment of two agents" play --episodes 2
 plugin_model=$scratch/toy/checkpoints/$(newest_checkpoint "$scratch/toy")
+echo precious >"$scratch/x.gif"
 check "what draws no pictures is named" fails 69 "Pair-v0 draws no pictures" "$plugin_model" --render "$scratch/x.gif"
+check "and leaves an earlier film as it was" test "$(cat "$scratch"/x.gif*)" = precious
 run_job model-parallel "$scratch/words" 4 >/dev/null 2>&1
 check "a checkpoint of another kind" fails 78 'expected a "reinforce", whose policy plays' \
     "$scratch/words/checkpoints/$(newest_checkpoint "$scratch/words")"

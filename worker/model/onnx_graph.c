@@ -2,6 +2,8 @@
  * lie. The thread that exports. */
 #include "worker/model/onnx_graph.h"
 
+#include "kernels/base/output.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <onnx.pb-c.h>
@@ -226,7 +228,7 @@ struct sink {
     FILE *file;
 };
 
-/* ferror remembers what fails. */
+/* output_close asks for errors. */
 static void sink_append(ProtobufCBuffer *buffer, size_t bytes, const uint8_t *from)
 {
     const struct sink *sink = (const struct sink *)buffer;
@@ -235,15 +237,13 @@ static void sink_append(ProtobufCBuffer *buffer, size_t bytes, const uint8_t *fr
 
 static enum status write_model(const Onnx__ModelProto *model, const char *path, struct error *error)
 {
-    struct sink sink = {.base.append = sink_append, .file = fopen(path, "wbe")};
-    if (sink.file == NULL)
+    struct output output;
+    if (!output_open(&output, path))
         return error_set_errno(error, errno, "cannot write %.300s", path);
+    struct sink sink = {.base.append = sink_append, .file = output.file};
     onnx__model_proto__pack_to_buffer(model, &sink.base);
-    const bool written = fflush(sink.file) == 0 && !ferror(sink.file);
-    const int errnum = errno;
-    if (fclose(sink.file) == 0 && written)
-        return STATUS_OK;
-    return error_set_errno(error, written ? errno : errnum, "cannot write %.300s", path);
+    return output_close(&output, true) ? STATUS_OK
+                                       : error_set_errno(error, errno, "cannot write %.300s", path);
 }
 
 enum status onnx_graph_write(struct onnx_graph *graph, const char *path, struct error *error)
