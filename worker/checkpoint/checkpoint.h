@@ -3,7 +3,7 @@
  *     RUN/checkpoints/00000120/model.safetensors      every entry under PyTorch's name; loads strictly there
  *                              optimizer.safetensors  SGD's momentum under the parameters' names; Adam's two
  *                                                     moments under these names with .exp_avg and .exp_avg_sq
- *                                                     behind, PyTorch's names for them
+ *                                                     behind, RMSprop's with .square_avg: PyTorch's names
  *                              environments.bin       reinforce with /rollout/begin "continue": where the
  *                                                     environments are, worker/reinforce/agent_states.c
  *                              manifest.json          counters, the place in the logs, the run's identity,

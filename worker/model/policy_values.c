@@ -9,13 +9,25 @@
 #include <stdio.h>
 
 static enum status values_add(struct params *params, const struct policy_parameter *parameter,
-                              const char *ending, struct error *error)
+                              enum parameter_kind kind, const char *ending, struct error *error)
 {
     const struct init zero = {INIT_CONSTANT, 0};
     struct parameter *entry;
     char name[64];
     snprintf(name, sizeof name, "%s%s", parameter->name, ending);
-    return params_add(params, name, PARAMETER_TRAINED, parameter->shape, zero, &entry, error);
+    return params_add(params, name, kind, parameter->shape, zero, &entry, error);
+}
+
+/* RMSprop's mean of squares is the second moment. Its first one is the gradient, which each step computes
+ * anew, so no file has it: a checkpoint has what PyTorch's optimizer has. */
+static enum status add_moments(struct params *moments, const struct policy_parameter *parameter, bool is_rms,
+                               struct error *error)
+{
+    const enum status status =
+        values_add(moments, parameter, is_rms ? PARAMETER_BUFFER : PARAMETER_TRAINED, ".exp_avg", error);
+    return status == STATUS_OK ? values_add(moments, parameter, PARAMETER_TRAINED,
+                                            is_rms ? ".square_avg" : ".exp_avg_sq", error)
+                               : status;
 }
 
 static enum status add_statistic(struct policy_values *values, const struct policy_config *config,
@@ -39,11 +51,9 @@ enum status policy_values_open(struct policy_values *values, const struct policy
     if (status == STATUS_OK)
         status = params_new(&values->moments, values->backend, error);
     for (uint32_t i = 0; i < count && status == STATUS_OK; i++) {
-        status = values_add(values->params, &parameters[i], "", error);
+        status = values_add(values->params, &parameters[i], PARAMETER_TRAINED, "", error);
         if (status == STATUS_OK)
-            status = values_add(values->moments, &parameters[i], ".exp_avg", error);
-        if (status == STATUS_OK)
-            status = values_add(values->moments, &parameters[i], ".exp_avg_sq", error);
+            status = add_moments(values->moments, &parameters[i], config->adam.uncorrected, error);
     }
     values->count = count;
     if (status == STATUS_OK && config->normalizes)

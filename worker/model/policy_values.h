@@ -12,8 +12,9 @@ struct policy_values {
     struct params *params; /* the parameters, as policy_parameters lists them: "affine1.weight", …; then the
                               normalizer's statistics */
     uint32_t count;        /* of the parameters */
-    struct params *moments; /* Adam's: "affine1.weight.exp_avg", "affine1.weight.exp_avg_sq", … */
-    uint64_t steps;         /* of Adam */
+    struct params *moments; /* Adam's: "affine1.weight.exp_avg", "affine1.weight.exp_avg_sq", …; of RMSprop
+                               "affine1.weight.square_avg", and buffers, which no file has */
+    uint64_t steps;         /* of the optimizer */
 };
 
 /* The three arrays of floats that each of a policy's parameters has. */

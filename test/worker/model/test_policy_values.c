@@ -98,6 +98,25 @@ START_TEST(the_copy_is_one)
 }
 END_TEST
 
+/* A file has the entries that are trained. */
+START_TEST(a_file_of_rmsprop_has_its_mean_of_squares_alone)
+{
+    struct policy_config other = config;
+    struct policy_values of = {0};
+    char names[512] = "";
+    other.adam.uncorrected = true;
+    must(policy_values_open(&of, &other, &error));
+    for (uint32_t i = 0; i < params_count(of.moments); i++) {
+        const struct parameter *entry = params_at(of.moments, i);
+        if (entry->kind == PARAMETER_TRAINED)
+            strcat(strcat(names, entry->name), " ");
+    }
+    ck_assert_str_eq(names, "affine1.weight.square_avg affine1.bias.square_avg affine2.weight.square_avg "
+                            "affine2.bias.square_avg ");
+    policy_values_close(&of);
+}
+END_TEST
+
 /* ---- in PyTorch ---- */
 
 static void write_checkpoint(void)
@@ -163,6 +182,7 @@ int main(void)
     tcase_set_timeout(tests, 120);
     tcase_add_test(tests, another_policy_goes_on_with_them);
     tcase_add_test(tests, the_copy_is_one);
+    tcase_add_test(tests, a_file_of_rmsprop_has_its_mean_of_squares_alone);
     tcase_add_test(tests, a_checkpoint_loads_strictly_in_pytorch);
     suite_add_tcase(suite, tests);
     return suite_run(suite);
