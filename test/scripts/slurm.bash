@@ -60,7 +60,7 @@ are_idle() {
 }
 
 submits() {
-    job=$(sbatch --parsable --cpus-per-task=1 --time=10 "$@")
+    job=$(sbatch --parsable --time=10 "$@")
     echo "$job" >"$scratch/job"
 }
 

@@ -517,6 +517,37 @@ text_cannot_be_had() {
     [[ $code -eq 70 && $said == "deps build"$'\n'"data kjv" ]]
 }
 
+# A make that has two files to write, and says so.
+something_to_build() {
+    checkout && cat >"$scratch/checkout/tools/make" <<'TOOL'
+#!/bin/sh
+case $* in *--question*) exit 1 ;; esac
+echo 'mkdir build; gcc -c -o build/a.o a.c'
+echo 'gcc -o build/a build/a.o'
+echo 'a line without a file'
+exit "${MAKE_CODE:-0}"
+TOOL
+}
+tells_of_building() {
+    local said
+    something_to_build && said=$(PATH=$scratch/checkout/tools:$PATH "$scratch/checkout/scripts/run" job.json 2>&1)
+    printf '%s\n' "$said"
+    [[ $said == *$'\nscripts/run: building 2 files\ndaemon run job.json' ]]
+}
+counts_on_a_terminal() {
+    local said
+    something_to_build && said=$(PATH=$scratch/checkout/tools:$PATH script -qec "$scratch/checkout/scripts/run job.json" /dev/null </dev/null)
+    printf '%s\n' "$said"
+    [[ $said == *'1 of 2 files'*'2 of 2 files'*'daemon run job.json'* ]]
+}
+tells_why_a_build_failed() {
+    local code=0 said
+    something_to_build && said=$(MAKE_CODE=2 PATH=$scratch/checkout/tools:$PATH "$scratch/checkout/scripts/run" job.json 2>&1) || code=$?
+    [[ $code -eq 70 && $said == *'a line without a file'*'the build failed' ]]
+}
+check "scripts/run says how much is built" tells_of_building
+check "and counts on a terminal" counts_on_a_terminal
+check "scripts/run shows a build that failed" tells_why_a_build_failed
 check "scripts/run installs no data that the job does not name" without_data
 check "scripts/run installs the package whose folder the job names" with_data
 check "scripts/run installs none when --set names another folder" data_from_elsewhere
