@@ -24,11 +24,11 @@ WARNINGS := -Wall -Wextra -Werror -Wshadow -Wvla -Wundef -Wformat=2 -Wstrict-pro
 # -O1 shortens a sanitizer's build by a third, and the tests take no longer. The thread sanitizer looks at each access to
 # memory, of which vector code has fewer: its *_lanes.c keep -O3. What gcc says of truncated formats is wrong at -O1, where
 # it does not know the ranges of numbers.
-OPTIMIZE := $(if $(SAN),-O1 -Wno-format-truncation,-O2)
+OPTIMIZE := $(if $(SAN),-O1 -Wno-format-truncation,-O2 -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
 LANE_OPTIMIZE := $(if $(filter address undefined,$(SAN)),-O1,-O3)
 CFLAGS := -std=gnu17 -fvect-cost-model=dynamic -g -ffp-contract=off -fno-omit-frame-pointer -fPIC -fno-semantic-interposition $(WARNINGS) \
           $(OPTIMIZE) $(if $(SAN),-fsanitize=$(SANITIZERS) -fno-sanitize-recover=all)
-LDFLAGS := $(if $(SAN),-fsanitize=$(SANITIZERS))
+LDFLAGS := -Wl,-z,relro,-z,now $(if $(SAN),-fsanitize=$(SANITIZERS))
 LDLIBS := -lzmq -lcjson -lsodium -ljpeg -lpng -lgif -lz -lprotobuf-c -lm -lpthread -ldl
 
 # Every *_lanes.c is compiled once per instruction set; the program chooses one at start. kernels/onednn/ and
@@ -286,7 +286,7 @@ install: $(BUILD)/coalesced $(PLUGINS) scripts/new-environment $(PYTHON_WORKERS)
 	install -D -m 644 scripts/coalesced.1 $(DESTDIR)$(PREFIX)/share/man/man1/coalesced.1
 	install -m 644 scripts/coalesced-new-environment.1 $(DESTDIR)$(PREFIX)/share/man/man1/coalesced-new-environment.1
 	install -D -m 644 config/coalesced-job.5 $(DESTDIR)$(PREFIX)/share/man/man5/coalesced-job.5
-	install -D -m 644 config/RUNS.md $(DESTDIR)$(PREFIX)/share/doc/coalesced/RUNS.md
+	install -D -m 644 config/RUNS.md $(DESTDIR)$(PREFIX)/share/doc/coalesced/config/RUNS.md
 	install -D -m 644 scripts/coalesced.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/coalesced
 
 deb: $(BUILD)/coalesced $(PLUGINS)

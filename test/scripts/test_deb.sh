@@ -25,7 +25,7 @@ file=coalesced_${version}_$(dpkg --print-architecture).deb
 archive=build/test-deb-root.tar
 
 package() {
-    scripts/deb "$version" "$1" && [[ -s $1/$file ]]
+    scripts/deb "$version" "$1" 2> >(tee "$scratch/progress" >&2) && [[ -s $1/$file ]]
 }
 
 same_bytes() {
@@ -34,6 +34,32 @@ same_bytes() {
 
 judge() {
     lintian --allow-root --fail-on error,warning "$scratch/build/$file"
+}
+
+says_what_it_does() {
+    grep -q '^scripts/deb: installing' "$scratch/progress" && grep -q '^scripts/deb: packing' "$scratch/progress"
+}
+
+# Each relative link of a document that is installed leads to a file.
+links_lead_somewhere() {
+    local doc=$scratch/unpacked/usr/share/doc/coalesced document link links=0
+    dpkg-deb -x "$scratch/build/$file" "$scratch/unpacked"
+    while read -r document; do
+        while read -r link; do
+            links=$((links + 1))
+            [[ -e $(dirname "$document")/$link ]] || { echo "$document: $link" && return 1; }
+        done < <(grep -oP '\]\(\K(?!https?:)[^)#]+' "$document")
+    done < <(find "$doc" -name '*.md')
+    [[ $links -gt 10 ]]
+}
+
+# All relocations are done at the start, and the C library's checked functions are called.
+is_hardened() {
+    local program said
+    for program in "$scratch"/unpacked/usr/{bin/coalesced,lib/coalesced/*.so}; do
+        said=$(readelf -dlW --dyn-syms "$program")
+        [[ $said == *BIND_NOW* && $said == *GNU_RELRO* && $said == *_chk@GLIBC* ]] || { echo "$program" && return 1; }
+    done
 }
 
 # The same package, of a higher version.
@@ -151,7 +177,10 @@ purges_without_runs() {
 
 check "make deb" package "$scratch/build"
 check "the same sources give the same bytes" same_bytes
+check "it says what it does" says_what_it_does
 check "lintian finds nothing" judge
+check "the documents' links lead somewhere" links_lead_somewhere
+check "programs are hardened" is_hardened
 
 # What cannot be tested here does not hide what was.
 skip() {
@@ -227,6 +256,22 @@ rotates_while_it_runs() {
         until_true 20 test -s "$run/episodes.jsonl"
 }
 
+# A unit that has failed does not fail the rotation.
+rotates_beside_a_failure() {
+    beside sh -c 'echo "{}" >/etc/coalesced/bad.json' && ! beside systemctl start coalesced@bad &&
+        [[ $(beside systemctl is-failed coalesced@bad) == failed ]] && rm -f "$run"/episodes.jsonl.1 && rotates_while_it_runs &&
+        rm "$systemd_root/etc/coalesced/bad.json" && beside systemctl reset-failed coalesced@bad
+}
+
+# A job of the same port, whose file is the package's own with another name.
+trains_beside_it() {
+    beside sh -c "sed 's|\"name\": \"cartpole\"|\"name\": \"second\"|' /etc/coalesced/cartpole.json >/etc/coalesced/second.json" &&
+        beside systemctl start coalesced@second &&
+        until_true 60 test -s "$systemd_root/var/lib/coalesced/second/second/episodes.log"
+    beside journalctl -q --no-pager -o cat COALESCED_RUN=second | grep -q 'the job goes on without its page' &&
+        beside systemctl stop coalesced@second && rm "$systemd_root/etc/coalesced/second.json"
+}
+
 has_checkpoint() {
     [[ -n $(find "$run/checkpoints" -name manifest.json) ]]
 }
@@ -253,6 +298,8 @@ check "and its metrics read" shows_its_page /metrics coalesced_training
 check "it runs as the package's user in its folder" is_the_users
 check "it is reloaded, and says so in the journal under its run" reloads
 check "its logs are rotated while it runs" rotates_while_it_runs
+check "also beside a unit that has failed" rotates_beside_a_failure
+check "a second job whose page has the same address trains" trains_beside_it
 check "an upgrade starts it again, and its run goes on" upgrades_while_it_runs
 check "a purge stops it" purges_while_it_runs
 check "and leaves nothing but the run" leaves_nothing "$systemd_root"

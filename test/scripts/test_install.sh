@@ -20,7 +20,7 @@ install_it() {
 what_belongs() {
     printf './usr/%s\n' bin/coalesced bin/coalesced-new-environment lib/coalesced/libcoalesced-onednn.so lib/coalesced/libcoalesced-http.so \
         lib/coalesced/{observer,observer_environments,trainer,trainer_data,worker_session}.py lib/systemd/system/coalesced@.service \
-        share/man/man1/coalesced{,-new-environment}.1 share/man/man5/coalesced-job.5 share/doc/coalesced/RUNS.md \
+        share/man/man1/coalesced{,-new-environment}.1 share/man/man5/coalesced-job.5 share/doc/coalesced/config/RUNS.md \
         share/bash-completion/completions/coalesced include/coalesced/environment.h
     if [[ -e $build/libcoalesced-cuda.so ]]; then
         printf './usr/lib/coalesced/libcoalesced-cuda.so\n'
