@@ -208,7 +208,7 @@ void line_write_restarted(struct line *line, const struct line_restart *restart)
     line_add(line, "}}\n");
 }
 
-/* Each key of /stop with its value: what the end was an end by. */
+/* Each key of /stop with its value, up to `timing`: what the end was an end by. */
 static void write_stop(char words[JOB_WORDS_BYTES], const struct job *job)
 {
     const char *before = ",\"stop\":{";
@@ -228,9 +228,7 @@ bool line_ends_job(const char *line, const struct job *job)
 {
     char stop[JOB_WORDS_BYTES];
     write_stop(stop, job);
-    return (strncmp(line, "{\"event\":\"finished\"", 19) == 0 ||
-            strncmp(line, "{\"event\":\"solved\"", 17) == 0) &&
-           strstr(line, stop) != NULL;
+    return strncmp(line, "{\"event\":", 9) == 0 && strstr(line, stop) != NULL;
 }
 
 void line_write_end(struct line *line, const struct job *job, const struct line_end *end,
@@ -245,8 +243,10 @@ void line_write_end(struct line *line, const struct job *job, const struct line_
         write_number(line, ",\"running_reward\":", end->running_reward, ALL_DIGITS);
     if (job->kind == JOB_MODEL_PARALLEL)
         write_sums(line, holdings, workers_of(job));
-    write_stop(stop, job);
-    line_add(line, "%.*s", (int)(strlen(stop) - strlen(LINE_TIMING)), stop);
+    if (strcmp(end->why, "finished") == 0 || strcmp(end->why, "solved") == 0) {
+        write_stop(stop, job);
+        line_add(line, "%.*s", (int)(strlen(stop) - strlen(LINE_TIMING)), stop);
+    }
     write_timing(line);
     line_add(line, ",\"job_s\":%.6f}}\n", end->job_s);
 }

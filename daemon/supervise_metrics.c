@@ -3,11 +3,10 @@
 #include "daemon/descriptors.h"
 #include "daemon/openmetrics.h"
 #include "daemon/supervise_internal.h"
-#include "kernels/base/file.h"
 #include "kernels/base/log.h"
+#include "kernels/base/output.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,20 +87,12 @@ static char *document(void *arg, enum http_document which, size_t *length)
 
 /* ---- the file ---- */
 
-/* Written beside it and renamed, so that a reader finds a whole one. */
 static enum status write_textfile(const char *path, const char *text, size_t length, struct error *error)
 {
-    char temporary[JOB_PATH_BYTES + 8];
-    snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-    const bool is_written = fd >= 0 && file_write(fd, text, length);
-    const int errnum = errno;
-    if (fd >= 0)
-        close(fd);
-    if (!is_written)
-        return error_set_errno(error, errnum, "cannot write %s", temporary);
-    return rename(temporary, path) == 0 ? STATUS_OK
-                                        : error_set_errno(error, errno, "cannot replace %s", path);
+    struct output output;
+    if (output_open(&output, path) && output_close(&output, fwrite(text, 1, length, output.file) == length))
+        return STATUS_OK;
+    return error_set_errno(error, errno, "cannot write %s", path);
 }
 
 /* A failure is told once; the next one after a success again. */

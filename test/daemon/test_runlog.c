@@ -38,11 +38,11 @@ static void expect_job_json(const char *why)
              "{\"event\":\"start\",\"seed\":7,\"timing\":{\"unix_s\":#,\"run\":"
              "\"ab010000000000000000000000000000\",\"pid\":%ld,\"version\":\"%s\","
              "\"observers\":3,\"environments\":1}}\n%s%s%s"
-             "{\"event\":\"%s\",\"episodes\":3,\"running_reward\":0.75,"
+             "{\"event\":\"%s\",\"episodes\":3,\"running_reward\":0.75%s,"
              "\"timing\":{\"unix_s\":#,\"job_s\":#}}\n",
              (long)getpid(), COALESCED_VERSION, EPISODE_JSON("1", "1.5", "0.25", "40", "80.0"),
              EPISODE_JSON("2", "2.5", "0.5", "80", "160.0"), EPISODE_JSON("3", "3.5", "0.75", "120", "240.0"),
-             why);
+             why, strcmp(why, "stopped") != 0 ? ",\"stop\":{\"episodes\":10,\"running_reward\":null}" : "");
     expect_file(workplace.jsonl, wanted);
 }
 

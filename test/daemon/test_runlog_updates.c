@@ -126,7 +126,8 @@ START_TEST(every_update_and_epoch_has_its_lines)
              "\"evaluated\":4,\"timing\":{\"unix_s\":#,\"epoch_s\":2.000000,\"evaluation_s\":0.250000}}\n"
              "{\"epoch\":2,\"update\":4,\"loss\":0.75,\"test_loss\":null,\"accuracy\":null,\"correct\":null,"
              "\"evaluated\":0,\"timing\":{\"unix_s\":#,\"epoch_s\":2.000000,\"evaluation_s\":0.250000}}\n"
-             "{\"event\":\"finished\",\"updates\":4,\"timing\":{\"unix_s\":#,\"job_s\":#}}\n",
+             "{\"event\":\"finished\",\"updates\":4,\"stop\":{\"updates\":null,\"epochs\":null},\"timing\":{"
+             "\"unix_s\":#,\"job_s\":#}}\n",
              (long)getpid(), COALESCED_VERSION);
     expect_file(workplace.jsonl, wanted);
     static const char text[] = "Update 4\tLoss: 0.2500\tSamples/s: 80.0\n"
