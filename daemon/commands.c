@@ -169,7 +169,8 @@ static bool is_over(const struct arguments *arguments, const struct job *job)
         return false;
     log_run(run);
     log_info("%s has ended, and /stop asks for no more: nothing is to be done", run);
-    service_notify("READY=1\nSTATUS=the run has ended\nSTOPPING=1");
+    service_notify("READY=1\nSTATUS=the run has ended");
+    service_notify("STOPPING=1"); /* of one message, systemd takes the last state alone */
     return true;
 }
 

@@ -178,7 +178,9 @@ static void finish_job(struct supervisor *s, struct child *child, const struct c
         return;
     }
     s->finished = true;
-    service_notify("%sSTOPPING=1", s->announced ? "" : "READY=1\n"); /* systemd waits for READY */
+    if (!s->announced) /* systemd waits for READY, and takes of one message the last state alone */
+        service_notify("READY=1");
+    service_notify("STOPPING=1");
     supervise_close(s);
 }
 
