@@ -13,7 +13,7 @@
 enum {
     FORK = 2,                  /* the other end of a line, and a file that the new process opens */
     STATUS = STATUS_WAITS + 1, /* a client comes before the oldest one goes */
-    LOGS = 2 + 2,              /* those that a resume compares; the new ones, before the old ones are left */
+    LOGS = 2 + 2,              /* two that are read; the new ones, before the old ones are left */
     TENSORBOARD = 1,
     FILES = 4, /* of a call that closes what it opens, such as the search for the newest checkpoint */
     LATER = FORK + STATUS + LOGS + TENSORBOARD + FILES,
