@@ -108,7 +108,7 @@ float training_resnet_scale(const struct parameter *parameter, const char *last,
     if (shape->rank > 1)
         return sqrtf(6.0f / ((float)shape_elements(shape) / (float)shape->size[0]));
     if (ends_with(parameter->name, "bias"))
-        return 0.1f;
+        return 3;
     *constant = true;
     return ends_with(parameter->name, last) ? 0.1f : 1.0f;
 }

@@ -49,7 +49,7 @@ typedef float training_scale(const struct parameter *parameter, bool *constant);
 void training_draw(struct training *training, uint64_t *state, training_scale *scale);
 
 /* The scale of a ResNet in the records: sqrt(6 / fan_in) for weights of convolutions and of the classifier,
- * 0.1 for biases, 1 for batch norms' weights, but 0.1 for a block's last one, whose name ends in `last`. */
+ * 3 for biases, 1 for batch norms' weights, but 0.1 for a block's last one, whose name ends in `last`. */
 float training_resnet_scale(const struct parameter *parameter, const char *last, bool *constant);
 
 /* The generator's next numbers times `scale`, and its next indices in 0 .. limit - 1; malloc'ed. */

@@ -24,10 +24,11 @@ import functools
 
 import torch
 import torchvision
+from narrow_resnet import load_resnet, narrow_resnet
 from philox import philox
-from problem import Numbers, load_resnet, record
+from problem import Numbers, record, watch
 
-SEED, TRAINERS, BATCH, CLASSES, STEPS = 18, 2, 20, 30, 3
+SEED, TRAINERS, BATCH, WIDTH, CLASSES, STEPS = 18, 2, 10, 8, 30, 3
 SAMPLES = TRAINERS * BATCH * STEPS
 SHUFFLE = 5  # kernels/base/rng.h's stream
 
@@ -82,9 +83,10 @@ def round_gradient(model, images, labels, step, chosen, seen, kept):
 def run(dtype, way, seen, rounds=False):
     layout, library, nudge = way
     draw = Numbers(SEED)
-    model = torchvision.models.resnet18(num_classes=CLASSES)
+    model = narrow_resnet(18, WIDTH, CLASSES)
     load_resnet(model, draw, ".bn2.weight")
     model = model.to(dtype).to(memory_format=layout).train()
+    watch(model, seen)
     pixels = draw.indices(256, SAMPLES, 3, 32, 32).to(dtype)
     labels = torch.nn.functional.one_hot(draw.indices(CLASSES, SAMPLES), CLASSES).to(dtype)
     images = ((pixels / 255 - 0.5) / 0.25 * (1 + nudge * 2.0**-23)).contiguous(memory_format=layout)
