@@ -14,7 +14,7 @@ kernels/kernels.h says, implemented here independently from Salmon et al., "Para
 """
 import numpy
 import torch
-from problem import Numbers, bound, record, train
+from problem import Numbers, bound, record, train, watch
 
 INPUTS, HIDDEN, ACTIONS, ROWS, DROPOUT, STEPS = 4, 128, 2, 300, 0.6, 3
 SEED = 0x123456789ABCDEF
@@ -57,10 +57,11 @@ class Policy(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.affine1 = torch.nn.Linear(INPUTS, HIDDEN)
+        self.relu = torch.nn.ReLU()
         self.affine2 = torch.nn.Linear(HIDDEN, ACTIONS)
 
     def forward(self, x, keep):
-        return self.affine2(torch.relu(self.affine1(x) * keep / (1 - DROPOUT)))
+        return self.affine2(self.relu(self.affine1(x)) * keep / (1 - DROPOUT))
 
 
 def run(dtype, nudge, seen):
@@ -70,6 +71,7 @@ def run(dtype, nudge, seen):
         fan_in = INPUTS if name.startswith("affine1") else HIDDEN
         parameter.data = draw.take(*parameter.shape) * bound(1, fan_in)
     policy = policy.to(dtype)
+    watch(policy, seen)
     x = draw.take(ROWS, INPUTS).to(dtype) * (1 + nudge * 2.0**-23)
     coefficient = 2 * draw.take(ROWS).to(dtype)
     actions = draw.indices(ACTIONS, ROWS)
@@ -86,7 +88,7 @@ def run(dtype, nudge, seen):
 
 
 def main():
-    record("test/golden/policy_tape.txt", "the policy", run, (0, 1, -1, 2, -2))
+    record("test/golden/policy_tape.txt", "the policy", run, (0, 1, -1, 2, -2, 3, -3, 4, -4))
 
 
 main()

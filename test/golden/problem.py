@@ -38,6 +38,10 @@ MULTIPLIER, INCREMENT = 6364136223846793005, 1442695040888963407
 BLOCK = 1 << 20
 WHOLE, SAMPLE = 1024, 256
 MARGIN = 8
+# How PyTorch computes: (the images' layout, whether with oneDNN, how many units the input is moved by).
+PLAIN, LAST = torch.contiguous_format, torch.channels_last
+WAYS = [(layout, True, nudge) for nudge in (0, 1, -1, 2, -2, 3, -3, 4, -4) for layout in (PLAIN, LAST)]
+WAYS.append((PLAIN, False, 0))
 
 
 class Numbers:

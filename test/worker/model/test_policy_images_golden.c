@@ -13,17 +13,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { HEIGHT = 36, WIDTH = 44, CHANNELS = 2, ROWS = 10, MINIBATCH = 7, STEPS = 3, SEED = 7, COMPONENTS = 2 };
+enum { HEIGHT = 36, WIDTH = 44, CHANNELS = 2, ROWS = 10, MINIBATCH = 7, STEPS = 3, COMPONENTS = 2 };
 
 static const struct golden_case {
     const char *name;
     bool floats, shared, plain;
     double max_norm;
-} cases[] = {{"choice_shared", false, true, false, 0.5},
-             {"choice_separate", false, false, false, 100},
-             {"floats_shared", true, true, false, 0.5},
-             {"floats_separate", true, false, false, 0.5},
-             {"choice_a2c", false, true, true, 0.5}};
+    uint64_t seed; /* of the generator */
+} cases[] = {{"choice_shared", false, true, false, 0.5, 14},
+             {"choice_separate", false, false, false, 100, 7},
+             {"floats_shared", true, true, false, 0.5, 18},
+             {"floats_separate", true, false, false, 0.5, 17},
+             {"choice_a2c", false, true, true, 0.5, 12}};
 enum { CASES = sizeof cases / sizeof cases[0] };
 
 static struct error error;
@@ -101,8 +102,8 @@ static void draw_rows(uint64_t *state)
 static bool open_case(int number)
 {
     char name[64];
-    uint64_t state = SEED;
     of = &cases[number % CASES];
+    uint64_t state = of->seed;
     backend = training_backend(number / CASES);
     if (backend == NULL)
         return false;

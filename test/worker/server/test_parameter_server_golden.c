@@ -15,13 +15,14 @@
 
 enum {
     TRAINERS = 2,
-    BATCH = 20,
+    BATCH = 10,
     STEPS = 3,
+    WIDTH = 8,
     CLASSES = 30,
     PIXELS = 3 * 32 * 32,
     FILES = 5,
     FILE_SAMPLES = TRAINERS * BATCH * STEPS / FILES,
-    SEED = 18, /* of the generator, and the job's */
+    SEED = 70, /* of the generator, and the job's */
     RUN_LIMIT_S = 120,
 };
 
@@ -71,21 +72,21 @@ static void write_job(void)
     char text[2048];
     snprintf(text, sizeof text,
              "{\"kind\": \"parameter-server\", \"name\": \"golden\", \"seed\": %d, \"device\": \"cpu\",\n"
-             " \"model\": {\"name\": \"resnet18\", \"classes\": %d}, \"init\": \"%s/init.safetensors\",\n"
+             " \"model\": {\"name\": \"resnet18\", \"width\": %d, \"classes\": %d}, \"init\": \"%s/init.safetensors\",\n"
              " \"trainers\": {\"count\": %d, \"batch\": %d}, \"loss\": {\"name\": \"mse\"},\n"
              " \"optimizer\": {\"lr\": 0.01, \"momentum\": 0.9},\n"
              " \"data\": {\"kind\": \"cifar\", \"path\": \"%s\", \"size\": 32, \"mean\": [0.5], \"std\": "
              "[0.25]},\n"
              " \"evaluation\": {\"every\": null}, \"stop\": {\"updates\": %d},\n"
              " \"checkpoint\": {\"every\": 1, \"keep\": %d}}\n",
-             SEED, CLASSES, workplace.folder, TRAINERS, BATCH, workplace.folder, STEPS, STEPS);
+             SEED, WIDTH, CLASSES, workplace.folder, TRAINERS, BATCH, workplace.folder, STEPS, STEPS);
     workplace_write_job(text);
 }
 
 static void open_run(const char *record)
 {
     struct error error = {0};
-    const struct resnet_config config = {.depth = 18, .channels = 3, .classes = CLASSES, .width = 64};
+    const struct resnet_config config = {.depth = 18, .channels = 3, .classes = CLASSES, .width = WIDTH};
     const struct optimizer_settings unused = {.kind = OPTIMIZER_SGD, .sgd = {.lr = 1}};
     struct backend *backend = training_backend(0);
     uint64_t state = SEED;
@@ -192,22 +193,8 @@ static void check_checkpoints(void)
     training_statistics(&training, golden, STEPS);
 }
 
-/* The thread sanitizer takes minutes for numbers that the other builds have. */
-static bool left_out(void)
-{
-#ifdef __SANITIZE_THREAD__
-    printf("skipped under the thread sanitizer: ResNet-18's rounds; test_parameter_server runs a small "
-           "model's\n");
-    return true;
-#else
-    return false;
-#endif
-}
-
 START_TEST(three_rounds_are_pytorchs)
 {
-    if (left_out())
-        return;
     open_run("parameter_server");
     train("/log/every=1");
     check_log();
@@ -222,8 +209,6 @@ static const char *const as_bfloat16 = "/transport={\"memory\":\"inline\",\"prec
 
 START_TEST(three_rounds_of_bfloat16_are_pytorchs)
 {
-    if (left_out())
-        return;
     open_run("parameter_server_bfloat16");
     train(as_bfloat16);
     check_log();
@@ -234,12 +219,10 @@ START_TEST(three_rounds_of_bfloat16_are_pytorchs)
 END_TEST
 
 /* What bfloat16 costs: the losses of the first round are float32's, and the later ones differ from float32's,
- * by no more than a hundred thousandth of them. */
+ * by no more than a ten thousandth of them; the two records differ by half of that. */
 START_TEST(bfloat16_changes_the_losses_a_little)
 {
     double exact[STEPS + 1][TRAINERS];
-    if (left_out())
-        return;
     open_run("parameter_server");
     train("/transport=inline");
     check_log();
@@ -253,7 +236,7 @@ START_TEST(bfloat16_changes_the_losses_a_little)
         for (uint32_t i = 0; i < TRAINERS; i++) {
             const double apart = fabs(exact[update][i] - last_losses[update][i]) / exact[update][i];
             ck_assert_double_gt(apart, 0);
-            ck_assert_double_le(apart, 1e-5);
+            ck_assert_double_le(apart, 1e-4);
         }
     close_run();
 }
@@ -262,8 +245,6 @@ END_TEST
 /* The same with steps too small to be seen: the first losses are right, and then everything tells. */
 START_TEST(rounds_without_updates_are_seen)
 {
-    if (left_out())
-        return;
     open_run("parameter_server");
     train("/optimizer/lr=1e-30");
     check_log();
