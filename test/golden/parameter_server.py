@@ -2,7 +2,7 @@
 """Records rounds of a parameter server with two trainers into test/golden/parameter_server.txt, and the same with
 gradients that travel as bfloat16 into test/golden/parameter_server_bfloat16.txt.
 
-How to run it, from the repository's root, with Debian's python3-torchvision (a minute or two):
+How to run it, from the repository's root, with Debian's python3-torchvision (half a minute):
 
     /usr/bin/python3 test/golden/parameter_server.py
 

@@ -9,9 +9,10 @@ has a CNN of its own, and three choices or two floats. Each of the STEPS is one 
 (3 i + step) mod 10. The formulas are those of kernels/policy/surrogate.h, written here with autograd alone; in the case
 choice_a2c the loss and the optimizer are A2C's.
 
-Each case's sequence begins at a seed that keeps ReLUs and clips away from their kinks. Parameters are numbers times sqrt(2 / fan_in), biases times 0.1, log_std times 0.5. Then come,
-of all rows: observations (height, width, channels), actions (indices, or numbers), old log-probabilities (0.2 times
-numbers, less 1.1 or 2), old values, advantages and returns (numbers; returns times 2).
+Each case's sequence begins at a seed that keeps ReLUs and clips away from their kinks. Parameters are numbers times
+sqrt(2 / fan_in), biases times 0.1, log_std times 0.5. Then come, of all rows: observations (height, width, channels),
+actions (indices, or numbers), old log-probabilities (0.2 times numbers, less 1.1 or 2), old values, advantages and
+returns (numbers; returns times 2).
 
 Recorded of each step: the output `losses` (see LOSSES), the clipped gradients, the updates.
 """

@@ -144,7 +144,7 @@ def by_channel(tensor):
 
 def check_margin(path, exact, deviation):
     """Ends the script where a distance to a kink is less than MARGIN times its channel's largest deviation."""
-    margins = {name: (exact[name].abs().amin(1) / deviation[name]).min().item() for name in exact}
+    margins = {name: (exact[name].abs().amin(1) / deviation[name]).nan_to_num(0.0).min().item() for name in exact}
     if margins:
         nearest = min(margins, key=margins.get)
         print(f"{path}: kinks keep {margins[nearest]:.3g} times the rounding away, the nearest is {nearest}")

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Records torchvision's ResNets in training into test/golden/resnet18.txt and resnet50.txt.
 
-How to run it, from the repository's root, with Debian's python3-torchvision (a few minutes):
+How to run it, from the repository's root, with Debian's python3-torchvision (a few seconds):
 
     /usr/bin/python3 test/golden/resnet.py
 

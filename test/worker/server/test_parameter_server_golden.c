@@ -72,7 +72,8 @@ static void write_job(void)
     char text[2048];
     snprintf(text, sizeof text,
              "{\"kind\": \"parameter-server\", \"name\": \"golden\", \"seed\": %d, \"device\": \"cpu\",\n"
-             " \"model\": {\"name\": \"resnet18\", \"width\": %d, \"classes\": %d}, \"init\": \"%s/init.safetensors\",\n"
+             " \"model\": {\"name\": \"resnet18\", \"width\": %d, \"classes\": %d}, \"init\": "
+             "\"%s/init.safetensors\",\n"
              " \"trainers\": {\"count\": %d, \"batch\": %d}, \"loss\": {\"name\": \"mse\"},\n"
              " \"optimizer\": {\"lr\": 0.01, \"momentum\": 0.9},\n"
              " \"data\": {\"kind\": \"cifar\", \"path\": \"%s\", \"size\": 32, \"mean\": [0.5], \"std\": "
