@@ -169,10 +169,10 @@ $(BUILD)/libcoalesced-http.so: $(call objects,$(HTTP)) $(BUILD)/libkernels.a
 	$(CC) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -Wl,--no-undefined -o $@ $^ -lmicrohttpd -lsodium
 
 # Native code for compute capability 8.0 (A100) and 9.0 (H100, H200), and PTX of 9.0, which the driver translates for
-# later GPUs. -fmad=false: draws, Adam and sums promise the bits of the CPU, so their operations must not be contracted;
-# cuDNN does most of the arithmetic. CUDA's runtime is linked statically, cuDNN is not.
+# later GPUs. -fmad=false and -ftz=true: draws, Adam and sums promise the bits of the CPU, which contracts nothing and
+# flushes denormals; cuDNN does most of the arithmetic. CUDA's runtime is linked statically, cuDNN is not.
 NVCC_WARNINGS := -Werror=all-warnings -Xcompiler=-Wall,-Wextra
-NVCCFLAGS := -std=c++17 -O2 -fmad=false --extended-lambda $(NVCC_WARNINGS) -Xcompiler=-fPIC,-fvisibility=hidden \
+NVCCFLAGS := -std=c++17 -O2 -fmad=false -ftz=true --extended-lambda $(NVCC_WARNINGS) -Xcompiler=-fPIC,-fvisibility=hidden \
              -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90,code=[sm_90,compute_90]
 $(BUILD)/%.o: %.cu Makefile
 	@mkdir -p $(@D)

@@ -1,6 +1,7 @@
 /* The program's entry: argv in, exit code out. */
 #include "daemon/arguments.h"
 #include "daemon/commands.h"
+#include "kernels/base/denormals.h"
 #include "worker/job/job.h"
 #include "worker/link.h"
 #include "worker/worker.h"
@@ -173,6 +174,7 @@ static int flush_output(int code)
 
 int main(int argc, char **argv)
 {
+    denormals_flush();
     secure_standard_descriptors();
     signal(SIGXFSZ, SIG_IGN); /* a file beyond RLIMIT_FSIZE is EFBIG to its writer, like a full disk */
     int code = run_command(argc, argv);

@@ -1,6 +1,7 @@
 /* A test's folder with a job file and a run directory. */
 #include "test/workplace.h"
 
+#include "kernels/base/denormals.h"
 #include "test/process.h"
 
 #include <stdio.h>
@@ -56,6 +57,7 @@ char *log_numbers(const char *path)
 
 int suite_run(Suite *suite)
 {
+    denormals_flush(); // as main does
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);

@@ -1,10 +1,10 @@
 /* e^x, log(x) and tanh(x) of any float, each lane by itself, with the same bits on every instruction set.
  * Only
- * *_lanes.c sources include this header. Where the argument is known to be at most 0, or positive and normal,
- * lanes.h has shorter ones.
+ * *_lanes.c sources include this header. Where the argument is known to be at most 0, or positive, lanes.h
+ * has shorter ones.
  *
  * Errors are in units of the result's last place (ulp), as test/kernels/lanes/test_exp_log_tanh.c finds them
- * against libm in double, over all floats. A subnormal result counts in units of the smallest float. */
+ * against libm in double, over all floats. No float is denormal here (kernels/base/denormals.h). */
 #ifndef KERNELS_LANES_EXP_LOG_TANH_H
 #define KERNELS_LANES_EXP_LOG_TANH_H
 
@@ -18,27 +18,24 @@ LANES_INLINE vf lanes_choose_less(vf a, vf b, vf yes, vf no)
     return (vf)((vu)lanes_where_less(a, b, yes) | (vu)lanes_where_not_less(a, b, no));
 }
 
-/* e^x: within 1 ulp, subnormal results too. Above 88.72284 infinity, below -103.98 0; NaN stays NaN.
- * 2^n is applied in two steps, because n reaches from -150 to 130 and a float's exponent does not. */
+/* e^x: within 1 ulp. Above 88.72284 infinity, below -87.33655 0; NaN stays NaN. 2^n is applied in two steps,
+ * because n reaches from -130 to 130 and a float's exponent does not. */
 LANES_INLINE vf lanes_exp_full(vf x)
 {
     vf shifted;
-    vf rest = lanes_exp_rest(lanes_max(lanes_set(-104.0f), lanes_min(lanes_set(90.0f), x)), &shifted);
+    vf rest = lanes_exp_rest(lanes_max(lanes_set(-90.0f), lanes_min(lanes_set(90.0f), x)), &shifted);
     vi n = (vi)((vu)shifted - 0x4b400000u), half = n >> 1; // floor(n / 2)
     vu first = ((vu)half + 127u) << 23, second = ((vu)n - (vu)half + 127u) << 23;
     return rest * (vf)first * (vf)second;
 }
 
-/* log(x): within 2 ulp, of a subnormal x too. -infinity for 0, NaN below 0; infinity and NaN stay. A
- * subnormal is first multiplied by 2^24. */
+/* log(x): within 2 ulp. -infinity for 0, NaN below 0; infinity and NaN stay. */
 LANES_INLINE vf lanes_log_full(vf x)
 {
-    const vf normal = lanes_set(0x1p-126f), none = {};
-    vf scaled = lanes_choose_less(x, normal, x * 0x1p24f, x);
-    vf logarithm = lanes_log(scaled) - lanes_where_less(x, normal, lanes_set(0x1.0a2b24p+4f)); // 24 ln 2
-    vf of_infinity = lanes_choose_less(x, lanes_set(INFINITY), logarithm, x);
+    const vf none = {};
+    vf of_infinity = lanes_choose_less(x, lanes_set(INFINITY), lanes_log(x), x);
     vf of_none = lanes_choose_less(x, none, lanes_set(NAN), lanes_set(-INFINITY));
-    return lanes_choose_less(x, lanes_set(0x1p-149f), of_none, of_infinity);
+    return lanes_choose_less(x, lanes_set(0x1p-126f), of_none, of_infinity);
 }
 
 /* tanh(x): within 5 ulp, and at most 1 in size; exactly 1 from 8.1067753 on, where tanh is 1 - 1.8e-7. NaN

@@ -70,6 +70,16 @@ plugin_model=$scratch/toy/checkpoints/$(newest_checkpoint "$scratch/toy")
 echo precious >"$scratch/x.gif"
 check "what draws no pictures is named" fails 69 "Pair-v0 draws no pictures" "$plugin_model" --render "$scratch/x.gif"
 check "and leaves an earlier film as it was" test "$(cat "$scratch"/x.gif*)" = precious
+
+# Tiny-v0 fails a step where denormal numbers are kept.
+denormals_are_flushed() {
+    local run=$scratch/tiny
+    jq '.environment.name = "Tiny-v0"' "$scratch/reinforce.json" >"$scratch/tiny.json" &&
+        cp "$scratch/tiny.json" "$scratch/reinforce.json" && run_job reinforce "$run" 4 >/dev/null &&
+        "$COALESCED" evaluate "$run/checkpoints/$(newest_checkpoint "$run")" "$scratch/reinforce.json" --episodes 2 &&
+        "$COALESCED" play "$run/checkpoints/$(newest_checkpoint "$run")"
+}
+check "denormals are flushed in run, evaluate and play" denormals_are_flushed
 run_job model-parallel "$scratch/words" 4 >/dev/null 2>&1
 check "a checkpoint of another kind" fails 78 'expected a "reinforce", whose policy plays' \
     "$scratch/words/checkpoints/$(newest_checkpoint "$scratch/words")"

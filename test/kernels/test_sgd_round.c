@@ -167,8 +167,7 @@ static void plain(const struct problem *problem, float *parameters, float *veloc
         float g = gradient[0][i];
         for (uint32_t k = 1; k < round->contributions; k++)
             g = g + gradient[k][i];
-        if (round->contributions > 1)
-            g = g / (float)round->contributions;
+        g = g / (float)round->contributions; // by 1 it flushes a denormal number, as the pass does
         velocity[i] =
             momentum == 0 || round->first ? g : momentum * ((const float *)problem->velocity)[i] + g;
         parameters[i] = ((const float *)problem->parameters)[i] - lr * velocity[i];

@@ -2,6 +2,7 @@
  * on a line, with a push of its own now and then, and an episode ends at +-LIMIT. */
 #include "worker/environment/environment.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -20,6 +21,7 @@ enum kind {
     WILD,    /* draws from the clock */
     MIDDLE, /* an image of bytes, large enough for convolutions; rewards what is in its middle; two choices */
     GLIDE,  /* the same image of floats; a force */
+    TINY,   /* fails where denormal numbers are not flushed */
     KINDS
 };
 enum { AGENTS_MAX = 2, LIMIT = 9, SIDE = 4, PUSH_STEPS = 50, WIDE = 38, BAR = 6 };
@@ -43,7 +45,7 @@ struct toy {
 };
 
 static const char *const names[] = {"Walk-v0", "Push-v0", "Pair-v0",   "Picture-v0", "Again-v0", "Frail-v0",
-                                    "Lone-v0", "Wild-v0", "Middle-v0", "Glide-v0",   NULL};
+                                    "Lone-v0", "Wild-v0", "Middle-v0", "Glide-v0",   "Tiny-v0",  NULL};
 
 static const double low = -LIMIT, high = LIMIT, lows[2] = {-LIMIT, 0}, highs[2] = {LIMIT, INFINITY};
 static const uint32_t choices[2] = {3, 2}, two[1] = {2};
@@ -79,6 +81,7 @@ static const struct environment_spec specs[KINDS] = {
     [GLIDE] = {SPEC, .agents = 1, .steps_max = PUSH_STEPS,
                .observation = {.dtype = ENVIRONMENT_F32, .rank = 3, .shape = {WIDE, WIDE, 1}},
                .action = {.dtype = ENVIRONMENT_F32, .low = &low, .high = &high}},
+    [TINY] = {SPEC, .agents = 1, OBSERVATION, DISCRETE},
 };
 
 static int toy_open(void **out, const struct environment_spec **spec, const char *name, const char *options,
@@ -230,10 +233,23 @@ static void step_world(struct toy *toy, const struct environment_buffers *buffer
     }
 }
 
+/* By the bits: a denormal number compares as 0 where it counts as 0. */
+static bool keeps_denormals(void)
+{
+    volatile double least = DBL_MIN;
+    const double half = least * 0.5;
+    uint64_t bits;
+    memcpy(&bits, &half, sizeof bits);
+    return bits != 0;
+}
+
 static int toy_step(void *self, const struct environment_buffers *buffers, uint32_t n, const uint32_t *which,
                     char error[ENVIRONMENT_ERROR_BYTES])
 {
-    (void)error;
+    if (((struct toy *)self)->kind == TINY && keeps_denormals()) {
+        snprintf(error, ENVIRONMENT_ERROR_BYTES, "denormal numbers are kept");
+        return 1;
+    }
     for (uint32_t i = 0; i < n; i++)
         step_world(self, buffers, which != NULL ? which[i] : i);
     return 0;

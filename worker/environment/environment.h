@@ -21,6 +21,9 @@
  * same rows, in whichever instance, row and company. coalesced try checks this, and all else that stands
  * here.
  *
+ * Denormal numbers count as 0, as operands and as results (FTZ and DAZ of MXCSR): a plug-in's functions are
+ * called so, and its threads inherit it. Only numbers below 2.2e-308 in double, and 1.2e-38 in float, differ.
+ *
  * Errors. A function that returns int returns 0, or not 0 with a sentence in `error`, ended by a zero; the
  * job then ends with the sentence. After open no function should allocate. Strings are UTF-8. */
 #ifndef COALESCED_ENVIRONMENT_H

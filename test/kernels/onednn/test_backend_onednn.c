@@ -341,6 +341,26 @@ START_TEST(padding_counts_for_nothing)
 }
 END_TEST
 
+/* suite_run flushes denormals, and each of OpenMP's threads inherits that. */
+START_TEST(every_thread_flushes_denormals)
+{
+    enum { COUNT = 1 << 20 };
+    uint32_t *bits = calloc(COUNT, sizeof *bits);
+    struct tensor x;
+    ck_assert_ptr_nonnull(bits);
+    backend_on(2);
+    ok(tensor_new(&x, tape_arena(net.tape), SHAPE1(COUNT), DTYPE_F32, "x", &net.error));
+    ok(backend_fill(net.backend, &x, 0x1p-100, &net.error));
+    ok(backend_scale(net.backend, &x, 0x1p-40, &net.error));
+    ok(backend_download(net.backend, &x, DTYPE_F32, bits, &net.error));
+    for (uint32_t i = 0; i < COUNT; i++)
+        ck_assert_uint_eq(bits[i], 0);
+    free(bits);
+    tape_free(net.tape);
+    backend_close(net.backend);
+}
+END_TEST
+
 /* ---- shapes that come and go, and indices ---- */
 
 /* More shapes than plans are kept, and the first one again. */
@@ -418,6 +438,7 @@ int main(void)
     tcase_add_loop_test(tests, the_same_bits_twice, 0, 2);
     tcase_add_test(tests, widths_do_not_mix);
     tcase_add_test(tests, padding_counts_for_nothing);
+    tcase_add_test(tests, every_thread_flushes_denormals);
     tcase_add_test(tests, plans_are_forgotten_before_they_fill_the_memory);
     tcase_add_test(tests, wrong_indices_are_named);
     tcase_add_test(tests, the_text_tells_library_instructions_and_threads);
