@@ -2,6 +2,7 @@
 #include "worker/background.h"
 
 #include "kernels/base/profile.h"
+#include "kernels/base/thread.h"
 #include "worker/net/rpc.h"
 
 #include <assert.h>
@@ -42,10 +43,11 @@ enum status background_open(struct background *background, struct rpc *rpc, stru
     if (background->event < 0)
         return error_set_errno(error, errno, "cannot open an eventfd");
     sem_init(&background->given, 0, 0);
-    int failed = pthread_create(&background->thread, NULL, background_thread, background);
-    if (failed != 0) {
+    const enum status status = thread_start(&background->thread, background_thread, background,
+                                            "the thread that writes files", error);
+    if (status != STATUS_OK) {
         close(background->event);
-        return error_set_errno(error, failed, "cannot start the thread that writes files");
+        return status;
     }
     background->open = true;
     if (rpc_watch(rpc, background->event, background_woken, background) != STATUS_OK)

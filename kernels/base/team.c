@@ -4,12 +4,14 @@
  * still asleep when the last piece is taken. */
 #include "kernels/base/team.h"
 
+#include "kernels/base/thread.h"
+
 #include <immintrin.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { TEAM_SPINS = 2000 }; // some 30 microseconds
@@ -100,18 +102,14 @@ void team_run(struct team *team, uint32_t pieces, team_work *work, void *context
 
 static enum status start_helpers(struct team *team, uint32_t helpers, struct error *error)
 {
-    sigset_t all, before;
-    int failed = 0;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (failed == 0 && team->helpers < helpers) {
-        failed = pthread_create(&team->thread[team->helpers], NULL, help, team);
-        team->helpers += failed == 0;
+    enum status status = STATUS_OK;
+    char what[64];
+    while (status == STATUS_OK && team->helpers < helpers) {
+        snprintf(what, sizeof what, "thread %u of %u that compute", team->helpers + 2, helpers + 1);
+        status = thread_start(&team->thread[team->helpers], help, team, what, error);
+        team->helpers += status == STATUS_OK;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return failed == 0 ? STATUS_OK
-                       : error_set_errno(error, failed, "cannot start thread %u of %u that compute",
-                                         team->helpers + 2, helpers + 1);
+    return status;
 }
 
 enum status team_new(struct team **out, uint32_t threads, struct error *error)

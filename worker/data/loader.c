@@ -6,12 +6,12 @@
 #include "worker/data/loader.h"
 
 #include "kernels/base/log.h"
+#include "kernels/base/thread.h"
 #include "worker/data/synthetic.h"
 #include "worker/data/transform.h"
 
 #include <assert.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
@@ -274,18 +274,12 @@ static void *loader_thread(void *arg)
     return NULL;
 }
 
-/* The thread blocks all signals: the worker's loop reads them from a descriptor. */
 static enum status loader_start_thread(struct loader *loader, struct error *error)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&loader->thread, NULL, loader_thread, loader);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed != 0)
-        return error_set_errno(error, failed, "cannot start the loader's thread");
-    loader->started = true;
-    return STATUS_OK;
+    const enum status status =
+        thread_start(&loader->thread, loader_thread, loader, "the loader's thread", error);
+    loader->started = status == STATUS_OK;
+    return status;
 }
 
 /* ---- starting and ending ---- */

@@ -3,7 +3,6 @@
 #include "worker/job/job_table.h"
 #include "worker/job/json_document.h"
 
-#include <assert.h>
 #include <regex.h>
 #include <stdlib.h>
 #include <string.h>
@@ -254,13 +253,9 @@ static enum status set_default(struct job *job, const struct job_key *key)
 {
     struct json_document document;
     struct json_error error;
-    const enum status status =
-        json_document_parse(&document, key->by_default, strlen(key->by_default), &error);
-    if (status == STATUS_OK) {
-        const bool stored = job_value_store(job, key, &document, document.root);
-        assert(stored);
-        (void)stored;
-    }
+    enum status status = json_document_parse(&document, key->by_default, strlen(key->by_default), &error);
+    if (status == STATUS_OK && !job_value_store(job, key, &document, document.root))
+        status = STATUS_NO_MEMORY;
     json_document_fini(&document);
     return status;
 }

@@ -2,6 +2,8 @@
  * which owns the handler's socket. The count is atomic; the lock guards the pass and the keys. */
 #include "worker/net/endpoint_door.h"
 
+#include "kernels/base/thread.h"
+
 #include "worker/net/endpoint_gate.h"
 
 #include <pthread.h>
@@ -162,11 +164,8 @@ enum status endpoint_door_open(struct endpoint_door **out, void *zmq_context, st
         error_set(error, STATUS_IO, "cannot open a socket's door: %s", zmq_strerror(zmq_errno()));
         goto fail;
     }
-    const int failed = pthread_create(&door->thread, NULL, door_run, door);
-    if (failed != 0) {
-        error_set_errno(error, failed, "cannot start the thread of a socket's door");
+    if (thread_start(&door->thread, door_run, door, "the thread of a socket's door", error) != STATUS_OK)
         goto fail;
-    }
     *out = door;
     return STATUS_OK;
 fail:

@@ -2,6 +2,7 @@
  * the endpoint. */
 #include "worker/net/endpoint_internal.h"
 
+#include "kernels/base/thread.h"
 #include "worker/net/endpoint_door.h"
 #include "worker/net/endpoint_gate.h"
 #include "worker/net/wire.h"
@@ -12,6 +13,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -132,18 +134,62 @@ static enum status socket_set_keys(struct endpoint *endpoint, const struct crede
     return STATUS_OK;
 }
 
-static struct shared_context *context_new(void)
+static void *thread_wait(void *gate)
 {
-    struct shared_context *context = malloc(sizeof *context);
-    if (context == NULL)
-        return NULL;
-    *context = (struct shared_context){.zmq = zmq_ctx_new()};
-    if (context->zmq == NULL) {
-        free(context);
-        return NULL;
+    pthread_mutex_lock(gate);
+    pthread_mutex_unlock(gate);
+    return NULL;
+}
+
+static enum status context_try_memory(struct error *error)
+{
+    enum { ROOM_MIB = 64 };
+    char limits[THREAD_LIMITS_BYTES];
+    void *room = mmap(NULL, (size_t)ROOM_MIB << 20, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room != MAP_FAILED) {
+        munmap(room, (size_t)ROOM_MIB << 20);
+        return STATUS_OK;
     }
+    thread_limits(limits);
+    return error_set(error, STATUS_IO, "ZeroMQ needs room for %d MiB more%s", ROOM_MIB, limits);
+}
+
+/* libzmq ends the process where it cannot start its two threads or has no memory, so that is tried first. */
+static enum status context_try(struct error *error)
+{
+    enum { THREADS = 2 };
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    pthread_t threads[THREADS];
+    unsigned count = 0;
+    enum status status = STATUS_OK;
+    pthread_mutex_lock(&gate);
+    while (count < THREADS && status == STATUS_OK) {
+        status = thread_start(&threads[count], thread_wait, &gate, "the threads of ZeroMQ", error);
+        count += status == STATUS_OK;
+    }
+    if (status == STATUS_OK)
+        status = context_try_memory(error);
+    pthread_mutex_unlock(&gate);
+    while (count > 0)
+        pthread_join(threads[--count], NULL);
+    return status;
+}
+
+static enum status context_new(struct shared_context **out, struct error *error)
+{
+    const enum status status = context_try(error);
+    if (status != STATUS_OK)
+        return status;
+    struct shared_context *context = malloc(sizeof *context);
+    void *zmq = context != NULL ? zmq_ctx_new() : NULL;
+    if (zmq == NULL) {
+        free(context);
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a ZeroMQ context");
+    }
+    *context = (struct shared_context){.zmq = zmq};
     atomic_fetch_add(&alive, A_CONTEXT);
-    return context;
+    *out = context;
+    return STATUS_OK;
 }
 
 /* The last endpoint waits for messages that linger in sockets that were closed before. */
@@ -166,18 +212,18 @@ static enum status endpoint_open(struct endpoint **out, struct endpoint *beside,
     struct endpoint *endpoint = calloc(1, sizeof *endpoint);
     if (endpoint == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a socket");
+    enum status status = STATUS_OK;
     endpoint->is_router = is_router;
-    endpoint->context = beside != NULL ? beside->context : context_new();
-    if (endpoint->context != NULL) {
+    if (beside != NULL)
+        endpoint->context = beside->context;
+    else
+        status = context_new(&endpoint->context, error);
+    if (status == STATUS_OK) {
         endpoint->context->users++;
         endpoint->socket = zmq_socket(endpoint->context->zmq, is_router ? ZMQ_ROUTER : ZMQ_DEALER);
+        status = endpoint->socket != NULL ? socket_set_options(endpoint, error)
+                                          : error_set_errno(error, errno, "cannot make a ZeroMQ socket");
     }
-    if (endpoint->socket == NULL) {
-        error_set_errno(error, errno, "cannot make a ZeroMQ socket");
-        endpoint_free(endpoint, 0);
-        return STATUS_IO;
-    }
-    enum status status = socket_set_options(endpoint, error);
     if (status == STATUS_OK)
         status = shown->pass != NULL ? socket_set_pass(endpoint, shown->pass, error)
                                      : socket_set_keys(endpoint, shown, error);
