@@ -172,9 +172,31 @@ static int flush_output(int code)
     return EX_IOERR;
 }
 
+/* Nothing has begun yet that would have to be finished. */
+static void stop_before_start(int number)
+{
+    (void)number;
+    _exit(0);
+}
+
+/* Until the run takes its signals over (supervise_signals.c), an order to stop ends the process, and orders
+ * to read the job again or to reopen the logs wait. */
+static void expect_signals(void)
+{
+    sigset_t later;
+    sigemptyset(&later);
+    sigaddset(&later, SIGHUP);
+    sigaddset(&later, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &later, NULL);
+    signal(SIGINT, stop_before_start);
+    signal(SIGTERM, stop_before_start);
+}
+
 int main(int argc, char **argv)
 {
     denormals_flush();
+    if (argc > 1 && strcmp(argv[1], "run") == 0)
+        expect_signals();
     secure_standard_descriptors();
     signal(SIGXFSZ, SIG_IGN); /* a file beyond RLIMIT_FSIZE is EFBIG to its writer, like a full disk */
     int code = run_command(argc, argv);
