@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -74,13 +75,40 @@ void child_note_use(struct child *child, const struct control_beat *beat, struct
     use->at = now;
 }
 
+/* Makes the memory of a worker's note. Returns its descriptor; -1: the worker does without. */
+static int open_call(struct child *child)
+{
+    const int fd = memfd_create("call", MFD_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    if (ftruncate(fd, sizeof *child->call) == 0)
+        child->call = mmap(NULL, sizeof *child->call, PROT_READ, MAP_SHARED, fd, 0);
+    if (child->call != NULL && child->call != MAP_FAILED)
+        return fd;
+    child->call = NULL;
+    close(fd);
+    return -1;
+}
+
+static void close_call(struct child *child)
+{
+    if (child->call != NULL)
+        munmap(child->call, sizeof *child->call);
+    child->call = NULL;
+}
+
 enum status child_spawn(struct child *child, const struct control_start *start, const char *job_text,
                         size_t job_bytes, const struct spawn_setting *setting, struct error *error)
 {
     struct spawned process;
+    struct spawn_setting whole = *setting;
     child_begin(child, start);
-    const enum status status =
-        spawn(&process, role_by_wire(start->role)->name, start->worker, setting, error);
+    whole.call_fd = open_call(child);
+    const enum status status = spawn(&process, role_by_wire(start->role)->name, start->worker, &whole, error);
+    if (whole.call_fd >= 0)
+        close(whole.call_fd);
+    if (status != STATUS_OK)
+        close_call(child);
     if (status != STATUS_OK)
         return status;
     child->host = start->keys.host;
@@ -146,8 +174,19 @@ void child_kill(struct child *child)
     child->state = CHILD_KILLED;
 }
 
+void child_place(const struct child *child, char place[CHILD_PLACE_BYTES])
+{
+    char name[CHILD_PLACE_BYTES - sizeof " in "];
+    place[0] = '\0';
+    if (child->call == NULL || atomic_load(&child->call->begun_ns) == 0)
+        return;
+    plugin_call_name(name, sizeof name, child->call);
+    snprintf(place, CHILD_PLACE_BYTES, " in %s", name);
+}
+
 bool child_reap(struct child *child, bool wait)
 {
+    char place[CHILD_PLACE_BYTES];
     int status;
     pid_t ended;
     const long pid = (long)child->pid;
@@ -158,15 +197,17 @@ bool child_reap(struct child *child, bool wait)
     while (ended < 0 && errno == EINTR);
     if (ended == 0)
         return false;
+    child_place(child, place);
+    close_call(child);
     if (ended < 0) /* ECHILD: another reaped it */
         snprintf(child->end, sizeof child->end, "%s (process %ld) is gone: how it ended is not known",
                  child->name, pid);
     else if (WIFSIGNALED(status))
-        snprintf(child->end, sizeof child->end, "%s (process %ld) was killed by signal %d (%s)%s",
-                 child->name, pid, WTERMSIG(status), strsignal(WTERMSIG(status)),
+        snprintf(child->end, sizeof child->end, "%s (process %ld) was killed by signal %d (%s)%s%s",
+                 child->name, pid, WTERMSIG(status), strsignal(WTERMSIG(status)), place,
                  WCOREDUMP(status) ? ", core dumped" : "");
     else
-        snprintf(child->end, sizeof child->end, "%s (process %ld) exited with code %d", child->name, pid,
-                 WEXITSTATUS(status));
+        snprintf(child->end, sizeof child->end, "%s (process %ld) exited with code %d%s", child->name, pid,
+                 WEXITSTATUS(status), place);
     return true;
 }

@@ -10,6 +10,7 @@
 #include "daemon/relay.h"
 #include "daemon/spawn.h"
 #include "kernels/base/monotime.h"
+#include "kernels/base/plugin_call.h"
 #include "kernels/base/status.h"
 #include "worker/control.h"
 #include "worker/worker.h"
@@ -52,10 +53,11 @@ struct child {
     bool opened;               /* it has said READY */
     struct monotime last_beat;
     struct child_use use;
-    uint32_t starts;         /* of all its incarnations and generations */
-    struct error last_words; /* of its FAILED message; STATUS_OK: none has come */
-    char name[96];           /* "observer 3", "observer 3 on host 2 (node2)" */
-    char end[240];           /* once it is reaped: how it ended, child_reap's words */
+    uint32_t starts;          /* of all its incarnations and generations */
+    struct error last_words;  /* of its FAILED message; STATUS_OK: none has come */
+    char name[96];            /* "observer 3", "observer 3 on host 2 (node2)" */
+    char end[240];            /* once it is reaped: how it ended, child_reap's words */
+    struct plugin_call *call; /* its note, mapped until it is reaped; NULL: none */
 
     unsigned deaths; /* of all its incarnations, in a row, without an episode or update between them */
     bool replaced;   /* it died, or must die, and something starts at `restart_at` */
@@ -104,8 +106,13 @@ void child_kill(struct child *child);
 enum { CHILD_TITLE_BYTES = 128 };
 void child_title(const struct child *child, char title[CHILD_TITLE_BYTES]);
 
+/* " in step of environment 3" while the worker is in a call of an environment, else "". */
+enum { CHILD_PLACE_BYTES = 64 };
+void child_place(const struct child *child, char place[CHILD_PLACE_BYTES]);
+
 /* Reaps the child if it runs on this host and has exited; with `wait`, blocks until then. True: child->end
- * says how, as in "observer 3 (process 4711) was killed by signal 9 (Killed)". */
+ * says how, as in "observer 3 (process 4711) was killed by signal 11 (Segmentation fault) in step of
+ * environment 3". */
 bool child_reap(struct child *child, bool wait);
 
 #endif

@@ -11,7 +11,7 @@
 
 /* What the supervisor opens beside what is open when it begins to listen. */
 enum {
-    FORK = 2,                  /* the other end of a line, and a file that the new process opens */
+    FORK = 3,                  /* the other end of a line, the note of its call, a file that the new process opens */
     STATUS = STATUS_WAITS + 1, /* a client comes before the oldest one goes */
     LOGS = 2 + 2,              /* two that are read; the new ones, before the old ones are left */
     TENSORBOARD = 1,

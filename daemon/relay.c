@@ -81,8 +81,8 @@ enum status relay_open(struct relay *relay, const struct control_link *order, ui
 {
     static const struct spawn_segments none;
     struct spawned process;
-    struct spawn_setting setting = {.run_fd = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC),
-                                    .segments = &none};
+    struct spawn_setting setting = {
+        .run_fd = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC), .segments = &none, .call_fd = -1};
     *relay = (struct relay){.fd = -1, .order = *order, .broken = true};
     relay->order.build = relay_build();
     relay->may_open = monotime_add_us(monotime_now(), REOPEN_US);

@@ -2,6 +2,7 @@
 #include "daemon/spawn.h"
 
 #include "kernels/base/log.h"
+#include "kernels/base/thread.h"
 #include "worker/control.h"
 #include "worker/net/segment.h"
 
@@ -116,13 +117,18 @@ static void set_threads(void)
     setenv("GOMP_SPINCOUNT", "10000", 0);
 }
 
-/* The directory may have the number of the control line: it is moved out of the way first, to any number, for
- * all high ones may be in use. */
-static bool place_descriptors(int line, int run_fd, const struct spawn_segments *segments)
+/* Moves a descriptor out of the way of the numbers that workers know, to any number behind them: all high ones
+ * may be in use. */
+static int move_aside(int fd)
 {
-    const int run = run_fd == CONTROL_FD ? fcntl(run_fd, F_DUPFD_CLOEXEC, 0) : run_fd;
+    return fd >= 0 && fd < SEGMENT_FD_FIRST ? fcntl(fd, F_DUPFD_CLOEXEC, SEGMENT_FD_FIRST) : fd;
+}
+
+static bool place_descriptors(int line, const struct spawn_setting *setting)
+{
+    const int run = move_aside(setting->run_fd), call = move_aside(setting->call_fd);
     return run >= 0 && place_at(line, CONTROL_FD) && place_at(run, CONTROL_RUN_FD) &&
-           place_segments(segments);
+           (setting->call_fd < 0 || place_at(call, CONTROL_CALL_FD)) && place_segments(setting->segments);
 }
 
 /* A worker that cannot become its program says so itself: that would come again. */
@@ -159,7 +165,7 @@ static _Noreturn void become_worker(const char *role, unsigned worker, int fd,
     bool placed = null >= 0 && dup2(null, STDIN_FILENO) >= 0 && dup2(null, STDOUT_FILENO) >= 0;
     if (placed && null > STDERR_FILENO)
         close(null);
-    if (!placed || !place_descriptors(fd, setting->run_fd, setting->segments)) {
+    if (!placed || !place_descriptors(fd, setting)) {
         log_error("%s %u: cannot place its descriptors: %s", role, worker, strerror(errno));
         _exit(EX_OSERR);
     }
@@ -170,17 +176,20 @@ enum status spawn(struct spawned *process, const char *role, unsigned worker,
                   const struct spawn_setting *setting, struct error *error)
 {
     int line[2];
+    char limits[THREAD_LIMITS_BYTES];
     *process = (struct spawned){.pid = -1, .fd = -1};
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, line) != 0)
         return error_set_errno(error, errno, "cannot make a control line for %s %u", role, worker);
     const pid_t supervisor = getpid();
     const pid_t pid = fork();
+    const int errnum = errno;
     if (pid == 0)
         become_worker(role, worker, line[1], setting, supervisor);
     close(line[1]);
     if (pid < 0) {
         close(line[0]);
-        return error_set_errno(error, errno, "cannot fork %s %u", role, worker);
+        thread_limits(limits);
+        return error_set_errno(error, errnum, "cannot fork %s %u%s", role, worker, limits);
     }
     *process = (struct spawned){pid, line[0]};
     return STATUS_OK;

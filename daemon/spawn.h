@@ -27,6 +27,7 @@ struct spawn_setting {
     const struct spawn_command *command; /* NULL: this binary */
     int run_fd;                          /* the run's directory */
     const struct spawn_segments *segments;
+    int call_fd; /* memory for its struct plugin_call; -1: none */
 };
 
 struct spawned {

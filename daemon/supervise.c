@@ -76,7 +76,7 @@ static void excuse_own_absence(struct supervisor *s, struct monotime now)
 
 /* How long a worker may be silent. A starting worker gets more time: it loads libraries and connects to
  * servers, perhaps as one of a thousand workers. */
-static uint64_t silence_us_max(const struct supervisor *s, const struct child *child)
+uint64_t supervise_silence_us_max(const struct supervisor *s, const struct child *child)
 {
     enum { START_US = 30000000 };
     uint64_t hang_us = (uint64_t)(s->config->job->supervise.hang_s * 1e6);
@@ -99,7 +99,7 @@ static struct monotime check_child(struct supervisor *s, struct child *child, st
 {
     const bool waits = child->state == CHILD_WAITING;
     struct monotime due =
-        waits ? child->restart_at : monotime_add_us(child->last_beat, silence_us_max(s, child));
+        waits ? child->restart_at : monotime_add_us(child->last_beat, supervise_silence_us_max(s, child));
     if (child->state == CHILD_KILLED && child->relay != NULL)
         return check_killed_far(s, child, now);
     if (!waits && !child_is_heard(child))

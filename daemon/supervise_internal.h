@@ -149,6 +149,9 @@ void supervise_tell_place(struct supervisor *s);
 /* Asks the lead for a checkpoint, if a rotation has renamed a log: its new file begins behind that. */
 void supervise_order_save(struct supervisor *s);
 
+/* supervise.c: how long this worker may be silent. */
+uint64_t supervise_silence_us_max(const struct supervisor *s, const struct child *child);
+
 /* Kills a worker that sent a message which its state does not permit. */
 void supervise_expel(struct supervisor *s, struct child *child, uint32_t message_kind);
 

@@ -188,11 +188,12 @@ static void finish_job(struct supervisor *s, struct child *child, const struct c
 
 static void kill_silent(struct supervisor *s, struct child *child, const struct control_message *message)
 {
-    char why[256], title[CHILD_TITLE_BYTES];
+    char why[256], title[CHILD_TITLE_BYTES], place[CHILD_PLACE_BYTES];
     (void)message;
     child_title(child, title);
-    snprintf(why, sizeof why, "%s sent no heartbeat for %g s: killed", title,
-             s->config->job->supervise.hang_s);
+    child_place(child, place);
+    snprintf(why, sizeof why, "%s sent no heartbeat for %g s%s%s: killed", title,
+             (double)supervise_silence_us_max(s, child) / 1e6, place[0] != '\0' ? "," : "", place);
     supervise_lose(s, child, STATUS_INTERNAL, why);
 }
 

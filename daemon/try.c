@@ -22,7 +22,7 @@ enum { TRY_NAME_BYTES = 128 };
 
 /* Written by the child, read by the command when the child has ended. */
 struct try_board {
-    struct environment_progress progress;
+    struct plugin_call progress;
     struct error error; /* the child's end, if `told` */
     bool told;
     char name[TRY_NAME_BYTES]; /* of the environment being tried; "" before the plug-in is loaded */
@@ -36,16 +36,6 @@ static void print_line(void *context, const char *line)
     (void)context;
     puts(line);
     fflush(stdout);
-}
-
-static enum status try_load(const struct arguments *arguments, struct try_board *board,
-                            const struct environment_plugin **plugin, struct error *error)
-{
-    snprintf(board->progress.call, sizeof board->progress.call, "dlopen or environment_plugin()");
-    atomic_store(&board->progress.begun_ns, monotime_now().ns);
-    const enum status status = environment_load(plugin, arguments->environment, error);
-    atomic_store(&board->progress.begun_ns, 0);
-    return status;
 }
 
 static enum status try_names(const struct arguments *arguments, struct try_board *board,
@@ -87,7 +77,8 @@ static _Noreturn void try_child(const struct arguments *arguments, struct try_bo
 {
     const struct environment_plugin *plugin = NULL;
     restore_signals();
-    enum status status = try_load(arguments, board, &plugin, &board->error);
+    plugin_call_note_at(&board->progress);
+    enum status status = environment_load(&plugin, arguments->environment, &board->error);
     if (status == STATUS_OK)
         status = try_names(arguments, board, plugin, &board->error);
     board->error.status = status;
@@ -124,10 +115,12 @@ static bool watch_child(pid_t child, const struct try_board *board, uint64_t lim
 /* Where the child was: "NAME: CLAUSE: in step of 5 environments". */
 static void describe_place(char *out, size_t size, const struct try_board *board)
 {
-    const struct environment_progress *progress = &board->progress;
+    const struct plugin_call *progress = &board->progress;
+    char call[96];
+    plugin_call_name(call, sizeof call, progress);
     snprintf(out, size, "%s%s%s%s%s %s", board->name, board->name[0] != '\0' ? ": " : "", progress->clause,
              progress->clause[0] != '\0' ? ": " : "", atomic_load(&progress->begun_ns) != 0 ? "in" : "after",
-             progress->call);
+             call);
 }
 
 static enum status judge_end(const struct arguments *arguments, const struct try_board *board, bool killed,

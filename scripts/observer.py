@@ -19,7 +19,7 @@ import zlib
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # an isolated interpreter does not look there
 writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # into this folder
-from observer_environments import open_environments
+from observer_environments import find_environments, open_environments
 from worker_session import (
     INTERNAL, INVALID, SHUTDOWN,
     Failure, Hurry, Line, Segment, Session, alone, import_package, np, work,
@@ -236,7 +236,7 @@ class Observer:
         begins = [g * count // groups for g in range(groups + 1)]
         self.groups = []
         for g in range(groups):
-            self.groups.append(Group(job, g, first + begins[g], begins[g + 1] - begins[g], line.beat))
+            self.groups.append(Group(job, g, first + begins[g], begins[g + 1] - begins[g], line.progress))
         size = sum(group.lent_bytes() for group in self.groups)
         if size > 0 and job["observers"]["count"] <= Segment.OBSERVERS_MAX:
             session.segment.create(worker, size)
@@ -278,7 +278,7 @@ class Observer:
         """Plays the episodes of an evaluation all at once, in environments that are made at the first one."""
         first, count, longest, _ = call.args
         if self.evaluation is None or (self.evaluation.first, self.evaluation.count) != (first, count):
-            self.evaluation = Group(self.job, 0, first, count, self.line.beat, evaluation=True)
+            self.evaluation = Group(self.job, 0, first, count, self.line.progress, evaluation=True)
         group = self.evaluation
         group.begin(0, 0, False, False, longest)
         group.ask(self.session)
@@ -323,8 +323,9 @@ class Observer:
 def observe(turns, start):
     session = Session(turns, start, 0, "the agent", (RUN_EPISODE, RUN_EVALUATION))
     job = session.greet()
-    turns.line.beat()
-    import_package("gymnasium")
+    with turns.line.beating():
+        import_package("gymnasium")
+        find_environments(job)
     observer = Observer(turns.line, session, job, start["worker"])
     turns.line.send(Line.READY)
     observer.run()
@@ -337,7 +338,7 @@ def describe():
     job, answer = json.load(sys.stdin.buffer), os.dup(1)
     os.dup2(2, 1)  # the user's code may print
     import_package("gymnasium")
-    environments = open_environments(job, 0, 1, lambda: None)
+    environments = open_environments(job, 0, 1, lambda *_: None)
     with open(answer, "w") as file:
         file.write(environments.describe())
 
@@ -346,4 +347,4 @@ if __name__ == "__main__":
     packages = "pyzmq, numpy and gymnasium"
     if sys.argv[1:] == ["--describe"]:
         alone(describe, packages)
-    sys.exit(work(observe, packages))
+    work(observe, packages)

@@ -155,10 +155,11 @@ class Environments:
 
     can_seed = True
     steps_alone = True  # one of them can be stepped without the others
+    calls_all = False  # each call of the user's code is for all of them
 
     def __init__(self, job, name, make, first, count, progress):
         self.seed, self.first, self.count, self.name = job["seed"], first, count, name
-        self.progress = progress  # called between two calls of the user's code
+        self.progress = progress  # called before a call of the user's code, with what it is, and after it
         self.frames = job["environment"]["frames"]
         self._make(make)
         one, self.steps_max = self._one()
@@ -212,12 +213,14 @@ class Environments:
 
     def _call(self, number, what, function):
         """Calls the user's code; an exception names the environment."""
-        self.progress()
+        self.progress(what, number, number + self.count - 1 if self.calls_all else number)
         try:
             return function()
         except Exception as why:
             traceback.print_exc()
             raise Failure(INVALID, f"{self.name}: environment {number}: {what}: {last_lines(why)}") from why
+        finally:
+            self.progress()
 
     def _broken(self, index, text):
         return Failure(CORRUPT, f"{self.name}: environment {self.first + index}: {text}")
@@ -296,6 +299,7 @@ class Vector(Environments):
     """A gymnasium.vector.VectorEnv, which steps all of its environments at once."""
 
     steps_alone = False
+    calls_all = True
 
     def _make(self, make):
         self.all = [self._call(self.first, "making it", lambda: make(num_envs=self.count))]
@@ -345,6 +349,7 @@ class Apart(Vector):
     """A VectorEnv for each environment, so that they can end one by one."""
 
     steps_alone = True
+    calls_all = False
 
     def _make(self, make):
         count, self.count = self.count, 1
@@ -375,6 +380,7 @@ class Pool(Environments):
     a first state does not depend on the episode alone."""
 
     can_seed = False
+    calls_all = True
 
     def _make(self, make):
         seed = self._seed(0, 0, 0)
@@ -405,9 +411,10 @@ class Pool(Environments):
             yield self._outcome(index, *outcome, {})
 
 
-def open_environments(job, first, count, progress, evaluation=False):
+def find_environments(job, evaluation=False):
+    """Imports what the job names; the class of this file for it, and a function that makes one."""
     said = job["environment"]
-    name, options = said["gymnasium"] or said["class"], said["options"]
+    name = said["gymnasium"] or said["class"]
     gymnasium = importlib.import_module("gymnasium")
     try:
         if said["gymnasium"] is None:
@@ -423,5 +430,12 @@ def open_environments(job, first, count, progress, evaluation=False):
     except Exception as why:
         key = "class" if said["gymnasium"] is None else "gymnasium"
         raise Failure(INVALID, f"/environment/{key}: {name}: {last_lines(why)}") from why
+    return kind, make
+
+
+def open_environments(job, first, count, progress, evaluation=False):
+    said = job["environment"]
+    name, options = said["gymnasium"] or said["class"], said["options"]
+    kind, make = find_environments(job, evaluation)
     title = f"{name}, evaluation" if evaluation else name
     return kind(job, title, lambda **more: make(**options, **more), first, count, progress)

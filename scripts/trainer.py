@@ -370,13 +370,14 @@ class Trainer:
     def __init__(self, line, servers, job, number):
         self.line, self.servers, self.job, self.number = line, servers, job, number
         self.over = False
-        torch = import_package("torch")
-        line.beat()
+        with line.beating():
+            torch = import_package("torch")
         torch.set_num_threads(job["trainers"]["threads"] or 1)
         self.data = self._call("constructing it", self._make_data)
         self._check_methods()
         if not hasattr(self.data, "model"):
-            import_package("torchvision")
+            with line.beating():
+                import_package("torchvision")
         self.network = self._call("model", self._make_network)
         servers.place(self.network.layout)
         self._take(servers.newest())
@@ -416,7 +417,8 @@ class Trainer:
 
     def _make_data(self):
         module, member = self.job["trainers"]["class"].split(":")
-        kind = getattr(importlib.import_module(module), member)
+        with self.line.beating():
+            kind = getattr(importlib.import_module(module), member)
         return kind(self.job, self.number, **self.job["trainers"]["options"])
 
     def _take(self, version):
@@ -497,4 +499,4 @@ def train(turns, start):
 
 
 if __name__ == "__main__":
-    sys.exit(work(train, "pyzmq, numpy, torch and torchvision"))
+    work(train, "pyzmq, numpy, torch and torchvision")

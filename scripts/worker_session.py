@@ -1,5 +1,6 @@
 """How a worker in Python speaks with the supervisor and with other workers: the frame of scripts/observer.py and
-scripts/trainer.py. It is written from worker/net/PROTOCOL.md alone, with pyzmq and NumPy, on one thread.
+scripts/trainer.py. It is written from worker/net/PROTOCOL.md alone, with pyzmq and NumPy, on one thread; another beats
+while this one imports.
 
     Line      the control line to the supervisor: orders in, beats and reports out
     Message   a header and its payload
@@ -10,6 +11,8 @@ scripts/trainer.py. It is written from worker/net/PROTOCOL.md alone, with pyzmq 
 
 Without pyzmq or NumPy, the module can be imported, and `work` reports what is missing.
 """
+import atexit
+import contextlib
 import ctypes
 import fcntl
 import hashlib
@@ -18,19 +21,21 @@ import importlib
 import json
 import mmap
 import os
+import resource
 import secrets
 import select
 import signal
 import socket
 import struct
 import sys
+import threading
 import time
 import traceback
 
 # The statuses that these programs use (PROTOCOL.md, "Statuses"), and the exit code of each, from sysexits.h.
 OK, INVALID, NOT_FOUND, PEER_DIED, SHUTDOWN, CORRUPT, UNAVAILABLE, INTERNAL = 0, 2, 3, 6, 7, 11, 12, 13
-BUSY = 8
-EXIT_CODES = {INVALID: 78, NOT_FOUND: 66, CORRUPT: 65, UNAVAILABLE: 69}
+BUSY, IO = 8, 10
+EXIT_CODES = {INVALID: 78, NOT_FOUND: 66, CORRUPT: 65, UNAVAILABLE: 69, IO: 74}
 EXIT_OTHERWISE = 70
 
 FORGOTTEN_BY_SUPERVISOR = 69
@@ -79,9 +84,13 @@ class Line:
     READY, BEAT, FAILED = 9, 10, 16
     BYTES_MAX = 4 + 32 * 1024
     BEAT_S = 0.1
+    LONG_CALL_S = 600
+    CALL_DESCRIPTOR = 5
     _START = struct.Struct("<HBxIII32s160s4096s4096sHH32s2048s64s")
     _FAR = struct.Struct("<HH64s")
     _BEAT = struct.Struct("=8Q2I")
+    _CALL = struct.Struct("=Q3I")
+    _CALLS = {"making it": 2, "reset": 3, "step": 4}
 
     def __init__(self, descriptor):
         self.socket = socket.socket(fileno=descriptor)
@@ -90,6 +99,10 @@ class Line:
         self.connect = self.hurry = self.leave = False
         self.far = {}  # the listeners on other hosts: number -> (host, address)
         self.died = set()  # the numbers of workers that are gone
+        try:
+            self.call = mmap.mmap(self.CALL_DESCRIPTOR, self._CALL.size)
+        except (OSError, ValueError):
+            self.call = bytearray(self._CALL.size)
 
     def fileno(self):
         return self.socket.fileno()
@@ -110,6 +123,34 @@ class Line:
         if now >= self.beat_due:
             self.send(self.BEAT, self._BEAT.pack(int(time.process_time() * 1e6), self._resident(), self.work, 0, 0, 0, 0, 0, 0, 0))
             self.beat_due = now + self.BEAT_S
+
+    @contextlib.contextmanager
+    def beating(self):
+        """Beats on a thread of its own while one call, such as an import, keeps this thread for long; an order to leave ends
+        the process. A call that takes ten minutes hangs."""
+        over, end = threading.Event(), time.monotonic() + self.LONG_CALL_S
+
+        def beat():
+            while not over.wait(self.BEAT_S) and time.monotonic() < end:
+                self.beat()
+                self.read_orders()
+                if self.leave:
+                    os._exit(0)
+
+        thread = threading.Thread(target=beat)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def progress(self, what="", first=0, last=0):
+        """Beats, and notes a call of these environments in memory that the supervisor reads when this process is gone or
+        hangs. Without arguments: the call has ended."""
+        if what:
+            self.beat()
+        self._CALL.pack_into(self.call, 0, what in self._CALLS, self._CALLS.get(what, 0), first, last)
 
     def _receive(self, flags=0):
         """A message's kind and body; None if none waits."""
@@ -241,7 +282,7 @@ class Message:
 class Segment:
     """This worker's memfd. Arrays that lie in it are lent: the agent reads them where they are."""
 
-    FIRST = 5  # the descriptor of worker 0's
+    FIRST = 6  # the descriptor of worker 0's
     OBSERVERS_MAX = 64  # a job of more has no segments
     LEAST, ALIGNMENT = 1 << 16, 64
 
@@ -280,10 +321,29 @@ class Segment:
 
 
 # ---- the sessions ----
+def try_threads():
+    """libzmq ends the process where it cannot start its two threads, so as many are tried first."""
+    over, threads = threading.Event(), []
+    try:
+        for _ in range(2):
+            threads.append(threading.Thread(target=over.wait))
+            threads[-1].start()
+    except RuntimeError as why:
+        threads.pop()
+        limits = [resource.getrlimit(which)[0] for which in (resource.RLIMIT_NPROC, resource.RLIMIT_AS)]
+        raise Failure(IO, f"cannot start the threads of ZeroMQ (limits: {limits[0]} processes, {limits[1]} bytes of memory; "
+                          f"-1: none): {why}") from None  # fmt: skip
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
 class Turns:
     """Waits for the line and for all sessions at once."""
 
     def __init__(self, line):
+        try_threads()
         self.line, self.sessions = line, []
         self.poller = zmq.Poller()
         self.poller.register(line.fileno(), zmq.POLLIN)
@@ -522,8 +582,8 @@ def _run(run, line, start):
 
 
 def work(run, packages):
-    """Runs a worker: run(turns, start) from its CONNECT on. `packages`: what the program needs, for messages. Returns the
-    exit code."""
+    """Runs a worker: run(turns, start) from its CONNECT on. `packages`: what the program needs, for messages. Ends the
+    process: exit handlers run, but modules are not torn down, which takes PyTorch seconds."""
     control = 3
     sys.path.insert(0, os.getcwd())
     for descriptor in os.listdir("/proc/self/fd"):  # programs that the user's code starts get none of them
@@ -532,7 +592,7 @@ def work(run, packages):
                 os.set_inheritable(int(descriptor), False)
             except OSError:
                 pass  # the one that listed them
-    line = Line(control)
+    line, code = Line(control), 0
     try:
         if zmq is None:
             raise Failure(UNAVAILABLE, f"{sys.executable}: {MISSING}: expected the packages {packages}")
@@ -543,12 +603,15 @@ def work(run, packages):
             _run(run, line, start)
     except Failure as failure:
         line.fail(failure)
-        return EXIT_CODES.get(failure.status, EXIT_OTHERWISE)
+        code = EXIT_CODES.get(failure.status, EXIT_OTHERWISE)
     except Exception as why:
         traceback.print_exc()
         line.fail(Failure(INTERNAL, f"{os.path.basename(sys.argv[0])}: {last_lines(why)}"))
-        return EXIT_OTHERWISE
-    return 0
+        code = EXIT_OTHERWISE
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def alone(run, packages):

@@ -1,6 +1,8 @@
 /* Packets between supervisor and worker. Both sides, one thread each; no lock, no allocation. */
 #include "worker/control.h"
 
+#include "kernels/base/plugin_call.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <string.h>
@@ -52,6 +54,9 @@ _Static_assert(offsetof(struct control_beat, work) == 16 && offsetof(struct cont
                    sizeof(struct control_beat) == 72,
                "BEAT of PROTOCOL.md");
 _Static_assert(sizeof(struct error) == 484, "FAILED of PROTOCOL.md");
+_Static_assert(offsetof(struct plugin_call, kind) == 8 && offsetof(struct plugin_call, last) == 16 &&
+                   PLUGIN_CALL_OPEN == 2 && PLUGIN_CALL_CLOSE == 8,
+               "the note of PROTOCOL.md");
 
 const uint32_t control_wait_limits_us[CONTROL_WAIT_BUCKETS - 1] = {
     10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000, 25000, 50000, 100000, 250000};

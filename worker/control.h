@@ -21,8 +21,9 @@
 #include <stdint.h>
 
 enum {
-    CONTROL_FD = 3,     /* where a worker finds its end */
-    CONTROL_RUN_FD = 4, /* where a worker finds the run's directory, open */
+    CONTROL_FD = 3,      /* where a worker finds its end */
+    CONTROL_RUN_FD = 4,  /* where a worker finds the run's directory, open */
+    CONTROL_CALL_FD = 5, /* where a worker finds memory for its struct plugin_call; may be closed */
     CONTROL_ADDRESS_BYTES = 160,
     CONTROL_PATH_BYTES = 4096,
     CONTROL_BODY_BYTES_MAX = 48 * 1024,

@@ -2,6 +2,7 @@
 #include "worker/worker.h"
 
 #include "kernels/base/log.h"
+#include "kernels/base/plugin_call.h"
 #include "kernels/base/profile.h"
 #include "worker/job/job_table.h"
 #include "worker/net/rpc.h"
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sysexits.h>
 #include <time.h>
@@ -412,12 +414,22 @@ static void worker_report_profile(void)
     } while (at < end);
 }
 
+/* The supervisor reads the note when this process has crashed, or no longer beats. */
+static void worker_note_calls(void)
+{
+    struct plugin_call *note =
+        mmap(NULL, sizeof *note, PROT_READ | PROT_WRITE, MAP_SHARED, CONTROL_CALL_FD, 0);
+    if (note != MAP_FAILED)
+        plugin_call_note_at(note);
+}
+
 int worker_main(const struct role *role)
 {
     static struct worker worker;
     struct error error = {0};
     prctl(PR_SET_NAME, "coalesced"); /* not "exe", by which it was executed */
     log_name(role->name);
+    worker_note_calls();
     enum status status = worker_read_start(&worker, role, &error);
     if (status == STATUS_OK) {
         char name[32];

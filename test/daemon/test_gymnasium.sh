@@ -28,6 +28,30 @@ world() {
 JSON
 }
 
+# ---- what takes long ----
+export SLOW_MODULE=worlds SLOW_IMPORT=0 SLOW_MARK=$scratch/mark
+world '"class": "slow:Corridor"'
+# A worker that starts may be silent for 30 s more than /supervise/hang_s. This one goes on beside the checks below.
+SLOW_IMPORT=33 run_job reinforce "$scratch/slow" 1 --set /supervise/hang_s=1 >"$scratch/slow.out" 2>&1 &
+slow=$!
+imports_for_long() {
+    wait "$slow" && ! grep killed "$scratch/slow.out"
+}
+# The teardown of the modules would take longer than an observer may be silent; an exit handler runs.
+ends_at_once() {
+    rm -f "$SLOW_MARK"
+    plays other --set /supervise/hang_s=5 && ! grep killed "$scratch/other.out" && grep -qx exit "$SLOW_MARK"
+}
+ends_within_an_import() {
+    rm -f "$SLOW_MARK"
+    SLOW_IMPORT=1000 plays other &
+    until grep -qsx import "$SLOW_MARK"; do sleep 0.1; done
+    kill "$(cat "$scratch/other/lock")"
+    wait "$!" && ! grep killed "$scratch/other.out"
+}
+check "a job ends before the interpreter does" ends_at_once
+check "a job is stopped while an observer imports" ends_within_an_import
+
 # ---- every space, and every form of job ----
 spread='{"count": 2, "environments": 2, "groups": 2}'
 # Python is no sanitizer's build, and test_worlds.sh has the agent act in every space. Three worlds are enough there.
@@ -116,9 +140,9 @@ RewardNaN|worlds:RewardNaN: environment 0: its reward is nan: expected a finite 
 RewardHuge|worlds:RewardHuge: environment 0: its reward is 1e+300: expected a finite float32
 StepRaises|worlds:StepRaises: environment 0: step: ValueError: the joint 4 came off (
 StepForgets|worlds:StepForgets: environment 0: step returned no tuple of observation, reward, terminated
-StepHangs|sent no heartbeat
-StepCrashes|was killed by signal 11
-StepExits|exited with code 3
+StepHangs|sent no heartbeat for 15 s, in step of environment 0: killed
+StepCrashes|was killed by signal 11 (Segmentation fault) in step of environment 0
+StepExits|exited with code 3 in step of environment 0
 MetricMissing|worlds:MetricMissing: environment 0: the metrics of its episode: KeyError: 'is_home'
 MaskEmpty|worlds:MaskEmpty: environment 0: its action_mask is [0, 0]: expected 2 of 0 and 1, not all 0
 ResetRaises|worlds:ResetRaises: environment 0: reset: OSError: no such level (
@@ -192,5 +216,6 @@ check "nor with one that says nothing" refuses_export /bin/false /bin/true 78 \
 # A fault within a running job costs the observer; the fifth in a row ends the job.
 world '"class": "worlds:StepRaises"'
 check "an exception that comes again and again" fails_with "died 5 times in a row" --set /supervise/restart=true
+check "an import that takes longer than a silent start may" imports_for_long
 
 finish

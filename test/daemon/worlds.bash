@@ -13,6 +13,7 @@
 # shellcheck disable=SC2154 # test/shell.bash makes the folder
 episodes=5
 disturbed_episodes=100
+faulty_stop='{"episodes": 5}'
 
 plays() {
     local run=$scratch/$1
@@ -74,7 +75,7 @@ fails_with() {
     local phrase=$1 code=0
     shift
     rm -rf "$scratch/faulty"
-    timeout 100 "$COALESCED" run "$scratch/reinforce.json" --run-dir "$scratch/faulty" --set /stop='{"episodes": 5}' \
+    timeout 100 "$COALESCED" run "$scratch/reinforce.json" --run-dir "$scratch/faulty" --set /stop="$faulty_stop" \
         --set /supervise/restart=false "$@" >"$scratch/faulty.out" 2>&1 || code=$?
     [[ $code -ne 0 && $code -ne 124 ]] && tail -1 "$scratch/faulty.out" | grep -qF "$phrase" && return 0
     tail -2 "$scratch/faulty.out"

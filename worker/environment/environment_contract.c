@@ -35,7 +35,7 @@ __attribute__((format(printf, 2, 3))) static void tell(const struct contract *c,
 
 static void set_clause(const struct contract *c, const char *clause)
 {
-    struct environment_progress *progress = c->trial->progress;
+    struct plugin_call *progress = c->trial->progress;
     snprintf(progress->clause, sizeof progress->clause, "%s", clause);
 }
 

@@ -1,6 +1,7 @@
 /* A look at the built-in names; dlopen, dlsym, and a look at the table. */
 #include "worker/environment/environment_load.h"
 
+#include "kernels/base/plugin_call.h"
 #include "kernels/base/plugin_folders.h"
 #include "worker/environment/classic.h"
 #include "worker/environment/environment_spec.h"
@@ -94,13 +95,9 @@ static enum status open_library(void **library, const char *from, struct error *
     return STATUS_OK;
 }
 
-enum status environment_load(const struct environment_plugin **out, const char *from, struct error *error)
+static enum status load_plugin(const struct environment_plugin **out, const char *from, struct error *error)
 {
     void *library;
-    if (environment_is_built_in(from)) {
-        *out = &classic_environments;
-        return STATUS_OK;
-    }
     enum status status = open_library(&library, from, error);
     if (status != STATUS_OK)
         return status;
@@ -117,4 +114,16 @@ enum status environment_load(const struct environment_plugin **out, const char *
         return error_set(error, status, "%s: %s", from, why.text);
     *out = table;
     return STATUS_OK;
+}
+
+enum status environment_load(const struct environment_plugin **out, const char *from, struct error *error)
+{
+    if (environment_is_built_in(from)) {
+        *out = &classic_environments;
+        return STATUS_OK;
+    }
+    plugin_call_begin(PLUGIN_CALL_LOAD_FILE, 0, 0, monotime_now());
+    const enum status status = load_plugin(out, from, error);
+    plugin_call_end();
+    return status;
 }

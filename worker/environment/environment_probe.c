@@ -38,8 +38,9 @@ struct call_error {
 __attribute__((format(printf, 3, 4))) static void call_begin(const struct environment_trial *trial,
                                                              struct call_error *text, const char *format, ...)
 {
-    struct environment_progress *progress = trial->progress;
+    struct plugin_call *progress = trial->progress;
     va_list list;
+    progress->kind = PLUGIN_CALL_TEXT;
     va_start(list, format);
     vsnprintf(progress->call, sizeof progress->call, format, list);
     va_end(list);
@@ -489,7 +490,7 @@ enum status probe_bare_reset(struct probe *probe, uint32_t n, const uint32_t *wh
 /* Neither clears the error nor writes the number of environments: both take longer than a small step. */
 enum status probe_bare_step(struct probe *probe, struct error *error)
 {
-    struct environment_progress *progress = probe->trial->progress;
+    struct plugin_call *progress = probe->trial->progress;
     struct call_error text;
     text.text[0] = '\0';
     memset(text.guard, PROBE_PATTERN_BYTE, sizeof text.guard);

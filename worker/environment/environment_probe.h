@@ -4,29 +4,22 @@
  * contract.c decides what is called, and compares.
  *
  * A broken clause is STATUS_CORRUPT with a sentence. One thread uses a probe. Calls block for as long as the
- * plug-in's function takes; another process can watch them through struct environment_progress. */
+ * plug-in's function takes; another process can watch them through struct plugin_call. */
 #ifndef WORKER_ENVIRONMENT_ENVIRONMENT_PROBE_H
 #define WORKER_ENVIRONMENT_ENVIRONMENT_PROBE_H
 
+#include "kernels/base/plugin_call.h"
 #include "kernels/base/status.h"
 #include "worker/environment/environment.h"
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* Which call of the plug-in runs. May lie in memory that another process reads after this one crashed. */
-struct environment_progress {
-    _Atomic uint64_t begun_ns; /* when the call began (struct monotime); 0: none runs */
-    char clause[96];           /* the check that it belongs to */
-    char call[96];             /* "step of 5 environments"; of the latest call if none runs */
-};
-
 struct environment_trial {
     const struct environment_plugin *plugin;
     const char *name, *options;
-    struct environment_progress *progress;
+    struct plugin_call *progress;
 };
 
 enum probe_area {

@@ -1,6 +1,7 @@
 /* Buffers, seeds and the ends of episodes. The thread that owns the object. */
 #include "worker/environment/environments_internal.h"
 
+#include "kernels/base/plugin_call.h"
 #include "worker/environment/environment_frames.h"
 #include "worker/environment/environment_spec.h"
 
@@ -8,6 +9,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- calls ---- */
+
+/* Notes a call for the n environments `which`. */
+static void call_begin(const struct environments *e, enum plugin_call_kind kind, uint32_t n,
+                       const uint32_t *which)
+{
+    static const struct monotime untimed = {1};
+    const uint32_t first = e->config.first;
+    plugin_call_begin(kind, first + environments_at(which, 0), first + environments_at(which, n - 1),
+                      untimed);
+}
 
 /* ---- opening ---- */
 
@@ -62,7 +75,11 @@ static enum status open_instance(struct environments *e, struct error *error)
     struct plugin_error text = {""};
     struct error why;
     void *self = NULL;
-    if (config->plugin->open(&self, &e->spec, config->name, config->options, config->count, text.text) != 0)
+    call_begin(e, PLUGIN_CALL_OPEN, config->count, NULL);
+    const int failed =
+        config->plugin->open(&self, &e->spec, config->name, config->options, config->count, text.text);
+    plugin_call_end();
+    if (failed != 0)
         return plugin_refuses(e, "open", &text, error);
     e->self = self;
     if (e->spec == NULL)
@@ -113,8 +130,11 @@ void environments_close(struct environments *e)
 {
     if (e == NULL)
         return;
-    if (e->self != NULL)
+    if (e->self != NULL) {
+        call_begin(e, PLUGIN_CALL_CLOSE, e->config.count, NULL);
         e->config.plugin->close(e->self);
+        plugin_call_end();
+    }
     free(e->own_observations);
     free(e->action);
     free(e->buffers.reward);
@@ -170,7 +190,10 @@ enum status environments_reset(struct environments *e, uint32_t n, const uint32_
             .job = e->config.seed, .environment = e->config.first + index, .episode = episode, .step = step};
         e->steps[index] = 0;
     }
-    if (e->config.plugin->reset(e->self, &e->buffers, n, which, e->seeds, why.text) != 0)
+    call_begin(e, PLUGIN_CALL_RESET, n, which);
+    const int failed = e->config.plugin->reset(e->self, &e->buffers, n, which, e->seeds, why.text);
+    plugin_call_end();
+    if (failed != 0)
         return plugin_refuses(e, "reset", &why, error);
     return environments_check_state(e, n, which, error);
 }
@@ -244,7 +267,10 @@ enum status environments_step(struct environments *e, uint32_t n, const uint32_t
     enum status status = environments_check_actions(e, n, which, error);
     if (status != STATUS_OK)
         return status;
-    if (e->config.plugin->step(e->self, &e->buffers, n, which, why.text) != 0)
+    call_begin(e, PLUGIN_CALL_STEP, n, which);
+    const int failed = e->config.plugin->step(e->self, &e->buffers, n, which, why.text);
+    plugin_call_end();
+    if (failed != 0)
         return plugin_refuses(e, "step", &why, error);
     const uint8_t flags = flags_of(e, n, which);
     if (flags != 0)
@@ -274,7 +300,9 @@ bool environments_can_save(const struct environments *e)
 size_t environments_save(struct environments *e, uint32_t index, void *out, size_t capacity)
 {
     const size_t head = state_head(e), room = capacity > head ? capacity - head : 0;
+    call_begin(e, PLUGIN_CALL_SAVE, 1, &index);
     const size_t bytes = e->config.plugin->save(e->self, index, room > 0 ? (char *)out + head : NULL, room);
+    plugin_call_end();
     if (bytes > 0 && bytes <= room) {
         memcpy(out, &e->steps[index], sizeof *e->steps);
         memcpy((char *)out + sizeof *e->steps, e->buffers.flags + (size_t)index * e->spec->agents,
@@ -329,8 +357,11 @@ enum status environments_load(struct environments *e, uint32_t index, const void
     enum status status = load_head(e, index, state, bytes, error);
     if (status != STATUS_OK)
         return status;
-    if (e->config.plugin->load(e->self, &e->buffers, index, (const char *)state + head, bytes - head,
-                               why.text) != 0)
+    call_begin(e, PLUGIN_CALL_LOAD, 1, &index);
+    const int failed = e->config.plugin->load(e->self, &e->buffers, index, (const char *)state + head,
+                                              bytes - head, why.text);
+    plugin_call_end();
+    if (failed != 0)
         return plugin_refuses(e, "load", &why, error);
     blank_absent(e, index);
     return environments_check_state(e, 1, &index, error);
@@ -343,5 +374,8 @@ size_t environments_render(struct environments *e, uint32_t index, int kind, uin
 {
     if (e->config.plugin->render == NULL)
         return 0;
-    return e->config.plugin->render(e->self, index, kind, width, height, out, capacity);
+    call_begin(e, PLUGIN_CALL_RENDER, 1, &index);
+    const size_t bytes = e->config.plugin->render(e->self, index, kind, width, height, out, capacity);
+    plugin_call_end();
+    return bytes;
 }

@@ -621,7 +621,10 @@ const struct job_key job_keys[] = {
 
     {"/supervise", ANY, JOB_OBJECT, .text = "How the supervisor watches the worker processes."},
     {"/supervise/hang_s", ANY, JOB_NUMBER, AT(supervise.hang_s), RANGE(1, 3600), BY_DEFAULT(10),
-     .unit = "seconds", .text = "The time without a heartbeat after which a worker is killed."},
+     .unit = "seconds",
+     .text =
+         "The time without a heartbeat after which a worker is killed. A worker that starts gets 30 s more: "
+         "it loads libraries and finds its peers."},
     {"/supervise/restart", ANY, JOB_BOOLEAN, AT(supervise.restart), BY_DEFAULT(true),
      .text = "Whether a worker that dies or is killed starts again. An observer, or a trainer of a "
              "parameter-server job, starts again alone; after the death of any other worker all workers "

@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { SEGMENT_FD_FIRST = 5 }; /* behind CONTROL_FD and CONTROL_RUN_FD */
+enum { SEGMENT_FD_FIRST = 6 }; /* behind CONTROL_FD, CONTROL_RUN_FD and CONTROL_CALL_FD */
 
 struct segment {
     uint16_t worker;

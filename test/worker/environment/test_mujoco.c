@@ -129,7 +129,7 @@ static void drop_line(void *context, const char *line)
 
 START_TEST(keeps_the_contract)
 {
-    struct environment_progress progress = {0};
+    struct plugin_call progress = {0};
     const struct environment_trial trial = {plugin, plugin->names[_i], "{}", &progress};
     struct error error = {0};
     ck_assert_msg(environment_contract(&trial, 7, 60, drop_line, NULL, &error) == STATUS_OK, "%s",
