@@ -144,6 +144,13 @@ resumes() {
     run_job parameter-server "$scratch/stopped" "$(($(last_number "$scratch/stopped") + 2))" --resume >/dev/null 2>&1
 }
 check "the job goes on from there" resumes
+# The teardown of the modules would take longer than a trainer may be silent; an exit handler runs.
+ends_before_the_interpreter() {
+    SLOW_MODULE=trainer_data SLOW_IMPORT=0 SLOW_MARK=$scratch/mark \
+        trains slow --set /trainers/class=slow:Images --set /supervise/hang_s=10 &&
+        ! grep killed "$scratch/slow.out" && grep -qx exit "$scratch/mark"
+}
+check "a job ends before the interpreter does" ends_before_the_interpreter
 check "no trainer is left" leaves_nobody trainer.py
 
 [[ -z ${SAN:-} ]] || finish
