@@ -3,8 +3,8 @@
 class of one's own: a gymnasium.Env, or a gymnasium.vector.VectorEnv without autoreset, which gets num_envs.
 
 The supervisor starts it for a job with "environment": {"gymnasium": ID} or {"class": "module:Class"}, and watches it
-like any worker. It shows how a worker in another language is made. Everything runs on one thread. With --describe it
-describes the environment of the job at standard input, and ends.
+like any worker. It shows how a worker in another language is made. Everything runs on one thread, but for
+the beats during an import. With --describe it describes the environment of the job at standard input, and ends.
 
     worker_session.py         messages to the supervisor and the agent
     observer_environments.py  environments, and the checks of what they return
