@@ -11,9 +11,9 @@
 
 /* What the supervisor opens beside what is open when it begins to listen. */
 enum {
-    FORK = 3,                  /* the other end of a line, the note of its call, a file that the new process opens */
+    FORK = 3, /* the other end of a line, the note of its call, a file that the new process opens */
     STATUS = STATUS_WAITS + 1, /* a client comes before the oldest one goes */
-    LOGS = 2 + 2,              /* two that are read; the new ones, before the old ones are left */
+    LOGS = 1,                  /* a new one, before the old one is left */
     TENSORBOARD = 1,
     FILES = 4, /* of a call that closes what it opens, such as the search for the newest checkpoint */
     LATER = FORK + STATUS + LOGS + TENSORBOARD + FILES,
