@@ -19,9 +19,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char *const run_files[] = {"job.json",    "episodes.log",     "episodes.jsonl",
-                                        "checkpoints", "episodes.log.cut", "episodes.jsonl.cut",
-                                        "tensorboard", "profile.txt",      "profile.json"};
+static const char *const run_files[] = {
+    "job.json",         "episodes.log",         "episodes.jsonl",        "checkpoints",
+    "episodes.log.cut", "episodes.jsonl.cut",   "tensorboard",           "profile.txt",
+    "profile.json",     "episodes.log.damaged", "episodes.jsonl.damaged"};
 enum { RUN_FILES = sizeof run_files / sizeof run_files[0] };
 
 _Static_assert(sizeof((struct rundir *)0)->real >= PATH_MAX, "realpath writes that much");

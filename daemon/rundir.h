@@ -3,7 +3,8 @@
  *     lock            flock'ed by the supervisor as long as it lives; holds its process id
  *     job.json        the job, every key with its value
  *     episodes.log    for people      episodes.jsonl  for programs     (daemon/runlog.h)
- *     episodes.log.cut, episodes.jsonl.cut             wrong lines (daemon/runlog_coverage.h)
+ *     episodes.log.cut, episodes.jsonl.cut             lines behind a checkpoint (daemon/log_file.h)
+ *     episodes.log.damaged, episodes.jsonl.damaged     logs that confirmed no checkpoint
  *     checkpoints/    (worker/checkpoint/checkpoint.h)
  *     previous-N/     the same files of an earlier run
  *
