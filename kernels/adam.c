@@ -43,16 +43,21 @@ void adam_factors(const struct adam_settings *settings, uint64_t step, struct ad
     };
 }
 
-void adam_update(const struct adam_settings *settings, uint64_t step, float *parameters, float *first,
-                 float *second, const float *gradient, size_t count)
+adam_lanes_update *adam_choose(void)
 {
     static adam_lanes_update *const updates[ISA_COUNT] = {[ISA_BASELINE] = adam_lanes_update_baseline,
                                                           [ISA_AVX2] = adam_lanes_update_avx2,
                                                           [ISA_AVX512] = adam_lanes_update_avx512};
-    struct adam_factors factors;
     enum isa isa;
     if (isa_choose(&isa, NULL) != STATUS_OK) /* whoever opened a policy or a backend has been told */
         isa = ISA_BASELINE;
+    return updates[isa];
+}
+
+void adam_update(const struct adam_settings *settings, uint64_t step, float *parameters, float *first,
+                 float *second, const float *gradient, size_t count)
+{
+    struct adam_factors factors;
     adam_factors(settings, step, &factors);
-    updates[isa](&factors, parameters, first, second, gradient, count);
+    adam_choose()(&factors, parameters, first, second, gradient, count);
 }

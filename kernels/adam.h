@@ -35,6 +35,10 @@ enum status adam_check(const struct adam_settings *settings, struct error *error
 /* The constants of step number `step`. */
 void adam_factors(const struct adam_settings *settings, uint64_t step, struct adam_factors *out);
 
+/* The pass over a range with these constants, for this process's instruction set. Callers of many small
+ * ranges choose once a step. */
+adam_lanes_update *adam_choose(void);
+
 /* Step number `step`, which counts from 1, of `count` parameters with their moments m (`first`) and v
  * (`second`), both zero before step 1. Elements are independent, so a slab may be cut anywhere. The
  * caller checks that the gradient is finite. */

@@ -142,4 +142,5 @@ def main():
     )
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -164,7 +164,8 @@ enum status policy_flat_check_gradient(const struct policy *policy, struct error
 
 struct flat_step {
     struct policy *policy;
-    struct adam_settings adam;
+    struct adam_factors factors;
+    adam_lanes_update *update;
     float scale; // of the gradient; 1: as it is
 };
 
@@ -192,8 +193,8 @@ static void step_parameter(void *context, uint32_t parameter)
         if (scale < 1)
             for (size_t i = 0; i < count; i++)
                 gradient[i] *= scale;
-        adam_update(&step->adam, policy->steps, policy->values + at, policy->first + at, policy->second + at,
-                    gradient, count);
+        step->update(&step->factors, policy->values + at, policy->first + at, policy->second + at, gradient,
+                     count);
     }
     if (policy->flat->load_parameter != NULL)
         policy->flat->load_parameter(policy, parameter);
@@ -201,9 +202,10 @@ static void step_parameter(void *context, uint32_t parameter)
 
 void policy_flat_step(struct policy *policy, double lr, float scale)
 {
-    struct flat_step step = {.policy = policy, .adam = policy->adam, .scale = scale};
-    step.adam.lr = lr;
-    policy->steps++;
+    struct flat_step step = {.policy = policy, .update = adam_choose(), .scale = scale};
+    struct adam_settings adam = policy->adam;
+    adam.lr = lr;
+    adam_factors(&adam, ++policy->steps, &step.factors);
     if (policy->team != NULL)
         team_run(policy->team, policy->parameter_count, step_parameter, &step);
     for (uint32_t i = 0; policy->team == NULL && i < policy->parameter_count; i++)
