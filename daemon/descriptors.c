@@ -22,7 +22,7 @@ enum {
 
 /* Open when the supervisor begins to listen, but for what it has inherited: the standard ones, the run's
  * directory and lock, two logs, the signals, the service manager's socket. */
-enum { BEFORE = 3 + 2 + 2 + 1 + 1, OWN = 32 };
+enum { BEFORE = 3 + 2 + 2 + 1 + 1, OWN = 30 };
 
 _Static_assert(BEFORE + LATER + LINK <= OWN, "a job that is let in has what its supervisor needs");
 

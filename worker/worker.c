@@ -128,8 +128,10 @@ static void worker_keep_logged(struct worker *worker, const struct control_logge
     worker->records.logged = logged->records;
     worker->records.place = logged->place;
     worker->records.has_place = true;
-    if (!worker->records.has_kept && logged->records == worker->records.kept)
-        worker_keep_place(worker);
+    if (logged->records == worker->records.kept) {
+        worker->records.kept_place = logged->place;
+        worker->records.has_kept = true;
+    }
 }
 
 void worker_keep_place(struct worker *worker)

@@ -136,7 +136,7 @@ rotates() {
     kill -USR1 $pid
     until [[ -s $run/episodes.jsonl && -s $run/episodes.log ]]; do sleep 0.05; done
     sha256sum "$run"/*.1 >"$scratch/sums"
-    wait_for_number "$run" $(($(last_number_of "$run/episodes.jsonl.1") + 3))
+    wait_for_number "$run" $(($(last_number_of "$run/episodes.jsonl.1") + 4))
     kill -KILL $pid
     wait $pid 2>/dev/null || true
     job_arguments "$1" "$run" $(($(last_number "$run") + 4))

@@ -169,15 +169,15 @@ START_TEST(every_worker_has_every_segment)
     job.transport = _i == 1 ? JOB_TRANSPORT_INLINE : JOB_TRANSPORT_SHARED;
     expect_good(_i == 2 ? "free" : "", false);
     if (_i == 1) {
-        ck_assert_uint_eq(text_count(story, ": holds 5:\n"), WORKERS);
+        ck_assert_uint_eq(text_count(story, ": holds 6:\n"), WORKERS);
         return;
     }
-    const char *holds = find_line("pserver 0: holds 10:") + strlen("pserver 0");
+    const char *holds = find_line("pserver 0: holds 11:") + strlen("pserver 0");
     snprintf(line, sizeof line, "%.*s", (int)(strchr(holds, '\n') + 1 - holds), holds);
     ck_assert_uint_eq(text_count(story, line), WORKERS);
     ck_assert_uint_eq(text_count(line, "/0/0"), WORKERS);
     unsigned long inode[WORKERS];
-    ck_assert_int_eq(sscanf(line, ": holds 10: %lu/0/0 %lu/0/0 %lu/0/0 %lu/0/0 %lu/0/0", &inode[0], &inode[1],
+    ck_assert_int_eq(sscanf(line, ": holds 11: %lu/0/0 %lu/0/0 %lu/0/0 %lu/0/0 %lu/0/0", &inode[0], &inode[1],
                             &inode[2], &inode[3], &inode[4]),
                      WORKERS);
     for (unsigned i = 1; i < WORKERS; i++)
