@@ -186,23 +186,25 @@ bool log_file_run_id(const struct log_file *file, uint8_t id[RUN_ID_BYTES])
     return found;
 }
 
-/* Whether the file's first bytes are those of the place. */
-static bool log_has_place(int fd, const struct log_place *place)
+/* Whether the first bytes of the file `text` are those of the place. */
+static enum status log_has_place(int fd, const char *text, const struct log_place *place, bool *has,
+                                 struct error *error)
 {
     char block[BLOCK_BYTES];
     uint8_t sha256[RUN_DIGEST_BYTES];
     crypto_hash_sha256_state sum;
+    ssize_t n = 1;
     crypto_hash_sha256_init(&sum);
-    for (uint64_t at = 0; at < place->bytes;) {
+    for (uint64_t at = 0; at < place->bytes && n > 0; at += (uint64_t)n) {
         const uint64_t left = place->bytes - at;
-        const ssize_t n = file_read_at(fd, block, left < sizeof block ? left : sizeof block, at);
-        if (n <= 0)
-            return false;
+        n = file_read_at(fd, block, left < sizeof block ? left : sizeof block, at);
+        if (n < 0)
+            return error_set_errno(error, errno, "cannot read %s", text);
         crypto_hash_sha256_update(&sum, (const unsigned char *)block, (size_t)n);
-        at += (uint64_t)n;
     }
     crypto_hash_sha256_final(&sum, sha256);
-    return place->bytes == 0 ? place->lines == 0 : memcmp(sha256, place->sha256, sizeof sha256) == 0;
+    *has = place->bytes == 0 ? place->lines == 0 : memcmp(sha256, place->sha256, sizeof sha256) == 0;
+    return STATUS_OK;
 }
 
 /* The length of the first line, if it says that the file begins right behind the place; else 0. */
@@ -241,10 +243,11 @@ static bool log_take_moved(const struct log_file *file, const char *name, const 
                            struct location *at)
 {
     struct error unused;
+    bool has = false;
     snprintf(at->text, sizeof at->text, "%.3800s/%.255s", file->run.text, name);
     if (file_open_as(&at->fd, path_below(file->run, at->text), O_RDWR, &unused) != STATUS_OK)
         return false;
-    if (log_has_place(at->fd, place)) {
+    if (log_has_place(at->fd, at->text, place, &has, &unused) == STATUS_OK && has) {
         at->where = IN_A_MOVED_FILE;
         return true;
     }
@@ -278,15 +281,17 @@ static enum status log_locate(const struct log_file *file, const struct log_plac
                               const uint8_t id[RUN_ID_BYTES], struct location *at, struct error *error)
 {
     struct stat info;
+    bool has = false;
     *at = (struct location){.offset = place->bytes, .fd = -1};
-    if (log_has_place(file->fd, place))
-        return STATUS_OK;
+    enum status status = log_has_place(file->fd, file->text, place, &has, error);
+    if (status != STATUS_OK || has)
+        return status;
     at->offset = log_begins_behind(file->fd, place, id);
     if (at->offset > 0)
         return STATUS_OK;
     at->offset = place->bytes;
     at->where = NOWHERE;
-    const enum status status = log_find_moved(file, place, at, error);
+    status = log_find_moved(file, place, at, error);
     if (status != STATUS_OK || at->where == IN_A_MOVED_FILE)
         return status;
     if (fstat(file->fd, &info) != 0)
@@ -362,7 +367,7 @@ static enum status log_show_rest(const struct log_file *file, int fd, const char
         else
             cut->line(cut->context, line);
     }
-    const bool failed = ferror(in) != 0;
+    const bool failed = feof(in) == 0;
     const int errnum = errno;
     free(line);
     fclose(in);
@@ -396,7 +401,7 @@ static enum status log_measure(struct log_file *file, struct error *error)
             log_begin(file, file->lines);
         log_count(file, line, (size_t)length, 1);
     }
-    const bool failed = ferror(in) != 0;
+    const bool failed = feof(in) == 0;
     const int errnum = errno;
     free(line);
     fclose(in);

@@ -166,6 +166,21 @@ enum status runlog_restart(struct runlog *log, const struct line_restart *restar
     return append_json(log, error);
 }
 
+/* What people read about the run's end. A run that is resumed at its end has the line. */
+static enum status append_verdict(struct runlog *log, const struct control_finished *finished,
+                                  struct error *error)
+{
+    const bool has_goal = log->job->stop.has_running_reward || log->job->stop.has_evaluation_reward;
+    if (finished->end == CONTROL_END_SOLVED)
+        line_write_solved(&log->text, log->job, finished->reward);
+    else if (finished->end == CONTROL_END_FINISHED && has_goal)
+        line_write_not_solved(&log->text, log->job, finished->reward, log->count);
+    else
+        return STATUS_OK;
+    return log_file_ends_with(log->files[RUN_LOG_TEXT], &log->text) ? STATUS_OK : append_text(log, error);
+}
+
+/* The event comes last: behind the event of its end a run is over. */
 enum status runlog_finish(struct runlog *log, const char *why, const struct control_finished *finished,
                           const struct control_status *holdings, struct error *error)
 {
@@ -173,19 +188,11 @@ enum status runlog_finish(struct runlog *log, const char *why, const struct cont
         log->count = finished->updates;
     const struct line_end end = {why, log->count, log->running_reward,
                                  (double)monotime_us_between(log->begin, monotime_now()) * 1e-6};
-    line_write_end(&log->json, log->job, &end, holdings);
-    const enum status status = append_json(log, error);
+    const enum status status = append_verdict(log, finished, error);
     if (status != STATUS_OK)
         return status;
-    if (finished->end == CONTROL_END_SOLVED)
-        line_write_solved(&log->text, log->job, finished->reward);
-    else if (finished->end == CONTROL_END_FINISHED &&
-             (log->job->stop.has_running_reward || log->job->stop.has_evaluation_reward))
-        line_write_not_solved(&log->text, log->job, finished->reward, log->count);
-    else
-        return STATUS_OK;
-    /* A run that is resumed at its end has the line. */
-    return log_file_ends_with(log->files[RUN_LOG_TEXT], &log->text) ? STATUS_OK : append_text(log, error);
+    line_write_end(&log->json, log->job, &end, holdings);
+    return append_json(log, error);
 }
 
 /* ---- records ---- */
