@@ -230,13 +230,12 @@ struct location {
     char text[TEXT_BYTES]; /* its path */
 };
 
-/* NAME.1, NAME-20261126 and the like. */
+/* Whether a rotation may have given this name: any but the log's own, and those that this file makes. */
 static bool log_is_moved_name(const struct log_file *file, const char *name)
 {
-    const char *const own = run_log_name(file->log);
-    const size_t length = strlen(own);
-    return strncmp(name, own, length) == 0 && (name[length] == '.' || name[length] == '-') &&
-           strcmp(name + length, ".cut") != 0 && strncmp(name + length, ".damaged", 8) != 0;
+    const char *const end = strrchr(name, '.');
+    return name[0] != '.' && strcmp(name, run_log_name(file->log)) != 0 && strstr(name, ".damaged") == NULL &&
+           (end == NULL || strcmp(end, ".cut") != 0);
 }
 
 static bool log_take_moved(const struct log_file *file, const char *name, const struct log_place *place,

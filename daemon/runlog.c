@@ -135,7 +135,7 @@ static void print_text(struct runlog *log)
 /* A line that was printed, and then cut off the log, is not printed again. */
 static enum status append_text(struct runlog *log, struct error *error)
 {
-    const struct line_key key = line_key_of_text(log->text.text);
+    const struct line_key key = line_key_of(log->text.text);
     runlog_clear_progress(log);
     if (key.kind == LINE_OTHER || key.number > log->cut[RUN_LOG_TEXT][key.kind])
         print_text(log);
@@ -221,7 +221,7 @@ static enum status append_record(struct runlog *log, const struct control_messag
 {
     line_write_json(&log->json, log->job, record, holdings);
     line_write_text(&log->text, log->job, record);
-    const struct line_key key = line_key_of_json(log->json.text);
+    const struct line_key key = line_key_of(log->json.text);
     const enum status status = append_json(log, error);
     if (status != STATUS_OK)
         return status;
@@ -300,8 +300,7 @@ struct cutting {
 static void cutting_note(void *context, const char *text)
 {
     struct cutting *cutting = context;
-    const struct line_key key =
-        cutting->which == RUN_LOG_JSON ? line_key_of_json(text) : line_key_of_text(text);
+    const struct line_key key = line_key_of(text);
     uint64_t *highest = &cutting->log->cut[cutting->which][key.kind];
     cutting->lines[cutting->which]++;
     if (key.number > *highest)

@@ -519,27 +519,18 @@ void line_write_progress(struct line *line, const struct job *job, const struct 
 
 /* ---- reading lines back ---- */
 
-struct line_key line_key_of_json(const char *text)
+struct line_key line_key_of(const char *text)
 {
-    uint64_t number, epoch;
-    if (sscanf(text, "{\"episode\":%20" SCNu64 ",", &number) == 1)
-        return (struct line_key){.kind = LINE_EPISODE, .number = number};
-    if (sscanf(text, "{\"update\":%20" SCNu64 ",", &number) == 1)
-        return (struct line_key){.kind = LINE_UPDATE, .number = number};
-    if (sscanf(text, "{\"epoch\":%20" SCNu64 ",\"update\":%20" SCNu64 ",", &epoch, &number) == 2)
-        return (struct line_key){.kind = LINE_EPOCH, .number = number, .epoch = epoch};
-    return (struct line_key){.kind = LINE_OTHER};
-}
-
-struct line_key line_key_of_text(const char *text)
-{
-    uint64_t number;
-    if (sscanf(text, "Episode %20" SCNu64 "\t", &number) == 1)
-        return (struct line_key){.kind = LINE_EPISODE, .number = number};
-    if (sscanf(text, "Update %20" SCNu64 "\t", &number) == 1)
-        return (struct line_key){.kind = LINE_UPDATE, .number = number};
-    if (sscanf(text, "Epoch %20" SCNu64 "\t", &number) == 1)
-        return (struct line_key){.kind = LINE_EPOCH, .number = number, .epoch = number};
+    static const struct {
+        const char *begin;
+        enum line_kind kind;
+    } lines[] = {{"{\"episode\":", LINE_EPISODE}, {"Episode ", LINE_EPISODE},  {"{\"update\":", LINE_UPDATE},
+                 {"Update ", LINE_UPDATE},        {"{\"epoch\":", LINE_EPOCH}, {"Epoch ", LINE_EPOCH}};
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        const size_t length = strlen(lines[i].begin);
+        if (strncmp(text, lines[i].begin, length) == 0)
+            return (struct line_key){lines[i].kind, strtoull(text + length, NULL, 10)};
+    }
     return (struct line_key){.kind = LINE_OTHER};
 }
 

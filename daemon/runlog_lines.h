@@ -73,18 +73,13 @@ void line_write_not_solved(struct line *line, const struct job *job, double rewa
 /* The progress line of an episode or update on a terminal: LINE_CLEAR, and no '\n'. */
 void line_write_progress(struct line *line, const struct job *job, const struct control_message *record);
 
-/* The episode, update or epoch of a line that is read back. An epoch's line of episodes.jsonl is ordered by
- * its last update, whose line it follows: an epoch that the job's end cuts short has another last update in a
- * run that goes on. */
+/* The episode, update or epoch of a line of either log that is read back, by its own number. */
 enum line_kind { LINE_OTHER, LINE_EPISODE, LINE_UPDATE, LINE_EPOCH, LINE_KINDS };
 struct line_key {
     enum line_kind kind;
-    uint64_t number; /* the episode's or update's; in episodes.log the epoch's where it is an epoch's line */
-    uint64_t epoch;  /* the epoch's; 0 in other lines */
+    uint64_t number;
 };
-
-struct line_key line_key_of_json(const char *text);
-struct line_key line_key_of_text(const char *text);
+struct line_key line_key_of(const char *text);
 
 /* The first line of a log's file after a rotation: `lines` of the run `id` stand in earlier files. */
 void line_write_continued(struct line *line, enum run_log log, uint64_t lines,
