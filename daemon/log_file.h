@@ -7,9 +7,8 @@
  *
  *     the file       its first bytes have the place's digest
  *     the beginning  the file begins right behind the place, as the file's first line says
- *     a moved file   another file in the run's directory, NAME.1 say, has the digest: the process died
- * between the renaming of the file and the beginning of the next one no file        the log was moved
- * elsewhere
+ *     a moved file   another file in the run's directory has the digest; the process died within a rotation
+ *     no file        the log was moved elsewhere
  *
  * Beside NAME stand NAME.cut, the lines that were cut, and NAME.damaged (NAME.damaged-2, …), files that
  * confirmed no checkpoint.

@@ -89,8 +89,9 @@ static const char usage[] =
     "a run's directory, or its name as list shows it.\n"
     "\n"
     "Signals to a run: SIGTERM and SIGINT finish the round and end the job; a second one hurries. SIGHUP\n"
-    "reads JOB.json again (/log takes effect at once, but not in a model-parallel job). SIGUSR1 reopens the\n"
-    "logs. A host other than the leader departs at the first SIGTERM: its workers start elsewhere.\n"
+    "reads JOB.json again (/log takes effect at once, but not in a model-parallel job). SIGUSR1 takes a\n"
+    "checkpoint, and goes on in new logs where they were renamed. A host other than the leader departs at\n"
+    "the first SIGTERM: its workers start elsewhere.\n"
     "\n"
     "Exit status: 0 finished, solved or stopped; 64 usage; 65 corrupt data, or a broken contract;\n"
     "66 input missing; 69 device, gnuplot or Python unavailable; 70 internal, or a plug-in crashed or hung;\n"
@@ -180,7 +181,7 @@ static void stop_before_start(int number)
 }
 
 /* Until the run takes its signals over (supervise_signals.c), an order to stop ends the process, and orders
- * to read the job again or to reopen the logs wait. */
+ * to read the job again or to rotate the logs wait. */
 static void expect_signals(void)
 {
     sigset_t later;

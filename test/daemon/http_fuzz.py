@@ -294,7 +294,7 @@ def full(count, run):
             each["restarts"] >= least and each["state"] == "running" for each in workers_of(run)[1:]))
     os.rename(f"{run}/episodes.jsonl", f"{run}/moved")
     os.kill(PID, signal.SIGUSR1)
-    until("the logs were not reopened", lambda: os.path.exists(f"{run}/episodes.jsonl"))
+    until("the logs do not go on", lambda: os.path.exists(f"{run}/episodes.jsonl"))
     for connection in held:
         connection.close()
     expect_life()

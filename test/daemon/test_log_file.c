@@ -249,7 +249,7 @@ START_TEST(a_renamed_file_is_cut)
 {
     struct log_place place = log_file_place(file), later;
     append_episode(3);
-    rename_log(_i == 0 ? "episodes.jsonl.1" : "episodes.jsonl-20261126");
+    rename_log(_i == 0 ? "episodes.jsonl.1" : "old");
     if (_i == 1) {
         later = log_file_place(file);
         ok(log_file_continue(file, &later, id, &error));
@@ -258,7 +258,7 @@ START_TEST(a_renamed_file_is_cut)
     reopen();
     ok(log_file_confirm(file, &place, id, &error));
     ok(log_file_cut(file, &place, id, &cut, &error));
-    expect_text(_i == 0 ? "episodes.jsonl.1" : "episodes.jsonl-20261126", START EPISODE("1") EPISODE("2"));
+    expect_text(_i == 0 ? "episodes.jsonl.1" : "old", START EPISODE("1") EPISODE("2"));
     ck_assert_ptr_nonnull(strstr(cut_lines, EPISODE("3")));
     ck_assert(_i == 0 || strstr(cut_lines, EPISODE("4")) != NULL);
     char *text = file_read(workplace.jsonl);

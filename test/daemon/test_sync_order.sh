@@ -100,7 +100,7 @@ for kind in parameter_server model_parallel; do
     done
 done
 
-# Renames both logs of a running job and has them reopened.
+# Renames both logs of a running job, which goes on in new ones.
 rotate() {
     local run=$scratch/rotate/deep/run pid
     mkdir -p "$scratch/rotate"
