@@ -106,6 +106,17 @@ world "{\"plugin\": \"$scratch/frail/libmaze.so\", \"name\": \"maze\"}" "${learn
 check "in the agent's process: goes on after an error and a crash" with_episodes 60 goes_on_twice
 check "in the agent's process: the error is named" says killed 1 "maze: step: the joint came off; all workers start again"
 check "in the agent's process: no trace is left" same whole killed
+bare_frail() {
+    cp -r frail frail-bare && sed -i 's/= corridor_save/= NULL/; s/= corridor_load/= NULL/; s/static .* corridor_\(save\|load\)/__attribute__((unused)) &/' \
+        frail-bare/maze.c && make -C frail-bare
+}
+check "the same without save" bare_frail
+world "{\"plugin\": \"$scratch/frail-bare/libmaze.so\", \"name\": \"maze\"}" "${learning[PPO]}"
+fails_and_goes_on() {
+    touch fail crash && plays killed && [[ ! -e fail && ! -e crash ]]
+}
+check "without save, in the agent's process: goes on after an error and a crash" with_episodes 60 fails_and_goes_on
+check "without save, in the agent's process: the log goes on" is_whole killed 60 240
 observers=$spread
 
 # ---- a class that draws its first states from a generator without a seed, and kills its process twice ----
