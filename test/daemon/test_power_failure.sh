@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A loss of power: a job runs on a file system of its own, an ext4 in an image file. While all its processes are stopped the
 # image is copied: the copy is what a disk has when the power fails. It is mounted, which recovers its journal, and the run
-# in it is resumed. Needs loop mounts, which few containers permit.
+# in it is resumed. Needs loop mounts, which few containers permit. The moments are random.
 #
 #   - the copy's job.json is whole;
 #   - its newest checkpoint is not ahead of its log;
@@ -14,7 +14,7 @@ source "$here/../shell.bash"
 # shellcheck source=test/daemon/runs.bash
 source "$here/runs.bash"
 
-failures_of_power=2
+failures_of_power=${POWER_FAILURES:-2} # of each kind of job
 
 place=$scratch/mounted
 mkdir "$place"
@@ -70,7 +70,7 @@ for kind in reinforce parameter-server model-parallel; do
     numbers=$([[ $kind == reinforce ]] && echo 2000 || echo 300) # more than a run makes before its power fails
     check "$kind: an undisturbed run" run_job "$kind" "$scratch/$kind" "$numbers" --set /checkpoint/every=1000
     for ((i = 1; i <= failures_of_power; i++)); do
-        freeze_a_run "$kind" $((6 * i))
+        freeze_a_run "$kind" $((RANDOM % 60 + 4))
         check "$kind, failure $i: job.json is whole" job_is_whole
         check "$kind, failure $i: the log is not behind the newest checkpoint" log_is_not_behind
         check "$kind, failure $i: the resumed run ends as the undisturbed one" ends_as_undisturbed "$kind"
