@@ -117,8 +117,11 @@ static enum status create_file(struct event_file *file, int folder_fd, struct er
     if (gethostname(host, sizeof host - 1) != 0 || host[0] == '\0')
         snprintf(host, sizeof host, "localhost");
     for (unsigned n = 0; n < FILES_MAX; n++) {
-        snprintf(file->name, sizeof file->name, "events.out.tfevents.%lld.%s.%ld.%u", (long long)time(NULL),
-                 host, (long)getpid(), n);
+        struct timespec
+            now; /* in parts of a second, too: TensorBoard reads the files in order of their names */
+        clock_gettime(CLOCK_REALTIME, &now);
+        snprintf(file->name, sizeof file->name, "events.out.tfevents.%lld.%06ld.%s.%ld.%u",
+                 (long long)now.tv_sec, now.tv_nsec / 1000, host, (long)getpid(), n);
         file->fd = openat(folder_fd, file->name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (file->fd >= 0)
             return STATUS_OK;

@@ -524,7 +524,7 @@ START_TEST(a_job_that_needs_more_descriptors_than_it_may_have_is_refused)
 {
     struct process process;
     ck_assert_int_eq(run_with_open_files(&process, "-n 30"), 78);
-    expect_text(process_err(&process), "a job of 31 workers needs 95 open files in a process, and the hard "
+    expect_text(process_err(&process), "a job of 31 workers needs 93 open files in a process, and the hard "
                                        "limit (ulimit -Hn) is 30: expected ");
     ck_assert(!run_has("."));
     ck_assert_int_eq(run_with_open_files(&process, "-S -n 30"), 0);
