@@ -46,11 +46,10 @@ static struct path log_path_beside(const struct log_file *file, char text[TEXT_B
 static enum status log_open_fd(const struct log_file *file, int *fd, struct error *error)
 {
     enum status status = file_open_as(fd, log_path(file), O_RDWR | O_CREAT | O_APPEND, error);
-    if (status != STATUS_OK)
-        return status;
-    status = file_sync_folder(file->run, error);
-    if (status != STATUS_OK)
+    if (status == STATUS_OK && (status = file_sync_folder(file->run, error)) != STATUS_OK)
         close(*fd);
+    if (status != STATUS_OK)
+        *fd = -1;
     return status;
 }
 
@@ -79,9 +78,8 @@ enum status log_file_open(struct log_file **out, struct path run, enum run_log l
 
 void log_file_close(struct log_file *file)
 {
-    if (file == NULL)
-        return;
-    close(file->fd);
+    if (file != NULL && file->fd >= 0)
+        close(file->fd);
     free(file);
 }
 
@@ -172,7 +170,7 @@ static bool log_first_line(int fd, char **line)
     if (in == NULL)
         return false;
     const ssize_t length = getline(line, &capacity, in);
-    if (*line != NULL && (length <= 0 || (*line)[length - 1] != '\n'))
+    if (*line != NULL && (length <= 0 || strlen(*line) != (size_t)length || (*line)[length - 1] != '\n'))
         **line = '\0';
     fclose(in);
     return *line != NULL;
@@ -203,7 +201,13 @@ static enum status log_has_place(int fd, const char *text, const struct log_plac
         crypto_hash_sha256_update(&sum, (const unsigned char *)block, (size_t)n);
     }
     crypto_hash_sha256_final(&sum, sha256);
-    *has = place->bytes == 0 ? place->lines == 0 : memcmp(sha256, place->sha256, sizeof sha256) == 0;
+    *has = memcmp(sha256, place->sha256, sizeof sha256) == 0;
+    if (place->bytes == 0) { /* the run's beginning: any file, but for one that was begun later */
+        char *line;
+        uint64_t lines;
+        *has = place->lines == 0 && !(log_first_line(fd, &line) && line_continued(line, &lines));
+        free(line);
+    }
     return STATUS_OK;
 }
 
@@ -225,64 +229,98 @@ static uint64_t log_begins_behind(int fd, const struct log_place *place, const u
 
 struct location {
     enum { IN_THE_FILE, IN_A_MOVED_FILE, ELSEWHERE, NOWHERE } where;
-    uint64_t offset;       /* of what stands behind the place */
+    uint64_t offset;       /* of the first byte behind the place */
     int fd;                /* IN_A_MOVED_FILE: that file; else -1 */
     char text[TEXT_BYTES]; /* its path */
 };
 
-/* Whether a rotation may have given this name: any but the log's own, and those that this file makes. */
-static bool log_is_moved_name(const struct log_file *file, const char *name)
-{
-    const char *const end = strrchr(name, '.');
-    return name[0] != '.' && strcmp(name, run_log_name(file->log)) != 0 && strstr(name, ".damaged") == NULL &&
-           (end == NULL || strcmp(end, ".cut") != 0);
-}
+/* Calls `visit` for each regular file in the run's directory to which a rotation may have renamed the log,
+ * open for reading and writing: all but the log's own file, and the files that this log makes. Files that
+ * cannot be opened are passed over. The visitor owns the descriptor. */
+typedef enum status log_visitor(const struct log_file *file, int fd, const char *text, void *context,
+                                struct error *error);
 
-static bool log_take_moved(const struct log_file *file, const char *name, const struct log_place *place,
-                           struct location *at)
+static enum status log_visit_moved(const struct log_file *file, log_visitor *visit, void *context,
+                                   struct error *error)
 {
+    int folder_fd, fd;
     struct error unused;
-    bool has = false;
-    snprintf(at->text, sizeof at->text, "%.3800s/%.255s", file->run.text, name);
-    if (file_open_as(&at->fd, path_below(file->run, at->text), O_RDWR, &unused) != STATUS_OK)
-        return false;
-    if (log_has_place(at->fd, at->text, place, &has, &unused) == STATUS_OK && has) {
-        at->where = IN_A_MOVED_FILE;
-        return true;
-    }
-    close(at->fd);
-    return false;
-}
-
-static enum status log_find_moved(const struct log_file *file, const struct log_place *place,
-                                  struct location *at, struct error *error)
-{
-    int fd;
-    const enum status status = file_open_folder(&fd, file->run, error);
+    enum status status = file_open_folder(&folder_fd, file->run, error);
     if (status != STATUS_OK)
         return status;
-    DIR *folder = fdopendir(fd);
+    DIR *folder = fdopendir(folder_fd);
     if (folder == NULL) {
         error_set_errno(error, errno, "cannot list %s", file->run.text);
-        close(fd);
+        close(folder_fd);
         return error->status;
     }
-    bool found = false;
-    for (const struct dirent *entry; !found && (entry = readdir(folder)) != NULL;)
-        found = log_is_moved_name(file, entry->d_name) && log_take_moved(file, entry->d_name, place, at);
+    for (const struct dirent *entry; status == STATUS_OK && (entry = readdir(folder)) != NULL;) {
+        const char *const name = entry->d_name, *const end = strrchr(name, '.');
+        char text[TEXT_BYTES];
+        if (name[0] == '.' || strcmp(name, run_log_name(RUN_LOG_JSON)) == 0 ||
+            strcmp(name, run_log_name(RUN_LOG_TEXT)) == 0 || strstr(name, ".damaged") != NULL ||
+            (end != NULL && strcmp(end, ".cut") == 0))
+            continue;
+        snprintf(text, sizeof text, "%.3800s/%.255s", file->run.text, name);
+        if (file_open_as(&fd, path_below(file->run, text), O_RDWR, &unused) == STATUS_OK)
+            status = visit(file, fd, text, context, error);
+    }
     closedir(folder);
-    if (!found)
-        at->fd = -1;
+    return status;
+}
+
+struct search {
+    const struct log_place *place;
+    struct location *at;
+};
+
+static enum status log_find_place(const struct log_file *file, int fd, const char *text, void *context,
+                                  struct error *error)
+{
+    const struct search *search = context;
+    bool has = false;
+    (void)file;
+    enum status status = STATUS_OK;
+    if (search->at->where == NOWHERE)
+        status = log_has_place(fd, text, search->place, &has, error);
+    if (status != STATUS_OK || !has) {
+        close(fd);
+        return status;
+    }
+    search->at->where = IN_A_MOVED_FILE;
+    search->at->fd = fd;
+    snprintf(search->at->text, sizeof search->at->text, "%s", text);
     return STATUS_OK;
+}
+
+/* A file that was begun behind the place, or by nobody yet, is no damaged one: the place is in an earlier
+ * file. */
+static enum status log_locate_elsewhere(const struct log_file *file, const struct log_place *place,
+                                        struct location *at, struct error *error)
+{
+    struct stat info;
+    char *line;
+    uint64_t lines = 0;
+    struct search search = {place, at};
+    if (fstat(file->fd, &info) != 0)
+        return error_set_errno(error, errno, "cannot look at %s", file->text);
+    const bool is_continued = log_first_line(file->fd, &line) && line_continued(line, &lines);
+    free(line);
+    if (info.st_size > 0 && !is_continued)
+        return STATUS_OK;
+    const enum status status =
+        place->lines > 0 ? log_visit_moved(file, log_find_place, &search, error) : STATUS_OK;
+    if (status == STATUS_OK && at->where == NOWHERE && (info.st_size == 0 || place->lines == 0))
+        at->where = ELSEWHERE;
+    return status;
 }
 
 static enum status log_locate(const struct log_file *file, const struct log_place *place,
                               const uint8_t id[RUN_ID_BYTES], struct location *at, struct error *error)
 {
-    struct stat info;
     bool has = false;
     *at = (struct location){.offset = place->bytes, .fd = -1};
-    enum status status = log_has_place(file->fd, file->text, place, &has, error);
+    const enum status status = log_has_place(file->fd, file->text, place, &has, error);
     if (status != STATUS_OK || has)
         return status;
     at->offset = log_begins_behind(file->fd, place, id);
@@ -290,14 +328,7 @@ static enum status log_locate(const struct log_file *file, const struct log_plac
         return STATUS_OK;
     at->offset = place->bytes;
     at->where = NOWHERE;
-    status = log_find_moved(file, place, at, error);
-    if (status != STATUS_OK || at->where == IN_A_MOVED_FILE)
-        return status;
-    if (fstat(file->fd, &info) != 0)
-        return error_set_errno(error, errno, "cannot look at %s", file->text);
-    if (info.st_size == 0)
-        at->where = ELSEWHERE;
-    return STATUS_OK;
+    return log_locate_elsewhere(file, place, at, error);
 }
 
 enum status log_file_confirm(const struct log_file *file, const struct log_place *place,
@@ -407,22 +438,71 @@ static enum status log_measure(struct log_file *file, struct error *error)
     return failed ? error_set_errno(error, errnum, "cannot read %s", file->text) : STATUS_OK;
 }
 
-/* Renames the file to NAME.damaged, or NAME.damaged-N, and opens a new one. */
+/* Renames the file to NAME.damaged, or NAME.damaged-N, and opens a new one. A file that was renamed already
+ * keeps its name. */
 static enum status log_set_aside(struct log_file *file, const struct log_place *place, struct error *error)
 {
     char text[TEXT_BYTES], end[32] = ".damaged";
     struct path aside = log_path_beside(file, text, end);
-    for (unsigned n = 2; !file_rename(log_path(file), aside, RENAME_NOREPLACE); n++) {
+    const bool is_moved = log_file_is_moved(file);
+    for (unsigned n = 2; !is_moved && !file_rename(log_path(file), aside, RENAME_NOREPLACE); n++) {
         if (errno != EEXIST || n == 1000)
             return error_set_errno(error, errno, "cannot rename %s to %s", file->text, text);
         snprintf(end, sizeof end, ".damaged-%u", n);
         aside = log_path_beside(file, text, end);
     }
     log_warning("%s is damaged: its first %" PRIu64 " bytes are not the %" PRIu64
-                " lines that the run had written; it is now %s, and a new file goes on behind them",
-                file->text, place->bytes, place->lines, text);
+                " lines that were written by then; it is now %s, and the next lines go to a new file",
+                file->text, place->bytes, place->lines, is_moved ? "where it was moved" : text);
     close(file->fd);
     return log_open_fd(file, &file->fd, error);
+}
+
+/* A file that was begun behind the place, and renamed since: all its lines are behind the place. */
+struct cleaning {
+    const struct log_place *place;
+    const uint8_t *id;
+    const struct log_cut *cut;
+};
+
+static enum status log_clean(const struct log_file *file, int fd, const char *text, void *context,
+                             struct error *error)
+{
+    const struct cleaning *cleaning = context;
+    char *line;
+    uint8_t id[RUN_ID_BYTES];
+    uint64_t before = 0;
+    const bool is_own = log_first_line(fd, &line) && (line[0] == '{') == (file->log == RUN_LOG_JSON) &&
+                        line_run_id(line, id) && memcmp(id, cleaning->id, sizeof id) == 0;
+    const bool is_behind = is_own && (line_continued(line, &before) || line_is_event(line, file->log)) &&
+                           before >= cleaning->place->lines;
+    free(line);
+    const enum status status =
+        is_behind ? log_cut_rest(file, fd, text, 0, false, cleaning->cut, error) : STATUS_OK;
+    close(fd);
+    return status;
+}
+
+/* Goes on in a new file behind a place that is in an earlier one. */
+static enum status log_cut_elsewhere(struct log_file *file, struct location *at,
+                                     const struct log_place *place, const uint8_t id[RUN_ID_BYTES],
+                                     const struct log_cut *cut, struct error *error)
+{
+    struct cleaning cleaning = {place, id, cut};
+    enum status status = STATUS_OK;
+    if (at->where == IN_A_MOVED_FILE) {
+        status = log_cut_rest(file, at->fd, at->text, at->offset, true, cut, error);
+        close(at->fd);
+    } else if (place->lines > 0) {
+        log_warning("%s is empty or missing: a file elsewhere has the %" PRIu64
+                    " lines before the checkpoint, and perhaps lines behind it, which are computed again",
+                    file->text, place->lines);
+    }
+    if (status == STATUS_OK)
+        status = log_visit_moved(file, log_clean, &cleaning, error);
+    if (status == STATUS_OK)
+        status = log_cut_rest(file, file->fd, file->text, 0, false, cut, error);
+    return status;
 }
 
 enum status log_file_cut(struct log_file *file, const struct log_place *place, const uint8_t id[RUN_ID_BYTES],
@@ -430,24 +510,17 @@ enum status log_file_cut(struct log_file *file, const struct log_place *place, c
 {
     struct location at;
     enum status status = log_locate(file, place, id, &at, error);
-    if (status == STATUS_OK && at.where == IN_A_MOVED_FILE) {
-        status = log_cut_rest(file, at.fd, at.text, at.offset, true, cut, error);
-        close(at.fd);
-        if (status == STATUS_OK)
-            status = log_cut_rest(file, file->fd, file->text, 0, false, cut, error);
-    }
-    if (status == STATUS_OK && at.where == NOWHERE)
-        status = log_set_aside(file, place, error);
     if (status != STATUS_OK)
         return status;
-    if (at.where == ELSEWHERE && place->lines > 0)
-        log_warning("%s begins anew: the %" PRIu64
-                    " lines before the checkpoint are in a file that was moved",
-                    file->text, place->lines);
-    if (at.where != IN_THE_FILE)
-        return log_begin_behind(file, place->lines, id, error);
-    status = log_cut_rest(file, file->fd, file->text, at.offset, true, cut, error);
-    return status == STATUS_OK ? log_measure(file, error) : status;
+    if (at.where == IN_THE_FILE) {
+        status = log_cut_rest(file, file->fd, file->text, at.offset, true, cut, error);
+        return status == STATUS_OK ? log_measure(file, error) : status;
+    }
+    if (at.where == NOWHERE)
+        status = log_set_aside(file, place, error);
+    else
+        status = log_cut_elsewhere(file, &at, place, id, cut, error);
+    return status == STATUS_OK ? log_begin_behind(file, place->lines, id, error) : status;
 }
 
 /* ---- rotation ---- */
@@ -480,43 +553,58 @@ static enum status log_take_rest(const struct log_file *file, const struct log_p
     return STATUS_OK;
 }
 
-/* A file is synced when it is left: a checkpoint syncs the files that have the logs' names by then. */
-static void log_leave(struct log_file *file, int fd)
+/* Begins the open new file behind the place, with the lines that stood behind the place. After an error the
+ * file is as it was, and the new one is removed. */
+static enum status log_adopt(struct log_file *file, int fd, const struct log_place *place,
+                             const uint8_t id[RUN_ID_BYTES], struct error *error)
 {
-    if (fdatasync(fd) != 0)
-        error_set_errno(&file->lost, errno, "cannot write %s to the disk", file->text);
-    close(fd);
+    const struct log_file old = *file;
+    const size_t bytes = (size_t)(old.bytes - place->bytes);
+    char *rest = NULL;
+    enum status status = log_take_rest(file, place, &rest, error);
+    const bool is_cut = status == STATUS_OK;
+    if (is_cut) {
+        file->fd = fd;
+        status = log_begin_behind(file, place->lines, id, error);
+    }
+    if (status == STATUS_OK && bytes > 0)
+        status = log_append(file, rest, bytes, old.lines - place->lines, error);
+    if (status != STATUS_OK) {
+        struct error unused;
+        *file = old;
+        file_remove(log_path(file));
+        if (is_cut && !file_write(file->fd, rest, bytes))
+            log_error("the moved %s has lost its last %zu bytes: %s", file->text, bytes, strerror(errno));
+        log_measure(file, &unused);
+    }
+    free(rest);
+    return status;
 }
 
 enum status log_file_continue(struct log_file *file, const struct log_place *place,
                               const uint8_t id[RUN_ID_BYTES], struct error *error)
 {
-    const uint64_t bytes = file->bytes, lines = file->lines;
     const int old = file->fd;
-    char *rest = NULL;
     struct stat info;
     int fd;
     if (!log_file_is_moved(file))
         return STATUS_OK;
-    if (place->bytes > bytes || place->lines > lines)
+    if (place->bytes > file->bytes || place->lines > file->lines)
         return error_set(error, STATUS_INTERNAL, "%s ends before the checkpoint's place", file->text);
     enum status status = log_open_fd(file, &fd, error);
     if (status != STATUS_OK)
         return status;
     if (fstat(fd, &info) != 0 || info.st_size != 0)
         status = error_set(error, STATUS_IO, "%s: found a file with content, expected none", file->text);
-    if (status == STATUS_OK)
-        status = log_take_rest(file, place, &rest, error);
+    else
+        status = log_adopt(file, fd, place, id, error);
     if (status != STATUS_OK) {
-        free(rest);
         close(fd);
         return status;
     }
-    log_leave(file, old);
-    file->fd = fd;
-    status = log_begin_behind(file, place->lines, id, error);
-    if (status == STATUS_OK && bytes > place->bytes)
-        status = log_append(file, rest, (size_t)(bytes - place->bytes), lines - place->lines, error);
-    free(rest);
-    return status;
+    /* A file is synced when it is left: a checkpoint syncs the files that have the logs' names by then. */
+    if (fdatasync(old) != 0)
+        error_set_errno(&file->lost, errno, "cannot write %s to the disk", file->text);
+    close(old);
+    return STATUS_OK;
 }

@@ -140,14 +140,14 @@ struct run_identity resume_identity(const struct job *job)
 /* What the search judges checkpoints by. */
 struct search {
     struct runlog *log;
-    bool is_strict;       /* the logs must confirm the place */
+    unsigned least;       /* so many logs must confirm the place */
     struct error foreign; /* why the newest one that is another run's is; STATUS_OK: there is none */
 };
 
 static void search_warn(void *context, const char *path, const char *why)
 {
     const struct search *search = context;
-    if (search->is_strict)
+    if (search->least == RUN_LOGS)
         log_warning("the checkpoint %s is skipped: %s", path, why);
 }
 
@@ -157,19 +157,19 @@ static enum status search_judge(void *context, const struct run_place *place, st
     const enum status status = runlog_owns(search->log, place, why);
     if (status != STATUS_OK && search->foreign.status == STATUS_OK)
         search->foreign = *why;
-    return status == STATUS_OK && search->is_strict ? runlog_confirm(search->log, place, why) : status;
+    return status == STATUS_OK ? runlog_confirm(search->log, place, search->least, why) : status;
 }
 
+/* With each round fewer logs need confirm a checkpoint. */
 static enum status resume_find(struct resume_point *point, struct path run, struct runlog *log,
                                struct error *error)
 {
     struct checkpoint_counters counters = {0};
-    struct search search = {.log = log, .is_strict = true};
+    struct search search = {.log = log, .least = RUN_LOGS};
     const struct checkpoint_judge judge = {search_judge, search_warn, &search};
     *point = (struct resume_point){0};
     enum status status = checkpoint_newest(run, &judge, point->checkpoint, &counters, &point->place, error);
-    search.is_strict = false;
-    if (status == STATUS_NOT_FOUND)
+    while (status == STATUS_NOT_FOUND && search.least-- > 0)
         status = checkpoint_newest(run, &judge, point->checkpoint, &counters, &point->place, error);
     if (status != STATUS_OK)
         point->checkpoint[0] = '\0';

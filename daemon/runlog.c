@@ -275,17 +275,27 @@ enum status runlog_owns(const struct runlog *log, const struct run_place *place,
     if (memcmp(own->numbers, other->numbers, sizeof own->numbers) != 0)
         return error_set(why, STATUS_CORRUPT, "its run had another job, expected the one of %s/job.json",
                          log->path);
-    if (log->knows_id && memcmp(own->id, other->id, sizeof own->id) != 0)
-        return error_set(why, STATUS_CORRUPT, "it comes from another run of this job");
     return STATUS_OK;
 }
 
-enum status runlog_confirm(const struct runlog *log, const struct run_place *place, struct error *why)
+/* The beginning of a log confirms nothing: any log has one. The log's id may be damaged; it explains only. */
+enum status runlog_confirm(const struct runlog *log, const struct run_place *place, unsigned least,
+                           struct error *why)
 {
-    enum status status = STATUS_OK;
-    for (int i = 0; i < RUN_LOGS && status == STATUS_OK; i++)
-        status = log_file_confirm(log->files[i], &place->logs[i], place->run.id, why);
-    return status;
+    unsigned confirmed = 0;
+    for (int i = 0; i < RUN_LOGS; i++) {
+        const bool is_beginning = place->logs[i].lines == 0;
+        const enum status status =
+            is_beginning ? STATUS_OK : log_file_confirm(log->files[i], &place->logs[i], place->run.id, why);
+        if (status != STATUS_OK && status != STATUS_CORRUPT)
+            return status;
+        confirmed += status == STATUS_OK && (!is_beginning || least == RUN_LOGS);
+    }
+    if (confirmed >= least)
+        return STATUS_OK;
+    if (log->knows_id && memcmp(log->identity.id, place->run.id, sizeof place->run.id) != 0)
+        error_set(why, STATUS_CORRUPT, "it comes from another run of this job");
+    return STATUS_CORRUPT;
 }
 
 /* ---- going on ---- */
@@ -294,33 +304,41 @@ enum status runlog_confirm(const struct runlog *log, const struct run_place *pla
 struct cutting {
     struct runlog *log;
     enum run_log which;
+    uint64_t update; /* the checkpoint's */
     uint64_t lines[RUN_LOGS];
 };
 
+/* A damaged line may have any number. One that so few lines cannot reach is none. */
 static void cutting_note(void *context, const char *text)
 {
     struct cutting *cutting = context;
     const struct line_key key = line_key_of(text);
     uint64_t *highest = &cutting->log->cut[cutting->which][key.kind];
-    cutting->lines[cutting->which]++;
-    if (key.number > *highest)
+    const uint64_t lines = ++cutting->lines[cutting->which];
+    if (key.number > *highest && key.number <= cutting->update + lines * cutting->log->job->log.every)
         *highest = key.number;
 }
 
-static enum status cut_logs(struct runlog *log, const struct run_place *place, struct error *error)
+static void say_cut(const struct runlog *log, const struct cutting *cutting)
 {
-    struct cutting cutting = {.log = log};
+    for (int i = 0; i < RUN_LOGS; i++)
+        if (cutting->lines[i] > 0)
+            log_info("lines behind the checkpoint are cut: %" PRIu64 " are moved to %s/%s.cut",
+                     cutting->lines[i], log->path, run_log_name(i));
+}
+
+static enum status cut_logs(struct runlog *log, const struct run_place *place, uint64_t update,
+                            struct error *error)
+{
+    struct cutting cutting = {.log = log, .update = update};
     const struct log_cut cut = {cutting_note, &cutting};
     enum status status = STATUS_OK;
     for (int i = 0; i < RUN_LOGS && status == STATUS_OK; i++) {
         cutting.which = i;
         status = log_file_cut(log->files[i], &place->logs[i], place->run.id, &cut, error);
     }
-    if (cutting.lines[RUN_LOG_JSON] + cutting.lines[RUN_LOG_TEXT] > 0)
-        log_info("the lines behind the checkpoint are cut: %" PRIu64 " are moved to %s/%s.cut, %" PRIu64
-                 " to %s.cut",
-                 cutting.lines[RUN_LOG_JSON], log->path, run_log_name(RUN_LOG_JSON),
-                 cutting.lines[RUN_LOG_TEXT], run_log_name(RUN_LOG_TEXT));
+    if (status == STATUS_OK)
+        say_cut(log, &cutting);
     return status;
 }
 
@@ -328,7 +346,7 @@ enum status runlog_resume(struct runlog *log, const struct run_place *place, uin
                           double running_reward, const struct line_restart *cause, struct error *error)
 {
     const struct run_place beginning = {.run = log->identity};
-    enum status status = cut_logs(log, place != NULL ? place : &beginning, error);
+    enum status status = cut_logs(log, place != NULL ? place : &beginning, update, error);
     if (status != STATUS_OK)
         return status;
     if (place != NULL)
@@ -350,8 +368,10 @@ bool runlog_is_moved(const struct runlog *log)
 
 enum status runlog_continue(struct runlog *log, const struct run_place *place, struct error *error)
 {
-    enum status status = STATUS_OK;
-    for (int i = 0; i < RUN_LOGS && status == STATUS_OK; i++)
-        status = log_file_continue(log->files[i], &place->logs[i], log->identity.id, error);
-    return status;
+    struct error second;
+    const enum status status =
+        log_file_continue(log->files[RUN_LOG_JSON], &place->logs[RUN_LOG_JSON], log->identity.id, error);
+    const enum status of_text = log_file_continue(log->files[RUN_LOG_TEXT], &place->logs[RUN_LOG_TEXT],
+                                                  log->identity.id, status == STATUS_OK ? error : &second);
+    return status == STATUS_OK ? of_text : status;
 }

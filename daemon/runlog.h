@@ -44,10 +44,14 @@ void runlog_clear_progress(struct runlog *log);
 /* The place behind the newest lines. */
 void runlog_place(const struct runlog *log, struct run_place *place);
 
-/* Whether a checkpoint of this place belongs to the run; whether the logs confirm its place
- * (daemon/log_file.h). STATUS_CORRUPT with a sentence: no. runlog_confirm: STATUS_IO, STATUS_NO_MEMORY. */
+/* Whether a checkpoint of this place has the run's seed and job. STATUS_CORRUPT with a sentence: it has not.
+ */
 enum status runlog_owns(const struct runlog *log, const struct run_place *place, struct error *why);
-enum status runlog_confirm(const struct runlog *log, const struct run_place *place, struct error *why);
+
+/* Whether at least `least` logs confirm the place (daemon/log_file.h). STATUS_CORRUPT with a sentence: fewer
+ * do. STATUS_IO, STATUS_NO_MEMORY. */
+enum status runlog_confirm(const struct runlog *log, const struct run_place *place, unsigned least,
+                           struct error *why);
 
 /* Whether a rotation has renamed a log. Its lines still go to the renamed file. */
 bool runlog_is_moved(const struct runlog *log);

@@ -5,9 +5,11 @@
 #include "test/workplace.h"
 
 #include <check.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -231,6 +233,52 @@ START_TEST(a_rotation_goes_on_behind_the_place)
 }
 END_TEST
 
+/* A zero byte in the first line: the line does not name its run. */
+START_TEST(a_first_line_with_a_zero_byte_names_nothing)
+{
+    const struct log_place place = log_file_place(file);
+    uint8_t found[RUN_ID_BYTES];
+    rename_log("episodes.jsonl.1");
+    ok(log_file_continue(file, &place, id, &error));
+    char *text = file_read(workplace.jsonl);
+    const long at = strchr(text, '\n') - text - 2;
+    free(text);
+    unlink(path_to("episodes.jsonl.1"));
+    FILE *out = fopen(workplace.jsonl, "r+");
+    ck_assert(out != NULL && fseek(out, at, SEEK_SET) == 0 && fputc(0, out) == 0 && fclose(out) == 0);
+    reopen();
+    ck_assert(!log_file_run_id(file, found));
+    expect_refused(&place);
+}
+END_TEST
+
+/* The new file cannot be written: the old one goes on. */
+START_TEST(a_rotation_without_room_changes_nothing)
+{
+    const struct log_place place = log_file_place(file);
+    struct rlimit limit, none = {0};
+    append_episode(3);
+    rename_log("episodes.jsonl.1");
+    getrlimit(RLIMIT_FSIZE, &limit);
+    none.rlim_max = limit.rlim_max;
+    none.rlim_cur = 10;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &none);
+    const enum status status = log_file_continue(file, &place, id, &error);
+    none.rlim_cur = limit.rlim_cur;
+    setrlimit(RLIMIT_FSIZE, &none);
+    ck_assert_int_eq(status, STATUS_IO);
+    ck_assert_int_ne(access(workplace.jsonl, F_OK), 0);
+    ck_assert_uint_eq(log_file_place(file).lines, 3); /* no room in the old file either: a message says so */
+    append_episode(3);
+    expect_text("episodes.jsonl.1", START EPISODE("1") EPISODE("2") EPISODE("3"));
+    ok(log_file_continue(file, &place, id, &error));
+    char *text = file_read(workplace.jsonl);
+    ck_assert_uint_eq(text_count(text, "\n"), 2);
+    free(text);
+}
+END_TEST
+
 START_TEST(a_rotation_onto_another_file_is_refused)
 {
     const struct log_place place = log_file_place(file);
@@ -324,6 +372,8 @@ int main(void)
     tcase_add_test(all, a_glued_line_is_cut);
     tcase_add_test(all, nothing_is_cut_where_nothing_stands);
     tcase_add_test(all, a_rotation_goes_on_behind_the_place);
+    tcase_add_test(all, a_first_line_with_a_zero_byte_names_nothing);
+    tcase_add_test(all, a_rotation_without_room_changes_nothing);
     tcase_add_test(all, a_rotation_onto_another_file_is_refused);
     tcase_add_loop_test(all, a_renamed_file_is_cut, 0, 2);
     tcase_add_test(all, a_log_that_was_moved_begins_anew);

@@ -58,7 +58,7 @@ behind() {
     local run
     copied "$1" "$2" && sed -i "$4" "$run/$3" && ! cmp -s "$run/$3" "$scratch/$1-begun/$3" &&
         resume "$1" "$run" "going on from .*/00000016" && grep -q "00000020 is skipped: .*$3" "$scratch/said" &&
-        grep -q "the lines behind the checkpoint are cut" "$scratch/said" && [[ -s $run/$3.cut ]] &&
+        grep -q "lines behind the checkpoint are cut" "$scratch/said" && [[ -s $run/$3.cut ]] &&
         [[ -d $run/checkpoints/00000020.ahead ]] && is_whole "$1" "$run"
 }
 
@@ -76,7 +76,7 @@ elsewhere() {
     local run file
     copied "$1" elsewhere &&
         for file in episodes.jsonl episodes.log; do mv "$run/$file" "$scratch/$file" || return 1; done
-    resume "$1" "$run" "episodes.jsonl begins anew" || return 1
+    resume "$1" "$run" "episodes.jsonl is empty or missing" || return 1
     for file in episodes.jsonl episodes.log; do mv "$scratch/$file" "$run/$file.1" || return 1; done
     sed -i '/"event":"finished"/,$d' "$run/episodes.jsonl.1" && is_whole "$1" "$run" .1
 }
@@ -87,6 +87,27 @@ foreign() {
     copied "$1" "$2" && cp -r "$scratch/$1-$3/checkpoints/00000024" "$run/checkpoints/" &&
         resume "$1" "$run" "00000024 is skipped: $4" && grep -q "going on from .*/00000020" "$scratch/said" &&
         is_whole "$1" "$run"
+}
+
+# foreign_and_damaged KIND: the log that is whole tells the run's own checkpoint.
+foreign_and_damaged() {
+    local run
+    copied "$1" foreign-damaged && cp -r "$scratch/$1-other/checkpoints/00000024" "$run/checkpoints/" &&
+        sed -i '1s/"run"/"rum"/' "$run/episodes.jsonl" && resume "$1" "$run" "episodes.jsonl is damaged" &&
+        grep -q "going on from .*/00000020" "$scratch/said" && [[ ! -e $run/episodes.log.damaged ]]
+}
+
+# renamed_twice KIND: the logs were renamed twice since the checkpoint, and the process was killed each time.
+renamed_twice() {
+    local run file
+    rm -rf "$scratch/older"
+    copied "$1" renamed-twice && rm -r "$run/checkpoints/00000020" &&
+        for file in episodes.jsonl episodes.log; do mv "$run/$file" "$run/$file.2" || return 1; done
+    cp -r "$run/checkpoints/00000016" "$scratch/older" && run_job "$1" "$run" 24 --resume >/dev/null 2>&1 || return 1
+    for file in episodes.jsonl episodes.log; do mv "$run/$file" "$run/$file.1" || return 1; done
+    rm -r "$run/checkpoints"/* && cp -r "$scratch/older" "$run/checkpoints/00000016" &&
+        resume "$1" "$run" "going on from .*/00000016" && [[ ! -s $run/episodes.jsonl.1 && ! -s $run/episodes.log.1 ]] &&
+        is_whole "$1" "$run" .2
 }
 
 # only_foreign KIND: a run that has only those of another is not begun anew.
@@ -119,8 +140,11 @@ check "two lines are swapped" damaged "$kind" swapped episodes.jsonl '8{h;d};9{G
 check "two objects are on one line" damaged "$kind" glued episodes.jsonl '8{N;s/\n//}'
 check "bytes that are no UTF-8" damaged "$kind" bytes episodes.jsonl $'5s/reward/rew\xffard/'
 check "the logs lie elsewhere" elsewhere "$kind"
+check "the run's id is another one" damaged "$kind" id episodes.jsonl '1s/"run":"./"run":"x/'
+check "renamed twice since the checkpoint" renamed_twice "$kind"
 check "a checkpoint of another seed" foreign "$kind" of-seed seed "its run had the seed 8, expected 543"
 check "a checkpoint of another run" foreign "$kind" of-other other "it comes from another run of this job"
+check "the same, where a log is damaged" foreign_and_damaged "$kind"
 check "no other checkpoints than another run's" only_foreign "$kind"
 
 # ---- SIGUSR1 in a live run ----
@@ -133,12 +157,12 @@ rotates() {
     pid=$!
     wait_for_number "$run" 6
     for file in episodes.jsonl episodes.log; do mv "$run/$file" "$run/$file.1"; done
-    kill -USR1 $pid
+    kill -USR1 "$pid"
     until [[ -s $run/episodes.jsonl && -s $run/episodes.log ]]; do sleep 0.05; done
     sha256sum "$run"/*.1 >"$scratch/sums"
     wait_for_number "$run" $(($(last_number_of "$run/episodes.jsonl.1") + 4))
-    kill -KILL $pid
-    wait $pid 2>/dev/null || true
+    kill -KILL "$pid"
+    wait "$pid" 2>/dev/null || true
     job_arguments "$1" "$run" $(($(last_number "$run") + 4))
     "$COALESCED" run "${job[@]}" --resume >"$scratch/said" 2>&1 || { cat "$scratch/said"; return 1; }
     sha256sum --quiet -c "$scratch/sums" &&

@@ -137,7 +137,7 @@ START_TEST(a_killed_run_goes_on)
     const unsigned last = kill_a_run(ways[_i]);
     text_append(workplace.jsonl, "{\"episode\":1000000,\"reward\":0.12");
     text_append(workplace.log, "Episode 10");
-    resume_and_compare(ways[_i], last + 3, "the lines behind the checkpoint are cut: ");
+    resume_and_compare(ways[_i], last + 3, "lines behind the checkpoint are cut: ");
 }
 END_TEST
 

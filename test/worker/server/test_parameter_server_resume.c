@@ -117,7 +117,7 @@ START_TEST(a_killed_run_goes_on)
     unsigned last = kill_a_run(more);
     text_append(workplace.jsonl, "{\"update\":1000,\"loss\":0.12");
     text_append(workplace.log, "Update 10");
-    resume_and_compare(more, last + 3, "the lines behind the checkpoint are cut: ");
+    resume_and_compare(more, last + 3, "lines behind the checkpoint are cut: ");
 }
 END_TEST
 
