@@ -10,8 +10,8 @@
  *     a moved file   another file in the run's directory has the digest; the process died within a rotation
  *     no file        the log was moved elsewhere
  *
- * Beside NAME stand NAME.cut, the lines that were cut, and NAME.damaged (NAME.damaged-2, …), files that
- * confirmed no checkpoint.
+ * Beside NAME stand NAME.cut, the lines that were cut, and NAME.damaged (NAME.damaged-2, …), files in
+ * which no checkpoint's place was found.
  *
  * The supervisor's only thread; blocks on the disk. Included by runlog.c. */
 #ifndef DAEMON_LOG_FILE_H
@@ -30,8 +30,8 @@ struct log_file;
 enum status log_file_open(struct log_file **out, struct path run, enum run_log log, struct error *error);
 void log_file_close(struct log_file *file); /* NULL is allowed */
 
-/* Appends one line by one write(2), whole or not at all. STATUS_IO and others name the file; also where a
- * file that was left (log_file_continue) could not be synced. */
+/* Appends one line by one write(2), whole or not at all. STATUS_IO and others name the file; also if the
+ * previous file of a rotation could not be synced. */
 enum status log_file_append(struct log_file *file, const struct line *line, struct error *error);
 
 /* The place behind the newest line. */

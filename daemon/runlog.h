@@ -1,15 +1,15 @@
 /* The run's logs: episodes.log for people, episodes.jsonl for programs, and the lines of episodes.log on
  * stdout.
  *
- * The supervisor is the only writer. daemon/log_file.h has a log on the disk, and the places that checkpoints
- * name. episodes.jsonl has every episode, update and
- * epoch; episodes.log and stdout have every `every`th episode or update (/log/every). A model-parallel job's
- * workers report only every `every`th update, with the mean of those between, so both files have just these.
- * With /log/tensorboard each new line of a record in episodes.jsonl makes an
- * event for TensorBoard, too (daemon/tensorboard.h); where that fails, a warning says so once. All values
- * that may differ between two runs of one seed are in the member `timing`. On a terminal a progress line is
- * drawn below the lines. Blocks on the disk alone: a line that stdout cannot take at once is not shown there.
- * Included by the supervisor and commands.c; includes worker/control.h for the records. */
+ * The supervisor is the only writer. daemon/log_file.h writes a log to the disk, and knows the places that
+ * checkpoints name. episodes.jsonl has every episode, update and epoch; episodes.log and stdout have every
+ * `every`th episode or update (/log/every). A model-parallel job's workers report only every `every`th
+ * update, with the mean of those between, so both files have just these. With /log/tensorboard each new line
+ * of a record in episodes.jsonl makes an event for TensorBoard, too (daemon/tensorboard.h); where that fails,
+ * a warning says so once. All values that may differ between two runs of one seed are in the member `timing`.
+ * On a terminal a progress line is drawn below the lines. Blocks on the disk alone: a line that stdout cannot
+ * take at once is not shown there. Included by the supervisor and commands.c; includes worker/control.h for
+ * the records. */
 #ifndef DAEMON_RUNLOG_H
 #define DAEMON_RUNLOG_H
 

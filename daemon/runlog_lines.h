@@ -44,10 +44,9 @@ struct line_end {
 };
 
 /* One line of episodes.jsonl each, ended by '\n': the event "start", with the run's id; "resumed" after the
- * episode or update
- * `number`, with the death that caused it, or NULL after a command; "restarted"; the last event; an episode,
- * update or epoch. An epoch of a model-parallel job shows in `timing` what each worker holds, by its number,
- * and the last event shows the sums, which are 0 after an orderly end. */
+ * episode or update `number`, with the death that caused it, or NULL after a command; "restarted"; the last
+ * event; an episode, update or epoch. An epoch of a model-parallel job shows in `timing` what each worker
+ * holds, by its number, and the last event shows the sums, which are 0 after an orderly end. */
 void line_write_start(struct line *line, const struct job *job, const uint8_t id[RUN_ID_BYTES]);
 void line_write_resumed(struct line *line, const struct job *job, uint64_t number,
                         const struct line_restart *cause);

@@ -22,8 +22,7 @@ static inline const char *run_log_name(enum run_log log)
 struct run_identity {
     uint8_t id[RUN_ID_BYTES]; /* random; the run keeps it when it is resumed */
     uint64_t seed;
-    uint8_t
-        numbers[RUN_DIGEST_BYTES]; /* SHA-256 of the job's keys that decide numbers, and of their values */
+    uint8_t numbers[RUN_DIGEST_BYTES]; /* SHA-256 of the job's keys and values that decide numbers */
 };
 
 /* Behind a line of a log. A rotation begins a new file, where `bytes` counts from its start. */

@@ -1,5 +1,5 @@
 /* Regular files, read and written whole: the loops that read(2) and write(2) leave to their caller. And paths
- * below a folder, whose links nobody follows.
+ * below a folder, without following links there.
  *
  * A path is a caller's own, or it lies below a folder: the run's files lie below the run's directory. The
  * caller's own path, and the path of the folder, may go through links. Nothing below the folder may:
@@ -12,7 +12,8 @@
  *                            same owner, which must not be cut
  *
  * So a stranger who may write in the folder, or who has put another folder in its place, cannot lead a
- * process to files elsewhere. The checks are made on the open file; no exchange of names comes between.
+ * process to files elsewhere. The checks are made on the open file: a rename between check and use has no
+ * effect.
  *
  * Every call blocks on the file and is safe from any thread. */
 #ifndef KERNELS_BASE_FILE_H

@@ -6,11 +6,12 @@
  *                                                     behind, RMSprop's with .square_avg: PyTorch's names
  *                              environments.bin       reinforce with /rollout/begin "continue": where the
  *                                                     environments are, worker/reinforce/agent_states.c
- *                              manifest.json          counters, the place in the logs, the run's identity,
- * and the SHA-256 of all; written last RUN/checkpoints/00000120.tmp/                   being written, or left
- * by a writer that died RUN/checkpoints/00000120.ahead/                 set aside: the run goes on from an
- * older one RUN/checkpoints/best/                           with /checkpoint/best: like the others, but never
- *                                                     counted, pruned or resumed from
+ *                              manifest.json          counters, place in the logs, the run's identity,
+ *                                                     SHA-256 of all files; written last
+ *     RUN/checkpoints/00000120.tmp/    being written, or left by a writer that died
+ *     RUN/checkpoints/00000120.ahead/  set aside: the run goes on from an older one
+ *     RUN/checkpoints/best/            with /checkpoint/best: like the others, but never counted, pruned or
+ *                                      resumed from
  *
  * This room holds the format's one writer and one reader, and the state machine that takes a checkpoint
  * beside a running loop. It includes kernels/, worker/job and the frame's background thread. The job kinds'

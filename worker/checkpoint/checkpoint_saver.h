@@ -41,7 +41,8 @@ struct checkpoint_saver_config {
     enum status (*gather)(void *context, struct error *error);
     void *context;
 
-    /* The loop's thread: a checkpoint that was asked for, of this place, is visible. */
+    /* The loop's thread: a checkpoint that was asked for, of this place, is visible. No record was reported
+     * since it began: checkpoint_saver_holds, or a loop that waits for the saver in any case (a pserver). */
     void (*published)(const struct run_place *place);
 };
 

@@ -110,8 +110,8 @@ enum status agent_call_successors(struct agent *agent, struct error *error)
 
 /* ---- steps ---- */
 
-/* What row `from` of the request has another than the recorded row of this column: its observation or mask,
- * or the reward or the end of the step before. NULL: nothing. */
+/* Returns which part of the request's row `from` differs from the recorded row of this column: the
+ * observation, the mask, or the reward or end of the step before. NULL: none. */
 static const char *compare_row(const struct rollout *rollout, const struct rpc_message *m, uint32_t from,
                                uint32_t column)
 {
@@ -133,7 +133,8 @@ static const char *compare_row(const struct rollout *rollout, const struct rpc_m
                : NULL;
 }
 
-/* The same of all of the request's rows, and *environment that has it. */
+/* Compares all rows of the request. Returns which part differs, and sets *environment to the environment
+ * where it does. */
 static const char *compare_step(const struct agent_group *group, const struct rpc_message *m,
                                 uint32_t *environment)
 {
