@@ -404,6 +404,19 @@ static enum status log_show_rest(const struct log_file *file, int fd, const char
     return failed ? error_set_errno(error, errnum, "cannot read %s", text) : STATUS_OK;
 }
 
+enum status log_file_show_cut(const struct log_file *file, const struct log_cut *cut, struct error *error)
+{
+    char text[TEXT_BYTES];
+    uint64_t offset = 0;
+    int fd;
+    enum status status = file_open_as(&fd, log_path_beside(file, text, ".cut"), O_RDONLY, error);
+    if (status != STATUS_OK)
+        return status == STATUS_NOT_FOUND ? STATUS_OK : status;
+    status = log_show_rest(file, fd, text, &offset, false, cut, error);
+    close(fd);
+    return status;
+}
+
 static enum status log_cut_rest(const struct log_file *file, int fd, const char *text, uint64_t offset,
                                 bool keeps_events, const struct log_cut *cut, struct error *error)
 {

@@ -58,6 +58,9 @@ struct log_cut {
 enum status log_file_cut(struct log_file *file, const struct log_place *place, const uint8_t id[RUN_ID_BYTES],
                          const struct log_cut *cut, struct error *error);
 
+/* Shows the lines of NAME.cut, which were cut before. */
+enum status log_file_show_cut(const struct log_file *file, const struct log_cut *cut, struct error *error);
+
 /* Whether the name is no longer the open file's: a rotation has renamed it. */
 bool log_file_is_moved(const struct log_file *file);
 

@@ -327,15 +327,18 @@ static void say_cut(const struct runlog *log, const struct cutting *cutting)
                      cutting->lines[i], log->path, run_log_name(i));
 }
 
+/* Lines that were cut before were printed, too. */
 static enum status cut_logs(struct runlog *log, const struct run_place *place, uint64_t update,
                             struct error *error)
 {
-    struct cutting cutting = {.log = log, .update = update};
-    const struct log_cut cut = {cutting_note, &cutting};
+    struct cutting earlier = {.log = log, .update = update}, cutting = earlier;
+    const struct log_cut before = {cutting_note, &earlier}, cut = {cutting_note, &cutting};
     enum status status = STATUS_OK;
     for (int i = 0; i < RUN_LOGS && status == STATUS_OK; i++) {
-        cutting.which = i;
-        status = log_file_cut(log->files[i], &place->logs[i], place->run.id, &cut, error);
+        earlier.which = cutting.which = i;
+        status = log_file_show_cut(log->files[i], &before, error);
+        if (status == STATUS_OK)
+            status = log_file_cut(log->files[i], &place->logs[i], place->run.id, &cut, error);
     }
     if (status == STATUS_OK)
         say_cut(log, &cutting);

@@ -78,8 +78,8 @@ END_TEST
 START_TEST(updates_have_a_progress_line_too)
 {
     const struct control_update update = {
-        .update = 12, .loss = 0.25, .samples = 40, .timing = {.round_s = 0.5}};
-    const struct control_epoch epoch = {.epoch = 3, .update = 12, .loss = 0.5};
+        .update = 1, .loss = 0.25, .samples = 40, .timing = {.round_s = 0.5}};
+    const struct control_epoch epoch = {.epoch = 1, .update = 1, .loss = 0.5};
     int screen = stdout_to_terminal();
     job.kind = JOB_PARAMETER_SERVER;
     job.log.every = 1;
@@ -92,9 +92,9 @@ START_TEST(updates_have_a_progress_line_too)
     ck_assert_int_eq(add_update(&update), STATUS_OK);
     close_log();
     char *seen = drain(screen);
-    ck_assert_str_eq(seen, "Update 12\tLoss: 0.2500\tSamples/s: 80.0\n" CLEAR
-                           "update 12  loss 0.2500  80.0 samples/s" CLEAR "Epoch 3\tLoss: 0.5000\n" CLEAR
-                           "update 12  loss 0.2500  80.0 samples/s" CLEAR);
+    ck_assert_str_eq(seen, "Update 1\tLoss: 0.2500\tSamples/s: 80.0\n" CLEAR
+                           "update 1  loss 0.2500  80.0 samples/s" CLEAR "Epoch 1\tLoss: 0.5000\n" CLEAR
+                           "update 1  loss 0.2500  80.0 samples/s" CLEAR);
     free(seen);
     close(screen);
 }

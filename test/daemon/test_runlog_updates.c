@@ -117,7 +117,8 @@ START_TEST(every_update_and_epoch_has_its_lines)
     log_epoch(2, 0);
     finish_run("finished");
     snprintf(wanted, sizeof wanted,
-             "{\"event\":\"start\",\"seed\":7,\"timing\":{\"unix_s\":#,\"run\":\"ab010000000000000000000000000000\",\"pid\":%ld,\"version\":\"%s\","
+             "{\"event\":\"start\",\"seed\":7,\"timing\":{\"unix_s\":#,\"run\":"
+             "\"ab010000000000000000000000000000\",\"pid\":%ld,\"version\":\"%s\","
              "\"servers\":2,\"trainers\":3,\"batch\":20,\"threads\":4}}\n"
              "{\"update\":4,\"loss\":0.25,\"losses\":[0.5,null,0.10000000000000001],\"lr\":0.125,"
              "\"samples\":40,\"late\":3,\"version\":4,\"timing\":{\"unix_s\":#,\"round_s\":0.500000,"
@@ -248,6 +249,28 @@ START_TEST(a_line_that_was_cut_is_printed_once)
 }
 END_TEST
 
+/* Nor by a run that is killed before it has come as far, and is resumed once more. */
+START_TEST(a_line_that_was_cut_earlier_is_printed_once)
+{
+    struct run_place place;
+    char path[128];
+    open_log();
+    log_and_take_place(1, 3, 6, &place);
+    close_log();
+    resume_run(&place, 3);
+    log_update(4);
+    close_log();
+    resume_run(&place, 3);
+    log_updates(4, 7);
+    close_log();
+    snprintf(path, sizeof path, "%s/stdout", workplace.folder);
+    char *shown = log_numbers(path), *text = log_numbers(workplace.log);
+    ck_assert_str_eq(shown, text);
+    free(shown);
+    free(text);
+}
+END_TEST
+
 /* Each file may end in half a line of an update, an epoch or an event. */
 START_TEST(a_torn_line_is_cut)
 {
@@ -341,6 +364,7 @@ int main(void)
     tcase_add_loop_test(resumed, lines_behind_the_checkpoint_are_cut_and_written_anew, 0, 6);
     tcase_add_test(resumed, a_run_may_be_resumed_again_and_again);
     tcase_add_test(resumed, a_line_that_was_cut_is_printed_once);
+    tcase_add_test(resumed, a_line_that_was_cut_earlier_is_printed_once);
     tcase_add_loop_test(resumed, a_torn_line_is_cut, 0, 4);
     tcase_add_loop_test(resumed, a_rotation_before_a_death_repeats_no_line, 0, 2);
     return suite_run(suite);
