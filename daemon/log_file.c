@@ -349,15 +349,17 @@ enum status log_file_confirm(const struct log_file *file, const struct log_place
 
 /* ---- cutting ---- */
 
-/* Copies what stands behind `offset` to the end of `to`. */
+/* Copies what stands behind `offset` to the end of `to`. Half a line gets an end there. */
 static bool log_copy_rest(int from, int to, uint64_t offset)
 {
-    char block[BLOCK_BYTES];
+    char block[BLOCK_BYTES], last = '\n';
     ssize_t bytes;
-    for (; (bytes = file_read_at(from, block, sizeof block, offset)) > 0; offset += (uint64_t)bytes)
+    for (; (bytes = file_read_at(from, block, sizeof block, offset)) > 0; offset += (uint64_t)bytes) {
+        last = block[bytes - 1];
         if (!file_write(to, block, (size_t)bytes))
             return false;
-    return bytes == 0 && fdatasync(to) == 0;
+    }
+    return bytes == 0 && (last == '\n' || file_write(to, "\n", 1)) && fdatasync(to) == 0;
 }
 
 /* The rest is on the disk in NAME.cut before the file `text` is cut. */

@@ -173,8 +173,9 @@ START_TEST(lines_behind_the_place_are_cut)
                 START EPISODE("1") EPISODE("2") "{\"event\":\"restarted\",\"timing\":{}}\n");
     char wanted[256];
     snprintf(wanted, sizeof wanted, EPISODE("3") "%s" EPISODE("4") "{\"episode\":5,\"ti", event);
-    expect_text("episodes.jsonl.cut", wanted);
     ck_assert_str_eq(cut_lines, wanted);
+    strcat(wanted, "\n"); /* half a line gets an end */
+    expect_text("episodes.jsonl.cut", wanted);
     ck_assert_uint_eq(log_file_place(file).lines, 4);
     append_episode(3);
     const struct log_place later = log_file_place(file);
