@@ -178,7 +178,7 @@ static bool log_first_line(int fd, char **line)
 
 bool log_file_run_id(const struct log_file *file, uint8_t id[RUN_ID_BYTES])
 {
-    char *line;
+    char *line = NULL;
     const bool found = log_first_line(file->fd, &line) && line_run_id(line, id);
     free(line);
     return found;
@@ -203,7 +203,7 @@ static enum status log_has_place(int fd, const char *text, const struct log_plac
     crypto_hash_sha256_final(&sum, sha256);
     *has = memcmp(sha256, place->sha256, sizeof sha256) == 0;
     if (place->bytes == 0) { /* the run's beginning: any file, but for one that was begun later */
-        char *line;
+        char *line = NULL;
         uint64_t lines;
         *has = place->lines == 0 && !(log_first_line(fd, &line) && line_continued(line, &lines));
         free(line);
@@ -214,7 +214,7 @@ static enum status log_has_place(int fd, const char *text, const struct log_plac
 /* The length of the first line, if it says that the file begins right behind the place; else 0. */
 static uint64_t log_begins_behind(int fd, const struct log_place *place, const uint8_t id[RUN_ID_BYTES])
 {
-    char *line;
+    char *line = NULL;
     uint8_t of_line[RUN_ID_BYTES];
     uint64_t before;
     const bool begins = log_first_line(fd, &line) && line_continued(line, &before) &&
@@ -299,7 +299,7 @@ static enum status log_locate_elsewhere(const struct log_file *file, const struc
                                         struct location *at, struct error *error)
 {
     struct stat info;
-    char *line;
+    char *line = NULL;
     uint64_t lines = 0;
     struct search search = {place, at};
     if (fstat(file->fd, &info) != 0)
@@ -484,7 +484,7 @@ static enum status log_clean(const struct log_file *file, int fd, const char *te
                              struct error *error)
 {
     const struct cleaning *cleaning = context;
-    char *line;
+    char *line = NULL;
     uint8_t id[RUN_ID_BYTES];
     uint64_t before = 0;
     const bool is_own = log_first_line(fd, &line) && (line[0] == '{') == (file->log == RUN_LOG_JSON) &&

@@ -117,8 +117,8 @@ static void set_threads(void)
     setenv("GOMP_SPINCOUNT", "10000", 0);
 }
 
-/* Moves a descriptor out of the way of the numbers that workers know, to any number behind them: all high ones
- * may be in use. */
+/* Moves a descriptor out of the way of the numbers that workers know, to any number behind them: all high
+ * ones may be in use. */
 static int move_aside(int fd)
 {
     return fd >= 0 && fd < SEGMENT_FD_FIRST ? fcntl(fd, F_DUPFD_CLOEXEC, SEGMENT_FD_FIRST) : fd;

@@ -127,6 +127,7 @@ for kind in reinforce parameter-server model-parallel; do
     check "$kind: a digit is another one" damaged "$kind" digit episodes.jsonl '5s/[0-8]\(.*timing\)/9\1/'
     check "$kind: the first line for people is damaged" damaged "$kind" text episodes.log '1s/^./X/'
     check "$kind: a line behind the checkpoint is damaged" behind "$kind" behind episodes.jsonl '/^{"[a-z]*":20,/s/timing/tining/'
+    # shellcheck disable=SC2016 # sed's last line
     check "$kind: the log ends before the newest checkpoint" behind "$kind" short episodes.jsonl '/^{"[a-z]*":20,/,$d'
     check "$kind: renamed, and killed before the next line" renamed "$kind" renamed
 done
