@@ -247,10 +247,10 @@ build/fuzz/fuzz_dist build/fuzz/fuzz_answers: FUZZ_BACKEND := \
 # Its peers stand where sockets are.
 build/fuzz/fuzz_answers: FUZZ_LINK := $(addprefix -Wl$(comma)--wrap=endpoint_,\
     prepare send receive move release wait)
-build/fuzz/%: test/fuzz/%.c $(FUZZ_SOURCES) $(WORKER_LANES) $(wildcard test/fuzz/*.h) Makefile
+build/fuzz/%: test/fuzz/%.c $(FUZZ_SOURCES) $(LANE_OBJECTS) $(wildcard test/fuzz/*.h) Makefile
 	@mkdir -p $(@D)
 	$(CLANG) $(CPPFLAGS) -std=gnu17 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
-	    -o $@ $< $(FUZZ_SOURCES) $(WORKER_LANES) $(FUZZ_BACKEND) $(FUZZ_LINK) $(LDLIBS)
+	    -o $@ $< $(FUZZ_SOURCES) $(LANE_OBJECTS) $(FUZZ_BACKEND) $(FUZZ_LINK) $(LDLIBS)
 
 fuzz: $(FUZZERS)
 	@for f in $(FUZZERS); do \

@@ -63,9 +63,10 @@ static void make_record(struct control_message *message, bool is_ppo, uint64_t n
 static double run(const char *folder, struct job *job, bool is_ppo, uint64_t records)
 {
     static struct control_message message;
+    const struct run_identity identity = {.id = {1}};
     struct runlog *log;
     const int fd = open(folder, O_RDONLY | O_DIRECTORY);
-    must(runlog_open(&log, fd, folder, job, &error));
+    must(runlog_open(&log, path_of_folder(fd, folder), job, &identity, &error));
     const double begin = cpu_ms();
     for (uint64_t number = 1; number <= records; number++) {
         make_record(&message, is_ppo, number);

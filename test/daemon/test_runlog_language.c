@@ -71,7 +71,8 @@ START_TEST(every_line_that_comes_is_in_both_logs)
     ck_assert_int_eq(log_epoch(2, 0, 9), STATUS_OK);
     finish_run("failed");
     snprintf(wanted, sizeof wanted,
-             "{\"event\":\"start\",\"seed\":7,\"timing\":{\"unix_s\":#,\"run\":\"ab010000000000000000000000000000\",\"pid\":%ld,\"version\":\"%s\","
+             "{\"event\":\"start\",\"seed\":7,\"timing\":{\"unix_s\":#,\"run\":"
+             "\"ab010000000000000000000000000000\",\"pid\":%ld,\"version\":\"%s\","
              "\"servers\":1,\"trainers\":2,\"batch\":20,\"threads\":4,\"layer_threads\":[1,2,3]}}\n"
              "{\"update\":200,\"loss\":0,\"lr\":20,\"samples\":1000,\"timing\":{\"unix_s\":#,"
              "\"round_s\":0.500000,\"samples_per_s\":2000.0}}\n"

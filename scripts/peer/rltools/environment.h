@@ -1,4 +1,5 @@
-/* The environment that RLtools compiles into its training loop (scripts/peer/ppo_rltools.py): its own Pendulum. */
+/* The environment that RLtools compiles into its training loop (scripts/peer/ppo_rltools.py): its own
+ * Pendulum. */
 #include <rl_tools/rl/environments/pendulum/operations_cpu.h>
 
 template <typename T, typename TI>
