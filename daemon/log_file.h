@@ -48,9 +48,9 @@ bool log_file_run_id(const struct log_file *file, uint8_t id[RUN_ID_BYTES]);
 enum status log_file_confirm(const struct log_file *file, const struct log_place *place,
                              const uint8_t id[RUN_ID_BYTES], struct error *why);
 
-/* Moves all lines behind the place, from the first one on that is no event, to the end of NAME.cut, which is
- * on the disk before the file is cut. Each line moved is shown to `cut`. A log that does not confirm the
- * place is renamed to NAME.damaged, and a new file begins behind the place; a warning says so. */
+/* Moves the lines behind the place to the end of NAME.cut: all from the first one that is no event. NAME.cut
+ * is on the disk before the file is cut. Shows each line that is moved to `cut`. A log that does not confirm
+ * the place is renamed to NAME.damaged, and a new file begins behind the place; a warning says so. */
 struct log_cut {
     void (*line)(void *context, const char *text);
     void *context;

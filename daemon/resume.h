@@ -33,13 +33,15 @@ struct resume_point {
     double running_reward;                  /* reinforce: after that episode; else 0 */
 };
 
-/* Goes back to a checkpoint of the run in the directory `run`: to the newest sound one whose place `log`
- * confirms; where no place is confirmed, to the newest sound one of which one log confirms the place, or else
- * to the newest sound one, since a damaged log is no reason to lose what was learned; where there is none, to
- * the run's beginning. Sets later checkpoints aside, cuts the logs behind the place (runlog_resume, with
- * `cause`), and says in a line each what it does. Warns of each newer checkpoint that it passes over.
- * STATUS_IO, STATUS_PERMISSION, STATUS_NO_MEMORY; STATUS_INVALID: all sound checkpoints are another run's, or
- * an older version of the program has written one. */
+/* Goes back to a checkpoint of the run in the directory `run`. Takes the newest sound one whose place both
+ * logs confirm; if there is none, the newest whose place one log confirms; if there is none, the newest. A
+ * damaged log is no reason to lose what was learned. Where the run has no checkpoint, it goes back to its
+ * beginning.
+ *
+ * Sets later checkpoints aside, and cuts the logs behind the place (runlog_resume, with `cause`). Says each
+ * in a line, and warns of each newer checkpoint that it passes over. STATUS_IO, STATUS_PERMISSION,
+ * STATUS_NO_MEMORY; STATUS_INVALID: all sound checkpoints are another run's, or an older version of the
+ * program has written one. */
 enum status resume_go_back(struct resume_point *point, struct path run, struct runlog *log,
                            const struct line_restart *cause, struct error *error);
 

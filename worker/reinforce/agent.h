@@ -303,7 +303,7 @@ enum status agent_call_successors(struct agent *agent, struct error *error);
  * another one, the record of the observer is forgotten from there on. */
 bool agent_replays(struct agent_group *group, const struct rpc_message *message);
 
-/* The group's episodes are over. What is recorded beyond that is forgotten, too. */
+/* The group's episodes are over. Records beyond their ends are forgotten, too. */
 void agent_replay_end(struct agent_group *group);
 
 /* Says, once, that the environment takes another course when it is played again. `where` ends the clause. */

@@ -262,7 +262,7 @@ START_TEST(folders_and_files_are_made_renamed_linked_and_removed)
 }
 END_TEST
 
-/* What is of the folder's owner, of this user or of root is opened, and what is of another user is not. */
+/* Files of the folder's owner, of this user and of root open; files of another user do not. */
 START_TEST(a_strangers_files_are_not_opened)
 {
     enum { OWNER = 12001, STRANGER = 12002 };

@@ -53,7 +53,7 @@ START_TEST(a_file_that_is_not_whole_leaves_the_earlier_one)
 }
 END_TEST
 
-/* What was written fits the buffer, and is refused when it leaves that. */
+/* The text fits the buffer; writing it out fails. */
 START_TEST(a_full_disk_leaves_the_earlier_one)
 {
     text_write(path, "earlier");
