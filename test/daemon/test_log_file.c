@@ -344,6 +344,20 @@ START_TEST(a_damaged_log_is_kept_beside)
 }
 END_TEST
 
+/* The live run's file was renamed and damaged: it keeps its new name, and the run goes on in a new file. */
+START_TEST(a_renamed_file_that_is_damaged_keeps_its_name)
+{
+    const struct log_place place = log_file_place(file);
+    rename_log("episodes.jsonl.1");
+    text_write(path_to("episodes.jsonl.1"), "damaged\n");
+    ok(log_file_cut(file, &place, id, &cut, &error));
+    ck_assert(!log_file_is_moved(file));
+    ck_assert_uint_eq(log_file_place(file).lines, 4);
+    expect_text("episodes.jsonl.1", "damaged\n");
+    ck_assert_int_ne(access(path_to("episodes.jsonl.damaged"), F_OK), 0);
+}
+END_TEST
+
 /* From the run's beginning: the start stays, and a rotated file does not. */
 START_TEST(a_run_may_begin_again)
 {
@@ -379,6 +393,7 @@ int main(void)
     tcase_add_loop_test(all, a_renamed_file_is_cut, 0, 2);
     tcase_add_test(all, a_log_that_was_moved_begins_anew);
     tcase_add_test(all, a_damaged_log_is_kept_beside);
+    tcase_add_test(all, a_renamed_file_that_is_damaged_keeps_its_name);
     tcase_add_loop_test(all, a_run_may_begin_again, 0, 2);
     suite_add_tcase(suite, all);
     return suite_run(suite);

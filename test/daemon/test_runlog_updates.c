@@ -271,6 +271,25 @@ START_TEST(a_line_that_was_cut_earlier_is_printed_once)
 }
 END_TEST
 
+/* A number that so few lines cannot reach is damage: it silences no line of standard output. */
+START_TEST(a_damaged_number_silences_nothing)
+{
+    struct run_place place;
+    char path[128];
+    open_log();
+    log_and_take_place(1, 3, 4, &place);
+    close_log();
+    text_append(workplace.log, "Update 925\tLoss: 0.1\n");
+    resume_run(&place, 3);
+    log_updates(4, 7);
+    close_log();
+    snprintf(path, sizeof path, "%s/stdout", workplace.folder);
+    char *shown = file_read(path);
+    ck_assert_uint_eq(text_count(shown, "Update "), 7);
+    free(shown);
+}
+END_TEST
+
 /* Each file may end in half a line of an update, an epoch or an event. */
 START_TEST(a_torn_line_is_cut)
 {
@@ -365,6 +384,7 @@ int main(void)
     tcase_add_test(resumed, a_run_may_be_resumed_again_and_again);
     tcase_add_test(resumed, a_line_that_was_cut_is_printed_once);
     tcase_add_test(resumed, a_line_that_was_cut_earlier_is_printed_once);
+    tcase_add_test(resumed, a_damaged_number_silences_nothing);
     tcase_add_loop_test(resumed, a_torn_line_is_cut, 0, 4);
     tcase_add_loop_test(resumed, a_rotation_before_a_death_repeats_no_line, 0, 2);
     return suite_run(suite);
