@@ -5,10 +5,12 @@
 
 enum { GRACE_US = 2000000 };
 
-static void order_exit(struct child *child)
+/* The worker reports once more what it holds before it exits. A worker that dies instead holds nothing. */
+static void order_exit(struct supervisor *s, struct child *child)
 {
     if (child->state != CHILD_STARTING && child->state != CHILD_READY)
         return;
+    s->holdings[child->start.worker] = (struct control_status){0};
     child_order(child, CONTROL_EXIT, NULL, 0);
     child->state = CHILD_LEAVING;
 }
@@ -21,14 +23,14 @@ void supervise_leave_next(struct supervisor *s)
     if (!s->closing)
         return;
     for (unsigned i = s->roster.listeners; i < s->count; i++) {
-        order_exit(&s->children[i]);
+        order_exit(s, &s->children[i]);
         others_live |= s->children[i].state != CHILD_GONE;
     }
     unsigned listener = others_live ? 0 : s->roster.listeners;
     while (listener > 0 && s->children[listener - 1].state == CHILD_GONE)
         listener--;
     if (listener > 0)
-        order_exit(&s->children[listener - 1]);
+        order_exit(s, &s->children[listener - 1]);
 }
 
 void supervise_close(struct supervisor *s)

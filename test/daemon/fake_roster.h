@@ -69,13 +69,20 @@ static inline _Noreturn void last_words(enum status status)
     _exit(1);
 }
 
+static inline bool reports_holdings(void)
+{
+    return plays("holds") || plays("holds until killed") || plays("leaks");
+}
+
 /* In the scripts with holdings the last message before the exit reports what this worker still holds. */
 static inline _Noreturn void leave_job(void)
 {
     struct control_status status = {.worker = fake.self.worker};
     if (plays("leaks") && fake.self.worker == 1)
         status = (struct control_status){1, 1, 2, 3, 4, 5, {0}};
-    if (plays("holds") || plays("leaks"))
+    if (plays("holds until killed"))
+        raise(SIGKILL);
+    if (reports_holdings())
         send_report(CONTROL_STATUS, &status, sizeof status);
     _exit(0);
 }
@@ -141,7 +148,7 @@ static inline void report_holdings(void)
 {
     struct control_status status = {
         .worker = fake.self.worker, .objects = 1, .references = fake.self.worker, .contexts = 7};
-    if (plays("holds") || plays("leaks"))
+    if (reports_holdings())
         send_report(CONTROL_STATUS, &status, sizeof status);
 }
 

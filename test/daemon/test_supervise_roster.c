@@ -329,6 +329,17 @@ START_TEST(what_workers_hold_is_told_of_epochs_and_of_the_end)
 }
 END_TEST
 
+/* A storm of SIGKILL after the last record: no worker lives to report that it has released everything. */
+START_TEST(a_worker_that_is_killed_as_it_leaves_holds_nothing)
+{
+    expect_good("holds until killed", false);
+    char *json = file_read(workplace.jsonl);
+    ck_assert_ptr_nonnull(strstr(json, "{\"event\":\"finished\",\"updates\":2,\"objects\":0,\"references\":0,"
+                                       "\"users\":0,\"contexts\":0,\"pieces\":0,"));
+    free(json);
+}
+END_TEST
+
 /* Workers of higher numbers connect to each worker but the last, and leave before it. */
 START_TEST(in_a_model_parallel_job_all_dial_all)
 {
@@ -377,6 +388,7 @@ int main(int argc, char **argv)
     tcase_add_test(parallel, the_first_trainer_leads);
     tcase_add_test(parallel, nobody_else_leads);
     tcase_add_test(parallel, what_workers_hold_is_told_of_epochs_and_of_the_end);
+    tcase_add_test(parallel, a_worker_that_is_killed_as_it_leaves_holds_nothing);
     suite_add_tcase(suite, parallel);
     return suite_run(suite);
 }
