@@ -45,18 +45,18 @@ CUDA := $(wildcard kernels/cuda/*.cu)
 KERNELS := $(filter-out $(LANES) $(ONEDNN),$(wildcard kernels/*.c kernels/*/*.c))
 WORKER := $(filter-out $(LANES),$(wildcard worker/*.c worker/*/*.c))
 MUJOCO := $(wildcard worker/environment/mujoco/*.c)
-PROTO := $(wildcard worker/model/*.proto daemon/*.proto)
+PROTO := $(wildcard worker/model/*.proto daemon/*/*.proto)
 PROTO_HEADERS := $(patsubst %.proto,$(BUILD)/proto/%.pb-c.h,$(notdir $(PROTO)))
-DAEMON := $(filter-out daemon/main.c,$(wildcard daemon/*.c))
+DAEMON := $(wildcard daemon/*/*.c)
 TEST_SOURCES := $(sort $(shell find test -name '*.c'))
 TEST_PROGRAMS := $(foreach source,$(TEST_SOURCES),$(if $(filter test_%,$(notdir $(source))),$(source)))
 TEST_HELPERS := $(filter-out $(TEST_PROGRAMS) $(BASELINE) test/bench/% test/fuzz/% test/preload/%,$(TEST_SOURCES))
 TESTS := $(addprefix $(BUILD)/test/,$(basename $(notdir $(TEST_PROGRAMS))))
 # A sanitizer's build has nothing of its own in tests of scripts. The thread sanitizer has nothing in those of THREADLESS:
 # commands and supervisors have one thread, and the workers that they start have the threads that other tests run under it.
-THREADLESS := $(addprefix test/daemon/,$(addsuffix .sh,test_begin_anew test_gymnasium test_hosts test_hosts_network test_http test_play test_plot \
-                  test_ppo_images test_python_evaluations test_python_trainer test_status test_sweep test_tensorboard \
-                  test_try test_worlds)) test/scripts/test_hosts_ssh.sh
+THREADLESS := $(patsubst %,\%/%.sh,test_begin_anew test_gymnasium test_hosts test_hosts_network test_hosts_ssh test_http \
+                  test_play test_plot test_ppo_images test_python_evaluations test_python_trainer test_status test_sweep \
+                  test_tensorboard test_try test_worlds)
 SHELL_TESTS := $(filter-out $(if $(SAN),$(addprefix test/scripts/,$(addsuffix .sh,test_arrows test_fail_call \
                    test_scripts test_unit))) $(if $(filter thread,$(SAN)),$(THREADLESS)), \
                    $(sort $(shell find test -name 'test_*.sh')))
@@ -85,9 +85,9 @@ MUJOCO_DIR ?= $(patsubst %/include/mujoco/mujoco.h,%,$(wildcard $(MUJOCO_PACKAGE
 MUJOCO_MODELS ?= $(wildcard $(MUJOCO_PACKAGES)/gymnasium/envs/mujoco/assets)
 MUJOCO_LIBRARY := $(if $(MUJOCO_DIR),$(firstword $(wildcard $(MUJOCO_DIR)/libmujoco.so.* $(MUJOCO_DIR)/lib/libmujoco.so.*)))
 MUJOCO_SO := $(if $(and $(MUJOCO_LIBRARY),$(MUJOCO_MODELS)),$(BUILD)/libcoalesced-mujoco.so)
-HTTP := $(wildcard daemon/http/*.c)
+HTTP := $(wildcard daemon/watch/http/*.c)
 PLUGINS := $(if $(ONEDNN),$(BUILD)/libcoalesced-onednn.so) $(BUILD)/libcoalesced-http.so $(CUDA_SO) $(MUJOCO_SO)
-PYTHON_WORKERS := $(wildcard scripts/observer*.py scripts/trainer*.py scripts/worker_session.py)
+PYTHON_WORKERS := $(wildcard worker/python/*.py)
 ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 
 .PHONY: all protos tests check bench benches bench-kernels fuzz lint format install deb clean help documents print-cudnn
@@ -125,7 +125,7 @@ $(BUILD)/proto/%.pb-c.h: %.proto
 $(BUILD)/proto/%.pb-c.o: $(BUILD)/proto/%.pb-c.h
 	$(CC) $(CPPFLAGS) $(CFLAGS) -w -c -o $@ $(@:.o=.c)
 $(call objects,worker/model/onnx_graph.c): $(BUILD)/proto/onnx.pb-c.h
-$(call objects,daemon/event_file.c): $(BUILD)/proto/events.pb-c.h
+$(call objects,daemon/log/event_file.c): $(BUILD)/proto/events.pb-c.h
 
 # gcc 12 keeps the address sanitizer's copies of stack frames at less than a vector's alignment (its bug 110027).
 LANE_FLAGS := $(LANE_OPTIMIZE) $(if $(filter address,$(SAN)),--param asan-use-after-return=0)
@@ -164,7 +164,7 @@ $(BUILD)/libcoalesced-onednn.so: $(call objects,$(ONEDNN)) $(BUILD)/libkernels.a
 
 # The HTTP server of /metrics/listen: the daemon's own objects hold what the plug-in has of them.
 $(call objects,$(HTTP)): CFLAGS += -fvisibility=hidden
-$(BUILD)/daemon/http/page.o: daemon/http/page.html
+$(BUILD)/daemon/watch/http/page.o: daemon/watch/http/page.html
 $(BUILD)/libcoalesced-http.so: $(call objects,$(HTTP)) $(BUILD)/libkernels.a
 	$(CC) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -Wl,--no-undefined -o $@ $^ -lmicrohttpd -lsodium
 
@@ -278,19 +278,19 @@ install: $(BUILD)/coalesced $(PLUGINS) scripts/new-environment $(PYTHON_WORKERS)
 	$(if $(MUJOCO_SO),install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/coalesced/mujoco-models $(MUJOCO_MODELS)/*.xml)
 	install -d $(DESTDIR)$(PREFIX)/share/coalesced $(DESTDIR)$(PREFIX)/lib/systemd/system
 	install -m 644 config/*.json config/alerts.yml $(DESTDIR)$(PREFIX)/share/coalesced/
-	sed 's|@PREFIX@|$(PREFIX)|g' scripts/coalesced@.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/coalesced@.service
+	sed 's|@PREFIX@|$(PREFIX)|g' scripts/package/coalesced@.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/coalesced@.service
 	chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/coalesced@.service
 	install -D -m 644 worker/environment/environment.h $(DESTDIR)$(PREFIX)/include/coalesced/environment.h
 	install -D -m 755 scripts/new-environment $(DESTDIR)$(PREFIX)/bin/coalesced-new-environment
 	install -m 755 $(PYTHON_WORKERS) $(DESTDIR)$(PREFIX)/lib/coalesced/
-	install -D -m 644 scripts/coalesced.1 $(DESTDIR)$(PREFIX)/share/man/man1/coalesced.1
-	install -m 644 scripts/coalesced-new-environment.1 $(DESTDIR)$(PREFIX)/share/man/man1/coalesced-new-environment.1
+	install -D -m 644 scripts/package/coalesced.1 $(DESTDIR)$(PREFIX)/share/man/man1/coalesced.1
+	install -m 644 scripts/package/coalesced-new-environment.1 $(DESTDIR)$(PREFIX)/share/man/man1/coalesced-new-environment.1
 	install -D -m 644 config/coalesced-job.5 $(DESTDIR)$(PREFIX)/share/man/man5/coalesced-job.5
 	install -D -m 644 config/RUNS.md $(DESTDIR)$(PREFIX)/share/doc/coalesced/config/RUNS.md
-	install -D -m 644 scripts/coalesced.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/coalesced
+	install -D -m 644 scripts/package/coalesced.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/coalesced
 
 deb: $(BUILD)/coalesced $(PLUGINS)
-	@scripts/deb $(VERSION) build
+	@scripts/package/deb $(VERSION) build
 
 clean:
 	rm -rf build

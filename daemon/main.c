@@ -1,6 +1,6 @@
 /* The program's entry: argv in, exit code out. */
-#include "daemon/arguments.h"
-#include "daemon/commands.h"
+#include "daemon/commands/arguments.h"
+#include "daemon/commands/commands.h"
 #include "kernels/base/denormals.h"
 #include "worker/job/job.h"
 #include "worker/link.h"

@@ -1,10 +1,11 @@
 /* The control line between the supervisor and one worker: a SOCK_SEQPACKET socketpair.
  *
  * The supervisor sends orders, the worker sends beats and reports. Both ends run on the same host, and all
- * but the workers in Python (scripts/worker_session.py) run the same binary, so messages are plain structs;
- * PROTOCOL.md has those that such a worker needs. Each end still checks kind and length before it reads a
- * message, so that a worker with damaged memory cannot crash the supervisor. Either end reads end-of-file
- * when the other is gone. Sending never blocks: an end whose queue is full has stopped reading. */
+ * but the workers in Python (worker/python/worker_session.py) run the same binary, so messages are plain
+ * structs; PROTOCOL.md has those that such a worker needs. Each end still checks kind and length before it
+ * reads a message, so that a worker with damaged memory cannot crash the supervisor. Either end reads
+ * end-of-file when the other is gone. Sending never blocks: an end whose queue is full has stopped reading.
+ */
 #ifndef WORKER_CONTROL_H
 #define WORKER_CONTROL_H
 
@@ -61,7 +62,7 @@ enum control_kind {
     /* supervisor to worker, in a job of several hosts */
     CONTROL_FAR,    /* struct control_far[], before CONNECT: the workers to dial that are on other hosts */
     CONTROL_PLACED, /* int16_t[] by worker number, to listeners: the host of each worker, -1: not known */
-    /* between the supervisors of several hosts (daemon/relay.h), and to their links (worker/link.h) */
+    /* between the supervisors of several hosts (daemon/hosts/relay.h), and to their links (worker/link.h) */
     CONTROL_LINK,   /* struct control_link: to a link, first */
     CONTROL_RELAY,  /* struct control_relay, then a message of or for a worker or a host */
     CONTROL_JOIN,   /* struct control_join: a host asks to take part */

@@ -8,7 +8,7 @@
  * ("agent 0"; the supervisor has none). Sending does not wait; a message that the journal does not take goes
  * to standard error.
  *
- * Safe from any thread after log_name and log_run. The episode log is daemon/runlog.h. */
+ * Safe from any thread after log_name and log_run. The episode log is daemon/log/runlog.h. */
 #ifndef KERNELS_BASE_LOG_H
 #define KERNELS_BASE_LOG_H
 

@@ -5,7 +5,7 @@
  *
  * The two alternate; figures are the median and, in brackets, the fastest and the slowest round. No time
  * fails. */
-#include "daemon/runlog.h"
+#include "daemon/log/runlog.h"
 
 #include "test/bench/times.h"
 

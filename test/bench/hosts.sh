@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures jobs on several machines, which are namespaces of this one (test/daemon/machines.bash), beside the same on one.
+# Measures jobs on several machines, which are namespaces of this one (test/daemon/hosts/machines.bash), beside the same on one.
 #
 #   [BUILD=build/release] test/bench/hosts.sh [cartpole|resnet|floods|observers]...      (none named: all)
 #
@@ -16,8 +16,8 @@ set -euo pipefail
 export LC_ALL=C
 
 root=$(dirname "$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")")
-# shellcheck source=test/daemon/machines.bash
-source "$root/test/daemon/machines.bash"
+# shellcheck source=test/daemon/hosts/machines.bash
+source "$root/test/daemon/hosts/machines.bash"
 machines_enter "$0" "$@"
 readonly coalesced=$root/${BUILD:-build/release}/coalesced turns=${TURNS:-7}
 scratch=$(mktemp -d)

@@ -15,7 +15,7 @@ source "$here/worlds.bash"
 python=$here/../../build/gymnasium-venv/bin/python
 [[ -x $python ]] || skip "Gymnasium is not installed (scripts/deps gymnasium)"
 python=$(cd "$(dirname "$python")" && pwd)/python
-scripts=$(readlink -f "$here/../../scripts")
+modules=$(readlink -f "$here/../../worker/python")
 COALESCED=$(readlink -f "$COALESCED")
 cd "$here/worlds"
 export PYTHONDONTWRITEBYTECODE=1
@@ -37,7 +37,7 @@ JSON
 
 # seed_of N: the seed of the evaluation's episode N.
 seed_of() {
-    PYTHONPATH=$scripts "$python" -c "import observer_environments as o; print(o.seed_of(7, $1, 0, 0))"
+    PYTHONPATH=$modules "$python" -c "import observer_environments as o; print(o.seed_of(7, $1, 0, 0))"
 }
 
 evaluates_every_fourth() {
@@ -101,7 +101,7 @@ check "drawn actions are others than the most probable ones" draws
 # expects FIGURE MAP: the figure of each evaluation is the mean over the episodes of MAP, of its seed.
 expects() {
     local expected
-    expected=$(PYTHONPATH=$scripts "$python" -c "
+    expected=$(PYTHONPATH=$modules "$python" -c "
 from observer_environments import seed_of
 seeds = [seed_of(7, i, 0, 0) for i in range(7)]
 print(sum($2 for seed in seeds) / 7)")

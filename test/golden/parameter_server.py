@@ -6,7 +6,7 @@ How to run it, from the repository's root, with Debian's python3-torchvision (ha
 
     /usr/bin/python3 test/golden/parameter_server.py
 
-problem.py explains the numbers and the file; test/worker/server/test_parameter_server_golden.c reads it and has the
+problem.py explains the numbers and the file; test/worker/data_parallel/test_parameter_server_golden.c reads it and has the
 daemon train the same model. One process computes everything: in each round, both trainers' gradients of the mean
 squared error (one-hot labels), from the same weights and with batch norm over each trainer's own batch of 10; then
 their average, and a step of SGD with lr 0.01 and momentum 0.9. Running statistics move by 0.1 towards the mean of

@@ -10,7 +10,7 @@ arrows=$here/../../scripts/arrows
 
 # A tree in which each include is allowed, in the folder named by the argument.
 good_tree() {
-    mkdir -p "$1"/{kernels/{base,onednn,cuda},worker/{net,environment,reference,autograd,reinforce,server},daemon,test}
+    mkdir -p "$1"/{kernels/{base,onednn,cuda},worker/{net,environment,reference,autograd,reinforce,data_parallel},daemon/supervise,test}
     (
         cd "$1"
         printf '#include <stdint.h>\n' >kernels/base/status.h
@@ -28,9 +28,9 @@ good_tree() {
         printf '#include "kernels/base/status.h"\n' >worker/environment/cartpole.h
         printf '#include "worker/net/rpc.h"\n' >worker/worker.h
         printf '#include "worker/environment/cartpole.h"\n#include "worker/worker.h"\n' >worker/reinforce/agent.c
-        printf '#include "worker/worker.h"\n' >worker/server/round.h
-        printf '#include "worker/worker.h"\n#  include "worker/net/wire.h"\n' >daemon/supervise.h
-        printf '#include <zmq.h>\n#include <check.h>\n#include "daemon/supervise.h"\n' >test/test_wire.c
+        printf '#include "worker/worker.h"\n' >worker/data_parallel/round.h
+        printf '#include "worker/worker.h"\n#  include "worker/net/wire.h"\n' >daemon/supervise/supervise.h
+        printf '#include <zmq.h>\n#include <check.h>\n#include "daemon/supervise/supervise.h"\n' >test/test_wire.c
         printf '#include "worker/net/rpc_internal.h"\n' >test/test_rpc.c
     )
 }
@@ -58,10 +58,10 @@ circle() {
     local tree=$scratch/circle output code=0
     rm -rf "$tree"
     good_tree "$tree"
-    printf '#include "worker/server/shards.h"\n' >"$tree/worker/server/round.c"
-    printf '#include "worker/server/round.h"\n' >"$tree/worker/server/shards.h"
+    printf '#include "worker/data_parallel/shards.h"\n' >"$tree/worker/data_parallel/round.c"
+    printf '#include "worker/data_parallel/round.h"\n' >"$tree/worker/data_parallel/shards.h"
     output=$("$arrows" "$tree") || code=$?
-    [[ $code -eq 1 && $output == *"worker/server/"*"which includes it"* ]]
+    [[ $code -eq 1 && $output == *"worker/data_parallel/"*"which includes it"* ]]
 }
 
 good_tree "$scratch/good"
@@ -70,24 +70,24 @@ check "a tree without fault" "$arrows" "$scratch/good"
 check "a tree without sources" empty_tree
 check "two modules that include each other" circle
 check "kernels include worker" backwards kernels/kernels.h '#include "worker/net/wire.h"'
-check "kernels include daemon" backwards kernels/kernels.h '#include "daemon/supervise.h"'
+check "kernels include daemon" backwards kernels/kernels.h '#include "daemon/supervise/supervise.h"'
 check "base includes kernels" backwards kernels/base/log.c '#include "kernels/kernels.h"'
-check "worker includes daemon" backwards worker/worker.c '#include "daemon/supervise.h"'
+check "worker includes daemon" backwards worker/worker.c '#include "daemon/supervise/supervise.h"'
 check "worker includes test" backwards worker/worker.c '#include "test/test_wire.c"'
 check "net includes reference" backwards worker/net/rpc.c '#include "worker/reference/rref.h"'
 check "reference includes autograd" backwards worker/reference/rref.c '#include "worker/autograd/dist.h"'
 check "reference includes what is rpc's own" backwards worker/reference/rref.c '#include "worker/net/rpc_internal.h"'
-check "a job kind includes another" backwards worker/reinforce/agent.c '#include "worker/server/round.h"'
+check "a job kind includes another" backwards worker/reinforce/agent.c '#include "worker/data_parallel/round.h"'
 check "rpc includes ZeroMQ" backwards worker/net/rpc.c '#include <zmq.h>'
 check "endpoint's header includes ZeroMQ" backwards worker/net/endpoint.h '#include <zmq.h>'
-check "daemon includes ZeroMQ" backwards daemon/supervise.c '#include <zmq.h>'
+check "daemon includes ZeroMQ" backwards daemon/supervise/supervise.c '#include <zmq.h>'
 check "worker includes oneDNN" backwards worker/worker.c '#include <dnnl.h>'
 check "oneDNN includes CUDA" backwards kernels/onednn/conv.c '#include <cuda_runtime.h>'
 check "environment includes the net" backwards worker/environment/cartpole.c '#include "worker/net/wire.h"'
-check "supervisor includes rpc" backwards daemon/child.c '#include "worker/net/rpc.h"'
-check "angle brackets hide nothing" backwards worker/worker.c '#include <daemon/supervise.h>'
-check "blanks hide nothing" backwards worker/worker.c '  #  include   "daemon/supervise.h"  /* so */'
-check "a path that climbs" backwards worker/net/wire.h '#include "../../daemon/supervise.h"'
+check "supervisor includes rpc" backwards daemon/supervise/child.c '#include "worker/net/rpc.h"'
+check "angle brackets hide nothing" backwards worker/worker.c '#include <daemon/supervise/supervise.h>'
+check "blanks hide nothing" backwards worker/worker.c '  #  include   "daemon/supervise/supervise.h"  /* so */'
+check "a path that climbs" backwards worker/net/wire.h '#include "../../daemon/supervise/supervise.h"'
 check "a header beside the file" backwards worker/net/wire.h '#include "endpoint.h"'
 check "a computed include" backwards worker/worker.c '#include HEADER'
 check "a file in no room" backwards worker/stray/stray.c '#include "worker/worker.h"'

@@ -25,7 +25,7 @@ file=coalesced_${version}_$(dpkg --print-architecture).deb
 archive=build/test-deb-root.tar
 
 package() {
-    scripts/deb "$version" "$1" 2> >(tee "$scratch/progress" >&2) && [[ -s $1/$file ]]
+    scripts/package/deb "$version" "$1" 2> >(tee "$scratch/progress" >&2) && [[ -s $1/$file ]]
 }
 
 same_bytes() {
@@ -37,7 +37,7 @@ judge() {
 }
 
 says_what_it_does() {
-    grep -q '^scripts/deb: installing' "$scratch/progress" && grep -q '^scripts/deb: packing' "$scratch/progress"
+    grep -q '^scripts/package/deb: installing' "$scratch/progress" && grep -q '^scripts/package/deb: packing' "$scratch/progress"
 }
 
 # Each relative link of a document that is installed leads to a file.

@@ -44,7 +44,7 @@ options_of_help() {
 }
 
 options_of_page() {
-    sed -nE 's/.*Fl -([a-z][a-z-]*).*/--\1/p; s/.*Fl -[a-z-]+ \| -([a-z-]+).*/--\1/p' "$root/scripts/coalesced.1" | sort -u
+    sed -nE 's/.*Fl -([a-z][a-z-]*).*/--\1/p; s/.*Fl -[a-z-]+ \| -([a-z-]+).*/--\1/p' "$root/scripts/package/coalesced.1" | sort -u
 }
 
 commands_of_help() {
@@ -52,7 +52,7 @@ commands_of_help() {
 }
 
 commands_of_page() {
-    sed -nE 's/^\.It Cm ([a-z]+)$/\1/p' "$root/scripts/coalesced.1" | sort -u
+    sed -nE 's/^\.It Cm ([a-z]+)$/\1/p' "$root/scripts/package/coalesced.1" | sort -u
 }
 
 codes_of_help() {
@@ -60,7 +60,7 @@ codes_of_help() {
 }
 
 codes_of_page() {
-    sed -nE '/^\.Sh EXIT STATUS/,/^\.Sh EXAMPLES/s/^\.It ([0-9]+)$/\1/p' "$root/scripts/coalesced.1" | sort -u
+    sed -nE '/^\.Sh EXIT STATUS/,/^\.Sh EXAMPLES/s/^\.It ([0-9]+)$/\1/p' "$root/scripts/package/coalesced.1" | sort -u
 }
 
 # same WHAT: what --help and the page say of it.
@@ -109,8 +109,8 @@ PYTHON
 # completes WORD... : prints what bash offers for the last word.
 completes() (
     PATH=$(dirname "$daemon"):$PATH
-    # shellcheck source=scripts/coalesced.bash
-    source "$root/scripts/coalesced.bash"
+    # shellcheck source=scripts/package/coalesced.bash
+    source "$root/scripts/package/coalesced.bash"
     COMP_WORDS=(coalesced "$@")
     COMP_CWORD=$#
     COMPREPLY=()
@@ -142,9 +142,9 @@ else
     echo 'test_documents.sh: no mandoc: config/JOBS.md is not compared with coalesced-job(5)'
 fi
 if command -v mandoc >/dev/null || command -v man >/dev/null; then
-    check "coalesced(1) is a good page" good_page "$root/scripts/coalesced.1"
+    check "coalesced(1) is a good page" good_page "$root/scripts/package/coalesced.1"
     check "coalesced-job(5) is a good page" good_page "$root/config/coalesced-job.5"
-    check "coalesced-new-environment(1) is a good page" good_page "$root/scripts/coalesced-new-environment.1"
+    check "coalesced-new-environment(1) is a good page" good_page "$root/scripts/package/coalesced-new-environment.1"
 fi
 check "coalesced(1) has the options of --help" same options
 check "coalesced(1) has the commands of --help" same commands

@@ -15,14 +15,15 @@
  *
  * This room holds the format's one writer and one reader, and the state machine that takes a checkpoint
  * beside a running loop. It includes kernels/, worker/job and the frame's background thread. The job kinds'
- * rooms (worker/reinforce, worker/server, worker/parallel) and daemon/ include it. It knows no job kind: a
- * kind hands over its values as struct checkpoint_values.
+ * rooms (worker/reinforce, worker/data_parallel, worker/model_parallel) and daemon/ include it. It knows no
+ * job kind: a kind hands over its values as struct checkpoint_values.
  *
  *     checkpoint_saver.[ch]   the state machine: due, gather, wait for the log, write, publish
  *     checkpoint_publish.c    a checkpoint becomes visible (one rename); older ones are pruned
  *     checkpoint_best.c       the best checkpoint is kept apart
  *     checkpoint_write.c      the files of a checkpoint
- *     checkpoint_read.c       checking, finding the newest, loading
+ *     checkpoint_newest.c     finds the newest sound one; checks by hash
+ *     checkpoint_load.c       loads a shard, or the whole model
  *     checkpoint_manifest.c   manifest.json
  *     checkpoint_folder.c     folder names, listing, small files
  *
@@ -122,8 +123,8 @@ struct checkpoint_values {
 enum status checkpoint_begin(struct path run, uint64_t update, struct error *error);
 
 /* Checks that checkpoint_begin could make a folder in RUN/checkpoints: for the start of a run, long before
- * the first checkpoint is due (daemon/commands.c). Makes RUN/checkpoints. STATUS_IO or STATUS_PERMISSION with
- * the path and the reason. */
+ * the first checkpoint is due (daemon/commands/commands.c). Makes RUN/checkpoints. STATUS_IO or
+ * STATUS_PERMISSION with the path and the reason. */
 enum status checkpoint_probe(struct path run, struct error *error);
 
 /* Writes the shard of a server above 0 into N.tmp: shard-J.model.safetensors, shard-J.optimizer.safetensors.

@@ -117,4 +117,8 @@ enum status manifest_parse(struct manifest *manifest, const char *name, const ch
 /* Reads the manifest of a checkpoint's folder. Errors also as file_open. */
 enum status manifest_read(struct manifest *manifest, struct path folder, struct error *error);
 
+/* Compares size and SHA-256 of a file in the folder with the manifest's. STATUS_CORRUPT, or as file_open. */
+enum status checkpoint_check_file(struct path folder, const char *name, const struct manifest_file *expected,
+                                  struct error *error);
+
 #endif

@@ -168,7 +168,7 @@ struct job {
         double lr;
         double beta1, beta2, epsilon; /* adam */
         double momentum;              /* sgd */
-        int schedule;                 /* parameter-server: enum job_schedule, see worker/server/schedule.h */
+        int schedule; /* parameter-server: enum job_schedule, see worker/data_parallel/schedule.h */
     } optimizer;
     struct {
         int of;        /* over environments */

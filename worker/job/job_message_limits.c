@@ -1,8 +1,8 @@
 /* How large messages become; see the header.
  *
- * The calls of layers (worker/parallel/layer.h) carry their tensors together with the call's two numbers, and
- * gradients come back in messages of the same sizes. Parameters, and their momentum, travel one at a time
- * when a checkpoint is written. */
+ * The calls of layers (worker/model_parallel/layer.h) carry their tensors together with the call's two
+ * numbers, and gradients come back in messages of the same sizes. Parameters, and their momentum, travel one
+ * at a time when a checkpoint is written. */
 #include "worker/job/job_message_limits.h"
 
 #include <stdarg.h>

@@ -6,7 +6,7 @@
  * bytes), never an address, and is checked before it is read. A restarted worker finds its segment as its
  * predecessor left it. Nothing is left behind by any death: the kernel frees a memfd with its last user.
  *
- * worker/server/shards.h describes the contents of a pserver's and of a trainer's segment. A page of a
+ * worker/data_parallel/shards.h describes the contents of a pserver's and of a trainer's segment. A page of a
  * segment costs memory once it has been written (or read through a mapping). Nothing here blocks. */
 #ifndef WORKER_NET_SEGMENT_H
 #define WORKER_NET_SEGMENT_H

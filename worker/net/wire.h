@@ -37,7 +37,7 @@ enum wire_method {
     METHOD_ECHO = 1,        /* any -> any: answers its tensors unchanged */
     METHOD_RUN_EPISODE = 2, /* agent -> observer: play one rollout */
     METHOD_STEP = 3,        /* observer -> agent: rows in, actions out; reinforce/step_message.h */
-    METHOD_GET_MODEL = 4,   /* trainer -> pserver; this and the next four: worker/server/shards.h */
+    METHOD_GET_MODEL = 4,   /* trainer -> pserver; this and the next four: worker/data_parallel/shards.h */
     METHOD_PUSH_CHUNK = 5,  /* trainer -> pserver: a piece of a contribution, where memory is not shared */
     METHOD_PUSH_PULL = 6,   /* trainer -> pserver: a gradient in, the next model out */
     METHOD_EVALUATE = 7,    /* pserver 0 -> trainer */

@@ -1,7 +1,7 @@
 /* Remote references: objects that live on one worker and are used by others.
  *
- * This room may include worker/net. worker/autograd and worker/parallel include it. Start here; rref.c argues
- * why an object lives exactly as long as it is used, and rref_internal.h lists the files.
+ * This room may include worker/net. worker/autograd and worker/model_parallel include it. Start here; rref.c
+ * argues why an object lives exactly as long as it is used, and rref_internal.h lists the files.
  *
  * The owner of an object is the worker on which it lives. Its class's constructor makes it there, asked by
  * this worker or another (rpc_remote); or the owner hands in an object that it has already (rref_own). A

@@ -9,7 +9,7 @@
 #include "test/process.h"
 #include "test/workplace.h"
 #include "worker/checkpoint/checkpoint.h"
-#include "worker/server/shards.h"
+#include "worker/data_parallel/shards.h"
 
 #include <check.h>
 #include <dirent.h>

@@ -1,6 +1,6 @@
 /* Whole runs of each kind with /checkpoint/best: which checkpoint is kept, that equal runs keep equal ones,
  * broken off or not, and that the commands take it. */
-#include "test/worker/parallel/language_fixture.h"
+#include "test/worker/model_parallel/language_fixture.h"
 #include "test/worker/reinforce/reinforce_fixture.h"
 
 #include <math.h>

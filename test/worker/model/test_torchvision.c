@@ -9,8 +9,8 @@
 #include "test/worker/model/resnet_statistics.h"
 #include "test/workplace.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/data_parallel/shards.h"
 #include "worker/model/resnet.h"
-#include "worker/server/shards.h"
 
 #include <check.h>
 #include <math.h>

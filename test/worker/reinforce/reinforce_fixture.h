@@ -3,7 +3,7 @@
 #ifndef TEST_WORKER_REINFORCE_REINFORCE_FIXTURE_H
 #define TEST_WORKER_REINFORCE_REINFORCE_FIXTURE_H
 
-#include "test/worker/server/server_fixture.h"
+#include "test/worker/data_parallel/server_fixture.h"
 
 /* An episode takes milliseconds. */
 #define REINFORCE_JOB                                                                                        \

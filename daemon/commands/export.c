@@ -1,0 +1,52 @@
+/* Which model a checkpoint holds. The command's process. */
+#include "daemon/commands/export.h"
+
+#include "daemon/commands/job_files.h"
+#include "daemon/commands/python_spaces.h"
+#include "worker/data_parallel/classifier_export.h"
+#include "worker/job/job_table.h"
+#include "worker/reinforce/job_environments.h"
+#include "worker/reinforce/policy_export.h"
+
+/* A policy of an environment in Python: the environment itself says what its spaces are. */
+static enum status export_for_python(const struct arguments *arguments, const struct job *job,
+                                     struct error *error)
+{
+    struct environment_description description;
+    enum status status = python_spaces_read(&description, job, error);
+    if (status == STATUS_OK)
+        status = policy_export(arguments->onnx, arguments->checkpoint, job, &description.spec, error);
+    environment_description_fini(&description);
+    return status;
+}
+
+static enum status export_policy(const struct arguments *arguments, const struct job *job,
+                                 struct error *error)
+{
+    struct environments *environments;
+    if (job_has_python_environments(job))
+        return export_for_python(arguments, job, error);
+    enum status status = job_environments_open(&environments, job, 0, 1, error);
+    if (status == STATUS_OK)
+        status = policy_export(arguments->onnx, arguments->checkpoint, job, environments_spec(environments),
+                               error);
+    environments_close(environments);
+    return status;
+}
+
+enum status export_model(const struct arguments *arguments, struct job *job, struct error *error)
+{
+    enum status status = job_files_of_checkpoint(job, arguments->checkpoint, JOB_FILES_ANY_KIND, error);
+    if (status != STATUS_OK)
+        return status;
+    job_resolve(job);
+    if (job->kind == JOB_REINFORCE)
+        return export_policy(arguments, job, error);
+    if (job->kind == JOB_PARAMETER_SERVER)
+        return classifier_export(arguments->onnx, arguments->checkpoint, job, error);
+    return error_set(
+        error, STATUS_INVALID,
+        "%.300s is of a job of the kind \"%s\": expected a policy or a ResNet, which are what can be "
+        "written as ONNX",
+        arguments->checkpoint, job_kind_name(job->kind));
+}

@@ -1,0 +1,351 @@
+/* Reads flags and the environment, and talks to PMI or through the run directory. Supervisor process, before
+ * it forks workers; its only thread. */
+#include "daemon/hosts/place.h"
+
+#include "daemon/hosts/key_files.h"
+#include "kernels/base/file.h"
+#include "kernels/base/log.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <poll.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { HEX_BYTES = 2 * HOST_KEY_BYTES + 1, TEXT_BYTES = 2048, LOOK_MS = 50 };
+
+/* ---- addresses ---- */
+
+/* The addresses of this host that others may reach: of all interfaces that are up but the loopback, or of the
+ * one that `listen` names by its name or its address. */
+struct addresses {
+    unsigned count;
+    char of[CONTROL_LEADERS_MAX][INET_ADDRSTRLEN];
+};
+
+static bool is_wanted(const struct ifaddrs *interface, const char *address, const char *listen)
+{
+    if ((interface->ifa_flags & IFF_UP) == 0)
+        return false;
+    if (listen != NULL)
+        return strcmp(listen, interface->ifa_name) == 0 || strcmp(listen, address) == 0;
+    return (interface->ifa_flags & IFF_LOOPBACK) == 0;
+}
+
+static enum status find_addresses(struct addresses *found, const char *listen, struct error *error)
+{
+    struct ifaddrs *list, *next;
+    *found = (struct addresses){.count = 0};
+    if (getifaddrs(&list) != 0)
+        return error_set_errno(error, errno, "cannot list the network interfaces");
+    for (next = list; next != NULL && found->count < CONTROL_LEADERS_MAX; next = next->ifa_next) {
+        char *address = found->of[found->count];
+        if (next->ifa_addr == NULL || next->ifa_addr->sa_family != AF_INET)
+            continue;
+        const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)next->ifa_addr;
+        inet_ntop(AF_INET, &in->sin_addr, address, INET_ADDRSTRLEN);
+        found->count += is_wanted(next, address, listen);
+    }
+    freeifaddrs(list);
+    if (found->count > 0)
+        return STATUS_OK;
+    if (listen != NULL)
+        return error_set(error, STATUS_INVALID,
+                         "/listen: no network interface that is up has the name or the IPv4 address %s",
+                         listen);
+    return error_set(error, STATUS_UNAVAILABLE,
+                     "this host has no IPv4 address but the loopback's: other hosts cannot reach it");
+}
+
+/* Where this host's listeners bind: one address where /listen says which, else all. */
+static enum status choose_listen(struct place *place, const char *listen, struct error *error)
+{
+    struct addresses found;
+    snprintf(place->listen, sizeof place->listen, "tcp://0.0.0.0");
+    if (listen == NULL)
+        return STATUS_OK;
+    const enum status status = find_addresses(&found, listen, error);
+    if (status == STATUS_OK)
+        snprintf(place->listen, sizeof place->listen, "tcp://%s", found.of[0]);
+    return status;
+}
+
+/* ---- flags ---- */
+
+static enum status place_by_flags(struct place *place, const struct place_flags *flags, struct error *error)
+{
+    struct host_keys *keys = &place->link.keys;
+    const char *colon = flags->leader != NULL ? strrchr(flags->leader, ':') : NULL;
+    char *end = NULL;
+    const unsigned long port = colon != NULL ? strtoul(colon + 1, &end, 10) : 0;
+    place->source = PLACE_FLAGS;
+    if (flags->keys == NULL)
+        return error_set(
+            error, STATUS_INVALID,
+            "--node without --keys: hosts speak to each other only with keys (coalesced keygen)");
+    if (flags->leader != NULL && flags->leader[0] == '[')
+        return error_set(error, STATUS_INVALID, "--leader: expected a name or an IPv4 address, got %.100s",
+                         flags->leader);
+    if (colon == NULL || port == 0 || port > 65535 || *end != '\0' || colon == flags->leader)
+        return error_set(error, STATUS_INVALID, "--leader: expected HOST:PORT, got %.100s",
+                         flags->leader != NULL ? flags->leader : "nothing");
+    const enum status status = key_files_read(keys, flags->keys, flags->host, error);
+    if (status != STATUS_OK)
+        return status;
+    if (flags->count > keys->count)
+        return error_set(error, STATUS_INVALID, "--node %u/%u: %.200s has the keys of %u hosts", flags->host,
+                         flags->count, flags->keys, keys->count);
+    place->hosts = flags->count;
+    if (place_is_leader(place))
+        snprintf(place->link.addresses[0], CONTROL_FAR_BYTES, "%.40s:%lu", place->listen, port);
+    else if ((size_t)snprintf(place->link.addresses[0], CONTROL_FAR_BYTES, "tcp://%s", flags->leader) >=
+             CONTROL_FAR_BYTES)
+        return error_set(error, STATUS_INVALID, "--leader: expected at most %d characters",
+                         CONTROL_FAR_BYTES - 7);
+    return STATUS_OK;
+}
+
+/* ---- PMI ---- */
+
+static enum status place_by_pmi(struct place *place, struct monotime deadline, struct error *error)
+{
+    struct host_keys *keys = &place->link.keys;
+    char key[32], hex[HEX_BYTES];
+    const enum status status = pmi_open(&place->pmi, deadline, error);
+    if (status != STATUS_OK || place->pmi.size <= 1)
+        return status;
+    if (place->pmi.size > HOSTS_MAX)
+        return error_set(error, STATUS_INVALID, "%u tasks: expected at most %d, one on each host",
+                         place->pmi.size, HOSTS_MAX);
+    place->source = PLACE_PMI;
+    place->hosts = (uint16_t)place->pmi.size;
+    *keys = (struct host_keys){.host = (uint16_t)place->pmi.rank, .count = (uint16_t)place->pmi.size};
+    host_keys_draw(keys->secret);
+    host_keys_public(keys->public_of_host[keys->host], keys->secret);
+    sodium_bin2hex(hex, sizeof hex, keys->public_of_host[keys->host], HOST_KEY_BYTES);
+    snprintf(key, sizeof key, "coalesced-key-%u", keys->host);
+    return pmi_put(&place->pmi, key, hex, deadline, error);
+}
+
+static enum status pmi_read_keys(struct place *place, struct monotime deadline, struct error *error)
+{
+    struct host_keys *keys = &place->link.keys;
+    enum status status = STATUS_OK;
+    for (unsigned i = 0; i < keys->count && status == STATUS_OK; i++) {
+        char key[32], hex[HEX_BYTES];
+        size_t bytes = 0;
+        snprintf(key, sizeof key, "coalesced-key-%u", i);
+        status = pmi_get(&place->pmi, key, hex, sizeof hex, deadline, error);
+        if (status == STATUS_OK && (sodium_hex2bin(keys->public_of_host[i], HOST_KEY_BYTES, hex, strlen(hex),
+                                                   NULL, &bytes, NULL) != 0 ||
+                                    bytes != HOST_KEY_BYTES))
+            status = error_set(error, STATUS_IO, "PMI: task %u has put no key: %.100s", i, hex);
+    }
+    return status;
+}
+
+/* The leader's addresses, as one word: "10.0.0.1:4711,10.0.0.2:4711". */
+static void join_addresses(char text[TEXT_BYTES], const struct addresses *found, uint16_t port)
+{
+    size_t length = 0;
+    for (unsigned i = 0; i < found->count; i++)
+        length += (size_t)snprintf(text + length, TEXT_BYTES - length, "%s%s:%u", i > 0 ? "," : "",
+                                   found->of[i], port);
+}
+
+static enum status split_addresses(struct place *place, char *text, struct error *error)
+{
+    char *rest = NULL;
+    unsigned count = 0;
+    for (char *address = strtok_r(text, ",\n", &rest); address != NULL && count < CONTROL_LEADERS_MAX;
+         address = strtok_r(NULL, ",\n", &rest))
+        snprintf(place->link.addresses[count++], CONTROL_FAR_BYTES, "tcp://%.50s", address);
+    return count > 0 ? STATUS_OK : error_set(error, STATUS_IO, "the leader has told no address");
+}
+
+/* ---- the run directory ---- */
+
+/* What tells this start of the job from earlier ones: Slurm's numbers. */
+static void name_start(char name[128])
+{
+    static const char *const variables[] = {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"};
+    size_t length = 0;
+    for (unsigned i = 0; i < 3; i++) {
+        const char *value = getenv(variables[i]);
+        length += (size_t)snprintf(name + length, 128 - length, "%s%.30s", i > 0 ? "." : "",
+                                   value != NULL ? value : "0");
+    }
+}
+
+static enum status write_rendezvous(const struct place *place, const char *run, const char *addresses,
+                                    struct error *error)
+{
+    char path[4200], temporary[4200], name[128], hex[HEX_BYTES], text[TEXT_BYTES + 512];
+    sodium_bin2hex(hex, sizeof hex, place->shared, sizeof place->shared);
+    name_start(name);
+    snprintf(path, sizeof path, "%.4096s/hosts", run);
+    snprintf(temporary, sizeof temporary, "%.4096s/hosts.tmp", run);
+    const int length = snprintf(text, sizeof text, "%s\n%s\n%s\n", name, hex, addresses);
+    unlink(temporary);
+    const int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    const bool written = fd >= 0 && file_write(fd, text, (size_t)length) && fsync(fd) == 0;
+    const int errnum = errno;
+    if (fd >= 0)
+        close(fd);
+    sodium_memzero(hex, sizeof hex);
+    sodium_memzero(text, sizeof text);
+    if (!written || rename(temporary, path) != 0)
+        return error_set_errno(error, written ? errno : errnum, "cannot write %.300s", path);
+    return STATUS_OK;
+}
+
+/* Reads RUN/hosts. False: it is not there, or an earlier start's. */
+static bool read_rendezvous(struct place *place, const char *path, char addresses[TEXT_BYTES])
+{
+    char name[128], line[160], hex[HEX_BYTES + 1];
+    uint8_t shared[HOST_KEY_BYTES];
+    size_t bytes = 0;
+    struct stat info;
+    name_start(name);
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return false;
+    const bool is_private =
+        fstat(fileno(file), &info) == 0 && info.st_uid == geteuid() && (info.st_mode & 077) == 0;
+    const bool is_read = is_private && fgets(line, sizeof line, file) != NULL &&
+                         fgets(hex, sizeof hex, file) != NULL && fgets(addresses, TEXT_BYTES, file) != NULL;
+    fclose(file);
+    if (!is_read || strncmp(line, name, strlen(name)) != 0 || line[strlen(name)] != '\n' ||
+        sodium_hex2bin(shared, sizeof shared, hex, strcspn(hex, "\n"), NULL, &bytes, NULL) != 0 ||
+        bytes != sizeof shared)
+        return false;
+    host_keys_derive(&place->link.keys, shared, place->link.keys.host, place->link.keys.count);
+    sodium_memzero(shared, sizeof shared);
+    sodium_memzero(hex, sizeof hex);
+    return true;
+}
+
+static enum status seek_rendezvous(struct place *place, const char *run, struct monotime deadline,
+                                   struct error *error)
+{
+    char path[4200], addresses[TEXT_BYTES];
+    snprintf(path, sizeof path, "%.4096s/hosts", run);
+    while (!read_rendezvous(place, path, addresses)) {
+        if (!monotime_before(monotime_now(), deadline))
+            return error_set(error, STATUS_TIMEOUT,
+                             "the leader has not written %.200s in time: expected a run directory that all "
+                             "hosts share (or srun --mpi=pmi2)",
+                             path);
+        poll(NULL, 0, LOOK_MS);
+    }
+    return split_addresses(place, addresses, error);
+}
+
+/* ---- Slurm ---- */
+
+static bool read_number(const char *variable, unsigned least, unsigned most, uint16_t *number)
+{
+    const char *text = getenv(variable);
+    char *end;
+    if (text == NULL || text[0] < '0' || text[0] > '9')
+        return false;
+    const unsigned long value = strtoul(text, &end, 10);
+    *number = (uint16_t)value;
+    return *end == '\0' && value >= least && value <= most;
+}
+
+/* SLURM_STEP_NUM_TASKS is srun's own: a batch script, which runs once, has only SLURM_NTASKS. */
+static enum status place_by_slurm(struct place *place, struct error *error)
+{
+    struct host_keys *keys = &place->link.keys;
+    uint16_t tasks = 1, task = 0;
+    if (!read_number("SLURM_STEP_NUM_TASKS", 1, UINT16_MAX, &tasks) || tasks == 1)
+        return STATUS_OK;
+    if (tasks > HOSTS_MAX || !read_number("SLURM_PROCID", 0, tasks - 1u, &task))
+        return error_set(error, STATUS_INVALID,
+                         "task %u of %u of a Slurm step: expected at most %d tasks, one on each host", task,
+                         tasks, HOSTS_MAX);
+    place->source = PLACE_FOLDER;
+    place->hosts = tasks;
+    *keys = (struct host_keys){.host = task, .count = tasks};
+    if (task == HOST_LEADER) { /* its link needs the secret key when it binds */
+        randombytes_buf(place->shared, sizeof place->shared);
+        host_keys_derive(keys, place->shared, task, tasks);
+    }
+    return STATUS_OK;
+}
+
+/* ---- the place ---- */
+
+enum status place_find(struct place *place, const struct place_flags *flags, const char *listen,
+                       struct monotime deadline, struct error *error)
+{
+    *place = (struct place){.source = PLACE_ALONE, .pmi = {.fd = -1}};
+    if (sodium_init() < 0)
+        return error_set(error, STATUS_INTERNAL, "libsodium does not start");
+    enum status status = choose_listen(place, listen, error);
+    if (status != STATUS_OK)
+        return status;
+    if (flags->given)
+        return place_by_flags(place, flags, error);
+    status = pmi_is_there() ? place_by_pmi(place, deadline, error) : place_by_slurm(place, error);
+    if (status == STATUS_OK && place->source == PLACE_ALONE)
+        place_close(place, "");
+    if (status == STATUS_OK && place->source != PLACE_ALONE && place_is_leader(place))
+        snprintf(place->link.addresses[0], CONTROL_FAR_BYTES, "%.50s:*", place->listen);
+    return status;
+}
+
+enum status place_publish(struct place *place, uint16_t port, const char *run, struct monotime deadline,
+                          struct error *error)
+{
+    struct addresses found;
+    char text[TEXT_BYTES] = "";
+    const char *listen = strstr(place->listen, "0.0.0.0") != NULL ? NULL : place->listen + strlen("tcp://");
+    if (place->source == PLACE_FLAGS)
+        return STATUS_OK;
+    enum status status = find_addresses(&found, listen, error);
+    if (status != STATUS_OK)
+        return status;
+    join_addresses(text, &found, port);
+    if (place->source == PLACE_FOLDER)
+        return write_rendezvous(place, run, text, error);
+    status = pmi_put(&place->pmi, "coalesced-leader", text, deadline, error);
+    if (status == STATUS_OK)
+        status = pmi_barrier(&place->pmi, deadline, error);
+    return status == STATUS_OK ? pmi_read_keys(place, deadline, error) : status;
+}
+
+enum status place_seek(struct place *place, const char *run, struct monotime deadline, struct error *error)
+{
+    char text[TEXT_BYTES];
+    if (place->source == PLACE_FLAGS)
+        return STATUS_OK;
+    if (place->source == PLACE_FOLDER)
+        return seek_rendezvous(place, run, deadline, error);
+    enum status status = pmi_barrier(&place->pmi, deadline, error);
+    if (status == STATUS_OK)
+        status = pmi_read_keys(place, deadline, error);
+    if (status == STATUS_OK)
+        status = pmi_get(&place->pmi, "coalesced-leader", text, sizeof text, deadline, error);
+    return status == STATUS_OK ? split_addresses(place, text, error) : status;
+}
+
+void place_close(struct place *place, const char *run)
+{
+    enum { GOODBYE_US = 1000000 };
+    char path[4200];
+    if (place->source == PLACE_PMI || place->pmi.fd >= 0)
+        pmi_close(&place->pmi, monotime_add_us(monotime_now(), GOODBYE_US), NULL);
+    if (run == NULL || place->source != PLACE_FOLDER || !place_is_leader(place))
+        return;
+    snprintf(path, sizeof path, "%.4096s/hosts", run);
+    unlink(path);
+}

@@ -1,0 +1,73 @@
+/* The place of this supervisor among the hosts of a job: its number, how many there are, the keys, and how
+ * the hosts find the leader.
+ *
+ * By flags: --node, --leader and --keys say everything; the keys are files (daemon/hosts/key_files.h).
+ *
+ * By PMI (PMI_FD is there: srun --mpi=pmi2, mpiexec): each host puts its public key, the leader its addresses
+ * (daemon/hosts/pmi.h); no secret leaves a host.
+ *
+ * By the run directory (SLURM_STEP_NUM_TASKS is there: srun alone), which the hosts share: the leader writes
+ * its addresses, and 32 random bytes of which all keys are computed, into RUN/hosts, a file of mode 0600.
+ *
+ * Without all of these the job has one host.
+ *
+ * Supervisor process, before it forks workers; its only thread. Included by commands.c, follow.c and
+ * supervise_hosts.c. */
+#ifndef DAEMON_HOSTS_PLACE_H
+#define DAEMON_HOSTS_PLACE_H
+
+#include "daemon/hosts/pmi.h"
+#include "kernels/base/monotime.h"
+#include "kernels/base/status.h"
+#include "worker/control.h"
+
+#include <stdbool.h>
+
+enum place_source { PLACE_ALONE, PLACE_FLAGS, PLACE_PMI, PLACE_FOLDER };
+
+/* What the command line says. */
+struct place_flags {
+    bool given;           /* --node is there */
+    uint16_t host, count; /* --node I/N */
+    const char *leader;   /* --leader HOST:PORT */
+    const char *keys;     /* --keys DIR */
+};
+
+struct place {
+    enum place_source source;
+    uint16_t hosts; /* with which the job begins: 0 to hosts - 1; keys of higher numbers may join later */
+    uint8_t shared[HOST_KEY_BYTES]; /* PLACE_FOLDER, the leader: of which all keys are computed */
+    struct control_link link; /* the keys; the addresses: what the leader's link binds, or where others find
+                                 the leader */
+    char listen[CONTROL_FAR_BYTES]; /* "tcp://ADDRESS": where this host's listeners bind */
+    struct pmi pmi;
+};
+
+static inline bool place_is_alone(const struct place *place)
+{
+    return place->source == PLACE_ALONE;
+}
+
+static inline bool place_is_leader(const struct place *place)
+{
+    return place->link.keys.host == HOST_LEADER;
+}
+
+/* Finds the place. `listen`: /listen of the job; NULL: every address. Waits for a PMI server until
+ * `deadline`. STATUS_INVALID: flags that contradict each other, or an unknown interface; errors of the key
+ * files and of PMI. */
+enum status place_find(struct place *place, const struct place_flags *flags, const char *listen,
+                       struct monotime deadline, struct error *error);
+
+/* The leader's, once its link is bound to `port`: tells the other hosts, and learns their keys. `run`: the
+ * run directory's path. With PMI it waits until all hosts have come as far. */
+enum status place_publish(struct place *place, uint16_t port, const char *run, struct monotime deadline,
+                          struct error *error);
+
+/* Another host's: learns the leader's addresses and all keys. Waits for them until `deadline`. */
+enum status place_seek(struct place *place, const char *run, struct monotime deadline, struct error *error);
+
+/* Ends the talk with the PMI server, if there is one, and removes RUN/hosts. */
+void place_close(struct place *place, const char *run);
+
+#endif

@@ -1,0 +1,55 @@
+/* The supervisor's end of its link (worker/link.h): messages to and from the supervisors of other hosts.
+ *
+ * Supervisor process; its only thread. Forks the link; never blocks but where a function says so. Included by
+ * child.h, follow.c and the supervise_*.c files. */
+#ifndef DAEMON_HOSTS_RELAY_H
+#define DAEMON_HOSTS_RELAY_H
+
+#include "kernels/base/monotime.h"
+#include "kernels/base/status.h"
+#include "worker/control.h"
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+enum {
+    RELAY_BEAT_US = 500000,     /* how often each supervisor says that it is there */
+    RELAY_SILENCE_US = 3000000, /* after which the other takes it for lost */
+};
+
+struct relay {
+    pid_t pid;                 /* of the link; 0: there is none */
+    int fd;                    /* our end of its control line */
+    struct control_link order; /* what it was started with */
+    bool broken;               /* the line has ended or is stuck: nothing is sent any more */
+    struct monotime may_open;  /* not before this time: a link that ends at once is not opened in a hurry */
+};
+
+/* Forks a link and waits until it has bound or begun to connect, for 10 s at most. `order`: the keys and
+ * addresses; its build is filled in. *port: what the leader's link has bound; may be NULL. The errors of the
+ * link (an address that is in use: STATUS_BUSY), and those of child_fork; STATUS_TIMEOUT. */
+enum status relay_open(struct relay *relay, const struct control_link *order, uint16_t *port,
+                       struct error *error);
+
+/* Of the leader: lets the hosts of these keys in from now on. */
+void relay_admit(struct relay *relay, const struct host_keys *keys);
+
+/* Sends a message to host `host` (from another host: to HOST_LEADER), of or for the worker that `start`
+ * names; NULL: the host itself. Blocks while the link's line is full, for 2 s at most. A message that cannot
+ * be sent is lost: the other end misses beats then, or this end finds the relay broken. */
+void relay_send(struct relay *relay, uint16_t host, const struct control_start *start, enum control_kind kind,
+                const void *body, size_t body_bytes);
+
+/* Receives a message: *head says of whom it is, and `message` is what relay_send was given, checked for its
+ * kind and length. STATUS_AGAIN: none waits. STATUS_INVALID: a message that is dropped. STATUS_PEER_DIED: the
+ * link is gone. */
+enum status relay_receive(struct relay *relay, struct control_relay *head, struct control_message *message);
+
+/* Has the link send what it still holds, for a second at most, and waits for its exit. With `at_once` it is
+ * killed. Does nothing to a struct that is all zero. */
+void relay_close(struct relay *relay, bool at_once);
+
+/* A number that differs between programs: messages between supervisors are plain structs of one build. */
+uint64_t relay_build(void);
+
+#endif

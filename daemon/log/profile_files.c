@@ -1,0 +1,108 @@
+/* The table and the trace. */
+#include "daemon/log/profile_files.h"
+
+#include "daemon/log/run_history.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* ---- the table ---- */
+
+static double share_of(const struct profile_figures *figures, int kind)
+{
+    uint64_t whole = 0;
+    for (int i = 0; i < PROFILE_KINDS; i++)
+        whole += figures->ns[i];
+    return whole > 0 ? 100 * (double)figures->ns[kind] / (double)whole : 0;
+}
+
+static bool is_used(const struct profile_row *rows, unsigned count, int kind)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (rows[i].figures != NULL && rows[i].figures->ns[kind] > 0)
+            return true;
+    return false;
+}
+
+/* The kinds that have a column, PROFILE_OTHER as the last. Returns how many. */
+static int choose_columns(const struct profile_row *rows, unsigned count, int kinds[PROFILE_KINDS])
+{
+    int columns = 0;
+    for (int kind = PROFILE_OTHER + 1; kind < PROFILE_KINDS; kind++)
+        if (is_used(rows, count, kind))
+            kinds[columns++] = kind;
+    kinds[columns++] = PROFILE_OTHER;
+    return columns;
+}
+
+static void write_row(FILE *out, const struct profile_row *row, int width, const int *kinds, int columns)
+{
+    fprintf(out, "%-*s", width, row->name);
+    if (row->figures == NULL) {
+        fprintf(out, "%10s\n", "-");
+        return;
+    }
+    const double whole_ns = (double)(row->figures->end_ns - row->figures->begin_ns);
+    fprintf(out, "%10.2f  %6.1f", whole_ns * 1e-9,
+            whole_ns > 0 ? 100 * (double)row->figures->cpu_ns / whole_ns : 0);
+    for (int i = 0; i < columns; i++)
+        fprintf(out, "  %*.1f", (int)strlen(profile_kind_name((enum profile_kind)kinds[i])),
+                share_of(row->figures, kinds[i]));
+    fputc('\n', out);
+}
+
+void profile_write_table(FILE *out, const struct profile_row *rows, unsigned count)
+{
+    int kinds[PROFILE_KINDS], width = (int)strlen("% of the time");
+    const int columns = choose_columns(rows, count, kinds);
+    for (unsigned i = 0; i < count; i++)
+        if ((int)strlen(rows[i].name) > width)
+            width = (int)strlen(rows[i].name);
+    fprintf(out, "%-*s%10s  %6s", width, "% of the time", "seconds", "cpu");
+    for (int i = 0; i < columns; i++)
+        fprintf(out, "  %s", profile_kind_name((enum profile_kind)kinds[i]));
+    fputc('\n', out);
+    for (unsigned i = 0; i < count; i++)
+        write_row(out, &rows[i], width, kinds, columns);
+    for (unsigned i = 0; i < count; i++)
+        if (rows[i].note[0] != '\0')
+            fprintf(out, "%s: %s\n", rows[i].name, rows[i].note);
+}
+
+/* ---- the trace ---- */
+
+/* Names the process, and has the processes shown in the order of the workers. */
+static void write_process(FILE *out, const struct profile_row *row, unsigned pid)
+{
+    fprintf(out, "%s{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":",
+            pid > 1 ? ",\n" : "", pid, pid);
+    run_history_write_string(out, row->name);
+    fprintf(out, "}},\n{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"args\":", pid,
+            pid);
+    fprintf(out, "{\"sort_index\":%u}},\n", pid);
+    fprintf(out, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"args\":", pid, pid);
+    fprintf(out, "{\"name\":\"loop\"}}");
+}
+
+static void write_spans(FILE *out, const struct profile_figures *figures, unsigned pid,
+                        struct monotime origin)
+{
+    for (uint32_t i = 0; i < figures->kept; i++) {
+        const struct profile_span *span = &figures->spans[i];
+        const int64_t begin_ns = (int64_t)(span->begin_ns - origin.ns) + figures->ahead_ns;
+        fprintf(out, ",\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f}",
+                profile_kind_name((enum profile_kind)span->kind), pid, pid, (double)begin_ns * 1e-3,
+                (double)span->ns * 1e-3);
+    }
+}
+
+void profile_write_trace(FILE *out, const struct profile_row *rows, unsigned count, struct monotime origin)
+{
+    fprintf(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+    for (unsigned i = 0; i < count; i++) {
+        write_process(out, &rows[i], i + 1);
+        if (rows[i].figures != NULL)
+            write_spans(out, rows[i].figures, i + 1, origin);
+    }
+    fprintf(out, "\n]}\n");
+}

@@ -1,0 +1,83 @@
+/* The run's logs: episodes.log for people, episodes.jsonl for programs, and the lines of episodes.log on
+ * stdout.
+ *
+ * The supervisor is the only writer. daemon/log/log_file.h writes a log to the disk, and knows the places
+ * that checkpoints name. episodes.jsonl has every episode, update and epoch; episodes.log and stdout have
+ * every `every`th episode or update (/log/every). A model-parallel job's workers report only every `every`th
+ * update, with the mean of those between, so both files have just these. With /log/tensorboard each new line
+ * of a record in episodes.jsonl makes an event for TensorBoard, too (daemon/log/tensorboard.h); where that
+ * fails, a warning says so once. All values that may differ between two runs of one seed are in the member
+ * `timing`. On a terminal a progress line is drawn below the lines. Blocks on the disk alone: a line that
+ * stdout cannot take at once is not shown there. Included by the supervisor and commands.c; includes
+ * worker/control.h for the records. */
+#ifndef DAEMON_LOG_RUNLOG_H
+#define DAEMON_LOG_RUNLOG_H
+
+#include "daemon/log/runlog_lines.h"
+#include "kernels/base/file.h"
+#include "kernels/base/status.h"
+#include "worker/control.h"
+#include "worker/job/job.h"
+#include "worker/run_place.h"
+
+struct runlog;
+
+enum { RUNLOG_TAIL_LINES = 16, RUNLOG_TAIL_BYTES = 200 };
+
+/* Opens both logs in the run's directory, which outlives the log. `identity`: of the run; where the log
+ * names a run, its id stands in place of identity->id. */
+enum status runlog_open(struct runlog **out, struct path run, const struct job *job,
+                        const struct run_identity *identity, struct error *error);
+/* Clears the progress line and closes; NULL is allowed. */
+void runlog_close(struct runlog *log);
+
+/* The last lines of episodes.log that this process wrote, oldest first, without their ends; long ones are
+ * cut. They are the log's own, until the next record. Returns how many. */
+unsigned runlog_tail(const struct runlog *log, const char *lines[RUNLOG_TAIL_LINES]);
+
+/* Clears the progress line before something else is written to the terminal; the next record draws it again.
+ */
+void runlog_clear_progress(struct runlog *log);
+
+/* ---- places ---- */
+
+/* The place behind the newest lines. */
+void runlog_place(const struct runlog *log, struct run_place *place);
+
+/* Whether a checkpoint of this place has the run's seed and job. STATUS_CORRUPT with a sentence: it has not.
+ */
+enum status runlog_owns(const struct runlog *log, const struct run_place *place, struct error *why);
+
+/* Whether at least `least` logs confirm the place (daemon/log/log_file.h). STATUS_CORRUPT with a sentence:
+ * fewer do. STATUS_IO, STATUS_NO_MEMORY. */
+enum status runlog_confirm(const struct runlog *log, const struct run_place *place, unsigned least,
+                           struct error *why);
+
+/* Whether a rotation has renamed a log. Its lines still go to the renamed file. */
+bool runlog_is_moved(const struct runlog *log);
+
+/* Goes on in new files, where the files were renamed. `place`: of a checkpoint that is visible now; lines
+ * behind it move to the new files, so a resume need not cut a file that was renamed. An error names the file;
+ * then the lines go on into the old one. */
+enum status runlog_continue(struct runlog *log, const struct run_place *place, struct error *error);
+
+/* ---- lines ---- */
+
+/* One line each: of a start; of a resume; of a worker that starts again; of an episode, update or epoch; of
+ * the end. `holdings`: what each worker reported last; only a model-parallel job's lines show it. STATUS_IO
+ * names the file.
+ *
+ * runlog_resume: from the checkpoint of `place`, after update or episode `update`, at which the running
+ * reward was `running_reward`; NULL: from the run's beginning. By a command (cause NULL), or because of a
+ * death. Moves the lines behind the place to NAME.cut, and says so. A line of such an episode, update or
+ * epoch is written again when it is computed again, but not shown on stdout again. */
+enum status runlog_start(struct runlog *log, struct error *error);
+enum status runlog_resume(struct runlog *log, const struct run_place *place, uint64_t update,
+                          double running_reward, const struct line_restart *cause, struct error *error);
+enum status runlog_restart(struct runlog *log, const struct line_restart *restart, struct error *error);
+enum status runlog_record(struct runlog *log, const struct control_message *record,
+                          const struct control_status *holdings, struct error *error);
+enum status runlog_finish(struct runlog *log, const char *why, const struct control_finished *finished,
+                          const struct control_status *holdings, struct error *error);
+
+#endif

@@ -1,0 +1,35 @@
+/* The folder of a user's sockets, and the names of one run's sockets in it.
+ *
+ * Sockets have a folder of their own, because a socket's path may have at most 107 bytes: $RUNTIME_DIRECTORY,
+ * $XDG_RUNTIME_DIR/coalesced or /tmp/coalesced-UID, mode 0700. A run's sockets are named by a hash of its
+ * identity. That is its directory's device and inode, which the directory keeps when it is renamed, and which
+ * no other has while it is open; on a host that follows, the host's key. So no two runs share a name, and the
+ * process that holds the run's lock may remove the sockets that a killed run has left.
+ *
+ * Supervisor process, before it forks and after its workers have exited; blocks on files. Included by
+ * rundir.c. */
+#ifndef DAEMON_PROCESS_SOCKET_FOLDER_H
+#define DAEMON_PROCESS_SOCKET_FOLDER_H
+
+#include "kernels/base/status.h"
+#include "worker/control.h"
+
+#include <glob.h>
+
+/* Makes the folder, and removes the sockets that an earlier run of this identity has left.
+ * Writes `address`, "ipc://…": with ".N" behind it, the endpoint of worker N, of which this run has
+ * `listeners`. STATUS_PERMISSION: the folder is not the user's alone, or a file that is no socket has a
+ * socket's name; STATUS_INVALID: a path is too long; STATUS_IO. After an error `address` is as before. */
+enum status socket_folder_open(char address[CONTROL_ADDRESS_BYTES], const char *identity, unsigned listeners,
+                               struct error *error);
+
+/* The status sockets (daemon/watch/status_socket.h) of all runs on this host whose folders this user may
+ * read: in the folders above, of every user and unit. Also those that killed runs have left. globfree(found)
+ * follows.
+ */
+void socket_folder_find_runs(glob_t *found);
+
+/* Removes the sockets of the run with this address that are still there. */
+void socket_folder_clear(const char *address);
+
+#endif

@@ -1,0 +1,43 @@
+/* Forks, and executes a program with a control line: a worker or a link. Supervisor process; its only thread,
+ * so that fork is safe at any time. Included by child.h and relay.c. */
+#ifndef DAEMON_PROCESS_SPAWN_H
+#define DAEMON_PROCESS_SPAWN_H
+
+#include "kernels/base/status.h"
+
+#include <sys/types.h>
+
+/* The workers' segments (worker/net/segment.h): one memfd each, empty. */
+struct spawn_segments {
+    unsigned count; /* 0: the job has none */
+    int *fds;       /* (count) by worker number; all above the numbers at which workers look for segments */
+};
+
+/* Makes the memfds, for workers that start now or later. STATUS_IO, STATUS_NO_MEMORY. */
+enum status spawn_segments_open(struct spawn_segments *segments, unsigned count, struct error *error);
+void spawn_segments_close(struct spawn_segments *segments);
+
+/* Another program than this binary: PATH finds the interpreter. */
+struct spawn_command {
+    const char *interpreter, *script;
+};
+
+/* What a worker gets beside its START. */
+struct spawn_setting {
+    const struct spawn_command *command; /* NULL: this binary */
+    int run_fd;                          /* the run's directory */
+    const struct spawn_segments *segments;
+    int call_fd; /* memory for its struct plugin_call; -1: none */
+};
+
+struct spawned {
+    pid_t pid;
+    int fd; /* our end of its control line */
+};
+
+/* Forks and executes the command with a role and a number, and with a control line. STATUS_IO, STATUS_BUSY.
+ */
+enum status spawn(struct spawned *process, const char *role, unsigned worker,
+                  const struct spawn_setting *setting, struct error *error);
+
+#endif

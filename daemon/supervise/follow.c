@@ -1,0 +1,602 @@
+/* A host that follows. Supervisor process; its only thread; no lock. The loop: wait, read the leader's
+ * messages, read the workers', reap, beat. */
+#include "daemon/supervise/follow.h"
+
+#include "daemon/hosts/relay.h"
+#include "daemon/process/descriptors.h"
+#include "daemon/process/python_worker.h"
+#include "daemon/process/service.h"
+#include "daemon/process/socket_folder.h"
+#include "daemon/run/rundir.h"
+#include "daemon/supervise/child.h"
+#include "kernels/base/file.h"
+#include "kernels/base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <sysexits.h>
+#include <unistd.h>
+
+enum {
+    JOIN_US = 3500000,          /* between two requests: longer than the leader takes to miss this host */
+    REQUEUE_STEP_US = 10000000, /* between the hosts that may ask for a requeue */
+    BEAT_US_MIN = 500000,       /* beats of a worker that are passed on */
+    MESSAGES_PER_TURN = 64,
+    LINE_BYTES = 4096, /* of the log; an end has fewer */
+};
+
+struct follower {
+    const struct follow_config *config;
+    struct relay relay;
+    int signal_fd;
+    unsigned stops;
+    bool admitted;
+    struct control_admit terms;
+    struct monotime heard, join_due, beat_due, give_up; /* the leader; when to ask; when to stop asking */
+    bool over;
+    int code;
+    struct error failure;
+
+    /* the job, as the newest generation's first START has it */
+    uint32_t generation;
+    struct job job;
+    struct roster roster;
+    struct python_worker python_worker;
+    struct spawn_segments segments;
+    char address[CONTROL_ADDRESS_BYTES];
+    int run_fd;
+    struct child *children; /* (count) by worker number */
+    struct monotime *beats; /* (count) when a worker's beat was passed on last */
+    unsigned count;
+    struct pollfd *waits; /* (2 + count) */
+};
+
+static struct control_message message; /* too large for a stack; one thread */
+
+static uint16_t own_host(const struct follower *f)
+{
+    return f->config->place->link.keys.host;
+}
+
+static void tell_leader(struct follower *f, const struct control_start *start, enum control_kind kind,
+                        const void *body, size_t bytes)
+{
+    relay_send(&f->relay, HOST_LEADER, start, kind, body, bytes);
+}
+
+/* ---- workers that end ---- */
+
+static void report_exit(struct follower *f, struct child *child)
+{
+    struct control_exited exited = {.pid = child->pid};
+    snprintf(exited.end, sizeof exited.end, "%s", child->end);
+    tell_leader(f, &child->start, CONTROL_EXITED, &exited, sizeof exited);
+}
+
+static void follower_bury(struct child *child)
+{
+    child->state = CHILD_GONE;
+    if (child->fd >= 0)
+        close(child->fd);
+    child->fd = -1;
+}
+
+/* The leader hears of each, if it can hear. */
+static void kill_all(struct follower *f)
+{
+    for (unsigned i = 0; i < f->count; i++)
+        child_kill(&f->children[i]);
+    for (unsigned i = 0; i < f->count; i++) {
+        if (!child_reap(&f->children[i], true))
+            continue;
+        follower_bury(&f->children[i]);
+        report_exit(f, &f->children[i]);
+    }
+}
+
+/* ---- a generation ---- */
+
+static void forget_generation(struct follower *f)
+{
+    kill_all(f);
+    spawn_segments_close(&f->segments);
+    if (f->run_fd >= 0)
+        close(f->run_fd);
+    free(f->children);
+    free(f->beats);
+    free(f->waits);
+    f->children = NULL;
+    f->beats = NULL;
+    f->waits = NULL;
+    f->run_fd = -1;
+    f->count = 0;
+    f->generation = 0;
+}
+
+static enum status follower_read_job(struct follower *f, const char *text, size_t bytes, struct error *error)
+{
+    char *problems = NULL;
+    enum status status = job_parse(&f->job, text, bytes, "the leader's job", NULL, 0, &problems);
+    if (status != STATUS_OK)
+        status = error_set(error, STATUS_INTERNAL, "%.300s",
+                           problems != NULL ? problems : "no memory for the job");
+    free(problems);
+    return status;
+}
+
+/* Workers that write or read the run's files need its directory here too. Others get the root. */
+static enum status open_run(struct follower *f, const char *run, struct error *error)
+{
+    f->run_fd = open(run, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (f->run_fd < 0)
+        f->run_fd = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return f->run_fd >= 0 ? STATUS_OK : error_set_errno(error, errno, "cannot open a directory");
+}
+
+static enum status begin_generation(struct follower *f, const struct control_start *start, const char *text,
+                                    size_t bytes, struct error *error)
+{
+    forget_generation(f);
+    enum status status = follower_read_job(f, text, bytes, error);
+    if (status != STATUS_OK)
+        return status;
+    f->job.added = start->added;
+    f->roster = roster_of(&f->job);
+    f->count = roster_workers(&f->roster);
+    f->children = calloc(f->count, sizeof *f->children);
+    f->beats = calloc(f->count, sizeof *f->beats);
+    f->waits = calloc(f->count + 2, sizeof *f->waits);
+    if (f->children == NULL || f->beats == NULL || f->waits == NULL) {
+        f->count = 0;
+        return error_set(error, STATUS_NO_MEMORY, "no memory for workers");
+    }
+    for (unsigned i = 0; i < f->count; i++)
+        f->children[i] = (struct child){.state = CHILD_GONE, .fd = -1};
+    status = descriptors_raise_limit(&f->job, error);
+    if (status == STATUS_OK)
+        status = python_worker_find(&f->python_worker, &f->job, error);
+    if (status == STATUS_OK)
+        status = open_run(f, start->run_dir, error);
+    if (status == STATUS_OK && f->roster.segments)
+        status = spawn_segments_open(&f->segments, f->count, error);
+    if (status == STATUS_OK)
+        f->generation = start->generation; /* only a whole one is not begun again */
+    return status;
+}
+
+/* ---- the leader's orders ---- */
+
+/* A worker that cannot start has ended at once, with last words. */
+static void report_no_start(struct follower *f, const struct control_start *start, const struct error *error)
+{
+    struct child child = {.start = *start};
+    snprintf(child.end, sizeof child.end, "%s %u cannot start: %.150s", role_by_wire(start->role)->name,
+             start->worker, error->text);
+    tell_leader(f, start, CONTROL_FAILED, error, sizeof *error);
+    report_exit(f, &child);
+}
+
+static enum status spawn_worker(struct follower *f, struct control_start *start, const char *text,
+                                size_t bytes, struct error *error)
+{
+    const struct place *place = f->config->place;
+    struct child *child = &f->children[start->worker];
+    const struct spawn_setting setting = {.command = python_worker_command(&f->python_worker, start->role),
+                                          .run_fd = f->run_fd,
+                                          .segments = &f->segments};
+    start->keys = place->link.keys;
+    memcpy(start->address, f->address, sizeof start->address);
+    snprintf(start->far_address, sizeof start->far_address, "%.40s:*", place->listen);
+    const enum status status = child_spawn(child, start, text, bytes, &setting, error);
+    if (status != STATUS_OK)
+        child_kill(child);
+    return child_lives(child) ? STATUS_OK : status; /* one that lives is reaped, and reported then */
+}
+
+static void start_worker(struct follower *f, const struct control_message *order)
+{
+    struct control_start start = order->body.start;
+    const char *text = order->body.bytes + sizeof start;
+    const size_t bytes = order->body_bytes - sizeof start;
+    struct error error = {0};
+    enum status status = STATUS_OK;
+    if (role_by_wire(start.role) == NULL)
+        return;
+    if (start.generation != f->generation)
+        status = begin_generation(f, &start, text, bytes, &error);
+    if (status == STATUS_OK && (start.worker >= f->count || child_lives(&f->children[start.worker])))
+        status = error_set(&error, STATUS_INTERNAL, "worker %u is here already", start.worker);
+    if (status == STATUS_OK)
+        status = spawn_worker(f, &start, text, bytes, &error);
+    if (status == STATUS_OK)
+        return;
+    error.status = status;
+    report_no_start(f, &start, &error);
+}
+
+static void order_worker(struct follower *f, const struct control_relay *head)
+{
+    struct child *child = head->worker < f->count ? &f->children[head->worker] : NULL;
+    if (message.kind == CONTROL_START) {
+        start_worker(f, &message);
+        return;
+    }
+    if (child == NULL || child->start.incarnation != head->incarnation ||
+        child->start.generation != head->generation)
+        return;
+    if (message.kind == CONTROL_KILL)
+        child_kill(child);
+    else
+        child_order(child, (enum control_kind)message.kind, message.body.bytes, message.body_bytes);
+}
+
+static enum status open_sockets(struct follower *f, struct error *error)
+{
+    char identity[HOST_KEY_BYTES * 2 + 32];
+    const struct host_keys *keys = &f->config->place->link.keys;
+    sodium_bin2hex(identity, sizeof identity, keys->public_of_host[keys->host], HOST_KEY_BYTES);
+    return socket_folder_open(f->address, identity, ROSTER_LISTENERS_MAX, error);
+}
+
+/* What an earlier admission has left here is none of the leader's any more. */
+static void take_admission(struct follower *f, const struct control_admit *admit)
+{
+    forget_generation(f);
+    f->terms = *admit;
+    f->admitted = true;
+    f->heard = monotime_now();
+    if (open_sockets(f, &f->failure) != STATUS_OK)
+        f->over = true;
+    log_info("host %u takes part in the job", own_host(f));
+    service_notify("READY=1\nSTATUS=host %u of a job", own_host(f));
+}
+
+/* STATUS_BUSY passes: the host that has this one's number may be this one's own past. */
+static void take_refusal(struct follower *f, struct error *refusal)
+{
+    refusal->text[ERROR_TEXT_BYTES - 1] = '\0';
+    if (refusal->status == STATUS_BUSY) {
+        log_warning("the leader does not take host %u yet: %.300s", own_host(f), refusal->text);
+        return;
+    }
+    error_set(&f->failure, refusal->status, "the leader refuses host %u: %.300s", own_host(f), refusal->text);
+    f->over = true;
+}
+
+static void take_end(struct follower *f, const struct control_over *over)
+{
+    log_info("%.*s", (int)sizeof over->text - 1, over->text);
+    f->code = over->exit_code;
+    f->over = true;
+}
+
+static void obey_leader(struct follower *f, const struct control_relay *head)
+{
+    if (head->worker == CONTROL_NO_WORKER && message.kind == CONTROL_ADMIT)
+        take_admission(f, &message.body.admit);
+    else if (head->worker == CONTROL_NO_WORKER && message.kind == CONTROL_REFUSE && !f->admitted)
+        take_refusal(f, &message.body.failed);
+    if (!f->admitted)
+        return;
+    f->heard = monotime_now();
+    if (head->worker != CONTROL_NO_WORKER)
+        order_worker(f, head);
+    else if (message.kind == CONTROL_OVER)
+        take_end(f, &message.body.over);
+}
+
+static void read_leader(struct follower *f)
+{
+    struct control_relay head;
+    enum status status = STATUS_OK;
+    for (unsigned i = 0; i < MESSAGES_PER_TURN && status != STATUS_AGAIN && !f->over; i++) {
+        status = relay_receive(&f->relay, &head, &message);
+        if (status == STATUS_OK)
+            obey_leader(f, &head);
+        if (status == STATUS_PEER_DIED) {
+            f->relay.broken = true;
+            return;
+        }
+    }
+}
+
+/* ---- the workers' messages ---- */
+
+/* Beats are passed on twice a second; the leader needs no more. */
+static bool is_passed_on(struct follower *f, unsigned worker)
+{
+    const struct monotime now = monotime_now();
+    if (message.kind != CONTROL_BEAT)
+        return true;
+    if (monotime_before(now, monotime_add_us(f->beats[worker], BEAT_US_MIN)))
+        return false;
+    f->beats[worker] = now;
+    return true;
+}
+
+/* False: nothing has come. A worker that sends what is no message is killed. */
+static bool read_worker(struct follower *f, unsigned worker)
+{
+    struct child *child = &f->children[worker];
+    if (!child_is_heard(child) || child->fd < 0)
+        return false;
+    const enum status status = control_receive(child->fd, false, &message);
+    if (status == STATUS_PEER_DIED)
+        child->hung_up = true;
+    if (status == STATUS_AGAIN || status == STATUS_PEER_DIED)
+        return false;
+    if (status != STATUS_OK) {
+        log_warning("%s sent a message that is none: killed", child->name);
+        child_kill(child);
+    } else if (is_passed_on(f, worker)) {
+        tell_leader(f, &child->start, (enum control_kind)message.kind, message.body.bytes,
+                    message.body_bytes);
+    }
+    return true;
+}
+
+static void read_workers(struct follower *f)
+{
+    for (unsigned i = 0; i < f->count; i++)
+        for (unsigned n = 0; n < MESSAGES_PER_TURN && read_worker(f, i); n++)
+            ;
+}
+
+static void follower_reap(struct follower *f)
+{
+    for (unsigned i = 0; i < f->count; i++) {
+        struct child *child = &f->children[i];
+        if (!child_reap(child, false))
+            continue;
+        while (read_worker(f, i))
+            ;
+        follower_bury(child);
+        report_exit(f, child);
+    }
+}
+
+/* ---- signals ---- */
+
+static void obey_stop(struct follower *f)
+{
+    if (++f->stops > 1 || !f->admitted) {
+        log_info("%s",
+                 f->admitted ? "this host ends at once" : "stopped before the leader has taken this host");
+        f->over = true;
+        return;
+    }
+    log_info("departing: the leader moves the workers elsewhere; a second signal ends this host at once");
+    tell_leader(f, NULL, CONTROL_DEPART, NULL, 0);
+}
+
+static void follower_obey_signals(struct follower *f)
+{
+    struct signalfd_siginfo info;
+    while (read(f->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
+        if (info.ssi_signo == SIGCHLD)
+            follower_reap(f);
+        else
+            obey_stop(f);
+    }
+}
+
+static enum status take_signals(struct follower *f, struct error *error)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    signal(SIGCHLD, SIG_DFL);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    signal(SIGUSR1, SIG_IGN);
+    f->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return f->signal_fd >= 0 ? STATUS_OK
+                             : error_set_errno(error, errno, "cannot make a descriptor for signals");
+}
+
+/* ---- the leader's silence ---- */
+
+static void ask_to_join(struct follower *f, struct monotime now)
+{
+    struct control_join join = {
+        .build = f->relay.order.build, .brings = f->config->brings, .role = f->config->role};
+    randombytes_buf(&join.attempt, sizeof join.attempt);
+    gethostname(join.name, sizeof join.name - 1);
+    tell_leader(f, NULL, CONTROL_JOIN, &join, sizeof join);
+    f->join_due = monotime_add_us(now, JOIN_US);
+}
+
+/* A new link, which tries all addresses of the leader anew. */
+static void open_link(struct follower *f)
+{
+    relay_close(&f->relay, true);
+    if (relay_open(&f->relay, &f->config->place->link, NULL, &f->failure) != STATUS_OK)
+        f->over = true;
+}
+
+/* What ran here is fenced by the leader, and ends itself. */
+static void follower_cut_off(struct follower *f, struct monotime now, const char *why)
+{
+    const uint64_t wait_us = (uint64_t)(f->terms.patience_s * 1e6) + (own_host(f) - 1u) * REQUEUE_STEP_US;
+    log_warning("%s: the workers of this host end, and the host asks to join again for %.0f s", why,
+                (double)wait_us / 1e6);
+    service_notify("STATUS=looking for the leader");
+    forget_generation(f);
+    f->admitted = false;
+    f->give_up = monotime_add_us(now, wait_us);
+    f->join_due = now;
+    relay_close(&f->relay, true);
+}
+
+/* The last line of the run's log; "" where the run directory is not shared, or the line is not whole. */
+static void read_last_line(const struct follower *f, char line[LINE_BYTES])
+{
+    char tail[LINE_BYTES];
+    struct error error;
+    int fd;
+    line[0] = '\0';
+    if (f->config->run == NULL ||
+        file_open_below(&fd, path_of(f->config->run), "episodes.jsonl", O_RDONLY, &error) != STATUS_OK)
+        return;
+    const off_t end = lseek(fd, 0, SEEK_END);
+    const off_t begin = end > LINE_BYTES - 1 ? end - (LINE_BYTES - 1) : 0;
+    const ssize_t got = pread(fd, tail, sizeof tail - 1, begin);
+    close(fd);
+    if (got <= 1 || tail[got - 1] != '\n')
+        return;
+    tail[got - 1] = '\0';
+    const char *last = strrchr(tail, '\n');
+    snprintf(line, LINE_BYTES, "%s", last != NULL ? last + 1 : tail);
+}
+
+/* Whether the run's log ends with the job's end: then the leader is gone because the job is over, and not put
+ * back into the queue. A job that has failed is this host's failure, too. */
+static bool job_has_ended(struct follower *f)
+{
+    static const char *const ends[] = {"finished", "solved", "stopped", "failed"};
+    char line[LINE_BYTES], event[32];
+    read_last_line(f, line);
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+        const int length = snprintf(event, sizeof event, "{\"event\":\"%s\"", ends[i]);
+        if (strncmp(line, event, (size_t)length) != 0)
+            continue;
+        log_info("the leader is gone, and the log says that the job is over: %s", ends[i]);
+        if (strcmp(ends[i], "failed") == 0)
+            error_set(&f->failure, STATUS_UNAVAILABLE, "the job has failed while this host was cut off");
+        return true;
+    }
+    return false;
+}
+
+/* Asks Slurm to put the job back into the queue. Slurm then ends this process, too. */
+static void follower_requeue(const struct follower *f)
+{
+    const char *id = getenv("SLURM_JOB_ID");
+    int status;
+    if (!f->terms.requeue || id == NULL)
+        return;
+    log_warning("the leader is gone: job %s goes back into the queue", id);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        sigset_t none;
+        sigemptyset(&none);
+        sigprocmask(SIG_SETMASK, &none, NULL);
+        execlp("scontrol", "scontrol", "requeue", id, (char *)NULL);
+        _exit(EX_UNAVAILABLE);
+    }
+    if (pid < 0 || waitpid(pid, &status, 0) != pid || !WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        log_error("scontrol requeue %s has failed: submit the job again, and it goes on", id);
+}
+
+static void follower_give_up(struct follower *f)
+{
+    const bool was_admitted = f->terms.patience_s > 0;
+    f->over = true;
+    if (was_admitted && job_has_ended(f))
+        return;
+    if (was_admitted)
+        error_set(&f->failure, STATUS_UNAVAILABLE, "the leader is gone: it has not answered for %g s",
+                  f->terms.patience_s);
+    else
+        error_set(&f->failure, STATUS_TIMEOUT,
+                  "no leader has answered for %g s at %s%s: expected one there that knows the key of host %u",
+                  f->config->patience_s, f->relay.order.addresses[0],
+                  f->relay.order.addresses[1][0] != '\0' ? " and its other addresses" : "", own_host(f));
+    if (was_admitted)
+        follower_requeue(f);
+}
+
+static struct monotime check_deadlines(struct follower *f)
+{
+    const struct monotime now = monotime_now();
+    if (f->relay.broken && f->admitted)
+        follower_cut_off(f, now, "the link has ended");
+    if (f->relay.broken && !monotime_before(now, f->relay.may_open))
+        open_link(f);
+    if (f->admitted && !monotime_before(now, monotime_add_us(f->heard, RELAY_SILENCE_US)))
+        follower_cut_off(f, now, "nothing was heard of the leader for 3 s");
+    if (!f->admitted && !monotime_before(now, f->give_up))
+        follower_give_up(f);
+    if (!f->admitted && !f->over && !f->relay.broken && !monotime_before(now, f->join_due))
+        ask_to_join(f, now);
+    if (f->admitted && !monotime_before(now, f->beat_due)) {
+        tell_leader(f, NULL, CONTROL_BEAT, NULL, 0);
+        f->beat_due = monotime_add_us(now, RELAY_BEAT_US);
+    }
+    struct monotime next = monotime_earliest(service_watchdog(now), monotime_add_us(now, RELAY_BEAT_US));
+    if (f->relay.broken)
+        next = monotime_earliest(next, f->relay.may_open);
+    return f->admitted ? next : monotime_earliest(next, monotime_earliest(f->join_due, f->give_up));
+}
+
+/* ---- the loop ---- */
+
+static void wait_and_read(struct follower *f, struct monotime until)
+{
+    struct pollfd two[2], *waits = f->waits != NULL ? f->waits : two;
+    const unsigned count = f->waits != NULL ? f->count : 0;
+    waits[0] = (struct pollfd){.fd = f->signal_fd, .events = POLLIN};
+    waits[1] = (struct pollfd){.fd = f->relay.broken ? -1 : f->relay.fd, .events = POLLIN};
+    for (unsigned i = 0; i < count; i++) {
+        const struct child *child = &f->children[i];
+        const bool listening = child_is_heard(child) && !child->hung_up;
+        waits[2 + i] = (struct pollfd){.fd = listening ? child->fd : -1, .events = POLLIN};
+    }
+    if (poll(waits, count + 2, monotime_poll_ms(monotime_now(), until)) < 0 && errno != EINTR) {
+        error_set_errno(&f->failure, errno, "cannot wait for %u workers", count);
+        f->over = true;
+    }
+    read_workers(f);
+    if (waits[0].revents != 0)
+        follower_obey_signals(f);
+    read_leader(f); /* last: it may begin a generation, which replaces `waits` */
+}
+
+static enum status open_follower(struct follower *f, struct error *error)
+{
+    const struct monotime until = monotime_add_us(monotime_now(), (uint64_t)(f->config->patience_s * 1e6));
+    enum status status = place_seek(f->config->place, f->config->run, until, error);
+    if (status == STATUS_OK) /* until here they end the process */
+        status = take_signals(f, error);
+    if (status != STATUS_OK)
+        return status;
+    place_close(f->config->place, f->config->run);
+    f->give_up = until;
+    return relay_open(&f->relay, &f->config->place->link, NULL, error);
+}
+
+enum status follow(const struct follow_config *config, int *code, struct error *error)
+{
+    static struct follower follower; /* with a job: too large for a stack */
+    struct follower *f = &follower;
+    *f = (struct follower){.config = config, .signal_fd = -1, .run_fd = -1};
+    enum status status = open_follower(f, error);
+    while (status == STATUS_OK && !f->over) {
+        const struct monotime next = check_deadlines(f);
+        if (!f->over)
+            wait_and_read(f, next);
+    }
+    forget_generation(f);
+    if (f->address[0] != '\0')
+        socket_folder_clear(f->address);
+    relay_close(&f->relay, false);
+    if (f->signal_fd >= 0)
+        close(f->signal_fd);
+    *code = f->code;
+    if (status == STATUS_OK && f->failure.status != STATUS_OK) {
+        *error = f->failure;
+        status = f->failure.status;
+    }
+    return status;
+}

@@ -1,0 +1,33 @@
+/* The supervisor of a host that does not lead: it joins the leader, forks the workers that it is told to, and
+ * reports what they say and how they end. It decides nothing.
+ *
+ * When the leader falls silent, the host is cut off, or the leader is gone. In either case the workers here
+ * are killed at once: the leader starts others in their place. Then the host asks to join again, for
+ * /hosts/patience_s. After that it ends with EX_UNAVAILABLE, and under Slurm, if /hosts/requeue says so, it
+ * first asks for the job to be put back into the queue: host 1 at once, each further host 10 s later than the
+ * one before, because the first that asks ends all of them.
+ *
+ * Signals: the first SIGTERM or SIGINT asks the leader to move the workers elsewhere, unless the job is
+ * ending anyway; the second ends this host at once.
+ *
+ * Supervisor process; its only thread; no ZeroMQ. Included by commands.c. */
+#ifndef DAEMON_SUPERVISE_FOLLOW_H
+#define DAEMON_SUPERVISE_FOLLOW_H
+
+#include "daemon/hosts/place.h"
+#include "kernels/base/status.h"
+
+struct follow_config {
+    struct place *place;
+    const char *run;   /* the run directory's path, as the leader has it; NULL: not known */
+    double patience_s; /* for the first answer of the leader */
+    uint32_t brings;   /* how many observers or trainers the running job gets for this host; 0: none */
+    uint8_t role;      /* enum wire_role, of those */
+};
+
+/* Follows the leader until the job is over, and blocks until then. *code: the exit code that the leader's
+ * supervisor has. STATUS_TIMEOUT: no leader has answered; STATUS_UNAVAILABLE: it was lost; STATUS_INVALID: it
+ * refuses this host. No worker is left behind. */
+enum status follow(const struct follow_config *config, int *code, struct error *error);
+
+#endif

@@ -1,0 +1,155 @@
+/* Where the workers' time went (/log/profile): keeps what each reports when it leaves, and writes the run's
+ * profile at the end. Supervisor process; its only thread; no lock. */
+#include "daemon/log/profile_files.h"
+#include "daemon/supervise/supervise_internal.h"
+#include "kernels/base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The newest report of a worker. */
+struct worker_profile {
+    uint32_t incarnation, generation;
+    struct profile_figures figures;
+};
+
+/* ---- keeping ---- */
+
+/* The first message of a report begins the figures anew. */
+static void begin_report(const struct child *child, const struct control_profile *part,
+                         struct worker_profile *kept)
+{
+    kept->incarnation = child->start.incarnation;
+    kept->generation = child->start.generation;
+    kept->figures = (struct profile_figures){.begin_ns = part->begin_ns,
+                                             .end_ns = part->end_ns,
+                                             .cpu_ns = part->cpu_ns,
+                                             .span_count = part->span_count};
+    memcpy(kept->figures.ns, part->ns, sizeof part->ns);
+    if (child->relay != NULL) /* its host has another clock; the message was not long under way */
+        kept->figures.ahead_ns = (int64_t)(monotime_now().ns - part->end_ns);
+}
+
+void keep_profile(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    const struct control_profile *part = &message->body.profile;
+    struct worker_profile **kept = &s->profile.of[child->start.worker];
+    if (!s->profile.is_on)
+        return;
+    if (*kept == NULL)
+        *kept = calloc(1, sizeof **kept);
+    if (*kept == NULL)
+        return;
+    if (part->first == 0)
+        begin_report(child, part, *kept);
+    if (part->first != (*kept)->figures.kept) /* a part is missing: the spans end before it */
+        return;
+    memcpy((*kept)->figures.spans + part->first, part->spans, part->count * sizeof part->spans[0]);
+    (*kept)->figures.kept = part->first + part->count;
+}
+
+/* ---- writing ---- */
+
+/* Why a worker has no figures. */
+static void explain_absence(const struct supervisor *s, const struct child *child, struct profile_row *row)
+{
+    if (python_worker_command(&s->python_worker, roster_role(&s->roster, child->start.worker)) != NULL)
+        snprintf(row->note, sizeof row->note, "not profiled: it runs in Python");
+    else if (child->starts == 0)
+        snprintf(row->note, sizeof row->note, "no figures: it has not started");
+    else
+        snprintf(row->note, sizeof row->note, "no figures: %.280s",
+                 child->end[0] != '\0' ? child->end : "it did not report them");
+}
+
+static void fill_row(const struct supervisor *s, unsigned worker, struct profile_row *row)
+{
+    const struct child *child = &s->children[worker];
+    const struct worker_profile *kept = s->profile.of[worker];
+    *row = (struct profile_row){0};
+    if (child->starts > 0)
+        snprintf(row->name, sizeof row->name, "%s", child->name);
+    else
+        snprintf(row->name, sizeof row->name, "%s %u",
+                 role_by_wire(roster_role(&s->roster, (uint16_t)worker))->name, worker);
+    if (kept == NULL || kept->incarnation != child->start.incarnation ||
+        kept->generation != child->start.generation) {
+        explain_absence(s, child, row);
+        return;
+    }
+    row->figures = &kept->figures;
+    if (child->starts > 1)
+        snprintf(row->note, sizeof row->note, "started %u times: the figures are of the last one",
+                 child->starts);
+}
+
+/* Writes a file of the run directory. False: failed, with a warning. */
+static bool write_file(const struct supervisor *s, const char *name, const char *text, size_t length)
+{
+    const struct path run = rundir_path(s->config->dir);
+    struct error error;
+    int fd;
+    enum status status = file_open_below(&fd, run, name, O_WRONLY | O_CREAT | O_TRUNC, &error);
+    if (status == STATUS_OK && !file_write(fd, text, length))
+        status = error_set_errno(&error, errno, "cannot write %s/%s", run.text, name);
+    if (status != STATUS_OK)
+        log_warning("%s", error.text);
+    if (fd >= 0)
+        close(fd);
+    return status == STATUS_OK;
+}
+
+/* The table, or the trace, as a text that the caller frees. NULL: no memory. */
+static char *text_of(const struct supervisor *s, const struct profile_row *rows, bool is_trace,
+                     size_t *length)
+{
+    char *text = NULL;
+    FILE *out = open_memstream(&text, length);
+    if (out == NULL)
+        return NULL;
+    if (is_trace)
+        profile_write_trace(out, rows, s->count, s->begin);
+    else
+        profile_write_table(out, rows, s->count);
+    if (!is_trace && s->config->dir->resumed)
+        fprintf(out, "the run was resumed: the figures are of the time since\n");
+    const bool failed = ferror(out) != 0;
+    if (fclose(out) != 0 || failed) {
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+static void write_files(const struct supervisor *s, const struct profile_row *rows)
+{
+    size_t table_bytes = 0, trace_bytes = 0;
+    char *table = text_of(s, rows, false, &table_bytes), *trace = text_of(s, rows, true, &trace_bytes);
+    if (table == NULL || trace == NULL) {
+        log_warning("no memory for the profile of %u workers", s->count);
+    } else {
+        runlog_clear_progress(s->config->log);
+        fputs(table, stderr);
+        if (write_file(s, "profile.txt", table, table_bytes) &&
+            write_file(s, "profile.json", trace, trace_bytes))
+            log_info("the profile is in %s/profile.txt and profile.json", s->config->dir->path);
+    }
+    free(table);
+    free(trace);
+}
+
+void supervise_end_profile(struct supervisor *s)
+{
+    struct profile_row *rows = s->profile.is_on ? calloc(s->count, sizeof *rows) : NULL;
+    for (unsigned i = 0; i < s->count && rows != NULL; i++)
+        fill_row(s, i, &rows[i]);
+    if (rows != NULL)
+        write_files(s, rows);
+    free(rows);
+    for (unsigned i = 0; i < ROSTER_WORKERS_MAX; i++)
+        free(s->profile.of[i]);
+}

@@ -1,0 +1,299 @@
+/* Parses, checks, binds, loads. Supervisor process; its only thread. */
+#include "daemon/watch/listener.h"
+
+#include "kernels/base/file.h"
+#include "kernels/base/plugin_folders.h"
+
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { TOKEN_BYTES = 256, BACKLOG = 256 };
+
+/* Where to listen. */
+struct place_to_listen {
+    struct sockaddr_storage address;
+    socklen_t bytes;
+    bool is_socket; /* of the file system */
+    bool is_loopback;
+};
+
+/* ---- the address ---- */
+
+static enum status read_path(const char *text, struct place_to_listen *place, struct error *error)
+{
+    struct sockaddr_un *name = (struct sockaddr_un *)&place->address;
+    if (strlen(text) >= sizeof name->sun_path)
+        return error_set(error, STATUS_INVALID, "a socket's path may have at most %zu bytes, got %zu",
+                         sizeof name->sun_path - 1, strlen(text));
+    name->sun_family = AF_UNIX;
+    memcpy(name->sun_path, text, strlen(text) + 1);
+    place->bytes = sizeof *name;
+    place->is_socket = true;
+    return STATUS_OK;
+}
+
+static bool is_loopback(const struct sockaddr_storage *address)
+{
+    if (address->ss_family == AF_INET)
+        return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127;
+    return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
+}
+
+/* "127.0.0.1:9477", "[::1]:9477": numbers alone, so that no name service is asked. */
+static bool read_numbers(const char *text, struct place_to_listen *place)
+{
+    const struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV | AI_PASSIVE,
+                                   .ai_socktype = SOCK_STREAM};
+    struct addrinfo *found;
+    char host[64];
+    const char *colon = strrchr(text, ':');
+    const bool has_brackets = text[0] == '[' && colon != NULL && colon > text && colon[-1] == ']';
+    if (colon == NULL || colon == text || colon - text >= (ptrdiff_t)sizeof host || colon[1] == '\0' ||
+        strlen(colon) > 6 || strspn(colon + 1, "0123456789") != strlen(colon + 1) || atoi(colon + 1) < 1 ||
+        atoi(colon + 1) > 65535)
+        return false;
+    snprintf(host, sizeof host, "%.*s", (int)(colon - text) - 2 * has_brackets, text + has_brackets);
+    if (getaddrinfo(host, colon + 1, &hints, &found) != 0)
+        return false;
+    memcpy(&place->address, found->ai_addr, found->ai_addrlen);
+    place->bytes = found->ai_addrlen;
+    place->is_loopback = is_loopback(&place->address);
+    freeaddrinfo(found);
+    return true;
+}
+
+static enum status read_place(const struct job *job, struct place_to_listen *place, struct error *error)
+{
+    const char *text = job->metrics.listen;
+    *place = (struct place_to_listen){0};
+    if (strchr(text, '/') != NULL)
+        return read_path(text, place, error);
+    if (!read_numbers(text, place))
+        return error_set(
+            error, STATUS_INVALID,
+            "expected an IP address and a port, such as 127.0.0.1:9477, or the path of a socket, "
+            "with a slash, got %.100s",
+            text);
+    if (!place->is_loopback && !job->metrics.has_token)
+        return error_set(
+            error, STATUS_INVALID,
+            "others can reach %.100s: expected a token in /metrics/token, or an address of loopback", text);
+    return STATUS_OK;
+}
+
+/* ---- the token ---- */
+
+/* The length of the first line if it is a token, else 0. Other characters would not survive a header. */
+static size_t token_length(const char *text, size_t bytes)
+{
+    size_t length = 0;
+    while (length < bytes && text[length] > ' ' && text[length] <= '~')
+        length++;
+    return length == bytes || text[length] == '\r' || text[length] == '\n' ? length : 0;
+}
+
+static enum status read_token(const char *path, char token[TOKEN_BYTES], struct error *error)
+{
+    uint64_t size;
+    struct stat info;
+    int fd;
+    enum status status = file_open(&fd, &size, path_of(path), error);
+    if (status != STATUS_OK)
+        return status;
+    const ssize_t bytes = file_read_at(fd, token, TOKEN_BYTES - 1, 0);
+    const bool is_private = fstat(fd, &info) == 0 && (info.st_mode & 077) == 0;
+    close(fd);
+    const size_t length = bytes > 0 ? token_length(token, (size_t)bytes) : 0;
+    token[length] = '\0';
+    if (!is_private)
+        return error_set(error, STATUS_INVALID, "%.300s: other users may read it: expected mode 0600", path);
+    if (length == 0 || size >= TOKEN_BYTES)
+        return error_set(error, STATUS_INVALID,
+                         "%.300s: expected a token of 1..%d printable ASCII characters without spaces on its "
+                         "first line",
+                         path, TOKEN_BYTES - 2);
+    return STATUS_OK;
+}
+
+/* ---- checking ---- */
+
+static enum status check_textfile(const char *path, struct error *error)
+{
+    const size_t length = strlen(path);
+    if (length > 5 && strcmp(path + length - 5, ".prom") == 0)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID, "expected a name that ends in .prom, got %.200s", path);
+}
+
+enum status listener_check(const struct job *job, const char **pointer, struct error *error)
+{
+    struct place_to_listen place;
+    char token[TOKEN_BYTES];
+    enum status status = STATUS_OK;
+    *pointer = "/metrics/textfile";
+    if (job->metrics.has_textfile)
+        status = check_textfile(job->metrics.textfile, error);
+    if (status == STATUS_OK && job->metrics.has_listen) {
+        *pointer = "/metrics/listen";
+        status = read_place(job, &place, error);
+    }
+    if (status == STATUS_OK && job->metrics.has_token) {
+        *pointer = "/metrics/token";
+        status = read_token(job->metrics.token, token, error);
+    }
+    return status;
+}
+
+/* ---- listening ---- */
+
+/* A socket's file that nobody listens at is a killed run's. */
+static enum status clear_path(const struct place_to_listen *place, const char *text, struct error *error)
+{
+    struct stat info;
+    if (lstat(text, &info) != 0)
+        return STATUS_OK;
+    if (!S_ISSOCK(info.st_mode))
+        return error_set(error, STATUS_PERMISSION, "%.200s is in the way: expected a socket or nothing",
+                         text);
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    const bool answers = fd >= 0 && connect(fd, (const struct sockaddr *)&place->address, place->bytes) == 0;
+    if (fd >= 0)
+        close(fd);
+    if (answers)
+        return error_set(error, STATUS_BUSY, "another program listens at %.200s", text);
+    return unlink(text) == 0 ? STATUS_OK : error_set_errno(error, errno, "cannot remove %.200s", text);
+}
+
+static enum status bind_socket(const struct place_to_listen *place, const char *text, int *out,
+                               struct error *error)
+{
+    const int yes = 1;
+    const int fd = socket(place->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return error_set_errno(error, errno, "cannot make a socket for %.200s", text);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    const mode_t before = umask(0177);
+    bool is_bound = bind(fd, (const struct sockaddr *)&place->address, place->bytes) == 0;
+    int errnum = errno;
+    umask(before);
+    if (is_bound && listen(fd, BACKLOG) != 0) {
+        errnum = errno;
+        is_bound = false;
+    }
+    if (is_bound) {
+        *out = fd;
+        return STATUS_OK;
+    }
+    close(fd);
+    if (errnum == EADDRINUSE)
+        return error_set(error, STATUS_BUSY, "another program listens at %.200s (/metrics/listen)", text);
+    return error_set_errno(error, errnum, "cannot listen at %.200s (/metrics/listen)", text);
+}
+
+static enum status load_plugin(const struct http_ops **out, struct error *error)
+{
+    static const char file[] = "libcoalesced-http.so";
+    struct plugin_folders folders;
+    char path[PATH_MAX];
+    enum status status = plugin_folders_find(&folders, error);
+    if (status != STATUS_OK)
+        return status;
+    if (plugin_folders_have(&folders, file, path) != STATUS_OK)
+        return error_set(error, STATUS_UNAVAILABLE, "/metrics/listen needs %s, which is not in %.300s", file,
+                         folders.path[0]);
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (library == NULL)
+        return error_set(error, STATUS_UNAVAILABLE, "/metrics/listen: %.300s", dlerror());
+    http_plugin *plugin = NULL;
+    *(void **)&plugin = dlsym(library, HTTP_PLUGIN_SYMBOL);
+    *out = plugin != NULL ? plugin(HTTP_ABI) : NULL;
+    dlclose(library); /* it stays loaded: RTLD_NODELETE */
+    return *out != NULL ? STATUS_OK
+                        : error_set(error, STATUS_UNAVAILABLE, "%.300s is of another version", path);
+}
+
+static enum status open_http(struct listener *listener, const struct http_config *config, struct error *error)
+{
+    const struct http_ops *http_ops;
+    enum status status = load_plugin(&http_ops, error);
+    if (status == STATUS_OK)
+        status = http_ops->open(&listener->http, config, error);
+    if (status == STATUS_OK)
+        listener->ops = http_ops;
+    return status;
+}
+
+enum status listener_open(struct listener *listener, const struct job *job, struct http_config config,
+                          struct error *error)
+{
+    struct place_to_listen place;
+    char token[TOKEN_BYTES];
+    *listener = (struct listener){0};
+    enum status status = read_place(job, &place, error);
+    if (status == STATUS_OK && job->metrics.has_token &&
+        (status = read_token(job->metrics.token, token, error)) == STATUS_OK)
+        config.token = token;
+    if (status == STATUS_OK && place.is_socket)
+        status = clear_path(&place, job->metrics.listen, error);
+    if (status == STATUS_OK)
+        status = bind_socket(&place, job->metrics.listen, &config.fd, error);
+    if (status != STATUS_OK)
+        return status;
+    config.checks_host = !place.is_socket && config.token == NULL;
+    if (place.is_socket)
+        snprintf(listener->path, sizeof listener->path, "%.107s", job->metrics.listen);
+    status = open_http(listener, &config, error);
+    if (status != STATUS_OK) {
+        close(config.fd);
+        listener_close(listener);
+    }
+    return status;
+}
+
+void listener_close(struct listener *listener)
+{
+    if (listener->ops != NULL)
+        listener->ops->close(listener->http);
+    if (listener->path[0] != '\0')
+        unlink(listener->path);
+    *listener = (struct listener){0};
+}
+
+/* ---- while it is open ---- */
+
+int listener_fd(const struct listener *listener)
+{
+    return listener->ops != NULL ? listener->ops->fd(listener->http) : -1;
+}
+
+struct monotime listener_due(struct listener *listener, struct monotime now)
+{
+    return listener->ops != NULL ? listener->ops->due(listener->http, now) : MONOTIME_NEVER;
+}
+
+void listener_serve(struct listener *listener)
+{
+    if (listener->ops != NULL)
+        listener->ops->serve(listener->http);
+}
+
+unsigned listener_streams(const struct listener *listener)
+{
+    return listener->ops != NULL ? listener->ops->streams(listener->http) : 0;
+}
+
+void listener_tell(struct listener *listener, const char *event, size_t length)
+{
+    if (listener->ops != NULL)
+        listener->ops->tell(listener->http, event, length);
+}

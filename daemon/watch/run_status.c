@@ -1,0 +1,278 @@
+/* Sums over a run's records, and the status as JSON. Supervisor process; its only thread. */
+#include "daemon/watch/run_status.h"
+
+#include <cjson/cJSON.h>
+#include <math.h>
+#include <string.h>
+
+const double run_round_limits_s[RUN_ROUND_BUCKETS - 1] = {1e-4, 1e-3, 0.005, 0.01, 0.025, 0.05, 0.1,
+                                                          0.25, 0.5,  1,     2.5,  5,     15,   60};
+
+/* ---- sums ---- */
+
+static void add_rate(struct run_totals *totals, struct monotime now)
+{
+    enum { SPAN_US = 1000000 };
+    const uint64_t done = totals->environment_steps + totals->samples;
+    if (totals->at.ns == 0) {
+        totals->at = now;
+        totals->before = done;
+        return;
+    }
+    const uint64_t us = monotime_us_between(totals->at, now);
+    if (us < SPAN_US)
+        return;
+    totals->per_s = (double)(done - totals->before) * 1e6 / (double)us;
+    totals->at = now;
+    totals->before = done;
+}
+
+static void add_episode(struct run_totals *totals, const struct control_episode *episode)
+{
+    totals->episodes++;
+    totals->environment_steps += episode->env_steps;
+    totals->launches += episode->timing.launches;
+    totals->launched_rows += (uint64_t)(episode->timing.batch_mean * (double)episode->timing.launches + 0.5);
+    totals->requests += episode->timing.requests;
+    for (unsigned i = 0; i < CONTROL_BATCH_BUCKETS; i++)
+        totals->batches[i] += episode->timing.batches[i];
+    for (unsigned i = 0; i < CONTROL_WAIT_BUCKETS; i++)
+        totals->waits[i] += episode->timing.waits[i];
+    totals->wait_s += episode->timing.wait_s;
+    totals->learn_s += episode->timing.learn_s;
+    if (episode->has_ppo && episode->ppo.has_evaluation) {
+        totals->has_evaluation = true;
+        totals->evaluation = episode->ppo.evaluation;
+    }
+    totals->has_episode = true;
+    memcpy(&totals->episode, episode, offsetof(struct control_episode, metrics));
+}
+
+static unsigned round_bucket(double wait_s)
+{
+    unsigned i = 0;
+    while (i < RUN_ROUND_BUCKETS - 1 && wait_s > run_round_limits_s[i])
+        i++;
+    return i;
+}
+
+static void add_staleness(struct run_totals *totals, const struct control_update *update)
+{
+    for (uint32_t i = 0; i < update->trainers; i++) {
+        const int behind = update->staleness[i];
+        if (behind < 0)
+            continue;
+        totals->staleness[behind < RUN_STALENESS_BUCKETS ? behind : RUN_STALENESS_BUCKETS - 1]++;
+        totals->staleness_sum += (uint64_t)behind;
+    }
+}
+
+static void add_update(struct run_totals *totals, const struct control_update *update)
+{
+    totals->updates += totals->has_update && update->update > totals->update.update
+                           ? update->update - totals->update.update
+                           : 1;
+    totals->samples += update->samples - update->timing.samples_before;
+    totals->late += update->late;
+    totals->update_s += update->timing.update_s;
+    if (update->trainers > 0) { /* a model-parallel job has no rounds of contributions */
+        totals->rounds++;
+        totals->round_waits[round_bucket(update->timing.wait_s)]++;
+        totals->round_wait_s += update->timing.wait_s;
+        add_staleness(totals, update);
+    }
+    totals->has_update = true;
+    totals->update = *update;
+}
+
+void run_totals_add(struct run_totals *totals, const struct control_message *record, struct monotime now)
+{
+    if (record->kind == CONTROL_EPISODE)
+        add_episode(totals, &record->body.episode);
+    else if (record->kind == CONTROL_UPDATE)
+        add_update(totals, &record->body.update);
+    else if (record->body.epoch.evaluated > 0 || !totals->has_epoch || totals->epoch.evaluated == 0)
+        totals->epoch = record->body.epoch;
+    totals->has_epoch |= record->kind == CONTROL_EPOCH;
+    if (record->kind != CONTROL_EPOCH)
+        add_rate(totals, now);
+}
+
+/* ---- JSON ---- */
+
+/* A number; null where there is none. */
+static void put(cJSON *object, const char *name, double value)
+{
+    if (isfinite(value))
+        cJSON_AddNumberToObject(object, name, value);
+    else
+        cJSON_AddNullToObject(object, name);
+}
+
+static double rate_of(const struct run_totals *totals)
+{
+    return totals->per_s > 0 ? totals->per_s : (double)NAN;
+}
+
+static void put_use(cJSON *object, const struct worker_status *w)
+{
+    put(object, "work", (double)w->use.work);
+    put(object, "work_per_s", w->work_per_s);
+    put(object, "cpu_s", (double)w->use.cpu_us * 1e-6);
+    put(object, "cores", w->cores);
+    put(object, "resident_bytes", (double)w->use.resident_bytes);
+    put(object, "queue", w->use.queue);
+    cJSON *dropped = cJSON_AddObjectToObject(object, "dropped");
+    put(dropped, "bad", (double)w->use.bad);
+    put(dropped, "strangers", (double)w->use.strangers);
+    put(dropped, "duplicates", (double)w->use.duplicates);
+    put(dropped, "stale", (double)w->use.stale);
+    put(dropped, "timeouts", (double)w->use.timeouts);
+}
+
+static void put_worker(cJSON *list, const struct worker_status *w)
+{
+    cJSON *object = cJSON_CreateObject();
+    put(object, "worker", w->worker);
+    cJSON_AddStringToObject(object, "role", w->role);
+    cJSON_AddStringToObject(object, "state", w->state);
+    if (w->pid > 0)
+        put(object, "pid", (double)w->pid);
+    else
+        cJSON_AddNullToObject(object, "pid");
+    put(object, "host", w->host);
+    cJSON_AddStringToObject(object, "host_name", w->host_name);
+    put(object, "incarnation", w->incarnation);
+    put(object, "restarts", w->restarts);
+    put(object, "wait_s", w->wait_s);
+    put(object, "staleness", w->staleness);
+    if (w->has_use)
+        put_use(object, w);
+    cJSON_AddItemToArray(list, object);
+}
+
+static void put_episode(cJSON *progress, const struct run_status *status)
+{
+    const struct run_totals *totals = status->totals;
+    put(progress, "episode", (double)status->update);
+    put(progress, "running_reward", status->running_reward);
+    put(progress, "reward", totals->has_episode ? totals->episode.reward : (double)NAN);
+    put(progress, "loss", totals->has_episode ? totals->episode.loss : (double)NAN);
+    put(progress, "environment_steps", (double)totals->environment_steps);
+    put(progress, "steps_per_s", rate_of(totals));
+    put(progress, "batch_mean", totals->has_episode ? totals->episode.timing.batch_mean : (double)NAN);
+    put(progress, "wait_us_p50", totals->has_episode ? totals->episode.timing.wait_us_p50 : (double)NAN);
+    put(progress, "wait_us_p99", totals->has_episode ? totals->episode.timing.wait_us_p99 : (double)NAN);
+}
+
+static void put_update(cJSON *progress, const struct run_status *status)
+{
+    const struct run_totals *totals = status->totals;
+    const struct control_epoch *epoch = &totals->epoch;
+    const bool is_language = status->job->kind == JOB_MODEL_PARALLEL;
+    put(progress, "update", (double)status->update);
+    put(progress, "loss", totals->has_update ? totals->update.loss : (double)NAN);
+    put(progress, "learning_rate", totals->has_update ? totals->update.lr : (double)NAN);
+    put(progress, is_language ? "tokens" : "samples", (double)totals->samples);
+    put(progress, is_language ? "tokens_per_s" : "samples_per_s", rate_of(totals));
+    put(progress, "late", (double)totals->late);
+    if (!totals->has_epoch)
+        return;
+    put(progress, "epoch", (double)epoch->epoch);
+    if (epoch->evaluated == 0)
+        return;
+    put(progress, "evaluation_loss", epoch->evaluation_loss);
+    if (is_language)
+        put(progress, "perplexity", exp(epoch->evaluation_loss));
+    else
+        put(progress, "accuracy", (double)epoch->correct / (double)epoch->evaluated);
+}
+
+static const char *kind_name(int kind)
+{
+    return kind == JOB_REINFORCE        ? "reinforce"
+           : kind == JOB_MODEL_PARALLEL ? "model-parallel"
+                                        : "parameter-server";
+}
+
+/* Counts by bucket, not summed up; the last bucket has no limit. */
+static void put_buckets(cJSON *object, const char *name, const uint64_t *counts, int buckets,
+                        double (*limit)(int bucket))
+{
+    cJSON *list = cJSON_AddArrayToObject(object, name);
+    for (int i = 0; i < buckets; i++) {
+        cJSON *pair = cJSON_CreateArray();
+        cJSON_AddItemToArray(pair, i + 1 < buckets ? cJSON_CreateNumber(limit(i)) : cJSON_CreateNull());
+        cJSON_AddItemToArray(pair, cJSON_CreateNumber((double)counts[i]));
+        cJSON_AddItemToArray(list, pair);
+    }
+}
+
+static double rows_limit(int bucket)
+{
+    return (double)(UINT64_C(1) << bucket);
+}
+
+static double wait_limit(int bucket)
+{
+    return control_wait_limits_us[bucket] * 1e-6;
+}
+
+static double round_limit(int bucket)
+{
+    return run_round_limits_s[bucket];
+}
+
+static double staleness_limit(int bucket)
+{
+    return bucket;
+}
+
+static void put_histograms(cJSON *object, const struct run_totals *totals)
+{
+    if (totals->launches > 0) {
+        put_buckets(object, "batch_rows", totals->batches, CONTROL_BATCH_BUCKETS, rows_limit);
+        put_buckets(object, "wait_s", totals->waits, CONTROL_WAIT_BUCKETS, wait_limit);
+    }
+    if (totals->rounds > 0) {
+        put_buckets(object, "round_wait_s", totals->round_waits, RUN_ROUND_BUCKETS, round_limit);
+        put_buckets(object, "staleness", totals->staleness, RUN_STALENESS_BUCKETS, staleness_limit);
+    }
+}
+
+char *run_status_json(const struct run_status *status)
+{
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "run", status->path);
+    cJSON_AddStringToObject(root, "name", status->job->name);
+    cJSON_AddStringToObject(root, "kind", kind_name(status->job->kind));
+    cJSON_AddStringToObject(root, "state", status->state);
+    put(root, "pid", status->pid);
+    cJSON_AddStringToObject(root, "version", COALESCED_VERSION);
+    put(root, "started_unix_s", status->started_unix_s);
+    put(root, "up_s", status->up_s);
+    put(root, "generation", status->generation);
+    put(root, "checkpoint", status->checkpoint > 0 ? (double)status->checkpoint : (double)NAN);
+    put(root, "checkpoint_age_s", status->checkpoint_age_s);
+    cJSON *progress = cJSON_AddObjectToObject(root, "progress");
+    if (status->job->kind == JOB_REINFORCE)
+        put_episode(progress, status);
+    else
+        put_update(progress, status);
+    put_histograms(cJSON_AddObjectToObject(root, "histograms"), status->totals);
+    cJSON *workers = cJSON_AddArrayToObject(root, "workers");
+    for (uint32_t i = 0; i < status->worker_count; i++)
+        put_worker(workers, &status->workers[i]);
+    char *text = cJSON_PrintUnformatted(root);
+    cJSON_Delete(root);
+    if (text == NULL)
+        return NULL;
+    const size_t length = strlen(text);
+    char *line = cJSON_malloc(length + 2);
+    if (line != NULL) {
+        memcpy(line, text, length);
+        memcpy(line + length, "\n", 2);
+    }
+    cJSON_free(text);
+    return line;
+}

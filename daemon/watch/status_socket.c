@@ -1,0 +1,145 @@
+/* Accepts, writes, hangs up. Supervisor process; its only thread. */
+#include "daemon/watch/status_socket.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { PATIENCE_US = 5000000 };
+
+static void hang_up(struct status_client *client)
+{
+    if (client->fd >= 0)
+        close(client->fd);
+    cJSON_free(client->text);
+    *client = (struct status_client){.fd = -1};
+}
+
+static enum status bind_private(int fd, const struct sockaddr_un *name, struct error *error)
+{
+    const mode_t before = umask(0177);
+    const bool bound = bind(fd, (const struct sockaddr *)name, sizeof *name) == 0;
+    const int errnum = errno;
+    umask(before);
+    if (bound && listen(fd, STATUS_CLIENTS_MAX) == 0)
+        return STATUS_OK;
+    return error_set_errno(error, bound ? errno : errnum, "cannot listen at %s", name->sun_path);
+}
+
+enum status status_socket_open(struct status_socket *s, const char *address, status_answer *answer, void *arg,
+                               struct error *error)
+{
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    struct stat info;
+    *s = (struct status_socket){.fd = -1, .answer = answer, .arg = arg};
+    for (unsigned i = 0; i < STATUS_CLIENTS_MAX; i++)
+        s->clients[i].fd = -1;
+    const int length = snprintf(name.sun_path, sizeof name.sun_path, "%s.status", address + strlen("ipc://"));
+    if (length < 0 || (size_t)length >= sizeof name.sun_path)
+        return error_set(error, STATUS_INVALID, "the path of its socket is too long");
+    if (lstat(name.sun_path, &info) == 0 && (!S_ISSOCK(info.st_mode) || unlink(name.sun_path) != 0))
+        return error_set(error, STATUS_PERMISSION, "%s is in the way: expected a socket or nothing",
+                         name.sun_path);
+    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return error_set_errno(error, errno, "cannot make a socket");
+    const enum status status = bind_private(fd, &name, error);
+    if (status != STATUS_OK) {
+        close(fd);
+        return status;
+    }
+    s->fd = fd;
+    memcpy(s->path, name.sun_path, sizeof s->path);
+    return STATUS_OK;
+}
+
+void status_socket_close(struct status_socket *s)
+{
+    if (s->fd < 0)
+        return;
+    for (unsigned i = 0; i < STATUS_CLIENTS_MAX; i++)
+        hang_up(&s->clients[i]);
+    unlink(s->path);
+    close(s->fd);
+    s->fd = -1;
+}
+
+void status_socket_waits(const struct status_socket *s, struct pollfd waits[STATUS_WAITS])
+{
+    waits[0] = (struct pollfd){.fd = s->fd, .events = POLLIN};
+    for (unsigned i = 0; i < STATUS_CLIENTS_MAX; i++)
+        waits[1 + i] = (struct pollfd){.fd = s->fd >= 0 ? s->clients[i].fd : -1, .events = POLLOUT};
+}
+
+/* Writes as much as the client takes now. */
+static void send_rest(struct status_client *client)
+{
+    while (client->sent < client->length) {
+        const ssize_t sent = send(client->fd, client->text + client->sent, client->length - client->sent,
+                                  MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return;
+        if (sent < 0)
+            break;
+        client->sent += (size_t)sent;
+    }
+    hang_up(client);
+}
+
+static struct status_client *free_place(struct status_socket *s)
+{
+    struct status_client *oldest = &s->clients[0];
+    for (unsigned i = 0; i < STATUS_CLIENTS_MAX; i++) {
+        if (s->clients[i].fd < 0)
+            return &s->clients[i];
+        if (monotime_before(s->clients[i].until, oldest->until))
+            oldest = &s->clients[i];
+    }
+    hang_up(oldest);
+    return oldest;
+}
+
+static void greet(struct status_socket *s)
+{
+    const int fd = accept4(s->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0)
+        return;
+    struct status_client *client = free_place(s);
+    *client = (struct status_client){
+        .fd = fd, .text = s->answer(s->arg), .until = monotime_add_us(monotime_now(), PATIENCE_US)};
+    client->length = client->text != NULL ? strlen(client->text) : 0;
+    send_rest(client);
+}
+
+void status_socket_serve(struct status_socket *s, const struct pollfd waits[STATUS_WAITS])
+{
+    if (s->fd < 0)
+        return;
+    for (unsigned i = 0; i < STATUS_CLIENTS_MAX; i++)
+        if (waits[1 + i].revents != 0 && s->clients[i].fd >= 0)
+            send_rest(&s->clients[i]);
+    if (waits[0].revents != 0)
+        greet(s);
+}
+
+struct monotime status_socket_check(struct status_socket *s, struct monotime now)
+{
+    struct monotime next = MONOTIME_NEVER;
+    for (unsigned i = 0; s->fd >= 0 && i < STATUS_CLIENTS_MAX; i++) {
+        struct status_client *client = &s->clients[i];
+        if (client->fd < 0)
+            continue;
+        if (!monotime_before(now, client->until))
+            hang_up(client);
+        else
+            next = monotime_earliest(next, client->until);
+    }
+    return next;
+}

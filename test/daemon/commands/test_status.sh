@@ -1,0 +1,145 @@
+#!/usr/bin/env bash
+# coalesced status, list and stop: what they say of runs is true, a reader that stalls stops nothing, and a run is found by
+# its directory and by its name.
+set -euo pipefail
+
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+# shellcheck source=test/shell.bash
+source "$here/../../shell.bash"
+# shellcheck source=test/daemon/runs.bash
+source "$here/../runs.bash"
+
+endless=1000000
+start() { # KIND RUN [ARGUMENT]...: its supervisor is $run
+    local job
+    job_arguments "$1" "$2" "$endless" "${@:3}"
+    "$COALESCED" run "${job[@]}" </dev/null >"$2.out" 2>&1 &
+    run=$!
+    wait_for_number "$2" 3
+}
+status() {
+    "$COALESCED" status "$@"
+}
+fails() { # CODE TEXT ARGUMENT...
+    local expected=$1 text=$2 got=0
+    "$COALESCED" "${@:3}" >"$scratch/failed" 2>&1 </dev/null || got=$?
+    [[ $got -eq $expected ]] && grep -q -- "$text" "$scratch/failed" && return
+    printf 'expected %d and "%s", got %d and:\n' "$expected" "$text" "$got"
+    cat "$scratch/failed"
+    return 1
+}
+# Waits until jq's FILTER is true of the run's status.
+becomes() { # RUN FILTER
+    local end=$((SECONDS + 60))
+    until status "$1" --json | jq -e "$2" >/dev/null; do
+        if [[ $SECONDS -ge $end ]]; then
+            status "$1" --json
+            return 1
+        fi
+        sleep 0.1
+    done
+}
+
+# ---- one run ----
+one=$scratch/one
+start reinforce "$one" --set /observers/count=3
+check "the document says what runs" becomes "$one" '.kind == "reinforce" and .state == "training" and .pid == '"$run"' and
+    .generation == 1 and (.progress.episode >= 3) and (.progress.running_reward > 0) and (.workers | length) == 4'
+check "each worker has its process, its time and its memory" becomes "$one" \
+    '[.workers[] | select(.pid > 0 and .cpu_s > 0 and .resident_bytes > 1e6 and .state == "running")] | length == 4'
+check "and its rate" becomes "$one" '[.workers[] | select(.work_per_s > 0)] | length == 4'
+processes() {
+    diff <(status "$one" --json | jq -r '.workers[].pid' | sort) <(pgrep -P "$run" | sort)
+}
+check "the processes are the supervisor's" processes
+path_is_named() {
+    [[ $(status "$one" --json | jq -r .run) == "$(readlink -f "$one")" ]]
+}
+check "the run is named by its directory" path_is_named
+called=$(status "$one" --json | jq -r .name)
+found_by_name() {
+    status "$called" | grep -q "^observer 3  *running"
+}
+check "its name finds it too" found_by_name
+check "list has it on a line" grep -q "^$called	training	$run	episode [0-9]*, .*	$(readlink -f "$one")$" <("$COALESCED" list)
+only_the_user_may_ask() {
+    [[ $(find "$scratch" -name '*.sock.status' -type s -printf '%m %h\n') == "600 $scratch/coalesced" ]]
+}
+check "only the user may ask" only_the_user_may_ask
+
+# ---- a worker dies ----
+old=$(status "$one" --json | jq '.workers[2].pid')
+kill -9 "$old"
+check "a worker that died is another process, and has restarted once" becomes "$one" \
+    ".workers[2].pid != null and .workers[2].pid != $old and .workers[2].restarts == 1 and .workers[2].incarnation == 2"
+kill -9 "$(status "$one" --json | jq '.workers[0].pid')"
+check "with the agent all begin again" becomes "$one" \
+    '.generation == 2 and .state == "training" and ([.workers[] | select(.restarts >= 1)] | length == 4)'
+
+# ---- readers that stall ----
+cat >"$scratch/stall.py" <<'PY'
+import socket, sys, time
+held = []
+for _ in range(50):
+    s = socket.socket(socket.AF_UNIX)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+    s.connect(sys.argv[1])
+    held.append(s)
+print("connected", flush=True)
+time.sleep(60)
+PY
+python3 "$scratch/stall.py" "$(find "$scratch/coalesced" -name '*.sock.status')" >"$scratch/stalled" &
+stalled=$!
+until grep -qs connected "$scratch/stalled"; do sleep 0.05; done
+goes_on() {
+    local number
+    number=$(last_number "$one") && wait_for_number "$one" $((number + 3)) && status "$one" --json | jq -e .pid >/dev/null
+}
+check "fifty readers that do not read stop nothing" goes_on
+kill "$stalled"
+
+# ---- a run that hangs ----
+kill -STOP "$run"
+check "a run that does not answer is named" fails 66 "the run of process $run does not answer within 2 s" status "$one"
+kill -CONT "$run"
+check "and answers again" becomes "$one" ".pid == $run"
+
+# ---- several runs ----
+two=$scratch/two
+first=$run
+start parameter-server "$two" --set /server/count=1 --set '/server/round=async 4'
+check "trainers have a staleness" becomes "$two" '[.workers[] | select(.role == "trainer" and .staleness != null)] | length >= 1'
+check "and the server a wait" becomes "$two" '.workers[0].role == "pserver" and .workers[0].wait_s != null and .progress.samples_per_s > 0'
+# Another test of this machine may have a run too.
+folder=$(readlink -f "$scratch")
+check "without a name all runs are told" test "$(status --json | jq "[.runs[] | select(.run | startswith(\"$folder/\"))] | length")" = 2
+check "list has two lines" test "$("$COALESCED" list | grep -c "	$folder/")" = 2
+check "a run that is not there" fails 66 "is not running" status "$scratch/none"
+check "nor anything to stop" fails 66 "is not running" stop nobody
+check "stop needs a run" fails 64 "expected one run" stop
+check "list takes no argument" fails 64 "expected no argument" list one
+check "a checkpoint's option is not one of status" fails 64 "belongs to" status --episodes 3
+three=$scratch/other/one
+mkdir "$scratch/other"
+second=$run
+start reinforce "$three"
+check "a name that two runs have" fails 78 "2 runs have the name" status "$called"
+check "a directory is one run's alone" becomes "$three" ".pid == $run"
+
+# ---- watching and stopping ----
+"$COALESCED" status "$three" --watch >"$scratch/watched" 2>&1 &
+watching=$!
+until [[ $(grep -c "^agent 0" "$scratch/watched") -ge 2 ]]; do sleep 0.1; done
+check "stop ends the run" "$COALESCED" stop "$three"
+code=0 && { wait "$run" || code=$?; }
+check "in good order" test "$code" = 0
+check "as its log says" grep -q '"event":"stopped"' "$three/episodes.jsonl"
+code=0 && { wait "$watching" || code=$?; }
+check "who watches ends then" test "$code" = 0
+check "in words" grep -q "has ended" "$scratch/watched"
+for run in "$first" "$second"; do
+    kill -TERM "$run"
+    wait "$run" || true
+done
+check "no socket is left" test -z "$(find "$scratch" -name '*.sock.status')"
+finish

@@ -1,0 +1,227 @@
+#!/usr/bin/env bash
+# coalesced sweep: a run for each combination of values, a table and a figure of all; what is stopped, killed or has
+# failed goes on with --resume; no process outlives the sweep.
+set -euo pipefail
+
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+# shellcheck source=test/shell.bash
+source "$here/../../shell.bash"
+# shellcheck source=test/daemon/runs.bash
+source "$here/../runs.bash"
+
+cd "$scratch"
+job=$scratch/reinforce.json
+short=(--set '/stop={"episodes":8}')
+long=(--set '/stop={"episodes":1000000}')
+
+says() {
+    grep -qF -- "$1" "$2" && return 0
+    cat "$2"
+    return 1
+}
+
+# sweeps CODE DIR ARG...
+sweeps() {
+    local expected=$1 dir=$2 code=0
+    shift 2
+    "$COALESCED" sweep "$job" --run-dir "$dir" "$@" >said 2>&1 </dev/null || code=$?
+    [[ $code == "$expected" ]] && return 0
+    echo "exit code $code"
+    cat said
+    return 1
+}
+
+# states DIR: the states of all runs, in the order of the table.
+states() {
+    jq -r 'map(.state) | join(" ")' "$1/sweep.json"
+}
+
+# begins DIR ARG...: starts a sweep of long runs; $sweep is its process.
+begins() {
+    local dir=$1
+    shift
+    "$COALESCED" sweep "$job" --run-dir "$dir" "${long[@]}" "$@" >said 2>&1 </dev/null &
+    sweep=$!
+}
+
+# The processes of the runs, and of their workers, by the run's sockets.
+pids_of() {
+    cat "$1"/*/lock
+}
+
+ends() {
+    local pid
+    for pid in "$@"; do
+        while [[ -d /proc/$pid && $(awk '{print $3}' "/proc/$pid/stat" 2>/dev/null) != Z ]]; do sleep 0.02; done
+    done
+}
+
+makes_every_run() {
+    sweeps 0 all "${short[@]}" --over /optimizer/lr=0.001,0.01 --over /seed=1..2 --parallel 2 &&
+        [[ $(states all) == "finished finished finished finished" ]] &&
+        [[ $(jq -c '.[2] | [.run, .values, .episode]' all/sweep.json) == \
+            '["lr=0.01,seed=1",{"/optimizer/lr":0.01,"/seed":1},8]' ]] &&
+        says "lr=0.001,seed=2: finished	episode: 8	running_reward: " said && says "Best: lr=0" said
+}
+
+same_numbers_as_run() {
+    "$COALESCED" run "$job" --run-dir alone "${short[@]}" --set /optimizer/lr=0.01 --set /seed=2 >/dev/null 2>&1 </dev/null &&
+        diff <(numbers alone) <(numbers all/lr=0.01,seed=2)
+}
+
+draws_them() {
+    command -v gnuplot >/dev/null || return 0
+    says "all/sweep.svg: 2 curves of 4 runs" said && says "lr 0.001, 2 seeds" all/sweep.svg
+}
+
+refuses_a_second_sweep() {
+    cp all/sweep.json before.json && sweeps 64 all "${short[@]}" --over /optimizer/lr=0.001,0.01 --over /seed=1..2 &&
+        says "all has the runs of a sweep: expected --resume, or another --run-dir" said && cmp before.json all/sweep.json
+}
+
+# A third seed begins, and nothing else.
+leaves_finished_runs_alone() {
+    touch now && sweeps 0 all "${short[@]}" --over /optimizer/lr=0.001,0.01 --over /seed=1..3 --resume &&
+        [[ $(states all) == "finished finished finished finished finished finished" ]] &&
+        [[ $(find all -name job.json -newer now | sort | tr '\n' ' ') == \
+            "all/lr=0.001,seed=3/job.json all/lr=0.01,seed=3/job.json " ]]
+}
+
+goes_on_to_a_later_end() {
+    sweeps 0 all --set '/stop={"episodes":10}' --over /optimizer/lr=0.001 --over /seed=1..2 --resume &&
+        [[ $(jq -c 'map(.episode)' all/sweep.json) == "[10,10,8,8,8,8]" ]]
+}
+
+# sweep.json keeps the runs of the earlier command lines, each once, behind those of this one.
+keeps_other_rows() {
+    jq -c '.[]' all/sweep.json >before.jsonl
+    sed -i '/"lr=0.01,seed=3"/s/"finished"/"running"/' all/sweep.json
+    sweeps 0 all "${short[@]}" --over /returns/gamma=0.9 --resume && ! says "lr=0.01" said >/dev/null &&
+        [[ $(jq -c '.[0] | [.run, .values, .state]' all/sweep.json) == '["gamma=0.9",{"/returns/gamma":0.9},"finished"]' ]] &&
+        diff <(sed '/"lr=0.01,seed=3"/s/"finished"/"stopped"/' before.jsonl) <(jq -c '.[1:][]' all/sweep.json) &&
+        sweeps 0 all "${short[@]}" --over /returns/gamma=0.9 --resume && [[ $(jq length all/sweep.json) == 7 ]]
+}
+
+wrong_values() {
+    sweeps 78 none "${short[@]}" --over /seed=1..3 --over /optimizer/lr=0.1,fast && [[ ! -e none ]] &&
+        says 'seed=1,lr=fast: --set /optimizer/lr=fast: expected a number in' said &&
+        sweeps 64 none --over optimizer/lr=1 && says "--over optimizer/lr=1: expected /POINTER=VALUES" said &&
+        sweeps 64 none && says "expected --over /POINTER=VALUES" said && sweeps 64 none --over /seed=1 --stop best &&
+        says "--stop: expected median, got best" said && sweeps 64 none --over /seed=1 --parallel 0 &&
+        says "--parallel: expected an integer in 1..256, got 0" said && [[ ! -e none ]]
+}
+
+# SIGTERM ends the running runs in order; the others wait. Resumed, all reach their end, with the numbers of runs that
+# were never stopped.
+stops_in_order() {
+    local code=0
+    begins stopped --over /seed=1..3 --parallel 2
+    wait_for_number stopped/seed=1 3 && wait_for_number stopped/seed=2 3 && kill "$sweep"
+    wait "$sweep" || code=$?
+    [[ $code == 0 && $(states stopped) == "stopped stopped waiting" ]] && says "stopping: the running runs" said &&
+        last=$(($(last_number stopped/seed=1) + $(last_number stopped/seed=2))) &&
+        sweeps 0 stopped --set "/stop={\"episodes\":$last}" --over /seed=1..3 --resume &&
+        [[ $(states stopped) == "finished finished finished" ]] &&
+        "$COALESCED" run "$job" --run-dir whole --set "/stop={\"episodes\":$last}" --set /seed=2 >/dev/null 2>&1 </dev/null &&
+        diff <(numbers whole) <(numbers stopped/seed=2)
+}
+
+# Ctrl-C reaches the sweep's process group; the runs hear of it from the sweep, once. exec: a shell in between would get
+# the signal, too, and some shells end at once.
+ctrl_c() {
+    local code=0 pid
+    command -v script >/dev/null || return 0
+    {
+        wait_for_number keyed/seed=1 3
+        pid=$(<keyed/sweep.lock)
+        printf '\003'
+        ends "$pid"
+    } | script -qec "exec '$COALESCED' sweep '$job' --run-dir keyed --set '/stop={\"episodes\":1000000}' --over /seed=1..2" \
+        /dev/null >screen || code=$?
+    [[ $code == 0 && $(states keyed) == "stopped waiting" ]] && says "seed=1  " screen &&
+        says "stopping: the running round is finished first" keyed/seed=1/messages.log &&
+        ! grep -q hurrying keyed/seed=1/messages.log
+}
+
+no_child_is_left() {
+    local pids workers pid
+    begins killed --over /seed=1..2 --parallel 2
+    wait_for_number killed/seed=1 3 && wait_for_number killed/seed=2 3
+    pids=$(pids_of killed)
+    # shellcheck disable=SC2086 # several words
+    workers=$(for pid in $pids; do pgrep -P "$pid"; done)
+    kill -9 "$sweep"
+    wait "$sweep" || true
+    # shellcheck disable=SC2086
+    [[ $(wc -w <<<"$workers") == 6 ]] && ends $pids $workers &&
+        sweeps 0 killed --set "/stop={\"episodes\":$(($(last_number killed/seed=1) + $(last_number killed/seed=2)))}" \
+            --over /seed=1..2 --resume &&
+        [[ $(states killed) == "finished finished" ]]
+}
+
+# The run that is killed has failed; the next one starts.
+others_go_on() {
+    local code=0
+    begins failed --over /seed=1..2
+    wait_for_number failed/seed=1 3 && kill -9 "$(cat failed/seed=1/lock)"
+    wait_for_number failed/seed=2 3 && kill "$sweep"
+    wait "$sweep" || code=$?
+    [[ $code == 70 && $(states failed) == "failed stopped" ]] && says "1 of 2 runs failed" said &&
+        ! grep "^Best:" said &&
+        [[ $(jq -r '.[0].reason' failed/sweep.json) == "killed by signal 9 (Killed)" ]]
+}
+
+# Another process has the run's directory.
+a_run_that_cannot_start() {
+    "$COALESCED" run "$job" --run-dir busy/seed=1 "${long[@]}" >/dev/null 2>&1 </dev/null &
+    local other=$! good=0
+    wait_for_number busy/seed=1 3
+    sweeps 75 busy "${short[@]}" --over /seed=1..2 --resume && [[ $(states busy) == "failed finished" ]] &&
+        says "seed=1: failed" said && says "busy/seed=1 is in use by process $other" said && says "Best: seed=2" said && good=1
+    kill "$other" && wait "$other"
+    [[ $good == 1 ]]
+}
+
+one_sweep_at_a_time() {
+    local good=0
+    begins locked --over /seed=1
+    wait_for_number locked/seed=1 3
+    sweeps 75 locked "${short[@]}" --over /seed=1 --resume && says "locked is in use by process $sweep" said && good=1
+    kill "$sweep" && wait "$sweep"
+    [[ $good == 1 ]]
+}
+
+# With next to no learning rate the policy stays as bad as it begins, and such a run would never end.
+stops_the_hopeless() {
+    local root=$here/../../.. job
+    job=$(readlink -f "$root/config/cartpole.json")
+    local over=(--set '/stop={"running_reward":150,"episodes":null}' --set /log/every=1 --over '/optimizer/lr=0.01,1e-9' --over /seed=1..3)
+    sweeps 0 median "${over[@]}" --parallel 3 --stop median &&
+        [[ $(states median) == "solved solved solved stopped by the median rule stopped by the median rule stopped by the median rule" ]] &&
+        [[ $(jq '[.[3:][].episode | select(. < 100)] | length' median/sweep.json) == 0 ]] &&
+        sweeps 0 median "${over[@]}" --stop median --resume && ! says ": running" said >/dev/null
+}
+
+without_gnuplot() {
+    local code=0
+    env PATH="$scratch" "$COALESCED" sweep "$job" "${short[@]}" --over /seed=1 --run-dir plain >said 2>&1 || code=$?
+    [[ $code == 0 && ! -e plain/sweep.svg ]] && says "no figure is drawn: gnuplot is not in PATH" said
+}
+
+check "a run for each combination" makes_every_run
+check "a figure" draws_them
+check "the numbers of run" same_numbers_as_run
+check "runs that are there are kept" refuses_a_second_sweep
+check "--resume leaves finished runs alone" leaves_finished_runs_alone
+check "--resume with a later end" goes_on_to_a_later_end
+check "--resume with other axes" keeps_other_rows
+check "a wrong value is found before anything starts" wrong_values
+check "SIGTERM, and --resume" stops_in_order
+check "ctrl-C on a terminal" ctrl_c
+check "kill -9 leaves no child" no_child_is_left
+check "a run that is killed" others_go_on
+check "a run that cannot start" a_run_that_cannot_start
+check "one sweep at a time" one_sweep_at_a_time
+check "the median rule" stops_the_hopeless
+check "without gnuplot" without_gnuplot
+finish

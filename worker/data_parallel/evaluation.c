@@ -1,0 +1,144 @@
+/* Evaluation by shares: the loop over a share's batches, and the command that runs all shares.
+ *
+ * The command uses the trainers' batch, math threads and layouts, so that its figures are the log's bit for
+ * bit on the same kind of machine. */
+#include "worker/data_parallel/evaluation.h"
+
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/device.h"
+
+#include <math.h>
+
+static struct monotime evaluator_soon(void)
+{
+    enum { WAIT_US = 50000 }; /* for data, between two calls of progress */
+    return monotime_add_us(monotime_now(), WAIT_US);
+}
+
+static enum status evaluator_begin_share(struct evaluator *evaluator, uint32_t share, struct error *error)
+{
+    const struct loader_config config = {.job = evaluator->job,
+                                         .split = DATASET_EVALUATION,
+                                         .share = share,
+                                         .shares = evaluator->job->trainers.count};
+    if (evaluator->held_out == NULL)
+        return loader_new(&evaluator->held_out, &config, error);
+    return loader_restart(evaluator->held_out, share, error);
+}
+
+enum status evaluator_run(struct evaluator *evaluator, uint32_t share, struct evaluation *sums,
+                          struct error *error)
+{
+    const struct batch *batch;
+    *sums = (struct evaluation){0};
+    enum status status = evaluator_begin_share(evaluator, share, error);
+    while (status == STATUS_OK || status == STATUS_AGAIN) {
+        if (evaluator->progress != NULL)
+            evaluator->progress(evaluator->progress_context);
+        status = loader_next(evaluator->held_out, evaluator_soon(), &batch, error);
+        if (status == STATUS_OK && batch == NULL) // the share has no more samples
+            return STATUS_OK;
+        if (status != STATUS_OK)
+            continue;
+        status = classifier_evaluate(evaluator->classifier, evaluator->tape, batch, &sums->loss_sum,
+                                     &sums->correct, error);
+        sums->samples += batch->samples;
+        if (isfinite(sums->loss_sum))
+            sums->finite = sums->samples;
+    }
+    evaluator_close(evaluator);
+    return status;
+}
+
+void evaluator_close(struct evaluator *evaluator)
+{
+    loader_free(evaluator->held_out);
+    evaluator->held_out = NULL;
+}
+
+/* ---- the command ---- */
+
+static enum status evaluator_check_finite(const struct evaluation *sums, uint32_t share,
+                                          const char *checkpoint, struct error *error)
+{
+    if (isfinite(sums->loss_sum))
+        return STATUS_OK;
+    return error_set(
+        error, STATUS_CORRUPT,
+        "%.300s: its loss is not finite from sample %llu of %llu on, in share %u of the held-out data",
+        checkpoint, (unsigned long long)sums->finite + 1, (unsigned long long)sums->samples, share);
+}
+
+static enum status evaluator_run_shares(struct evaluation *sums, struct evaluator *evaluator,
+                                        const char *checkpoint, struct error *error)
+{
+    enum status status = STATUS_OK;
+    *sums = (struct evaluation){0};
+    for (uint32_t share = 0; share < evaluator->job->trainers.count && status == STATUS_OK; share++) {
+        struct evaluation of_share;
+        status = evaluator_run(evaluator, share, &of_share, error);
+        if (status == STATUS_OK)
+            status = evaluator_check_finite(&of_share, share, checkpoint, error);
+        sums->loss_sum += of_share.loss_sum;
+        sums->correct += of_share.correct;
+        sums->samples += of_share.samples;
+    }
+    if (status == STATUS_OK && sums->samples == 0)
+        status = error_set(error, STATUS_CORRUPT, "%.300s: none of the held-out samples can be decoded",
+                           evaluator->job->data.path);
+    return status;
+}
+
+static enum status evaluation_load_and_run(struct evaluation *sums, const char *checkpoint,
+                                           const struct job *job, struct params *params, struct tape *tape,
+                                           struct error *error)
+{
+    const struct checkpoint_values values = {.params = params};
+    struct evaluator evaluator = {.job = job, .tape = tape};
+    struct classifier *classifier;
+    enum status status = classifier_new(&classifier, job, params, error);
+    if (status != STATUS_OK)
+        return status;
+    evaluator.classifier = classifier;
+    status = classifier_build(classifier, tape, error);
+    if (status == STATUS_OK)
+        status = checkpoint_load_model(path_of(checkpoint), &values, error);
+    if (status == STATUS_OK)
+        status = evaluator_run_shares(sums, &evaluator, checkpoint, error);
+    evaluator_close(&evaluator);
+    classifier_free(classifier);
+    return status;
+}
+
+static enum status evaluation_check_data(const struct job *job, struct error *error)
+{
+    struct dataset_info info;
+    enum status status = dataset_probe(&info, job, error);
+    if (status == STATUS_OK && info.evaluation == 0)
+        status = error_set(error, STATUS_INVALID, "the job's data%s%s has no held-out samples to evaluate on",
+                           job->data.path[0] != '\0' ? " in " : "", job->data.path);
+    return status;
+}
+
+enum status evaluation_run(struct evaluation *sums, const char *checkpoint, const struct job *job,
+                           struct error *error)
+{
+    struct job resolved = *job;
+    struct backend *backend = NULL;
+    struct params *params = NULL;
+    struct tape *tape = NULL;
+    job_resolve(&resolved);
+    enum status status = evaluation_check_data(&resolved, error);
+    if (status == STATUS_OK)
+        status = device_open(&backend, &resolved, resolved.trainers.threads, true, error);
+    if (status == STATUS_OK)
+        status = params_new(&params, backend, error);
+    if (status == STATUS_OK)
+        status = tape_new(&tape, backend, error);
+    if (status == STATUS_OK)
+        status = evaluation_load_and_run(sums, checkpoint, &resolved, params, tape, error);
+    tape_free(tape);
+    params_free(params);
+    backend_close(backend);
+    return status;
+}

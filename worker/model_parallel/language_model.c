@@ -1,0 +1,143 @@
+/* The model of a checkpoint, and its forward. */
+#include "worker/model_parallel/language_model.h"
+
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/model_parallel/whole_model.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- opening ---- */
+
+static enum status language_open_vocabulary(struct language *l, const char *checkpoint, struct error *error)
+{
+    char *text, file[PATH_MAX];
+    size_t bytes;
+    enum status status = checkpoint_vocabulary(path_of(checkpoint), &text, &bytes, error);
+    if (status != STATUS_OK)
+        return status;
+    if (text == NULL)
+        return error_set(error, STATUS_INVALID,
+                         "%.300s has no vocabulary: expected a model that was trained on a text", checkpoint);
+    snprintf(file, sizeof file, "%s/vocabulary.txt", checkpoint);
+    status = vocabulary_parse(&l->vocabulary, file, text, bytes, error);
+    free(text);
+    if (status == STATUS_OK)
+        l->rnn = parallel_rnn(l->job, vocabulary_size(l->vocabulary));
+    return status;
+}
+
+/* Copies a layer's values from the whole model's. */
+static enum status language_fill_layer(struct layer *layer, const struct whole *whole, struct error *error)
+{
+    struct params *params = layer->params;
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < params_count(params) && status == STATUS_OK; i++) {
+        struct parameter *parameter = params_at(params, i);
+        status = params_write(params, parameter, DTYPE_F32,
+                              params_find(whole->params, parameter->name)->tensor.data, error);
+    }
+    return status;
+}
+
+static enum status language_open_layers(struct language *l, struct whole *whole, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++) {
+        const struct layer_settings settings = {
+            .rnn = l->rnn, .seed = l->job->seed, .threads = l->job->threads[i].count};
+        status = layer_new(&l->layers[i], i, &settings, l->job, error);
+        if (status == STATUS_OK)
+            status = language_fill_layer(l->layers[i], whole, error);
+        if (status == STATUS_OK)
+            status = tape_new(&l->tapes[i], l->layers[i]->backend, error);
+    }
+    return status;
+}
+
+static enum status language_open_model(struct language *l, const char *checkpoint, struct error *error)
+{
+    struct whole whole = {0};
+    enum status status = whole_open(&whole, &l->rnn, false, error);
+    if (status == STATUS_OK) {
+        const struct checkpoint_values values = {.params = whole.params};
+        status = checkpoint_load_model(path_of(checkpoint), &values, error);
+    }
+    if (status == STATUS_OK)
+        status = language_open_layers(l, &whole, error);
+    whole_close(&whole);
+    return status;
+}
+
+enum status language_open(struct language *l, const struct job *job, const char *checkpoint, size_t rows,
+                          struct error *error)
+{
+    *l = (struct language){.job = job};
+    enum status status = language_open_vocabulary(l, checkpoint, error);
+    if (status == STATUS_OK)
+        status = language_open_model(l, checkpoint, error);
+    const uint32_t widths[JOB_LAYERS] = {l->rnn.embedding, l->rnn.hidden, l->rnn.tokens};
+    for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++) {
+        l->outputs[i] = calloc(rows * widths[i], sizeof *l->outputs[i]);
+        if (l->outputs[i] == NULL)
+            status = error_set(error, STATUS_NO_MEMORY, "no memory for %zu words of %u numbers each", rows,
+                               widths[i]);
+    }
+    return status;
+}
+
+void language_close(struct language *l)
+{
+    for (int i = 0; i < JOB_LAYERS; i++) {
+        tape_free(l->tapes[i]);
+        layer_free(l->layers[i]);
+        free(l->outputs[i]);
+    }
+    vocabulary_free(l->vocabulary);
+}
+
+/* ---- forward ---- */
+
+/* Runs one layer on its tape, from inputs that are on it. Its first output is copied to l->outputs, its
+ * state, if any, to the batch's. */
+static enum status language_run_layer(struct language *l, enum job_layer which,
+                                      const struct parallel_batch *batch, struct variable *const in[],
+                                      uint32_t in_count, struct error *error)
+{
+    static const uint64_t numbers[LAYER_NUMBERS] = {0, 0}; /* nothing is drawn */
+    struct tape *tape = l->tapes[which];
+    struct variable *out[LAYER_VARIABLES_MAX] = {NULL};
+    const uint32_t outputs = layer_forward(l->layers[which], tape, in, in_count, numbers, out);
+    tape_read(tape, out[0], DTYPE_F32, l->outputs[which]);
+    if (outputs == 3) {
+        tape_read(tape, out[1], DTYPE_F32, batch->h_out);
+        tape_read(tape, out[2], DTYPE_F32, batch->c_out);
+    }
+    return tape_finish(tape, error);
+}
+
+enum status language_forward(struct language *l, const struct parallel_batch *batch, struct error *error)
+{
+    const uint32_t steps = batch->steps, columns = batch->columns;
+    const struct shape state = SHAPE3(l->rnn.layers, columns, l->rnn.hidden);
+    struct tape *const *tapes = l->tapes;
+    struct variable *in[LAYER_VARIABLES_MAX];
+    for (int i = 0; i < JOB_LAYERS; i++)
+        tape_begin(tapes[i], TAPE_INFER, NULL);
+    in[0] =
+        tape_input(tapes[JOB_LAYER_EMBEDDING], SHAPE2(steps, columns), DTYPE_I32, "tokens", batch->tokens);
+    enum status status = language_run_layer(l, JOB_LAYER_EMBEDDING, batch, in, 1, error);
+    if (status != STATUS_OK)
+        return status;
+    in[0] = tape_input(tapes[JOB_LAYER_LSTM], SHAPE3(steps, columns, l->rnn.embedding), DTYPE_F32, "embedded",
+                       l->outputs[JOB_LAYER_EMBEDDING]);
+    in[1] = tape_input(tapes[JOB_LAYER_LSTM], state, DTYPE_F32, "h", batch->h);
+    in[2] = tape_input(tapes[JOB_LAYER_LSTM], state, DTYPE_F32, "c", batch->c);
+    status = language_run_layer(l, JOB_LAYER_LSTM, batch, in, 3, error);
+    if (status != STATUS_OK)
+        return status;
+    in[0] = tape_input(tapes[JOB_LAYER_DECODER], SHAPE3(steps, columns, l->rnn.hidden), DTYPE_F32, "output",
+                       l->outputs[JOB_LAYER_LSTM]);
+    return language_run_layer(l, JOB_LAYER_DECODER, batch, in, 1, error);
+}

@@ -1,0 +1,84 @@
+/* The model-parallel job kind. This room includes kernels/, the frame, worker/job, net, reference, autograd,
+ * model, data and checkpoint; daemon/ includes its data check and its commands (parallel_data.h, language.h).
+ *
+ *     parallel.[ch]            the frame of every worker: socket, segment, references, contexts
+ *     parallel_server.c        the role pserver: hosts objects, and nothing else
+ *     parallel_trainer*.c      the role trainer (parallel_trainer_internal.h); the first trainer is the lead
+ *     parallel_checkpoint.c, parallel_resume.c    checkpoints
+ *     layer.[ch]               one of the model's three layers, also as an object to call
+ *     whole_model.[ch]         all values in one process, for checkpoints
+ *     parallel_hidden_state.[ch]    the hidden state: kept, reset, saved and restored
+ *     parallel_data.[ch], held_out_loss.[ch], plateau.[ch]    batches, the held-out loss, the learning rate
+ *     language.h               `coalesced evaluate` (language_evaluate.c) and `coalesced generate`
+ *                              (language_generate.c), of one model (language_model.[ch])
+ *
+ * The lead makes the layers where the job places them, and one optimizer of all their parameters, and shares
+ * both with the other trainers. A worker has one thread. */
+#ifndef WORKER_MODEL_PARALLEL_PARALLEL_H
+#define WORKER_MODEL_PARALLEL_PARALLEL_H
+
+#include "worker/autograd/dist_optimizer.h"
+#include "worker/net/segment.h"
+#include "worker/roster.h"
+#include "worker/worker.h"
+
+#include <stdbool.h>
+
+struct parallel {
+    const struct job *job; /* first: where the layers' constructors find it (layer.h) */
+    struct worker *worker;
+    struct roster roster;
+    struct segment outbox; /* not mapped where tensors travel in messages */
+    struct rpc *rpc;
+    struct rrefs *rrefs;
+    struct dist *dist;
+    struct dist_owner *owner;
+    bool peer_finished; /* a peer has said BYE with WORKER_FINISHED: the supervisor is ending the job */
+    /* A reference has arrived (struct rrefs_config.taken). NULL: it is released. */
+    void (*taken)(struct parallel *parallel, uint16_t from, uint64_t tag, struct rref *rref);
+    /* The lead asks for this worker's holdings at the end of `epoch` (METHOD_HOLDINGS). The role answers with
+     * parallel_answer_holdings, at once or when it has reached that epoch. NULL: answered at once. */
+    void (*asked_holdings)(struct parallel *parallel, uint64_t epoch, struct rpc_request *request);
+};
+
+/* "trainer": the lead's handle on another trainer (parallel_trainer_peers.c). */
+extern const struct rref_class parallel_trainer_class;
+
+/* Opens the outbox, the rpc, the references and the contexts, and returns once there is a session with every
+ * other worker of the job. Blocks meanwhile as worker_connect does; requests of others are served. The job is
+ * WELCOME's afterwards. After a failure only parallel_close is left; the same where the order to leave has
+ * come first (worker->leave). */
+enum status parallel_open(struct parallel *parallel, struct worker *worker, struct error *error);
+
+/* Says BYE with `why` and gives everything back. */
+void parallel_close(struct parallel *parallel, const char *why);
+
+/* Reads this worker's orders after a peer's end. A peer that finished in order had the supervisor's order to
+ * leave. This worker's own order may still be on its way: blocks until it has come, at most
+ * /supervise/hang_s. */
+void parallel_read_orders_after_end(struct parallel *parallel);
+
+/* One turn at the role's top level. STATUS_PEER_DIED: a worker that this one dialed is gone. */
+enum status parallel_turn(struct parallel *parallel, struct monotime until, struct error *error);
+
+/* Waits for a call and releases it; its status and sentence are the result. */
+enum status parallel_finish(struct parallel *parallel, struct future *call, struct error *error);
+
+/* ---- holdings ----
+ * An epoch's line in the log has every worker's holdings at the end of the epoch: its live objects,
+ * references and contexts. METHOD_HOLDINGS, from the lead to each other worker, args[HOLDINGS_EPOCH]: answer
+ * with them: uint32[HOLDINGS_COUNTS + n], the five counts of struct control_status, then the n workers'
+ * users_of. The lead hands all of them to the supervisor, ahead of its epoch. */
+enum { HOLDINGS_EPOCH = 0, HOLDINGS_COUNTS = 5 };
+
+/* Reports to the supervisor which objects, references and contexts are alive here; or what the answer of
+ * worker `number` says. STATUS_INVALID: the answer is none. */
+void parallel_report(const struct parallel *parallel);
+enum status parallel_report_of(const struct parallel *parallel, uint16_t number,
+                               const struct rpc_message *answer, struct error *error);
+void parallel_answer_holdings(const struct parallel *parallel, struct rpc_request *request);
+
+/* Bytes of a worker's segment for this job. */
+size_t parallel_segment_bytes(const struct job *job);
+
+#endif

@@ -1,0 +1,25 @@
+/* All parameters of the model, and the optimizer's momentum, in one process's host memory: checkpoints are
+ * written from here and read into here, and the layers' values are sent from here and gathered here. No
+ * forward or step uses this copy. */
+#ifndef WORKER_MODEL_PARALLEL_WHOLE_MODEL_H
+#define WORKER_MODEL_PARALLEL_WHOLE_MODEL_H
+
+#include "worker/model/rnn.h"
+
+struct whole {
+    struct backend *backend;    /* its own: another thread may read while the loop computes */
+    struct params *params;      /* encoder.weight, rnn.*, decoder.weight, decoder.bias */
+    struct gradients *momentum; /* NULL: the optimizer has none */
+};
+
+/* *whole: all zero. Afterwards, and after a failure, whole_close. */
+enum status whole_open(struct whole *whole, const struct rnn_config *rnn, bool momentum, struct error *error);
+void whole_close(struct whole *whole);
+
+/* Elements of parameter `index`. */
+size_t whole_count(const struct whole *whole, uint32_t index);
+
+/* The values of parameter `index`, or of its momentum: (whole_count) float32 in canonical layout. */
+float *whole_values(const struct whole *whole, uint32_t index, bool momentum);
+
+#endif
