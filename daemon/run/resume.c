@@ -147,6 +147,27 @@ struct run_identity resume_identity(const struct job *job)
     return identity;
 }
 
+static enum status judge_by_numbers(void *context, const struct run_place *place, struct error *why)
+{
+    const struct run_identity *identity = context;
+    if (memcmp(place->run.numbers, identity->numbers, sizeof identity->numbers) == 0)
+        return STATUS_OK;
+    return error_set(why, STATUS_CORRUPT, "it is of another job");
+}
+
+bool resume_recognizes(struct path run, const struct job *job)
+{
+    char checkpoint[CHECKPOINT_PATH_BYTES];
+    struct checkpoint_counters counters;
+    struct run_place place;
+    struct error unused;
+    struct job resolved = *job;
+    job_resolve(&resolved);
+    struct run_identity identity = resume_identity(&resolved);
+    const struct checkpoint_judge judge = {.fits = judge_by_numbers, .context = &identity};
+    return checkpoint_newest(run, &judge, checkpoint, &counters, &place, &unused) == STATUS_OK;
+}
+
 /* ---- the checkpoint ---- */
 
 /* What the search judges checkpoints by. */

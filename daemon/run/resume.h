@@ -29,6 +29,10 @@ enum status resume_adopt(struct path path, struct job *job, struct error *error)
 /* The identity of a run of `job`, with a new id. */
 struct run_identity resume_identity(const struct job *job);
 
+/* Whether a sound checkpoint of the run in the directory `run` has the numbers of `job`: for a run without
+ * its job.json. Blocks on files. */
+bool resume_recognizes(struct path run, const struct job *job);
+
 struct resume_point {
     char checkpoint[CHECKPOINT_PATH_BYTES]; /* its folder; "": the run starts again from its beginning */
     struct run_place place;                 /* that it names, in the logs */

@@ -196,14 +196,22 @@ static enum status adopt_run(struct rundir *dir, struct job *job, struct error *
         log_info("%s has no run to resume: a run begins there", dir->path);
         return STATUS_OK;
     }
-    snprintf(job_path, sizeof job_path, "%s/job.json", dir->path);
-    if (!rundir_has(dir, "job.json"))
-        return error_set(error, STATUS_NOT_FOUND,
-                         "%s has logs or checkpoints, but no job.json that says of which job: expected "
-                         "job.json, or a start without --resume",
-                         dir->path);
     dir->resumed = true;
-    return resume_adopt(path_below(path_as_given(dir), job_path), job, error);
+    snprintf(job_path, sizeof job_path, "%s/job.json", dir->path);
+    enum status status =
+        rundir_has(dir, "job.json")
+            ? resume_adopt(path_below(path_as_given(dir), job_path), job, error)
+            : error_set(error, STATUS_NOT_FOUND,
+                        "%s has logs or checkpoints, but no job.json, and no checkpoint of this job: "
+                        "expected the run's job, or a start without --resume",
+                        dir->path);
+    if ((status == STATUS_NOT_FOUND || status == STATUS_CORRUPT) &&
+        resume_recognizes(path_as_given(dir), job)) {
+        log_warning("%s/job.json is %s, and is written anew: a checkpoint of the run is of this job",
+                    dir->path, status == STATUS_CORRUPT ? "damaged" : "missing");
+        status = STATUS_OK;
+    }
+    return status;
 }
 
 static enum status open_and_lock(struct rundir *dir, struct error *error)

@@ -50,8 +50,9 @@ struct rundir {
  *
  * The directory is made with its parents where it is missing. Without `resume` an earlier run's files move to
  * previous-N. With `resume` they stay, and `job` must be the run's own job (errors of resume_adopt;
- * STATUS_NOT_FOUND: there are logs or checkpoints and no job.json); where there is no run, one begins, and a
- * line in the log says so. */
+ * STATUS_NOT_FOUND: there are logs or checkpoints and no job.json). A job.json that is missing or damaged is
+ * written anew, with a warning, where a sound checkpoint has the numbers of `job`. Where there is no run, one
+ * begins, and a line in the log says so. */
 enum status rundir_open(struct rundir *dir, const char *path, struct job *job, bool resume,
                         struct error *error);
 

@@ -7,7 +7,7 @@
 #   last_number RUN                    its last update or episode
 #   wait_for_number RUN N              returns when the log has it
 #   newest_checkpoint RUN              the checkpoint's name
-#   leaves_nobody SCRIPT               no worker in Python of this test's jobs, scripts/SCRIPT, is left
+#   leaves_nobody SCRIPT               no worker in Python of this test's jobs, worker/python/SCRIPT, is left
 #   whole_epochs RUN                   a number behind the last one, at the end of an epoch of each kind: two runs up to
 #                                      there have the same lines
 
