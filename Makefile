@@ -242,11 +242,10 @@ FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/policy/% kernels/lanes/nor
                 worker/checkpoint/checkpoint_folder.c worker/checkpoint/checkpoint_manifest.c
 
 # The oracle computes where a target needs a backend.
-build/fuzz/fuzz_dist build/fuzz/fuzz_answers: FUZZ_BACKEND := \
-    $(filter-out test/oracle/mlp_ref.c test/oracle/dense_ref.c test/oracle/test_%,$(wildcard test/oracle/*.c))
+build/fuzz/fuzz_dist build/fuzz/fuzz_answers: FUZZ_BACKEND := $(wildcard test/oracle/ref*.c)
 # Its peers stand where sockets are.
 build/fuzz/fuzz_answers: FUZZ_LINK := $(addprefix -Wl$(comma)--wrap=endpoint_,\
-    prepare send receive move release wait)
+    prepare send receive move release wait message_host)
 build/fuzz/%: test/fuzz/%.c $(FUZZ_SOURCES) $(LANE_OBJECTS) $(wildcard test/fuzz/*.h) Makefile
 	@mkdir -p $(@D)
 	$(CLANG) $(CPPFLAGS) -std=gnu17 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \
