@@ -11,8 +11,8 @@
  * ending anyway; the second ends this host at once.
  *
  * Supervisor process; its only thread; no ZeroMQ. Included by commands.c. */
-#ifndef DAEMON_SUPERVISE_FOLLOW_H
-#define DAEMON_SUPERVISE_FOLLOW_H
+#ifndef DAEMON_HOSTS_FOLLOW_H
+#define DAEMON_HOSTS_FOLLOW_H
 
 #include "daemon/hosts/place.h"
 #include "kernels/base/status.h"

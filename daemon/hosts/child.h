@@ -4,8 +4,8 @@
  *
  * A worker on another host is a child too: that host's supervisor forks it, and child_order and child_kill go
  * there through the relay (daemon/hosts/relay.h). */
-#ifndef DAEMON_SUPERVISE_CHILD_H
-#define DAEMON_SUPERVISE_CHILD_H
+#ifndef DAEMON_HOSTS_CHILD_H
+#define DAEMON_HOSTS_CHILD_H
 
 #include "daemon/hosts/relay.h"
 #include "daemon/process/spawn.h"

@@ -1,14 +1,13 @@
-/* A host that follows. Supervisor process; its only thread; no lock. The loop: wait, read the leader's
- * messages, read the workers', reap, beat. */
-#include "daemon/supervise/follow.h"
+/* Follows a leader, in a loop: wait, read the workers' messages, reap, read the leader's messages, beat.
+ * Supervisor process; its only thread; no lock. */
+#include "daemon/hosts/follow.h"
 
+#include "daemon/hosts/child.h"
 #include "daemon/hosts/relay.h"
 #include "daemon/process/descriptors.h"
 #include "daemon/process/python_worker.h"
 #include "daemon/process/service.h"
 #include "daemon/process/socket_folder.h"
-#include "daemon/run/rundir.h"
-#include "daemon/supervise/child.h"
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
 
