@@ -1,4 +1,5 @@
-/* Forks the link, and packs messages for it. Supervisor process; its only thread; no lock. */
+/* Starts the link, and sends and receives messages through it. Supervisor process; its only thread; no lock.
+ */
 #include "daemon/hosts/relay.h"
 
 #include "daemon/process/spawn.h"

@@ -1,7 +1,6 @@
-/* The supervisor's end of its link (worker/link.h): messages to and from the supervisors of other hosts.
+/* Carries messages to and from the supervisors of other hosts, through a link (worker/link.h).
  *
- * Supervisor process; its only thread. Forks the link; never blocks but where a function says so. Included by
- * child.h, follow.c and the supervise_*.c files. */
+ * Supervisor process; its only thread. Blocks only where a function says so. */
 #ifndef DAEMON_HOSTS_RELAY_H
 #define DAEMON_HOSTS_RELAY_H
 
