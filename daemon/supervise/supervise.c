@@ -78,7 +78,8 @@ struct monotime supervise_advance_generation(struct supervisor *s, struct monoti
     if (begin_next_generation(s, &error) != STATUS_OK)
         job_end_fail(&s->end, &s->generation, error.status, error.text);
     else if (start_all(s, &error) != STATUS_OK)
-        supervise_lose(s, &s->generation.children[s->generation.next.worker], STATUS_INTERNAL, error.text);
+        supervise_lose(s, &s->generation.children[s->generation.next.worker], STATUS_INTERNAL, "%s",
+                       error.text);
     return MONOTIME_NEVER;
 }
 
@@ -159,12 +160,10 @@ static void clear_host(struct supervisor *s, uint16_t host)
     log_info("host %u (%s) departs: its workers start elsewhere", host, hosts_name(&s->hosts, host));
     for (unsigned i = 0; i < g->count; i++) {
         struct child *child = &g->children[i];
-        char why[CHILD_TITLE_BYTES + 32];
         if (child->relay == NULL || child->host != host || !child_is_heard(child))
             continue;
-        snprintf(why, sizeof why, "%s ends: its host departs", child->name);
         child->deaths = 0;
-        supervise_lose(s, child, STATUS_INTERNAL, why);
+        supervise_lose(s, child, STATUS_INTERNAL, "%s ends: its host departs", child->name);
     }
     growth_take_away(g, host, "departs", job_end_has_begun(&s->end));
 }
@@ -175,12 +174,10 @@ static void move_share_to(struct supervisor *s, uint16_t host)
     struct child *child;
     uint32_t count = generation_fair_share(&s->generation, host);
     while (count-- > 0 && (child = generation_choose_mover(&s->generation, host)) != NULL) {
-        char why[2 * CHILD_TITLE_BYTES];
-        snprintf(why, sizeof why, "%s moves to host %u (%.40s)", child->name, host,
-                 hosts_name(&s->hosts, host));
         child->moves_to = host;
         child->deaths = 0;
-        supervise_lose(s, child, STATUS_INTERNAL, why);
+        supervise_lose(s, child, STATUS_INTERNAL, "%s moves to host %u (%.40s)", child->name, host,
+                       hosts_name(&s->hosts, host));
     }
 }
 

@@ -22,6 +22,7 @@
 #include "kernels/base/log.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -57,8 +58,15 @@ static bool is_follow_on(const struct child *child)
 }
 
 static void fail_because_of(struct supervisor *s, const struct child *child, enum status status,
-                            const char *why)
+                            const char *format, ...) __attribute__((format(printf, 4, 5)));
+static void fail_because_of(struct supervisor *s, const struct child *child, enum status status,
+                            const char *format, ...)
 {
+    char why[ERROR_TEXT_BYTES];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(why, sizeof why, format, list);
+    va_end(list);
     job_end_fail_by_worker(&s->end, &s->generation, status, why, is_follow_on(child));
 }
 
@@ -103,23 +111,6 @@ static bool is_survivable(const struct supervisor *s, const struct child *child,
            !s->end.hurried && (s->end.stops == 0 || generation_can_replace(&s->generation, child));
 }
 
-static void fail_after_deaths(struct supervisor *s, const struct child *child, const char *why)
-{
-    char text[ERROR_TEXT_BYTES];
-    snprintf(text, sizeof text, "%.32s died %u times in a row without an episode or update between: %.350s",
-             child->name, child->deaths, why);
-    fail_because_of(s, child, STATUS_INTERNAL, text);
-}
-
-/* A death that comes at the same place again and again. */
-static void fail_after_generations(struct supervisor *s, const struct child *child, const char *why)
-{
-    char text[ERROR_TEXT_BYTES];
-    snprintf(text, sizeof text, "%u generations in a row brought no episode or update that is new: %.350s",
-             s->tally.fruitless, why);
-    fail_because_of(s, child, STATUS_INTERNAL, text);
-}
-
 /* Counts failures that end a generation with the same last words. A worker that is killed has none. */
 static void note_words(struct death_tally *tally, const struct child *child)
 {
@@ -131,16 +122,6 @@ static void note_words(struct death_tally *tally, const struct child *child)
     snprintf(tally->words, sizeof tally->words, "%s", words);
 }
 
-static void fail_after_words(struct supervisor *s, const struct child *child, const char *why)
-{
-    char text[ERROR_TEXT_BYTES];
-    snprintf(
-        text, sizeof text,
-        "%.32s failed %u times in a row in the same way without an episode or update that is new: %.300s",
-        child->name, s->tally.alike, why);
-    fail_because_of(s, child, STATUS_INTERNAL, text);
-}
-
 /* The death of a worker without which the others cannot go on. */
 static void lose_generation(struct supervisor *s, struct child *child, const char *why)
 {
@@ -150,24 +131,36 @@ static void lose_generation(struct supervisor *s, struct child *child, const cha
     }
     note_words(&s->tally, child);
     if (s->tally.alike >= DEATHS_MAX)
-        fail_after_words(s, child, why);
+        fail_because_of(s, child, STATUS_INTERNAL,
+                        "%.32s failed %u times in a row in the same way without an episode or update that is "
+                        "new: %.300s",
+                        child->name, s->tally.alike, why);
     else
         plan_next_generation(s, child, why);
 }
 
-void supervise_lose(struct supervisor *s, struct child *child, enum status status, const char *why)
+void supervise_lose(struct supervisor *s, struct child *child, enum status status, const char *format, ...)
 {
+    char why[ERROR_TEXT_BYTES];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(why, sizeof why, format, list);
+    va_end(list);
     child_kill(child);
     if (s->end.finished && !job_end_has_failed(&s->end))
         log_warning("%s: the job is over, and nothing is lost", why);
     else if (!is_survivable(s, child, status))
-        fail_because_of(s, child, status, why);
+        fail_because_of(s, child, status, "%s", why);
     else if (++child->deaths >= DEATHS_MAX)
-        fail_after_deaths(s, child, why);
+        fail_because_of(s, child, STATUS_INTERNAL,
+                        "%.32s died %u times in a row without an episode or update between: %.350s",
+                        child->name, child->deaths, why);
     else if (generation_can_replace(&s->generation, child))
         plan_successor(child, why);
     else if (s->tally.fruitless >= FRUITLESS_MAX)
-        fail_after_generations(s, child, why);
+        fail_because_of(s, child, STATUS_INTERNAL,
+                        "%u generations in a row brought no episode or update that is new: %.350s",
+                        s->tally.fruitless, why);
     else
         lose_generation(s, child, why);
 }
@@ -216,7 +209,7 @@ void exit_unasked(struct supervisor *s, struct child *child, const struct contro
         doubt_host(s, child->host, why);
         status = STATUS_INTERNAL;
     }
-    supervise_lose(s, child, status, why);
+    supervise_lose(s, child, status, "%s", why);
     if (child->replaced)
         child->state = CHILD_WAITING;
 }
@@ -232,7 +225,7 @@ void exit_asked(struct supervisor *s, struct child *child, const struct control_
     if (child->last_words.status == STATUS_OK)
         return;
     if (s->end.is_follow_on && !is_follow_on(child))
-        fail_because_of(s, child, status_of_exit(child), why);
+        fail_because_of(s, child, status_of_exit(child), "%s", why);
     else
         log_warning("%s", why);
 }
@@ -286,7 +279,7 @@ static void restart_worker(struct supervisor *s, struct child *child)
     }
     if (generation_start(&s->generation, child, &start, &error) != STATUS_OK) {
         child_kill(child);
-        supervise_lose(s, child, STATUS_INTERNAL, error.text);
+        supervise_lose(s, child, STATUS_INTERNAL, "%s", error.text);
         if (child->state == CHILD_GONE && child->replaced)
             child->state = CHILD_WAITING;
     }

@@ -74,8 +74,9 @@ void supervise_order_save(struct supervisor *s);
 /* ---- supervise_deaths.c ---- */
 
 /* A worker died unasked, or must die: it is killed if it lives. Decides what follows: a successor, the next
- * generation, or the job's end with `status`. `why` is a sentence that names the worker. */
-void supervise_lose(struct supervisor *s, struct child *child, enum status status, const char *why);
+ * generation, or the job's end with `status`. The format makes a sentence that names the worker. */
+void supervise_lose(struct supervisor *s, struct child *child, enum status status, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 
 /* The reactions to EVENT_EXITED: of a worker that was neither killed by the supervisor nor told to leave;
  * that was told to leave; that was killed. */

@@ -14,11 +14,11 @@ void supervise_expel(struct supervisor *s, struct child *child, uint32_t message
 {
     static const char *const states[] = {
         [CHILD_STARTING] = "starting", [CHILD_READY] = "running", [CHILD_LEAVING] = "leaving"};
-    char why[256], title[CHILD_TITLE_BYTES];
+    char title[CHILD_TITLE_BYTES];
     child_title(child, title);
-    snprintf(why, sizeof why, "%s sent a message that is not permitted (kind %u, while %s): killed", title,
-             message_kind, states[child->state]);
-    supervise_lose(s, child, STATUS_INTERNAL, why);
+    supervise_lose(s, child, STATUS_INTERNAL,
+                   "%s sent a message that is not permitted (kind %u, while %s): killed", title, message_kind,
+                   states[child->state]);
 }
 
 static void expel(struct supervisor *s, struct child *child, const struct control_message *message)
@@ -175,13 +175,12 @@ uint64_t supervise_silence_us_max(const struct supervisor *s, const struct child
 
 static void kill_silent(struct supervisor *s, struct child *child, const struct control_message *message)
 {
-    char why[256], title[CHILD_TITLE_BYTES], place[CHILD_PLACE_BYTES];
+    char title[CHILD_TITLE_BYTES], place[CHILD_PLACE_BYTES];
     (void)message;
     child_title(child, title);
     child_place(child, place);
-    snprintf(why, sizeof why, "%s sent no heartbeat for %g s%s%s: killed", title,
-             (double)supervise_silence_us_max(s, child) / 1e6, place[0] != '\0' ? "," : "", place);
-    supervise_lose(s, child, STATUS_INTERNAL, why);
+    supervise_lose(s, child, STATUS_INTERNAL, "%s sent no heartbeat for %g s%s%s: killed", title,
+                   (double)supervise_silence_us_max(s, child) / 1e6, place[0] != '\0' ? "," : "", place);
 }
 
 static void kill_late(struct supervisor *s, struct child *child, const struct control_message *message)
