@@ -180,7 +180,7 @@ static void stop_before_start(int number)
     _exit(0);
 }
 
-/* Until the run takes its signals over (supervise_signals.c), an order to stop ends the process, and orders
+/* Until the run takes its signals over (supervise.c), an order to stop ends the process, and orders
  * to read the job again or to rotate the logs wait. */
 static void expect_signals(void)
 {

@@ -5,7 +5,7 @@
  *
  * A worker is the same binary, executed anew with a role. worker_main reads START from the control line,
  * runs the role's loop, reports a failure as its last words, and returns the exit code. A worker ignores
- * SIGINT and SIGTERM (daemon/supervise/child.c): it obeys the control line alone, and ends when that line
+ * SIGINT and SIGTERM (daemon/hosts/child.c): it obeys the control line alone, and ends when that line
  * does. */
 #ifndef WORKER_WORKER_H
 #define WORKER_WORKER_H

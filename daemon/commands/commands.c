@@ -1,33 +1,15 @@
-/* run, check, evaluate, generate and try. The command's process, its only thread; after the fork of `run`,
- * the supervisor's. */
+/* Runs a command: reads its arguments and its job, and calls its function. The command's process; its only
+ * thread. */
 #include "daemon/commands/commands.h"
 
 #include "daemon/commands/arguments.h"
-#include "daemon/commands/export.h"
 #include "daemon/commands/job_files.h"
-#include "daemon/commands/play.h"
 #include "daemon/commands/plot.h"
-#include "daemon/commands/status_command.h"
 #include "daemon/commands/sweep.h"
-#include "daemon/commands/try.h"
 #include "daemon/hosts/key_files.h"
-#include "daemon/hosts/place.h"
-#include "daemon/log/episode_means.h"
-#include "daemon/log/runlog.h"
-#include "daemon/process/descriptors.h"
-#include "daemon/process/service.h"
-#include "daemon/run/rundir.h"
-#include "daemon/supervise/follow.h"
-#include "daemon/supervise/supervise.h"
 #include "kernels/base/log.h"
 #include "kernels/policy/mlp.h"
-#include "worker/checkpoint/checkpoint.h"
-#include "worker/data_parallel/evaluation.h"
-#include "worker/reinforce/policy_evaluate.h"
 
-#include <errno.h>
-#include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,218 +76,11 @@ static int prepare_command(int argc, char **argv, unsigned accepts, struct argum
     return code == 0 ? check_kind(arguments, job) : code;
 }
 
-/* ---- run ---- */
-
-static enum status open_run(const struct arguments *arguments, struct job *job, struct rundir *dir,
-                            struct runlog **log, struct error *error)
-{
-    enum status status = descriptors_raise_limit(job, error);
-    if (status != STATUS_OK)
-        return status;
-    status = rundir_open(dir, arguments->run_dir, job, arguments->resume, error);
-    if (status != STATUS_OK)
-        return status;
-    status = checkpoint_probe(rundir_path(dir), error);
-    const struct run_identity identity = resume_identity(job);
-    if (status == STATUS_OK)
-        status = runlog_open(log, rundir_path(dir), job, &identity, error);
-    if (status != STATUS_OK)
-        rundir_close(dir);
-    return status;
-}
-
-/* Where this process leads: the run directory, the logs, the supervisor. `place`: NULL: there is no other
- * host. */
-static enum status lead(const struct arguments *arguments, struct job *job, struct place *place,
-                        struct error *error)
-{
-    struct rundir dir;
-    struct runlog *log = NULL;
-    enum status status = open_run(arguments, job, &dir, &log, error);
-    if (status != STATUS_OK)
-        return status;
-    const struct supervise_config config = {.job = job,
-                                            .dir = &dir,
-                                            .log = log,
-                                            .job_path = arguments->job_path,
-                                            .overrides = arguments->overrides,
-                                            .override_count = arguments->override_count,
-                                            .place = place};
-    status = supervise(&config, error);
-    runlog_close(log);
-    rundir_close(&dir);
-    return status;
-}
-
-/* The leader has said what went wrong; its exit code is this host's too. */
-static enum status follow_to_the_end(const struct follow_config *config, struct error *error)
-{
-    int code = 0;
-    const enum status status = follow(config, &code, error);
-    if (status == STATUS_OK && code != 0)
-        exit(code);
-    return status;
-}
-
-static enum status follow_leader(const struct arguments *arguments, const struct job *job,
-                                 struct place *place, struct error *error)
-{
-    char run[RUNDIR_PATH_BYTES];
-    const struct follow_config config = {.place = place, .run = run, .patience_s = job->hosts.patience_s};
-    const enum status status = rundir_choose(run, arguments->run_dir, job, error);
-    if (status != STATUS_OK)
-        return status;
-    log_run(run);
-    return follow_to_the_end(&config, error);
-}
-
-/* A finished run of one host ends at once: it takes no lock, no socket and no port, and starts no worker. */
-static bool is_over(const struct arguments *arguments, const struct job *job)
-{
-    char run[RUNDIR_PATH_BYTES];
-    struct error error;
-    if (!arguments->resume || rundir_choose(run, arguments->run_dir, job, &error) != STATUS_OK ||
-        !resume_is_over(run, job))
-        return false;
-    log_run(run);
-    log_info("%s has ended, and /stop asks for no more: nothing is to be done", run);
-    service_notify("READY=1\nSTATUS=the run has ended");
-    service_notify("STOPPING=1"); /* of one message, systemd takes the last state alone */
-    return true;
-}
-
-static enum status run_job(const struct arguments *arguments, struct job *job, struct error *error)
-{
-    static struct place place; /* with the keys of all hosts: too large for a stack */
-    const char *listen = job->hosts.has_listen ? job->hosts.listen : NULL;
-    const uint64_t patience_us = (uint64_t)(job->hosts.patience_s * 1e6);
-    service_init();
-    enum status status =
-        place_find(&place, &arguments->place, listen, monotime_add_us(monotime_now(), patience_us), error);
-    if (status == STATUS_OK && place_is_alone(&place))
-        return is_over(arguments, job) ? STATUS_OK : lead(arguments, job, NULL, error);
-    if (status == STATUS_OK && place_is_leader(&place))
-        return lead(arguments, job, &place, error);
-    return status == STATUS_OK ? follow_leader(arguments, job, &place, error) : status;
-}
-
-/* Workers of a running job move to this host. The job comes from the leader. */
-static enum status join_job(const struct arguments *arguments, struct job *job, struct error *error)
-{
-    enum { PATIENCE_S = 60 };
-    static struct place place;
-    (void)job;
-    struct place_flags flags = arguments->place;
-    const struct follow_config config = {.place = &place,
-                                         .run = NULL,
-                                         .patience_s = PATIENCE_S,
-                                         .brings = arguments->brings,
-                                         .role = arguments->role};
-    service_init();
-    enum status status = flags.given ? STATUS_OK : key_files_own(&flags.host, flags.keys, error);
-    flags.count = flags.given ? flags.count : (uint16_t)(flags.host + 1);
-    flags.given = true;
-    if (status == STATUS_OK)
-        status = place_find(&place, &flags, NULL, MONOTIME_NEVER, error);
-    if (status == STATUS_OK && place_is_leader(&place))
-        status =
-            error_set(error, STATUS_INVALID, "host 0 leads: expected the key of another host to join with");
-    return status == STATUS_OK ? follow_to_the_end(&config, error) : status;
-}
-
 static enum status make_keys(const struct arguments *arguments, struct job *job, struct error *error)
 {
     (void)job;
     const uint16_t hosts = arguments->hosts > 0 ? (uint16_t)arguments->hosts : HOSTS_MAX;
     return key_files_make(arguments->key_folder, hosts, error);
-}
-
-/* ---- evaluate and generate ---- */
-
-static enum status evaluate_images(const struct arguments *arguments, const struct job *job,
-                                   struct error *error)
-{
-    struct evaluation sums;
-    enum status status = evaluation_run(&sums, arguments->checkpoint, job, error);
-    if (status != STATUS_OK)
-        return status;
-    double samples = (double)sums.samples;
-    printf("Accuracy: %.2f %% (%" PRIu64 " of %" PRIu64 ")\tLoss: %.4f\n",
-           100 * (double)sums.correct / samples, sums.correct, sums.samples, sums.loss_sum / samples);
-    return STATUS_OK;
-}
-
-static enum status evaluate_text(const struct arguments *arguments, const struct job *job,
-                                 struct error *error)
-{
-    uint64_t tokens = 0;
-    double loss = 0;
-    enum status status = job_files_check_folder(arguments->checkpoint, error);
-    if (status == STATUS_OK)
-        status = language_evaluate(job, arguments->checkpoint, &loss, &tokens, error);
-    if (status == STATUS_OK)
-        printf("Perplexity: %.2f (%" PRIu64 " tokens)\tLoss: %.4f\n", exp(loss), tokens, loss);
-    return status;
-}
-
-static enum status evaluate_policy(const struct arguments *arguments, const struct job *job,
-                                   struct error *error)
-{
-    const uint32_t episodes = arguments->episodes > 0 ? arguments->episodes : 100;
-    struct player_summary found;
-    char metrics[EPISODE_MEANS_BYTES];
-    const enum status status = policy_evaluate(&found, arguments->checkpoint, job, episodes, error);
-    if (status != STATUS_OK)
-        return status;
-    episode_means_text(metrics, &found.metrics);
-    printf("Mean reward: %.2f\tStandard deviation: %.2f\tMinimum: %.2f\tMaximum: %.2f%s\t(%" PRIu32
-           " episodes)\n",
-           found.mean, found.deviation, found.least, found.most, metrics, episodes);
-    return STATUS_OK;
-}
-
-static enum status evaluate(const struct arguments *arguments, struct job *job, struct error *error)
-{
-    job_resolve(job);
-    if (job->kind == JOB_REINFORCE)
-        return evaluate_policy(arguments, job, error);
-    return job->kind == JOB_MODEL_PARALLEL ? evaluate_text(arguments, job, error)
-                                           : evaluate_images(arguments, job, error);
-}
-
-static enum status generate(const struct arguments *arguments, struct job *job, struct error *error)
-{
-    enum status status = job_files_of_checkpoint(job, arguments->checkpoint, JOB_MODEL_PARALLEL, error);
-    if (status != STATUS_OK)
-        return status;
-    job_resolve(job);
-    return language_generate(job, arguments->checkpoint, &arguments->text, stdout, error);
-}
-
-static enum status try_environment(const struct arguments *arguments, struct job *job, struct error *error)
-{
-    (void)job;
-    return try_environments(arguments, error);
-}
-
-/* ---- status, list and stop ---- */
-
-static enum status show_status(const struct arguments *arguments, struct job *job, struct error *error)
-{
-    (void)job;
-    return status_show(arguments, error);
-}
-
-static enum status list_runs(const struct arguments *arguments, struct job *job, struct error *error)
-{
-    (void)job;
-    return status_list(arguments, error);
-}
-
-static enum status stop_run(const struct arguments *arguments, struct job *job, struct error *error)
-{
-    (void)job;
-    return status_stop(arguments, error);
 }
 
 /* ---- sweep ---- */
@@ -325,7 +100,7 @@ static enum status sweep_job(const struct arguments *arguments, struct job *job,
 static const struct command {
     const char *name;
     unsigned accepts; /* of enum accepts */
-    enum status (*work)(const struct arguments *arguments, struct job *job, struct error *error);
+    command_work *work;
 } commands[] = {
     {"run", ACCEPTS_JOB | ACCEPTS_RUN, run_job},
     {"join", ACCEPTS_LEADER, join_job},
@@ -335,10 +110,10 @@ static const struct command {
     {"generate", ACCEPTS_CHECKPOINT | ACCEPTS_TEXT, generate},
     {"play", ACCEPTS_CHECKPOINT | ACCEPTS_EPISODES | ACCEPTS_RENDER, play},
     {"export", ACCEPTS_CHECKPOINT | ACCEPTS_ONNX, export_model},
-    {"try", ACCEPTS_PLUGIN, try_environment},
-    {"status", ACCEPTS_ONE_RUN | ACCEPTS_ALL_RUNS, show_status},
-    {"list", ACCEPTS_ALL_RUNS, list_runs},
-    {"stop", ACCEPTS_ONE_RUN, stop_run},
+    {"try", ACCEPTS_PLUGIN, try_environments},
+    {"status", ACCEPTS_ONE_RUN | ACCEPTS_ALL_RUNS, status_show},
+    {"list", ACCEPTS_ALL_RUNS, status_list},
+    {"stop", ACCEPTS_ONE_RUN, status_stop},
     {"plot", ACCEPTS_PLOT, plot},
     {"sweep", ACCEPTS_JOB | ACCEPTS_SWEEP, sweep_job}, /* checks the job with each combination */
 };

@@ -1,12 +1,69 @@
-/* The commands on a job: run, check, evaluate and generate. Included by main.c. */
+/* The commands of the program, a file each.
+ *
+ * The room: daemon/commands holds what a person types behind `coalesced`, with what that command alone uses.
+ * commands.c reads the arguments and the job, and then calls the command's function. These functions block
+ * until the command's end, print what it shows on standard output, and leave an error to the caller to print.
+ * main.c includes this header, and each command does. */
 #ifndef DAEMON_COMMANDS_COMMANDS_H
 #define DAEMON_COMMANDS_COMMANDS_H
 
+#include "daemon/commands/arguments.h"
+#include "daemon/hosts/follow.h"
+#include "kernels/base/status.h"
+#include "worker/job/job.h"
+
 enum { COMMAND_HELP = -1 };
 
-/* Runs the command argv[0] with the arguments behind it; blocks until its end. Returns the exit code, or
- * COMMAND_HELP: --help was among the arguments, and nothing was done. Output may still be in stdout's buffer.
- */
+/* Runs the command argv[0] with the arguments behind it. Returns the exit code, or COMMAND_HELP: --help was
+ * among the arguments, and nothing was done. Output may still be in stdout's buffer. */
 int command_run(int argc, char **argv);
+
+/* A command. `job`: the job file among the arguments, checked; a command that takes none may use the memory.
+ */
+typedef enum status command_work(const struct arguments *arguments, struct job *job, struct error *error);
+
+/* run, run_command.c: leads the job to its end, or follows its leader. Errors of supervise, of
+ * follow_leader, and of what opens the run directory. */
+command_work run_job;
+
+/* join, join_command.c: adds this host to a running job. Errors of follow_leader and of the key files. */
+command_work join_job;
+
+/* follow (daemon/hosts/follow.h), but exits the process with the leader's exit code where that is not 0: the
+ * leader has said what went wrong. */
+enum status follow_leader(const struct follow_config *config, struct error *error);
+
+/* evaluate, evaluate_command.c: prints accuracy, perplexity or rewards of arguments->checkpoint. Errors of
+ * evaluation_run, language_evaluate and policy_evaluate. */
+command_work evaluate;
+
+/* generate, generate_command.c: prints text. Errors of job_files_of_checkpoint and language_generate. */
+command_work generate;
+
+/* play, play.c: plays arguments->checkpoint with the job of its run, prints a line for each episode, and
+ * renders as arguments->render says: NULL for nothing, "text" to standard output, else a film's path. Errors
+ * of job_files_of_checkpoint, policy_play and the film. */
+command_work play;
+
+/* export, export.c: writes the model of arguments->checkpoint to arguments->onnx, with the job of its run.
+ * For a policy of an environment in Python such an environment is made, for its spaces. STATUS_INVALID: the
+ * model is a language model's. Other errors of job_files_of_checkpoint, job_environments_open,
+ * python_spaces_read, policy_export and classifier_export. */
+command_work export_model;
+
+/* try, try.c: checks the plug-in or the built-in environment that the arguments name against environment.h;
+ * of a plug-in without --name, all of its environments. A child process runs the plug-in. Prints a line for
+ * each check. STATUS_INVALID: it is no plug-in, or has no such environment. STATUS_CORRUPT: a clause is
+ * broken. STATUS_INTERNAL: it crashed. STATUS_TIMEOUT: a call took longer than --limit-s. */
+command_work try_environments;
+
+/* status, list and stop, status_command.c: ask the runs on this host (daemon/watch/status_socket.h). RUN is a
+ * run's directory, or its name as `list` shows it, if one run alone has that name.
+ *
+ * status prints the tables of the run, or of all runs where none is named; with --json the run's document, or
+ * {"runs": [...]}; with --watch again every second, until the run has ended or the command is interrupted.
+ * list prints a line for each run. stop sends the run SIGTERM, and waits for its end. STATUS_NOT_FOUND: the
+ * run that is named does not run. STATUS_INVALID: several have this name. */
+command_work status_show, status_list, status_stop;
 
 #endif

@@ -1,5 +1,5 @@
 /* Which model a checkpoint holds. The command's process. */
-#include "daemon/commands/export.h"
+#include "daemon/commands/commands.h"
 
 #include "daemon/commands/job_files.h"
 #include "daemon/commands/python_spaces.h"

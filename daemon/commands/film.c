@@ -69,7 +69,7 @@ enum status film_open(struct film **out, const char *path, struct error *error)
 
 /* ---- GIF ---- */
 
-/* The head of the file, which has it repeated without end. */
+/* Writes the head of the file. The NETSCAPE extension has viewers repeat the film without end. */
 static bool gif_begin(const struct film *film)
 {
     GifFileType *gif = film->gif;

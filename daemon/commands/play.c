@@ -1,5 +1,5 @@
 /* Frames to standard output or into a film; a line for each episode. The command's process. */
-#include "daemon/commands/play.h"
+#include "daemon/commands/commands.h"
 
 #include "daemon/commands/film.h"
 #include "daemon/commands/job_files.h"

@@ -1,5 +1,5 @@
 /* Asks runs for their status. The command's process; its only thread; blocks. */
-#include "daemon/commands/status_command.h"
+#include "daemon/commands/commands.h"
 
 #include "daemon/commands/status_table.h"
 #include "daemon/process/socket_folder.h"
@@ -243,8 +243,9 @@ static enum status show(const struct arguments *arguments, bool clears, struct e
     return status;
 }
 
-enum status status_show(const struct arguments *arguments, struct error *error)
+enum status status_show(const struct arguments *arguments, struct job *job, struct error *error)
 {
+    (void)job;
     const bool clears = arguments->watch && !arguments->json && isatty(STDOUT_FILENO) == 1;
     enum status status = show(arguments, clears, error);
     while (status == STATUS_OK && arguments->watch && ferror(stdout) == 0) {
@@ -262,8 +263,9 @@ enum status status_show(const struct arguments *arguments, struct error *error)
 
 /* ---- list and stop ---- */
 
-enum status status_list(const struct arguments *arguments, struct error *error)
+enum status status_list(const struct arguments *arguments, struct job *job, struct error *error)
 {
+    (void)job;
     struct found_runs runs;
     (void)arguments;
     const enum status status = ask_all(&runs, error);
@@ -295,8 +297,9 @@ static enum status end_run(const struct found_run *run, struct error *error)
     return STATUS_OK;
 }
 
-enum status status_stop(const struct arguments *arguments, struct error *error)
+enum status status_stop(const struct arguments *arguments, struct job *job, struct error *error)
 {
+    (void)job;
     struct found_runs runs;
     enum status status = find(&runs, arguments->run, error);
     if (status == STATUS_OK) {

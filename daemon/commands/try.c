@@ -1,7 +1,7 @@
 /* A plug-in may crash, or never come back. So a child loads it and runs the checks; the command's process
  * waits for the child, and kills it when one call of the plug-in takes too long. What the child is doing, and
  * its end, are in memory that both map. */
-#include "daemon/commands/try.h"
+#include "daemon/commands/commands.h"
 
 #include "kernels/base/monotime.h"
 #include "worker/environment/environment_contract.h"
@@ -160,8 +160,9 @@ static enum status try_with(const struct arguments *arguments, struct try_board 
     return judge_end(arguments, board, killed, wait_status, error);
 }
 
-enum status try_environments(const struct arguments *arguments, struct error *error)
+enum status try_environments(const struct arguments *arguments, struct job *job, struct error *error)
 {
+    (void)job;
     struct try_board *board =
         mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (board == MAP_FAILED)

@@ -1,9 +1,9 @@
-/* Key files: a folder with the keys of a job's hosts, made by `coalesced keygen`.
+/* Makes and reads the keys of a job's hosts: a folder that `coalesced keygen` makes.
  *
  *     hosts          the public keys of all hosts: a line "NUMBER KEY" for each, KEY in 64 hexadecimal digits
  *     host-N.secret  the secret key of host N: a line; mode 0600
  *
- * Every host needs `hosts` and its own secret key. Blocks on files. Included by commands.c and place.c. */
+ * Every host needs `hosts` and its own secret key. One thread; blocks on files. */
 #ifndef DAEMON_HOSTS_KEY_FILES_H
 #define DAEMON_HOSTS_KEY_FILES_H
 

@@ -1,5 +1,5 @@
-/* Reads flags and the environment, and talks to PMI or through the run directory. Supervisor process, before
- * it forks workers; its only thread. */
+/* Finds the place of this host: reads flags and the environment, and asks PMI or the run directory.
+ * Supervisor process, before it forks workers; its only thread. */
 #include "daemon/hosts/place.h"
 
 #include "daemon/hosts/key_files.h"

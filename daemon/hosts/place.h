@@ -1,18 +1,14 @@
-/* The place of this supervisor among the hosts of a job: its number, how many there are, the keys, and how
- * the hosts find the leader.
+/* Finds the place of this supervisor among the hosts of a job: its number, how many there are, the keys, and
+ * the way to the leader.
  *
- * By flags: --node, --leader and --keys say everything; the keys are files (daemon/hosts/key_files.h).
+ *     flags      --node, --leader and --keys say everything; the keys are files (key_files.h)
+ *     PMI        PMI_FD is there (srun --mpi=pmi2, mpiexec). Each host puts its public key, and the leader
+ *                its addresses (pmi.h). No secret leaves a host.
+ *     directory  SLURM_STEP_NUM_TASKS is there (srun alone), and the hosts share the run directory. The
+ *                leader writes RUN/hosts, mode 0600, with its addresses and 32 random bytes. All keys are
+ *                computed from these bytes.
  *
- * By PMI (PMI_FD is there: srun --mpi=pmi2, mpiexec): each host puts its public key, the leader its addresses
- * (daemon/hosts/pmi.h); no secret leaves a host.
- *
- * By the run directory (SLURM_STEP_NUM_TASKS is there: srun alone), which the hosts share: the leader writes
- * its addresses, and 32 random bytes of which all keys are computed, into RUN/hosts, a file of mode 0600.
- *
- * Without all of these the job has one host.
- *
- * Supervisor process, before it forks workers; its only thread. Included by commands.c, follow.c and
- * supervise_hosts.c. */
+ * Without all of these the job has one host. Supervisor process, before it forks workers; its only thread. */
 #ifndef DAEMON_HOSTS_PLACE_H
 #define DAEMON_HOSTS_PLACE_H
 

@@ -1,7 +1,7 @@
 /* Asks the launcher's PMI-1 server. Supervisor process; its only thread.
  *
- * Requests and answers strictly alternate. An exchange that ends early leaves an answer on its way, which the
- * next request would take for its own, so the connection is closed then. */
+ * Requests and answers strictly alternate. An exchange that ends early leaves its answer under way, and the
+ * next request would take that answer for its own. So an exchange that ends early closes the connection. */
 #include "daemon/hosts/pmi.h"
 
 #include "kernels/base/text.h"

@@ -1,4 +1,5 @@
-/* Forks the link, and packs messages for it. Supervisor process; its only thread; no lock. */
+/* Starts the link, and sends and receives messages through it. Supervisor process; its only thread; no lock.
+ */
 #include "daemon/hosts/relay.h"
 
 #include "daemon/process/spawn.h"
@@ -26,7 +27,7 @@ static struct control_message packet; /* too large for a stack; one thread */
 
 /* ---- the link's life ---- */
 
-/* A hash of this program's file. */
+/* A hash of this program's file: messages between supervisors are plain structs of one build. */
 static uint64_t hash_program(void)
 {
     uint8_t hash[crypto_generichash_BYTES_MIN], block[16384];
@@ -44,7 +45,7 @@ static uint64_t hash_program(void)
     return build;
 }
 
-uint64_t relay_build(void)
+static uint64_t relay_build(void)
 {
     static uint64_t build;
     if (build == 0)

@@ -1,7 +1,6 @@
-/* The supervisor's end of its link (worker/link.h): messages to and from the supervisors of other hosts.
+/* Carries messages to and from the supervisors of other hosts, through a link (worker/link.h).
  *
- * Supervisor process; its only thread. Forks the link; never blocks but where a function says so. Included by
- * child.h, follow.c and the supervise_*.c files. */
+ * Supervisor process; its only thread. Blocks only where a function says so. */
 #ifndef DAEMON_HOSTS_RELAY_H
 #define DAEMON_HOSTS_RELAY_H
 
@@ -48,8 +47,5 @@ enum status relay_receive(struct relay *relay, struct control_relay *head, struc
 /* Has the link send what it still holds, for a second at most, and waits for its exit. With `at_once` it is
  * killed. Does nothing to a struct that is all zero. */
 void relay_close(struct relay *relay, bool at_once);
-
-/* A number that differs between programs: messages between supervisors are plain structs of one build. */
-uint64_t relay_build(void);
 
 #endif

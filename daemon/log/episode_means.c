@@ -1,4 +1,4 @@
-/* Formats the means. */
+/* Writes the means of an evaluation's metrics as text. Pure; any thread. */
 #include "daemon/log/episode_means.h"
 
 #include "kernels/base/text.h"

@@ -1,4 +1,4 @@
-/* The metrics of ended episodes, for people. Pure; any thread. */
+/* Writes the metrics of ended episodes as text for people. Pure; any thread. */
 #ifndef DAEMON_LOG_EPISODE_MEANS_H
 #define DAEMON_LOG_EPISODE_MEANS_H
 

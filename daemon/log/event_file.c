@@ -1,4 +1,4 @@
-/* TFRecords of Events, encoded by protobuf-c. Supervisor process; its only thread. */
+/* Writes Events into TFRecords, encoded by protobuf-c. Supervisor process; its only thread. */
 #include "daemon/log/event_file.h"
 
 #include "kernels/base/crc32c.h"

@@ -1,15 +1,15 @@
-/* One event file, as TensorBoard reads it: scalars by tag and step.
+/* Writes one event file, as TensorBoard reads it: scalars by tag and step.
  *
- * The file is a sequence of TFRecords, of which each holds one Event (daemon/log/events.proto):
+ * The file is a sequence of TFRecords. Each holds one Event (daemon/log/events.proto):
  *
  *     uint64 length | uint32 masked CRC-32C of the length | the Event | uint32 masked CRC-32C of the Event
  *
- * all little-endian; masked: rotated right by 15 bits, plus 0xa282ead8. The first Event is the file's
- * version.
+ * All numbers are little-endian. Masked: rotated right by 15 bits, plus 0xa282ead8. The first Event is the
+ * file's version.
  *
  * Events gather in memory. They are written when the buffer is full, with the first event that comes a second
- * or more after the last write, and at the end: a process that is killed loses what it gathered since then,
- * and no file ends in half an event but by a loss of power. Nothing is synced. One thread; blocks on the
+ * or more after the last write, and at the end. A process that is killed loses what it gathered since then.
+ * Only a loss of power leaves half an event at a file's end. Nothing is synced. One thread; blocks on the
  * disk. */
 #ifndef DAEMON_LOG_EVENT_FILE_H
 #define DAEMON_LOG_EVENT_FILE_H

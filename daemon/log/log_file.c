@@ -1,5 +1,5 @@
-/* Appends to a log, confirms a place in it, and cuts what stands behind. Supervisor process; its only thread.
- */
+/* Appends lines to a log, confirms a place in it, and cuts the lines after a place. Supervisor process; its
+ * only thread. */
 #include "daemon/log/log_file.h"
 
 #include "kernels/base/log.h"

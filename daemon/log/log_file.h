@@ -1,19 +1,19 @@
-/* One of a run's two logs, on the disk: whole lines are appended, a place is confirmed, and what stands
- * behind a place is cut.
+/* One of a run's two logs on the disk: appends whole lines, confirms a place, and cuts the lines after a
+ * place.
  *
- * The run's lines are numbered on through all files of the log. After a rotation by rename the new file
- * begins with a line that says how many lines stand before it (line_write_continued). A checkpoint names a
- * place (struct log_place); a log confirms the place in one of these cases:
+ * A run's lines are numbered through all files of the log. After a rotation by rename the new file begins
+ * with a line that says how many lines came before it (line_write_continued). A checkpoint names a place
+ * (struct log_place). A log confirms the place in one of these cases:
  *
  *     the file       its first bytes have the place's digest
- *     the beginning  the file begins right behind the place, as the file's first line says
+ *     the beginning  the file begins right after the place, as the file's first line says
  *     a moved file   another file in the run's directory has the digest; the process died within a rotation
  *     no file        the log was moved elsewhere
  *
- * Beside NAME stand NAME.cut, the lines that were cut, and NAME.damaged (NAME.damaged-2, …), files in
+ * Beside NAME there may be NAME.cut, the lines that were cut, and NAME.damaged (NAME.damaged-2, …), files in
  * which no checkpoint's place was found.
  *
- * The supervisor's only thread; blocks on the disk. Included by runlog.c. */
+ * Supervisor process; its only thread; blocks on the disk. */
 #ifndef DAEMON_LOG_LOG_FILE_H
 #define DAEMON_LOG_LOG_FILE_H
 

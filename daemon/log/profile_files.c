@@ -1,4 +1,4 @@
-/* The table and the trace. */
+/* Writes a profile's table and its trace. Pure; the supervisor's only thread. */
 #include "daemon/log/profile_files.h"
 
 #include "daemon/log/run_history.h"

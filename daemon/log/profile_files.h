@@ -1,5 +1,5 @@
-/* The two files of a run that was profiled (/log/profile): profile.txt, a table for people, and profile.json,
- * a trace for Perfetto. Pure: writes to a FILE. The supervisor's only thread. */
+/* Writes the two files of a run that was profiled (/log/profile): profile.txt, a table for people, and
+ * profile.json, a trace for Perfetto. Pure: writes to a FILE. The supervisor's only thread. */
 #ifndef DAEMON_LOG_PROFILE_FILES_H
 #define DAEMON_LOG_PROFILE_FILES_H
 

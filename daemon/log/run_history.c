@@ -1,4 +1,4 @@
-/* A curve that is thinned as it grows, and a ring of marks. Supervisor process; its only thread. */
+/* Keeps a curve that is thinned as it grows, and a ring of marks. Supervisor process; its only thread. */
 #include "daemon/log/run_history.h"
 
 #include <cjson/cJSON.h>

@@ -1,6 +1,6 @@
-/* The run so far, for the page: the curve of the reward or loss, and marks where workers started again. In
- * constant memory: of a long curve every second, fourth … number stays. Pure; the supervisor's only thread.
- */
+/* Keeps the run so far for the page: the curve of the reward or loss, and marks where workers started again.
+ * The memory is constant: of a long curve every second, fourth … point stays. Pure; the supervisor's only
+ * thread. */
 #ifndef DAEMON_LOG_RUN_HISTORY_H
 #define DAEMON_LOG_RUN_HISTORY_H
 

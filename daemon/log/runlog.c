@@ -1,4 +1,4 @@
-/* Writes lines to two files and stdout. Supervisor process; its only thread. */
+/* Writes a run's lines to its two logs and to stdout. Supervisor process; its only thread. */
 #include "daemon/log/runlog.h"
 
 #include "daemon/log/log_file.h"

@@ -1,15 +1,24 @@
-/* The run's logs: episodes.log for people, episodes.jsonl for programs, and the lines of episodes.log on
- * stdout.
+/* Writes the run's logs: episodes.log for people, episodes.jsonl for programs, and the lines of episodes.log
+ * on stdout.
  *
- * The supervisor is the only writer. daemon/log/log_file.h writes a log to the disk, and knows the places
- * that checkpoints name. episodes.jsonl has every episode, update and epoch; episodes.log and stdout have
- * every `every`th episode or update (/log/every). A model-parallel job's workers report only every `every`th
- * update, with the mean of those between, so both files have just these. With /log/tensorboard each new line
- * of a record in episodes.jsonl makes an event for TensorBoard, too (daemon/log/tensorboard.h); where that
- * fails, a warning says so once. All values that may differ between two runs of one seed are in the member
- * `timing`. On a terminal a progress line is drawn below the lines. Blocks on the disk alone: a line that
- * stdout cannot take at once is not shown there. Included by the supervisor and commands.c; includes
- * worker/control.h for the records. */
+ * The room: daemon/log writes down what a run does, and reads it back.
+ *
+ *     record         an episode, an update or an epoch, as the lead reports it (worker/control.h)
+ *     line           a record or an event, as text (runlog_lines.h)
+ *     event          a line that is no record: a start, a resume, a restart, an end
+ *     log            a file of lines on the disk (log_file.h)
+ *     place          a position in a log: lines, bytes, and a digest of the lines so far
+ *     rotation       someone renames a log, and the run goes on in a new file
+ *     progress line  the line below all others on a terminal, which redraws
+ *     timing         the member of a line for all values that two runs of one seed may differ in
+ *
+ * The supervisor is the only writer. episodes.jsonl has every episode, update and epoch. episodes.log and
+ * stdout have every `every`th episode or update (/log/every). A model-parallel job's workers report every
+ * `every`th update alone, with the mean of those between, so both files have just these.
+ *
+ * With /log/tensorboard each record also makes an event for TensorBoard (tensorboard.h). Where that fails, a
+ * warning says so once. A line that stdout cannot take at once is not shown there. Supervisor process; its
+ * only thread; blocks on the disk alone. */
 #ifndef DAEMON_LOG_RUNLOG_H
 #define DAEMON_LOG_RUNLOG_H
 

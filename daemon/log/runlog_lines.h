@@ -1,5 +1,4 @@
-/* The lines of the run's logs, byte for byte: what writes them, and what reads their keys back. Any thread.
- */
+/* Formats the lines of the run's logs, byte for byte, and reads their keys back. Pure; any thread. */
 #ifndef DAEMON_LOG_RUNLOG_LINES_H
 #define DAEMON_LOG_RUNLOG_LINES_H
 

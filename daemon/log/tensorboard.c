@@ -1,4 +1,4 @@
-/* Records as scalars for TensorBoard. Supervisor process; its only thread. */
+/* Turns records into scalars for TensorBoard. Supervisor process; its only thread. */
 #include "daemon/log/tensorboard.h"
 
 #include "kernels/base/text.h"

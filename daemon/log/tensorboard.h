@@ -1,20 +1,20 @@
-/* What a run's records are in TensorBoard: their tags, values and steps. The supervisor's only thread; blocks
- * on the disk.
+/* Writes a run's records for TensorBoard: their tags, values and steps.
  *
- * Tags are Stable-Baselines3's where it has one; a value that is no number is left out, as it is null in
+ * Tags are Stable-Baselines3's where it has one. A value that is no number is left out, as it is null in
  * episodes.jsonl.
  *
  *     ppo, a2c         rollout/ep_rew_mean, rollout/ep_len_mean, time/fps, train/… (learning_rate, loss,
  *                      policy_gradient_loss or policy_loss, value_loss, entropy_loss, approx_kl,
- * clip_fraction, clip_range, explained_variance, std, n_updates), eval/… (mean_reward, mean_ep_length,
- *                      success_rate). The step is total_timesteps, as in Stable-Baselines3.
+ *                      clip_fraction, clip_range, explained_variance, std, n_updates), eval/… (mean_reward,
+ *                      mean_ep_length, success_rate). The step is total_timesteps, as in Stable-Baselines3.
  *     reinforce        rollout/ep_rew_mean (the running reward), rollout/ep_rew (the episode's), train/loss,
  *                      time/fps. The step is the episode: a resumed run does not know the steps before it.
  *     parameter-server, model-parallel    train/loss, train/learning_rate, time/samples_per_second (of a
  *                      model-parallel job tokens), eval/loss, and eval/accuracy (a share of 1) or
  *                      eval/perplexity. The step is the update.
  *
- * An environment's metrics have their own names as tags. */
+ * An environment's metrics have their own names as tags. Supervisor process; its only thread; blocks on the
+ * disk. */
 #ifndef DAEMON_LOG_TENSORBOARD_H
 #define DAEMON_LOG_TENSORBOARD_H
 

@@ -1,4 +1,5 @@
-/* Counts descriptors, and raises the limit. Supervisor process; its only thread. */
+/* Counts the descriptors that a job needs, and raises the limit on open files. Supervisor process; its only
+ * thread. */
 #include "daemon/process/descriptors.h"
 
 #include "daemon/watch/status_socket.h"

@@ -1,5 +1,5 @@
-/* The limit on open files. Supervisor process, before it forks. Included by commands.c, follow.c and the
- * supervise_*.c files. */
+/* The limit on open files: raises it as far as a job needs. Called by a supervisor before it forks workers;
+ * its only thread. */
 #ifndef DAEMON_PROCESS_DESCRIPTORS_H
 #define DAEMON_PROCESS_DESCRIPTORS_H
 

@@ -1,4 +1,4 @@
-/* posix_spawn between three memfds. The command's process. */
+/* Runs a program whose input and output are files in memory. The command's process; its only thread. */
 #include "daemon/process/program.h"
 
 #include "kernels/base/file.h"

@@ -1,4 +1,4 @@
-/* Looks for files. The supervisor's or a command's only thread. */
+/* Finds the interpreter and the script of workers in Python. The supervisor's or a command's only thread. */
 #include "daemon/process/python_worker.h"
 
 #include "daemon/process/program.h"

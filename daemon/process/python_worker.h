@@ -1,6 +1,6 @@
-/* The program of the workers that are in Python: the observers of environments in Python, or the trainers of
- * a class. It is an interpreter and a script, observer.py or trainer.py, which is installed beside this
- * program. The supervisor's or a command's only thread. */
+/* Finds the program of workers in Python: observers of an environment in Python, or trainers of a class.
+ * The program is an interpreter and a script, observer.py or trainer.py, which is installed beside this
+ * program. The supervisor's or a command's only thread; blocks on files. */
 #ifndef DAEMON_PROCESS_PYTHON_WORKER_H
 #define DAEMON_PROCESS_PYTHON_WORKER_H
 

@@ -1,4 +1,5 @@
-/* Sends datagrams to the service manager, without libsystemd. Supervisor process; its only thread. */
+/* Tells the service manager how the run is doing, by datagrams and without libsystemd. Supervisor process;
+ * its only thread. */
 #include "daemon/process/service.h"
 
 #include "kernels/base/text.h"

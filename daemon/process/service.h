@@ -1,6 +1,5 @@
-/* systemd's notification protocol (sd_notify(3)): datagrams of a few words. Without NOTIFY_SOCKET nothing
- * here does anything. Supervisor process; its only thread; never blocks. Included by the supervisor and
- * commands.c. */
+/* Tells systemd that the daemon is ready, lives, and stops: sd_notify(3), datagrams of a few words. Without
+ * NOTIFY_SOCKET every function does nothing. Supervisor process; its only thread; never blocks. */
 #ifndef DAEMON_PROCESS_SERVICE_H
 #define DAEMON_PROCESS_SERVICE_H
 

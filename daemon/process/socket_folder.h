@@ -1,13 +1,14 @@
-/* The folder of a user's sockets, and the names of one run's sockets in it.
+/* Makes the folder of a user's sockets, and names the sockets of one run in it.
  *
- * Sockets have a folder of their own, because a socket's path may have at most 107 bytes: $RUNTIME_DIRECTORY,
- * $XDG_RUNTIME_DIR/coalesced or /tmp/coalesced-UID, mode 0700. A run's sockets are named by a hash of its
- * identity. That is its directory's device and inode, which the directory keeps when it is renamed, and which
- * no other has while it is open; on a host that follows, the host's key. So no two runs share a name, and the
- * process that holds the run's lock may remove the sockets that a killed run has left.
+ * A socket's path may have at most 107 bytes, so sockets have a short folder of their own:
+ * $RUNTIME_DIRECTORY, $XDG_RUNTIME_DIR/coalesced or /tmp/coalesced-UID, mode 0700.
  *
- * Supervisor process, before it forks and after its workers have exited; blocks on files. Included by
- * rundir.c. */
+ * A run's sockets are named by a hash of its identity. The identity is the device and inode of the run
+ * directory: the directory keeps them when it is renamed, and no other directory has them while it is open.
+ * On a host that follows, the identity is the host's key. So no two runs share a name, and the process that
+ * holds the run's lock may remove the sockets that a killed run has left.
+ *
+ * Supervisor process, before it forks and after its workers have exited; its only thread; blocks on files. */
 #ifndef DAEMON_PROCESS_SOCKET_FOLDER_H
 #define DAEMON_PROCESS_SOCKET_FOLDER_H
 

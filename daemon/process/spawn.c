@@ -1,4 +1,4 @@
-/* Forks and execs. Supervisor process; its only thread. */
+/* Forks, gives the child its descriptors, and executes the program. Supervisor process; its only thread. */
 #include "daemon/process/spawn.h"
 
 #include "kernels/base/log.h"

@@ -1,5 +1,13 @@
-/* Forks, and executes a program with a control line: a worker or a link. Supervisor process; its only thread,
- * so that fork is safe at any time. Included by child.h and relay.c. */
+/* Starts a process that has a control line: a worker or a link.
+ *
+ * The room: daemon/process holds what the supervisor asks of the operating system: processes, descriptors,
+ * sockets' folders, the service manager. It knows nothing of a run.
+ *
+ *     control line  a socketpair between the supervisor and a process that it started (worker/control.h)
+ *     segment       shared memory that a worker writes and others read (worker/net/segment.h)
+ *     call note     a page of shared memory in which a worker names the environment's call that it is in
+ *
+ * Supervisor process; its only thread, so that fork is safe at any time. */
 #ifndef DAEMON_PROCESS_SPAWN_H
 #define DAEMON_PROCESS_SPAWN_H
 

@@ -1,4 +1,5 @@
-/* Compares jobs, and finds checkpoints. Supervisor process; its only thread. */
+/* Compares a job with the run's, and finds the checkpoint from which the run goes on. Supervisor process; its
+ * only thread. */
 #include "daemon/run/resume.h"
 
 #include "daemon/log/runlog_lines.h"

@@ -1,11 +1,10 @@
-/* --resume: whether a job is the one that a run directory was made for, and the checkpoint from which it goes
- * on.
+/* Continues a run: checks that a job is the one that the run directory was made for, and finds the checkpoint
+ * from which it goes on (--resume, and each new generation).
  *
- * A run's numbers depend on the job's keys but for /stop, /checkpoint, /supervise, /hosts, /metrics and /log.
+ * A run's numbers depend on the job's keys except /stop, /checkpoint, /supervise, /hosts, /metrics and /log.
  * In a model-parallel job they depend on /log, too: its lines are means over so many updates.
  *
- * Supervisor process, before it forks; blocks on files. Includes worker/job and worker/checkpoint; rundir.c,
- * supervise_signals.c and commands.c include this. */
+ * Supervisor process; its only thread; blocks on files. */
 #ifndef DAEMON_RUN_RESUME_H
 #define DAEMON_RUN_RESUME_H
 

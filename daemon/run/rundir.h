@@ -1,5 +1,11 @@
 /* The run directory: one job's place on disk.
  *
+ * The room: daemon/run keeps a job's run on disk, and lets it go on from there.
+ *
+ *     run         one training of a job, over all its starts and resumes
+ *     identity    a run's id and the job's keys that its numbers depend on
+ *     place       a position in a log, which a checkpoint names (daemon/log/log_file.h)
+ *
  *     lock            flock'ed by the supervisor as long as it lives; holds its process id
  *     job.json        the job, every key with its value
  *     episodes.log    for people      episodes.jsonl  for programs     (daemon/log/runlog.h)
@@ -8,8 +14,8 @@
  *     checkpoints/    (worker/checkpoint/checkpoint.h)
  *     previous-N/     the same files of an earlier run
  *
- * Supervisor process, before it forks; blocks on files. The run's sockets lie elsewhere
- * (daemon/process/socket_folder.h). Included by commands.c and the supervisor. */
+ * The run's sockets lie elsewhere (daemon/process/socket_folder.h). Supervisor process, before it forks; its
+ * only thread; blocks on files. */
 #ifndef DAEMON_RUN_RUNDIR_H
 #define DAEMON_RUN_RUNDIR_H
 

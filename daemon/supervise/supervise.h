@@ -1,22 +1,33 @@
-/* The supervisor: forks the workers, watches them, writes the logs, obeys signals.
+/* Runs one job from its start to its end: starts its workers, watches them, writes the logs, obeys signals.
  *
- * The room: daemon/ is the service around one job: the command line (main, arguments, commands), the run
- * directory (rundir, socket_folder, resume, job_files), the logs (runlog_*), the workers' supervisor
- * (supervise_*, child) and the service manager (service). It may include the frame of
- * worker/, its job, data, checkpoint, server and parallel rooms, and kernels/base; scripts/rooms has the
- * list. Nothing includes it.
+ * The room: daemon/supervise is the parent process of a job's workers. It decides which deaths end the job
+ * and what starts again. It decides nothing about training: the lead reports what happened, and when the job
+ * is over.
  *
- * One thread; no ZeroMQ, no math library, so that fork is safe at any time. The supervisor decides nothing
- * about training: the lead (worker/roster.h) reports what happened and when the job is over. Its files, and
- * what each decides, are listed in supervise_internal.h.
+ *     roster       the workers of a job, by number (worker/roster.h)
+ *     lead         the worker that reports records and the job's end
+ *     replaceable  a worker whose successor can take its place while the others go on
+ *     incarnation  one process among those that were the same worker, one after the other
+ *     generation   all workers between two starts of all of them
+ *     child        a worker's process, and its state here (daemon/hosts/child.h)
+ *     event        what can happen to a worker: a message, silence, exit, a time that has come
+ *     record       an episode, update or epoch that the lead reports, and that becomes lines in the logs
+ *     follow-on    a worker's failure that another worker's death has caused
+ *     to drain     the lead finishes the running round, writes a checkpoint, and says FINISHED
  *
- * A worker that dies, or must be killed, starts again. A replaceable one (worker/roster.h) starts alone,
- * under its next incarnation. After the death of any other worker all workers are killed and start again
- * under the job's next generation, from the newest sound checkpoint. supervise_exit.c says which deaths end
- * the job.
+ *     supervise.c          the loop, signals, the events of other hosts
+ *     supervise_table.c    the reaction to each event of a worker
+ *     supervise_deaths.c   which deaths end the job, and what follows after the others
+ *     generation.h         how workers start, and where
+ *     growth.h             what a host brings
+ *     job_end.h            how a job ends
+ *     run_watch.h          status, page and metrics
+ *     worker_profiles.h    where the workers' time went
  *
- * The end, in order: the lead finishes its round and says FINISHED; the clients leave; the servers leave,
- * from the highest number down; the logs close. */
+ * The end, in order: the lead says FINISHED; the clients leave; the servers leave, from the highest number
+ * down; the logs close.
+ *
+ * One thread; no ZeroMQ, no math library, so that fork is safe at any time. */
 #ifndef DAEMON_SUPERVISE_SUPERVISE_H
 #define DAEMON_SUPERVISE_SUPERVISE_H
 

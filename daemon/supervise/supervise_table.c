@@ -1,6 +1,7 @@
-/* The supervisor's reaction to each event of a worker: one table, [event][state of the worker]. Supervisor
- * process; its only thread; no lock. */
+/* Reacts to each event of a worker: one table, [event][state of the worker], and a function for each cell.
+ * Supervisor process; its only thread; no lock. */
 #include "daemon/process/service.h"
+#include "daemon/supervise/growth.h"
 #include "daemon/supervise/supervise_internal.h"
 #include "kernels/base/log.h"
 
@@ -13,11 +14,11 @@ void supervise_expel(struct supervisor *s, struct child *child, uint32_t message
 {
     static const char *const states[] = {
         [CHILD_STARTING] = "starting", [CHILD_READY] = "running", [CHILD_LEAVING] = "leaving"};
-    char why[256], title[CHILD_TITLE_BYTES];
+    char title[CHILD_TITLE_BYTES];
     child_title(child, title);
-    snprintf(why, sizeof why, "%s sent a message that is not permitted (kind %u, while %s): killed", title,
-             message_kind, states[child->state]);
-    supervise_lose(s, child, STATUS_INTERNAL, why);
+    supervise_lose(s, child, STATUS_INTERNAL,
+                   "%s sent a message that is not permitted (kind %u, while %s): killed", title, message_kind,
+                   states[child->state]);
 }
 
 static void expel(struct supervisor *s, struct child *child, const struct control_message *message)
@@ -25,27 +26,11 @@ static void expel(struct supervisor *s, struct child *child, const struct contro
     supervise_expel(s, child, message->kind);
 }
 
-/* A worker may connect once all workers that it connects to have bound their sockets. */
-void supervise_connect(struct supervisor *s)
-{
-    unsigned bound = 0;
-    while (bound < s->roster.listeners && s->children[bound].bound)
-        bound++;
-    for (unsigned i = 1; i < s->count; i++) {
-        struct child *child = &s->children[i];
-        if (child->connected || !child_is_heard(child) || roster_dialed(&s->roster, (uint16_t)i) > bound)
-            continue;
-        child->connected = true;
-        supervise_introduce(s, child);
-        child_order(child, CONTROL_CONNECT, NULL, 0);
-    }
-}
-
 static void mark_bound(struct supervisor *s, struct child *child, const struct control_message *message)
 {
     child->bound = true;
     child->far_port = message->body_bytes >= sizeof message->body.bound ? message->body.bound.far_port : 0;
-    supervise_connect(s);
+    generation_connect(&s->generation);
 }
 
 /* A worker that is leaving had not yet read the order when it said READY. */
@@ -60,12 +45,8 @@ static void mark_ready(struct supervisor *s, struct child *child, const struct c
 {
     mark_opened(s, child, message);
     child->state = CHILD_READY;
-    for (unsigned i = 0; i < s->count; i++)
-        if (!s->children[i].opened)
-            return;
-    if (!s->announced)
-        service_notify("READY=1\nSTATUS=training with %u workers", s->count);
-    s->announced = true;
+    if (generation_note_ready(&s->generation))
+        service_notify("READY=1\nSTATUS=training with %u workers", s->generation.count);
 }
 
 static void keep_beat(struct supervisor *s, struct child *child, const struct control_message *message)
@@ -85,17 +66,13 @@ static void keep_last_words(struct supervisor *s, struct child *child, const str
 
 /* ---- messages of the lead ---- */
 
-static bool is_lead(const struct supervisor *s, const struct child *child)
-{
-    return child == &s->children[s->roster.lead];
-}
-
 /* The lead reports for all workers, any other worker for itself. */
 static void keep_holdings(struct supervisor *s, struct child *child, const struct control_message *message)
 {
     const uint32_t worker = message->body.status.worker;
-    if (worker < s->count && (worker == child->start.worker || is_lead(s, child)))
-        s->holdings[worker] = message->body.status;
+    if (worker < s->generation.count &&
+        (worker == child->start.worker || generation_is_lead(&s->generation, child)))
+        s->generation.holdings[worker] = message->body.status;
     else
         expel(s, child, message);
 }
@@ -118,13 +95,13 @@ void supervise_tell_place(struct supervisor *s)
 {
     struct control_logged logged = {.records = s->records};
     runlog_place(s->config->log, &logged.place);
-    child_order(&s->children[s->roster.lead], CONTROL_LOGGED, &logged, sizeof logged);
+    child_order(generation_lead(&s->generation), CONTROL_LOGGED, &logged, sizeof logged);
 }
 
 void supervise_order_save(struct supervisor *s)
 {
     if (runlog_is_moved(s->config->log))
-        child_order(&s->children[s->roster.lead], CONTROL_SAVE, NULL, 0);
+        child_order(generation_lead(&s->generation), CONTROL_SAVE, NULL, 0);
 }
 
 /* A record is acknowledged once its lines are in the logs; the lead is at most one record ahead. After one
@@ -132,7 +109,7 @@ void supervise_order_save(struct supervisor *s)
 static void log_record(struct supervisor *s, struct child *child, const struct control_message *message)
 {
     struct error error;
-    if (!is_lead(s, child) ||
+    if (!generation_is_lead(&s->generation, child) ||
         (message->kind == CONTROL_UPDATE && message->body.update.trainers > JOB_TRAINERS_MAX)) {
         expel(s, child, message);
         return;
@@ -140,13 +117,12 @@ static void log_record(struct supervisor *s, struct child *child, const struct c
     if (s->log_failed)
         return;
     show_status(message);
-    s->log_failed = runlog_record(s->config->log, message, s->holdings, &error) != STATUS_OK;
+    s->log_failed = runlog_record(s->config->log, message, s->generation.holdings, &error) != STATUS_OK;
     if (s->log_failed) {
-        supervise_fail(s, error.status, error.text);
+        job_end_fail(&s->end, &s->generation, error.status, error.text);
         return;
     }
-    run_totals_add(&s->totals, message, monotime_now());
-    run_history_add(&s->history, message);
+    run_watch_record(&s->watch, message);
     supervise_note_progress(s, message);
     s->records++;
     supervise_tell_place(s);
@@ -156,7 +132,7 @@ static void log_record(struct supervisor *s, struct child *child, const struct c
 static void continue_logs(struct supervisor *s, struct child *child, const struct control_message *message)
 {
     struct error error;
-    if (!is_lead(s, child))
+    if (!generation_is_lead(&s->generation, child))
         expel(s, child, message);
     else if (runlog_continue(s->config->log, &message->body.saved.place, &error) != STATUS_OK)
         log_error("%s; the lines go on into the old file", error.text);
@@ -166,35 +142,45 @@ static void continue_logs(struct supervisor *s, struct child *child, const struc
 
 static void finish_job(struct supervisor *s, struct child *child, const struct control_message *message)
 {
-    if (!is_lead(s, child)) {
+    char why[80];
+    if (!generation_is_lead(&s->generation, child)) {
         expel(s, child, message);
         return;
     }
-    s->result = message->body.finished;
-    if (s->result.end > CONTROL_END_STOPPED)
-        s->result.end = CONTROL_END_STOPPED;
-    if (s->resizes && s->stops == 0 && s->result.end == CONTROL_END_STOPPED) {
-        supervise_regenerate_resized(s);
+    s->end.result = message->body.finished;
+    if (s->end.result.end > CONTROL_END_STOPPED)
+        s->end.result.end = CONTROL_END_STOPPED;
+    if (s->generation.drains && s->end.stops == 0 && s->end.result.end == CONTROL_END_STOPPED) {
+        snprintf(why, sizeof why, "the number of %s changes with the hosts", growth_unit(&s->generation, 0));
+        generation_plan_next(&s->generation, NULL, monotime_now(), why);
         return;
     }
-    s->finished = true;
-    if (!s->announced) /* systemd waits for READY, and takes of one message the last state alone */
+    s->end.finished = true;
+    if (!s->generation.was_ready) /* systemd waits for READY, and takes of one message the last state alone */
         service_notify("READY=1");
     service_notify("STOPPING=1");
-    supervise_close(s);
+    job_end_close(&s->end, &s->generation);
 }
 
-/* ---- deadlines and exits ---- */
+/* ---- deadlines ---- */
+
+/* A starting worker gets more time: it loads libraries and connects to servers, perhaps as one of a thousand
+ * workers. */
+uint64_t supervise_silence_us_max(const struct supervisor *s, const struct child *child)
+{
+    enum { START_US = 30000000 };
+    uint64_t hang_us = (uint64_t)(s->config->job->supervise.hang_s * 1e6);
+    return child->state == CHILD_STARTING ? hang_us + START_US : hang_us;
+}
 
 static void kill_silent(struct supervisor *s, struct child *child, const struct control_message *message)
 {
-    char why[256], title[CHILD_TITLE_BYTES], place[CHILD_PLACE_BYTES];
+    char title[CHILD_TITLE_BYTES], place[CHILD_PLACE_BYTES];
     (void)message;
     child_title(child, title);
     child_place(child, place);
-    snprintf(why, sizeof why, "%s sent no heartbeat for %g s%s%s: killed", title,
-             (double)supervise_silence_us_max(s, child) / 1e6, place[0] != '\0' ? "," : "", place);
-    supervise_lose(s, child, STATUS_INTERNAL, why);
+    supervise_lose(s, child, STATUS_INTERNAL, "%s sent no heartbeat for %g s%s%s: killed", title,
+                   (double)supervise_silence_us_max(s, child) / 1e6, place[0] != '\0' ? "," : "", place);
 }
 
 static void kill_late(struct supervisor *s, struct child *child, const struct control_message *message)
@@ -205,6 +191,11 @@ static void kill_late(struct supervisor *s, struct child *child, const struct co
     child_title(child, title);
     log_warning("%s did not leave in time: killed", title);
     child_kill(child);
+}
+
+static void keep_profile(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    worker_profiles_keep(&s->profiles, child, &message->body.profile);
 }
 
 /* ---- the table ---- */

@@ -1,4 +1,6 @@
-/* Parses, checks, binds, loads. Supervisor process; its only thread. */
+/* Checks /metrics, binds the address, and loads the HTTP server's plug-in. Supervisor process; its only
+ * thread.
+ */
 #include "daemon/watch/listener.h"
 
 #include "kernels/base/file.h"

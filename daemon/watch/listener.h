@@ -1,5 +1,5 @@
-/* Where a run serves its page and metrics (/metrics/listen): the address, the token, and the HTTP server's
- * plug-in (daemon/watch/http/http.h). Supervisor process; its only thread; blocks on files alone. */
+/* Serves a run's page and metrics (/metrics/listen): the address, the token, and the HTTP server's plug-in
+ * (daemon/watch/http/http.h). Supervisor process; its only thread; blocks on files alone. */
 #ifndef DAEMON_WATCH_LISTENER_H
 #define DAEMON_WATCH_LISTENER_H
 

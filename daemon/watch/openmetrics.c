@@ -1,4 +1,4 @@
-/* One function for each group of metrics. Supervisor process; its only thread. */
+/* Writes a run's status as metrics, a function for each group. Supervisor process; its only thread. */
 #include "daemon/watch/openmetrics.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* A run's status as metrics, in the text format of Prometheus: names and units by its conventions.
+/* Writes a run's status as metrics, in the text format of Prometheus: names and units by its conventions.
  *
  * OpenMetrics 1.0 is https://github.com/prometheus/OpenMetrics/blob/v1.0.0/specification/OpenMetrics.md.
  * Counters begin at 0 when the supervisor begins. Pure; the supervisor's thread. */

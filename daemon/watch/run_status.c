@@ -1,4 +1,4 @@
-/* Sums over a run's records, and the status as JSON. Supervisor process; its only thread. */
+/* Sums a run's records, and writes the status as JSON. Supervisor process; its only thread. */
 #include "daemon/watch/run_status.h"
 
 #include <cjson/cJSON.h>

@@ -1,8 +1,15 @@
-/* What a run is doing, as one picture: for `coalesced status`, for /metrics, for the page. The supervisor
- * paints it (supervise_status.c); those who show it include this header alone.
+/* What a run is doing, as one picture: for `coalesced status`, for /metrics, for the page.
  *
- * Totals count what this process has seen since it began: they start at 0 when a run is resumed. Pure; the
- * supervisor's only thread. */
+ * The room: daemon/watch shows a run to those who watch it, in each form that they ask for.
+ *
+ *     status    the picture: the run's state, its totals, and each worker's
+ *     totals    sums over the records that this process has seen; they start at 0 when a run is resumed
+ *     page      HTML at /metrics/listen, which follows the run by a stream of events
+ *     metrics   the status as numbers for Prometheus (openmetrics.h)
+ *     document  an answer of the HTTP server: page, metrics, status or event (http/http.h)
+ *     listener  the HTTP server's address and plug-in (listener.h)
+ *
+ * The supervisor paints the picture (daemon/supervise/run_watch.c). Pure; the supervisor's only thread. */
 #ifndef DAEMON_WATCH_RUN_STATUS_H
 #define DAEMON_WATCH_RUN_STATUS_H
 

@@ -1,4 +1,4 @@
-/* Accepts, writes, hangs up. Supervisor process; its only thread. */
+/* Accepts clients, writes each the status, and hangs up. Supervisor process; its only thread. */
 #include "daemon/watch/status_socket.h"
 
 #include <cjson/cJSON.h>

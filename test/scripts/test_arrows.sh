@@ -84,7 +84,7 @@ check "daemon includes ZeroMQ" backwards daemon/supervise/supervise.c '#include 
 check "worker includes oneDNN" backwards worker/worker.c '#include <dnnl.h>'
 check "oneDNN includes CUDA" backwards kernels/onednn/conv.c '#include <cuda_runtime.h>'
 check "environment includes the net" backwards worker/environment/cartpole.c '#include "worker/net/wire.h"'
-check "supervisor includes rpc" backwards daemon/supervise/child.c '#include "worker/net/rpc.h"'
+check "supervisor includes rpc" backwards daemon/hosts/child.c '#include "worker/net/rpc.h"'
 check "angle brackets hide nothing" backwards worker/worker.c '#include <daemon/supervise/supervise.h>'
 check "blanks hide nothing" backwards worker/worker.c '  #  include   "daemon/supervise/supervise.h"  /* so */'
 check "a path that climbs" backwards worker/net/wire.h '#include "../../daemon/supervise/supervise.h"'

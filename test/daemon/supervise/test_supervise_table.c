@@ -31,7 +31,7 @@ static void open_child(struct child *child, uint16_t worker)
     int line[2];
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, line), 0);
     *child = (struct child){.start = {.worker = worker,
-                                      .role = roster_role(&s.roster, worker),
+                                      .role = roster_role(&s.generation.roster, worker),
                                       .incarnation = 1,
                                       .generation = 1},
                             .state = CHILD_READY,
@@ -59,24 +59,19 @@ static void open_supervisor(void)
     config = (struct supervise_config){.job = &job, .dir = &dir, .job_path = "job"};
     const struct run_identity identity = resume_identity(&job);
     ck_assert_int_eq(runlog_open(&config.log, rundir_path(&dir), &job, &identity, &error), STATUS_OK);
-    s = (struct supervisor){.config = &config,
-                            .roster = roster_of(&job),
-                            .count = WORKERS,
-                            .generation = 1,
-                            .signal_fd = -1,
-                            .profile.is_on = true,
-                            .kill_at = MONOTIME_NEVER};
-    s.children = calloc(WORKERS, sizeof *s.children);
-    s.holdings = calloc(WORKERS, sizeof *s.holdings);
-    s.job_text = job_format(&job, &s.job_bytes);
+    s = (struct supervisor){
+        .config = &config, .signal_fd = -1, .end = JOB_END_NONE, .profiles = {.is_on = true}};
+    ck_assert_int_eq(generation_open(&s.generation, &config, &s.hosts, &error), STATUS_OK);
+    ck_assert_uint_eq(s.generation.count, WORKERS);
+    run_watch_init(&s.watch, &s.generation, &s.end);
     for (unsigned i = 0; i < WORKERS; i++)
-        open_child(&s.children[i], (uint16_t)i);
+        open_child(&s.generation.children[i], (uint16_t)i);
 }
 
 static void close_supervisor(void)
 {
     for (unsigned i = 0; i < WORKERS; i++) {
-        struct child *child = &s.children[i];
+        struct child *child = &s.generation.children[i];
         if (child->pid > 0)
             kill(child->pid, SIGKILL);
         while (child->pid > 0 && waitpid(child->pid, NULL, 0) == child->pid)
@@ -85,11 +80,9 @@ static void close_supervisor(void)
             close(child->fd);
         close(lines[i]);
     }
-    free(s.children);
-    free(s.holdings);
-    free(s.job_text);
+    generation_close(&s.generation);
     for (unsigned i = 0; i < WORKERS; i++)
-        free(s.profile.of[i]);
+        free(s.profiles.of[i]);
     runlog_close(config.log);
     rundir_close(&dir);
 }
@@ -121,7 +114,7 @@ static void add_orders(char text[160], unsigned worker)
 /* The state, and everything that is not as it was. */
 static void describe(char text[160], unsigned worker)
 {
-    const struct child *child = &s.children[worker];
+    const struct child *child = &s.generation.children[worker];
     snprintf(text, 160, "%s", state_names[child->state]);
     if (child->start.incarnation > 1)
         add(text, "incarnation-2");
@@ -133,19 +126,19 @@ static void describe(char text[160], unsigned worker)
         add(text, "beat");
     if (child->last_words.status != STATUS_OK)
         add(text, "words");
-    if (s.holdings[worker].objects != 0)
+    if (s.generation.holdings[worker].objects != 0)
         add(text, "holdings");
-    if (s.profile.of[worker] != NULL)
+    if (s.profiles.of[worker] != NULL)
         add(text, "profile");
     if (child->replaced)
         add(text, "replaced");
     if (child->deaths > 0)
         add(text, "death");
-    if (s.regeneration.pending)
+    if (s.generation.next.is_planned)
         add(text, "regeneration");
-    if (s.finished)
+    if (s.end.finished)
         add(text, "finished");
-    if (s.outcome.status != STATUS_OK)
+    if (s.end.outcome.status != STATUS_OK)
         add(text, "failed");
     add_orders(text, worker);
 }
@@ -297,9 +290,9 @@ static void walk(const char *const expected[EVENTS][CHILD_STATES], unsigned work
     for (unsigned state = 0; state < CHILD_STATES; state++) {
         char was[160], is[160];
         open_supervisor();
-        put(&s.children[worker], (enum child_state)state);
+        put(&s.generation.children[worker], (enum child_state)state);
         describe(was, worker);
-        supervise_react(&s, &s.children[worker], event, message_of(event, worker));
+        supervise_react(&s, &s.generation.children[worker], event, message_of(event, worker));
         describe(is, worker);
         const char *wanted = expected[event][state] != NULL ? expected[event][state] : was;
         ck_assert_msg(strcmp(is, wanted) == 0, "%s, %s: expected \"%s\", got \"%s\"", event_names[event],
@@ -327,10 +320,10 @@ START_TEST(a_killed_worker_is_replaced_once_it_is_reaped)
 {
     char text[160];
     open_supervisor();
-    supervise_react(&s, &s.children[OBSERVER], EVENT_SILENT, NULL);
+    supervise_react(&s, &s.generation.children[OBSERVER], EVENT_SILENT, NULL);
     add_orders(text, LEAD);
-    ck_assert(child_reap(&s.children[OBSERVER], true));
-    supervise_react(&s, &s.children[OBSERVER], EVENT_EXITED, NULL);
+    ck_assert(child_reap(&s.generation.children[OBSERVER], true));
+    supervise_react(&s, &s.generation.children[OBSERVER], EVENT_EXITED, NULL);
     describe(text, OBSERVER);
     ck_assert_str_eq(text, "waiting opened beat replaced death");
     describe(text, LEAD);
@@ -343,14 +336,14 @@ END_TEST
 START_TEST(a_generation_ends_all_workers)
 {
     open_supervisor();
-    put(&s.children[2], CHILD_WAITING);
-    supervise_react(&s, &s.children[LEAD], EVENT_SILENT, NULL);
-    ck_assert(s.regeneration.pending);
-    ck_assert_int_eq(s.children[LEAD].state, CHILD_KILLED);
-    ck_assert_int_eq(s.children[OBSERVER].state, CHILD_KILLED);
-    ck_assert_int_eq(s.children[2].state, CHILD_GONE);
-    supervise_close(&s);
-    ck_assert(!s.regeneration.pending);
+    put(&s.generation.children[2], CHILD_WAITING);
+    supervise_react(&s, &s.generation.children[LEAD], EVENT_SILENT, NULL);
+    ck_assert(s.generation.next.is_planned);
+    ck_assert_int_eq(s.generation.children[LEAD].state, CHILD_KILLED);
+    ck_assert_int_eq(s.generation.children[OBSERVER].state, CHILD_KILLED);
+    ck_assert_int_eq(s.generation.children[2].state, CHILD_GONE);
+    job_end_close(&s.end, &s.generation);
+    ck_assert(!s.generation.next.is_planned);
     close_supervisor();
 }
 END_TEST
@@ -358,12 +351,12 @@ END_TEST
 START_TEST(a_death_after_the_end_of_the_job_is_no_failure)
 {
     open_supervisor();
-    supervise_react(&s, &s.children[LEAD], CONTROL_FINISHED, message_of(CONTROL_FINISHED, LEAD));
-    ck_assert_int_eq(s.children[OBSERVER].state, CHILD_LEAVING);
-    ck_assert_int_eq(s.children[LEAD].state, CHILD_READY);
-    supervise_react(&s, &s.children[LEAD], EVENT_SILENT, NULL);
-    supervise_react(&s, &s.children[OBSERVER], EVENT_SILENT, NULL);
-    ck_assert_int_eq(s.outcome.status, STATUS_OK);
+    supervise_react(&s, &s.generation.children[LEAD], CONTROL_FINISHED, message_of(CONTROL_FINISHED, LEAD));
+    ck_assert_int_eq(s.generation.children[OBSERVER].state, CHILD_LEAVING);
+    ck_assert_int_eq(s.generation.children[LEAD].state, CHILD_READY);
+    supervise_react(&s, &s.generation.children[LEAD], EVENT_SILENT, NULL);
+    supervise_react(&s, &s.generation.children[OBSERVER], EVENT_SILENT, NULL);
+    ck_assert_int_eq(s.end.outcome.status, STATUS_OK);
     close_supervisor();
 }
 END_TEST
@@ -389,10 +382,10 @@ START_TEST(last_words_decide)
     struct control_message message = {.kind = CONTROL_FAILED,
                                       .body.failed = {.status = failures[_i].words, .text = "words"}};
     open_supervisor();
-    supervise_react(&s, &s.children[OBSERVER], CONTROL_FAILED, &message);
-    supervise_react(&s, &s.children[OBSERVER], EVENT_EXITED, NULL);
-    ck_assert_int_eq(s.outcome.status, failures[_i].outcome);
-    ck_assert_int_eq(s.children[OBSERVER].state,
+    supervise_react(&s, &s.generation.children[OBSERVER], CONTROL_FAILED, &message);
+    supervise_react(&s, &s.generation.children[OBSERVER], EVENT_EXITED, NULL);
+    ck_assert_int_eq(s.end.outcome.status, failures[_i].outcome);
+    ck_assert_int_eq(s.generation.children[OBSERVER].state,
                      failures[_i].outcome == STATUS_OK ? CHILD_WAITING : CHILD_GONE);
     close_supervisor();
 }
@@ -403,10 +396,10 @@ static void lose_lead_to_a_peer(void)
 {
     struct control_message message = {.kind = CONTROL_FAILED, .body.failed = {.status = STATUS_PEER_DIED}};
     open_supervisor();
-    supervise_react(&s, &s.children[LEAD], CONTROL_FAILED, &message);
-    supervise_react(&s, &s.children[LEAD], EVENT_EXITED, NULL);
-    ck_assert_int_eq(s.children[LEAD].state, CHILD_WAITING);
-    ck_assert_int_eq(s.outcome.status, STATUS_OK);
+    supervise_react(&s, &s.generation.children[LEAD], CONTROL_FAILED, &message);
+    supervise_react(&s, &s.generation.children[LEAD], EVENT_EXITED, NULL);
+    ck_assert_int_eq(s.generation.children[LEAD].state, CHILD_WAITING);
+    ck_assert_int_eq(s.end.outcome.status, STATUS_OK);
 }
 
 /* A cause that would come again ends the job. */
@@ -414,11 +407,11 @@ START_TEST(a_follow_on_failure_waits_for_its_cause)
 {
     struct control_message message = {.kind = CONTROL_FAILED, .body.failed = {.status = STATUS_IO}};
     lose_lead_to_a_peer();
-    ck_assert_int_eq(s.children[OBSERVER].state, CHILD_READY);
-    supervise_react(&s, &s.children[OBSERVER], CONTROL_FAILED, &message);
-    supervise_react(&s, &s.children[OBSERVER], EVENT_EXITED, NULL);
-    ck_assert_int_eq(s.outcome.status, STATUS_IO);
-    ck_assert_int_eq(s.children[LEAD].state, CHILD_GONE);
+    ck_assert_int_eq(s.generation.children[OBSERVER].state, CHILD_READY);
+    supervise_react(&s, &s.generation.children[OBSERVER], CONTROL_FAILED, &message);
+    supervise_react(&s, &s.generation.children[OBSERVER], EVENT_EXITED, NULL);
+    ck_assert_int_eq(s.end.outcome.status, STATUS_IO);
+    ck_assert_int_eq(s.generation.children[LEAD].state, CHILD_GONE);
     close_supervisor();
 }
 END_TEST
@@ -426,12 +419,12 @@ END_TEST
 START_TEST(a_job_stops_while_a_follow_on_failure_waits)
 {
     lose_lead_to_a_peer();
-    s.stops = 1;
-    supervise_react(&s, &s.children[LEAD], EVENT_DUE, NULL);
-    ck_assert(!s.regeneration.pending);
-    ck_assert_int_eq(s.outcome.status, STATUS_OK);
-    ck_assert_int_eq(s.children[LEAD].state, CHILD_GONE);
-    ck_assert_int_eq(s.children[OBSERVER].state, CHILD_LEAVING);
+    s.end.stops = 1;
+    supervise_react(&s, &s.generation.children[LEAD], EVENT_DUE, NULL);
+    ck_assert(!s.generation.next.is_planned);
+    ck_assert_int_eq(s.end.outcome.status, STATUS_OK);
+    ck_assert_int_eq(s.generation.children[LEAD].state, CHILD_GONE);
+    ck_assert_int_eq(s.generation.children[OBSERVER].state, CHILD_LEAVING);
     close_supervisor();
 }
 END_TEST
@@ -442,17 +435,17 @@ START_TEST(deaths_without_progress_come_later_and_end)
     static const uint64_t delays_ms[] = {0, 500, 1000, 2000};
     struct child *child;
     open_supervisor();
-    child = &s.children[OBSERVER];
+    child = &s.generation.children[OBSERVER];
     for (unsigned i = 0; i < 4; i++) {
         const struct monotime before = monotime_now();
         supervise_lose(&s, child, STATUS_INTERNAL, "a death");
         ck_assert(!monotime_before(child->restart_at, monotime_add_us(before, delays_ms[i] * 1000)));
         ck_assert(!monotime_before(monotime_add_us(monotime_now(), delays_ms[i] * 1000), child->restart_at));
-        ck_assert_int_eq(s.outcome.status, STATUS_OK);
+        ck_assert_int_eq(s.end.outcome.status, STATUS_OK);
     }
     supervise_lose(&s, child, STATUS_INTERNAL, "a death");
-    ck_assert_int_eq(s.outcome.status, STATUS_INTERNAL);
-    ck_assert_str_eq(s.outcome.text,
+    ck_assert_int_eq(s.end.outcome.status, STATUS_INTERNAL);
+    ck_assert_str_eq(s.end.outcome.text,
                      "observer 1 died 5 times in a row without an episode or update between: a death");
     close_supervisor();
 }
@@ -462,13 +455,13 @@ START_TEST(an_episode_ends_the_row_of_deaths)
 {
     open_supervisor();
     for (unsigned i = 0; i < 4; i++)
-        supervise_lose(&s, &s.children[OBSERVER], STATUS_INTERNAL, "a death");
-    supervise_react(&s, &s.children[LEAD], CONTROL_EPISODE, message_of(CONTROL_EPISODE, LEAD));
-    ck_assert_uint_eq(s.children[OBSERVER].deaths, 0);
-    supervise_lose(&s, &s.children[OBSERVER], STATUS_INTERNAL, "a death");
-    supervise_react(&s, &s.children[LEAD], CONTROL_EPISODE,
+        supervise_lose(&s, &s.generation.children[OBSERVER], STATUS_INTERNAL, "a death");
+    supervise_react(&s, &s.generation.children[LEAD], CONTROL_EPISODE, message_of(CONTROL_EPISODE, LEAD));
+    ck_assert_uint_eq(s.generation.children[OBSERVER].deaths, 0);
+    supervise_lose(&s, &s.generation.children[OBSERVER], STATUS_INTERNAL, "a death");
+    supervise_react(&s, &s.generation.children[LEAD], CONTROL_EPISODE,
                     message_of(CONTROL_EPISODE, LEAD)); /* no new one */
-    ck_assert_uint_eq(s.children[OBSERVER].deaths, 0);
+    ck_assert_uint_eq(s.generation.children[OBSERVER].deaths, 0);
     close_supervisor();
 }
 END_TEST
@@ -478,23 +471,23 @@ START_TEST(generations_without_anything_new_end)
 {
     const struct control_message *episode = message_of(CONTROL_EPISODE, LEAD);
     open_supervisor();
-    supervise_react(&s, &s.children[LEAD], CONTROL_EPISODE, episode);
+    supervise_react(&s, &s.generation.children[LEAD], CONTROL_EPISODE, episode);
     for (unsigned i = 0; i < 20; i++) {
-        supervise_lose(&s, &s.children[LEAD], STATUS_INTERNAL, "a death");
+        supervise_lose(&s, &s.generation.children[LEAD], STATUS_INTERNAL, "a death");
         supervise_note_progress(&s, episode);
-        ck_assert_int_eq(s.outcome.status, STATUS_OK);
+        ck_assert_int_eq(s.end.outcome.status, STATUS_OK);
     }
     if (_i == 0) {
-        supervise_lose(&s, &s.children[LEAD], STATUS_INTERNAL, "a death");
-        ck_assert_str_eq(s.outcome.text,
+        supervise_lose(&s, &s.generation.children[LEAD], STATUS_INTERNAL, "a death");
+        ck_assert_str_eq(s.end.outcome.text,
                          "20 generations in a row brought no episode or update that is new: a death");
     } else {
         struct control_message next = *episode;
         next.body.episode.episode = 2;
         supervise_note_progress(&s, &next);
-        supervise_lose(&s, &s.children[LEAD], STATUS_INTERNAL, "a death");
-        ck_assert_int_eq(s.outcome.status, STATUS_OK);
-        ck_assert_uint_eq(s.regeneration.fruitless, 1);
+        supervise_lose(&s, &s.generation.children[LEAD], STATUS_INTERNAL, "a death");
+        ck_assert_int_eq(s.end.outcome.status, STATUS_OK);
+        ck_assert_uint_eq(s.tally.fruitless, 1);
     }
     close_supervisor();
 }
@@ -516,8 +509,8 @@ pid_t fork(void)
 static void reap_all(void)
 {
     for (unsigned i = 0; i < WORKERS; i++)
-        if (s.children[i].state == CHILD_KILLED && child_reap(&s.children[i], true))
-            supervise_react(&s, &s.children[i], EVENT_EXITED, NULL);
+        if (s.generation.children[i].state == CHILD_KILLED && child_reap(&s.generation.children[i], true))
+            supervise_react(&s, &s.generation.children[i], EVENT_EXITED, NULL);
 }
 
 /* The machine has no room for a process when a generation starts: the workers that are there already end, and
@@ -525,20 +518,20 @@ static void reap_all(void)
 START_TEST(a_generation_whose_fork_fails_is_tried_again)
 {
     open_supervisor();
-    supervise_lose(&s, &s.children[LEAD], STATUS_INTERNAL, "a death");
+    supervise_lose(&s, &s.generation.children[LEAD], STATUS_INTERNAL, "a death");
     reap_all();
     forks_to_failure = (unsigned)_i;
     supervise_advance_generation(&s, monotime_now());
-    ck_assert_int_eq(s.outcome.status, STATUS_OK);
-    ck_assert(s.regeneration.pending);
-    ck_assert_ptr_nonnull(strstr(s.regeneration.reason, "cannot fork "));
+    ck_assert_int_eq(s.end.outcome.status, STATUS_OK);
+    ck_assert(s.generation.next.is_planned);
+    ck_assert_ptr_nonnull(strstr(s.generation.next.reason, "cannot fork "));
     reap_all();
     const struct monotime due = supervise_advance_generation(&s, monotime_now());
     ck_assert(monotime_before(monotime_now(), due));
     supervise_advance_generation(&s, due);
-    ck_assert_uint_eq(s.generation, 3);
+    ck_assert_uint_eq(s.generation.number, 3);
     for (unsigned i = 0; i < WORKERS; i++)
-        ck_assert_int_eq(s.children[i].state, CHILD_STARTING);
+        ck_assert_int_eq(s.generation.children[i].state, CHILD_STARTING);
     close_supervisor();
 }
 END_TEST

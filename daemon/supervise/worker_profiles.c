@@ -1,7 +1,8 @@
-/* Where the workers' time went (/log/profile): keeps what each reports when it leaves, and writes the run's
- * profile at the end. Supervisor process; its only thread; no lock. */
+/* Keeps the profile that each worker reports when it leaves, and writes the run's profile from them.
+ * Supervisor process; its only thread; no lock. */
+#include "daemon/supervise/worker_profiles.h"
+
 #include "daemon/log/profile_files.h"
-#include "daemon/supervise/supervise_internal.h"
 #include "kernels/base/log.h"
 
 #include <errno.h>
@@ -34,11 +35,11 @@ static void begin_report(const struct child *child, const struct control_profile
         kept->figures.ahead_ns = (int64_t)(monotime_now().ns - part->end_ns);
 }
 
-void keep_profile(struct supervisor *s, struct child *child, const struct control_message *message)
+void worker_profiles_keep(struct worker_profiles *profiles, const struct child *child,
+                          const struct control_profile *part)
 {
-    const struct control_profile *part = &message->body.profile;
-    struct worker_profile **kept = &s->profile.of[child->start.worker];
-    if (!s->profile.is_on)
+    struct worker_profile **kept = &profiles->of[child->start.worker];
+    if (!profiles->is_on)
         return;
     if (*kept == NULL)
         *kept = calloc(1, sizeof **kept);
@@ -55,9 +56,9 @@ void keep_profile(struct supervisor *s, struct child *child, const struct contro
 /* ---- writing ---- */
 
 /* Why a worker has no figures. */
-static void explain_absence(const struct supervisor *s, const struct child *child, struct profile_row *row)
+static void explain_absence(const struct generation *g, const struct child *child, struct profile_row *row)
 {
-    if (python_worker_command(&s->python_worker, roster_role(&s->roster, child->start.worker)) != NULL)
+    if (python_worker_command(&g->python_worker, roster_role(&g->roster, child->start.worker)) != NULL)
         snprintf(row->note, sizeof row->note, "not profiled: it runs in Python");
     else if (child->starts == 0)
         snprintf(row->note, sizeof row->note, "no figures: it has not started");
@@ -66,19 +67,19 @@ static void explain_absence(const struct supervisor *s, const struct child *chil
                  child->end[0] != '\0' ? child->end : "it did not report them");
 }
 
-static void fill_row(const struct supervisor *s, unsigned worker, struct profile_row *row)
+static void fill_row(const struct generation *g, unsigned worker, const struct worker_profile *kept,
+                     struct profile_row *row)
 {
-    const struct child *child = &s->children[worker];
-    const struct worker_profile *kept = s->profile.of[worker];
+    const struct child *child = &g->children[worker];
     *row = (struct profile_row){0};
     if (child->starts > 0)
         snprintf(row->name, sizeof row->name, "%s", child->name);
     else
         snprintf(row->name, sizeof row->name, "%s %u",
-                 role_by_wire(roster_role(&s->roster, (uint16_t)worker))->name, worker);
+                 role_by_wire(roster_role(&g->roster, (uint16_t)worker))->name, worker);
     if (kept == NULL || kept->incarnation != child->start.incarnation ||
         kept->generation != child->start.generation) {
-        explain_absence(s, child, row);
+        explain_absence(g, child, row);
         return;
     }
     row->figures = &kept->figures;
@@ -88,9 +89,9 @@ static void fill_row(const struct supervisor *s, unsigned worker, struct profile
 }
 
 /* Writes a file of the run directory. False: failed, with a warning. */
-static bool write_file(const struct supervisor *s, const char *name, const char *text, size_t length)
+static bool write_file(const struct generation *g, const char *name, const char *text, size_t length)
 {
-    const struct path run = rundir_path(s->config->dir);
+    const struct path run = rundir_path(g->config->dir);
     struct error error;
     int fd;
     enum status status = file_open_below(&fd, run, name, O_WRONLY | O_CREAT | O_TRUNC, &error);
@@ -104,18 +105,18 @@ static bool write_file(const struct supervisor *s, const char *name, const char 
 }
 
 /* The table, or the trace, as a text that the caller frees. NULL: no memory. */
-static char *text_of(const struct supervisor *s, const struct profile_row *rows, bool is_trace,
-                     size_t *length)
+static char *text_of(const struct generation *g, struct monotime begin, const struct profile_row *rows,
+                     bool is_trace, size_t *length)
 {
     char *text = NULL;
     FILE *out = open_memstream(&text, length);
     if (out == NULL)
         return NULL;
     if (is_trace)
-        profile_write_trace(out, rows, s->count, s->begin);
+        profile_write_trace(out, rows, g->count, begin);
     else
-        profile_write_table(out, rows, s->count);
-    if (!is_trace && s->config->dir->resumed)
+        profile_write_table(out, rows, g->count);
+    if (!is_trace && g->config->dir->resumed)
         fprintf(out, "the run was resumed: the figures are of the time since\n");
     const bool failed = ferror(out) != 0;
     if (fclose(out) != 0 || failed) {
@@ -125,31 +126,32 @@ static char *text_of(const struct supervisor *s, const struct profile_row *rows,
     return text;
 }
 
-static void write_files(const struct supervisor *s, const struct profile_row *rows)
+static void write_files(const struct generation *g, struct monotime begin, const struct profile_row *rows)
 {
     size_t table_bytes = 0, trace_bytes = 0;
-    char *table = text_of(s, rows, false, &table_bytes), *trace = text_of(s, rows, true, &trace_bytes);
+    char *table = text_of(g, begin, rows, false, &table_bytes),
+         *trace = text_of(g, begin, rows, true, &trace_bytes);
     if (table == NULL || trace == NULL) {
-        log_warning("no memory for the profile of %u workers", s->count);
+        log_warning("no memory for the profile of %u workers", g->count);
     } else {
-        runlog_clear_progress(s->config->log);
+        runlog_clear_progress(g->config->log);
         fputs(table, stderr);
-        if (write_file(s, "profile.txt", table, table_bytes) &&
-            write_file(s, "profile.json", trace, trace_bytes))
-            log_info("the profile is in %s/profile.txt and profile.json", s->config->dir->path);
+        if (write_file(g, "profile.txt", table, table_bytes) &&
+            write_file(g, "profile.json", trace, trace_bytes))
+            log_info("the profile is in %s/profile.txt and profile.json", g->config->dir->path);
     }
     free(table);
     free(trace);
 }
 
-void supervise_end_profile(struct supervisor *s)
+void worker_profiles_end(struct worker_profiles *profiles, const struct generation *g, struct monotime begin)
 {
-    struct profile_row *rows = s->profile.is_on ? calloc(s->count, sizeof *rows) : NULL;
-    for (unsigned i = 0; i < s->count && rows != NULL; i++)
-        fill_row(s, i, &rows[i]);
+    struct profile_row *rows = profiles->is_on ? calloc(g->count, sizeof *rows) : NULL;
+    for (unsigned i = 0; i < g->count && rows != NULL; i++)
+        fill_row(g, i, profiles->of[i], &rows[i]);
     if (rows != NULL)
-        write_files(s, rows);
+        write_files(g, begin, rows);
     free(rows);
     for (unsigned i = 0; i < ROSTER_WORKERS_MAX; i++)
-        free(s->profile.of[i]);
+        free(profiles->of[i]);
 }

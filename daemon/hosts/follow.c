@@ -1,14 +1,13 @@
-/* A host that follows. Supervisor process; its only thread; no lock. The loop: wait, read the leader's
- * messages, read the workers', reap, beat. */
-#include "daemon/supervise/follow.h"
+/* Follows a leader, in a loop: wait, read the workers' messages, reap, read the leader's messages, beat.
+ * Supervisor process; its only thread; no lock. */
+#include "daemon/hosts/follow.h"
 
+#include "daemon/hosts/child.h"
 #include "daemon/hosts/relay.h"
 #include "daemon/process/descriptors.h"
 #include "daemon/process/python_worker.h"
 #include "daemon/process/service.h"
 #include "daemon/process/socket_folder.h"
-#include "daemon/run/rundir.h"
-#include "daemon/supervise/child.h"
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
 
@@ -53,10 +52,10 @@ struct follower {
     struct spawn_segments segments;
     char address[CONTROL_ADDRESS_BYTES];
     int run_fd;
-    struct child *children; /* (count) by worker number */
-    struct monotime *beats; /* (count) when a worker's beat was passed on last */
     unsigned count;
-    struct pollfd *waits; /* (2 + count) */
+    struct child children[ROSTER_WORKERS_MAX]; /* (count) by worker number */
+    struct monotime beats[ROSTER_WORKERS_MAX]; /* (count) when a worker's beat was passed on last */
+    struct pollfd waits[2 + ROSTER_WORKERS_MAX];
 };
 
 static struct control_message message; /* too large for a stack; one thread */
@@ -110,12 +109,6 @@ static void forget_generation(struct follower *f)
     spawn_segments_close(&f->segments);
     if (f->run_fd >= 0)
         close(f->run_fd);
-    free(f->children);
-    free(f->beats);
-    free(f->waits);
-    f->children = NULL;
-    f->beats = NULL;
-    f->waits = NULL;
     f->run_fd = -1;
     f->count = 0;
     f->generation = 0;
@@ -151,15 +144,10 @@ static enum status begin_generation(struct follower *f, const struct control_sta
     f->job.added = start->added;
     f->roster = roster_of(&f->job);
     f->count = roster_workers(&f->roster);
-    f->children = calloc(f->count, sizeof *f->children);
-    f->beats = calloc(f->count, sizeof *f->beats);
-    f->waits = calloc(f->count + 2, sizeof *f->waits);
-    if (f->children == NULL || f->beats == NULL || f->waits == NULL) {
-        f->count = 0;
-        return error_set(error, STATUS_NO_MEMORY, "no memory for workers");
-    }
-    for (unsigned i = 0; i < f->count; i++)
+    for (unsigned i = 0; i < f->count; i++) {
         f->children[i] = (struct child){.state = CHILD_GONE, .fd = -1};
+        f->beats[i] = (struct monotime){0};
+    }
     status = descriptors_raise_limit(&f->job, error);
     if (status == STATUS_OK)
         status = python_worker_find(&f->python_worker, &f->job, error);
@@ -544,23 +532,22 @@ static struct monotime check_deadlines(struct follower *f)
 
 static void wait_and_read(struct follower *f, struct monotime until)
 {
-    struct pollfd two[2], *waits = f->waits != NULL ? f->waits : two;
-    const unsigned count = f->waits != NULL ? f->count : 0;
+    struct pollfd *waits = f->waits;
     waits[0] = (struct pollfd){.fd = f->signal_fd, .events = POLLIN};
     waits[1] = (struct pollfd){.fd = f->relay.broken ? -1 : f->relay.fd, .events = POLLIN};
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned i = 0; i < f->count; i++) {
         const struct child *child = &f->children[i];
         const bool listening = child_is_heard(child) && !child->hung_up;
         waits[2 + i] = (struct pollfd){.fd = listening ? child->fd : -1, .events = POLLIN};
     }
-    if (poll(waits, count + 2, monotime_poll_ms(monotime_now(), until)) < 0 && errno != EINTR) {
-        error_set_errno(&f->failure, errno, "cannot wait for %u workers", count);
+    if (poll(waits, f->count + 2, monotime_poll_ms(monotime_now(), until)) < 0 && errno != EINTR) {
+        error_set_errno(&f->failure, errno, "cannot wait for %u workers", f->count);
         f->over = true;
     }
     read_workers(f);
     if (waits[0].revents != 0)
         follower_obey_signals(f);
-    read_leader(f); /* last: it may begin a generation, which replaces `waits` */
+    read_leader(f);
 }
 
 static enum status open_follower(struct follower *f, struct error *error)
@@ -578,9 +565,10 @@ static enum status open_follower(struct follower *f, struct error *error)
 
 enum status follow(const struct follow_config *config, int *code, struct error *error)
 {
-    static struct follower follower; /* with a job: too large for a stack */
+    static struct follower follower; /* too large for a stack; a process follows once */
     struct follower *f = &follower;
-    *f = (struct follower){.config = config, .signal_fd = -1, .run_fd = -1};
+    f->config = config;
+    f->signal_fd = f->run_fd = -1;
     enum status status = open_follower(f, error);
     while (status == STATUS_OK && !f->over) {
         const struct monotime next = check_deadlines(f);

@@ -1,11 +1,9 @@
-/* One worker process as the supervisor sees it: fork, exec, control line, exit. Supervisor process; its only
- * thread, so that fork is safe at any time. Includes worker/control.h and worker.h; the supervise_*.c files
- * and follow.c include it.
+/* One worker as a supervisor sees it: starts its process, sends it orders, kills it, and reaps it.
  *
- * A worker on another host is a child too: that host's supervisor forks it, and child_order and child_kill go
- * there through the relay (daemon/hosts/relay.h). */
-#ifndef DAEMON_SUPERVISE_CHILD_H
-#define DAEMON_SUPERVISE_CHILD_H
+ * A worker on another host is a child too. That host's supervisor forks it, and child_order and child_kill go
+ * there through the relay. Supervisor process; its only thread, so that fork is safe at any time. */
+#ifndef DAEMON_HOSTS_CHILD_H
+#define DAEMON_HOSTS_CHILD_H
 
 #include "daemon/hosts/relay.h"
 #include "daemon/process/spawn.h"

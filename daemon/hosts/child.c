@@ -1,5 +1,5 @@
-/* Forks, executes, orders and reaps workers. Supervisor process; its only thread. */
-#include "daemon/supervise/child.h"
+/* Starts workers, sends them orders, and reaps them. Supervisor process; its only thread. */
+#include "daemon/hosts/child.h"
 
 #include "kernels/base/log.h"
 

@@ -1,18 +1,20 @@
-/* The supervisor of a host that does not lead: it joins the leader, forks the workers that it is told to, and
+/* The supervisor of a host that follows: it joins the leader, starts the workers that the leader orders, and
  * reports what they say and how they end. It decides nothing.
  *
- * When the leader falls silent, the host is cut off, or the leader is gone. In either case the workers here
- * are killed at once: the leader starts others in their place. Then the host asks to join again, for
- * /hosts/patience_s. After that it ends with EX_UNAVAILABLE, and under Slurm, if /hosts/requeue says so, it
- * first asks for the job to be put back into the queue: host 1 at once, each further host 10 s later than the
- * one before, because the first that asks ends all of them.
+ * When the leader falls silent, either the host is cut off or the leader is gone. In both cases the workers
+ * here are killed at once, and the leader starts others in their place. Then the host asks to join again, for
+ * /hosts/patience_s, and ends with EX_UNAVAILABLE after that.
+ *
+ * Under Slurm, if /hosts/requeue says so, it first asks for the job to be put back into the queue. Host 1
+ * asks at once, and each further host 10 s later than the one before, because the first that asks ends all of
+ * them.
  *
  * Signals: the first SIGTERM or SIGINT asks the leader to move the workers elsewhere, unless the job is
  * ending anyway; the second ends this host at once.
  *
- * Supervisor process; its only thread; no ZeroMQ. Included by commands.c. */
-#ifndef DAEMON_SUPERVISE_FOLLOW_H
-#define DAEMON_SUPERVISE_FOLLOW_H
+ * Supervisor process; its only thread; no ZeroMQ. */
+#ifndef DAEMON_HOSTS_FOLLOW_H
+#define DAEMON_HOSTS_FOLLOW_H
 
 #include "daemon/hosts/place.h"
 #include "kernels/base/status.h"

@@ -1,5 +1,5 @@
-/* How the exit of a worker process is found and described (daemon/supervise/child.h). */
-#include "daemon/supervise/child.h"
+/* How the exit of a worker process is found and described (daemon/hosts/child.h). */
+#include "daemon/hosts/child.h"
 #include "test/workplace.h"
 
 #include <check.h>

@@ -1,0 +1,107 @@
+/* `coalesced run`: finds this host's place, and leads the job or follows its leader. The command's process;
+ * after the fork of the workers it is the supervisor's. One thread. */
+#include "daemon/commands/arguments.h"
+#include "daemon/commands/commands.h"
+#include "daemon/hosts/follow.h"
+#include "daemon/hosts/place.h"
+#include "daemon/log/runlog.h"
+#include "daemon/process/descriptors.h"
+#include "daemon/process/service.h"
+#include "daemon/run/resume.h"
+#include "daemon/run/rundir.h"
+#include "daemon/supervise/supervise.h"
+#include "kernels/base/log.h"
+#include "worker/checkpoint/checkpoint.h"
+
+#include <stdlib.h>
+
+enum status follow_leader(const struct follow_config *config, struct error *error)
+{
+    int code = 0;
+    const enum status status = follow(config, &code, error);
+    if (status == STATUS_OK && code != 0)
+        exit(code);
+    return status;
+}
+
+static enum status open_run(const struct arguments *arguments, struct job *job, struct rundir *dir,
+                            struct runlog **log, struct error *error)
+{
+    enum status status = descriptors_raise_limit(job, error);
+    if (status != STATUS_OK)
+        return status;
+    status = rundir_open(dir, arguments->run_dir, job, arguments->resume, error);
+    if (status != STATUS_OK)
+        return status;
+    status = checkpoint_probe(rundir_path(dir), error);
+    const struct run_identity identity = resume_identity(job);
+    if (status == STATUS_OK)
+        status = runlog_open(log, rundir_path(dir), job, &identity, error);
+    if (status != STATUS_OK)
+        rundir_close(dir);
+    return status;
+}
+
+/* Opens the run directory and the logs, and supervises the job. `place`: NULL: there is no other host. */
+static enum status run_leader(const struct arguments *arguments, struct job *job, struct place *place,
+                              struct error *error)
+{
+    struct rundir dir;
+    struct runlog *log = NULL;
+    enum status status = open_run(arguments, job, &dir, &log, error);
+    if (status != STATUS_OK)
+        return status;
+    const struct supervise_config config = {.job = job,
+                                            .dir = &dir,
+                                            .log = log,
+                                            .job_path = arguments->job_path,
+                                            .overrides = arguments->overrides,
+                                            .override_count = arguments->override_count,
+                                            .place = place};
+    status = supervise(&config, error);
+    runlog_close(log);
+    rundir_close(&dir);
+    return status;
+}
+
+static enum status run_follower(const struct arguments *arguments, const struct job *job, struct place *place,
+                                struct error *error)
+{
+    char run[RUNDIR_PATH_BYTES];
+    const struct follow_config config = {.place = place, .run = run, .patience_s = job->hosts.patience_s};
+    const enum status status = rundir_choose(run, arguments->run_dir, job, error);
+    if (status != STATUS_OK)
+        return status;
+    log_run(run);
+    return follow_leader(&config, error);
+}
+
+/* A finished run of one host ends at once: it takes no lock, no socket and no port, and starts no worker. */
+static bool is_over(const struct arguments *arguments, const struct job *job)
+{
+    char run[RUNDIR_PATH_BYTES];
+    struct error error;
+    if (!arguments->resume || rundir_choose(run, arguments->run_dir, job, &error) != STATUS_OK ||
+        !resume_is_over(run, job))
+        return false;
+    log_run(run);
+    log_info("%s has ended, and /stop asks for no more: nothing is to be done", run);
+    service_notify("READY=1\nSTATUS=the run has ended");
+    service_notify("STOPPING=1"); /* of one message, systemd takes the last state alone */
+    return true;
+}
+
+enum status run_job(const struct arguments *arguments, struct job *job, struct error *error)
+{
+    static struct place place; /* with the keys of all hosts: too large for a stack */
+    const char *listen = job->hosts.has_listen ? job->hosts.listen : NULL;
+    const uint64_t patience_us = (uint64_t)(job->hosts.patience_s * 1e6);
+    service_init();
+    enum status status =
+        place_find(&place, &arguments->place, listen, monotime_add_us(monotime_now(), patience_us), error);
+    if (status == STATUS_OK && place_is_alone(&place))
+        return is_over(arguments, job) ? STATUS_OK : run_leader(arguments, job, NULL, error);
+    if (status == STATUS_OK && place_is_leader(&place))
+        return run_leader(arguments, job, &place, error);
+    return status == STATUS_OK ? run_follower(arguments, job, &place, error) : status;
+}

@@ -1,0 +1,346 @@
+/* Starts the workers of a job, all or one, chooses the host of each, and tells them where the others are.
+ * Supervisor process; its only thread; no lock. */
+#include "daemon/supervise/generation.h"
+
+#include "daemon/process/socket_folder.h"
+
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- opening and closing ---- */
+
+static void clear_children(struct generation *g, unsigned first)
+{
+    for (unsigned i = first; i < g->count; i++)
+        g->children[i] = (struct child){.state = CHILD_GONE, .fd = -1};
+}
+
+enum status generation_open(struct generation *g, const struct supervise_config *config, struct hosts *hosts,
+                            struct error *error)
+{
+    *g = (struct generation){.config = config, .hosts = hosts, .number = 1, .roster = roster_of(config->job)};
+    g->count = roster_workers(&g->roster);
+    g->children = calloc(ROSTER_WORKERS_MAX, sizeof *g->children); /* as many as a generation may have */
+    g->holdings = calloc(ROSTER_WORKERS_MAX, sizeof *g->holdings);
+    g->job_text = job_format(config->job, &g->job_bytes);
+    if (g->children == NULL || g->holdings == NULL || g->job_text == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %u workers", g->count);
+    clear_children(g, 0);
+    return python_worker_find(&g->python_worker, config->job, error);
+}
+
+void generation_close(struct generation *g)
+{
+    spawn_segments_close(&g->segments);
+    free(g->children);
+    free(g->holdings);
+    free(g->job_text);
+}
+
+bool generation_goes_on(const struct generation *g)
+{
+    for (unsigned i = 0; i < g->count; i++)
+        if (g->children[i].state != CHILD_GONE)
+            return true;
+    return g->next.is_planned;
+}
+
+void generation_resume_at(struct generation *g, const struct resume_point *point)
+{
+    g->resume = *point;
+    if (g->number == 1)
+        g->furthest = point->update;
+}
+
+bool generation_note_ready(struct generation *g)
+{
+    const bool was_ready = g->was_ready;
+    for (unsigned i = 0; i < g->count; i++)
+        if (!g->children[i].opened)
+            return false;
+    g->was_ready = true;
+    return !was_ready;
+}
+
+bool generation_advance(struct generation *g, uint64_t number)
+{
+    const bool is_new = number > g->furthest;
+    if (is_new)
+        g->furthest = number;
+    return is_new;
+}
+
+/* ---- where a worker starts ---- */
+
+enum { DEATHS_ON_A_HOST = 2 }; /* in a row; then the worker is tried elsewhere */
+
+unsigned generation_load_of(const struct generation *g, uint16_t host)
+{
+    unsigned load = 0;
+    for (unsigned i = 0; i < g->count; i++)
+        load += child_lives(&g->children[i]) && g->children[i].host == host;
+    return load;
+}
+
+uint32_t generation_own_clients(const struct generation *g)
+{
+    return g->roster.clients - g->config->job->added;
+}
+
+/* Whether clients may run beside the leader. */
+static bool leader_takes_clients(const struct generation *g)
+{
+    return g->config->job->hosts.clients == JOB_SPREAD_EVEN;
+}
+
+static bool may_run(const struct generation *g, uint16_t host, bool leader_too)
+{
+    return (host != HOST_LEADER || leader_too) && hosts_can_run(g->hosts, host);
+}
+
+/* The host of share `share` of `shares`, among the hosts that are up and with which the job began. */
+static uint16_t spread(const struct generation *g, uint32_t share, uint32_t shares, bool leader_too)
+{
+    uint16_t up[HOSTS_MAX];
+    uint32_t count = 0;
+    for (uint16_t i = 0; i < hosts_at_start(g->hosts); i++)
+        if (may_run(g, i, leader_too))
+            up[count++] = i;
+    return count == 0 ? HOST_LEADER : up[(uint64_t)share * count / shares];
+}
+
+/* The host on which a client starts in a new generation: the one that brings it, or its share of the job's
+ * own hosts. */
+static uint16_t place_client(const struct generation *g, uint32_t client)
+{
+    const uint32_t own = generation_own_clients(g);
+    if (client < own)
+        return spread(g, client, own, leader_takes_clients(g));
+    client -= own;
+    for (uint16_t i = 1; i < hosts_count(g->hosts); i++) {
+        if (client < hosts_brings(g->hosts, i))
+            return i;
+        client -= hosts_brings(g->hosts, i);
+    }
+    return HOST_LEADER;
+}
+
+/* `not_there`: a host that is left out; HOST_LEADER: none is. */
+static uint16_t least_loaded(const struct generation *g, bool leader_too, uint16_t not_there)
+{
+    uint16_t best = HOST_LEADER;
+    unsigned least = leader_too ? generation_load_of(g, HOST_LEADER) : UINT32_MAX;
+    for (uint16_t i = 1; i < hosts_count(g->hosts); i++) {
+        const unsigned load = generation_load_of(g, i);
+        if (!hosts_can_run(g->hosts, i) || load >= least || i == not_there)
+            continue;
+        best = i;
+        least = load;
+    }
+    return best;
+}
+
+static uint16_t choose_host(const struct generation *g, const struct child *child, uint16_t worker)
+{
+    const struct job *job = g->config->job;
+    const bool leader_too = leader_takes_clients(g);
+    if (hosts_count(g->hosts) == 1)
+        return HOST_LEADER;
+    if (worker < g->roster.servers)
+        return job->hosts.servers == JOB_SERVERS_EVEN && job->kind != JOB_REINFORCE
+                   ? spread(g, worker, g->roster.servers, true)
+                   : HOST_LEADER;
+    if (child->moves_to != HOST_LEADER && hosts_can_run(g->hosts, child->moves_to))
+        return child->moves_to;
+    if (child->start.generation != g->number) /* the first start in this generation */
+        return place_client(g, worker - g->roster.servers);
+    if (child->host != HOST_LEADER && child->deaths >= DEATHS_ON_A_HOST)
+        return least_loaded(g, true, child->host);
+    return may_run(g, child->host, leader_too) ? child->host : least_loaded(g, leader_too, HOST_LEADER);
+}
+
+struct child *generation_choose_mover(const struct generation *g, uint16_t to)
+{
+    struct child *mover = NULL;
+    unsigned most = 0;
+    for (unsigned i = g->roster.replaceable; i < g->count; i++) {
+        struct child *child = &g->children[i];
+        const unsigned load = generation_load_of(g, child->host);
+        if (child->host == to || !child_is_heard(child) || load <= most)
+            continue;
+        mover = child;
+        most = load;
+    }
+    return mover;
+}
+
+uint32_t generation_fair_share(const struct generation *g, uint16_t host)
+{
+    const bool leader_too = leader_takes_clients(g);
+    const uint16_t at_start = hosts_at_start(g->hosts);
+    uint32_t hosts = 0;
+    for (uint16_t i = 0; i < at_start; i++)
+        hosts += may_run(g, i, leader_too);
+    return hosts > 0 && host < at_start && may_run(g, host, leader_too) ? generation_own_clients(g) / hosts
+                                                                        : 0;
+}
+
+/* ---- starts ---- */
+
+enum status generation_start(struct generation *g, struct child *child, const struct control_start *start,
+                             struct error *error)
+{
+    const uint16_t host = choose_host(g, child, start->worker);
+    const struct spawn_setting setting = {.command = python_worker_command(&g->python_worker, start->role),
+                                          .run_fd = g->config->dir->fd,
+                                          .segments = &g->segments};
+    if (host == HOST_LEADER)
+        return child_spawn(child, start, g->job_text, g->job_bytes, &setting, error);
+    return hosts_spawn(g->hosts, host, child, start, g->job_text, g->job_bytes, error);
+}
+
+enum status generation_start_all(struct generation *g, struct error *error)
+{
+    const struct place *place = g->config->place;
+    enum status status = g->roster.segments ? spawn_segments_open(&g->segments, g->count, error) : STATUS_OK;
+    struct control_start start = {.incarnation = 1, .generation = g->number, .added = g->config->job->added};
+    randombytes_buf(start.secret, sizeof start.secret);
+    memcpy(start.address, g->config->dir->address, sizeof start.address);
+    memcpy(start.run_dir, g->config->dir->real, sizeof start.run_dir);
+    memcpy(start.resume, g->resume.checkpoint, sizeof start.resume);
+    if (place != NULL) {
+        start.keys = place->link.keys;
+        snprintf(start.far_address, sizeof start.far_address, "%.40s:*", place->listen);
+    }
+    for (unsigned i = 0; i < g->count && status == STATUS_OK; i++) {
+        start.worker = (uint16_t)i;
+        start.role = roster_role(&g->roster, start.worker);
+        status = generation_start(g, &g->children[i], &start, error);
+    }
+    return status;
+}
+
+/* ---- who connects to whom, and where ---- */
+
+/* The address of a listener for workers of host `from`. */
+static void write_address(const struct generation *g, const struct child *listener, uint16_t from,
+                          char address[CONTROL_FAR_BYTES])
+{
+    const char *text = hosts_address(g->hosts, listener->host, from);
+    const size_t prefix = strncmp(text, "tcp://", 6) == 0 ? 6 : 0;
+    const int length = (int)strcspn(text + prefix, ":");
+    snprintf(address, CONTROL_FAR_BYTES, "tcp://%.*s:%u", length, text + prefix, listener->far_port);
+}
+
+/* Tells a worker the addresses of its listeners on other hosts. */
+static void tell_addresses(struct generation *g, struct child *child)
+{
+    struct control_far far[ROSTER_LISTENERS_MAX];
+    unsigned count = 0;
+    for (unsigned i = 0; i < roster_dialed(&g->roster, child->start.worker); i++) {
+        const struct child *listener = &g->children[i];
+        if (listener->host == child->host)
+            continue;
+        far[count] = (struct control_far){.worker = (uint16_t)i, .host = listener->host};
+        write_address(g, listener, child->host, far[count++].address);
+    }
+    if (count > 0)
+        child_order(child, CONTROL_FAR, far, count * sizeof far[0]);
+}
+
+/* Tells a worker's listeners on other hosts where all workers are: one message, however many connect. */
+static void tell_places(struct generation *g, const struct child *child)
+{
+    int16_t host_of_worker[ROSTER_WORKERS_MAX];
+    for (unsigned i = 0; i < g->count; i++)
+        host_of_worker[i] = child_lives(&g->children[i]) ? (int16_t)g->children[i].host : -1;
+    for (unsigned i = 0; i < roster_dialed(&g->roster, child->start.worker); i++)
+        if (g->children[i].host != child->host)
+            child_order(&g->children[i], CONTROL_PLACED, host_of_worker, g->count * sizeof host_of_worker[0]);
+}
+
+void generation_connect(struct generation *g)
+{
+    unsigned bound = 0;
+    while (bound < g->roster.listeners && g->children[bound].bound)
+        bound++;
+    for (unsigned i = 1; i < g->count; i++) {
+        struct child *child = &g->children[i];
+        if (child->connected || !child_is_heard(child) || roster_dialed(&g->roster, (uint16_t)i) > bound)
+            continue;
+        child->connected = true;
+        if (hosts_count(g->hosts) > 1) {
+            tell_places(g, child);
+            tell_addresses(g, child);
+        }
+        child_order(child, CONTROL_CONNECT, NULL, 0);
+    }
+}
+
+void generation_tell_death(struct generation *g, const struct child *child)
+{
+    struct control_died died = {.worker = child->start.worker, .incarnation = child->start.incarnation};
+    snprintf(died.text, sizeof died.text, "%.190s", child->end);
+    for (unsigned i = 0; i < roster_dialed(&g->roster, child->start.worker); i++)
+        child_order(&g->children[i], CONTROL_DIED, &died, sizeof died);
+}
+
+/* ---- the next generation ---- */
+
+void generation_forget_starts(struct generation *g)
+{
+    g->next.is_planned = false;
+    for (unsigned i = 0; i < g->count; i++) {
+        struct child *child = &g->children[i];
+        child->replaced = false;
+        if (child->state == CHILD_WAITING)
+            child->state = CHILD_GONE;
+    }
+}
+
+void generation_plan_next(struct generation *g, const struct child *cause, struct monotime due,
+                          const char *why)
+{
+    generation_forget_starts(g);
+    for (unsigned i = 0; i < g->count; i++)
+        child_kill(&g->children[i]);
+    g->next.is_planned = true;
+    g->next.is_resize = cause == NULL;
+    g->next.due = due;
+    g->next.worker = cause != NULL ? cause->start.worker : g->roster.lead;
+    snprintf(g->next.reason, sizeof g->next.reason, "%s", why);
+}
+
+struct monotime generation_next_due(const struct generation *g)
+{
+    if (!g->next.is_planned)
+        return MONOTIME_NEVER;
+    for (unsigned i = 0; i < g->count; i++)
+        if (g->children[i].state != CHILD_GONE)
+            return MONOTIME_NEVER;
+    return g->next.due;
+}
+
+void generation_adopt_size(struct generation *g)
+{
+    const unsigned before = g->count;
+    g->drains = false;
+    if (hosts_all_bring(g->hosts) == g->config->job->added)
+        return;
+    g->config->job->added = hosts_all_bring(g->hosts);
+    g->roster = roster_of(g->config->job);
+    g->count = roster_workers(&g->roster);
+    clear_children(g, before);
+}
+
+void generation_begin_next(struct generation *g)
+{
+    g->next.is_planned = false;
+    generation_adopt_size(g);
+    g->number++;
+    memset(g->holdings, 0, g->count * sizeof *g->holdings);
+    socket_folder_clear(g->config->dir->address);
+    spawn_segments_close(&g->segments);
+}

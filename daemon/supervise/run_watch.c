@@ -1,0 +1,369 @@
+/* Paints the picture of a run (daemon/watch/run_status.h), and gives it to those who ask, in the form that
+ * each asks for. Supervisor process; its only thread; no lock. */
+#include "daemon/supervise/run_watch.h"
+
+#include "daemon/process/descriptors.h"
+#include "daemon/watch/openmetrics.h"
+#include "kernels/base/log.h"
+#include "kernels/base/output.h"
+#include "worker/checkpoint/checkpoint.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { TICK_US = 1000000, TEXTFILE_US = 15000000, LISTEN_US = 5000000 };
+
+/* ---- the picture ---- */
+
+static double unix_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static const char *const child_states[CHILD_STATES] = {
+    [CHILD_STARTING] = "starting", [CHILD_READY] = "running",    [CHILD_LEAVING] = "leaving",
+    [CHILD_KILLED] = "killed",     [CHILD_WAITING] = "restarts", [CHILD_GONE] = "gone"};
+
+static const char *state_of(const struct run_watch *watch)
+{
+    if (job_end_has_failed(watch->end))
+        return "failing";
+    if (watch->end->finished || watch->end->closing)
+        return "ending";
+    if (watch->end->stops > 0)
+        return "stopping";
+    if (watch->g->hosts->awaited)
+        return "waiting for hosts";
+    return watch->g->was_ready && !watch->g->next.is_planned ? "training" : "starting";
+}
+
+/* The median wait of the newest episode, or the newest round's. Only an agent and a server have one: others
+ * wait for them. */
+static double wait_of(const struct run_watch *watch, const struct child *child)
+{
+    const struct run_totals *totals = &watch->totals;
+    if (child->start.worker >= watch->g->roster.servers)
+        return (double)NAN;
+    if (totals->has_episode)
+        return totals->episode.timing.wait_us_p50 * 1e-6;
+    return totals->has_update && totals->update.trainers > 0 ? totals->update.timing.wait_s : (double)NAN;
+}
+
+static double staleness_of(const struct run_watch *watch, const struct child *child)
+{
+    const unsigned trainer = child->start.worker - watch->g->roster.servers;
+    if (!watch->totals.has_update || child->start.worker < watch->g->roster.servers ||
+        trainer >= watch->totals.update.trainers)
+        return (double)NAN;
+    const int behind = watch->totals.update.staleness[trainer];
+    return behind >= 0 ? behind : (double)NAN;
+}
+
+static void paint_worker(const struct run_watch *watch, const struct child *child, uint16_t worker,
+                         struct worker_status *out)
+{
+    *out = (struct worker_status){.worker = worker,
+                                  .role = role_by_wire(roster_role(&watch->g->roster, worker))->name,
+                                  .state = child_states[child->state],
+                                  .pid = child_lives(child) ? child->pid : 0,
+                                  .host = child->host,
+                                  .host_name =
+                                      child->relay != NULL ? hosts_name(watch->g->hosts, child->host) : "",
+                                  .incarnation = child->start.incarnation,
+                                  .restarts = child->starts > 0 ? child->starts - 1 : 0,
+                                  .has_use = child->use.now.cpu_us > 0,
+                                  .work_per_s = child->use.work_per_s,
+                                  .cores = child->use.cores,
+                                  .staleness = staleness_of(watch, child),
+                                  .wait_s = wait_of(watch, child),
+                                  .use = child->use.now};
+}
+
+/* The newest checkpoint's number and age, from the folder's names: its writer is another process. */
+static void find_checkpoint(const struct run_watch *watch, struct run_status *status)
+{
+    const struct path run = rundir_path(watch->g->config->dir);
+    char text[CHECKPOINT_PATH_BYTES];
+    struct stat info = {0};
+    struct error error;
+    int fd;
+    status->checkpoint_age_s = (double)NAN;
+    status->checkpoint = checkpoint_latest(run);
+    snprintf(text, sizeof text, "%s/checkpoints/%08llu", run.text, (unsigned long long)status->checkpoint);
+    if (status->checkpoint == 0 || file_open_folder(&fd, path_below(run, text), &error) != STATUS_OK)
+        return;
+    const bool is_known = fstat(fd, &info) == 0;
+    close(fd);
+    if (!is_known)
+        return;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    status->checkpoint_age_s =
+        (double)(now.tv_sec - info.st_mtim.tv_sec) + (double)(now.tv_nsec - info.st_mtim.tv_nsec) * 1e-9;
+}
+
+static bool run_watch_paint(const struct run_watch *watch, struct run_status *status)
+{
+    *status =
+        (struct run_status){.path = watch->g->config->dir->real,
+                            .job = watch->g->config->job,
+                            .state = state_of(watch),
+                            .pid = getpid(),
+                            .started_unix_s = watch->begin_unix_s,
+                            .up_s = (double)monotime_us_between(watch->begin, monotime_now()) * 1e-6,
+                            .generation = watch->g->number,
+                            .update = watch->g->furthest,
+                            .running_reward = watch->totals.has_episode ? watch->totals.episode.running_reward
+                                                                        : watch->g->resume.running_reward,
+                            .totals = &watch->totals,
+                            .worker_count = watch->g->count,
+                            .workers = calloc(watch->g->count, sizeof(struct worker_status))};
+    if (status->workers == NULL)
+        return false;
+    for (unsigned i = 0; i < watch->g->count; i++)
+        paint_worker(watch, &watch->g->children[i], (uint16_t)i, &status->workers[i]);
+    find_checkpoint(watch, status);
+    return true;
+}
+
+static char *status_text(const struct run_watch *watch)
+{
+    struct run_status status;
+    if (!run_watch_paint(watch, &status))
+        return NULL;
+    char *text = run_status_json(&status);
+    free(status.workers);
+    return text;
+}
+
+/* ---- events ---- */
+
+static void write_lines(const struct run_watch *watch, FILE *out)
+{
+    const char *lines[RUNLOG_TAIL_LINES];
+    const unsigned count = runlog_tail(watch->g->config->log, lines);
+    fputc('[', out);
+    for (unsigned i = 0; i < count; i++) {
+        fputs(i > 0 ? "," : "", out);
+        run_history_write_string(out, lines[i]);
+    }
+    fputc(']', out);
+}
+
+/* The first event of a stream has the whole run and the job; the later ones what has changed. */
+static void write_event(const struct run_watch *watch, const char *status, bool is_first, FILE *out)
+{
+    fprintf(out, "event: %s\ndata: {\"status\":%.*s,\"points\":", is_first ? "begin" : "tick",
+            (int)strcspn(status, "\n"), status);
+    run_history_write_points(&watch->history, is_first, out);
+    fprintf(out, ",\"marks\":");
+    run_history_write_marks(&watch->history, out);
+    fprintf(out, ",\"lines\":");
+    write_lines(watch, out);
+    if (is_first) {
+        fprintf(out, ",\"job\":");
+        for (size_t i = 0; i < watch->g->job_bytes; i++) /* a line feed would end the event's line */
+            fputc(watch->g->job_text[i] == '\n' ? ' ' : watch->g->job_text[i], out);
+    }
+    fprintf(out, "}\n\n");
+}
+
+static char *event_text(const struct run_watch *watch, bool is_first, size_t *length)
+{
+    char *text = NULL, *status = status_text(watch);
+    FILE *out = status != NULL ? open_memstream(&text, length) : NULL;
+    if (out != NULL)
+        write_event(watch, status, is_first, out);
+    const bool failed = out == NULL || ferror(out) != 0;
+    if ((out != NULL && fclose(out) != 0) || failed) {
+        free(text);
+        text = NULL;
+    }
+    free(status);
+    return text;
+}
+
+/* ---- documents ---- */
+
+static char *metrics_of(const struct run_watch *watch, enum openmetrics_form form, size_t *length)
+{
+    struct run_status status;
+    if (!run_watch_paint(watch, &status))
+        return NULL;
+    char *text = openmetrics_text(&status, form, length);
+    free(status.workers);
+    return text;
+}
+
+static char *document(void *arg, enum http_document which, size_t *length)
+{
+    const struct run_watch *watch = arg;
+    if (which == HTTP_METRICS || which == HTTP_OPENMETRICS)
+        return metrics_of(watch, which == HTTP_METRICS ? OPENMETRICS_CLASSIC : OPENMETRICS, length);
+    if (which == HTTP_FIRST_EVENT)
+        return event_text(watch, true, length);
+    char *text = status_text(watch);
+    *length = text != NULL ? strlen(text) : 0;
+    return text;
+}
+
+/* ---- the file ---- */
+
+static enum status write_textfile(const char *path, const char *text, size_t length, struct error *error)
+{
+    struct output output;
+    if (output_open(&output, path) && output_close(&output, fwrite(text, 1, length, output.file) == length))
+        return STATUS_OK;
+    return error_set_errno(error, errno, "cannot write %s", path);
+}
+
+/* A failure is told once; the next one after a success again. */
+static void update_textfile(struct run_watch *watch)
+{
+    struct error error;
+    size_t length = 0;
+    char *text = metrics_of(watch, OPENMETRICS_TEXTFILE, &length);
+    const bool is_written = text != NULL && write_textfile(watch->g->config->job->metrics.textfile, text,
+                                                           length, &error) == STATUS_OK;
+    free(text);
+    if (!is_written && !watch->textfile_failed)
+        log_warning("%s: the job goes on", text == NULL ? "no memory for /metrics/textfile" : error.text);
+    watch->textfile_written |= is_written;
+    watch->textfile_failed = !is_written;
+}
+
+/* The answer to a client of the status socket. */
+static char *answer(void *arg)
+{
+    return status_text(arg);
+}
+
+/* ---- records ---- */
+
+void run_watch_record(struct run_watch *watch, const struct control_message *record)
+{
+    run_totals_add(&watch->totals, record, monotime_now());
+    run_history_add(&watch->history, record);
+}
+
+void run_watch_mark(struct run_watch *watch, const char *why)
+{
+    run_history_mark(&watch->history, why);
+}
+
+/* ---- opening and closing ---- */
+
+void run_watch_init(struct run_watch *watch, const struct generation *g, const struct job_end *end)
+{
+    *watch = (struct run_watch){.g = g,
+                                .end = end,
+                                .begin = monotime_now(),
+                                .begin_unix_s = unix_s(),
+                                .status = {.fd = -1},
+                                .listen_due = MONOTIME_NEVER,
+                                .textfile_due = MONOTIME_NEVER};
+}
+
+void run_watch_open_status(struct run_watch *watch)
+{
+    struct error error;
+    if (status_socket_open(&watch->status, watch->g->config->dir->address, answer, watch, &error) !=
+        STATUS_OK)
+        log_warning("coalesced status will not find this run: %s", error.text);
+}
+
+/* The address may be in use now and free later: only the first failure is told. */
+static void begin_to_listen(struct run_watch *watch, bool is_first)
+{
+    const char *listen = watch->g->config->job->metrics.listen;
+    struct error error;
+    const struct http_config config = {
+        .document = document, .arg = watch, .connections_max = watch->connections_max};
+    const enum status status = listener_open(&watch->listener, watch->g->config->job, config, &error);
+    watch->listen_due = status == STATUS_OK ? MONOTIME_NEVER : monotime_add_us(monotime_now(), LISTEN_US);
+    if (status == STATUS_OK || is_first)
+        runlog_clear_progress(watch->g->config->log);
+    if (status == STATUS_OK)
+        log_info("the run's page is at %s%s", strchr(listen, '/') == NULL ? "http://" : "", listen);
+    else if (is_first)
+        log_warning("%s: the job goes on without its page, which is tried again every %d s", error.text,
+                    LISTEN_US / 1000000);
+}
+
+void run_watch_open_metrics(struct run_watch *watch)
+{
+    const struct job *job = watch->g->config->job;
+    watch->textfile_due = job->metrics.has_textfile ? monotime_now() : MONOTIME_NEVER;
+    watch->listen_due = MONOTIME_NEVER;
+    if (!job->metrics.has_listen)
+        return;
+    const unsigned spare = descriptors_spare(job, watch->g->config->place != NULL);
+    watch->connections_max = spare > HTTP_DESCRIPTORS ? spare - HTTP_DESCRIPTORS : 0;
+    if (watch->connections_max > 0)
+        begin_to_listen(watch, true);
+    else
+        log_warning("the limit on open files (ulimit -Hn) leaves none for /metrics/listen: the job goes on "
+                    "without its page");
+}
+
+void run_watch_close(struct run_watch *watch)
+{
+    status_socket_close(&watch->status);
+    listener_close(&watch->listener);
+    if (watch->textfile_written)
+        unlink(watch->g->config->job->metrics.textfile);
+}
+
+/* ---- the loop ---- */
+
+void run_watch_waits(const struct run_watch *watch, struct pollfd waits[RUN_WATCH_WAITS])
+{
+    waits[0] = (struct pollfd){.fd = listener_fd(&watch->listener), .events = POLLIN};
+    status_socket_waits(&watch->status, &waits[1]);
+}
+
+void run_watch_serve(struct run_watch *watch, const struct pollfd waits[RUN_WATCH_WAITS])
+{
+    if (waits[0].revents != 0)
+        listener_serve(&watch->listener);
+    status_socket_serve(&watch->status, &waits[1]);
+}
+
+static void tick(struct run_watch *watch)
+{
+    size_t length = 0;
+    char *event = event_text(watch, false, &length);
+    if (event != NULL)
+        listener_tell(&watch->listener, event, length);
+    free(event);
+    watch->history.told = watch->history.newest.number;
+    listener_serve(&watch->listener);
+}
+
+struct monotime run_watch_check(struct run_watch *watch, struct monotime now)
+{
+    struct monotime next = status_socket_check(&watch->status, now);
+    if (listener_streams(&watch->listener) > 0 && !monotime_before(now, watch->tick_due)) {
+        tick(watch);
+        watch->tick_due = monotime_add_us(now, TICK_US);
+    }
+    if (!monotime_before(now, watch->textfile_due)) {
+        update_textfile(watch);
+        watch->textfile_due = monotime_add_us(now, TEXTFILE_US);
+    }
+    if (!monotime_before(now, watch->listen_due))
+        begin_to_listen(watch, false);
+    if (!monotime_before(now, listener_due(&watch->listener, now)))
+        listener_serve(&watch->listener);
+    next = monotime_earliest(next, monotime_earliest(watch->textfile_due, watch->listen_due));
+    next = monotime_earliest(next, listener_due(&watch->listener, now));
+    return listener_streams(&watch->listener) > 0 ? monotime_earliest(next, watch->tick_due) : next;
+}

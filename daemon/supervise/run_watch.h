@@ -1,0 +1,59 @@
+/* What the supervisor shows of a run while it goes on: the answers for `coalesced status`, the page, the
+ * metrics, the events of the page's streams, and the file for node_exporter (/metrics).
+ *
+ * It reads the generation and the job's end, and changes neither. The supervisor tells it of each record and
+ * each restart. A run that cannot be watched trains all the same: failures are warnings.
+ *
+ * Supervisor process; its only thread; no lock. No call blocks but on files. */
+#ifndef DAEMON_SUPERVISE_RUN_WATCH_H
+#define DAEMON_SUPERVISE_RUN_WATCH_H
+
+#include "daemon/log/run_history.h"
+#include "daemon/supervise/job_end.h"
+#include "daemon/watch/listener.h"
+#include "daemon/watch/run_status.h"
+#include "daemon/watch/status_socket.h"
+
+#include <poll.h>
+
+enum { RUN_WATCH_WAITS = 1 + STATUS_WAITS };
+
+struct run_watch {
+    const struct generation *g;
+    const struct job_end *end;
+    struct monotime begin;
+    double begin_unix_s; /* the same moment, for those who compare it with the clock of another program */
+    struct run_totals totals;
+    struct run_history history;
+    struct status_socket status;
+    struct listener listener;
+    unsigned connections_max; /* 0: the page is not served */
+    struct monotime listen_due, tick_due, textfile_due;
+    bool textfile_failed;  /* the last time */
+    bool textfile_written; /* by this process: it removes the file when it ends */
+};
+
+/* A watch of a run that begins now. Nothing is open. */
+void run_watch_init(struct run_watch *watch, const struct generation *g, const struct job_end *end);
+
+/* Begins to serve what /metrics asks for. An address that is in use is tried again. */
+void run_watch_open_metrics(struct run_watch *watch);
+
+/* Opens the socket for `coalesced status`. */
+void run_watch_open_status(struct run_watch *watch);
+void run_watch_close(struct run_watch *watch);
+
+/* Takes an episode, update or epoch that is in the logs. */
+void run_watch_record(struct run_watch *watch, const struct control_message *record);
+
+/* Notes a restart; `why` is a sentence. */
+void run_watch_mark(struct run_watch *watch, const char *why);
+
+/* Writes the descriptors to wait for, -1 in those that are not used; serves those that are ready. */
+void run_watch_waits(const struct run_watch *watch, struct pollfd waits[RUN_WATCH_WAITS]);
+void run_watch_serve(struct run_watch *watch, const struct pollfd waits[RUN_WATCH_WAITS]);
+
+/* Does what is due; returns when to call again. */
+struct monotime run_watch_check(struct run_watch *watch, struct monotime now);
+
+#endif
