@@ -14,6 +14,7 @@ import json
 import math
 import os
 import re
+import signal
 import stat
 import sys
 
@@ -33,6 +34,15 @@ class Failure(Exception):
 class Parser(argparse.ArgumentParser):
     def error(self, message):
         raise usage(message)
+
+
+def integer_to(most):
+    """A type of argparse: an integer in 1..most."""
+    def read(text):
+        if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"expected an integer in 1..{most}, got {text}")
+        return int(text)
+    return read
 
 
 def usage(sentence):
@@ -59,6 +69,8 @@ def shown(text, characters_max):
 
 def run_program(main):
     """Ends the process with main()'s exit code. A Failure becomes a sentence on standard error."""
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         code = main(sys.argv[1:])
         sys.stdout.flush()
@@ -101,7 +113,9 @@ def number_of(members, name):
         inner = members.get(name[:dot])
         value = number_of(inner, name[dot + 1:]) if isinstance(inner, dict) else None
         dot = name.find(".", dot + 1)
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    return float(value) if abs(value) < 1e300 else math.inf
 
 
 def template_of(line, x, y):
@@ -122,11 +136,11 @@ def template_of(line, x, y):
         elif text != b",":
             if name in (x, y):
                 found.append(name)
-                pattern += b"(-?\\d[^%s]*)" % line[end:end + 1]
+                pattern += b"(-?\\d[^%s]*+)" % line[end:end + 1]
                 if len(found) == 2:
                     return re.compile(b"%s.*\\}\n|(.*\n)" % pattern), found[0] == x
             else:
-                pattern += b'"[^"\\\\]*"' if text.startswith(b'"') else b"[^%s]+" % re.escape(line[end:end + 1])
+                pattern += b'"[^"\\\\]*"' if text.startswith(b'"') else b"[^%s]++" % re.escape(line[end:end + 1])
             continue
         pattern += re.escape(text)
         if text in b"{[":

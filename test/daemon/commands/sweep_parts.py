@@ -82,6 +82,13 @@ class Grid(unittest.TestCase):
             self.assertTrue(1e-4 <= float(values["/a"]) <= 1e-2 and 3 <= int(values["/b"]) <= 5 and values["/c"] in "xy")
         self.assertEqual(len(sweep.draw_of(sweep.read_axes(["/b=3..5"], True), 10)), 3)
 
+    def test_values_of_sweep_json_are_found_again(self):
+        axes = sweep.read_axes(['/a=1e-2,"x",y', "/b=1..2000000", "/c=0.5..2e7"], True)
+        for values in sweep.draw_of(axes, 20):
+            self.assertEqual({axis.pointer: axis.find(json.loads(json.dumps(sweep.json_of_text(values[axis.pointer]))))
+                              for axis in axes}, values)
+        self.assertEqual([axes[0].find(0.1), axes[1].find(0), axes[2].find("y")], [None, None, None])
+
 
 class Rule(unittest.TestCase):
     def test_the_rule(self):
@@ -119,6 +126,8 @@ class Curves(unittest.TestCase):
             {"episode": 4, "x": '}",{', "eval.mean_reward": 7, "timing": {}},
             {"episode": 5, "eval": {"mean_reward": "12"}, "timing": {}}], y="eval.mean_reward")
         self.assertEqual((curve.xs, curve.ys), ([2, 4], [-35, 7]))
+        self.assertTrue(all(isinstance(number, float) for number in curve.newest))
+        self.assertEqual(curves.number_of({"a": 10 ** 400}, "a"), float("inf"))
 
     def test_events_and_wrong_lines_make_no_points(self):
         curve = curve_of([{"event": "start", "episode": 3, "reward": 3, "timing": {}}])

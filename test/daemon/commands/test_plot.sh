@@ -144,7 +144,7 @@ check "no file is left" leaves_nothing
 check "a last line that is half written, and wrong ones" half_a_line
 check "a run that goes on" runs_that_go_on
 check "empty runs are left out" empty_runs
-check "no run" fails 64 "expected one run directory or several"
+check "no run" fails 64 "the following arguments are required: RUN"
 check "a run that is not there" fails 66 "nowhere/job.json: No such file" nowhere
 check "a run that is named twice" a_run_named_twice
 check "a sweep's folder" a_sweep

@@ -108,8 +108,8 @@ wrong_values() {
     sweeps 78 none "${short[@]}" --over /seed=1..3 --over /optimizer/lr=0.1,fast && [[ ! -e none ]] &&
         says 'seed=1,lr=fast: --set /optimizer/lr=fast: expected a number in' said &&
         sweeps 64 none --over optimizer/lr=1 && says "--over optimizer/lr=1: expected /POINTER=VALUES" said &&
-        sweeps 64 none && says "expected --over /POINTER=VALUES" said && sweeps 64 none --over /seed=1 --stop best &&
-        says "--stop: expected median or halving, got best" said && sweeps 64 none --over /seed=1 --parallel 0 &&
+        sweeps 64 none && says "the following arguments are required: --over" said && sweeps 64 none --over /seed=1 --stop best &&
+        says "--stop: invalid choice: 'best' (choose from 'median', 'halving')" said && sweeps 64 none --over /seed=1 --parallel 0 &&
         says "--parallel: expected an integer in 1..256, got 0" said && [[ ! -e none ]]
 }
 
@@ -215,7 +215,7 @@ draws_at_random() {
 
 wrong_draws() {
     sweeps 64 none --over /seed=1..3 --runs 2 && says "--runs belongs to --sampler random and --sampler tpe" said &&
-        sweeps 64 none --over /seed=1 --sampler best && says "--sampler: expected grid or random or tpe, got best" said &&
+        sweeps 64 none --over /seed=1 --sampler best && says "--sampler: invalid choice: 'best'" said &&
         sweeps 64 none --over /optimizer/lr=log:0..1 --sampler random &&
         says "--over /optimizer/lr: log:0..1 has no value: expected A..B with A <= B, and 0 < A with log:" said &&
         sweeps 78 none "${short[@]}" --over /optimizer/lr=-1..0.5 --sampler random && [[ ! -e none ]]
