@@ -1,6 +1,5 @@
 /* Another program, run to its end between files in memory: the caller writes the program's input before the
- * program starts, and reads the program's output after its end. For Python. Blocks; the command's
- * thread. */
+ * program starts, and reads the program's output after its end. For Python. Blocks; the command's thread. */
 #ifndef DAEMON_PROCESS_PROGRAM_H
 #define DAEMON_PROCESS_PROGRAM_H
 

@@ -251,7 +251,7 @@ without_python() {
 
 # The sampler goes on where it was, by its storage and by sweep.json.
 proposes_values() {
-    local over=(--sampler tpe --over /optimizer/lr=log:1e-4..1e-1 --over /returns/gamma=0.9,0.99)
+    local over=(--sampler tpe --over /optimizer/lr=log:1e-4..1e-1 --over '/returns/gamma=0.9,0.99')
     sweeps 0 tpe "${short[@]}" "${over[@]}" --runs 4 --parallel 2 --storage "sqlite:///$scratch/trials.db" &&
         [[ $(states tpe) == "finished finished finished finished" ]] && jq -c '.[]' tpe/sweep.json >before.jsonl &&
         sweeps 0 tpe "${short[@]}" "${over[@]}" --runs 6 --resume --storage "sqlite:///$scratch/trials.db" &&
