@@ -88,6 +88,8 @@ MUJOCO_SO := $(if $(and $(MUJOCO_LIBRARY),$(MUJOCO_MODELS)),$(BUILD)/libcoalesce
 HTTP := $(wildcard daemon/watch/http/*.c)
 PLUGINS := $(if $(ONEDNN),$(BUILD)/libcoalesced-onednn.so) $(BUILD)/libcoalesced-http.so $(CUDA_SO) $(MUJOCO_SO)
 PYTHON_WORKERS := $(wildcard worker/python/*.py)
+# The commands that are programs of their own, and their module.
+COMMANDS := scripts/coalesced-plot scripts/coalesced-sweep scripts/coalesced_curves.py
 ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 
 .PHONY: all protos tests check bench benches bench-kernels fuzz lint format install deb clean help documents print-cudnn
@@ -270,7 +272,7 @@ lint:
 format:
 	clang-format -i $(SOURCES)
 
-install: $(BUILD)/coalesced $(PLUGINS) scripts/new-environment $(PYTHON_WORKERS)
+install: $(BUILD)/coalesced $(PLUGINS) scripts/new-environment $(PYTHON_WORKERS) $(COMMANDS)
 	install -D -m 755 $(BUILD)/coalesced $(DESTDIR)$(PREFIX)/bin/coalesced
 	install -d $(DESTDIR)$(PREFIX)/lib/coalesced
 	install -m 755 $(PLUGINS) $(DESTDIR)$(PREFIX)/lib/coalesced/
@@ -281,7 +283,7 @@ install: $(BUILD)/coalesced $(PLUGINS) scripts/new-environment $(PYTHON_WORKERS)
 	chmod 644 $(DESTDIR)$(PREFIX)/lib/systemd/system/coalesced@.service
 	install -D -m 644 worker/environment/environment.h $(DESTDIR)$(PREFIX)/include/coalesced/environment.h
 	install -D -m 755 scripts/new-environment $(DESTDIR)$(PREFIX)/bin/coalesced-new-environment
-	install -m 755 $(PYTHON_WORKERS) $(DESTDIR)$(PREFIX)/lib/coalesced/
+	install -m 755 $(PYTHON_WORKERS) $(COMMANDS) $(DESTDIR)$(PREFIX)/lib/coalesced/
 	install -D -m 644 scripts/package/coalesced.1 $(DESTDIR)$(PREFIX)/share/man/man1/coalesced.1
 	install -m 644 scripts/package/coalesced-new-environment.1 $(DESTDIR)$(PREFIX)/share/man/man1/coalesced-new-environment.1
 	install -D -m 644 config/coalesced-job.5 $(DESTDIR)$(PREFIX)/share/man/man5/coalesced-job.5

@@ -1,6 +1,6 @@
 /* Finding and loading a backend's plug-in. A worker does it once, at its start, on its main thread. */
 #include "kernels/backend.h"
-#include "kernels/base/plugin_folders.h"
+#include "kernels/base/program_folders.h"
 
 #include <assert.h>
 #include <dlfcn.h>
@@ -29,14 +29,14 @@ static enum status load_table(const struct backend_ops **out, const char *path, 
 enum status backend_load(struct backend **out, const char *name, const struct backend_settings *settings,
                          struct error *error)
 {
-    struct plugin_folders folders;
+    struct program_folders folders;
     char path[PATH_MAX], file[NAME_MAX];
     assert(strchr(name, '/') == NULL);
     snprintf(file, sizeof file, "libcoalesced-%s.so", name);
-    enum status status = plugin_folders_find(&folders, error);
+    enum status status = program_folders_find(&folders, PROGRAM_PLUGIN, error);
     if (status != STATUS_OK)
         return status;
-    if (plugin_folders_have(&folders, file, path) != STATUS_OK)
+    if (program_folders_have(&folders, file, path) != STATUS_OK)
         return error_set(error, STATUS_UNAVAILABLE, "there is no %s in %s%s", file, folders.path[0],
                          folders.count > 1 ? ", above it or in ../lib/coalesced" : "");
     const struct backend_ops *ops = NULL;

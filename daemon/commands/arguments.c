@@ -1,7 +1,6 @@
 /* argv read by getopt_long. The command's process; its only thread. */
 #include "daemon/commands/arguments.h"
 
-#include "daemon/commands/figure.h"
 #include "daemon/commands/film.h"
 #include "kernels/base/text.h"
 #include "worker/environment/environment_contract.h"
@@ -61,12 +60,6 @@ enum {
     TRAINERS,
     JSON,
     WATCH,
-    OUTPUT,
-    X_KEY,
-    Y_KEY,
-    OVER,
-    PARALLEL,
-    STOP_RULE,
     PROFILE,
     HELP
 };
@@ -94,12 +87,6 @@ static const struct option options[] = {
     {"trainers", required_argument, NULL, TRAINERS},
     {"json", no_argument, NULL, JSON},
     {"watch", no_argument, NULL, WATCH},
-    {"output", required_argument, NULL, OUTPUT},
-    {"x", required_argument, NULL, X_KEY},
-    {"y", required_argument, NULL, Y_KEY},
-    {"over", required_argument, NULL, OVER},
-    {"parallel", required_argument, NULL, PARALLEL},
-    {"stop", required_argument, NULL, STOP_RULE},
     {"profile", no_argument, NULL, PROFILE},
     {"help", no_argument, NULL, HELP},
     {NULL, 0, NULL, 0},
@@ -110,22 +97,19 @@ static const char *option_owner(int option, unsigned accepts)
 {
     if (option == SET)
         return accepts & ACCEPTS_JOB ? NULL : "commands with a job file";
-    if (option == JSON || option == WATCH)
-        return (accepts & ACCEPTS_ONE_RUN) && (accepts & ACCEPTS_ALL_RUNS) ? NULL : "status";
+    const bool is_status = (accepts & ACCEPTS_ONE_RUN) && (accepts & ACCEPTS_ALL_RUNS);
+    if (option == WATCH)
+        return is_status ? NULL : "status";
+    if (option == JSON)
+        return is_status || (accepts & ACCEPTS_JSON) ? NULL : "check and status";
     if (option == HOSTS)
         return accepts & ACCEPTS_KEYS ? NULL : "keygen";
     if (option == OBSERVERS || option == TRAINERS)
         return accepts & ACCEPTS_LEADER ? NULL : "join";
     if (option == NODE || option == KEYS)
         return accepts & (ACCEPTS_RUN | ACCEPTS_LEADER) ? NULL : "run and join";
-    if (option == RUN_DIR || option == RESUME)
-        return accepts & (ACCEPTS_RUN | ACCEPTS_SWEEP) ? NULL : "run and sweep";
-    if (option == LEADER || option == PROFILE)
+    if (option == RUN_DIR || option == RESUME || option == LEADER || option == PROFILE)
         return accepts & ACCEPTS_RUN ? NULL : "run";
-    if (option == OUTPUT || option == X_KEY || option == Y_KEY)
-        return accepts & ACCEPTS_PLOT ? NULL : "plot";
-    if (option == OVER || option == PARALLEL || option == STOP_RULE)
-        return accepts & ACCEPTS_SWEEP ? NULL : "sweep";
     if (option == EPISODES)
         return accepts & ACCEPTS_EPISODES ? NULL : "evaluate and play";
     if (option == RENDER || option == SAMPLE)
@@ -179,33 +163,7 @@ static int store_node(const char *text, struct place_flags *place)
     return 0;
 }
 
-/* Stores the value of an option of plot or sweep. 0, or the exit code. */
-static int store_of_runs(int option, const char *text, struct arguments *arguments)
-{
-    switch (option) {
-    case OUTPUT:
-        arguments->output = text;
-        return figure_is_path(text)
-                   ? 0
-                   : usage_error("--output: expected a path that ends in .png or .svg, got %s", text);
-    case X_KEY:
-        arguments->x = text;
-        return text[0] != '\0' ? 0 : usage_error("--x: expected a key of the log");
-    case Y_KEY:
-        arguments->y = text;
-        return text[0] != '\0' ? 0 : usage_error("--y: expected a key of the log");
-    case OVER:
-        arguments->overs[arguments->over_count++] = text;
-        return 0;
-    case PARALLEL:
-        return store_count("parallel", text, 256, &arguments->parallel);
-    default:
-        arguments->stops_hopeless = true;
-        return strcmp(text, "median") == 0 ? 0 : usage_error("--stop: expected median, got %s", text);
-    }
-}
-
-/* Stores an option of a job on several hosts; any other is one of runs. */
+/* Stores an option of a job on several hosts. 0, or the exit code. */
 static int store_of_hosts(int option, const char *text, struct arguments *arguments)
 {
     switch (option) {
@@ -223,10 +181,8 @@ static int store_of_hosts(int option, const char *text, struct arguments *argume
     case TRAINERS:
         arguments->role = WIRE_ROLE_TRAINER;
         return store_count("trainers", text, ROSTER_WORKERS_MAX, &arguments->brings);
-    case HOSTS:
-        return store_count("hosts", text, HOSTS_MAX, &arguments->hosts);
     default:
-        return store_of_runs(option, text, arguments);
+        return store_count("hosts", text, HOSTS_MAX, &arguments->hosts);
     }
 }
 
@@ -338,13 +294,6 @@ static int read_files(int argc, char **argv, unsigned accepts, struct arguments 
     }
     if (accepts & (ACCEPTS_ONE_RUN | ACCEPTS_ALL_RUNS))
         return read_run(argc, argv, accepts, arguments);
-    if (accepts & ACCEPTS_PLOT) {
-        arguments->runs = (const char *const *)(argv + optind);
-        arguments->run_count = (size_t)(argc - optind);
-        return optind < argc ? 0 : usage_error("expected one run directory or several");
-    }
-    if (accepts & ACCEPTS_SWEEP && arguments->over_count == 0)
-        return usage_error("expected --over /POINTER=VALUES");
     if (accepts & ACCEPTS_KEYS) {
         arguments->key_folder = argv[optind];
         return optind + 1 == argc ? 0 : usage_error("expected one folder for the keys");
@@ -376,8 +325,7 @@ int arguments_read(struct arguments *arguments, int argc, char **argv, unsigned 
     *arguments = (struct arguments){
         .text = {.words = 100, .seed = 1, .temperature = 1}, .options = "{}", .steps = 1000, .limit_s = 60};
     arguments->overrides = calloc((size_t)argc, sizeof *arguments->overrides);
-    arguments->overs = calloc((size_t)argc, sizeof *arguments->overs);
-    if (arguments->overrides == NULL || arguments->overs == NULL) {
+    if (arguments->overrides == NULL) {
         fprintf(stderr, "coalesced: no memory for the arguments\n");
         return EX_SOFTWARE;
     }
@@ -388,6 +336,5 @@ int arguments_read(struct arguments *arguments, int argc, char **argv, unsigned 
 void arguments_fini(struct arguments *arguments)
 {
     free(arguments->overrides);
-    free(arguments->overs);
-    arguments->overrides = arguments->overs = NULL;
+    arguments->overrides = NULL;
 }

@@ -23,8 +23,7 @@ enum accepts {
     ACCEPTS_ONE_RUN = 512,   /* a run that goes on now: its directory or name */
     ACCEPTS_ALL_RUNS = 1024, /* nothing; with ACCEPTS_ONE_RUN: at most one run, --json, --watch */
     ACCEPTS_ONNX = 1 << 12,  /* --onnx, which must be given */
-    ACCEPTS_PLOT = 65536,    /* run directories, --output, --x, --y */
-    ACCEPTS_SWEEP = 131072,  /* --run-dir, --resume, --over, --parallel, --stop */
+    ACCEPTS_JSON = 1 << 13,  /* --json, beside a job */
 };
 
 struct arguments {
@@ -51,13 +50,6 @@ struct arguments {
     bool resume;
     const char **overrides; /* the values of --set, in order */
     size_t override_count;
-    const char **overs; /* the values of --over, in order */
-    size_t over_count;
-    uint32_t parallel;       /* 0: not given */
-    bool stops_hopeless;     /* --stop median */
-    const char *const *runs; /* of plot: run directories */
-    size_t run_count;
-    const char *output, *x, *y; /* of plot; NULL: not given */
 };
 
 /* Reads argv, of which argv[0] is the command. 0, or the exit code of a usage error, whose message is

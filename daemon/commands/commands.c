@@ -1,19 +1,23 @@
-/* Runs a command: reads its arguments and its job, and calls its function. The command's process; its only
- * thread. */
+/* The table of commands, and the way to those that are programs of their own: reads the arguments and the
+ * job, and calls the command. The command's process; its only thread. */
 #include "daemon/commands/commands.h"
 
 #include "daemon/commands/arguments.h"
 #include "daemon/commands/job_files.h"
-#include "daemon/commands/plot.h"
-#include "daemon/commands/sweep.h"
 #include "daemon/hosts/key_files.h"
+#include "daemon/process/program.h"
 #include "kernels/base/log.h"
+#include "kernels/base/program_folders.h"
 #include "kernels/policy/mlp.h"
 
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sysexits.h>
+#include <unistd.h>
 
 /* ---- in front of the work ---- */
 
@@ -70,7 +74,7 @@ static int prepare_command(int argc, char **argv, unsigned accepts, struct argum
         return COMMAND_HELP;
     if (code == 0)
         code = check_environment();
-    if (code != 0 || arguments->job_path == NULL || (accepts & ACCEPTS_SWEEP))
+    if (code != 0 || arguments->job_path == NULL)
         return code;
     code = read_job(arguments, job);
     return code == 0 ? check_kind(arguments, job) : code;
@@ -83,16 +87,22 @@ static enum status make_keys(const struct arguments *arguments, struct job *job,
     return key_files_make(arguments->key_folder, hosts, error);
 }
 
-/* ---- sweep ---- */
-
-static enum status sweep_job(const struct arguments *arguments, struct job *job, struct error *error)
+/* Reading the job has checked it. --json is for programs that start runs of it. */
+static enum status check_job(const struct arguments *arguments, struct job *job, struct error *error)
 {
-    int code = 0;
-    (void)job;
-    const enum status status = sweep(arguments, &code, error);
-    if (status == STATUS_OK && code != 0)
-        exit(code);
-    return status;
+    uint64_t epoch_updates = 0;
+    size_t bytes;
+    const enum status status =
+        arguments->json ? job_files_epoch_updates(&epoch_updates, job, error) : STATUS_OK;
+    if (status != STATUS_OK || !arguments->json)
+        return status;
+    job_resolve(job);
+    char *text = job_format(job, &bytes);
+    if (text == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory to print the job");
+    printf("{\"epoch_updates\": %" PRIu64 ", \"job\": %s}\n", epoch_updates, text);
+    free(text);
+    return STATUS_OK;
 }
 
 /* ---- the commands ---- */
@@ -105,7 +115,7 @@ static const struct command {
     {"run", ACCEPTS_JOB | ACCEPTS_RUN, run_job},
     {"join", ACCEPTS_LEADER, join_job},
     {"keygen", ACCEPTS_KEYS, make_keys},
-    {"check", ACCEPTS_JOB, NULL}, /* reading the job has checked it */
+    {"check", ACCEPTS_JOB | ACCEPTS_JSON, check_job},
     {"evaluate", ACCEPTS_JOB | ACCEPTS_CHECKPOINT | ACCEPTS_EPISODES, evaluate},
     {"generate", ACCEPTS_CHECKPOINT | ACCEPTS_TEXT, generate},
     {"play", ACCEPTS_CHECKPOINT | ACCEPTS_EPISODES | ACCEPTS_RENDER, play},
@@ -114,8 +124,6 @@ static const struct command {
     {"status", ACCEPTS_ONE_RUN | ACCEPTS_ALL_RUNS, status_show},
     {"list", ACCEPTS_ALL_RUNS, status_list},
     {"stop", ACCEPTS_ONE_RUN, status_stop},
-    {"plot", ACCEPTS_PLOT, plot},
-    {"sweep", ACCEPTS_JOB | ACCEPTS_SWEEP, sweep_job}, /* checks the job with each combination */
 };
 
 static const struct command *find_command(const char *name)
@@ -126,6 +134,28 @@ static const struct command *find_command(const char *name)
     return NULL;
 }
 
+/* Becomes the program coalesced-NAME, as git does, if there is one. All of them are in Python, and start this
+ * program as $COALESCED. Returns the exit code. */
+static int become_program(char **argv)
+{
+    struct program_folders folders;
+    struct error error;
+    char path[PATH_MAX], self[PATH_MAX] = "", file[NAME_MAX];
+    const int length = snprintf(file, sizeof file, "coalesced-%s", argv[0]);
+    if (strchr(argv[0], '/') != NULL || length >= (int)sizeof file ||
+        program_folders_find(&folders, PROGRAM_COMMAND, &error) != STATUS_OK ||
+        program_folders_have(&folders, file, path) != STATUS_OK)
+        return usage_error("unknown command %s", argv[0]);
+    if (!program_exists("python3")) {
+        fprintf(stderr, "coalesced: %s needs python3, which is not in PATH: apt install python3\n", argv[0]);
+        return EX_UNAVAILABLE;
+    }
+    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0 || setenv("COALESCED", self, 1) != 0 ||
+        execv(path, argv) != 0)
+        fprintf(stderr, "coalesced: cannot run %s: %s\n", path, strerror(errno));
+    return EX_UNAVAILABLE;
+}
+
 int command_run(int argc, char **argv)
 {
     const struct command *command = find_command(argv[0]);
@@ -133,7 +163,7 @@ int command_run(int argc, char **argv)
     struct job job;
     struct error error = {0};
     if (command == NULL)
-        return usage_error("unknown command %s", argv[0]);
+        return become_program(argv);
     int code = prepare_command(argc, argv, command->accepts, &arguments, &job);
     if (code == 0 && command->work != NULL)
         code = report_status(command->work(&arguments, &job, &error), &error);

@@ -1,6 +1,5 @@
-/* Runs another program to its end, between files in memory: gnuplot, or Python. The caller writes the
- * program's input before the program starts, and reads its output after the program's end. Blocks; the
- * command's thread. */
+/* Runs another program, Python, to its end, between files in memory. The caller writes the program's input
+ * before the program starts, and reads its output after the program's end. Blocks; the command's thread. */
 #ifndef DAEMON_PROCESS_PROGRAM_H
 #define DAEMON_PROCESS_PROGRAM_H
 

@@ -1,40 +1,25 @@
-/* Finds the interpreter and the script of workers in Python. The supervisor's or a command's only thread. */
+/* Finds the interpreter and the script of the workers in Python. The supervisor's or a command's only thread.
+ */
 #include "daemon/process/python_worker.h"
 
 #include "daemon/process/program.h"
+#include "kernels/base/program_folders.h"
 #include "worker/net/wire.h"
 
-#include <libgen.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#define INSTALLED "../lib/coalesced" /* seen from the folder of this program */
-#define IN_SOURCES "../../worker/python"
-
-/* The folder of this program, in `text`. */
-static const char *program_folder(char text[PATH_MAX])
-{
-    const ssize_t length = readlink("/proc/self/exe", text, PATH_MAX - 1);
-    text[length > 0 ? length : 0] = '\0';
-    return dirname(text);
-}
 
 static enum status find_script(char script[PATH_MAX], const char *name, struct error *error)
 {
-    static const char *const places[] = {INSTALLED, IN_SOURCES};
-    char text[PATH_MAX], path[2 * PATH_MAX];
-    const char *folder = program_folder(text);
-    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
-        snprintf(path, sizeof path, "%s/%s/%s", folder, places[i], name);
-        if (access(path, R_OK) == 0 && realpath(path, script) != NULL)
-            return STATUS_OK;
-    }
+    struct program_folders folders;
+    char path[PATH_MAX];
+    const enum status status = program_folders_find(&folders, PROGRAM_WORKER, error);
+    if (status != STATUS_OK)
+        return status;
+    if (program_folders_have(&folders, name, path) == STATUS_OK && realpath(path, script) != NULL)
+        return STATUS_OK;
     return error_set(error, STATUS_NOT_FOUND,
-                     "there is no %s in %.150s/" INSTALLED
-                     ", where it is installed, nor in %.150s/" IN_SOURCES,
-                     name, folder, folder);
+                     "there is no %s in %.150s, where it is installed, nor in %.150s", name, folders.path[0],
+                     folders.path[1]);
 }
 
 static enum status find(struct python_worker *out, enum wire_role role, const char *interpreter,

@@ -4,7 +4,7 @@
 #include "daemon/watch/listener.h"
 
 #include "kernels/base/file.h"
-#include "kernels/base/plugin_folders.h"
+#include "kernels/base/program_folders.h"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -205,12 +205,12 @@ static enum status bind_socket(const struct place_to_listen *place, const char *
 static enum status load_plugin(const struct http_ops **out, struct error *error)
 {
     static const char file[] = "libcoalesced-http.so";
-    struct plugin_folders folders;
+    struct program_folders folders;
     char path[PATH_MAX];
-    enum status status = plugin_folders_find(&folders, error);
+    enum status status = program_folders_find(&folders, PROGRAM_PLUGIN, error);
     if (status != STATUS_OK)
         return status;
-    if (plugin_folders_have(&folders, file, path) != STATUS_OK)
+    if (program_folders_have(&folders, file, path) != STATUS_OK)
         return error_set(error, STATUS_UNAVAILABLE, "/metrics/listen needs %s, which is not in %.300s", file,
                          folders.path[0]);
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);

@@ -31,7 +31,11 @@ _coalesced() {
     fi
     case $previous in
         --stop)
-            mapfile -t COMPREPLY < <(compgen -W median -- "$current")
+            mapfile -t COMPREPLY < <(compgen -W 'median halving' -- "$current")
+            return
+            ;;
+        --sampler)
+            mapfile -t COMPREPLY < <(compgen -W 'grid random tpe' -- "$current")
             return
             ;;
         --set | --over)
@@ -43,7 +47,7 @@ _coalesced() {
             return
             ;;
         --episodes | --render | --words | --seed | --temperature | --name | --options | --steps | --limit-s | \
-            --node | --leader | --hosts | --observers | --trainers | --output | --x | --y | --parallel)
+            --node | --leader | --hosts | --observers | --trainers | --output | --x | --y | --parallel | --runs | --storage)
             return
             ;;
     esac
@@ -52,7 +56,7 @@ _coalesced() {
         run) options='--set --run-dir --resume --profile --node --leader --keys --help' ;;
         keygen) options='--hosts --help' ;;
         join) options='--keys --observers --trainers --node --help' ;;
-        check) options='--set --help' ;;
+        check) options='--set --json --help' ;;
         evaluate) options='--set --episodes --help' ;;
         generate) options='--words --seed --temperature --help' ;;
         play) options='--episodes --sample --render --help' ;;
@@ -61,7 +65,7 @@ _coalesced() {
         status) options='--watch --json --help' ;;
         list | stop) options='--help' ;;
         plot) options='--output --x --y --help' ;;
-        sweep) options='--over --parallel --stop --set --run-dir --resume --help' ;;
+        sweep) options='--over --sampler --runs --parallel --stop --storage --set --run-dir --resume --help' ;;
         schema) options='man pointers' ;;
     esac
     if [[ $current == -* || $command == schema ]]; then

@@ -39,8 +39,9 @@ words_of() {
     grep -oE -- "$1" | sort -u
 }
 
+# Of this program, and of the commands that are programs of their own.
 options_of_help() {
-    "$daemon" --help | words_of '--[a-z][a-z-]*'
+    { "$daemon" --help && "$daemon" plot --help && "$daemon" sweep --help; } | words_of '--[a-z][a-z-]*'
 }
 
 options_of_page() {
@@ -161,7 +162,7 @@ check "the options of evaluate" offers "--set --episodes --help" evaluate --
 check "another command's options" offers "--words --seed --temperature --help" generate --
 check "the options of try" offers "--name --options --steps --seed --limit-s --help" try --
 check "the options of plot" offers "--output --x --y --help" plot --
-check "the options of sweep" offers "--over --parallel --stop --set --run-dir --resume --help" sweep --
+check "the options of sweep" offers "--over --sampler --runs --parallel --stop --storage --set --run-dir --resume --help" sweep --
 check "pointers" offers_pointers
 check "a pointer's beginning" offers "/stop/episodes= /stop/epochs=" run a.json --set /stop/ep
 check "a pointer of a sweep" offers "/stop/episodes= /stop/epochs=" sweep a.json --over /stop/ep

@@ -19,7 +19,8 @@ install_it() {
 # were built.
 what_belongs() {
     printf './usr/%s\n' bin/coalesced bin/coalesced-new-environment lib/coalesced/libcoalesced-onednn.so lib/coalesced/libcoalesced-http.so \
-        lib/coalesced/{observer,observer_environments,trainer,trainer_data,worker_session}.py lib/systemd/system/coalesced@.service \
+        lib/coalesced/{observer,observer_environments,trainer,trainer_data,worker_session,coalesced_curves}.py \
+        lib/coalesced/coalesced-{plot,sweep} lib/systemd/system/coalesced@.service \
         share/man/man1/coalesced{,-new-environment}.1 share/man/man5/coalesced-job.5 share/doc/coalesced/config/RUNS.md \
         share/bash-completion/completions/coalesced include/coalesced/environment.h
     if [[ -e $build/libcoalesced-cuda.so ]]; then
@@ -74,6 +75,10 @@ modes() {
     [[ $(stat -c %a "$2") == "$1" ]]
 }
 
+runs_a_command() {
+    env -C "$scratch" "$stage/usr/bin/coalesced" sweep --help | grep -q '^usage: coalesced sweep '
+}
+
 check "make install" install_it
 check "nothing else is installed" only_what_belongs
 check "the program tells its version" the_version
@@ -83,6 +88,8 @@ check "the unit names the installed program" the_place
 check "a plug-in's mode" modes 755 "$stage/usr/lib/coalesced/libcoalesced-onednn.so"
 check "the program's mode" modes 755 "$stage/usr/bin/coalesced"
 check "the unit's mode" modes 644 "$unit"
+check "a command's mode" modes 755 "$stage/usr/lib/coalesced/coalesced-sweep"
+check "a command in Python is found" runs_a_command
 check "plug-ins are found where they are installed" loads_a_plugin
 check "and nowhere else" misses_a_plugin
 finish

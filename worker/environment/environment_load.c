@@ -2,7 +2,7 @@
 #include "worker/environment/environment_load.h"
 
 #include "kernels/base/plugin_call.h"
-#include "kernels/base/plugin_folders.h"
+#include "kernels/base/program_folders.h"
 #include "worker/environment/classic.h"
 #include "worker/environment/environment_spec.h"
 
@@ -64,15 +64,15 @@ enum status environment_check_built_in(const char *name, struct error *error)
 static enum status find_file(const char *from, char path[PATH_MAX], struct error *error)
 {
     const bool is_name = strchr(from, '/') == NULL;
-    struct plugin_folders folders;
+    struct program_folders folders;
     struct error why;
     if ((size_t)snprintf(path, PATH_MAX, "%s%s", is_name ? "./" : "", from) >= PATH_MAX)
         return error_set_errno(error, ENAMETOOLONG, "%.200s…", from);
     if (access(path, R_OK) == 0)
         return STATUS_OK;
     const int errnum = errno;
-    if (errnum == ENOENT && is_name && plugin_folders_find(&folders, &why) == STATUS_OK &&
-        plugin_folders_have(&folders, from, path) == STATUS_OK)
+    if (errnum == ENOENT && is_name && program_folders_find(&folders, PROGRAM_PLUGIN, &why) == STATUS_OK &&
+        program_folders_have(&folders, from, path) == STATUS_OK)
         return STATUS_OK;
     return set_missing(error, from, errnum);
 }

@@ -26,7 +26,7 @@ enum status environment_check_file(const char *from, struct error *error);
 
 /* Of a built-in name the table of all built-in environments. Else loads the plug-in `from`, a shared object;
  * a relative path begins at the working directory, and a file's name that is not there is looked for among
- * the program's own plug-ins (kernels/base/plugin_folders.h). *out lives as long as the process.
+ * the program's own plug-ins (kernels/base/program_folders.h). *out lives as long as the process.
  * STATUS_NOT_FOUND and STATUS_PERMISSION: of the file. STATUS_INVALID: it is no shared object, lacks
  * environment_plugin(), is of another version or size, or its table has a gap. Each sentence begins with
  * `from`. */

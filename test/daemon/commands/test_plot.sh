@@ -9,7 +9,7 @@ source "$here/../../shell.bash"
 # shellcheck source=test/daemon/runs.bash
 source "$here/../runs.bash"
 
-command -v gnuplot >/dev/null || skip "gnuplot is missing"
+python3 -c 'import matplotlib' 2>/dev/null || skip "Python has no matplotlib"
 
 cd "$scratch"
 for seed in 1 2 3; do
@@ -75,14 +75,14 @@ two_algorithms() {
         plots "2 curves of 2 runs" ppo runs/1 && says ">running_reward<" plot.svg && says ">steps<" plot.svg
 }
 
-# A name may be anything; gnuplot's own words, quotes and control characters are no more than letters.
+# A name may be anything; a formula, quotes and control characters are no more than letters.
 strange_names() {
-    local name=$'it\'s `touch x` "$(touch x)"\a'
-    cp -r runs/1 "$name" && plots "1 curve" "$name" && says "touch x" plot.svg && [[ ! -e x ]]
+    local name=$'_it\'s $x^2$ `touch x` "$(touch x)"\a'
+    cp -r runs/1 "$name" && plots "1 curve" "$name" && says "_it's \$x^2\$ \`touch x\`" plot.svg && [[ ! -e x ]]
 }
 
 leaves_nothing() {
-    [[ -z $(find "$scratch" -newer plot.svg -name '*.tmp') && -z $(find "$scratch" -maxdepth 1 -name 'gnuplot*') ]]
+    [[ -z $(find "$scratch" -newer plot.svg -name '*.tmp') && -z $(find "$scratch" -maxdepth 1 -name '*.pyc') ]]
 }
 
 half_a_line() {
@@ -118,18 +118,20 @@ a_sweep() {
         fails 66 "swept is the folder of a sweep: expected its runs, swept/*/" swept && plots "1 curve of 1 run" swept/*/
 }
 
-without_gnuplot() {
-    local code=0
-    env PATH="$scratch" "$COALESCED" plot runs/1 >said 2>&1 || code=$?
-    [[ $code == 69 ]] && says "gnuplot is not in PATH" said
+# hides SENTENCE: puts a Matplotlib that fails so into the folder hidden.
+hides() {
+    mkdir -p hidden/matplotlib && echo "$1" >hidden/matplotlib/__init__.py && : >hidden/matplotlib/figure.py
+}
+
+without_matplotlib() {
+    hides 'raise ImportError("hidden")' &&
+        PYTHONPATH=$scratch/hidden fails 69 "is missing: apt install python3-matplotlib" runs/1
 }
 
 # A failure leaves the figure as it was.
 keeps_the_old_figure() {
-    mkdir -p bin && printf '#!/bin/sh\necho "line 3: no such terminal" >&2\nexit 1\n' >bin/gnuplot && chmod +x bin/gnuplot &&
-        plots "1 curve" runs/1 && cp plot.svg before.svg &&
-        PATH=$scratch/bin:$PATH fails 70 "gnuplot drew no figure (exit code 1): line 3: no such terminal" runs/1 &&
-        cmp plot.svg before.svg
+    hides 'rcParams = {}' && plots "1 curve" runs/1 && cp plot.svg before.svg &&
+        PYTHONPATH=$scratch/hidden fails 70 "matplotlib drew no figure: AttributeError" runs/1 && cmp plot.svg before.svg
 }
 
 check "the seeds of a job are one curve" seeds_are_a_curve
@@ -142,7 +144,7 @@ check "no file is left" leaves_nothing
 check "a last line that is half written, and wrong ones" half_a_line
 check "a run that goes on" runs_that_go_on
 check "empty runs are left out" empty_runs
-check "no run" fails 64 "expected one run directory or several"
+check "no run" fails 64 "the following arguments are required: RUN"
 check "a run that is not there" fails 66 "nowhere/job.json: No such file" nowhere
 check "a run that is named twice" a_run_named_twice
 check "a sweep's folder" a_sweep
@@ -152,7 +154,7 @@ check "kinds that differ" fails 78 "words one of kind model-parallel: expected r
 check "another format" fails 64 "--output: expected a path that ends in .png or .svg, got x.pdf" runs/1 --output x.pdf
 check "a folder that is not there" fails 74 "cannot write nowhere/x.svg" runs/1 --output nowhere/x.svg
 check "a median over numbers that decrease" fails 78 "--x loss: the numbers of runs/1 decrease" runs/1 runs/2 --x loss
-check "without gnuplot" without_gnuplot
-check "gnuplot fails" keeps_the_old_figure
-check "an option of another command" fails 64 "--episodes belongs to evaluate and play" runs/1 --episodes 3
+check "without Matplotlib" without_matplotlib
+check "Matplotlib fails" keeps_the_old_figure
+check "an option of another command" fails 64 "unrecognized arguments: --episodes 3" runs/1 --episodes 3
 finish

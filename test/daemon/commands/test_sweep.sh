@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # coalesced sweep: a run for each combination of values, a table and a figure of all; what is stopped, killed or has
-# failed goes on with --resume; no process outlives the sweep.
+# failed goes on with --resume; no process outlives the sweep. Optuna's part is tested where python3 has it.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
@@ -8,6 +8,9 @@ here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 source "$here/../../shell.bash"
 # shellcheck source=test/daemon/runs.bash
 source "$here/../runs.bash"
+
+command -v python3 >/dev/null || skip "python3 is missing"
+root=$(cd "$here/../../.." && pwd)
 
 cd "$scratch"
 job=$scratch/reinforce.json
@@ -70,7 +73,6 @@ same_numbers_as_run() {
 }
 
 draws_them() {
-    command -v gnuplot >/dev/null || return 0
     says "all/sweep.svg: 2 curves of 4 runs" said && says "lr 0.001, 2 seeds" all/sweep.svg
 }
 
@@ -106,8 +108,8 @@ wrong_values() {
     sweeps 78 none "${short[@]}" --over /seed=1..3 --over /optimizer/lr=0.1,fast && [[ ! -e none ]] &&
         says 'seed=1,lr=fast: --set /optimizer/lr=fast: expected a number in' said &&
         sweeps 64 none --over optimizer/lr=1 && says "--over optimizer/lr=1: expected /POINTER=VALUES" said &&
-        sweeps 64 none && says "expected --over /POINTER=VALUES" said && sweeps 64 none --over /seed=1 --stop best &&
-        says "--stop: expected median, got best" said && sweeps 64 none --over /seed=1 --parallel 0 &&
+        sweeps 64 none && says "the following arguments are required: --over" said && sweeps 64 none --over /seed=1 --stop best &&
+        says "--stop: invalid choice: 'best' (choose from 'median', 'halving')" said && sweeps 64 none --over /seed=1 --parallel 0 &&
         says "--parallel: expected an integer in 1..256, got 0" said && [[ ! -e none ]]
 }
 
@@ -193,7 +195,7 @@ one_sweep_at_a_time() {
 
 # With next to no learning rate the policy stays as bad as it begins, and such a run would never end.
 stops_the_hopeless() {
-    local root=$here/../../.. job
+    local job
     job=$(readlink -f "$root/config/cartpole.json")
     local over=(--set '/stop={"running_reward":150,"episodes":null}' --set /log/every=1 --over '/optimizer/lr=0.01,1e-9' --over /seed=1..3)
     sweeps 0 median "${over[@]}" --parallel 3 --stop median &&
@@ -202,14 +204,79 @@ stops_the_hopeless() {
         sweeps 0 median "${over[@]}" --stop median --resume && ! says ": running" said >/dev/null
 }
 
-without_gnuplot() {
+# A run draws its values by itself. --resume finds the same ones, and more of them.
+draws_at_random() {
+    local over=(--sampler random --over /optimizer/lr=log:1e-4..1e-2 --over /seed=1..1000)
+    sweeps 0 random "${short[@]}" "${over[@]}" --runs 2 && [[ $(states random) == "finished finished" ]] &&
+        jq -e 'all(.[].values; .["/optimizer/lr"] > 1e-4 and .["/optimizer/lr"] < 1e-2 and .["/seed"] <= 1000)' random/sweep.json &&
+        jq -c '.[]' random/sweep.json >before.jsonl && sweeps 0 random "${short[@]}" "${over[@]}" --runs 3 --resume &&
+        diff before.jsonl <(jq -c '.[:2][]' random/sweep.json) && [[ $(jq length random/sweep.json) == 3 ]]
+}
+
+wrong_draws() {
+    sweeps 64 none --over /seed=1..3 --runs 2 && says "--runs belongs to --sampler random and --sampler tpe" said &&
+        sweeps 64 none --over /seed=1 --sampler best && says "--sampler: invalid choice: 'best'" said &&
+        sweeps 64 none --over /optimizer/lr=log:0..1 --sampler random &&
+        says "--over /optimizer/lr: log:0..1 has no value: expected A..B with A <= B, and 0 < A with log:" said &&
+        sweeps 78 none "${short[@]}" --over /optimizer/lr=-1..0.5 --sampler random && [[ ! -e none ]]
+}
+
+# without MODULE ARG...: a sweep in whose Python the module is missing.
+without() {
+    mkdir -p "hidden/$1" && echo 'raise ImportError("hidden")' >"hidden/$1/__init__.py"
+    PYTHONPATH=$scratch/hidden sweeps "${@:2}"
+}
+
+without_matplotlib() {
+    without matplotlib 0 plain "${short[@]}" --over /seed=1 && [[ ! -e plain/sweep.svg ]] &&
+        says "matplotlib, which draws the figures, is missing: apt install python3-matplotlib" said
+}
+
+without_optuna() {
+    local option
+    for option in '--sampler tpe' '--stop halving' '--storage sqlite:///trials.db'; do
+        # shellcheck disable=SC2086 # two words
+        without optuna 69 none "${short[@]}" --over /seed=1..3 $option && says "is missing: pip install optuna" said || return 1
+    done
+    [[ ! -e none ]]
+}
+
+without_python() {
     local code=0
-    env PATH="$scratch" "$COALESCED" sweep "$job" "${short[@]}" --over /seed=1 --run-dir plain >said 2>&1 || code=$?
-    [[ $code == 0 && ! -e plain/sweep.svg ]] && says "no figure is drawn: gnuplot is not in PATH" said
+    env PATH="$scratch" "$COALESCED" sweep "$job" --over /seed=1 >said 2>&1 || code=$?
+    [[ $code == 69 ]] && says "sweep needs python3, which is not in PATH: apt install python3" said
+}
+
+# ---- with Optuna ----
+
+# The sampler goes on where it was, by its storage and by sweep.json.
+proposes_values() {
+    local over=(--sampler tpe --over /optimizer/lr=log:1e-4..1e-1 --over '/returns/gamma=0.9,0.99')
+    sweeps 0 tpe "${short[@]}" "${over[@]}" --runs 4 --parallel 2 --storage "sqlite:///$scratch/trials.db" &&
+        [[ $(states tpe) == "finished finished finished finished" ]] && jq -c '.[]' tpe/sweep.json >before.jsonl &&
+        sweeps 0 tpe "${short[@]}" "${over[@]}" --runs 6 --resume --storage "sqlite:///$scratch/trials.db" &&
+        [[ $(jq length tpe/sweep.json) == 6 ]] && diff before.jsonl <(jq -c '.[:4][]' tpe/sweep.json) &&
+        python3 - "$scratch/trials.db" <<'PYTHON'
+import optuna, sys
+study, = optuna.get_all_study_summaries(f"sqlite:///{sys.argv[1]}")
+sys.exit(study.n_trials != 6 or study.study_name != "tpe")
+PYTHON
+}
+
+halves() {
+    local job
+    job=$root/config/cartpole.json
+    sweeps 0 halved --set '/stop={"running_reward":150,"episodes":1600}' --set /log/every=1 --stop halving --parallel 2 \
+        --over '/optimizer/lr=0.01,1e-9' --over /seed=1..2 &&
+        says "stopped by successive halving" said && [[ $(states halved) == *solved* ]]
 }
 
 check "a run for each combination" makes_every_run
-check "a figure" draws_them
+if python3 -c 'import matplotlib' 2>/dev/null; then
+    check "a figure" draws_them
+else
+    echo 'test_sweep.sh: Python has no matplotlib: no figure is checked'
+fi
 check "the numbers of run" same_numbers_as_run
 check "runs that are there are kept" refuses_a_second_sweep
 check "--resume leaves finished runs alone" leaves_finished_runs_alone
@@ -223,5 +290,16 @@ check "a run that is killed" others_go_on
 check "a run that cannot start" a_run_that_cannot_start
 check "one sweep at a time" one_sweep_at_a_time
 check "the median rule" stops_the_hopeless
-check "without gnuplot" without_gnuplot
+check "values that are drawn at random" draws_at_random
+check "what cannot be drawn" wrong_draws
+check "without matplotlib" without_matplotlib
+check "without Optuna" without_optuna
+check "without Python" without_python
+if python3 -c 'import optuna, sqlalchemy' 2>/dev/null; then
+    check "values that Optuna proposes" proposes_values
+    check "successive halving" halves
+else
+    echo 'test_sweep.sh: Python has no Optuna: its samplers and pruners are not tested'
+fi
+check "the parts" python3 "$here/sweep_parts.py"
 finish
