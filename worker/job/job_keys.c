@@ -59,8 +59,8 @@ const struct job_key job_keys[] = {
      .words = "1 to 127 of the characters A-Z a-z 0-9 _ . / : -", BY_DEFAULT("CartPole-v1"),
      .null_where = {IS_SET("/environment/plugin"), IS_SET("/environment/gymnasium"),
                     IS_SET("/environment/class")},
-     .text = "The name of a built-in environment, or of one of the plug-in's; null "
-             "is the plug-in's first, and for an environment in Python."},
+     .text = "The name of a built-in environment, or of one of the plug-in's environments. null: the "
+             "plug-in's first one, or an environment in Python."},
     {"/environment/plugin", AGENT, JOB_PATH, AT(environment.plugin), RANGE(1, JOB_PATH_BYTES - 1),
      NULLABLE(environment.has_plugin), BY_DEFAULT(null),
      .text = "A shared object with environments in C, written against environment.h; a relative path begins "
@@ -69,9 +69,9 @@ const struct job_key job_keys[] = {
     {"/environment/gymnasium", AGENT, JOB_NAME, AT(environment.gymnasium),
      NULLABLE(environment.has_gymnasium), .pattern = "^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,126}$",
      .words = "1 to 127 of the characters A-Z a-z 0-9 _ . / : -", BY_DEFAULT(null),
-     .text =
-         "An id that gymnasium.make knows, or envpool/ID for one of EnvPool. The observers are processes of "
-         "Python then, with the packages pyzmq and numpy. /environment/options are arguments."},
+     .text = "An id that gymnasium.make knows, or envpool/ID for an environment of EnvPool. The observers "
+             "are then processes of Python, with the packages pyzmq and numpy. /environment/options are "
+             "keyword arguments."},
     {"/environment/class", AGENT, JOB_NAME, AT(environment.class), NULLABLE(environment.has_class),
      MODULE_AND_CLASS, BY_DEFAULT(null),
      .text = "A class of one's own, in a module that Python finds from the working directory: a "
@@ -81,7 +81,7 @@ const struct job_key job_keys[] = {
      BY_DEFAULT("python3"),
      .text = "The interpreter of environments in Python, a path or a name that PATH finds."},
     {"/environment/options", AGENT, JOB_OPTIONS, AT(environment.options), RANGE(2, JOB_OPTIONS_BYTES - 1),
-     BY_DEFAULT({}), .text = "What the environment itself is told when it is made."},
+     BY_DEFAULT({}), .text = "The options that the environment is made with."},
     {"/environment/frames", AGENT, JOB_INTEGER, AT(environment.frames), RANGE(1, JOB_FRAMES_MAX),
      BY_DEFAULT(1),
      .text = "The number of observations that the policy sees at once: the environment's last ones, joined "
@@ -103,7 +103,8 @@ const struct job_key job_keys[] = {
      .text = N_STEPS_TEXT},
     {"/algorithm/batch_size", PPO, JOB_INTEGER, AT(algorithm.batch_size), RANGE(1, JOB_ROLLOUT_ROWS_MAX),
      BY_DEFAULT(64), .unit = "rows",
-     .text = "The rows of a minibatch. The last one of an epoch is smaller where the rows do not divide."},
+     .text = "The rows of a minibatch. The last minibatch of an epoch is smaller where the rows do not "
+             "divide."},
     {"/algorithm/n_epochs", PPO, JOB_INTEGER, AT(algorithm.n_epochs), RANGE(1, 10000), BY_DEFAULT(10),
      .text = "The number of passes over a rollout."},
     {"/algorithm/gamma", ACTOR_CRITIC, JOB_NUMBER, AT(returns.gamma), RANGE(0, 1), BY_DEFAULT(0.99),
@@ -113,16 +114,14 @@ const struct job_key job_keys[] = {
     {"/algorithm/gae_lambda", A2C, JOB_NUMBER, AT(algorithm.gae_lambda), RANGE(0, 1), BY_DEFAULT(1),
      .text = "The decay of generalised advantage estimation. 1: advantages are those of n-step returns."},
     {"/algorithm/learning_rate", PPO, JOB_NUMBER, AT(optimizer.lr), RANGE(0, 10), .min_open = true,
-     BY_DEFAULT(0.0003), .text = "Adam's learning rate, at the begin."},
+     BY_DEFAULT(0.0003), .text = "Adam's learning rate of the first update."},
     {"/algorithm/learning_rate", A2C, JOB_NUMBER, AT(optimizer.lr), RANGE(0, 10), .min_open = true,
-     BY_DEFAULT(0.0007), .text = "The optimizer's learning rate, at the begin."},
+     BY_DEFAULT(0.0007), .text = "The optimizer's learning rate of the first update."},
     {"/algorithm/learning_rate_schedule", ACTOR_CRITIC, JOB_ENUM, AT(algorithm.learning_rate_schedule),
      NAMES("constant", "linear"), BY_DEFAULT("constant"),
-     .text = "linear: it falls evenly from update to update and would reach 0 behind the last one. The first "
-             "update "
-             "has all of it, as CleanRL's; Stable-Baselines3's first update has 1 - n / total_timesteps of "
-             "it, with "
-             "n the steps of a rollout."},
+     .text = "linear: it falls evenly from update to update and would reach 0 after the last one. The "
+             "first update has all of it, as CleanRL's has; Stable-Baselines3's first update has 1 - n / "
+             "total_timesteps of it, where n is the steps of a rollout."},
     {"/algorithm/clip_range", PPO, JOB_NUMBER, AT(algorithm.clip_range), RANGE(0, 1e9), .min_open = true,
      BY_DEFAULT(0.2), .text = "How far the probability ratio may move from 1 before it earns nothing more."},
     {"/algorithm/clip_range_schedule", PPO, JOB_ENUM, AT(algorithm.clip_range_schedule),
@@ -148,18 +147,18 @@ const struct job_key job_keys[] = {
      .text = "The norm to which a longer gradient is scaled down. null: none."},
     {"/algorithm/target_kl", PPO, JOB_NUMBER, AT(algorithm.target_kl), RANGE(0, 1e9), .min_open = true,
      NULLABLE(algorithm.has_target_kl), BY_DEFAULT(null),
-     .text = "The divergence from the policy before the update at which an update ends early. null: never."},
+     .text = "The divergence from the policy before the update that ends an update early, as target_kl_at "
+             "says. null: never."},
     {"/algorithm/target_kl_at", PPO, JOB_ENUM, AT(algorithm.target_kl_at), NAMES("minibatch", "epoch"),
      BY_DEFAULT("minibatch"),
-     .text =
-         "minibatch: before the step of a minibatch whose divergence is above 1.5 target_kl, as in "
-         "Stable-Baselines3. epoch: behind an epoch whose last minibatch was above target_kl, as in CleanRL. "
-         "Without target_kl it is ignored."},
+     .text = "minibatch: before the step of a minibatch whose divergence is above 1.5 target_kl, as in "
+             "Stable-Baselines3. epoch: after an epoch whose last minibatch was above target_kl, as in "
+             "CleanRL. Without target_kl it is ignored."},
     {"/algorithm/bootstrap_truncated", ACTOR_CRITIC, JOB_BOOLEAN, AT(algorithm.bootstrap_truncated),
      BY_DEFAULT(true),
-     .text =
-         "Whether the value of its last observation stands for what would have followed a truncated episode, "
-         "as in Stable-Baselines3. false: nothing does, as in CleanRL's ppo.py."},
+     .text = "Whether a truncated episode's last reward includes the value of its last observation, for "
+             "the rewards that would have followed, as in Stable-Baselines3. false: it does not, as in "
+             "CleanRL's ppo.py."},
     {"/algorithm/adam_epsilon", ACTOR_CRITIC, JOB_NUMBER, AT(optimizer.epsilon), RANGE(0, 1),
      .min_open = true, BY_DEFAULT(1e-5),
      .text = "The term that Adam adds to the root of the squared gradient's running mean."},
@@ -171,12 +170,11 @@ const struct job_key job_keys[] = {
          "until the function is drawn anew."},
     {"/algorithm/sde_sample_freq", ACTOR_CRITIC, JOB_INTEGER, AT(algorithm.sde_sample_freq), RANGE(1, 100000),
      NULLABLE(algorithm.has_sde_sample_freq), BY_DEFAULT(null), .unit = "steps",
-     .text =
-         "How often use_sde draws the function of each environment anew. null: at the begin of each rollout, "
-         "Stable-Baselines3's -1."},
+     .text = "How often use_sde draws the function of each environment anew. null: at the beginning of "
+             "each rollout, Stable-Baselines3's -1."},
     {"/algorithm/stats_window_size", ACTOR_CRITIC, JOB_INTEGER, AT(algorithm.stats_window_size),
      RANGE(1, 1000000), BY_DEFAULT(100), .unit = "episodes",
-     .text = "The number of ended episodes whose mean ep_rew_mean and ep_len_mean are."},
+     .text = "ep_rew_mean and ep_len_mean are means over this number of ended episodes."},
     {"/algorithm/use_rms_prop", A2C, JOB_BOOLEAN, AT(algorithm.use_rms_prop), BY_DEFAULT(true),
      .text = "true: the optimizer is RMSprop, whose running mean keeps 0.99 at each step. false: Adam."},
     {"/algorithm/rms_prop_eps", A2C, JOB_NUMBER, AT(algorithm.rms_prop_eps), RANGE(0, 1), .min_open = true,
@@ -184,22 +182,21 @@ const struct job_key job_keys[] = {
      .text = "The term that RMSprop adds to the root of the squared gradient's running mean."},
 
     {"/normalize", ACTOR_CRITIC, JOB_OBJECT,
-     .text =
-         "Running statistics by which observations and rewards are scaled, as Stable-Baselines3's "
-         "VecNormalize has them. They stay as they are during a rollout and take it in behind its update. "
-         "Checkpoints keep them; evaluate and play use them."},
+     .text = "Running statistics that scale observations and rewards, as Stable-Baselines3's VecNormalize "
+             "does. They do not change during a rollout; the rollout is added to them after its update. "
+             "Checkpoints keep them; evaluate and play use them."},
     {"/normalize/norm_obs", ACTOR_CRITIC, JOB_BOOLEAN, AT(normalize.observations), BY_DEFAULT(false),
      .text = "Whether each element of an observation is shifted by its mean and divided by its standard "
              "deviation."},
     {"/normalize/norm_reward", ACTOR_CRITIC, JOB_BOOLEAN, AT(normalize.rewards), BY_DEFAULT(false),
-     .text =
-         "Whether rewards are learned from divided by the standard deviation of the discounted returns. The "
-         "log has them as they are."},
+     .text = "Whether the learner divides rewards by the standard deviation of the discounted returns. "
+             "The log has the rewards undivided."},
     {"/normalize/clip_obs", ACTOR_CRITIC, JOB_NUMBER, AT(normalize.clip_observations), RANGE(0, 1e9),
      .min_open = true, BY_DEFAULT(10),
-     .text = "What a normalized element is clipped to, on both sides of 0."},
+     .text = "The bound that a normalized element is clipped to, on both sides of 0."},
     {"/normalize/clip_reward", ACTOR_CRITIC, JOB_NUMBER, AT(normalize.clip_rewards), RANGE(0, 1e9),
-     .min_open = true, BY_DEFAULT(10), .text = "What a normalized reward is clipped to, on both sides of 0."},
+     .min_open = true, BY_DEFAULT(10),
+     .text = "The bound that a normalized reward is clipped to, on both sides of 0."},
 
     {"/rollout", REINFORCE, JOB_OBJECT,
      .text = "The steps that are played between two updates of the policy."},
@@ -210,10 +207,9 @@ const struct job_key job_keys[] = {
      .text = "The number of steps of each environment in the mode steps. The mode episode ignores it."},
     {"/rollout/begin", REINFORCE, JOB_ENUM, AT(rollout.begin), NAMES("reset", "continue"),
      BY_DEFAULT("reset"),
-     .text =
-         "reset: every environment begins anew with each episode of the job. continue: it goes on where the "
-         "episode before has left it, so that its own episodes may span many of the job's. The reward is "
-         "then that of the environments' episodes that have ended."},
+     .text = "reset: every environment begins anew with each episode of the job. continue: it goes on "
+             "where the episode before left it, so its own episodes may span many of the job's. The "
+             "reward is then that of the environments' episodes that have ended."},
 
     {"/coalesce", AGENT, JOB_OBJECT,
      .text = "How the agent joins the observers' requests for actions into batches."},
@@ -232,10 +228,11 @@ const struct job_key job_keys[] = {
              "are there. The other modes ignore it."},
 
     {"/policy", AGENT, JOB_OBJECT,
-     .text =
-         "The policy network. What it reads and chooses is the environment's: floats or bytes; one "
-         "choice or several, by softmax; or floats, by a diagonal Gaussian whose deviations do not depend "
-         "on the state."},
+     .text = "The policy network. The environment says what it reads and chooses: floats or bytes; one "
+             "choice or several, by softmax; or floats, by a diagonal Gaussian whose deviations do not "
+             "depend on the state. An environment may have action masks: choices that a mask forbids have "
+             "probability 0. Environments in C set has_mask (environment.h), those in Python give "
+             "info['action_mask']."},
     {"/policy/network", AGENT, JOB_ENUM, AT(policy.network), NAMES("mlp", "cnn"), BY_DEFAULT("mlp"),
      .text = "mlp: dense layers over the observation as one vector. cnn: for images of height, width and "
              "channels, three convolutions (32 of 8x8 with stride 4, 64 of 4x4 with stride 2, 64 of 3x3) and "
@@ -272,12 +269,12 @@ const struct job_key job_keys[] = {
              "most 16; null is 0.6 there, and 0 for every other policy."},
     {"/policy/threads", AGENT, JOB_INTEGER, AT(policy.threads), RANGE(1, 1024), NULLABLE(policy.has_threads),
      BY_DEFAULT(null), .unit = "threads",
-     .text =
-         "The math threads of the policy on a CPU. null: the processors; for the network cnn, on whose "
-         "number the last bits of its gradients depend, fixed when the run begins and kept for --resume. "
-         "Of the network mlp any number gives the same bits: one that can have dropout uses several to learn "
-         "from 8,192 rows or more; with ppo and a2c policy and value learn at once where they share no "
-         "layer, and so do all parts of 256 rows of a minibatch if there are more threads than these two."},
+     .text = "The math threads of the policy on a CPU. null: one for each processor. The last bits of the "
+             "gradients of the network cnn depend on their number, which is fixed when the run begins and "
+             "kept for --resume. The network mlp gives the same bits with any number. With dropout it "
+             "learns from 8,192 rows or more by several threads. With ppo and a2c policy and value learn "
+             "at once where they share no layer; with more threads than these two, so do all parts of 256 "
+             "rows of a minibatch."},
 
     {"/returns", REINFORCE, JOB_OBJECT, .text = "How rewards become returns."},
     {"/returns/gamma", REINFORCE, JOB_NUMBER, AT(returns.gamma), RANGE(0, 1), BY_DEFAULT(1),
@@ -532,11 +529,9 @@ const struct job_key job_keys[] = {
      .unit = "columns", .text = "The number of columns into which the held-out text is cut."},
 
     {"/evaluation", ACTOR_CRITIC, JOB_OBJECT,
-     .text =
-         "Episodes that the policy plays apart from training, in environments of their own: those in C are "
-         "in "
-         "the agent's process, those in Python in the observers'. Their first states follow from the job's "
-         "seed, are none of training's, and the same in each evaluation."},
+     .text = "Episodes that the policy plays apart from training, in environments of their own: those in "
+             "C are in the agent's process, those in Python in the observers'. Their first states follow "
+             "from the job's seed. They are the same in each evaluation, and training sees none of them."},
     {"/evaluation/every", ACTOR_CRITIC, JOB_INTEGER, AT(evaluation.every), RANGE(1, 1e6),
      NULLABLE(evaluation.has_every), BY_DEFAULT(null), .unit = "updates",
      .text = "The number of updates from one evaluation to the next. null: no evaluations."},
@@ -582,11 +577,11 @@ const struct job_key job_keys[] = {
     {"/log", ANY, JOB_OBJECT, .text = "The logs."},
     {"/log/every", ANY, JOB_INTEGER, AT(log.every), RANGE(1, 1e6), BY_DEFAULT(1),
      .text = "The number of episodes or updates from one line of episodes.log to the next. episodes.jsonl "
-             "has a line for each; of a model-parallel job it has the same lines as episodes.log, each with "
-             "the mean loss since the last line."},
+             "has a line for each. In a model-parallel job both logs have the same lines, each with the "
+             "mean loss since the last line."},
     {"/log/tensorboard", ANY, JOB_BOOLEAN, AT(log.tensorboard), BY_DEFAULT(false),
-     .text = "Whether the figures of episodes.jsonl are written for TensorBoard, too: to event files in the "
-             "run directory's folder tensorboard, under Stable-Baselines3's tags."},
+     .text = "Whether the figures of episodes.jsonl are also written for TensorBoard: to event files in "
+             "the run directory's folder tensorboard, under Stable-Baselines3's tags."},
     {"/log/profile", ANY, JOB_BOOLEAN, AT(log.profile), BY_DEFAULT(false),
      .text = "Whether the workers measure where their time goes, as with `coalesced run --profile`. At the "
              "run's end profile.txt has a table and profile.json a trace for Perfetto. A change counts "
@@ -608,15 +603,14 @@ const struct job_key job_keys[] = {
     {"/checkpoint/keep", ANY, JOB_INTEGER, AT(checkpoint.keep), RANGE(1, 1000), BY_DEFAULT(3),
      .text = "The number of checkpoints that are kept, the newest ones."},
     {"/checkpoint/best", AGENT, JOB_BOOLEAN, AT(checkpoint.best), BY_DEFAULT(false),
-     .text =
-         "Whether the checkpoint with the highest running reward is kept, as checkpoints/best, too. Those "
-         "by /checkpoint/every and the one at the job's end compete, or, where /checkpoint/every is null, "
-         "all: the clock then has a say in which is kept. With /evaluation/every it is the one with the "
-         "highest mean reward of an evaluation, and an evaluation that is the best so far makes a "
-         "checkpoint."},
+     .text = "Whether the checkpoint with the highest running reward is also kept as checkpoints/best. "
+             "The checkpoints by /checkpoint/every and the one at the job's end compete. Where "
+             "/checkpoint/every is null, all compete, so the clock has a say in which is kept. With "
+             "/evaluation/every it is the checkpoint with the highest mean reward of an evaluation, and "
+             "an evaluation that is the best so far makes a checkpoint."},
     {"/checkpoint/best", TRAINERS, JOB_BOOLEAN, AT(checkpoint.best), BY_DEFAULT(false),
-     .text = "Whether the checkpoint with the highest accuracy or the lowest perplexity on held-out data is "
-             "kept, as checkpoints/best, too. An epoch whose evaluation is the best so far makes a "
+     .text = "Whether the checkpoint with the highest accuracy or the lowest perplexity on held-out data "
+             "is also kept as checkpoints/best. An epoch whose evaluation is the best so far makes a "
              "checkpoint."},
 
     {"/supervise", ANY, JOB_OBJECT, .text = "How the supervisor watches the worker processes."},
@@ -655,8 +649,8 @@ const struct job_key job_keys[] = {
              "all of them; the others try each."},
 
     {"/metrics", ANY, JOB_OBJECT,
-     .text = "What a run tells of itself while it goes on, beside `coalesced status`. Another value may be "
-             "given when a run is resumed."},
+     .text = "What a running job shows beside `coalesced status`. Another value may be given when a run "
+             "is resumed."},
     {"/metrics/listen", ANY, JOB_PATH, AT(metrics.listen), RANGE(1, JOB_PATH_BYTES - 1),
      NULLABLE(metrics.has_listen), BY_DEFAULT(null),
      .text = "Where a page for browsers (/), metrics (/metrics) and the status (/status.json) are served by "

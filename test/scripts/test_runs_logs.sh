@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the README's command that compares two logs. It must print nothing for two runs of a job, one of them resumed, and
-# something for two seeds.
+# Runs the command of config/RUNS.md that compares two logs. It must print nothing for two runs of a job, one of them
+# resumed, and something for two seeds.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
@@ -9,9 +9,10 @@ source "$here/../shell.bash"
 
 command -v jq >/dev/null || skip "jq is not installed"
 job=$here/../../config/rnn.json
-command=$(sed -n 's/^    \(diff <(jq .*\)/\1/p' "$here/../../README.md")
+# The command's lines: each but the last ends with a backslash.
+command=$(sed -n '/^    diff <(jq /,/[^\\]$/s/^    //p' "$here/../../config/RUNS.md")
 
-# run FOLDER [OPTION]...: runs the job in FOLDER, a or b in the README's command.
+# run FOLDER [OPTION]...: runs the job in FOLDER, a or b in the command.
 run() {
     "$COALESCED" run "$job" --set /device=cpu --set /checkpoint/every=1000 --run-dir "$scratch/$1" "${@:2}"
 }
@@ -24,7 +25,7 @@ says_something() {
     ! says_nothing
 }
 
-check "the README has one such command" test "$(wc -l <<<"$command")" = 1
+check "RUNS.md has one such command" test "$(grep -c '^diff <(jq ' <<<"$command")" = 1
 check "a run ends" run a
 check "another run ends halfway" run b --set /stop/epochs=5
 check "the command prints a difference" says_something
