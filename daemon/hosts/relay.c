@@ -44,7 +44,8 @@ static uint64_t hash_program(void)
     return build;
 }
 
-uint64_t relay_build(void)
+/* A number that differs between programs: messages between supervisors are plain structs of one build. */
+static uint64_t relay_build(void)
 {
     static uint64_t build;
     if (build == 0)

@@ -49,7 +49,4 @@ enum status relay_receive(struct relay *relay, struct control_relay *head, struc
  * killed. Does nothing to a struct that is all zero. */
 void relay_close(struct relay *relay, bool at_once);
 
-/* A number that differs between programs: messages between supervisors are plain structs of one build. */
-uint64_t relay_build(void);
-
 #endif

@@ -1,24 +1,19 @@
-/* Where the program's own plug-ins lie: the folder in COALESCED_PLUGINS, if that is set; else the program's
- * own, the one above it, and ../lib/coalesced. Any thread; nothing is loaded. */
+/* The program's own plug-ins, and a plug-in's entry. Any thread. */
 #ifndef KERNELS_BASE_PLUGIN_FOLDERS_H
 #define KERNELS_BASE_PLUGIN_FOLDERS_H
 
 #include "kernels/base/status.h"
 
 #include <limits.h>
-#include <stdint.h>
 
-enum { PLUGIN_FOLDERS_MAX = 3 };
+/* The path of the program's own plug-in `file`: in the folder that COALESCED_PLUGINS names, if it is set;
+ * else in the program's folder, the one above it, or ../lib/coalesced, whichever has the file first. Loads
+ * nothing. STATUS_UNAVAILABLE: none has it. */
+enum status plugin_find(char path[PATH_MAX], const char *file, struct error *error);
 
-struct plugin_folders {
-    uint32_t count;
-    char path[PLUGIN_FOLDERS_MAX][PATH_MAX]; /* in the order in which they are looked into */
-};
-
-/* STATUS_UNAVAILABLE: the program's folder cannot be found, or the variable is too long. */
-enum status plugin_folders_find(struct plugin_folders *folders, struct error *error);
-
-/* The path of `file` in the first folder that has one. STATUS_NOT_FOUND, without a sentence. */
-enum status plugin_folders_have(const struct plugin_folders *folders, const char *file, char path[PATH_MAX]);
+/* Loads the shared object at `path`, for as long as the process lives, and finds its function `name`. The
+ * caller calls it as what it is. STATUS_UNAVAILABLE; the sentence begins with a verb, for the caller to put
+ * the file in front. */
+enum status plugin_load(void (**function)(void), const char *path, const char *name, struct error *error);
 
 #endif

@@ -92,6 +92,17 @@ size_t text_show(char *out, size_t size, const char *bytes, size_t length, size_
     return written;
 }
 
+const char *text_escape(char piece[TEXT_ESCAPED_BYTES], char c)
+{
+    if (c == '"' || c == '\\')
+        snprintf(piece, TEXT_ESCAPED_BYTES, "\\%c", c);
+    else if (c == '\n')
+        snprintf(piece, TEXT_ESCAPED_BYTES, "\\n");
+    else
+        snprintf(piece, TEXT_ESCAPED_BYTES, (unsigned char)c < ' ' ? "\\u%04x" : "%c", (unsigned char)c);
+    return piece;
+}
+
 static size_t least(size_t a, size_t b)
 {
     return a < b ? a : b;
