@@ -1,4 +1,4 @@
-/* Text from input, made fit to show, and whole numbers read from text. Pure functions; any thread. */
+/* Makes text from input fit to show, escapes it, and reads whole numbers. Pure functions; any thread. */
 #include "kernels/base/text.h"
 
 #include <ctype.h>

@@ -1,11 +1,10 @@
-/* From what a job or a person calls an environment to a plug-in's table: the name of a built-in environment
- * (classic.h), or the path of a plug-in.
+/* Finds a plug-in's table by what a job or a person writes: the name of a built-in environment (classic.h),
+ * or the path of a plug-in.
  *
  * A built-in name wins over a file of that name in the working directory, which ./NAME means. A path with a
  * slash, or one that ends in .so, is never a built-in name.
  *
- * A file that was loaded stays loaded until the process ends; its path is searched nowhere but where it
- * points to. Blocks while the file is read, and runs code of the file. */
+ * A loaded file stays loaded until the process ends. Blocks while reading the file, and runs its code. */
 #ifndef WORKER_ENVIRONMENT_ENVIRONMENT_LOAD_H
 #define WORKER_ENVIRONMENT_ENVIRONMENT_LOAD_H
 

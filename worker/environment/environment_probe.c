@@ -1,4 +1,4 @@
-/* The calls of the probe: guard bytes and patterns around each, and the checks behind it. */
+/* Calls a plug-in under test: prepares guard bytes and patterns, makes the call, and checks what it wrote. */
 #include "worker/environment/environment_probe.h"
 
 #include "kernels/base/monotime.h"

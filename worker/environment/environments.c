@@ -1,4 +1,5 @@
-/* Buffers, seeds and the ends of episodes. The thread that owns the object. */
+/* Calls the plug-in, owns the buffers, seeds the resets, and decides where episodes end. The thread that owns
+ * the object runs this. */
 #include "worker/environment/environments.h"
 
 #include "kernels/base/plugin_call.h"

@@ -1,4 +1,4 @@
-/* Values, and what they must be, in the words of messages and of the manual. Pure; any thread. */
+/* Words values, and what they must be, for messages and for the manual. Pure; any thread. */
 #include "worker/job/job_table.h"
 
 #include "kernels/base/text.h"
