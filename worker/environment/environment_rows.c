@@ -18,14 +18,15 @@ struct environment_rows environment_rows_of(const struct environment_spec *spec,
                                      .buffers = buffers,
                                      .first = first,
                                      .elements = environment_space_elements(&spec->observation),
+                                     .action_elements = environment_space_elements(&spec->action),
                                      .choices = spec->has_mask == 1 ? environment_choices(spec) : 0};
 }
 
 /* Fails with "environment 7: SENTENCE"; of several agents, "environment 7, agent 1: SENTENCE". */
-__attribute__((format(printf, 5, 6))) static enum status row_fails(const struct environment_rows *rows,
-                                                                   uint32_t row, enum status status,
-                                                                   struct error *error, const char *format,
-                                                                   ...)
+__attribute__((cold, format(printf, 5, 6))) static enum status row_fails(const struct environment_rows *rows,
+                                                                         uint32_t row, enum status status,
+                                                                         struct error *error,
+                                                                         const char *format, ...)
 {
     const uint32_t agents = rows->spec->agents;
     char sentence[256], agent[32] = "";
@@ -69,7 +70,7 @@ static bool column_is_good(const struct environment_space *space, const int32_t 
 static enum status check_choices(const struct environment_rows *rows, uint32_t row, struct error *error)
 {
     const struct environment_space *space = &rows->spec->action;
-    const size_t elements = environment_space_elements(space);
+    const size_t elements = rows->action_elements;
     const int32_t *action = (const int32_t *)rows->buffers->action + row * elements;
     for (size_t i = 0; i < elements; i++)
         if ((uint32_t)action[i] >= space->choices[i])
@@ -82,7 +83,7 @@ static enum status check_choices(const struct environment_rows *rows, uint32_t r
 static enum status check_numbers(const struct environment_rows *rows, uint32_t row, struct error *error)
 {
     const struct environment_space *space = &rows->spec->action;
-    const size_t elements = environment_space_elements(space);
+    const size_t elements = rows->action_elements;
     const float *action = (const float *)rows->buffers->action + row * elements;
     for (size_t i = 0; i < elements; i++)
         if (!(action[i] >= (float)space->low[i] && action[i] <= (float)space->high[i]))
@@ -98,7 +99,7 @@ enum status environment_rows_check_actions(const struct environment_rows *rows, 
     const struct environment_space *space = &rows->spec->action;
     if (space->choices == NULL)
         return check_each(rows, check_numbers, n, which, error);
-    if (which == NULL && environment_space_elements(space) == 1 &&
+    if (which == NULL && rows->action_elements == 1 &&
         column_is_good(space, rows->buffers->action, n * rows->spec->agents))
         return STATUS_OK;
     return check_each(rows, check_choices, n, which, error);
@@ -125,13 +126,15 @@ enum status environment_rows_check_flags(const struct environment_rows *rows, ui
                                          const uint32_t *which, struct error *error)
 {
     const uint32_t agents = rows->spec->agents;
-    enum status status = check_each(rows, check_row_flags, n, which, error);
+    enum status status = STATUS_OK;
     for (uint32_t i = 0; i < n && status == STATUS_OK; i++) {
         const uint32_t first = environment_rows_at(which, i) * agents;
         unsigned common = ENVIRONMENT_ABSENT;
-        for (uint32_t agent = 0; agent < agents; agent++)
-            common &= rows->buffers->flags[first + agent];
-        if (common != 0)
+        for (uint32_t row = first; row < first + agents && status == STATUS_OK; row++) {
+            status = check_row_flags(rows, row, error);
+            common &= rows->buffers->flags[row];
+        }
+        if (status == STATUS_OK && common != 0)
             status = row_fails(rows, first, STATUS_CORRUPT, error,
                                "no agent is present: expected an end in the step before");
     }
@@ -191,8 +194,7 @@ static enum status check_mask(const struct environment_rows *rows, uint32_t row,
 {
     const struct environment_space *action = &rows->spec->action;
     const uint8_t *mask = rows->buffers->mask + row * rows->choices;
-    const size_t elements = environment_space_elements(action);
-    for (size_t element = 0; element < elements; mask += action->choices[element++]) {
+    for (size_t element = 0; element < rows->action_elements; mask += action->choices[element++]) {
         unsigned allowed = 0, all = 0;
         for (uint32_t choice = 0; choice < action->choices[element]; choice++) {
             allowed += mask[choice];

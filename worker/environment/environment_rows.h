@@ -17,9 +17,10 @@
 struct environment_rows {
     const struct environment_spec *spec;
     const struct environment_buffers *buffers;
-    uint32_t first;  /* the number of the buffers' first environment, for the sentences */
-    size_t elements; /* of one row's observation */
-    size_t choices;  /* bytes of one row's mask; 0: has none */
+    uint32_t first;         /* the number of the buffers' first environment, for the sentences */
+    size_t elements;        /* of one row's observation */
+    size_t action_elements; /* of its action */
+    size_t choices;         /* bytes of one row's mask; 0: has none */
 };
 
 /* `spec`, which is good, and `buffers` outlive the result. */
