@@ -1,46 +1,35 @@
 /* Finding and loading a backend's plug-in. A worker does it once, at its start, on its main thread. */
 #include "kernels/backend.h"
-#include "kernels/base/program_folders.h"
+#include "kernels/base/program_files.h"
 
 #include <assert.h>
-#include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
 static enum status load_table(const struct backend_ops **out, const char *path, struct error *error)
 {
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (library == NULL)
-        return error_set(error, STATUS_UNAVAILABLE, "%s", dlerror());
-    backend_plugin *plugin = NULL;
-    *(void **)&plugin = dlsym(library, BACKEND_PLUGIN_SYMBOL);
-    *out = plugin != NULL ? plugin(BACKEND_ABI) : NULL;
-    dlclose(library); // stays loaded: RTLD_NODELETE
-    if (plugin == NULL)
-        return error_set(error, STATUS_UNAVAILABLE, "%s is no plug-in: it has no %s", path,
-                         BACKEND_PLUGIN_SYMBOL);
-    if (*out == NULL)
-        return error_set(error, STATUS_UNAVAILABLE, "%s is of another version: expected one for interface %d",
-                         path, BACKEND_ABI);
-    return STATUS_OK;
+    void (*function)(void);
+    struct error why;
+    if (plugin_load(&function, path, BACKEND_PLUGIN_SYMBOL, &why) != STATUS_OK)
+        return error_set(error, why.status, "%s %s", path, why.text);
+    *out = ((backend_plugin *)function)(BACKEND_ABI);
+    return *out != NULL
+               ? STATUS_OK
+               : error_set(error, STATUS_UNAVAILABLE,
+                           "%s is of another version: expected one for interface %d", path, BACKEND_ABI);
 }
 
 enum status backend_load(struct backend **out, const char *name, const struct backend_settings *settings,
                          struct error *error)
 {
-    struct program_folders folders;
     char path[PATH_MAX], file[NAME_MAX];
+    const struct backend_ops *ops = NULL;
     assert(strchr(name, '/') == NULL);
     snprintf(file, sizeof file, "libcoalesced-%s.so", name);
-    enum status status = program_folders_find(&folders, PROGRAM_PLUGIN, error);
-    if (status != STATUS_OK)
-        return status;
-    if (program_folders_have(&folders, file, path) != STATUS_OK)
-        return error_set(error, STATUS_UNAVAILABLE, "there is no %s in %s%s", file, folders.path[0],
-                         folders.count > 1 ? ", above it or in ../lib/coalesced" : "");
-    const struct backend_ops *ops = NULL;
-    status = load_table(&ops, path, error);
+    enum status status = program_find(path, PROGRAM_PLUGIN, file, error);
+    if (status == STATUS_OK)
+        status = load_table(&ops, path, error);
     return status == STATUS_OK ? backend_open(out, ops, settings, error) : status;
 }
 

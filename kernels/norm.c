@@ -1,4 +1,4 @@
-/* By the instruction set that this process computes with. */
+/* Computes the norm with the instruction set that this process uses. */
 #include "kernels/norm.h"
 
 #include "kernels/lanes/element_lanes.h"

@@ -84,42 +84,23 @@ static const char *shape_fault(const struct shape *shape)
     return shape_elements(shape) == 0 ? "expected at most 2147483647 elements" : NULL;
 }
 
-enum status tensor_check(const char *what, const char *role, const struct tensor *tensor, bool data,
-                         struct error *error)
-{
-    char text[TENSOR_TEXT_BYTES];
-    const char *fault = shape_fault(&tensor->shape);
-    if (fault != NULL)
-        return error_set(error, STATUS_INVALID, "%s: %s: %s", what, tensor_text(role, tensor, text), fault);
-    if (!dtype_known(tensor->dtype))
-        return error_set(error, STATUS_INVALID, "%s: %s has the unknown dtype %d", what,
-                         tensor_text(role, tensor, text), (int)tensor->dtype);
-    if (!data)
-        return STATUS_OK;
-    if (tensor->data == NULL)
-        return error_set(error, STATUS_INVALID, "%s: %s has no memory", what,
-                         tensor_text(role, tensor, text));
-    size_t bytes = shape_elements(&tensor->shape) * dtype_bytes(tensor->dtype);
-    if (tensor->layout == NULL && tensor->bytes < bytes)
-        return error_set(error, STATUS_INVALID, "%s: %s has %zu bytes of memory, expected %zu", what,
-                         tensor_text(role, tensor, text), tensor->bytes, bytes);
-    return STATUS_OK;
-}
-
 enum status tensor_new(struct tensor *out, struct arena *arena, struct shape shape, enum dtype dtype,
                        const char *name, struct error *error)
 {
     struct tensor tensor = {.shape = shape, .dtype = dtype, .name = name};
-    enum status status = tensor_check("new tensor", "tensor", &tensor, false, error);
-    if (status != STATUS_OK)
-        return status;
+    char text[TENSOR_TEXT_BYTES];
+    const char *fault = shape_fault(&shape);
+    if (fault != NULL)
+        return error_set(error, STATUS_INVALID, "new tensor: %s: %s", tensor_text("tensor", &tensor, text),
+                         fault);
+    if (!dtype_known(dtype))
+        return error_set(error, STATUS_INVALID, "new tensor: %s has the unknown dtype %d",
+                         tensor_text("tensor", &tensor, text), (int)dtype);
     tensor.bytes = shape_elements(&shape) * dtype_bytes(dtype);
     tensor.data = arena_take(arena, tensor.bytes);
-    if (tensor.data == NULL) {
-        char text[TENSOR_TEXT_BYTES];
+    if (tensor.data == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the %zu bytes of %s", tensor.bytes,
                          tensor_text("tensor", &tensor, text));
-    }
     *out = tensor;
     return STATUS_OK;
 }

@@ -73,12 +73,6 @@ enum { TENSOR_TEXT_BYTES = 192 };
 /* A tensor's name in messages; `role` is its name in the operation's rule. Returns `text`. */
 const char *tensor_text(const char *role, const struct tensor *tensor, char text[TENSOR_TEXT_BYTES]);
 
-/* Checks a tensor: a shape without zeros that does not overflow, a known dtype, and with `data` memory that
- * is large enough (checked for the canonical layout). `what` begins the message: the operation's name.
- * STATUS_INVALID. */
-enum status tensor_check(const char *what, const char *role, const struct tensor *tensor, bool data,
-                         struct error *error);
-
 /* Takes a new tensor from the arena: canonical, not initialized. `name` is kept, not copied.
  * STATUS_NO_MEMORY. */
 enum status tensor_new(struct tensor *out, struct arena *arena, struct shape shape, enum dtype dtype,

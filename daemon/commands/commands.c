@@ -7,7 +7,7 @@
 #include "daemon/hosts/key_files.h"
 #include "daemon/process/program.h"
 #include "kernels/base/log.h"
-#include "kernels/base/program_folders.h"
+#include "kernels/base/program_files.h"
 #include "kernels/policy/mlp.h"
 
 #include <errno.h>
@@ -138,13 +138,10 @@ static const struct command *find_command(const char *name)
  * program as $COALESCED. Returns the exit code. */
 static int become_program(char **argv)
 {
-    struct program_folders folders;
-    struct error error;
     char path[PATH_MAX], self[PATH_MAX] = "", file[NAME_MAX];
     const int length = snprintf(file, sizeof file, "coalesced-%s", argv[0]);
     if (strchr(argv[0], '/') != NULL || length >= (int)sizeof file ||
-        program_folders_find(&folders, PROGRAM_COMMAND, &error) != STATUS_OK ||
-        program_folders_have(&folders, file, path) != STATUS_OK)
+        program_find(path, PROGRAM_COMMAND, file, NULL) != STATUS_OK)
         return usage_error("unknown command %s", argv[0]);
     if (!program_exists("python3")) {
         fprintf(stderr, "coalesced: %s needs python3, which is not in PATH: apt install python3\n", argv[0]);

@@ -45,6 +45,7 @@ static uint64_t hash_program(void)
     return build;
 }
 
+/* A number that differs between programs: messages between supervisors are plain structs of one build. */
 static uint64_t relay_build(void)
 {
     static uint64_t build;

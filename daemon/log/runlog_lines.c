@@ -168,11 +168,11 @@ void line_write_start(struct line *line, const struct job *job, const uint8_t id
  * words, and a plug-in names its metrics. */
 static void write_string(struct line *line, const char *text, size_t bytes)
 {
-    char shown[2 * ERROR_TEXT_BYTES];
+    char shown[2 * ERROR_TEXT_BYTES], piece[TEXT_ESCAPED_BYTES];
     text_show(shown, sizeof shown, text, strnlen(text, bytes), ERROR_TEXT_BYTES);
     line_add(line, "\"");
     for (const char *at = shown; *at != '\0'; at++)
-        line_add(line, *at == '"' || *at == '\\' ? "\\%c" : "%c", *at);
+        line_add(line, "%s", text_escape(piece, *at));
     line_add(line, "\"");
 }
 

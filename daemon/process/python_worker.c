@@ -3,23 +3,19 @@
 #include "daemon/process/python_worker.h"
 
 #include "daemon/process/program.h"
-#include "kernels/base/program_folders.h"
+#include "kernels/base/program_files.h"
 #include "worker/net/wire.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 static enum status find_script(char script[PATH_MAX], const char *name, struct error *error)
 {
-    struct program_folders folders;
     char path[PATH_MAX];
-    const enum status status = program_folders_find(&folders, PROGRAM_WORKER, error);
-    if (status != STATUS_OK)
-        return status;
-    if (program_folders_have(&folders, name, path) == STATUS_OK && realpath(path, script) != NULL)
-        return STATUS_OK;
-    return error_set(error, STATUS_NOT_FOUND,
-                     "there is no %s in %.150s, where it is installed, nor in %.150s", name, folders.path[0],
-                     folders.path[1]);
+    enum status status = program_find(path, PROGRAM_WORKER, name, error);
+    if (status == STATUS_OK && realpath(path, script) == NULL)
+        status = error_set_errno(error, errno, "%.300s", path);
+    return status;
 }
 
 static enum status find(struct python_worker *out, enum wire_role role, const char *interpreter,

@@ -4,10 +4,9 @@
 #include "daemon/watch/listener.h"
 
 #include "kernels/base/file.h"
-#include "kernels/base/program_folders.h"
+#include "kernels/base/program_files.h"
 
 #include <arpa/inet.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -204,22 +203,14 @@ static enum status bind_socket(const struct place_to_listen *place, const char *
 
 static enum status load_plugin(const struct http_ops **out, struct error *error)
 {
-    static const char file[] = "libcoalesced-http.so";
-    struct program_folders folders;
     char path[PATH_MAX];
-    enum status status = program_folders_find(&folders, PROGRAM_PLUGIN, error);
-    if (status != STATUS_OK)
-        return status;
-    if (program_folders_have(&folders, file, path) != STATUS_OK)
-        return error_set(error, STATUS_UNAVAILABLE, "/metrics/listen needs %s, which is not in %.300s", file,
-                         folders.path[0]);
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (library == NULL)
-        return error_set(error, STATUS_UNAVAILABLE, "/metrics/listen: %.300s", dlerror());
-    http_plugin *plugin = NULL;
-    *(void **)&plugin = dlsym(library, HTTP_PLUGIN_SYMBOL);
-    *out = plugin != NULL ? plugin(HTTP_ABI) : NULL;
-    dlclose(library); /* it stays loaded: RTLD_NODELETE */
+    void (*function)(void);
+    struct error why;
+    if (program_find(path, PROGRAM_PLUGIN, "libcoalesced-http.so", &why) != STATUS_OK)
+        return error_set(error, why.status, "/metrics/listen: %s", why.text);
+    if (plugin_load(&function, path, HTTP_PLUGIN_SYMBOL, &why) != STATUS_OK)
+        return error_set(error, why.status, "/metrics/listen: %.200s %.250s", path, why.text);
+    *out = ((http_plugin *)function)(HTTP_ABI);
     return *out != NULL ? STATUS_OK
                         : error_set(error, STATUS_UNAVAILABLE, "%.300s is of another version", path);
 }

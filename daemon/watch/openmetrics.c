@@ -1,6 +1,8 @@
 /* Writes a run's status as metrics, a function for each group. Supervisor process; its only thread. */
 #include "daemon/watch/openmetrics.h"
 
+#include "kernels/base/text.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,17 +28,16 @@ static void begin(const struct page *page, const char *name, const char *type, c
     fprintf(page->out, "# HELP coalesced_%s%s %s\n", name, total, help);
 }
 
-/* A label's value: backslash, quote and line feed are escaped. */
+/* A label's value. Of the control characters OpenMetrics escapes the line feed alone. */
 static void write_label(FILE *out, const char *before, const char *value)
 {
     fprintf(out, "%s=\"", before);
     for (const char *at = value; *at != '\0'; at++) {
-        if (*at == '\n')
-            fputs("\\n", out);
-        else if (*at == '"' || *at == '\\')
-            fprintf(out, "\\%c", *at);
-        else
+        char piece[TEXT_ESCAPED_BYTES];
+        if ((unsigned char)*at < ' ' && *at != '\n')
             fputc(*at, out);
+        else
+            fputs(text_escape(piece, *at), out);
     }
     fputc('"', out);
 }

@@ -1,4 +1,4 @@
-/* Arenas, on the thread that computes a step; nothing is shared.
+/* Arenas: places blocks, and takes chunks from a source. The thread that computes a step; nothing is shared.
  *
  * Plan and memory are separate. The plan is one unbounded address space in which blocks are placed first fit;
  * the gap between two blocks is the free memory, so neighbours need no merging. The memory is one chunk

@@ -1,4 +1,4 @@
-/* Paths, and regular files with interrupted and partial calls continued. */
+/* Opens, reads and writes regular files; continues interrupted and partial calls. */
 #include "kernels/base/file.h"
 
 #include <assert.h>

@@ -1,4 +1,5 @@
-/* Daemon messages. A line is put together on the stack and leaves in one call, so there is no lock. */
+/* Writes the daemon's messages. A line is put together on the stack and leaves in one call, so there is no
+ * lock. */
 #include "kernels/base/log.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* Writes beside, then renames. */
+/* Writes an output beside its name, and renames it once it is whole. */
 #include "kernels/base/output.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* The note of this process, and its words. */
+/* Writes this process's note of the current call, and words the note of another. */
 #include "kernels/base/plugin_call.h"
 
 #include <stdio.h>

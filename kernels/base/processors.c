@@ -1,5 +1,5 @@
-/* The affinity mask, in a buffer that grows: a cpu_set_t holds 1,024 processors, and the kernel refuses one
- * that is too small for the machine with EINVAL. Any process, any thread. */
+/* Counts the processors of the affinity mask. A cpu_set_t holds 1,024 processors, and the kernel refuses a
+ * set that is too small for the machine with EINVAL; so the buffer grows. Any thread. */
 #include "kernels/base/processors.h"
 
 #include <errno.h>

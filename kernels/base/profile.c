@@ -1,4 +1,4 @@
-/* The switch and its totals. They belong to the thread that is profiled; no lock. */
+/* Switches the kind of work, and adds up its time. All of it belongs to the profiled thread; no lock. */
 #include "kernels/base/profile.h"
 
 #include <assert.h>

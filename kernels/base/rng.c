@@ -1,4 +1,4 @@
-/* Philox blocks through Random123, and normal draws; any thread. */
+/* Computes Philox blocks with Random123, and normal draws. Pure; any thread. */
 #include "kernels/base/rng.h"
 
 #include <Random123/philox.h>

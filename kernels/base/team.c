@@ -1,4 +1,4 @@
-/* The team's threads. The mutex guards the round; pieces are taken by an atomic counter.
+/* Runs a team's threads. The mutex guards the round; an atomic counter gives out the pieces.
  *
  * A thread joins a round only while the round is open, so that the caller never waits for a thread that is
  * still asleep when the last piece is taken. */

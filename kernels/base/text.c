@@ -1,4 +1,4 @@
-/* Text from input, made fit to show, and whole numbers read from text. Pure functions; any thread. */
+/* Makes text from input fit to show, escapes it, and reads whole numbers. Pure functions; any thread. */
 #include "kernels/base/text.h"
 
 #include <ctype.h>
@@ -90,6 +90,17 @@ size_t text_show(char *out, size_t size, const char *bytes, size_t length, size_
     }
     out[written] = '\0';
     return written;
+}
+
+const char *text_escape(char piece[TEXT_ESCAPED_BYTES], char c)
+{
+    if (c == '"' || c == '\\')
+        snprintf(piece, TEXT_ESCAPED_BYTES, "\\%c", c);
+    else if (c == '\n')
+        snprintf(piece, TEXT_ESCAPED_BYTES, "\\n");
+    else
+        snprintf(piece, TEXT_ESCAPED_BYTES, (unsigned char)c < ' ' ? "\\u%04x" : "%c", (unsigned char)c);
+    return piece;
 }
 
 static size_t least(size_t a, size_t b)

@@ -1,4 +1,5 @@
-/* Text from strangers: UTF-8 checking, short safe quotes, how alike two words are, and whole numbers.
+/* Text from strangers: UTF-8 checking, short safe quotes, escapes, how alike two words are, and whole
+ * numbers.
  *
  * A job file or a file of weights may come from anywhere, and what is wrong with it is printed on a terminal
  * or into a journal. Everything of it that reaches a message goes through text_show first. Pure functions;
@@ -23,6 +24,12 @@ uint32_t text_code_point(const char *bytes, size_t size);
  * which nothing moves a cursor, hides or turns text around: control characters and invisible format
  * characters become \u001b or \U000e0041, and bytes that are not UTF-8 become \xff. Returns strlen(out). */
 size_t text_show(char *out, size_t size, const char *bytes, size_t length, size_t characters_max);
+
+enum { TEXT_ESCAPED_BYTES = 8 };
+
+/* Writes the byte `c` as it stands between the quotes of a JSON string: a quote and a backslash behind a
+ * backslash, a line feed as \n, other control characters as \u001b. Returns `piece`. */
+const char *text_escape(char piece[TEXT_ESCAPED_BYTES], char c);
 
 /* How many letters must be added, taken away, changed, or swapped with their neighbour to turn `a` into
  * `b`, where upper and lower case count as the same letter (Damerau's distance, each letter moved once).

@@ -1,4 +1,4 @@
-/* pthread_create and getrlimit; any thread. */
+/* Starts threads, and words a refusal with the limits that may have caused it. Any thread. */
 #include "kernels/base/thread.h"
 
 #include <signal.h>

@@ -4,7 +4,7 @@
 
 #include <assert.h>
 
-bool builder_failed(const struct builder *builder)
+static bool builder_failed(const struct builder *builder)
 {
     return builder->status != STATUS_OK;
 }

@@ -114,8 +114,6 @@ enum status onednn_reorder(struct backend *backend, struct tensor *to, const str
 /* Which array of the call a tensor stands in. */
 enum place { PLACE_IN, PLACE_OUT, PLACE_SAVED, PLACE_DOUT, PLACE_DIN, PLACE_SCRATCH, PLACE_PAD };
 
-bool builder_failed(const struct builder *builder);
-
 /* A primitive descriptor from an operation's; NULL after a failure. Lives until the plan is built. `made`
  * is the status of the function that filled `operation`. */
 dnnl_primitive_desc_t builder_describe(struct builder *builder, dnnl_status_t made, const void *operation,

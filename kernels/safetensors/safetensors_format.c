@@ -1,6 +1,8 @@
 /* Formats the header of a safetensors file, in memory: its length stands before it. */
 #include "kernels/safetensors/safetensors.h"
 
+#include "kernels/base/text.h"
+
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -9,13 +11,10 @@
 
 static void format_string(FILE *out, const char *text)
 {
+    char piece[TEXT_ESCAPED_BYTES];
     putc('"', out);
-    for (; *text != '\0'; text++) {
-        if ((unsigned char)*text < 0x20)
-            fprintf(out, "\\u%04x", (unsigned)*text);
-        else
-            fprintf(out, *text == '"' || *text == '\\' ? "\\%c" : "%c", *text);
-    }
+    for (; *text != '\0'; text++)
+        fputs(text_escape(piece, *text), out);
     putc('"', out);
 }
 

@@ -1,9 +1,9 @@
-/* RUN/checkpoints/best: a second name for the files of the best checkpoint so far. The saver's background
- * thread; checkpoint_best_score any.
+/* Keeps the best checkpoint so far under a second name, RUN/checkpoints/best. The saver's background thread;
+ * checkpoint_best_score runs on any.
  *
- * The folder is made of hard links to files that are written and synced, and takes its name by one rename, so
- * that it is whole at any moment. It is made before its checkpoint gets its own name: after a death between
- * the two, the run goes on from an older checkpoint and finds itself equally good, not better. */
+ * The folder holds hard links to files that are written and synced, and takes its name by one rename: it is
+ * complete at any moment. It is made before its checkpoint gets its own name. After a death between the two,
+ * the run continues from an older checkpoint and finds itself equally good, not better. */
 #include "worker/checkpoint/checkpoint_internal.h"
 
 #include "kernels/base/file.h"

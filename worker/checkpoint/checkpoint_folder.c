@@ -1,5 +1,4 @@
-/* Names of checkpoint folders, the list of those in RUN/checkpoints, and a small file as a whole. Any thread.
- */
+/* Names and parses checkpoint folders, lists those in RUN/checkpoints, and reads a small file. Any thread. */
 #include "worker/checkpoint/checkpoint_internal.h"
 
 #include "kernels/base/file.h"

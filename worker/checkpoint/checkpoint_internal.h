@@ -1,5 +1,5 @@
-/* Shared by the files of this room and their tests: names and paths (checkpoint_folder.c), the manifest
- * (checkpoint_manifest.c). */
+/* What the files of this room and their tests share: names and paths (checkpoint_folder.c), folders
+ * (checkpoint_publish.c), and the manifest (checkpoint_manifest.c). */
 #ifndef WORKER_CHECKPOINT_CHECKPOINT_INTERNAL_H
 #define WORKER_CHECKPOINT_CHECKPOINT_INTERNAL_H
 

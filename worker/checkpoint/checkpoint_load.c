@@ -1,5 +1,5 @@
-/* Loads checkpoints, after comparing their names and shapes with the model's: a pserver its shard, the lead
- * trainer of a model-parallel job and the commands the whole model. The caller's thread. */
+/* Loads a checkpoint, after comparing its names and shapes with the model's. A pserver loads its shard; a
+ * model-parallel job's lead and the commands load the whole model. The caller's thread. */
 #include "worker/checkpoint/checkpoint_internal.h"
 
 #include "kernels/base/file.h"

@@ -1,4 +1,4 @@
-/* manifest.json, written and read; checkpoint_internal.h has its keys. The caller's thread. */
+/* Writes and reads manifest.json; checkpoint_internal.h lists its keys. The caller's thread. */
 #include "worker/checkpoint/checkpoint_internal.h"
 
 #include "worker/job/json_document.h"

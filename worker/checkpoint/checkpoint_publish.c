@@ -1,5 +1,5 @@
-/* The life of a checkpoint's folder: made as N.tmp, published as N, pruned or abandoned. The saver's
- * background thread; abandoning also the loop's.
+/* Makes a checkpoint's folder as N.tmp, publishes it as N, and prunes or abandons it. The saver's background
+ * thread; the loop's thread abandons, too.
  *
  * A checkpoint becomes visible by one rename, N.tmp to N (checkpoint_take_name), and ceases to be visible by
  * one rename, N to N.tmp, before its files are removed: a death midway leaves no folder that looks like a

@@ -1,6 +1,5 @@
-/* The state machine of a checkpoint; the header has its picture. The loop's thread, but for the three
- * functions under "the thread": the background thread runs one of them at a time, and owns `saving`
- * meanwhile. */
+/* The state machine of a checkpoint; the header has its picture. The loop's thread runs it. The background
+ * thread runs the three functions under "the thread", one at a time, and owns `saving` meanwhile. */
 #include "worker/checkpoint/checkpoint_saver.h"
 
 #include <assert.h>

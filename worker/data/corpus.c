@@ -1,5 +1,5 @@
-/* Reads a text; see the header. Each trainer of a language model's job runs this once, on its one thread; the
- * commands that check a job or evaluate a model run it too.
+/* Reads a text into a corpus. Each trainer of a language model's job runs this once, on its one thread; so do
+ * the commands that check a job or evaluate a model.
  *
  * The reader keeps the text, four bytes per token, eight per line, and each distinct word once. Words are
  * numbered as they come; once the vocabulary is known, its numbers replace these. */

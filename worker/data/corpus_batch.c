@@ -1,5 +1,5 @@
-/* Cuts batches out of a corpus, and draws the tutorial's random ones; see corpus.h. Pure functions, which a
- * trainer calls at each update. */
+/* Cuts batches out of a corpus, and draws the tutorial's random ones. Pure functions, which a trainer calls
+ * at each update. */
 #include "kernels/base/rng.h"
 #include "worker/data/corpus.h"
 

@@ -1,5 +1,5 @@
-/* Sequential reading of plain and packed files, on the thread that opens a dataset. zlib tells the two apart.
- */
+/* Reads plain and packed files from beginning to end; zlib tells the two apart. The thread that opens a
+ * dataset. */
 #include "worker/data/data_file.h"
 
 #include "kernels/base/file.h"

@@ -1,7 +1,15 @@
-/* The room worker/data: what a job learns from, read from files and made into batches. Images come as
- * datasets (this header), which the loader turns into batches (loader.h); a text comes as a corpus
- * (corpus.h). The room includes worker/job, kernels/base and kernels/lanes; models, servers, trainers and the
- * daemon's check include it.
+/* The room worker/data: reads what a job learns from, and makes batches of it. Images are datasets (this
+ * header), which the loader turns into batches (loader.h); a text is a corpus (corpus.h). The room includes
+ * worker/job, kernels/base and kernels/lanes; models, servers, trainers and the daemon's check include it.
+ *
+ *     dataset     labelled images, as their files hold them
+ *     split       the training part or the held-out part of a dataset or corpus
+ *     sample      one image with its label
+ *     epoch       one pass over the training split, in an order drawn for it
+ *     batch       the samples, or the rows of tokens, of one update of one trainer
+ *     corpus      a text as numbers of words
+ *     token       a word, a mark, or "<eos>", the end of a line
+ *     vocabulary  the words that a language model knows, and their numbers
  *
  * A dataset is labelled images as their files hold them. This header reads; order and augmentation are the
  * loader's.

@@ -1,5 +1,5 @@
-/* CIFAR's binary files: records of one label (CIFAR-100: a coarse one, then the fine one) and 32 x 32 pixels
- * of red, then green, then blue. The process that opens the dataset reads them whole, once. */
+/* Reads CIFAR's binary files: records of one label (CIFAR-100: a coarse one, then the fine one) and 32 x 32
+ * pixels of red, then green, then blue. The process that opens the dataset reads them whole, once. */
 #include "worker/data/dataset_internal.h"
 
 #include <stdio.h>

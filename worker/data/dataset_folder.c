@@ -1,6 +1,6 @@
-/* Folders of JPEG and PNG files, named after their classes. The names are listed once, sorted by their bytes:
- * one order on every machine and in every locale. The loader's thread reads and decodes a file each time that
- * the file is asked for. */
+/* Reads folders of JPEG and PNG files, one folder for each class. The names are listed once, sorted by their
+ * bytes: one order on every machine and in every locale. The loader's thread reads and decodes a file each
+ * time a batch needs it. */
 #include "kernels/base/file.h"
 #include "kernels/base/text.h"
 #include "worker/data/dataset_internal.h"

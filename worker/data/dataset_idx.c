@@ -1,5 +1,5 @@
-/* The MNIST family's files: a header of big-endian words, then bytes. The process that opens the dataset
- * reads them whole, once. */
+/* Reads the MNIST family's files: a header of big-endian words, then bytes. The process that opens the
+ * dataset reads them whole, once. */
 #include "worker/data/dataset_internal.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* A dataset, and the function of each kind of data that opens one. */
+/* The struct of a dataset, for dataset.c and the files that each open one kind: idx, cifar, folder. */
 #ifndef WORKER_DATA_DATASET_INTERNAL_H
 #define WORKER_DATA_DATASET_INTERNAL_H
 

@@ -1,4 +1,4 @@
-/* JPEG through libjpeg-turbo; any thread.
+/* Decodes JPEG with libjpeg-turbo; any thread.
  *
  * The library reports an error by a function that must not return, so decoding runs under one setjmp, in
  * image_decode_jpeg, and everything that must survive the jump lives in `struct reading`. */

@@ -1,4 +1,4 @@
-/* PNG through libpng; any thread.
+/* Decodes PNG with libpng; any thread.
  *
  * The library reports an error by a function that must not return, so decoding runs under one setjmp, in
  * image_decode_png, and everything that must survive the jump lives in `struct reading`. libpng itself bounds

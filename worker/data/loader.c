@@ -1,4 +1,4 @@
-/* The loader's thread and what it hands over.
+/* Makes batches ahead of their use, in a thread of its own.
  *
  * The thread fills a ring of three batches in order: one is with the caller, two are ahead. `lock` guards
  * `made`, `taken`, `ended`, `status` and `error`; a batch's contents belong to the thread until it is counted

@@ -1,4 +1,5 @@
-/* The permutation of an epoch and the random views; pure functions, in the loader's thread. */
+/* Shuffles an epoch, and draws each image's crop and mirror. Pure functions; the loader's thread calls them.
+ */
 #include "worker/data/sampling.h"
 
 #include "kernels/base/rng.h"

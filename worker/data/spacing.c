@@ -1,4 +1,4 @@
-/* The closing and the opening marks, each one character in UTF-8. Used by `coalesced generate`. */
+/* Decides where spaces stand between tokens, by lists of closing and opening marks in UTF-8. */
 #include "worker/data/spacing.h"
 
 #include <stddef.h>

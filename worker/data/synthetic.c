@@ -1,4 +1,4 @@
-/* Draws the tutorial's images and labels, in a trainer's loader thread. */
+/* Draws the tutorial's images and labels. A trainer's loader thread calls this. */
 #include "worker/data/synthetic.h"
 
 #include <assert.h>

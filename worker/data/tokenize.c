@@ -1,4 +1,4 @@
-/* The kinds of characters, and the cut of a run into tokens; see the header. Pure functions. */
+/* Cuts a line into tokens by the kinds of its characters. Pure functions. */
 #include "worker/data/tokenize.h"
 
 #include "kernels/base/text.h"

@@ -1,4 +1,4 @@
-/* Builds, writes and reads vocabularies; see the header.
+/* Builds, writes and reads vocabularies.
  *
  * The words lie one after the other, each with a terminating zero; an open hash table finds their numbers.
  * Numbers depend on the order of arrival alone, never on the hash, so they are the same on every machine. */

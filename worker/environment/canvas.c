@@ -1,4 +1,4 @@
-/* Bars, cell by cell. */
+/* Paints bars into a picture, cell by cell. */
 #include "worker/environment/canvas.h"
 
 #include <math.h>

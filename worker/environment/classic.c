@@ -1,5 +1,5 @@
-/* Names, spaces, memory, resets and saved states of the built-in environments; classic_lanes.h steps them. A
- * thread uses an instance; there is no lock. */
+/* The plug-in of the built-in environments: names, spaces, memory, resets and saved states. classic_lanes.h
+ * steps them. One thread at a time uses an instance; there is no lock. */
 #include "worker/environment/classic.h"
 
 #include "kernels/base/rng.h"

@@ -1,4 +1,4 @@
-/* The scenes, one function each, in pixels of Gymnasium's view. */
+/* Draws the built-in environments, one function for each scene, in pixels of Gymnasium's view. */
 #include "worker/environment/classic_view.h"
 
 #include "worker/environment/acrobot.h"

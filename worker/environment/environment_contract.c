@@ -1,4 +1,4 @@
-/* The checks, one function each, in the order in which they are told. */
+/* The checks of `coalesced try`: one function for each, in the order of its output. */
 #include "worker/environment/environment_contract.h"
 
 #include "kernels/base/monotime.h"

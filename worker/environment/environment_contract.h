@@ -1,9 +1,9 @@
-/* What `coalesced try` checks: that an environment of a plug-in keeps what environment.h says. Calls of the
- * plug-in go through environment_probe.h, which looks at every row of every call; here instances of several
- * sizes play the same episodes, and must give the same bits.
+/* The contract: everything that environment.h demands of an environment, as `coalesced try` checks it. All
+ * calls go through environment_probe.h, which checks every row. The contract's own trials let instances of
+ * several sizes play the same episodes, which must give the same bits.
  *
- * Runs the plug-in's code: a plug-in that crashes takes the process with it, and one that does not come back
- * blocks. The caller has another process for that. One thread. */
+ * Runs the plug-in's code in the caller's process: a crash ends that process, and a call that never returns
+ * blocks it. So the caller forks one. One thread. */
 #ifndef WORKER_ENVIRONMENT_ENVIRONMENT_CONTRACT_H
 #define WORKER_ENVIRONMENT_ENVIRONMENT_CONTRACT_H
 

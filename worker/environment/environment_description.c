@@ -1,4 +1,4 @@
-/* Both ways between struct environment_spec and JSON. */
+/* Writes a struct environment_spec as JSON, and reads it back. */
 #include "worker/environment/environment_description.h"
 
 #include "worker/environment/environment_spec.h"

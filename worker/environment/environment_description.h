@@ -1,5 +1,5 @@
-/* What an observer tells the agent of its environment, as JSON text: the agent makes policy and rollout of
- * it, and never loads a plug-in's code. Pure functions, which allocate; any thread.
+/* An observer's description of its environment, as JSON text. The agent sizes policy and rollout by it, and
+ * never loads a plug-in's code. Pure functions, which allocate; any thread.
  *
  *     {"name": "Pendulum-v1", "agents": 1, "steps_max": 200,
  *      "mask": false, "can_seed": true, "can_save": true, "singleton": false, "metrics": [],

@@ -1,5 +1,6 @@
-/* The stack of a row is shifted where it lies, and the newest observation is written behind it: the plug-in
- * writes into a buffer of one observation for each row, and that is all the memory that a stack adds. */
+/* Stacks the last observations of each row. A stack is shifted in place, and the newest observation is copied
+ * to its end. The plug-in writes that observation into a buffer of one observation for each row, which is all
+ * the memory that stacking adds. */
 #include "worker/environment/environment_frames.h"
 
 #include "worker/environment/environment_spec.h"

@@ -1,6 +1,5 @@
-/* Frame stacking: an instance of a plug-in whose observation is the last `frames` observations, as an
- * instance of its own. All functions of environment.h go through it, so nobody behind it knows the
- * difference.
+/* Frame stacking: wraps an instance of a plug-in in one whose observation is the last `frames` observations.
+ * The wrapper has all functions of environment.h, so its callers need not know of it.
  *
  * The observations are joined along the last axis, the oldest first: n values become frames * n, an image of
  * (height, width, channels) becomes (height, width, frames * channels), a single value becomes a row of

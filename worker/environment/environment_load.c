@@ -1,12 +1,11 @@
-/* A look at the built-in names; dlopen, dlsym, and a look at the table. */
+/* Finds the table of an environment: a built-in one by its name, or a plug-in's by its file. */
 #include "worker/environment/environment_load.h"
 
 #include "kernels/base/plugin_call.h"
-#include "kernels/base/program_folders.h"
+#include "kernels/base/program_files.h"
 #include "worker/environment/classic.h"
 #include "worker/environment/environment_spec.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -64,15 +63,12 @@ enum status environment_check_built_in(const char *name, struct error *error)
 static enum status find_file(const char *from, char path[PATH_MAX], struct error *error)
 {
     const bool is_name = strchr(from, '/') == NULL;
-    struct program_folders folders;
-    struct error why;
     if ((size_t)snprintf(path, PATH_MAX, "%s%s", is_name ? "./" : "", from) >= PATH_MAX)
         return error_set_errno(error, ENAMETOOLONG, "%.200s…", from);
     if (access(path, R_OK) == 0)
         return STATUS_OK;
     const int errnum = errno;
-    if (errnum == ENOENT && is_name && program_folders_find(&folders, PROGRAM_PLUGIN, &why) == STATUS_OK &&
-        program_folders_have(&folders, from, path) == STATUS_OK)
+    if (errnum == ENOENT && is_name && program_find(path, PROGRAM_PLUGIN, from, NULL) == STATUS_OK)
         return STATUS_OK;
     return set_missing(error, from, errnum);
 }
@@ -83,37 +79,20 @@ enum status environment_check_file(const char *from, struct error *error)
     return find_file(from, path, error);
 }
 
-static enum status open_library(void **library, const char *from, struct error *error)
+static enum status load_plugin(const struct environment_plugin **out, const char *from, struct error *error)
 {
     char path[PATH_MAX];
+    void (*function)(void);
+    struct error why;
     const enum status status = find_file(from, path, error);
     if (status != STATUS_OK)
         return status;
-    *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    if (*library == NULL)
-        return error_set(error, STATUS_INVALID, "%s cannot be loaded: %s", from, dlerror());
-    return STATUS_OK;
-}
-
-static enum status load_plugin(const struct environment_plugin **out, const char *from, struct error *error)
-{
-    void *library;
-    enum status status = open_library(&library, from, error);
-    if (status != STATUS_OK)
-        return status;
-    plugin_function *plugin = NULL;
-    *(void **)&plugin = dlsym(library, "environment_plugin");
-    dlclose(library); /* stays loaded: RTLD_NODELETE */
-    if (plugin == NULL)
-        return error_set(error, STATUS_INVALID,
-                         "%s is no plug-in of environments: it has no function environment_plugin()", from);
-    const struct environment_plugin *table = plugin();
-    struct error why;
-    status = environment_table_check(table, &why);
-    if (status != STATUS_OK)
-        return error_set(error, status, "%s: %s", from, why.text);
-    *out = table;
-    return STATUS_OK;
+    if (plugin_load(&function, path, "environment_plugin", &why) != STATUS_OK)
+        return error_set(error, STATUS_INVALID, "%s %s", from, why.text);
+    *out = ((plugin_function *)function)();
+    return environment_table_check(*out, &why) == STATUS_OK
+               ? STATUS_OK
+               : error_set(error, STATUS_INVALID, "%s: %s", from, why.text);
 }
 
 enum status environment_load(const struct environment_plugin **out, const char *from, struct error *error)

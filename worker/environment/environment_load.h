@@ -1,11 +1,10 @@
-/* From what a job or a person calls an environment to a plug-in's table: the name of a built-in environment
- * (classic.h), or the path of a plug-in.
+/* Finds a plug-in's table by what a job or a person writes: the name of a built-in environment (classic.h),
+ * or the path of a plug-in.
  *
  * A built-in name wins over a file of that name in the working directory, which ./NAME means. A path with a
  * slash, or one that ends in .so, is never a built-in name.
  *
- * A file that was loaded stays loaded until the process ends; its path is searched nowhere but where it
- * points to. Blocks while the file is read, and runs code of the file. */
+ * A loaded file stays loaded until the process ends. Blocks while reading the file, and runs its code. */
 #ifndef WORKER_ENVIRONMENT_ENVIRONMENT_LOAD_H
 #define WORKER_ENVIRONMENT_ENVIRONMENT_LOAD_H
 
@@ -26,7 +25,7 @@ enum status environment_check_file(const char *from, struct error *error);
 
 /* Of a built-in name the table of all built-in environments. Else loads the plug-in `from`, a shared object;
  * a relative path begins at the working directory, and a file's name that is not there is looked for among
- * the program's own plug-ins (kernels/base/program_folders.h). *out lives as long as the process.
+ * the program's own plug-ins (kernels/base/program_files.h). *out lives as long as the process.
  * STATUS_NOT_FOUND and STATUS_PERMISSION: of the file. STATUS_INVALID: it is no shared object, lacks
  * environment_plugin(), is of another version or size, or its table has a gap. Each sentence begins with
  * `from`. */

@@ -1,4 +1,4 @@
-/* Random play of a probe, and its record. */
+/* Plays a probe with random actions, and records what each step gave. */
 #include "worker/environment/environment_play.h"
 
 #include "kernels/base/fnv.h"

@@ -1,5 +1,5 @@
-/* A few environments, the subjects, played with random actions, and a record of all that they gave. Seeds and
- * actions follow from the play's seed, the subject's number and its steps: every play of the same subjects
+/* Plays a few environments, the subjects, with random actions, and records all that they give. Seeds and
+ * actions follow from the play's seed, the subject's number and its steps. So every play of the same subjects
  * must give the same record, wherever they are placed. The other environments of an instance, the neighbours,
  * have numbers of their own. Part of environment_contract.h. One thread. */
 #ifndef WORKER_ENVIRONMENT_ENVIRONMENT_PLAY_H

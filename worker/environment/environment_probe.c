@@ -1,12 +1,12 @@
-/* Guard bytes, patterns, and the look at every row. */
-#include "worker/environment/environment_probe_internal.h"
+/* Calls a plug-in under test: prepares guard bytes and patterns, makes the call, and checks what it wrote. */
+#include "worker/environment/environment_probe.h"
 
 #include "kernels/base/monotime.h"
 #include "kernels/base/text.h"
+#include "worker/environment/environment_rows.h"
 #include "worker/environment/environment_spec.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,10 +14,16 @@
 
 enum { GUARD_BYTES_MIN = 256, GUARD_BYTES_MAX = 1 << 16, ERROR_GUARD_BYTES = 64 };
 
-const char *const probe_area_names[PROBE_AREAS] = {"observation", "action", "reward",
-                                                   "flags",       "mask",   "metrics"};
+/* Outputs are filled with these before a call; the float is a NaN that nobody computes. */
+enum { PATTERN_BYTE = 0xa5 };
+static const uint32_t pattern_float = 0x7fa5a5a5;
 
-enum status probe_broken(const struct environment_trial *trial, struct error *error, const char *format, ...)
+static const char *const area_names[PROBE_AREAS] = {"observation", "action", "reward",
+                                                    "flags",       "mask",   "metrics"};
+
+/* Fails with a sentence that begins with the environment's name and the clause. */
+__attribute__((format(printf, 3, 4))) static enum status
+probe_broken(const struct environment_trial *trial, struct error *error, const char *format, ...)
 {
     char words[ERROR_TEXT_BYTES];
     va_list list;
@@ -44,7 +50,7 @@ __attribute__((format(printf, 3, 4))) static void call_begin(const struct enviro
     va_start(list, format);
     vsnprintf(progress->call, sizeof progress->call, format, list);
     va_end(list);
-    memset(text, PROBE_PATTERN_BYTE, sizeof *text);
+    memset(text, PATTERN_BYTE, sizeof *text);
     atomic_store(&progress->begun_ns, monotime_now().ns);
 }
 
@@ -52,7 +58,7 @@ __attribute__((format(printf, 3, 4))) static void call_begin(const struct enviro
 static bool has_sentence(const struct call_error *text)
 {
     return memchr(text->text, '\0', sizeof text->text) != NULL && text->text[0] != '\0' &&
-           (uint8_t)text->text[0] != PROBE_PATTERN_BYTE;
+           (uint8_t)text->text[0] != PATTERN_BYTE;
 }
 
 /* The end of a call that must not write beyond its error. */
@@ -61,7 +67,7 @@ static enum status call_end(const struct environment_trial *trial, const struct 
 {
     atomic_store(&trial->progress->begun_ns, 0);
     for (size_t i = 0; i < sizeof text->guard; i++)
-        if (text->guard[i] != PROBE_PATTERN_BYTE)
+        if (text->guard[i] != PATTERN_BYTE)
             return probe_broken(trial, error, "%s wrote beyond the %d bytes of its error",
                                 trial->progress->call, ENVIRONMENT_ERROR_BYTES);
     return STATUS_OK;
@@ -110,7 +116,7 @@ static enum status open_area(struct probe_buffer *area, size_t rows, size_t row_
     area->before = malloc(all);
     if (area->memory == NULL || area->before == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %zu rows of %zu bytes", rows, row_bytes);
-    memset(area->memory, PROBE_PATTERN_BYTE, all);
+    memset(area->memory, PATTERN_BYTE, all);
     return STATUS_OK;
 }
 
@@ -211,7 +217,7 @@ void *probe_row(const struct probe *probe, enum probe_area area, uint32_t enviro
 static void fill_float(void *row, size_t bytes)
 {
     for (size_t i = 0; i + 4 <= bytes; i += 4)
-        memcpy((uint8_t *)row + i, &probe_pattern_float, 4);
+        memcpy((uint8_t *)row + i, &pattern_float, 4);
 }
 
 /* Fills the rows of an environment with the pattern, in the areas of the set `outputs`. */
@@ -227,7 +233,7 @@ static void fill_rows(struct probe *probe, uint32_t environment, unsigned output
         if (floats)
             fill_float(rows, bytes);
         else
-            memset(rows, PROBE_PATTERN_BYTE, bytes);
+            memset(rows, PATTERN_BYTE, bytes);
     }
 }
 
@@ -256,7 +262,7 @@ static enum status check_area(const struct probe *probe, enum probe_area which, 
                               struct error *error)
 {
     const struct probe_buffer *area = &probe->areas[which];
-    const char *call = probe->trial->progress->call, *name = probe_area_names[which];
+    const char *call = probe->trial->progress->call, *name = area_names[which];
     const size_t guard = area->guard_bytes;
     if (memcmp(area->memory, area->before, guard) != 0)
         return probe_broken(probe->trial, error, "%s wrote in front of the buffer `%s`", call, name);
@@ -302,28 +308,89 @@ enum {
     STEP_OUTPUTS = RESET_OUTPUTS | 1 << PROBE_REWARD | 1 << PROBE_FLAGS | 1 << PROBE_METRICS
 };
 
-typedef enum status row_check(const struct probe *probe, uint32_t environment, uint32_t agent,
+/* Whether the call wrote every float of a row. */
+static enum status check_written(const struct probe *probe, enum probe_area area, uint32_t row,
+                                 struct error *error)
+{
+    const struct probe_buffer *of = &probe->areas[area];
+    const uint8_t *at = of->memory + of->guard_bytes + row * of->row_bytes;
+    for (size_t i = 0; i < of->row_bytes / 4; i++)
+        if (memcmp(at + 4 * i, &pattern_float, 4) == 0)
+            return error_set(error, STATUS_CORRUPT, "did not write element %zu of the %s of environment %u",
+                             i, area_names[area], row / probe->spec->agents);
+    return STATUS_OK;
+}
+
+typedef enum status row_check(const struct probe *probe, const struct environment_rows *rows, uint32_t row,
                               struct error *error);
 
-static enum status check_rows(const struct probe *probe, row_check *check, struct error *error)
+/* What reset, step and load write of a row. */
+static enum status check_state(const struct probe *probe, const struct environment_rows *rows, uint32_t row,
+                               struct error *error)
 {
-    for (uint32_t i = 0; i < probe->count; i++)
-        for (uint32_t agent = 0; probe->asked[i] && agent < probe->spec->agents; agent++) {
-            const enum status status = check(probe, i, agent, error);
-            if (status != STATUS_OK)
-                return status;
-        }
-    return STATUS_OK;
+    enum status status = STATUS_OK;
+    if (probe->spec->observation.dtype == ENVIRONMENT_F32)
+        status = check_written(probe, PROBE_OBSERVATION, row, error);
+    if (status == STATUS_OK)
+        status = environment_row_check_state(rows, row, error);
+    return status == STATUS_OK ? environment_row_check_bounds(rows, row, error) : status;
+}
+
+/* All of a row after a step. Nothing but the flags counts of an agent that is absent or has failed. */
+static enum status check_stepped(const struct probe *probe, const struct environment_rows *rows, uint32_t row,
+                                 struct error *error)
+{
+    const uint8_t flags = rows->buffers->flags[row];
+    const bool ended = (flags & (ENVIRONMENT_TERMINATED | ENVIRONMENT_TRUNCATED)) != 0;
+    if ((flags & (ENVIRONMENT_ABSENT | ENVIRONMENT_FAILED)) != 0)
+        return STATUS_OK;
+    enum status status = check_written(probe, PROBE_REWARD, row, error);
+    if (status == STATUS_OK && ended)
+        status = check_written(probe, PROBE_METRICS, row, error);
+    if (status == STATUS_OK)
+        status = environment_row_check_step(rows, row, error);
+    return status == STATUS_OK ? check_state(probe, rows, row, error) : status;
+}
+
+static enum status check_flags(const struct probe *probe, const struct environment_rows *rows,
+                               uint32_t environment, struct error *error)
+{
+    const uint32_t agents = probe->spec->agents;
+    if (memchr(rows->buffers->flags + (size_t)environment * agents, PATTERN_BYTE, agents) != NULL)
+        return error_set(error, STATUS_CORRUPT, "did not write the flags of environment %u", environment);
+    return environment_rows_check_flags(rows, 1, &environment, error);
+}
+
+/* Checks the rows of the environments that the call was for. */
+static enum status check_rows(const struct probe *probe, unsigned outputs, struct error *error)
+{
+    const struct environment_rows rows = environment_rows_of(probe->spec, &probe->buffers, 0);
+    const bool stepped = (outputs & 1u << PROBE_FLAGS) != 0;
+    row_check *check = stepped ? check_stepped : check_state;
+    const uint32_t agents = probe->spec->agents;
+    enum status status = STATUS_OK;
+    struct error why;
+    for (uint32_t i = 0; i < probe->count && status == STATUS_OK; i++) {
+        if (!probe->asked[i])
+            continue;
+        if (stepped)
+            status = check_flags(probe, &rows, i, &why);
+        for (uint32_t row = i * agents; row < (i + 1) * agents && status == STATUS_OK; row++)
+            status = check(probe, &rows, row, &why);
+    }
+    return status == STATUS_OK
+               ? STATUS_OK
+               : probe_broken(probe->trial, error, "%s: %s", probe->trial->progress->call, why.text);
 }
 
 /* All that follows a call. */
 static enum status check_after(const struct probe *probe, const struct call_error *text, int failed,
-                               unsigned outputs, row_check *check, struct error *error)
+                               unsigned outputs, struct error *error)
 {
     enum status status = call_succeeds(probe->trial, text, failed, error);
     if (status == STATUS_OK)
         status = check_untouched(probe, outputs, error);
-    return status == STATUS_OK ? check_rows(probe, check, error) : status;
+    return status == STATUS_OK ? check_rows(probe, outputs, error) : status;
 }
 
 enum status probe_reset(struct probe *probe, uint32_t n, const uint32_t *which,
@@ -333,7 +400,7 @@ enum status probe_reset(struct probe *probe, uint32_t n, const uint32_t *which,
     note_before(probe, n, which, seeds, RESET_OUTPUTS);
     call_begin(probe->trial, &text, "reset of %u environments", n);
     const int failed = probe->trial->plugin->reset(probe->self, &probe->buffers, n, which, seeds, text.text);
-    const enum status status = check_after(probe, &text, failed, RESET_OUTPUTS, probe_check_state, error);
+    const enum status status = check_after(probe, &text, failed, RESET_OUTPUTS, error);
     return status == STATUS_OK ? check_lists(probe, n, which, seeds, error) : status;
 }
 
@@ -343,13 +410,8 @@ enum status probe_step(struct probe *probe, uint32_t n, const uint32_t *which, s
     note_before(probe, n, which, NULL, STEP_OUTPUTS);
     call_begin(probe->trial, &text, "step of %u environments", n);
     const int failed = probe->trial->plugin->step(probe->self, &probe->buffers, n, which, text.text);
-    enum status status = check_after(probe, &text, failed, STEP_OUTPUTS, probe_check_stepped_row, error);
-    if (status == STATUS_OK)
-        status = check_lists(probe, n, which, NULL, error);
-    for (uint32_t i = 0; status == STATUS_OK && i < probe->count; i++)
-        if (probe->asked[i])
-            status = probe_check_present(probe, i, error);
-    return status;
+    const enum status status = check_after(probe, &text, failed, STEP_OUTPUTS, error);
+    return status == STATUS_OK ? check_lists(probe, n, which, NULL, error) : status;
 }
 
 enum status probe_load(struct probe *probe, uint32_t which, const void *state, size_t size,
@@ -360,7 +422,7 @@ enum status probe_load(struct probe *probe, uint32_t which, const void *state, s
     call_begin(probe->trial, &text, "load of environment %u", which);
     const int failed =
         probe->trial->plugin->load(probe->self, &probe->buffers, which, state, size, text.text);
-    return check_after(probe, &text, failed, RESET_OUTPUTS, probe_check_state, error);
+    return check_after(probe, &text, failed, RESET_OUTPUTS, error);
 }
 
 enum status probe_refuses_state(struct probe *probe, uint32_t which, const void *state, size_t size,
@@ -400,21 +462,21 @@ static enum status sized_call_run(const struct probe *probe, struct sized_call *
 {
     const struct environment_trial *trial = probe->trial;
     uint8_t few[ERROR_GUARD_BYTES];
-    memset(few, PROBE_PATTERN_BYTE, sizeof few);
+    memset(few, PATTERN_BYTE, sizeof few);
     *out = NULL;
     *bytes = sized_call_make(probe, call, few, 0);
     if (*bytes > (size_t)1 << 30)
         return probe_broken(trial, error, "%s returned %zu bytes: expected at most 2^30",
                             trial->progress->call, *bytes);
     for (size_t i = 0; i < sizeof few; i++)
-        if (few[i] != PROBE_PATTERN_BYTE)
+        if (few[i] != PATTERN_BYTE)
             return probe_broken(trial, error, "%s wrote where capacity was 0", trial->progress->call);
     if (*bytes == 0)
         return STATUS_OK;
     uint8_t *memory = malloc(*bytes + ERROR_GUARD_BYTES);
     if (memory == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %zu bytes", *bytes);
-    memset(memory, PROBE_PATTERN_BYTE, *bytes + ERROR_GUARD_BYTES);
+    memset(memory, PATTERN_BYTE, *bytes + ERROR_GUARD_BYTES);
     const size_t again = sized_call_make(probe, call, memory, *bytes);
     if (again == *bytes && memcmp(memory + *bytes, few, sizeof few) == 0) {
         *out = memory;
@@ -493,7 +555,7 @@ enum status probe_bare_step(struct probe *probe, struct error *error)
     struct plugin_call *progress = probe->trial->progress;
     struct call_error text;
     text.text[0] = '\0';
-    memset(text.guard, PROBE_PATTERN_BYTE, sizeof text.guard);
+    memset(text.guard, PATTERN_BYTE, sizeof text.guard);
     memcpy(progress->call, "step", sizeof "step");
     atomic_store(&progress->begun_ns, monotime_now().ns);
     const int failed =

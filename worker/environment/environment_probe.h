@@ -1,7 +1,7 @@
-/* One instance of a plug-in under test. Every call goes through here, and is held to environment.h: the
- * buffers lie between guard bytes, each output is filled with a pattern before the call, and afterwards
- * nothing may have changed but the rows that the call was for, which must hold good numbers. environment_
- * contract.c decides what is called, and compares.
+/* A probe: one instance of a plug-in under test. Each call is checked against environment.h. The buffers lie
+ * between guard bytes, and each output is filled with a pattern before the call. Afterwards only the rows
+ * that the call was for may have changed, and environment_rows.h checks them. environment_contract.c decides
+ * what to call, and compares the results.
  *
  * A broken clause is STATUS_CORRUPT with a sentence. One thread uses a probe. Calls block for as long as the
  * plug-in's function takes; another process can watch them through struct plugin_call. */

@@ -1,4 +1,4 @@
-/* environment.h's rules for tables and specs, one function for each part. */
+/* Checks a plug-in's table and its specs against environment.h, one function for each part. */
 #include "worker/environment/environment_spec.h"
 
 #include <math.h>

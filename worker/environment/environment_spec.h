@@ -1,4 +1,4 @@
-/* What a plug-in's tables say, held to environment.h, and the sizes that follow. Pure functions; any
+/* Checks of a plug-in's table and of its specs, and the sizes that follow from a spec. Pure functions; any
  * thread. */
 #ifndef WORKER_ENVIRONMENT_ENVIRONMENT_SPEC_H
 #define WORKER_ENVIRONMENT_ENVIRONMENT_SPEC_H

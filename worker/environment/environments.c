@@ -1,8 +1,10 @@
-/* Buffers, seeds and the ends of episodes. The thread that owns the object. */
-#include "worker/environment/environments_internal.h"
+/* Calls the plug-in, owns the buffers, seeds the resets, and decides where episodes end. The thread that owns
+ * the object runs this. */
+#include "worker/environment/environments.h"
 
 #include "kernels/base/plugin_call.h"
 #include "worker/environment/environment_frames.h"
+#include "worker/environment/environment_rows.h"
 #include "worker/environment/environment_spec.h"
 
 #include <inttypes.h>
@@ -10,7 +12,26 @@
 #include <stdlib.h>
 #include <string.h>
 
+struct environments {
+    struct environments_config config;
+    const struct environment_spec *spec;
+    void *self; /* the plug-in's instance */
+    struct environment_buffers buffers;
+    struct environment_rows rows;   /* the buffers, for their checks */
+    void *own_observations;         /* buffers.observation; NULL: that is the caller's */
+    void *action;                   /* buffers.action */
+    size_t observation_bytes;       /* of one row */
+    uint32_t *steps;                /* (count) since the environment's reset */
+    struct environment_seed *seeds; /* (count) of one reset */
+};
+
 /* ---- calls ---- */
+
+/* Puts the environment's name in front of a check's sentence. */
+static enum status name_fault(const struct environments *e, const struct error *why, struct error *error)
+{
+    return error_set(error, why->status, "%.100s: %s", e->config.name, why->text);
+}
 
 /* Notes a call for the n environments `which`. */
 static void call_begin(const struct environments *e, enum plugin_call_kind kind, uint32_t n,
@@ -18,8 +39,17 @@ static void call_begin(const struct environments *e, enum plugin_call_kind kind,
 {
     static const struct monotime untimed = {1};
     const uint32_t first = e->config.first;
-    plugin_call_begin(kind, first + environments_at(which, 0), first + environments_at(which, n - 1),
+    plugin_call_begin(kind, first + environment_rows_at(which, 0), first + environment_rows_at(which, n - 1),
                       untimed);
+}
+
+/* Checks what a reset or a load wrote. */
+static enum status check_state(const struct environments *e, uint32_t n, const uint32_t *which,
+                               struct error *error)
+{
+    struct error why;
+    return environment_rows_check_state(&e->rows, n, which, &why) == STATUS_OK ? STATUS_OK
+                                                                               : name_fault(e, &why, error);
 }
 
 /* ---- opening ---- */
@@ -49,20 +79,19 @@ static enum status open_buffers(struct environments *e, struct error *error)
 {
     const size_t count = e->config.count, rows = count * e->spec->agents;
     struct environment_buffers *buffers = &e->buffers;
-    e->elements = environment_space_elements(&e->spec->observation);
+    e->rows = environment_rows_of(e->spec, buffers, e->config.first);
     e->observation_bytes = environment_space_bytes(&e->spec->observation);
-    e->choices = e->spec->has_mask == 1 ? environment_choices(e->spec) : 0;
     buffers->observation = e->own_observations = buffer_new(2 * rows, e->observation_bytes);
     buffers->action = e->action = buffer_new(rows, environment_space_bytes(&e->spec->action));
     buffers->reward = buffer_new(rows, sizeof *buffers->reward);
     buffers->flags = buffer_new(rows, sizeof *buffers->flags);
-    buffers->mask = e->choices > 0 ? buffer_new(rows, e->choices) : NULL;
+    buffers->mask = e->rows.choices > 0 ? buffer_new(rows, e->rows.choices) : NULL;
     buffers->metrics =
         e->spec->metric_count > 0 ? buffer_new(rows * e->spec->metric_count, sizeof(float)) : NULL;
     e->steps = buffer_new(count, sizeof *e->steps);
     e->seeds = buffer_new(count, sizeof *e->seeds);
     if (buffers->observation == NULL || e->action == NULL || buffers->reward == NULL ||
-        buffers->flags == NULL || (e->choices > 0 && buffers->mask == NULL) ||
+        buffers->flags == NULL || (e->rows.choices > 0 && buffers->mask == NULL) ||
         (e->spec->metric_count > 0 && buffers->metrics == NULL) || e->steps == NULL || e->seeds == NULL)
         return error_set(error, STATUS_NO_MEMORY, "%.100s: no memory for %zu environments", e->config.name,
                          count);
@@ -185,7 +214,7 @@ enum status environments_reset(struct environments *e, uint32_t n, const uint32_
 {
     struct plugin_error why = {""};
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t index = environments_at(which, i);
+        const uint32_t index = environment_rows_at(which, i);
         e->seeds[i] = (struct environment_seed){
             .job = e->config.seed, .environment = e->config.first + index, .episode = episode, .step = step};
         e->steps[index] = 0;
@@ -193,9 +222,7 @@ enum status environments_reset(struct environments *e, uint32_t n, const uint32_
     call_begin(e, PLUGIN_CALL_RESET, n, which);
     const int failed = e->config.plugin->reset(e->self, &e->buffers, n, which, e->seeds, why.text);
     plugin_call_end();
-    if (failed != 0)
-        return plugin_refuses(e, "reset", &why, error);
-    return environments_check_state(e, n, which, error);
+    return failed != 0 ? plugin_refuses(e, "reset", &why, error) : check_state(e, n, which, error);
 }
 
 /* ---- step ---- */
@@ -209,7 +236,7 @@ static uint8_t flags_of(const struct environments *e, uint32_t n, const uint32_t
         flags |= e->buffers.flags[row];
     for (uint32_t i = 0; which != NULL && i < n; i++)
         for (uint32_t agent = 0; agent < agents; agent++)
-            flags |= e->buffers.flags[environments_at(which, i) * agents + agent];
+            flags |= e->buffers.flags[environment_rows_at(which, i) * agents + agent];
     return flags;
 }
 
@@ -222,8 +249,8 @@ static void blank_row(struct environments *e, uint32_t row)
 {
     memset((char *)e->buffers.observation + row * e->observation_bytes, 0, e->observation_bytes);
     e->buffers.reward[row] = 0;
-    if (e->choices > 0)
-        memset(e->buffers.mask + row * e->choices, 1, e->choices);
+    if (e->rows.choices > 0)
+        memset(e->buffers.mask + row * e->rows.choices, 1, e->rows.choices);
 }
 
 /* What a step's flags mean for the whole environment. */
@@ -254,32 +281,39 @@ static void settle_all(struct environments *e, uint32_t n, const uint32_t *which
 {
     const uint32_t steps_max = e->spec->steps_max > 0 ? e->spec->steps_max : UINT32_MAX;
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t index = environments_at(which, i);
+        const uint32_t index = environment_rows_at(which, i);
         const bool is_cut = ++e->steps[index] == steps_max;
         if (is_cut || flags != 0)
             settle(e, index, is_cut);
     }
 }
 
-enum status environments_step(struct environments *e, uint32_t n, const uint32_t *which, struct error *error)
+/* Checks what a step wrote, and makes it uniform in between. */
+static enum status check_step(struct environments *e, uint32_t n, const uint32_t *which, struct error *why)
 {
-    struct plugin_error why = {""};
-    enum status status = environments_check_actions(e, n, which, error);
+    const uint8_t flags = flags_of(e, n, which);
+    enum status status = STATUS_OK;
+    if (flags != 0)
+        status = environment_rows_check_flags(&e->rows, n, which, why);
     if (status != STATUS_OK)
         return status;
+    settle_all(e, n, which, flags);
+    status = environment_rows_check_step(&e->rows, n, which, why);
+    return status == STATUS_OK ? environment_rows_check_state(&e->rows, n, which, why) : status;
+}
+
+enum status environments_step(struct environments *e, uint32_t n, const uint32_t *which, struct error *error)
+{
+    struct plugin_error refusal = {""};
+    struct error why;
+    if (environment_rows_check_actions(&e->rows, n, which, &why) != STATUS_OK)
+        return name_fault(e, &why, error);
     call_begin(e, PLUGIN_CALL_STEP, n, which);
-    const int failed = e->config.plugin->step(e->self, &e->buffers, n, which, why.text);
+    const int failed = e->config.plugin->step(e->self, &e->buffers, n, which, refusal.text);
     plugin_call_end();
     if (failed != 0)
-        return plugin_refuses(e, "step", &why, error);
-    const uint8_t flags = flags_of(e, n, which);
-    if (flags != 0)
-        status = environments_check_flags(e, n, which, error);
-    if (status == STATUS_OK) {
-        settle_all(e, n, which, flags);
-        status = environments_check_step(e, n, which, error);
-    }
-    return status == STATUS_OK ? environments_check_state(e, n, which, error) : status;
+        return plugin_refuses(e, "step", &refusal, error);
+    return check_step(e, n, which, &why) == STATUS_OK ? STATUS_OK : name_fault(e, &why, error);
 }
 
 /* ---- saved states ----
@@ -364,7 +398,7 @@ enum status environments_load(struct environments *e, uint32_t index, const void
     if (failed != 0)
         return plugin_refuses(e, "load", &why, error);
     blank_absent(e, index);
-    return environments_check_state(e, 1, &index, error);
+    return check_state(e, 1, &index, error);
 }
 
 /* ---- pictures ---- */

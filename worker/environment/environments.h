@@ -1,21 +1,32 @@
-/* The caller's side of environment.h: the environments that one process steps, of any plug-in. The main
- * header of the room, which includes kernels/base alone. worker/job includes the names of the built-in
- * environments, worker/reinforce and daemon/ step.
+/* The room worker/environment: the plug-ins' interface, the built-in environments, and their checks. It
+ * includes kernels/base and kernels/lanes. worker/job checks the names of environments with it; worker/model,
+ * worker/reinforce and daemon/ read specs and step. This header is the caller's side of environment.h: the
+ * environments that one process steps, of any plug-in.
+ *
+ *     environment  what is stepped and reset: one CartPole, with one row for each of its agents
+ *     instance     what a plug-in opens: `count` environments of one name
+ *     plug-in      a shared object, or the built-in environments, with a table of functions
+ *     spec         an instance's spaces, agents, limits and metrics
+ *     row          one agent's observation, action, reward, flags, mask and metrics
+ *     mask         a byte for each choice of an action: whether it is allowed
+ *     seed         what a reset draws the first state from
+ *     probe        an instance that `coalesced try` tests
+ *     trial        what try is given: a plug-in's table, a name, options
  *
  * environments_open makes an instance of `count` environments and the dense buffers that it works in. Rows,
  * `which` and the buffers are environment.h's: row = environment * agents + agent; `which` names n
  * environments, ascending, each once; NULL: all, with n = count. Environment i has the job-wide number first
  * + i, which keys its draws, so that its course depends neither on its place nor on its neighbours.
  *
- * What comes back is made uniform, so that whoever reads the rows needs no rule of the plug-in's:
+ * This module makes the rows uniform, so that their readers need no rule of the plug-in's:
  *   - an episode of spec.steps_max steps ends with ENVIRONMENT_TRUNCATED;
  *   - a row that has ended in an environment that goes on is ENVIRONMENT_ABSENT, too;
  *   - ENVIRONMENT_FAILED in one row is in all present rows of its environment;
  *   - an absent or failed row has an observation and a reward of 0 and a mask that allows everything.
  *
- * A plug-in that breaks environment.h costs the call: STATUS_CORRUPT, with a sentence that begins with the
- * environment's name and names its number. STATUS_INVALID: the plug-in itself said no, with its words.
- * Nothing can be done with the environments then but environments_close.
+ * Where a plug-in breaks environment.h, the call returns STATUS_CORRUPT. The sentence begins with the
+ * environment's name and names its number. STATUS_INVALID: the plug-in itself refused, in its own words.
+ * After either, only environments_close may follow.
  *
  * One thread at a time uses an object. A call blocks for as long as the plug-in's function does. Only
  * environments_open allocates. */

@@ -1,5 +1,5 @@
-/* A job from its text, and back. Runs in the supervisor, which has the file, and in every worker, which is
- * handed the resolved text; always on the caller's thread. */
+/* Reads a job from its text, and writes it back. The supervisor reads the file; every worker reads the
+ * resolved text. The caller's thread. */
 #include "worker/job/job.h"
 
 #include "kernels/base/file.h"

@@ -1,5 +1,5 @@
-/* Whether each value is as its table row wants it, and whether every required key is there. Runs in whatever
- * process reads a job, on the caller's thread. */
+/* Checks each value against its row of the table, and that every required key is there. The caller's thread.
+ */
 #include "kernels/base/text.h"
 #include "worker/job/job_reading.h"
 

@@ -1,5 +1,5 @@
-/* Whether the values of a job go together: the table's rules and limits, and the sizes of messages. Runs in
- * whatever process reads a job, on the caller's thread. */
+/* Checks that the values of a job go together: the table's rules and limits, and the sizes of messages. The
+ * caller's thread. */
 #include "worker/job/job_message_limits.h"
 #include "worker/job/job_reading.h"
 

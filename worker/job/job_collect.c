@@ -1,5 +1,5 @@
-/* Where each key of the job stands: in the file, in an override, or nowhere. Reports text that is not JSON,
- * and unknown keys. Runs in whatever process reads a job, on the caller's thread. */
+/* Finds where each key of the job stands: in the file, in an override, or nowhere. Reports text that is not
+ * JSON, and unknown keys. The caller's thread. */
 #include "kernels/base/text.h"
 #include "worker/job/job_reading.h"
 

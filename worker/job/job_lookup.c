@@ -1,5 +1,5 @@
-/* Lookups in the table of a job file's keys. The rows are in job_keys.c, the rules between keys in
- * job_rules.c. */
+/* Looks up keys, kinds and algorithms in the table of a job file's keys. The rows are in job_keys.c, the
+ * rules between keys in job_rules.c. Pure; any thread. */
 #include "worker/job/job_table.h"
 
 #include <string.h>

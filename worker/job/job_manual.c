@@ -1,4 +1,4 @@
-/* The page coalesced-job(5) out of the table, in the language of mdoc(7). Runs in the command's process.
+/* Writes the manual page coalesced-job(5) from the table, in mdoc(7). The command's process.
  * config/JOBS.md is the same page, translated by mandoc. */
 #include "worker/job/job.h"
 

@@ -1,4 +1,4 @@
-/* How large messages become; see the header.
+/* Computes the sizes of the largest messages of a model-parallel job.
  *
  * The calls of layers (worker/model_parallel/layer.h) carry their tensors together with the call's two
  * numbers, and gradients come back in messages of the same sizes. Parameters, and their momentum, travel one

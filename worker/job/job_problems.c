@@ -1,7 +1,6 @@
-/* The list of what is wrong with a job. Problems are found in the order that suits the checks, and told in
- * the order in which a person goes through the file, then the overrides. Only the first PROBLEMS_MAX of that
- * order are kept, so that a hostile file costs no more memory than a short one. Runs in whatever process
- * reads a job. */
+/* Lists the problems of a job. The checks find them in any order. The list has them in the file's order, then
+ * those of the overrides. It keeps the first PROBLEMS_MAX, so that a hostile file costs no more memory than a
+ * short one. The caller's thread. */
 #include "kernels/base/text.h"
 #include "worker/job/job_reading.h"
 

@@ -1,5 +1,5 @@
-/* One reading of a job: job_collect.c gathers, job_check.c and job_check_rules.c judge, in this order, and
- * job_problems.c lists what is wrong. Only job.c and these files include this header. */
+/* One reading of a job: job_collect.c finds the values, job_check.c and job_check_rules.c check them, and
+ * job_problems.c lists the problems. Only job.c and these files include this header. */
 #ifndef WORKER_JOB_JOB_READING_H
 #define WORKER_JOB_JOB_READING_H
 

@@ -1,4 +1,4 @@
-/* The rules between the keys of a job, and the limits on their products; see job_table.h. */
+/* The rows of the rules between keys, and of the limits on their products; see job_table.h. */
 #include "worker/job/job_table_words.h"
 
 #define NEVER_ENDS "without a limit the job never ends"

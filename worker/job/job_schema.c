@@ -1,10 +1,10 @@
-/* The JSON schema (draft 2020-12) of job files, out of the table: an editor underlines with it whatever the
- * check refuses, but for limits on products, rules that compare two keys, and the bytes of a path. The first
- * keyword that applies is the kind, which picks one of the descriptions: an editor then names the key at
- * fault, where alternatives would only say that none fits. Runs in the command's process.
+/* Writes the JSON schema (draft 2020-12) of job files from the table. An editor underlines with it what the
+ * check refuses, except limits on products, rules that compare two keys, and the bytes of a path. The schema
+ * first tests the kind, which picks one description. An editor can then name the key at fault; alternatives
+ * would only say that none fits. The command's process.
  *
- * Without memory a tree lacks a branch or is NULL, which cJSON's functions let pass. The allocation that
- * failed is remembered, and such a tree is not written. */
+ * Without memory a tree lacks a branch or is NULL, which cJSON's functions accept. The failed allocation is
+ * remembered, and such a tree is not written. */
 #include "worker/job/job_table.h"
 
 #include <errno.h>

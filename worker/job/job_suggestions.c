@@ -1,4 +1,4 @@
-/* "did you mean": the key or the name that a misspelt one was most likely meant to be. Pure; any thread. */
+/* Suggests, for "did you mean", the key or name that is most like a misspelt one. Pure; any thread. */
 #include "kernels/base/text.h"
 #include "worker/job/job_table.h"
 

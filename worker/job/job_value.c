@@ -1,4 +1,4 @@
-/* One key's value by its type: stored, and read again. Runs in whatever process reads or writes a job. */
+/* Stores one key's value by its type, and reads it again. The caller's thread. */
 #include "kernels/base/text.h"
 #include "worker/job/job_table.h"
 #include "worker/job/json_document.h"

@@ -1,5 +1,7 @@
-/* Values, and what they must be, in the words of messages and of the manual. Pure; any thread. */
+/* Words values, and what they must be, for messages and for the manual. Pure; any thread. */
 #include "worker/job/job_table.h"
+
+#include "kernels/base/text.h"
 
 #include <float.h>
 #include <math.h>
@@ -45,12 +47,12 @@ static void add_widths(char words[JOB_WORDS_BYTES], const struct job_widths *wid
     words_add(words, "]");
 }
 
-/* A string without control characters. */
 static void add_string(char words[JOB_WORDS_BYTES], const char *text)
 {
+    char piece[TEXT_ESCAPED_BYTES];
     words_add(words, "\"");
     for (; *text != '\0'; text++)
-        words_add(words, *text == '"' || *text == '\\' ? "\\%c" : "%c", *text);
+        words_add(words, "%s", text_escape(piece, *text));
     words_add(words, "\"");
 }
 

@@ -1,4 +1,4 @@
-/* JSON text read strictly; see the header. The scanner is a recursive descent of bounded depth. A scan
+/* Reads JSON text strictly. The scanner is a recursive descent of bounded depth. A scan
  * function that returns false has written the error; its callers return at once. */
 #include "worker/job/json_document.h"
 

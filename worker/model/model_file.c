@@ -1,4 +1,4 @@
-/* A job's model as names and shapes, compared with a file. The command's process, one thread. */
+/* Compares a job's model, as names and shapes, with a file. The command's process, one thread. */
 #include "worker/model/model_file.h"
 
 #include "kernels/params/params_file.h"

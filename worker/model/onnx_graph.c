@@ -1,5 +1,5 @@
-/* ONNX's messages in one allocation, encoded by protobuf-c. The values of tensors are written from where they
- * lie. The thread that exports. */
+/* Builds ONNX's messages in one allocation, and encodes them with protobuf-c. Tensors' values are written
+ * from where they lie. The thread that exports. */
 #include "worker/model/onnx_graph.h"
 
 #include "kernels/base/output.h"

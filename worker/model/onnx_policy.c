@@ -1,4 +1,4 @@
-/* A policy's network as a graph, of the three forms that policy.h names. The thread that exports. */
+/* Writes a policy's network as a graph, in the three forms that policy.h names. The thread that exports. */
 #include "kernels/policy/dense_shape.h"
 #include "worker/environment/environment_spec.h"
 #include "worker/model/onnx.h"

@@ -1,4 +1,4 @@
-/* From spaces to shapes. */
+/* Derives the shapes of a policy's networks from an environment's spaces. Pure. */
 #include "worker/model/policy_config.h"
 
 #include "kernels/policy/mlp.h"

@@ -1,4 +1,4 @@
-/* A step of PPO on the CPU: each network through its part of the objective, then the norm and Adam. */
+/* One step of PPO on the CPU: the objective's gradient through each network, then the norm and Adam. */
 #include "kernels/base/team.h"
 #include "kernels/norm.h"
 #include "worker/model/policy_internal.h"

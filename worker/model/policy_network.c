@@ -1,4 +1,4 @@
-/* The policy's forward on the tape, which gives its backward. */
+/* Runs the policy's forward on the tape, which gives its backward. */
 #include "worker/model/policy_network.h"
 
 enum status policy_network_register(struct policy_network *network, const struct mlp_shape *shape,

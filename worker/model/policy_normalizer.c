@@ -1,4 +1,4 @@
-/* The normalizer of a policy's observations. */
+/* Normalizes a policy's observations by their running mean and variance. The agent's thread. */
 #include "worker/model/policy_internal.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* PPO's objective of a minibatch, chunk by chunk. */
+/* Computes PPO's objective of a minibatch, chunk by chunk. */
 #include "worker/model/policy_objective.h"
 
 #include "worker/model/policy_internal.h"

@@ -1,4 +1,4 @@
-/* The table of the policy's parameters. */
+/* Lists the policy's parameters: names, shapes, and bounds of the first values. */
 #include "worker/model/policy_parameters.h"
 
 #include "kernels/policy/dense_parameters.h"

@@ -1,5 +1,4 @@
-/* The policy's values, copied. The agent's thread, but for a checkpoint that is being written from the copy.
- */
+/* Copies the policy's values. The agent's thread; a checkpoint is written from the copy in another. */
 #include "worker/model/policy_values.h"
 
 #include "kernels/backend_memory.h"

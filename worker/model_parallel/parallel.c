@@ -8,9 +8,10 @@
 
 /* ---- sizes ---- */
 
-/* Room for all activations and gradients of an iteration, several times: untouched pages cost nothing. A
- * text's vocabulary is unknown before the text is read; a large one is assumed. */
-size_t parallel_segment_bytes(const struct job *job)
+/* The bytes of a worker's segment: room for all activations and gradients of an iteration, several times:
+ * untouched pages cost nothing. A text's vocabulary is unknown before the text is read; a large one is
+ * assumed. */
+static size_t parallel_segment_bytes(const struct job *job)
 {
     enum { TOKENS_OF_TEXT = 1 << 17, TIMES = 12 };
     const double low = 256.0 * (1 << 20), high = 64.0 * (1 << 30);

@@ -78,7 +78,4 @@ enum status parallel_report_of(const struct parallel *parallel, uint16_t number,
                                const struct rpc_message *answer, struct error *error);
 void parallel_answer_holdings(const struct parallel *parallel, struct rpc_request *request);
 
-/* Bytes of a worker's segment for this job. */
-size_t parallel_segment_bytes(const struct job *job);
-
 #endif

@@ -11,7 +11,7 @@ enum status ppo_open(struct ppo *ppo, const struct job *job, const struct rollou
                      struct error *error)
 {
     const uint32_t rows = rollout->columns * rollout->config.steps_max;
-    *ppo = (struct ppo){.job = job, .plain_count = rows};
+    *ppo = (struct ppo){.job = job};
     ppo->order = calloc(rows, sizeof *ppo->order);
     ppo->plain = calloc(rows, sizeof *ppo->plain);
     ppo->rewards = calloc(rows, sizeof *ppo->rewards);

@@ -30,9 +30,8 @@ struct ppo {
     struct recent_episodes recent;
     struct normalizers normalizers;
     struct minibatches minibatches;
-    uint32_t *order; /* (rows_max) of the rollout */
-    uint32_t *plain; /* (columns or more) 0, 1, …: a batch of rows that lie densely */
-    uint32_t plain_count;
+    uint32_t *order;                       /* (rows_max) of the rollout */
+    uint32_t *plain;                       /* (columns or more) 0, 1, …: a batch of rows that lie densely */
     float *rewards, *advantages, *returns; /* by row; rewards as they are learned from */
 };
 

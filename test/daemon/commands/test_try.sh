@@ -81,18 +81,18 @@ mask-without-choices|65|has_mask is 1
 metric-without-name|65|metrics[0] has no name
 metric-long-name|65|metrics[0] has a name of more than 63 bytes
 metric-twice|65|metrics[1] has the name of metrics[0]
-observation-nan|65|observation of environment 0 is nan
+observation-nan|65|environment 0: element 0 of its observation is nan: expected a finite number
 observation-out-of-bounds|65|is 10: expected -9..9
 observation-unwritten|65|did not write element 0 of the observation
-reward-infinite|65|reward of environment 0 is inf
+reward-infinite|65|environment 0: element 0 of its reward is inf
 reward-unwritten|65|did not write element 0 of the reward
 flags-unknown|65|bits without a meaning
 flags-unwritten|65|did not write the flags
 flags-restarted|65|say RESTARTED, and neither
-flags-absent|65|no agent of environment 0 is present
+flags-absent|65|environment 0: no agent is present
 mask-empty|65|allows no choice of element 0
 mask-two|65|expected 0 or 1
-metric-nan|65|metrics of environment 4 is nan
+metric-nan|65|environment 4: element 0 of its metrics is nan
 writes-before|65|wrote in front of the buffer
 writes-behind|65|wrote behind the buffer
 writes-next-row|65|which was not among its environments

@@ -63,6 +63,16 @@ START_TEST(what_is_shown_is_harmless_and_bounded)
 }
 END_TEST
 
+START_TEST(a_string_is_escaped)
+{
+    static const char text[] = "a\"b\\c\n\x01\x1F\x7F\xC3\xA9";
+    char out[64] = "", piece[TEXT_ESCAPED_BYTES];
+    for (const char *at = text; *at != '\0'; at++)
+        strcat(out, text_escape(piece, *at));
+    ck_assert_str_eq(out, "a\\\"b\\\\c\\n\\u0001\\u001f\x7F\xC3\xA9");
+}
+END_TEST
+
 START_TEST(distances)
 {
     static const struct {
@@ -115,6 +125,7 @@ int main(void)
     TCase *text = tcase_create("text");
     tcase_add_test(text, every_code_point_is_judged_rightly);
     tcase_add_test(text, what_is_shown_is_harmless_and_bounded);
+    tcase_add_test(text, a_string_is_escaped);
     tcase_add_test(text, distances);
     tcase_add_test(text, whole_numbers);
     suite_add_tcase(suite, text);

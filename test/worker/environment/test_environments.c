@@ -400,7 +400,7 @@ static const struct {
     {"flags-restarted", "flags-restarted: environment 10: its flags say RESTARTED, and neither TERMINATED"},
     {"flags-absent", "flags-absent: environment 10: no agent is present"},
     {"mask-empty", "mask-empty: environment 10: its mask allows no choice of element 0"},
-    {"mask-two", "mask-two: environment 10: its mask has a byte that is neither 0 nor 1"},
+    {"mask-two", "mask-two: environment 10: its mask is 2 at choice "},
     {"metric-nan", "metric-nan: environment 1"},
     {"step-fails", "step-fails: step: the joint 4 came off"},
     {"step-fails-silently", "step-fails-silently: step: it gave no reason"},
