@@ -1,7 +1,5 @@
 /* The operations by their names: attributes and inputs for tape_apply. */
-#include "kernels/tape/tape_internal.h"
-
-#include <string.h>
+#include "kernels/tape/tape.h"
 
 /* One output; NULL after a failure. */
 static struct variable *apply_op(struct tape *tape, enum op op, const struct op_attributes *attributes,
@@ -51,9 +49,9 @@ struct variable *tape_max_pool(struct tape *tape, struct variable *x, uint32_t k
 
 struct variable *tape_global_avg_pool(struct tape *tape, struct variable *x)
 {
-    if (tape->error.status != STATUS_OK || x == NULL)
+    if (tape_status(tape, NULL) != STATUS_OK || x == NULL)
         return NULL;
-    const struct shape *shape = &x->tensor->shape;
+    const struct shape *shape = &variable_tensor(x)->shape;
     char text[SHAPE_TEXT_BYTES];
     if (shape->rank != 4)
         return tape_fail(tape, STATUS_INVALID, "global_avg_pool: x has shape %s, expected a rank of 4",
@@ -87,7 +85,7 @@ struct variable *tape_reshape(struct tape *tape, struct variable *x, struct shap
 struct variable *tape_dropout(struct tape *tape, struct variable *x, double p, const struct draw *draw,
                               struct variable *rows)
 {
-    if (tape->mode == TAPE_INFER || p == 0)
+    if (!tape_records(tape) || p == 0)
         return x;
     const struct op_attributes attributes = {.dropout = p, .draw = *draw};
     return apply_op(tape, OP_DROPOUT, &attributes, (struct variable *[]){x, rows});
