@@ -17,6 +17,7 @@
 #include "kernels/tape/tape.h"
 
 #include "kernels/params/gradients.h"
+#include "kernels/params/params.h"
 
 #include <assert.h>
 #include <math.h>
