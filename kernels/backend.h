@@ -7,7 +7,7 @@
 
 #include "kernels/adam.h"
 #include "kernels/op.h"
-#include "kernels/policy/mlp_batch.h"
+#include "kernels/policy/mlp.h"
 
 /* ---- optimizers: in place on flat memory, in any layout that all arguments share ---- */
 

@@ -60,18 +60,13 @@ struct dense;
 enum status dense_new(struct dense **out, const struct dense_shape *shape, struct error *error);
 void dense_free(struct dense *dense);
 
-/* Computes with these parameters (dense_parameters.h) from now on; they are copied. No other thread computes
+/* Computes with these parameters (dense_shape.h) from now on; they are copied. No other thread computes
  * with `dense` meanwhile. */
 void dense_load(struct dense *dense, const float *parameters);
 
 /* The same of parameter number `number` of the list of dense_parameters alone; several threads may do that at
  * once, each for other parameters. */
 void dense_load_parameter(struct dense *dense, const float *parameters, uint32_t number);
-
-const struct dense_shape *dense_shape(const struct dense *dense);
-
-/* "avx512", "avx2" or "baseline". COALESCED_ISA in the environment, read by dense_new, lowers it. */
-const char *dense_isa(const struct dense *dense);
 
 /* ---- rows ---- */
 
