@@ -1,4 +1,4 @@
-/* By the instruction set that this process computes with. */
+/* The norm of a flat array, by the sums of kernels/lanes/element_lanes.h. */
 #include "kernels/norm.h"
 
 #include "kernels/lanes/element_lanes.h"

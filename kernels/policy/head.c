@@ -1,4 +1,4 @@
-/* The head's memory, and its rows as dense_internal.h wants them. */
+/* A head's memory, and its calls of the table in dense_internal.h. */
 #include "kernels/policy/head.h"
 
 #include "kernels/policy/dense_internal.h"

@@ -1,5 +1,5 @@
-/* Picks the instruction set and packs the weights in its order. The *_lanes.c files, which are compiled once
- * for each set, do the rest. */
+/* Picks the instruction set and packs the weights into lanes. mlp_lanes.c, which is compiled once for each
+ * set, computes. */
 #include "kernels/policy/mlp.h"
 
 #include "kernels/lanes/isa.h"

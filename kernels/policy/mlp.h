@@ -1,9 +1,7 @@
 /* The tutorial's policy on the CPU: affine, dropout, ReLU, affine, softmax, sample; forward and backward.
- * Every other policy of dense layers is kernels/policy/dense.h's.
+ * kernels/policy/dense.h has every other policy of dense layers, and the room's glossary.
  *
- * The room of the policy's kernels includes kernels/base and kernels/lanes. The agent's policy
- * (worker/model/policy.c) computes with it; every backend includes mlp_batch.h for the shape and the
- * batch.
+ * Every backend includes this header for the shape and the batch.
  *
  * One fused pass per row instead of one library call per layer: at 4 -> 128 -> 2 a row is about 1.3 kFLOP,
  * less than the overhead of a single library primitive (`make bench` shows both). A row's result depends

@@ -1,4 +1,4 @@
-/* The operations by their names: attributes and inputs for tape_apply. */
+/* The operations by their names: each function sets the attributes and inputs of one tape_apply. */
 #include "kernels/tape/tape.h"
 
 /* One output; NULL after a failure. */
