@@ -1,7 +1,8 @@
-/* The memory of an image; any thread. */
+/* The memory of an image, and the choice of a decoder by a file's first bytes. Any thread. */
 #include "worker/data/image.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 void image_fini(struct image *image)
 {
@@ -30,4 +31,14 @@ enum status image_reshape(struct image *image, uint32_t width, uint32_t height, 
     image->height = height;
     image->channels = channels;
     return STATUS_OK;
+}
+
+enum status image_decode(struct image *image, const uint8_t *bytes, size_t count, struct error *error)
+{
+    static const uint8_t jpeg[] = {0xff, 0xd8, 0xff}, png[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
+    if (count >= sizeof jpeg && memcmp(bytes, jpeg, sizeof jpeg) == 0)
+        return image_decode_jpeg(image, bytes, count, error);
+    if (count >= sizeof png && memcmp(bytes, png, sizeof png) == 0)
+        return image_decode_png(image, bytes, count, error);
+    return error_set(error, STATUS_CORRUPT, "neither a JPEG nor a PNG file");
 }
