@@ -13,17 +13,6 @@ uint32_t policy_components(const struct policy_config *config)
     return (uint32_t)environment_space_elements(&config->action);
 }
 
-static uint32_t count_outputs(const struct policy_config *config)
-{
-    const uint32_t components = policy_components(config);
-    uint32_t sum = 0;
-    if (config->action.choices == NULL)
-        return components;
-    for (uint32_t c = 0; c < components; c++)
-        sum += config->action.choices[c];
-    return sum;
-}
-
 enum policy_device policy_device(const struct policy_config *config)
 {
     static const enum policy_device devices[] = {[POLICY_FORM_TUTORIAL] = POLICY_ON_EITHER,
@@ -80,7 +69,8 @@ static enum status check_components(const struct policy_config *config, struct e
         return error_set(error, STATUS_INVALID,
                          "the environment's action has %u components: expected at most %d", components,
                          DENSE_COMPONENTS_MAX);
-    const uint32_t outputs = count_outputs(config);
+    const struct dense_shape shape = policy_dense_shape(config);
+    const uint32_t outputs = dense_outputs(&shape);
     if (outputs > DENSE_OUTPUTS_MAX)
         return error_set(error, STATUS_INVALID,
                          "the environment's action has %u choices in all: expected at most %d", outputs,
