@@ -1,4 +1,4 @@
-/* Adam's update. Any thread, on ranges of a slab that do not overlap. */
+/* Adam's update of a range of a slab. Threads may update ranges that do not overlap. */
 #include "kernels/adam.h"
 
 #include "kernels/lanes/isa.h"

@@ -1,4 +1,5 @@
-/* Opening a backend, and its memory and optimizers: what a backend's table may rely on is asserted here. */
+/* Opens a backend, and calls the functions of its table for memory and optimizers. What those functions may
+ * rely on is asserted here. */
 #include "kernels/backend.h"
 
 #include <assert.h>

@@ -1,5 +1,5 @@
-/* A backend: a device with its table of functions. Opening, loading, memory and optimizers; the operations
- * are kernels/op.h's.
+/* A backend: a device with its table of functions. This header opens and loads a backend, and has its memory
+ * and optimizers. kernels/op.h has the operations.
  *
  * A backend belongs to one thread at a time. */
 #ifndef KERNELS_BACKEND_H
@@ -7,7 +7,7 @@
 
 #include "kernels/adam.h"
 #include "kernels/op.h"
-#include "kernels/policy/mlp_batch.h"
+#include "kernels/policy/mlp.h"
 
 /* ---- optimizers: in place on flat memory, in any layout that all arguments share ---- */
 

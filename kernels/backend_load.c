@@ -1,4 +1,4 @@
-/* Finding and loading a backend's plug-in. A worker does it once, at its start, on its main thread. */
+/* Finds and loads a backend's plug-in. A worker does so once, at its start, on its main thread. */
 #include "kernels/backend.h"
 #include "kernels/base/program_files.h"
 

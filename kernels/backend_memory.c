@@ -1,4 +1,4 @@
-/* Copies between host arrays and tensors of float32. The backend's thread. */
+/* The backend that only stores: copies between host arrays and tensors of float32. The backend's thread. */
 #include "kernels/backend_memory.h"
 
 #include <stdio.h>

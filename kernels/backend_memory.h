@@ -1,7 +1,7 @@
-/* A backend that stores and computes nothing: float32 in host memory, canonical layouts. For the params of
- * checkpoints in a process that needs no math library.
+/* A backend that stores tensors and computes nothing: float32 in host memory, canonical layouts. A process
+ * that needs no math library holds the params of its checkpoints in this backend.
  *
- * backend_open cannot fail but for want of memory; backend_upload, backend_download and backend_fill cannot
+ * backend_open can fail for want of memory alone; backend_upload, backend_download and backend_fill cannot
  * fail at all. Nothing else may be called. */
 #ifndef KERNELS_BACKEND_MEMORY_H
 #define KERNELS_BACKEND_MEMORY_H

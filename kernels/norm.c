@@ -1,4 +1,4 @@
-/* Computes the norm with the instruction set that this process uses. */
+/* The norm of a flat array, by the sums of kernels/lanes/element_lanes.h. */
 #include "kernels/norm.h"
 
 #include "kernels/lanes/element_lanes.h"

@@ -1,4 +1,4 @@
-/* The norm of a flat array, as gradients are clipped by it. */
+/* The norm of a flat array; gradients are clipped by their norm. */
 #ifndef KERNELS_NORM_H
 #define KERNELS_NORM_H
 

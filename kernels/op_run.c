@@ -1,5 +1,5 @@
 /* Runs one operation on a backend: holds the inputs to the operation's rule, sets the results' shapes, and
- * calls the backend's table. What a failed call took from the arena goes back. */
+ * calls the backend's table. A failed call returns its memory to the arena. */
 #include "kernels/op.h"
 
 #include "kernels/backend.h"

@@ -1,4 +1,4 @@
-/* Shapes, dtypes and tensors: counting, naming, checking. Any thread. */
+/* Counts, names and checks shapes, dtypes and tensors. Any thread. */
 #include "kernels/tensor.h"
 
 #include <stdio.h>

@@ -1,6 +1,12 @@
-/* The room of the GPU backend: a plug-in over CUDA and cuDNN, and the only files that include their headers.
- * This header is shared by its files and private to them; the room includes kernels/ and kernels/base/, and
- * nothing includes it.
+/* The room of the GPU backend: a plug-in over CUDA and cuDNN. No other room includes their headers. This
+ * header is private to the room, which includes kernels/ and kernels/base/.
+ *
+ *     device      the first GPU
+ *     stream      the queue of the device's work; a backend has one
+ *     plan        cuDNN's objects for one shape, made once and kept
+ *     workspace   the one buffer of scratch memory that all plans share
+ *     launch      the policy's act on a slab of rows, started by one call
+ *     graph       a captured sequence of kernels, which a launch replays
  *
  * A backend is one CUDA stream on the first device with one cuDNN handle. Every operation is queued on that
  * stream, and operations run in the order of their calls. So memory may be released, and the workspace used

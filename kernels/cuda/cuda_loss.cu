@@ -1,4 +1,4 @@
-/* Losses, log-probabilities and sums: operations that end in few numbers. The gradient of a scalar is read
+/* Losses, log-probabilities and sums: operations whose results are few numbers. The gradient of a scalar is read
  * from device memory and never copied to the host. */
 #include "kernels/cuda/cuda_internal.h"
 

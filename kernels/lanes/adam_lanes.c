@@ -1,4 +1,4 @@
-/* Adam's update in vectors. What is left at the end passes through a vector of its own. */
+/* Adam's update in vectors. The last elements, fewer than a vector, are padded to one. */
 #include "kernels/lanes/adam_lanes.h"
 
 #include "kernels/lanes/lanes.h"

@@ -1,7 +1,7 @@
 /* Element-wise passes, compiled once per instruction set; any thread.
  *
- * Plain loops, which the compiler vectorizes (-O3; nothing is contracted, so a vectorized body and its scalar
- * tail agree to the bit). Only the sums are written in lanes, for their order is part of the result. */
+ * The compiler vectorizes these plain loops at -O3. It contracts nothing, so that a vectorized body and its
+ * scalar tail agree to the bit. Only the sums are written in lanes: their order is part of the result. */
 #include "kernels/lanes/element_lanes.h"
 
 #include "kernels/lanes/lanes.h"

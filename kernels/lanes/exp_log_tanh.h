@@ -1,7 +1,6 @@
 /* e^x, log(x) and tanh(x) of any float, each lane by itself, with the same bits on every instruction set.
- * Only
- * *_lanes.c sources include this header. Where the argument is known to be at most 0, or positive, lanes.h
- * has shorter ones.
+ * Only *_lanes.c sources include this header. lanes.h has a shorter exp, for arguments of at most 0, and a
+ * shorter log, for positive ones.
  *
  * Errors are in units of the result's last place (ulp), as test/kernels/lanes/test_exp_log_tanh.c finds them
  * against libm in double, over all floats. No float is denormal here (kernels/base/denormals.h). */

@@ -1,4 +1,4 @@
-/* The choice of an instruction set; any thread. */
+/* Chooses the instruction set. Any thread. */
 #include "kernels/lanes/isa.h"
 
 #include <stdbool.h>

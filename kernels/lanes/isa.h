@@ -1,7 +1,14 @@
-/* The room of vector code: each *_lanes.c is compiled once per instruction set and picked at run time. It
- * includes kernels/base/; the CPU backend, the policy and worker/data/ include it.
+/* The room of vector code. Each *_lanes.c is compiled once per instruction set, and a process picks one of
+ * them at run time. The room includes kernels/base/; the CPU backend, the policy and worker/data/ include it.
  *
- * This header: the instruction set that this process computes with. */
+ *     instruction set   baseline (SSE2), AVX2 or AVX-512
+ *     lane              one of 16 numbers that are computed side by side, whatever a register's width
+ *     body, tail        an array's whole registers, and the elements after them
+ *     chain             fused multiply-adds, each of which adds to the result of the one before
+ *     table             the functions of one *_lanes.c for one instruction set
+ *     the same bits     a result that does not depend on the instruction set or on how an array is cut
+ *
+ * This header chooses the instruction set of the process. */
 #ifndef KERNELS_LANES_ISA_H
 #define KERNELS_LANES_ISA_H
 

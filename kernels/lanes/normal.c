@@ -1,4 +1,4 @@
-/* Normal draws in groups; any thread. */
+/* Fills arrays with normal draws, a group at a time. Any thread. */
 #include "kernels/lanes/normal.h"
 
 #include "kernels/lanes/isa.h"

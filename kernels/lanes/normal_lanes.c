@@ -1,4 +1,4 @@
-/* Normal draws, compiled once per instruction set; any thread. */
+/* One group of normal draws, compiled once per instruction set. Any thread. */
 #include "kernels/lanes/normal.h"
 
 #include "kernels/lanes/normal_pair.h"

@@ -1,4 +1,4 @@
-/* Two normal draws from two random words, by the formula that kernels/lanes/normal.h gives. Only *_lanes.c
+/* Two normal draws from two random words, by the formula of kernels/lanes/normal.h. Only *_lanes.c
  * sources include this header. */
 #ifndef KERNELS_LANES_NORMAL_PAIR_H
 #define KERNELS_LANES_NORMAL_PAIR_H

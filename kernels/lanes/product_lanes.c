@@ -3,8 +3,8 @@
  * The innermost loop holds a tile of c in registers: a few rows by a few blocks of columns. For each k it
  * loads one vector of b for each of the tile's columns and one number of a for each of its rows. The tile is
  * as large as the registers allow: with AVX-512 8 rows by 32 columns in 16 of 32 registers, with AVX2 6 rows
- * by 16 columns in 12 of 16. The rows left at the end go through tiles of fewer rows, with the same bits;
- * these are wider, because a chain waits for its last sum, and only other chains fill the time.
+ * by 16 columns in 12 of 16. The last rows go through tiles of fewer rows, with the same bits. Those tiles
+ * are wider: a chain waits for its last sum, and only other chains fill that time.
  *
  * Blocks of columns are the outer loop, so that the columns of b, 32 * depth floats, stay in the nearest
  * cache while all rows pass by. */

@@ -7,8 +7,8 @@
  * as the next range's begin) changes no bit; neither does the instruction set, or whether a or b is called
  * the left one.
  *
- * Columns come in blocks of 16: b, begin and c have room for whole ones, and what stands in columns beyond
- * the matrix is the caller's to ignore. Up to 8 columns, a policy's head, cost half a block. Rows of c that
+ * Columns come in blocks of 16: b, begin and c have room for whole blocks, and the caller ignores the columns
+ * beyond the matrix. Up to 8 columns, a policy's head, cost half a block. Rows of c that
  * share a cache set slow the product down: product_stride gives a distance at which they do not. Pure
  * functions. */
 #ifndef KERNELS_LANES_PRODUCT_LANES_H

@@ -1,13 +1,14 @@
 /* A parameter server's update, compiled once per instruction set; any thread.
  *
- * The pass is bound by memory: it reads and writes each number once. Stores bypass the caches, because nobody
- * reads the result here and a line that is written whole need not be fetched first: for ResNet-50 with 5
- * contributions the pass is a quarter faster. A processor follows few streams at a time: for more than GROUP
- * contributions the sums of a block stay in the first cache while the groups are added one after the other.
- * Multiplication and addition are not fused, so that with one contribution the bits are those of backend_sgd.
+ * The pass is bound by memory: it reads and writes each number once. Stores bypass the caches: nothing reads
+ * the result here, and a line that is written whole need not be fetched first. For ResNet-50 with 5
+ * contributions this makes the pass a quarter faster. A processor follows few streams at a time: for more
+ * than GROUP contributions the sums of a block stay in the first cache while the groups are added one after
+ * the other. Multiplication and addition are not fused, so that with one contribution the bits are those of
+ * backend_sgd.
  *
- * A NaN or an infinity in a contribution makes the mean one. So only means are checked, and the contribution
- * is searched for where one is found. */
+ * A NaN or an infinity in a contribution makes the mean one. So only means are checked. A mean that is
+ * not finite starts a search for the contribution at fault. */
 #include "kernels/lanes/sgd_round_lanes.h"
 
 #include "kernels/lanes/lanes.h"

@@ -1,5 +1,5 @@
-/* How a plan is put together. Everything sticks: after the first failure each function does nothing, so that
- * an operation's build reads as the list of what it consists of. */
+/* Builds plans. Errors stick: after the first failure each function does nothing, so that building an
+ * operation reads as a list of its parts. */
 #include "kernels/onednn/plan.h"
 
 #include <assert.h>

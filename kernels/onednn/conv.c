@@ -1,8 +1,7 @@
 /* Convolution. Every layout is the library's choice; on AVX-512 that is nChw16c for images.
  *
  * Weights: forward and backward-weights agree on a layout, backward-data wants its transpose by blocks of 16.
- * So the parameter, once it has that layout, is stored as the forward wants it, and backward-data alone
- * repacks. */
+ * So a parameter is stored in the forward's layout, and only backward-data repacks it. */
 #include "kernels/onednn/onednn.h"
 
 struct conv {

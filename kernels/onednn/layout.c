@@ -1,4 +1,4 @@
-/* Layout tokens, scratch, and how the library's failures are told. */
+/* Layout tokens, scratch memory, and messages of the library's failures. */
 #include "kernels/onednn/onednn.h"
 
 #include "kernels/base/fnv.h"

@@ -1,8 +1,8 @@
 /* Linear layers: x (rows, inputs) weight^T (outputs, inputs) + bias, everything row-major.
  *
- * Inner products in row-major order run at the speed of the library's sgemm in all three passes, except one:
- * the forward of few rows under a large weight, which its matrix product, packing the weight itself, does
- * five times faster (20 rows, 2048 -> 1000: 0.6 ms against 3.2 on two cores). */
+ * The library's inner product runs at the speed of its sgemm in all three passes, with one exception. For few
+ * rows under a large weight its matrix product, which packs the weight itself, is five times faster (20 rows,
+ * 2048 -> 1000: 0.6 ms against 3.2 on two cores). */
 #include "kernels/onednn/onednn.h"
 
 enum { FEW_ROWS = 96, LARGE_WEIGHT = 16384 };

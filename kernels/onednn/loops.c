@@ -1,5 +1,5 @@
-/* How operations in loops of our own run: their inputs are brought into one layout, and their results taken
- * in it. And sums in one order. */
+/* Runs operations as loops of our own: brings all inputs into one layout, and makes the results in that
+ * layout. Also sums in one fixed order. */
 #include "kernels/onednn/onednn.h"
 
 #include <string.h>

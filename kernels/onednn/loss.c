@@ -1,4 +1,4 @@
-/* Losses and sums: everything that ends in one number. Sums are doubles, in one order. */
+/* Losses and sums: operations whose result is one number. They sum in double, in one fixed order. */
 #include "kernels/onednn/onednn.h"
 
 #include <math.h>

@@ -1,9 +1,9 @@
-/* One layer of an LSTM: products by the library, the gates in loops of our own.
+/* One layer of an LSTM: the library computes the products, and loops of our own the gates.
  *
- * The products of all steps' inputs are one large product. What is left of a step is the product of the
- * previous output and the fused gates. Backward the same the other way round: the gates' gradients step by
- * step, then the gradients of weights and inputs as one product each. (The library's own LSTM adds to weight
- * gradients instead of writing them, and knows one bias.)
+ * Forward: one large product for the inputs of all steps; then, step by step, the product of the previous
+ * output and the fused gates. Backward: the gates' gradients step by step, then one product each for the
+ * gradients of weights and inputs. (The library's own LSTM adds to weight gradients instead of writing them,
+ * and has one bias.)
  *
  * Saved: the gates (steps, batch, 4 hidden) and the cells (steps, batch, hidden). */
 #include "kernels/onednn/onednn.h"

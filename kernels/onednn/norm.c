@@ -1,7 +1,7 @@
-/* Batch norm, in the layout in which the images come, with ReLU inside.
+/* Batch norm, in the layout of the incoming images, with a fused ReLU.
  *
- * The library's statistics are mean and biased variance. Both are saved for the backward; the second and the
- * third output are the mean again and the unbiased variance, which running statistics are moved with. */
+ * The library computes the mean and the biased variance. Both are saved for the backward. The second and the
+ * third output are the mean again and the unbiased variance; callers move running statistics by them. */
 #include "kernels/onednn/onednn.h"
 
 #include <math.h>

@@ -1,7 +1,14 @@
-/* The room of the CPU backend: a plug-in over oneDNN, and the only files that include its headers. This
- * header is shared by its files and private to them; the room includes kernels/, kernels/lanes/ and
- * kernels/base/, and nothing includes it. All of it runs on the thread that calls the backend, and on as many
- * OpenMP threads as the backend was opened with.
+/* The room of the CPU backend: a plug-in over oneDNN. No other room includes oneDNN's headers. This header is
+ * private to the room, which includes kernels/, kernels/lanes/ and kernels/base/. All of it runs on the
+ * thread that calls the backend, and on as many OpenMP threads as the backend was opened with.
+ *
+ *     library     oneDNN
+ *     primitive   one computation of the library, made for given shapes and layouts
+ *     plan        the prepared work of one call: primitives in order, and their arguments
+ *     layout      a token for a memory descriptor of the library; NULL is canonical
+ *     reorder     a copy of a tensor into another layout
+ *     scratch     memory that a primitive needs while it runs
+ *     loop        an operation that our own code computes, row by row or element by element
  *
  * Layouts. A tensor's layout token is a pointer to an interned memory descriptor of the library: equal
  * descriptors have one address, and canonical order has the token NULL.

@@ -1,5 +1,5 @@
-/* Plans: a plan is cached under the call's shapes, layouts and attributes; running it only sets new data
- * addresses. */
+/* Finds and runs plans. A plan is cached under the call's shapes, layouts and attributes. Running a plan only
+ * sets new data addresses. */
 #include "kernels/onednn/plan.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* Max and average pooling, in the layout in which the images come. */
+/* Max and average pooling, in the layout of the incoming images. */
 #include "kernels/onednn/onednn.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Operations that go by rows: log-softmax, log-probabilities, embeddings. */
+/* Operations that work row by row: log-softmax, log-probabilities, embeddings. */
 #include "kernels/onednn/onednn.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* OpenMP's threads: the width of parallel regions, the library's and our own. */
+/* Sets the number of OpenMP threads, for the library's parallel regions and our own. */
 #include "kernels/onednn/onednn.h"
 
 /* The library brings OpenMP with it. Weak, because a build without OpenMP of our own (under the thread

@@ -1,4 +1,4 @@
-/* Everything but operations: copies, fill, add, searches, and the optimizers. */
+/* Copies, fills, adds and searches whole tensors, and runs the optimizers. */
 #include "kernels/base/processors.h"
 #include "kernels/onednn/onednn.h"
 

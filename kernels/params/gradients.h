@@ -6,9 +6,11 @@
 #ifndef KERNELS_PARAMS_GRADIENTS_H
 #define KERNELS_PARAMS_GRADIENTS_H
 
-#include "kernels/params/params.h"
+#include "kernels/kernels.h"
 
 struct gradients;
+struct parameter; /* kernels/params/params.h */
+struct params;
 
 /* A new slab with memory of its own, zero. It is freed before the params, which are built or laid out.
  * STATUS_NO_MEMORY. */

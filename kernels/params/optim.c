@@ -1,5 +1,5 @@
-/* Optimizers. A step is one call of the backend over the whole slab: gaps between entries hold zeros in all
- * of its arguments, and stay zero. */
+/* Optimizers. A step is one call of the backend over the whole slab. Gaps between entries are zeros in every
+ * slab, and stay zero. */
 #include "kernels/params/optim.h"
 
 #include <assert.h>

@@ -7,6 +7,7 @@
 #define KERNELS_PARAMS_OPTIM_H
 
 #include "kernels/params/gradients.h"
+#include "kernels/params/params.h"
 
 enum optimizer_kind { OPTIMIZER_SGD, OPTIMIZER_ADAM };
 

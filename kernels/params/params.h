@@ -1,5 +1,15 @@
 /* The room of parameters: one flat slab per model, with names; gradients, optimizers and files beside it.
  *
+ *     entry         a named tensor of a model, or a counter
+ *     trained       an entry that an optimizer moves; all of them lie in one slab
+ *     buffer        an entry that no optimizer moves: a running statistic; in a slab of their own
+ *     counter       an int64 on the host: num_batches_tracked
+ *     slab          one flat tensor that holds many entries
+ *     gradients     a slab parallel to the trained one, also used for an optimizer's moments
+ *     to lay out    to give each entry its offset
+ *     to place      to give each entry its address
+ *     fingerprint   a hash by which two processes see that their slabs agree
+ *
  *     params.h        a model's entries: registering, first values, memory, reading, writing
  *     gradients.h     slabs parallel to the trained one: gradients and moments
  *     optim.h         optimizers                         params_file.h   a model to files and back

@@ -1,7 +1,7 @@
-/* Parameters to and from safetensors files, on the thread that holds the params.
+/* Saves parameters to safetensors files, and loads them. The thread that holds the params.
  *
- * Loading has two passes: the first compares every name, dtype and shape and collects the problems, the
- * second writes. Only the device or the disk can still fail then. */
+ * Loading has two passes. The first compares every name, dtype and shape, and collects the problems. The
+ * second writes; only the device or the disk can still fail then. */
 #include "kernels/params/params_file.h"
 
 #include "kernels/base/file.h"

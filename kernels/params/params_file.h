@@ -9,6 +9,7 @@
 
 #include "kernels/base/file.h"
 #include "kernels/params/gradients.h"
+#include "kernels/params/params.h"
 
 /* Some of a model's entries. */
 struct params_range {

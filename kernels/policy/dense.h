@@ -1,9 +1,29 @@
-/* A general policy's rows on the CPU: dense layers of any depth, what they choose, and what they learn.
+/* The room of the policy's kernels on the CPU. It includes kernels/base/ and kernels/lanes/; worker/model
+ * computes with it.
  *
- * Which kernel: kernels/policy/mlp.h is the tutorial's network, one hidden layer with dropout, at most 16
- * inputs and one Categorical of at most 16 choices; it computes such a row in one fused pass. This one
- * computes every other policy of dense layers (dense_shape.h), without dropout, and gives log-probabilities,
- * entropies and values beside the actions. Convolutions go through kernels/tape.
+ *     row          one observation, its action, and what is known of both
+ *     batch        rows, as indices into the caller's arrays
+ *     chunk        at most 256 rows of a batch; sums run within a chunk, then over the chunks
+ *     head         the last layer, and what it makes of the features: a distribution over actions
+ *     features     the units of the last hidden layer
+ *     component    one number of an action
+ *     choice       one of the values of a Categorical component
+ *     mask         which choices a row allows
+ *     keep bits    which hidden units dropout keeps in a row
+ *     draw         random numbers, keyed by (seed, environment, step, episode)
+ *     pull         the gradient of the loss at a result: dL/d log-probability, entropy or value
+ *
+ *     dense.h         dense layers of any depth           mlp.h         the tutorial's network with dropout
+ *     dense_shape.h   shapes, parameters, first values    surrogate.h   PPO's objective
+ *     head.h          a head alone                        orthogonal.h  orthogonal first values
+ *
+ * This header: a policy of dense layers; what its rows choose, and what they learn.
+ *
+ * There are two kernels because the tutorial's network is small: one hidden layer with dropout, at most 16
+ * inputs, one Categorical of at most 16 choices. mlp.h computes such a row in one fused pass. A single row
+ * then takes 0.4 of the time that this kernel needs, and the sums have another order. This kernel computes
+ * every other policy of dense layers, without dropout, and gives log-probabilities, entropies and values
+ * beside the actions. Convolutions go through kernels/tape.
  *
  *     h_0 = the observation,   h_l = f(W_l h_{l-1} + b_l), f tanh or ReLU,   z = W h_last + b (the head)
  *
@@ -60,18 +80,13 @@ struct dense;
 enum status dense_new(struct dense **out, const struct dense_shape *shape, struct error *error);
 void dense_free(struct dense *dense);
 
-/* Computes with these parameters (dense_parameters.h) from now on; they are copied. No other thread computes
+/* Computes with these parameters (dense_shape.h) from now on; they are copied. No other thread computes
  * with `dense` meanwhile. */
 void dense_load(struct dense *dense, const float *parameters);
 
 /* The same of parameter number `number` of the list of dense_parameters alone; several threads may do that at
  * once, each for other parameters. */
 void dense_load_parameter(struct dense *dense, const float *parameters, uint32_t number);
-
-const struct dense_shape *dense_shape(const struct dense *dense);
-
-/* "avx512", "avx2" or "baseline". COALESCED_ISA in the environment, read by dense_new, lowers it. */
-const char *dense_isa(const struct dense *dense);
 
 /* ---- rows ---- */
 

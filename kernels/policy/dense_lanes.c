@@ -2,7 +2,7 @@
  *
  * At a head the rows lie across the lanes, as many as one register holds, and every sum over choices or
  * components runs in ascending order within a lane. Lanes without a row hold zeros. */
-#include "kernels/policy/dense_lanes.h"
+#include "kernels/policy/dense_internal.h"
 
 #include "kernels/lanes/exp_log_tanh.h"
 #include "kernels/lanes/normal_pair.h"
@@ -548,11 +548,7 @@ static void tanh_16(const float x[DENSE_LANES], float y[DENSE_LANES])
         lanes_store(y + i, lanes_tanh(lanes_load(x + i)));
 }
 
-#define LANES_TEXT(isa) #isa
-#define LANES_TEXT_EXPANDED(isa) LANES_TEXT(isa)
-
 const struct dense_lanes LANES_NAME(dense_lanes) = {
-    .name = LANES_TEXT_EXPANDED(LANES_ISA),
     .activate = activate,
     .slope = slope,
     .add = add,

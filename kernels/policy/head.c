@@ -1,4 +1,4 @@
-/* The head's memory, and its rows as dense_lanes.h wants them. */
+/* A head's memory, and its calls of the table in dense_internal.h. */
 #include "kernels/policy/head.h"
 
 #include "kernels/policy/dense_internal.h"
@@ -20,7 +20,7 @@ struct head {
 
 static size_t padded(size_t floats)
 {
-    return (floats + PRODUCT_BLOCK - 1) / PRODUCT_BLOCK * PRODUCT_BLOCK;
+    return (floats + DENSE_LANES - 1) / DENSE_LANES * DENSE_LANES;
 }
 
 enum status head_new(struct head **out, const struct dense_shape *shape, struct error *error)
@@ -33,7 +33,7 @@ enum status head_new(struct head **out, const struct dense_shape *shape, struct 
     head->stride = padded(shape->components);
     const size_t scratch = padded(2 * (size_t)head->outputs * DENSE_LANES);
     const size_t bytes = (scratch + (3 + DENSE_CHUNK_ROWS) * head->stride) * sizeof(float);
-    enum status status = dense_choose(&head->lanes, NULL, error);
+    enum status status = dense_lanes_choose(&head->lanes, error);
     head->memory = status == STATUS_OK ? aligned_alloc(64, bytes) : NULL;
     if (status == STATUS_OK && head->memory == NULL)
         status = error_set(error, STATUS_NO_MEMORY, "no memory for the %zu bytes of a policy's head", bytes);

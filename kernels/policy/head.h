@@ -1,5 +1,5 @@
-/* A policy's head alone: what kernels/policy/dense.h does behind its last layer, for a network whose outputs
- * are computed elsewhere (the CNN's are a tape's). Formulas, draws and masks are dense.h's.
+/* A policy's head alone, for a network whose outputs are computed elsewhere: a tape computes those of the
+ * CNN. Formulas, draws and masks are those of kernels/policy/dense.h.
  *
  * Outputs are logits, component after component, or means; row i of the outputs is row i of the batch. The
  * same bits on every instruction set and for every number of rows.

@@ -1,9 +1,9 @@
-/* Picks the instruction set and packs the weights in its order. The *_lanes.c files, which are compiled once
- * for each set, do the rest. */
+/* Picks the instruction set and packs the weights into lanes. mlp_lanes.c, which is compiled once for each
+ * set, computes. */
 #include "kernels/policy/mlp.h"
 
 #include "kernels/lanes/isa.h"
-#include "kernels/policy/mlp_lanes.h"
+#include "kernels/policy/mlp_internal.h"
 
 #include <assert.h>
 #include <math.h>
@@ -14,11 +14,6 @@ struct mlp {
     struct mlp_packed packed;
     const struct mlp_lanes *lanes;
 };
-
-size_t mlp_parameter_count(const struct mlp_shape *shape)
-{
-    return (size_t)shape->hidden * (shape->inputs + 1) + (size_t)shape->actions * (shape->hidden + 1);
-}
 
 /* Indexed by enum isa. */
 static const struct mlp_lanes *const lanes_of[ISA_COUNT] = {
@@ -117,9 +112,4 @@ double mlp_gradient(const struct mlp *mlp, const struct mlp_batch *batch, const 
 {
     assert(batch->count <= MLP_CHUNK_ROWS);
     return mlp->lanes->gradient(&mlp->packed, batch, coefficient, gradient);
-}
-
-const char *mlp_isa(const struct mlp *mlp)
-{
-    return mlp->lanes->name;
 }

@@ -1,9 +1,7 @@
 /* The tutorial's policy on the CPU: affine, dropout, ReLU, affine, softmax, sample; forward and backward.
- * Every other policy of dense layers is kernels/policy/dense.h's.
+ * kernels/policy/dense.h has every other policy of dense layers, and the room's glossary.
  *
- * The room of the policy's kernels includes kernels/base and kernels/lanes. The agent's policy
- * (worker/model/policy.c) computes with it; every backend includes mlp_batch.h for the shape and the
- * batch.
+ * Every backend includes this header for the shape and the batch.
  *
  * One fused pass per row instead of one library call per layer: at 4 -> 128 -> 2 a row is about 1.3 kFLOP,
  * less than the overhead of a single library primitive (`make bench` shows both). A row's result depends
@@ -27,10 +25,34 @@
 #define KERNELS_POLICY_MLP_H
 
 #include "kernels/base/status.h"
-#include "kernels/policy/mlp_batch.h"
+#include <stddef.h>
+#include <stdint.h>
 
-/* Floats in all parameters. */
-size_t mlp_parameter_count(const struct mlp_shape *shape);
+enum {
+    MLP_INPUTS_MAX = 16,
+    MLP_HIDDEN_MAX = 1024,
+    MLP_ACTIONS_MAX = 16,
+    MLP_CHUNK_ROWS = 256, /* rows that mlp_gradient sums in one go; see there */
+};
+
+struct mlp_shape {
+    uint32_t inputs, hidden, actions;
+};
+
+/* uint16_t words in one row's mask: hidden / 16, rounded up. */
+static inline uint32_t mlp_mask_words(const struct mlp_shape *shape)
+{
+    return (shape->hidden + 15) / 16;
+}
+
+/* A batch: row i of it is row `row[i]` of the arrays below, which the caller owns. */
+struct mlp_batch {
+    uint32_t count;
+    const uint32_t *row;       /* (count) index into the arrays */
+    const float *observations; /* (rows, inputs) */
+    uint16_t *masks;           /* (rows, mask words): written by mlp_act, read by mlp_gradient */
+    int32_t *actions;          /* (rows): written by mlp_act, read by mlp_gradient */
+};
 
 struct mlp; /* the weights, packed for the lanes; only mlp_load changes them */
 
@@ -56,10 +78,6 @@ void mlp_act(const struct mlp *mlp, const struct mlp_batch *batch, uint64_t seed
  * P < 1.2e-7). */
 double mlp_gradient(const struct mlp *mlp, const struct mlp_batch *batch, const float *coefficient,
                     float *gradient);
-
-/* The instruction set in use: "avx512", "avx2" or "baseline". COALESCED_ISA in the environment, read by
- * mlp_new, lowers it (a test and debugging aid). */
-const char *mlp_isa(const struct mlp *mlp);
 
 /* Checks COALESCED_ISA, as mlp_new does, before a process forks the workers that compute. STATUS_INVALID:
  * there is no such instruction set; STATUS_UNAVAILABLE: this processor does not have it. */

@@ -9,10 +9,9 @@
  *
  * Each body takes the shape as arguments. LANES_FOR_SHAPE calls it with CartPole's numbers as constants, so
  * that the compiler keeps a row's sums in registers, or else with the packed shape. */
-#include "kernels/policy/mlp_lanes.h"
+#include "kernels/policy/mlp_internal.h"
 
 #include "kernels/lanes/lanes.h"
-#include "kernels/policy/dropout_mask.h"
 
 #include <assert.h>
 
@@ -153,6 +152,24 @@ LANES_INLINE void forward_tile(const struct mlp_packed *packed, struct tile *til
 }
 
 /* ---- act ---- */
+
+/* Draws a row's mask of `blocks` words, 16 hidden units to a word, 128 units at a time. `key` names the draw
+ * (rng.h), `bound` is lanes_draw_group's. Without `draws` all units are kept. `last_word`: the bits of the
+ * last word that are units. */
+LANES_INLINE void dropout_mask_draw(uint16_t *words, uint32_t blocks, const struct rng_key *key, bool draws,
+                                    uint32_t bound, uint16_t last_word)
+{
+    const vu bounds = lanes_set_u32(bound);
+    if (!draws)
+        memset(words, 0xff, blocks * sizeof *words);
+    for (uint32_t group = 0; draws && group * 8 < blocks; group++) {
+        uint32_t bits[8];
+        lanes_draw_group(bits, key, group, bounds);
+        for (uint32_t v = 0; v < 8 && group * 8 + v < blocks; v++)
+            words[group * 8 + v] = (uint16_t)bits[v];
+    }
+    words[blocks - 1] &= last_word;
+}
 
 /* Draws the masks of the tile's rows, for this forward and for the gradient's. */
 LANES_INLINE void draw_masks(const struct mlp_packed *packed, const struct draws *draws,
@@ -380,11 +397,7 @@ static void fma_16(const float a[MLP_LANES], const float b[MLP_LANES], const flo
         lanes_store(y + p, lanes_fma(lanes_load(a + p), lanes_load(b + p), lanes_load(c + p)));
 }
 
-#define LANES_TEXT(isa) #isa
-#define LANES_TEXT_EXPANDED(isa) LANES_TEXT(isa)
-
 const struct mlp_lanes LANES_NAME(mlp_lanes) = {
-    .name = LANES_TEXT_EXPANDED(LANES_ISA),
     .act = act,
     .gradient = gradient,
     .exp = exp_16,

@@ -1,4 +1,4 @@
-/* Orthogonal weights: draws, made orthonormal. */
+/* Draws a weight's values and makes them orthonormal. */
 #include "kernels/policy/orthogonal.h"
 
 #include "kernels/base/rng.h"

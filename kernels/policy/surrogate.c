@@ -1,47 +1,26 @@
-/* The objective, row by row in double. The vector part is exp alone. */
+/* PPO's objective, row by row in double. Only exp computes in lanes. */
 #include "kernels/policy/surrogate.h"
 
 #include "kernels/policy/dense_internal.h"
 
 #include <assert.h>
 #include <math.h>
-#include <stdlib.h>
-
-struct surrogate {
-    const struct dense_lanes *lanes;
-};
-
-enum status surrogate_new(struct surrogate **out, struct error *error)
-{
-    struct surrogate *surrogate = calloc(1, sizeof *surrogate);
-    if (surrogate == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for PPO's objective");
-    const enum status status = dense_choose(&surrogate->lanes, NULL, error);
-    if (status != STATUS_OK)
-        surrogate_free(surrogate);
-    else
-        *out = surrogate;
-    return status;
-}
-
-void surrogate_free(struct surrogate *surrogate)
-{
-    free(surrogate);
-}
 
 static double clamp(double x, double bound)
 {
     return x > bound ? bound : x < -bound ? -bound : x;
 }
 
-static void find_ratios(const struct surrogate *surrogate, const struct surrogate_rows *rows, float *ratio)
+/* ratio (a whole number of lanes) = exp(log P - log P_old) */
+static void find_ratios(const struct surrogate *m, uint32_t count, const uint32_t *row,
+                        const float *log_probability, float *ratio)
 {
-    for (uint32_t i = 0; i < rows->count; i++)
-        ratio[i] = rows->log_probability[i] - rows->old_log_probability[i];
-    for (uint32_t i = rows->count; i % DENSE_LANES != 0; i++)
+    for (uint32_t i = 0; i < count; i++)
+        ratio[i] = log_probability[i] - m->rows.log_probabilities[row[i]];
+    for (uint32_t i = count; i % DENSE_LANES != 0; i++)
         ratio[i] = 0;
-    for (uint32_t i = 0; i < rows->count; i += DENSE_LANES) // in place: each number by itself
-        surrogate->lanes->exp(ratio + i, ratio + i);
+    for (uint32_t i = 0; i < count; i += DENSE_LANES) // in place: each number by itself
+        m->lanes->exp(ratio + i, ratio + i);
 }
 
 /* Returns dL_policy / d log P, times the batch's rows. */
@@ -73,31 +52,82 @@ static double value_term(const struct surrogate_objective *o, double value, doub
     return fabs(step) > o->value_clip ? 0 : 2 * half * clipped;
 }
 
-void surrogate_policy(const struct surrogate *surrogate, const struct surrogate_objective *o,
-                      const struct surrogate_rows *rows, uint32_t batch, struct surrogate_sums *sums,
-                      const struct surrogate_pulls *pulls)
+/* One row has no deviation. */
+static void find_scaling(struct surrogate *m)
 {
-    float ratios[SURROGATE_ROWS_MAX];
-    assert(rows->count <= SURROGATE_ROWS_MAX);
-    find_ratios(surrogate, rows, ratios);
+    const struct surrogate_rows *rows = &m->rows;
+    double sum = 0, squares = 0;
+    if (!rows->normalizes || rows->count < 2)
+        return;
+    for (uint32_t i = 0; i < rows->count; i++)
+        sum += (double)rows->advantages[rows->row[i]];
+    m->shift = sum / rows->count;
     for (uint32_t i = 0; i < rows->count; i++) {
-        const double log_probability = (double)rows->log_probability[i];
-        const double ratio = (double)ratios[i];
-        const double pull = policy_term(o, ratio, log_probability, (double)rows->advantage[i], sums);
-        sums->entropy += (double)rows->entropy[i];
-        sums->kl += ratio - 1 - (log_probability - (double)rows->old_log_probability[i]);
+        const double apart = (double)rows->advantages[rows->row[i]] - m->shift;
+        squares += apart * apart;
+    }
+    m->factor = 1 / (sqrt(squares / (rows->count - 1)) + 1e-8);
+}
+
+enum status surrogate_begin(struct surrogate *m, const struct surrogate_objective *objective,
+                            const struct surrogate_rows *rows, struct error *error)
+{
+    *m = (struct surrogate){.objective = objective, .rows = *rows, .factor = 1};
+    find_scaling(m);
+    return dense_lanes_choose(&m->lanes, error);
+}
+
+void surrogate_judge_actions(const struct surrogate *m, uint32_t count, const uint32_t *row,
+                             const float *log_probability, const float *entropy,
+                             const struct surrogate_pulls *pulls, struct surrogate_sums *sums)
+{
+    const struct surrogate_objective *o = m->objective;
+    const uint32_t batch = m->rows.count;
+    float ratios[SURROGATE_ROWS_MAX];
+    assert(count <= SURROGATE_ROWS_MAX);
+    find_ratios(m, count, row, log_probability, ratios);
+    for (uint32_t i = 0; i < count; i++) {
+        const double now = (double)log_probability[i], ratio = (double)ratios[i];
+        const float advantage = (float)(((double)m->rows.advantages[row[i]] - m->shift) * m->factor);
+        const double pull = policy_term(o, ratio, now, (double)advantage, sums);
+        sums->entropy += (double)entropy[i];
+        sums->kl += ratio - 1 - (now - (double)m->rows.log_probabilities[row[i]]);
         pulls->log_probability[i] = (float)(pull / batch);
         pulls->entropy[i] = (float)(-o->entropy_coefficient / batch);
     }
 }
 
-void surrogate_value(const struct surrogate_objective *o, const struct surrogate_rows *rows, uint32_t batch,
-                     struct surrogate_sums *sums, const struct surrogate_pulls *pulls)
+void surrogate_judge_values(const struct surrogate *m, uint32_t count, const uint32_t *row,
+                            const float *value, const struct surrogate_pulls *pulls,
+                            struct surrogate_sums *sums)
 {
-    assert(rows->count <= SURROGATE_ROWS_MAX);
-    for (uint32_t i = 0; i < rows->count; i++) {
-        const double pull =
-            value_term(o, (double)rows->value[i], (double)rows->old_value[i], (double)rows->returns[i], sums);
-        pulls->value[i] = (float)(o->value_coefficient * pull / batch);
+    const struct surrogate_objective *o = m->objective;
+    assert(count <= SURROGATE_ROWS_MAX);
+    for (uint32_t i = 0; i < count; i++) {
+        const double old = (double)m->rows.values[row[i]], target = (double)m->rows.returns[row[i]];
+        const double pull = value_term(o, (double)value[i], old, target, sums);
+        pulls->value[i] = (float)(o->value_coefficient * pull / m->rows.count);
     }
+}
+
+void surrogate_add(struct surrogate_sums *to, const struct surrogate_sums *more)
+{
+    to->policy += more->policy;
+    to->value += more->value;
+    to->entropy += more->entropy;
+    to->kl += more->kl;
+    to->clipped += more->clipped;
+}
+
+struct surrogate_losses surrogate_losses(const struct surrogate *m)
+{
+    const double n = m->rows.count;
+    struct surrogate_losses losses = {.policy = m->sums.policy / n,
+                                      .value = m->sums.value / n,
+                                      .entropy = m->sums.entropy / n,
+                                      .kl = m->sums.kl / n,
+                                      .clip_fraction = (double)m->sums.clipped / n};
+    losses.loss = losses.policy + m->objective->value_coefficient * losses.value -
+                  m->objective->entropy_coefficient * losses.entropy;
+    return losses;
 }

@@ -1,5 +1,10 @@
 /* The room of safetensors files: reader and writer. It includes kernels/base/; kernels/params/ includes it.
  *
+ *     header     a JSON object that describes the tensors; N bytes after the 8 bytes that say N
+ *     entry      one tensor of the header: name, dtype, shape, place in the data
+ *     offset     a byte's distance from the beginning of the data
+ *     metadata   text beside the tensors, under the name __metadata__
+ *
  *     8 bytes N, little-endian | N bytes of JSON | data
  *     {"name": {"dtype": "F32", "shape": [64, 3, 7, 7], "data_offsets": [begin, end]}, ...,
  *      "__metadata__": {"key": "value", ...}}

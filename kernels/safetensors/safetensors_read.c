@@ -1,8 +1,8 @@
 /* Reads safetensors files, on the caller's thread.
  *
- * A header passes three checks: its text, each entry by itself, and all entries together, sorted by offset,
- * as one unbroken row over the data. No offset is used before it is known to be within the data. A file is
- * read and not mapped: one that is cut meanwhile gives an error, not a SIGBUS. */
+ * A header passes three checks: its text; each entry by itself; and all entries together, which must cover
+ * the data without holes, sorted by offset. No offset is used before it is known to be within the data. A
+ * file is read, never mapped: a file that is cut meanwhile gives an error, not a SIGBUS. */
 #include "kernels/safetensors/safetensors.h"
 
 #include "kernels/base/file.h"

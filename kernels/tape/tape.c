@@ -1,10 +1,19 @@
-/* The tape: recording, the walk back, and reading results. One thread at a time.
+/* The tape: makes variables and nodes, records them, and walks back over them for the gradient. Operations by
+ * name are tape_ops.c's.
  *
- * Memory. The arena counts the owners of a block (variables, saved tensors, gradients): a reshape's output is
- * its input's memory, and an add's two input gradients may both be its output's. Memory outside the arena
- * (parameters, constants, seeds, outputs of higher layers) is never released, and nothing is added into it.
- * Variables and nodes come from pools that only grow: their addresses hold for the whole step, and a series
- * of equal steps allocates nothing. */
+ * Memory. The arena counts the owners of a block: variables, saved tensors, gradients. A reshape's output is
+ * its input's memory, and the two input gradients of an add may both be its output's. Memory outside the
+ * arena (parameters, constants, seeds, outputs of higher layers) is never released, and nothing is added into
+ * it. Variables and nodes come from pools that only grow: a pointer to one holds for the whole step, and a
+ * series of equal steps allocates nothing.
+ *
+ * Recording. In TAPE_TRAIN an operation is recorded only if a gradient has to flow through it. Otherwise
+ * nothing is recorded or saved.
+ *
+ * Gradients. A variable's first gradient is kept as it came. A later one is added into it if its block has no
+ * other owner, else into the arriving one if that has none, else both into a new tensor. A parameter's first
+ * gradient is computed straight into its entry of the gradient slab. As the walk passes a node, every value
+ * that no earlier node reads goes back to the arena. */
 #include "kernels/tape/tape.h"
 
 #include "kernels/params/gradients.h"
@@ -17,12 +26,50 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Records of one size, each of which stays where it is. */
+/* ---- pools ---- */
+
+enum { CHUNK_ITEMS = 64 };
+
 struct pool {
     size_t item_bytes;
     uint32_t used, chunk_count;
     void **chunks;
 };
+
+static void pool_fini(struct pool *pool)
+{
+    for (uint32_t i = 0; i < pool->chunk_count; i++)
+        free(pool->chunks[i]);
+    free(pool->chunks);
+}
+
+static bool pool_grow(struct pool *pool)
+{
+    void **chunks = reallocarray(pool->chunks, pool->chunk_count + 1, sizeof *chunks);
+    if (chunks == NULL)
+        return false;
+    pool->chunks = chunks;
+    chunks[pool->chunk_count] = calloc(CHUNK_ITEMS, pool->item_bytes);
+    if (chunks[pool->chunk_count] == NULL)
+        return false;
+    pool->chunk_count++;
+    return true;
+}
+
+static void *pool_at(const struct pool *pool, uint32_t index)
+{
+    return (char *)pool->chunks[index / CHUNK_ITEMS] + index % CHUNK_ITEMS * pool->item_bytes;
+}
+
+/* Zeroed. NULL: no memory. */
+static void *pool_take(struct pool *pool)
+{
+    if (pool->used == pool->chunk_count * CHUNK_ITEMS && !pool_grow(pool))
+        return NULL;
+    return memset(pool_at(pool, pool->used++), 0, pool->item_bytes);
+}
+
+/* ---- variables and nodes ---- */
 
 enum source { SOURCE_INPUT, SOURCE_CONSTANT, SOURCE_PARAMETER, SOURCE_OPERATION, SOURCE_NODE };
 
@@ -80,54 +127,7 @@ struct tape {
     struct tensor *direct[OP_INPUTS_MAX]; // the slab's part that din writes straight into
 };
 
-/* ---- pools ---- */
-
-enum { CHUNK_ITEMS = 64 };
-
-static void pool_init(struct pool *pool, size_t item_bytes)
-{
-    *pool = (struct pool){.item_bytes = item_bytes};
-}
-
-static void pool_fini(struct pool *pool)
-{
-    for (uint32_t i = 0; i < pool->chunk_count; i++)
-        free(pool->chunks[i]);
-    free(pool->chunks);
-}
-
-static bool add_chunk(struct pool *pool)
-{
-    void **chunks = reallocarray(pool->chunks, pool->chunk_count + 1, sizeof *chunks);
-    if (chunks == NULL)
-        return false;
-    pool->chunks = chunks;
-    chunks[pool->chunk_count] = calloc(CHUNK_ITEMS, pool->item_bytes);
-    if (chunks[pool->chunk_count] == NULL)
-        return false;
-    pool->chunk_count++;
-    return true;
-}
-
-static void *pool_at(const struct pool *pool, uint32_t index)
-{
-    return (char *)pool->chunks[index / CHUNK_ITEMS] + index % CHUNK_ITEMS * pool->item_bytes;
-}
-
-/* Zeros; NULL: no memory. */
-static void *pool_take(struct pool *pool)
-{
-    if (pool->used == pool->chunk_count * CHUNK_ITEMS && !add_chunk(pool))
-        return NULL;
-    return memset(pool_at(pool, pool->used++), 0, pool->item_bytes);
-}
-
-static void pool_clear(struct pool *pool)
-{
-    pool->used = 0;
-}
-
-/* ---- life ---- */
+/* ---- the life of a tape ---- */
 
 enum status tape_new(struct tape **out, struct backend *backend, struct error *error)
 {
@@ -146,8 +146,8 @@ enum status tape_new_in(struct tape **out, struct backend *backend, const struct
         free(tape);
         return status;
     }
-    pool_init(&tape->variables, sizeof(struct variable));
-    pool_init(&tape->nodes, sizeof(struct node));
+    tape->variables.item_bytes = sizeof(struct variable);
+    tape->nodes.item_bytes = sizeof(struct node);
     tape->step = 1;
     *out = tape;
     return STATUS_OK;
@@ -168,8 +168,8 @@ static void end_step(struct tape *tape)
     for (uint32_t i = tape->nodes.used; i-- > 0;)
         node_release(pool_at(&tape->nodes, i));
     arena_reset(tape->arena);
-    pool_clear(&tape->variables);
-    pool_clear(&tape->nodes);
+    tape->variables.used = 0;
+    tape->nodes.used = 0;
     tape->gradients = NULL;
     tape->walk = WALK_NONE;
     tape->error = (struct error){0};
@@ -253,7 +253,7 @@ struct variable *tape_fail(struct tape *tape, enum status status, const char *fo
     return NULL;
 }
 
-/* STATUS_OK: the variable belongs to this tape and step, and its value is there. Otherwise sticks. */
+/* Checks that the variable belongs to this tape and step, and that its value is there. Otherwise sticks. */
 static enum status tape_check(struct tape *tape, const struct variable *variable, const char *by)
 {
     if (variable->tape != tape || variable->step != tape->step)
@@ -271,7 +271,6 @@ void tape_on_progress(struct tape *tape, tape_progress *progress, void *context)
     tape->progress_context = context;
 }
 
-/* Tells the progress callback. */
 static void tape_tick(struct tape *tape)
 {
     if (tape->progress != NULL)
@@ -367,10 +366,7 @@ bool tape_keep(struct variable *variable)
     return true;
 }
 
-/* Recording: one call of a backend, or one node of a higher layer, becomes an entry of the tape.
- *
- * In TAPE_TRAIN an operation is recorded only if a gradient has to flow through it. Otherwise nothing is
- * recorded or saved. */
+/* ---- recording ---- */
 
 /* `memory` if a block of the tape's arena begins there; else NULL, for memory that is not the tape's. */
 static void *tape_block(const struct tape *tape, void *memory)
@@ -542,12 +538,105 @@ enum status tape_node(struct tape *tape, const struct tape_node *given, struct v
     return STATUS_OK;
 }
 
-/* The walk: gradients, in reverse order of recording.
- *
- * A variable's first gradient is kept as it came. A later one is added into it if its block has no other
- * owner, else into the arriving one if that has none, else both into a new tensor. A parameter's first
- * gradient is computed straight into its entry of the gradient slab. As the walk passes a node, every value
- * that no earlier node reads goes back to the arena. */
+/* ---- reading ---- */
+
+const struct tensor *variable_tensor(const struct variable *variable)
+{
+    return variable->tensor;
+}
+
+bool variable_needs_gradient(const struct variable *variable)
+{
+    return variable->needs_gradient;
+}
+
+const struct tensor *variable_gradient(const struct variable *variable)
+{
+    return variable->has_gradient ? &variable->gradient : NULL;
+}
+
+enum status tape_read(struct tape *tape, const struct variable *variable, enum dtype dtype, void *values)
+{
+    if (tape->error.status != STATUS_OK)
+        return tape->error.status;
+    if (variable == NULL) {
+        tape_fail(tape, STATUS_INVALID, "a read of no variable");
+        return tape->error.status;
+    }
+    if (tape_check(tape, variable, "a read") != STATUS_OK)
+        return tape->error.status;
+    struct error error = {0};
+    enum status status = backend_download(tape->backend, variable->tensor, dtype, values, &error);
+    return status == STATUS_OK ? STATUS_OK : tape_stick(tape, &error);
+}
+
+/* Releases a variable's value, if it is the tape's. */
+static void variable_release_value(struct tape *tape, struct variable *variable)
+{
+    if (variable->block == NULL || variable->released)
+        return;
+    arena_release(tape->arena, variable->block);
+    variable->block = NULL;
+    variable->own.data = NULL; // the address may soon be another tensor's
+    variable->released = true;
+}
+
+void tape_drop(struct tape *tape, struct variable *variable)
+{
+    if (tape->mode == TAPE_INFER && variable != NULL && variable->tape == tape &&
+        variable->step == tape->step)
+        variable_release_value(tape, variable);
+}
+
+/* ---- the loss ---- */
+
+/* Names the variable: "the input images", "the output of conv2d of layer1.0.conv1.weight". */
+static void fail_not_finite(struct tape *tape, const struct variable *variable, double loss)
+{
+    const char *label = variable->label != NULL ? variable->label : "no name";
+    static const char begin[] = "the first tensor that holds a NaN or an infinity is";
+    if (variable->source == SOURCE_PARAMETER)
+        tape_fail(tape, STATUS_INTERNAL, "the loss is %g; %s the parameter %s", loss, begin, label);
+    else if (variable->source == SOURCE_INPUT || variable->source == SOURCE_CONSTANT)
+        tape_fail(tape, STATUS_INTERNAL, "the loss is %g; %s the input %s", loss, begin, label);
+    else
+        tape_fail(tape, STATUS_INTERNAL, "the loss is %g; %s the output of %s %s %s", loss, begin,
+                  variable->what, variable->label_is_own ? "of" : "after", label);
+}
+
+static enum status find_not_finite(struct tape *tape, double loss)
+{
+    struct error error = {0};
+    for (uint32_t i = 0; i < tape->variables.used; i++) {
+        const struct variable *variable = pool_at(&tape->variables, i);
+        size_t index = SIZE_MAX;
+        if (variable->tensor->dtype == DTYPE_I32)
+            continue;
+        if (backend_first_not_finite(tape->backend, variable->tensor, &index, &error) != STATUS_OK)
+            return tape_stick(tape, &error);
+        if (index == SIZE_MAX)
+            continue;
+        fail_not_finite(tape, variable, loss);
+        break;
+    }
+    return tape->error.status;
+}
+
+enum status tape_loss(struct tape *tape, struct variable *loss, double *value)
+{
+    double found = 0;
+    if (tape->error.status == STATUS_OK && (tape->mode != TAPE_TRAIN || tape->walk != WALK_NONE))
+        tape_fail(tape, STATUS_INVALID, "the loss is asked for before the walk of a tape that records");
+    if (tape->error.status == STATUS_OK && loss != NULL && loss->tensor->shape.rank != 0)
+        tape_fail(tape, STATUS_INVALID, "the loss is no scalar");
+    enum status status = tape_read(tape, loss, DTYPE_F64, &found);
+    if (status != STATUS_OK)
+        return status;
+    if (!isfinite(found))
+        return find_not_finite(tape, found);
+    *value = found;
+    return STATUS_OK;
+}
 
 /* ---- gradients of variables ---- */
 
@@ -626,18 +715,7 @@ static void release_gradient(struct tape *tape, struct variable *variable)
     variable->has_gradient = false;
 }
 
-/* ---- values that are not read any more ---- */
-
-/* Releases a variable's value, if it is the tape's. */
-static void variable_release_value(struct tape *tape, struct variable *variable)
-{
-    if (variable->block == NULL || variable->released)
-        return;
-    arena_release(tape->arena, variable->block);
-    variable->block = NULL;
-    variable->own.data = NULL; // the address may soon be another tensor's
-    variable->released = true;
-}
+/* ---- values that no later node reads ---- */
 
 static bool reads_in(const struct node *node, uint32_t i)
 {
@@ -926,93 +1004,4 @@ enum status tape_backward(struct tape *tape, struct variable *loss)
                   shape_text(&loss->tensor->shape, text));
     enum status status = tape_seed(tape, loss, NULL);
     return status == STATUS_OK ? tape_walk(tape) : status;
-}
-
-/* ---- reading ---- */
-
-const struct tensor *variable_tensor(const struct variable *variable)
-{
-    return variable->tensor;
-}
-
-bool variable_needs_gradient(const struct variable *variable)
-{
-    return variable->needs_gradient;
-}
-
-const struct tensor *variable_gradient(const struct variable *variable)
-{
-    return variable->has_gradient ? &variable->gradient : NULL;
-}
-
-enum status tape_read(struct tape *tape, const struct variable *variable, enum dtype dtype, void *values)
-{
-    if (tape->error.status != STATUS_OK)
-        return tape->error.status;
-    if (variable == NULL) {
-        tape_fail(tape, STATUS_INVALID, "a read of no variable");
-        return tape->error.status;
-    }
-    if (tape_check(tape, variable, "a read") != STATUS_OK)
-        return tape->error.status;
-    struct error error = {0};
-    enum status status = backend_download(tape->backend, variable->tensor, dtype, values, &error);
-    return status == STATUS_OK ? STATUS_OK : tape_stick(tape, &error);
-}
-
-void tape_drop(struct tape *tape, struct variable *variable)
-{
-    if (tape->mode == TAPE_INFER && variable != NULL && variable->tape == tape &&
-        variable->step == tape->step)
-        variable_release_value(tape, variable);
-}
-
-/* ---- the loss ---- */
-
-/* Names the variable: "the input images", "the output of conv2d of layer1.0.conv1.weight". */
-static void fail_not_finite(struct tape *tape, const struct variable *variable, double loss)
-{
-    const char *label = variable->label != NULL ? variable->label : "no name";
-    static const char begin[] = "the first tensor that holds a NaN or an infinity is";
-    if (variable->source == SOURCE_PARAMETER)
-        tape_fail(tape, STATUS_INTERNAL, "the loss is %g; %s the parameter %s", loss, begin, label);
-    else if (variable->source == SOURCE_INPUT || variable->source == SOURCE_CONSTANT)
-        tape_fail(tape, STATUS_INTERNAL, "the loss is %g; %s the input %s", loss, begin, label);
-    else
-        tape_fail(tape, STATUS_INTERNAL, "the loss is %g; %s the output of %s %s %s", loss, begin,
-                  variable->what, variable->label_is_own ? "of" : "after", label);
-}
-
-static enum status find_not_finite(struct tape *tape, double loss)
-{
-    struct error error = {0};
-    for (uint32_t i = 0; i < tape->variables.used; i++) {
-        const struct variable *variable = pool_at(&tape->variables, i);
-        size_t index = SIZE_MAX;
-        if (variable->tensor->dtype == DTYPE_I32)
-            continue;
-        if (backend_first_not_finite(tape->backend, variable->tensor, &index, &error) != STATUS_OK)
-            return tape_stick(tape, &error);
-        if (index == SIZE_MAX)
-            continue;
-        fail_not_finite(tape, variable, loss);
-        break;
-    }
-    return tape->error.status;
-}
-
-enum status tape_loss(struct tape *tape, struct variable *loss, double *value)
-{
-    double found = 0;
-    if (tape->error.status == STATUS_OK && (tape->mode != TAPE_TRAIN || tape->walk != WALK_NONE))
-        tape_fail(tape, STATUS_INVALID, "the loss is asked for before the walk of a tape that records");
-    if (tape->error.status == STATUS_OK && loss != NULL && loss->tensor->shape.rank != 0)
-        tape_fail(tape, STATUS_INVALID, "the loss is no scalar");
-    enum status status = tape_read(tape, loss, DTYPE_F64, &found);
-    if (status != STATUS_OK)
-        return status;
-    if (!isfinite(found))
-        return find_not_finite(tape, found);
-    *value = found;
-    return STATUS_OK;
 }

@@ -1,6 +1,14 @@
 /* The room of the tape: it records the operations of a forward and walks back over them once for the
  * gradient.
  *
+ *     variable   a tensor on the tape: an input, a parameter, or the result of an operation
+ *     node       a recorded operation, or a call of a higher layer, with its inputs and outputs
+ *     step       what happens between tape_begin and tape_finish: a forward, and perhaps one walk
+ *     walk       the pass over the nodes in reverse order of recording, which computes gradients
+ *     seed       the gradient of a variable with which a walk begins
+ *     to drop    to release a variable's value before the step ends
+ *     higher layer   a caller that records nodes of its own: distributed autograd
+ *
  *     tape_begin(tape, TAPE_TRAIN, gradients);
  *     struct variable *x = tape_input(tape, SHAPE4(20, 3, 64, 64), DTYPE_F32, "images", images);
  *     struct variable *h = tape_linear(tape, x, tape_parameter(tape, w), tape_parameter(tape, b));

@@ -1,7 +1,5 @@
-/* The operations by their names: attributes and inputs for tape_apply. */
+/* The operations by their names: each function sets the attributes and inputs of one tape_apply. */
 #include "kernels/tape/tape.h"
-
-#include <string.h>
 
 /* One output; NULL after a failure. */
 static struct variable *apply_op(struct tape *tape, enum op op, const struct op_attributes *attributes,

@@ -113,7 +113,8 @@ static double flop_of(const struct dense_shape *shape, bool learn)
 }
 
 /* One row of the table. `flop` of one of `rows`; 0: no rate. */
-static void measure(const char *name, const char *what, struct dense_problem *problem, work *run, double flop)
+static void measure(const char *name, const char *isa, const char *what, struct dense_problem *problem,
+                    work *run, double flop)
 {
     double ns[ROUNDS], sgemm[ROUNDS];
     const unsigned times = calibrate(run, problem);
@@ -122,8 +123,8 @@ static void measure(const char *name, const char *what, struct dense_problem *pr
         ns[round] = time_ns(run, problem, times) / problem->rows;
     }
     const double peak = 2.0 * SGEMM_N * SGEMM_N * SGEMM_N / median(sgemm), typical = median(ns);
-    printf("%-13s %-8s %-6s %5u  %9.1f [%9.1f %9.1f]", name, dense_isa(problem->dense), what, problem->rows,
-           typical, ns[ROUNDS / 10], ns[ROUNDS - 1 - ROUNDS / 10]);
+    printf("%-13s %-8s %-6s %5u  %9.1f [%9.1f %9.1f]", name, isa, what, problem->rows, typical,
+           ns[ROUNDS / 10], ns[ROUNDS - 1 - ROUNDS / 10]);
     if (flop > 0)
         printf("  %6.1f GFLOP/s, %3.0f %% of sgemm's %.0f", flop / typical, 100 * flop / typical / peak,
                peak);
@@ -141,11 +142,12 @@ static void measure_shape(size_t s, const char *isa)
         for (uint32_t i = 0; i < rows[r]; i++)
             problem.row[i] = i;
         if (dense_problem_load(&problem, isa)) {
-            measure(shapes[s].name, "act", &problem, dense_problem_act, flop_of(&one.shape, false));
+            measure(shapes[s].name, isa, "act", &problem, dense_problem_act, flop_of(&one.shape, false));
             if (rows[r] == DENSE_CHUNK_ROWS)
-                measure(shapes[s].name, "learn", &problem, dense_problem_learn, flop_of(&one.shape, true));
+                measure(shapes[s].name, isa, "learn", &problem, dense_problem_learn,
+                        flop_of(&one.shape, true));
             if (rows[r] == 1)
-                measure(shapes[s].name, "load", &problem, load, 0);
+                measure(shapes[s].name, isa, "load", &problem, load, 0);
             dense_problem_unload(&problem);
         }
         dense_problem_fini(&problem);

@@ -19,8 +19,7 @@
  * job kind: a kind hands over its values as struct checkpoint_values.
  *
  *     checkpoint_saver.[ch]   the state machine: due, gather, wait for the log, write, publish
- *     checkpoint_publish.c    a checkpoint becomes visible (one rename); older ones are pruned
- *     checkpoint_best.c       the best checkpoint is kept apart
+ *     checkpoint_publish.c    a checkpoint becomes visible (one rename); the best one; older ones are pruned
  *     checkpoint_write.c      the files of a checkpoint
  *     checkpoint_newest.c     finds the newest sound one; checks by hash
  *     checkpoint_load.c       loads a shard, or the whole model

@@ -54,22 +54,6 @@ enum status checkpoint_list(struct checkpoint_list *list, struct path run, bool 
 enum status checkpoint_read_file(char **text, size_t *bytes, struct path path, size_t max,
                                  struct error *error);
 
-/* ---- folders: checkpoint_publish.c ---- */
-
-#define CHECKPOINT_BEST "best"
-
-/* Removes a folder with all its files; an absent one is no failure. */
-enum status checkpoint_remove_tree(struct path path, struct error *error);
-
-/* Writes the run's logs to the disk: a loss of power must not leave a checkpoint that is ahead of its logs.
- */
-enum status checkpoint_sync_logs(struct path run, struct error *error);
-
-/* Renames `from` to `to`: the checkpoint is visible from here on. One of that name is exchanged for the new
- * one in the same step, and stands at `from` then; or is removed first where the file system cannot exchange.
- */
-enum status checkpoint_take_name(struct path from, struct path to, struct error *error);
-
 /* ---- the manifest ---- */
 
 /* JSON. The keys: `format` (2), `update`, `steps` (of each trainer), `late`, `epoch_loss` (%.17g, which reads

@@ -1,5 +1,5 @@
-/* Opens a job's data by its kind, applies /data/limit, checks labels, and reads the samples that are in
- * memory. */
+/* Opens a job's data by its kind, applies /data/limit, and checks and reads the samples that are in memory.
+ */
 #include "worker/data/dataset.h"
 
 #include "worker/data/dataset_internal.h"
@@ -24,18 +24,6 @@ static dataset_opener *const openers[] = {
     [JOB_DATA_CIFAR] = dataset_cifar,
     [JOB_DATA_FOLDER] = dataset_folder,
 };
-
-enum status dataset_check_labels(const struct dataset *dataset, uint64_t first, const struct data_file *file,
-                                 uint64_t offset, const struct job *job, struct error *error)
-{
-    for (uint64_t i = first; i < dataset->count; i++)
-        if (dataset_label_at(dataset, i) >= job->model.classes)
-            return error_set(error, STATUS_CORRUPT,
-                             "%.300s: offset %llu: label %u, where /model/classes is %u", file->path,
-                             (unsigned long long)(offset + (i - first) * dataset->label_stride),
-                             dataset_label_at(dataset, i), job->model.classes);
-    return STATUS_OK;
-}
 
 static enum status dataset_open_split(struct dataset **out, const struct job *job, enum dataset_split split,
                                       bool probe, struct error *error)
@@ -106,5 +94,17 @@ enum status dataset_read(struct dataset *dataset, uint64_t index, struct image *
         for (uint32_t c = 0; c < channels; c++)
             image->pixels[channels * i + c] = pixels[c * plane + i];
     *label = dataset_label_at(dataset, index);
+    return STATUS_OK;
+}
+
+enum status dataset_check_labels(const struct dataset *dataset, uint64_t first, const struct data_file *file,
+                                 uint64_t offset, const struct job *job, struct error *error)
+{
+    for (uint64_t i = first; i < dataset->count; i++)
+        if (dataset_label_at(dataset, i) >= job->model.classes)
+            return error_set(error, STATUS_CORRUPT,
+                             "%.300s: offset %llu: label %u, where /model/classes is %u", file->path,
+                             (unsigned long long)(offset + (i - first) * dataset->label_stride),
+                             dataset_label_at(dataset, i), job->model.classes);
     return STATUS_OK;
 }

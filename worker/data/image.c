@@ -1,4 +1,4 @@
-/* The memory of an image, and the decoder that a file's first bytes choose. Any thread. */
+/* The memory of an image, and the choice of a decoder by a file's first bytes. Any thread. */
 #include "worker/data/image.h"
 
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* As the normalizer's (policy_normalizer.c), and of the variances of state-dependent exploration
+/* As the normalizer's (policy.c), and of the variances of state-dependent exploration
  * (kernels/policy/dense.h). */
 static const double normalizer_epsilon = 1e-8;
 static const float exploration_epsilon = 1e-6F;

@@ -1,19 +1,23 @@
-/* The policy: picks the network that the configuration asks for, and hands every call to it. */
+/* The policy: picks the kind that the configuration asks for, and hands every call to it. Here are what all
+ * kinds have: the bounds of an action, and the normalizer of observations. */
 #include "worker/environment/environment_spec.h"
-#include "worker/model/policy_config.h"
 #include "worker/model/policy_internal.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* Stable-Baselines3's VecNormalize.epsilon. */
+static const double epsilon = 1e-8;
 
 /* ---- opening ---- */
 
 static const struct policy_kind *kind_of(const struct policy_config *config, bool gpu)
 {
-    if (policy_form(config) == POLICY_FORM_TUTORIAL)
-        return gpu ? &policy_gpu_kind : &policy_mlp_kind;
-    return policy_form(config) == POLICY_FORM_CNN ? &policy_images_kind : &policy_dense_kind;
+    if (policy_form(config) == POLICY_FORM_CNN)
+        return &policy_images_kind;
+    return gpu ? &policy_gpu_kind : &policy_flat_kind;
 }
 
 /* The nearest float32 that is not below, or not above, a bound in double. */
@@ -40,6 +44,22 @@ static enum status copy_bounds(struct policy *policy, const struct environment_s
     return STATUS_OK;
 }
 
+/* Begins with mean 0 and variance 1. */
+static enum status open_normalizer(struct policy *policy, double clip, struct error *error)
+{
+    policy->mean = calloc(3 * (size_t)policy->inputs, sizeof *policy->mean);
+    if (policy->mean == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the statistics of %u elements",
+                         policy->inputs);
+    policy->variance = policy->mean + policy->inputs;
+    policy->scale = policy->variance + policy->inputs;
+    policy->normalizer =
+        (struct dense_normalizer){.mean = policy->mean, .scale = policy->scale, .limit = (float)clip};
+    for (uint32_t i = 0; i < policy->inputs; i++)
+        policy->variance[i] = policy->scale[i] = 1;
+    return STATUS_OK;
+}
+
 enum status policy_new(struct policy **out, const struct policy_config *config, struct backend *backend,
                        struct error *error)
 {
@@ -52,14 +72,15 @@ enum status policy_new(struct policy **out, const struct policy_config *config, 
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
     policy->kind = kind_of(config, backend != NULL);
     policy->inputs = (uint32_t)environment_space_elements(&config->observation);
-    policy->bytes = config->observation.dtype == ENVIRONMENT_U8;
-    policy->seed = config->seed;
     policy->components = policy_components(config);
+    if (policy_form(config) == POLICY_FORM_TUTORIAL)
+        policy->dropout_words = mlp_mask_words(&(struct mlp_shape){.hidden = config->width[0]});
     status = copy_bounds(policy, &config->action, error);
+    if (status == STATUS_OK && config->normalizes)
+        status = open_normalizer(policy, config->clip, error);
     if (status == STATUS_OK)
-        status = policy_normalizer_open(policy, config, error);
-    if (status == STATUS_OK)
-        status = policy->kind->open(policy, config, backend, error);
+        status = policy->kind->open(&policy->self, config, backend,
+                                    config->normalizes ? &policy->normalizer : NULL, error);
     if (status != STATUS_OK) {
         policy_free(policy);
         return status;
@@ -72,8 +93,9 @@ void policy_free(struct policy *policy)
 {
     if (policy == NULL)
         return;
-    policy->kind->free(policy);
-    policy_normalizer_close(policy);
+    if (policy->self != NULL)
+        policy->kind->free(policy->self);
+    free(policy->mean);
     free(policy->low);
     free(policy);
 }
@@ -88,12 +110,12 @@ uint32_t policy_dropout_words(const struct policy *policy)
 enum status policy_act(struct policy *policy, const struct policy_rows *rows, uint32_t episode,
                        const uint32_t *environment, const uint32_t *step, struct error *error)
 {
-    return policy->kind->act(policy, rows, episode, environment, step, error);
+    return policy->kind->act(policy->self, rows, episode, environment, step, error);
 }
 
 enum status policy_choose(struct policy *policy, const struct policy_rows *rows, struct error *error)
 {
-    return policy->kind->choose(policy, rows, error);
+    return policy->kind->choose(policy->self, rows, error);
 }
 
 void policy_bound(const struct policy *policy, float *actions, uint32_t count)
@@ -110,17 +132,17 @@ enum status policy_learn(struct policy *policy, const struct policy_rows *rows, 
                          uint32_t episode, double *loss, policy_progress *progress, void *context,
                          struct error *error)
 {
-    return policy->kind->learn(policy, rows, coefficient, episode, loss, progress, context, error);
+    return policy->kind->learn(policy->self, rows, coefficient, episode, loss, progress, context, error);
 }
 
 enum status policy_estimate(struct policy *policy, const struct policy_rows *rows, struct error *error)
 {
-    return policy->kind->estimate(policy, rows, error);
+    return policy->kind->estimate(policy->self, rows, error);
 }
 
 double policy_deviation(const struct policy *policy)
 {
-    return policy->low == NULL ? (double)NAN : policy->kind->deviation(policy);
+    return policy->low == NULL ? (double)NAN : policy->kind->deviation(policy->self);
 }
 
 bool policy_needs_review(const struct policy *policy)
@@ -131,24 +153,40 @@ bool policy_needs_review(const struct policy *policy)
 enum status policy_review(struct policy *policy, const struct policy_rows *rows, policy_progress *progress,
                           void *context, struct error *error)
 {
-    return policy->kind->review(policy, rows, progress, context, error);
+    return policy->kind->review(policy->self, rows, progress, context, error);
 }
 
 enum status policy_improve(struct policy *policy, const struct policy_rows *rows,
                            const struct policy_targets *targets, const struct policy_step *step,
-                           struct policy_losses *losses, struct error *error)
+                           struct surrogate_losses *losses, struct error *error)
 {
-    return policy->kind->improve(policy, rows, targets, step, losses, error);
+    return policy->kind->improve(policy->self, rows, targets, step, losses, error);
 }
 
-/* ---- values ---- */
+/* ---- the normalizer, and values ---- */
+
+void policy_normalize(struct policy *policy, const float *mean, const float *variance)
+{
+    memcpy(policy->mean, mean, policy->inputs * sizeof *mean);
+    memcpy(policy->variance, variance, policy->inputs * sizeof *variance);
+    for (uint32_t i = 0; i < policy->inputs; i++)
+        policy->scale[i] = (float)(1 / sqrt((double)variance[i] + epsilon));
+}
 
 enum status policy_save(struct policy *policy, struct policy_values *values, struct error *error)
 {
-    return policy->kind->save(policy, values, error);
+    const size_t bytes = policy->inputs * sizeof *policy->mean;
+    if (policy->mean != NULL) {
+        memcpy(policy_values_statistic(values, POLICY_MEAN), policy->mean, bytes);
+        memcpy(policy_values_statistic(values, POLICY_VARIANCE), policy->variance, bytes);
+    }
+    return policy->kind->save(policy->self, values, error);
 }
 
 enum status policy_restore(struct policy *policy, const struct policy_values *values, struct error *error)
 {
-    return policy->kind->restore(policy, values, error);
+    if (policy->mean != NULL)
+        policy_normalize(policy, policy_values_statistic(values, POLICY_MEAN),
+                         policy_values_statistic(values, POLICY_VARIANCE));
+    return policy->kind->restore(policy->self, values, error);
 }

@@ -19,8 +19,13 @@
  * clipped.
  *
  * One thread calls; on the CPU the tutorial's network, and dense layers with values, learn with a team of
- * config->threads. After policy_new
- * nothing here allocates, but for the CNN's tape. */
+ * config->threads. After policy_new only the CNN's tape allocates.
+ *
+ *     policy.c         picks the kind, keeps an action's bounds and the normalizer
+ *     policy_internal.h  the functions of a kind: policy_flat.c, policy_gpu.c, policy_images.c
+ *     policy_flat.h    the functions of a network on the CPU: policy_mlp.c, policy_dense.c
+ *     policy_config.h  from an environment's spaces to shapes and parameters
+ *     policy_values.h  a policy's values, as checkpoints have them */
 #ifndef WORKER_MODEL_POLICY_H
 #define WORKER_MODEL_POLICY_H
 
@@ -128,20 +133,12 @@ struct policy_step {
     void *context;
 };
 
-/* Means over the minibatch, under the parameters before the step. */
-struct policy_losses {
-    double loss, policy, value, entropy; /* `value` is the value loss before its coefficient */
-    double kl, clip_fraction;            /* kernels/policy/surrogate.h */
-    double gradient_norm;                /* before it was clipped; 0 where no step was taken */
-    bool stepped;
-};
-
 /* One step of PPO by the minibatch rows, in their order: forward, the objective, backward, one norm over all
  * parameters (gradient scaled by min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_), Adam.
- * Sums run in chunks of POLICY_CHUNK_ROWS, the norm as kernels/norm.h has it. STATUS_INTERNAL
- * as policy_learn. */
+ * *losses holds means under the parameters before the step. Sums run in chunks of POLICY_CHUNK_ROWS, the norm
+ * as kernels/norm.h has it. STATUS_INTERNAL as policy_learn. */
 enum status policy_improve(struct policy *policy, const struct policy_rows *rows,
                            const struct policy_targets *targets, const struct policy_step *step,
-                           struct policy_losses *losses, struct error *error);
+                           struct surrogate_losses *losses, struct error *error);
 
 #endif

@@ -1,10 +1,29 @@
-/* Gathers a rollout for the tape. The agent's thread. */
+/* The tutorial's policy on the tape: its forward, which gives its backward, and the gathering of a rollout.
+ */
 #include "worker/model/policy_batch.h"
-
-#include "worker/model/policy_config.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+struct variable *policy_batch_forward(struct params *params, struct tape *tape, struct variable *observations,
+                                      struct variable *rows, double dropout, uint64_t seed)
+{
+    const struct draw draw = {.seed = seed};
+    struct variable *parameter[4];
+    for (uint32_t i = 0; i < 4; i++)
+        parameter[i] = tape_parameter(tape, params_at(params, i));
+    struct variable *affine1 = tape_linear(tape, observations, parameter[0], parameter[1]);
+    struct variable *dropped = tape_dropout(tape, affine1, dropout, &draw, rows);
+    struct variable *hidden = tape_relu(tape, dropped);
+    tape_drop(tape, dropped);
+    struct variable *logits = tape_linear(tape, hidden, parameter[2], parameter[3]);
+    tape_drop(tape, hidden);
+    struct variable *log_probabilities = tape_log_softmax(tape, logits);
+    tape_drop(tape, logits);
+    return log_probabilities;
+}
+
+/* ---- a rollout ---- */
 
 /* Keeps a tensor of hidden units at 2^30 elements at the most. */
 enum { PIECE_ROWS = 1 << 20 };
@@ -81,8 +100,8 @@ static void gather_rows(struct policy_batch *rows, const struct mlp_batch *batch
     memset(rows->actions + count, 0, rest * sizeof *rows->actions);
 }
 
-static struct variable *record_piece(struct policy_batch *rows, const struct policy_network *network,
-                                     struct tape *tape, uint32_t filled)
+static struct variable *record_piece(struct policy_batch *rows, struct params *params, struct tape *tape,
+                                     uint32_t filled)
 {
     const struct policy_config *config = &rows->config;
     struct variable *observations =
@@ -91,13 +110,12 @@ static struct variable *record_piece(struct policy_batch *rows, const struct pol
     struct variable *actions = tape_input(tape, SHAPE1(filled), DTYPE_I32, "actions", rows->actions);
     struct variable *returns = tape_input(tape, SHAPE1(filled), DTYPE_F32, "returns", rows->coefficient);
     struct variable *log_probabilities =
-        policy_network_forward(network, tape, observations, words, config->dropout, config->seed);
+        policy_batch_forward(params, tape, observations, words, config->dropout, config->seed);
     return tape_sum(tape, tape_log_probability(tape, log_probabilities, actions), returns, -1);
 }
 
-struct variable *policy_batch_loss(struct policy_batch *rows, const struct policy_network *network,
-                                   struct tape *tape, const struct mlp_batch *batch, const float *coefficient,
-                                   uint32_t episode)
+struct variable *policy_batch_loss(struct policy_batch *rows, struct params *params, struct tape *tape,
+                                   const struct mlp_batch *batch, const float *coefficient, uint32_t episode)
 {
     const uint32_t all = batch->count;
     struct variable *loss = NULL;
@@ -106,7 +124,7 @@ struct variable *policy_batch_loss(struct policy_batch *rows, const struct polic
         const uint32_t count = all - first < rows->rows_max ? all - first : rows->rows_max;
         const uint32_t filled = filled_up(count);
         gather_rows(rows, batch, coefficient, episode, first, count, filled);
-        struct variable *piece = record_piece(rows, network, tape, filled);
+        struct variable *piece = record_piece(rows, params, tape, filled);
         loss = first == 0 ? piece : tape_add(tape, loss, piece, false);
         first += count;
     } while (first < all);

@@ -10,20 +10,6 @@
 
 /* ---- parameters ---- */
 
-enum status policy_cnn_register(struct params *params, const struct policy_config *config,
-                                struct error *error)
-{
-    struct policy_parameter list[POLICY_PARAMETERS_MAX];
-    const uint32_t count = policy_parameters(list, config);
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < count && status == STATUS_OK; i++) {
-        const struct init init = {list[i].bound > 0 ? INIT_UNIFORM : INIT_CONSTANT, list[i].bound};
-        struct parameter *parameter;
-        status = params_add(params, list[i].name, PARAMETER_TRAINED, list[i].shape, init, &parameter, error);
-    }
-    return status;
-}
-
 static double gain_of(const char *name)
 {
     if (strcmp(name, "action_net.weight") == 0)

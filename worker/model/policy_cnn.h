@@ -30,15 +30,10 @@
 
 #include "kernels/params/params.h"
 #include "kernels/tape/tape.h"
-#include "worker/model/policy_parameters.h"
-
-/* Registers the parameters of a POLICY_CNN, by policy_parameters, with their first values; before
- * params_build. STATUS_INVALID: a weight has too many elements; STATUS_NO_MEMORY. */
-enum status policy_cnn_register(struct params *params, const struct policy_config *config,
-                                struct error *error);
+#include "worker/model/policy_config.h"
 
 /* After params_build: gives the parameters the first values of a configuration with values, which are those
- * of kernels/policy/dense_parameters.h: log_std_init; weights as `orthogonal` says. STATUS_NO_MEMORY. */
+ * of kernels/policy/dense_shape.h: log_std_init; weights as `orthogonal` says. STATUS_NO_MEMORY. */
 enum status policy_cnn_begin(struct params *params, const struct policy_config *config, struct error *error);
 
 /* Logits or means (rows, outputs); values (rows, 1). */
@@ -48,8 +43,8 @@ struct policy_cnn_outputs {
 
 enum policy_cnn_wanted { POLICY_CNN_ACTION = 1, POLICY_CNN_VALUE = 2 };
 
-/* Computes the outputs that are `wanted`, a set; the others are NULL. `params` holds what policy_cnn_register
- * registered. */
+/* Computes the outputs that are `wanted`, a set; the others are NULL. `params` holds the parameters of a
+ * POLICY_CNN (policy_register). */
 struct policy_cnn_outputs policy_cnn_forward(struct params *params, struct tape *tape,
                                              struct variable *images, unsigned wanted);
 

@@ -1,12 +1,13 @@
-/* What a policy is made of: an environment's spaces and a job's /policy; which network they ask for, and its
- * shape. Pure functions; any thread. */
+/* What a policy is made of: an environment's spaces and a job's /policy. They say which network the policy
+ * has, the shape of that network, and its parameters. Pure functions; any thread. */
 #ifndef WORKER_MODEL_POLICY_CONFIG_H
 #define WORKER_MODEL_POLICY_CONFIG_H
 
 #include "kernels/adam.h"
 #include "kernels/base/status.h"
 #include "kernels/policy/dense_shape.h"
-#include "kernels/policy/mlp_batch.h"
+#include "kernels/policy/mlp.h"
+#include "kernels/tensor.h"
 #include "worker/environment/environment.h"
 
 #include <stdbool.h>
@@ -74,5 +75,23 @@ uint32_t policy_components(const struct policy_config *config);
 /* Of the form's network, after policy_check. That of the CNN is its last layer's. */
 struct mlp_shape policy_mlp_shape(const struct policy_config *config);
 struct dense_shape policy_dense_shape(const struct policy_config *config);
+
+/* ---- parameters ----
+ *
+ * By name and shape as PyTorch's module of the same network has them: the tutorial's own module, or
+ * Stable-Baselines3's ActorCriticPolicy (kernels/policy/dense_shape.h, worker/model/policy_cnn.h). */
+
+enum { POLICY_PARAMETERS_MAX = 24, POLICY_NAME_BYTES = 48 };
+
+struct policy_parameter {
+    char name[POLICY_NAME_BYTES]; /* "affine1.weight" */
+    struct shape shape;
+    double bound; /* begins uniform in ±bound: 1 / sqrt(fan-in), for weight and bias alike, as PyTorch's
+                     Linear and Conv2d, unless the configuration says otherwise; a Gaussian's log_std has 0 */
+};
+
+/* All of them, in the order in which a flat array has them. Returns how many there are. */
+uint32_t policy_parameters(struct policy_parameter out[POLICY_PARAMETERS_MAX],
+                           const struct policy_config *config);
 
 #endif

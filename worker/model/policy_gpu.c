@@ -1,46 +1,31 @@
 /* The tutorial's policy on a GPU: parameters in the backend's memory, one captured launch to act (launch_new
- * in kernels/backend.h), operations of the tape to learn (worker/model/policy_batch.h). Only observations,
- * keys, actions and returns are copied between host and device. */
-#include "kernels/params/optim.h"
+ * in kernels/backend.h), operations of the tape to learn (policy_batch.h). Only observations, keys, actions
+ * and returns are copied between host and device. */
 #include "worker/model/policy_batch.h"
-#include "worker/model/policy_config.h"
 #include "worker/model/policy_internal.h"
-#include "worker/model/policy_network.h"
+#include "worker/model/policy_learner.h"
 
 #include <stdlib.h>
 
 struct policy_gpu {
+    struct policy_learner learner;
     struct backend *backend;
-    struct params *params;
-    struct gradients *gradients;
-    struct optimizer *optimizer;
-    struct tape *tape;
-    struct policy_network network;
     struct policy_launch *launch; // by which it acts
     struct policy_batch *batch;   // the rows to learn from
 };
 
-static struct mlp_batch batch_of(const struct policy_rows *rows)
-{
-    return (struct mlp_batch){.count = rows->count,
-                              .row = rows->row,
-                              .observations = rows->observations,
-                              .masks = rows->dropout,
-                              .actions = rows->actions};
-}
-
-static enum status gpu_act(struct policy *policy, const struct policy_rows *rows, uint32_t episode,
+static enum status gpu_act(void *self, const struct policy_rows *rows, uint32_t episode,
                            const uint32_t *environment, const uint32_t *step, struct error *error)
 {
-    const struct policy_gpu *gpu = policy->network;
-    const struct mlp_batch batch = batch_of(rows);
+    const struct policy_gpu *gpu = self;
+    const struct mlp_batch batch = policy_mlp_batch(rows);
     return gpu->backend->ops->launch_run(gpu->backend, gpu->launch, &batch, episode, environment, step,
                                          error);
 }
 
-static enum status gpu_choose(struct policy *policy, const struct policy_rows *rows, struct error *error)
+static enum status gpu_choose(void *self, const struct policy_rows *rows, struct error *error)
 {
-    (void)policy;
+    (void)self;
     (void)rows;
     return error_set(error, STATUS_UNAVAILABLE, "this policy chooses its actions on the CPU only");
 }
@@ -52,27 +37,27 @@ static enum status walk_tape(struct policy_gpu *gpu, const struct mlp_batch *bat
                              uint32_t episode, double *loss, policy_progress *progress, void *context,
                              struct error *error)
 {
-    tape_begin(gpu->tape, TAPE_TRAIN, gpu->gradients);
-    tape_on_progress(gpu->tape, progress, context);
+    tape_begin(gpu->learner.tape, TAPE_TRAIN, gpu->learner.gradients);
+    tape_on_progress(gpu->learner.tape, progress, context);
     struct variable *out =
-        policy_batch_loss(gpu->batch, &gpu->network, gpu->tape, batch, coefficient, episode);
-    tape_loss(gpu->tape, out, loss);
-    tape_backward(gpu->tape, out);
-    return tape_finish(gpu->tape, error);
+        policy_batch_loss(gpu->batch, gpu->learner.params, gpu->learner.tape, batch, coefficient, episode);
+    tape_loss(gpu->learner.tape, out, loss);
+    tape_backward(gpu->learner.tape, out);
+    return tape_finish(gpu->learner.tape, error);
 }
 
-static enum status gpu_learn(struct policy *policy, const struct policy_rows *rows, const float *coefficient,
+static enum status gpu_learn(void *self, const struct policy_rows *rows, const float *coefficient,
                              uint32_t episode, double *loss, policy_progress *progress, void *context,
                              struct error *error)
 {
-    struct policy_gpu *gpu = policy->network;
-    const struct mlp_batch batch = batch_of(rows);
+    struct policy_gpu *gpu = self;
+    const struct mlp_batch batch = policy_mlp_batch(rows);
     double found = 0;
     enum status status = walk_tape(gpu, &batch, coefficient, episode, &found, progress, context, error);
     if (status == STATUS_OK) // a NaN in a parameter would stay
-        status = gradients_check(gpu->gradients, error);
+        status = gradients_check(gpu->learner.gradients, error);
     if (status == STATUS_OK)
-        status = optimizer_step(gpu->optimizer, gpu->gradients, error);
+        status = optimizer_step(gpu->learner.optimizer, gpu->learner.gradients, error);
     if (status == STATUS_OK)
         *loss = found;
     return status;
@@ -93,67 +78,19 @@ static enum status warm_up(struct policy_gpu *gpu, struct error *error)
 
 /* ---- values ---- */
 
-/* The optimizer's moment that an array of policy_values is. */
-static struct gradients *moment_of(const struct policy_gpu *gpu, int array)
+static enum status gpu_save(void *self, struct policy_values *values, struct error *error)
 {
-    return optimizer_moment(gpu->optimizer, array == POLICY_SECOND_MOMENT);
+    const struct policy_gpu *gpu = self;
+    return policy_values_take(values, gpu->learner.params, gpu->learner.optimizer, error);
 }
 
-static enum status gpu_save(struct policy *policy, struct policy_values *values, struct error *error)
+static enum status gpu_restore(void *self, const struct policy_values *values, struct error *error)
 {
-    const struct policy_gpu *gpu = policy->network;
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < POLICY_PARAMETERS; i++)
-        for (int array = 0; array < POLICY_ARRAYS && status == STATUS_OK; array++) {
-            const struct parameter *parameter = gpu->network.parameter[i];
-            float *to = policy_values_at(values, i, array);
-            status = array == POLICY_VALUES
-                         ? params_read(gpu->params, parameter, DTYPE_F32, to, error)
-                         : gradients_read(moment_of(gpu, array), parameter, DTYPE_F32, to, error);
-        }
-    values->steps = optimizer_steps(gpu->optimizer);
-    return status;
-}
-
-static enum status gpu_restore(struct policy *policy, const struct policy_values *values, struct error *error)
-{
-    struct policy_gpu *gpu = policy->network;
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < POLICY_PARAMETERS; i++)
-        for (int array = 0; array < POLICY_ARRAYS && status == STATUS_OK; array++) {
-            struct parameter *parameter = gpu->network.parameter[i];
-            const float *from = policy_values_at(values, i, array);
-            status = array == POLICY_VALUES
-                         ? params_write(gpu->params, parameter, DTYPE_F32, from, error)
-                         : gradients_write(moment_of(gpu, array), parameter, DTYPE_F32, from, error);
-        }
-    optimizer_steps_set(gpu->optimizer, values->steps);
-    return status;
+    struct policy_gpu *gpu = self;
+    return policy_values_give(values, gpu->learner.params, gpu->learner.optimizer, error);
 }
 
 /* ---- opening ---- */
-
-static enum status open_params(struct policy_gpu *gpu, const struct policy_config *config,
-                               struct error *error)
-{
-    const struct mlp_shape shape = policy_mlp_shape(config);
-    enum status status = params_new(&gpu->params, gpu->backend, error);
-    if (status == STATUS_OK)
-        status = policy_network_register(&gpu->network, &shape, gpu->params, error);
-    return status == STATUS_OK ? params_build(gpu->params, config->seed, error) : status;
-}
-
-static enum status open_learning(struct policy_gpu *gpu, const struct policy_config *config,
-                                 struct error *error)
-{
-    const struct optimizer_settings settings = {.kind = OPTIMIZER_ADAM, .adam = config->adam};
-    enum status status = optimizer_new(&gpu->optimizer, &settings, gpu->params, error);
-    if (status == STATUS_OK)
-        status = gradients_new(&gpu->gradients, gpu->params, error);
-    if (status == STATUS_OK)
-        status = tape_new(&gpu->tape, gpu->backend, error);
-    return status == STATUS_OK ? policy_batch_new(&gpu->batch, config, error) : status;
-}
 
 static enum status open_launch(struct policy_gpu *gpu, const struct policy_config *config,
                                struct error *error)
@@ -163,38 +100,32 @@ static enum status open_launch(struct policy_gpu *gpu, const struct policy_confi
                                               .seed = config->seed,
                                               .rows_max = config->environments,
                                               .fixed = config->one_size};
-    for (uint32_t i = 0; i < POLICY_PARAMETERS; i++)
-        settings.parameter[i] = gpu->network.parameter[i]->tensor;
+    for (uint32_t i = 0; i < params_count(gpu->learner.params); i++)
+        settings.parameter[i] = params_at(gpu->learner.params, i)->tensor;
     return gpu->backend->ops->launch_new(gpu->backend, &settings, &gpu->launch, error);
 }
 
-static void gpu_free(struct policy *policy)
+static void gpu_free(void *self)
 {
-    struct policy_gpu *gpu = policy->network;
-    if (gpu == NULL)
-        return;
+    struct policy_gpu *gpu = self;
     if (gpu->launch != NULL)
         gpu->backend->ops->launch_free(gpu->backend, gpu->launch);
     policy_batch_free(gpu->batch);
-    tape_free(gpu->tape);
-    gradients_free(gpu->gradients);
-    optimizer_free(gpu->optimizer);
-    params_free(gpu->params);
+    policy_learner_close(&gpu->learner);
     free(gpu);
 }
 
-static enum status gpu_open(struct policy *policy, const struct policy_config *config,
-                            struct backend *backend, struct error *error)
+static enum status gpu_open(void **self, const struct policy_config *config, struct backend *backend,
+                            const struct dense_normalizer *normalizer, struct error *error)
 {
-    struct policy_gpu *gpu = policy->network = calloc(1, sizeof *gpu);
+    struct policy_gpu *gpu = *self = calloc(1, sizeof *gpu);
+    (void)normalizer;
     if (gpu == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
-    const struct mlp_shape shape = policy_mlp_shape(config);
     gpu->backend = backend;
-    policy->dropout_words = mlp_mask_words(&shape);
-    enum status status = open_params(gpu, config, error);
+    enum status status = policy_learner_open(&gpu->learner, config, backend, error);
     if (status == STATUS_OK)
-        status = open_learning(gpu, config, error);
+        status = policy_batch_new(&gpu->batch, config, error);
     if (status == STATUS_OK)
         status = open_launch(gpu, config, error);
     return status == STATUS_OK ? warm_up(gpu, error) : status;

@@ -4,10 +4,19 @@
  * plan for every number of rows: to a power of two or, of a policy with values, to one size for learning and
  * one for acting. A backend rounds a row's sums otherwise in a piece of another size, or at another place in
  * the piece. So, with values, each environment acts at its own place, whoever acts beside it, and the
- * probabilities and values that PPO begins with are those of a review (policy_images_learn.c). A greedy
- * choice is made for one image at a time: an evaluation's episodes do not depend on those that are played
- * beside. */
-#include "worker/model/policy_images.h"
+ * probabilities and values that PPO begins with are those of a review. A greedy choice is made for one image
+ * at a time: an evaluation's episodes do not depend on those that are played beside.
+ *
+ * Learning. The outputs of a piece are read from the tape. The head and the objective say by how much L pulls
+ * at each output, and the tape walks back from sum(pull * output), whose gradient is L's. The pieces'
+ * gradients add up in the batch's order. */
+#include "kernels/backend.h"
+#include "kernels/params/gradients.h"
+#include "kernels/policy/head.h"
+#include "worker/environment/environment_spec.h"
+#include "worker/model/policy_cnn.h"
+#include "worker/model/policy_internal.h"
+#include "worker/model/policy_learner.h"
 
 #include <assert.h>
 #include <math.h>
@@ -15,6 +24,36 @@
 #include <string.h>
 
 enum { PIECE_FLOATS = 1 << 24 }; /* of a piece's images, unless one image has more */
+
+struct policy_images {
+    struct policy_learner learner;
+    struct head *head;
+    const struct dense_normalizer *normalizer; // NULL: none
+    uint64_t seed;
+    bool bytes;      // observations are uint8
+    uint32_t inputs; // elements of an observation
+    uint32_t height, width, channels, outputs, components;
+    uint32_t piece_rows; // of a piece, at most
+    bool gaussian, has_value;
+    uint32_t places, act_rows;      // with values: one for each environment; those of a piece
+    uint32_t learn_rows;            // with values: what every other piece is filled up to
+    float *images;                  // (piece_rows, channels, height, width)
+    float *output, *pulls;          // (piece_rows, outputs) and dL/d of them
+    float *value, *value_pulls;     // (piece_rows) and dL/d of them
+    float *log_probability, *own;   // (piece_rows) of the rows' own actions, and dL/d of them
+    float *entropy, *entropy_pulls; // (piece_rows) and dL/d of them
+    float *log_std, *log_std_pulls; // (components)
+    /* (piece_rows) each, of the rows that act in a piece: what struct policy_rows and struct dense_draw have,
+     * and the place in the piece. */
+    uint32_t *row, *environment, *step, *place;
+};
+
+/* Rows that the tape computes together. */
+struct piece {
+    struct policy_rows rows;
+    uint32_t filled;       // black images behind, or between, the rows make them so many
+    const uint32_t *place; // (rows.count) of each row, ascending; NULL: row i is at place i
+};
 
 /* ---- pieces ---- */
 
@@ -27,18 +66,19 @@ static uint32_t filled_up(uint32_t rows)
 }
 
 /* `filled` 0: to a power of two. */
-static struct images_piece cut_piece(const struct policy_rows *rows, uint32_t first, uint32_t rows_max,
-                                     uint32_t filled)
+static struct piece cut_piece(const struct policy_rows *rows, uint32_t first, uint32_t rows_max,
+                              uint32_t filled)
 {
     const uint32_t left = rows->count - first;
-    struct images_piece piece = {.rows = *rows};
+    struct piece piece = {.rows = *rows};
     piece.rows.count = left < rows_max ? left : rows_max;
     piece.rows.row += first;
     piece.filled = filled > 0 ? filled : filled_up(piece.rows.count);
     return piece;
 }
 
-struct images_piece images_piece_of(const struct policy_images *net, const struct policy_rows *rows,
+/* The piece of the batch from row `first` on, for all but acting with values. */
+static struct piece images_piece_of(const struct policy_images *net, const struct policy_rows *rows,
                                     uint32_t first)
 {
     return cut_piece(rows, first, net->has_value ? net->learn_rows : net->piece_rows, net->learn_rows);
@@ -52,16 +92,15 @@ static float normalized(const struct dense_normalizer *normalizer, size_t at, fl
 }
 
 /* One observation (height, width, channels) as an image (channels, height, width). */
-static void turn_image(const struct policy *policy, const void *observation, float *image)
+static void turn_image(const struct policy_images *net, const void *observation, float *image)
 {
-    const struct policy_images *net = policy->network;
-    const struct dense_normalizer *normalizer = policy_normalizer(policy);
+    const struct dense_normalizer *normalizer = net->normalizer;
     const size_t pixels = (size_t)net->height * net->width;
     for (size_t pixel = 0; pixel < pixels; pixel++)
         for (uint32_t c = 0; c < net->channels; c++) {
             const size_t from = pixel * net->channels + c;
-            float x = policy->bytes ? (float)((const uint8_t *)observation)[from] / 255
-                                    : ((const float *)observation)[from];
+            float x = net->bytes ? (float)((const uint8_t *)observation)[from] / 255
+                                 : ((const float *)observation)[from];
             if (normalizer != NULL)
                 x = normalized(normalizer, from, x);
             image[c * pixels + pixel] = x;
@@ -69,45 +108,44 @@ static void turn_image(const struct policy *policy, const void *observation, flo
 }
 
 /* Black images from place `first` up to `end`. */
-static void clear_images(const struct policy *policy, uint32_t first, uint32_t end)
+static void clear_images(const struct policy_images *net, uint32_t first, uint32_t end)
 {
-    const struct policy_images *net = policy->network;
-    memset(net->images + (size_t)first * policy->inputs, 0,
-           (size_t)(end - first) * policy->inputs * sizeof *net->images);
+    memset(net->images + (size_t)first * net->inputs, 0,
+           (size_t)(end - first) * net->inputs * sizeof *net->images);
 }
 
 /* The piece's images, as an input of the tape. */
-static struct variable *record_images(const struct policy *policy, const struct images_piece *piece)
+static struct variable *record_images(const struct policy_images *net, const struct piece *piece)
 {
-    const struct policy_images *net = policy->network;
-    const size_t row_bytes = (size_t)policy->inputs * (policy->bytes ? 1 : sizeof(float));
+    const size_t row_bytes = (size_t)net->inputs * (net->bytes ? 1 : sizeof(float));
     uint32_t place = 0;
     for (uint32_t i = 0; i < piece->rows.count; i++) {
         const uint32_t end = piece->place != NULL ? piece->place[i] : i;
-        clear_images(policy, place, end);
-        turn_image(policy, (const char *)piece->rows.observations + piece->rows.row[i] * row_bytes,
-                   net->images + (size_t)end * policy->inputs);
+        clear_images(net, place, end);
+        turn_image(net, (const char *)piece->rows.observations + piece->rows.row[i] * row_bytes,
+                   net->images + (size_t)end * net->inputs);
         place = end + 1;
     }
-    clear_images(policy, place, piece->filled);
-    return tape_input(net->tape, SHAPE4(piece->filled, net->channels, net->height, net->width), DTYPE_F32,
-                      "observations", net->images);
+    clear_images(net, place, piece->filled);
+    return tape_input(net->learner.tape, SHAPE4(piece->filled, net->channels, net->height, net->width),
+                      DTYPE_F32, "observations", net->images);
 }
 
-struct policy_cnn_outputs images_record(const struct policy *policy, const struct images_piece *piece,
-                                        unsigned wanted)
+/* Records the piece's forward, and reads the outputs that are `wanted` (enum policy_cnn_wanted) into
+ * net->output and net->value, place by place. Their variables have not been taken by an operation. */
+static struct policy_cnn_outputs images_record(const struct policy_images *net, const struct piece *piece,
+                                               unsigned wanted)
 {
-    const struct policy_images *net = policy->network;
     const struct policy_cnn_outputs outputs =
-        policy_cnn_forward(net->params, net->tape, record_images(policy, piece), wanted);
+        policy_cnn_forward(net->learner.params, net->learner.tape, record_images(net, piece), wanted);
     if ((wanted & POLICY_CNN_ACTION) != 0)
-        tape_read(net->tape, outputs.action, DTYPE_F32, net->output);
+        tape_read(net->learner.tape, outputs.action, DTYPE_F32, net->output);
     if ((wanted & POLICY_CNN_VALUE) != 0)
-        tape_read(net->tape, outputs.value, DTYPE_F32, net->value);
+        tape_read(net->learner.tape, outputs.value, DTYPE_F32, net->value);
     return outputs;
 }
 
-struct head_rows images_head_rows(const struct policy_images *net, const struct policy_rows *rows)
+static struct head_rows images_head_rows(const struct policy_images *net, const struct policy_rows *rows)
 {
     return (struct head_rows){.batch = {.count = rows->count,
                                         .row = rows->row,
@@ -120,14 +158,13 @@ struct head_rows images_head_rows(const struct policy_images *net, const struct 
 /* ---- acting ---- */
 
 /* The piece's outputs, which are read row by row from then on. */
-static enum status infer_piece(const struct policy *policy, const struct images_piece *piece, unsigned wanted,
+static enum status infer_piece(const struct policy_images *net, const struct piece *piece, unsigned wanted,
                                struct error *error)
 {
-    const struct policy_images *net = policy->network;
-    tape_begin(net->tape, TAPE_INFER, NULL);
-    tape_on_progress(net->tape, NULL, NULL);
-    images_record(policy, piece, wanted);
-    const enum status status = tape_finish(net->tape, error);
+    tape_begin(net->learner.tape, TAPE_INFER, NULL);
+    tape_on_progress(net->learner.tape, NULL, NULL);
+    images_record(net, piece, wanted);
+    const enum status status = tape_finish(net->learner.tape, error);
     for (uint32_t i = 0; i < piece->rows.count && piece->place != NULL; i++) {
         memmove(net->output + (size_t)i * net->outputs, net->output + (size_t)piece->place[i] * net->outputs,
                 net->outputs * sizeof *net->output);
@@ -137,13 +174,12 @@ static enum status infer_piece(const struct policy *policy, const struct images_
 }
 
 /* `draw` NULL: greedily. */
-static enum status act_piece(const struct policy *policy, const struct images_piece *piece,
+static enum status act_piece(const struct policy_images *net, const struct piece *piece,
                              const struct dense_draw *draw, struct error *error)
 {
-    const struct policy_images *net = policy->network;
     const bool keeps = piece->rows.values != NULL;
     const unsigned wanted = POLICY_CNN_ACTION | (keeps ? POLICY_CNN_VALUE : 0);
-    const enum status status = infer_piece(policy, piece, wanted, error);
+    const enum status status = infer_piece(net, piece, wanted, error);
     const struct head_rows rows = images_head_rows(net, &piece->rows);
     if (status != STATUS_OK)
         return status;
@@ -155,14 +191,13 @@ static enum status act_piece(const struct policy *policy, const struct images_pi
     return STATUS_OK;
 }
 
-static enum status act_in_order(const struct policy *policy, const struct policy_rows *rows,
+static enum status act_in_order(const struct policy_images *net, const struct policy_rows *rows,
                                 struct dense_draw draw, struct error *error)
 {
-    const struct policy_images *net = policy->network;
     enum status status = STATUS_OK;
     for (uint32_t first = 0; first < rows->count && status == STATUS_OK; first += net->piece_rows) {
-        const struct images_piece piece = cut_piece(rows, first, net->piece_rows, 0);
-        status = act_piece(policy, &piece, &draw, error);
+        const struct piece piece = cut_piece(rows, first, net->piece_rows, 0);
+        status = act_piece(net, &piece, &draw, error);
         draw.environment += piece.rows.count;
         draw.step += piece.rows.count;
     }
@@ -170,10 +205,10 @@ static enum status act_in_order(const struct policy *policy, const struct policy
 }
 
 /* The batch's rows of the environments from `begin` on that have places in one piece. */
-static struct images_piece pick_piece(const struct policy_images *net, const struct policy_rows *rows,
-                                      const struct dense_draw *draw, uint32_t begin)
+static struct piece pick_piece(const struct policy_images *net, const struct policy_rows *rows,
+                               const struct dense_draw *draw, uint32_t begin)
 {
-    struct images_piece piece = {.rows = *rows, .filled = net->act_rows, .place = net->place};
+    struct piece piece = {.rows = *rows, .filled = net->act_rows, .place = net->place};
     uint32_t count = 0;
     memset(net->place, 0xff, net->act_rows * sizeof *net->place);
     for (uint32_t i = 0; i < rows->count; i++)
@@ -193,17 +228,16 @@ static struct images_piece pick_piece(const struct policy_images *net, const str
     return piece;
 }
 
-static enum status act_in_places(const struct policy *policy, const struct policy_rows *rows,
+static enum status act_in_places(const struct policy_images *net, const struct policy_rows *rows,
                                  const struct dense_draw *draw, struct error *error)
 {
-    const struct policy_images *net = policy->network;
     uint32_t acted = 0;
     for (uint32_t begin = 0; begin < net->places; begin += net->act_rows) {
-        const struct images_piece piece = pick_piece(net, rows, draw, begin);
+        const struct piece piece = pick_piece(net, rows, draw, begin);
         struct dense_draw own = *draw;
         own.environment = net->environment;
         own.step = net->step;
-        const enum status status = piece.rows.count > 0 ? act_piece(policy, &piece, &own, error) : STATUS_OK;
+        const enum status status = piece.rows.count > 0 ? act_piece(net, &piece, &own, error) : STATUS_OK;
         if (status != STATUS_OK)
             return status;
         acted += piece.rows.count;
@@ -213,39 +247,36 @@ static enum status act_in_places(const struct policy *policy, const struct polic
     return STATUS_OK;
 }
 
-static enum status images_kind_act(struct policy *policy, const struct policy_rows *rows, uint32_t episode,
-                                   const uint32_t *environment, const uint32_t *step, struct error *error)
+static enum status images_act(void *self, const struct policy_rows *rows, uint32_t episode,
+                              const uint32_t *environment, const uint32_t *step, struct error *error)
 {
-    const struct policy_images *net = policy->network;
+    const struct policy_images *net = self;
     const struct dense_draw draw = {
-        .seed = policy->seed, .episode = episode, .environment = environment, .step = step};
-    return net->has_value ? act_in_places(policy, rows, &draw, error)
-                          : act_in_order(policy, rows, draw, error);
+        .seed = net->seed, .episode = episode, .environment = environment, .step = step};
+    return net->has_value ? act_in_places(net, rows, &draw, error) : act_in_order(net, rows, draw, error);
 }
 
-static enum status images_kind_choose(struct policy *policy, const struct policy_rows *rows,
-                                      struct error *error)
+static enum status images_choose(void *self, const struct policy_rows *rows, struct error *error)
 {
-    const struct policy_images *net = policy->network;
+    const struct policy_images *net = self;
     enum status status = STATUS_OK;
     for (uint32_t first = 0; first < rows->count && status == STATUS_OK; first++) {
-        struct images_piece piece = cut_piece(rows, first, 1, 1);
+        struct piece piece = cut_piece(rows, first, 1, 1);
         piece.rows.values = NULL;
-        status = act_piece(policy, &piece, NULL, error);
+        status = act_piece(net, &piece, NULL, error);
         if (status == STATUS_OK && !isfinite(net->log_probability[0]))
             status = error_set(error, STATUS_CORRUPT, "the probability of an action is not finite");
     }
     return status;
 }
 
-static enum status images_kind_estimate(struct policy *policy, const struct policy_rows *rows,
-                                        struct error *error)
+static enum status images_estimate(void *self, const struct policy_rows *rows, struct error *error)
 {
-    const struct policy_images *net = policy->network;
+    const struct policy_images *net = self;
     enum status status = STATUS_OK;
     for (uint32_t first = 0; first < rows->count && status == STATUS_OK;) {
-        const struct images_piece piece = images_piece_of(net, rows, first);
-        status = infer_piece(policy, &piece, POLICY_CNN_VALUE, error);
+        const struct piece piece = images_piece_of(net, rows, first);
+        status = infer_piece(net, &piece, POLICY_CNN_VALUE, error);
         for (uint32_t i = 0; i < piece.rows.count && status == STATUS_OK; i++)
             rows->values[piece.rows.row[i]] = net->value[i];
         first += piece.rows.count;
@@ -253,35 +284,281 @@ static enum status images_kind_estimate(struct policy *policy, const struct poli
     return status;
 }
 
-static double images_kind_deviation(const struct policy *policy)
+static double images_deviation(const void *self)
 {
-    const struct policy_images *net = policy->network;
+    const struct policy_images *net = self;
     double sum = 0;
-    for (uint32_t c = 0; c < policy->components; c++)
+    for (uint32_t c = 0; c < net->components; c++)
         sum += exp((double)net->log_std[c]);
-    return sum / policy->components;
+    return sum / net->components;
 }
 
-enum status images_load_head(struct policy_images *net, struct error *error)
+/* log_std as it is now, to the head. */
+static enum status images_load_head(struct policy_images *net, struct error *error)
 {
     if (!net->gaussian)
         return STATUS_OK;
     const enum status status =
-        params_read(net->params, params_at(net->params, 0), DTYPE_F32, net->log_std, error);
+        params_read(net->learner.params, params_at(net->learner.params, 0), DTYPE_F32, net->log_std, error);
     if (status == STATUS_OK)
         head_load(net->head, net->log_std);
     return status;
 }
 
+enum { ALL = POLICY_CNN_ACTION | POLICY_CNN_VALUE };
+
+/* ---- walking back ---- */
+
+/* Rows that fill up pull at nothing. */
+static void clear_filling(const struct piece *piece, float *pulls, uint32_t columns)
+{
+    const size_t filling = (size_t)(piece->filled - piece->rows.count) * columns;
+    memset(pulls + (size_t)piece->rows.count * columns, 0, filling * sizeof *pulls);
+}
+
+/* sum(pull * x), whose gradient with respect to x is the pull. */
+static struct variable *record_pull(struct tape *tape, struct variable *x, const char *name,
+                                    const float *pull)
+{
+    if (x == NULL)
+        return NULL;
+    struct variable *by = tape_input(tape, variable_tensor(x)->shape, DTYPE_F32, name, pull);
+    return tape_sum(tape, x, by, 1);
+}
+
+/* The sum of all pulls times what they pull at. */
+static struct variable *record_pulls(const struct policy_images *net, struct policy_cnn_outputs outputs)
+{
+    struct variable *pull =
+        record_pull(net->learner.tape, outputs.action, "log-probabilities' pull", net->pulls);
+    if (net->gaussian) {
+        struct variable *log_std = tape_parameter(net->learner.tape, params_at(net->learner.params, 0));
+        pull = tape_add(net->learner.tape, pull,
+                        record_pull(net->learner.tape, log_std, "log-densities' pull", net->log_std_pulls),
+                        false);
+    }
+    if (net->has_value)
+        pull =
+            tape_add(net->learner.tape, pull,
+                     record_pull(net->learner.tape, outputs.value, "values' pull", net->value_pulls), false);
+    return pull;
+}
+
+/* Ends the piece's step, whose part of L is `part`. */
+static enum status walk_back(const struct policy_images *net, struct policy_cnn_outputs outputs, double part,
+                             struct error *error)
+{
+    struct variable *pull = record_pulls(net, outputs);
+    double sum;
+    tape_loss(net->learner.tape, pull, &sum);
+    if (!isfinite(part))
+        tape_fail(net->learner.tape, STATUS_INTERNAL,
+                  "the loss is %g, and no tensor holds a NaN or an infinity", part);
+    tape_backward(net->learner.tape, pull);
+    return tape_finish(net->learner.tape, error);
+}
+
+/* ---- REINFORCE ---- */
+
+/* The piece's part of L, and dL/d of the outputs and of log_std. */
+static double pull_piece(const struct policy_images *net, const struct piece *piece, const float *coefficient)
+{
+    const struct head_rows rows = images_head_rows(net, &piece->rows);
+    double loss = 0;
+    head_evaluate(net->head, &rows, net->log_probability, NULL);
+    for (uint32_t i = 0; i < piece->rows.count; i++) {
+        net->own[i] = -coefficient[i];
+        loss -= (double)coefficient[i] * (double)net->log_probability[i];
+    }
+    head_pull(net->head, &rows, &(struct dense_pulls){.log_probability = net->own}, net->pulls,
+              net->log_std_pulls);
+    clear_filling(piece, net->pulls, net->outputs);
+    return loss;
+}
+
+/* Adds the piece's gradient, and its part of L to *loss. */
+static enum status learn_piece(const struct policy_images *net, const struct piece *piece,
+                               const float *coefficient, double *loss, policy_progress *progress,
+                               void *context, struct error *error)
+{
+    double part = 0;
+    tape_begin_adding(net->learner.tape, net->learner.gradients);
+    tape_on_progress(net->learner.tape, progress, context);
+    const struct policy_cnn_outputs outputs = images_record(net, piece, POLICY_CNN_ACTION);
+    if (tape_status(net->learner.tape, NULL) == STATUS_OK)
+        part = pull_piece(net, piece, coefficient);
+    *loss += part;
+    return walk_back(net, outputs, part, error);
+}
+
+static enum status images_learn(void *self, const struct policy_rows *rows, const float *coefficient,
+                                uint32_t episode, double *loss, policy_progress *progress, void *context,
+                                struct error *error)
+{
+    struct policy_images *net = self;
+    enum status status = STATUS_OK;
+    double found = 0;
+    (void)episode;
+    gradients_begin(net->learner.gradients);
+    for (uint32_t first = 0; first < rows->count && status == STATUS_OK;) {
+        const struct piece piece = images_piece_of(net, rows, first);
+        status = learn_piece(net, &piece, coefficient + first, &found, progress, context, error);
+        first += piece.rows.count;
+    }
+    if (status == STATUS_OK) // a NaN in a parameter would stay
+        status = gradients_check(net->learner.gradients, error);
+    if (status == STATUS_OK)
+        status = optimizer_step(net->learner.optimizer, net->learner.gradients, error);
+    if (status == STATUS_OK)
+        status = images_load_head(net, error);
+    if (status == STATUS_OK)
+        *loss = found;
+    return status;
+}
+
+/* ---- PPO ---- */
+
+/* Records the piece as for a step, and evaluates its rows' own actions. */
+static struct policy_cnn_outputs evaluate_piece(const struct policy_images *net, const struct piece *piece,
+                                                policy_progress *progress, void *context)
+{
+    const struct head_rows rows = images_head_rows(net, &piece->rows);
+    tape_begin_adding(net->learner.tape, net->learner.gradients);
+    tape_on_progress(net->learner.tape, progress, context);
+    const struct policy_cnn_outputs outputs = images_record(net, piece, ALL);
+    if (tape_status(net->learner.tape, NULL) == STATUS_OK)
+        head_evaluate(net->head, &rows, net->log_probability, net->entropy);
+    return outputs;
+}
+
+static enum status images_review(void *self, const struct policy_rows *rows, policy_progress *progress,
+                                 void *context, struct error *error)
+{
+    const struct policy_images *net = self;
+    gradients_begin(net->learner.gradients);
+    for (uint32_t first = 0; first < rows->count;) {
+        const struct piece piece = images_piece_of(net, rows, first);
+        evaluate_piece(net, &piece, progress, context);
+        const enum status status = tape_finish(net->learner.tape, error);
+        if (status != STATUS_OK)
+            return status;
+        for (uint32_t i = 0; i < piece.rows.count; i++) {
+            rows->log_probabilities[piece.rows.row[i]] = net->log_probability[i];
+            rows->values[piece.rows.row[i]] = net->value[i];
+        }
+        first += piece.rows.count;
+    }
+    return STATUS_OK;
+}
+
+/* Adds the piece to the minibatch; what the losses pull at the outputs, the values and log_std. */
+static void judge_piece(const struct policy_images *net, const struct piece *piece,
+                        struct surrogate *minibatch)
+{
+    const struct head_rows rows = images_head_rows(net, &piece->rows);
+    const struct surrogate_pulls pulls = {
+        .log_probability = net->own, .entropy = net->entropy_pulls, .value = net->value_pulls};
+    surrogate_judge_actions(minibatch, piece->rows.count, piece->rows.row, net->log_probability, net->entropy,
+                            &pulls, &minibatch->sums);
+    surrogate_judge_values(minibatch, piece->rows.count, piece->rows.row, net->value, &pulls,
+                           &minibatch->sums);
+    head_pull(net->head, &rows,
+              &(struct dense_pulls){.log_probability = net->own, .entropy = net->entropy_pulls}, net->pulls,
+              net->log_std_pulls);
+    clear_filling(piece, net->pulls, net->outputs);
+    clear_filling(piece, net->value_pulls, 1);
+}
+
+static enum status improve_pieces(const struct policy_images *net, const struct policy_rows *rows,
+                                  const struct policy_step *step, struct surrogate *minibatch,
+                                  struct error *error)
+{
+    enum status status = STATUS_OK;
+    gradients_begin(net->learner.gradients);
+    for (uint32_t first = 0; first < rows->count && status == STATUS_OK;) {
+        const struct piece piece = images_piece_of(net, rows, first);
+        const struct policy_cnn_outputs outputs = evaluate_piece(net, &piece, step->progress, step->context);
+        if (tape_status(net->learner.tape, NULL) == STATUS_OK)
+            judge_piece(net, &piece, minibatch);
+        first += piece.rows.count;
+        status = walk_back(net, outputs, surrogate_losses(minibatch).loss, error);
+    }
+    return status;
+}
+
+/* As torch.nn.utils.clip_grad_norm_; *norm is the one before. STATUS_INTERNAL: it is not finite, or too large
+ * for the sums of squares. */
+static enum status clip_gradient(const struct policy_images *net, double max_norm, double *norm,
+                                 struct error *error)
+{
+    double squares = 0;
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < params_count(net->learner.params) && status == STATUS_OK; i++) {
+        double part = 0;
+        status =
+            gradients_square_sum(net->learner.gradients, params_at(net->learner.params, i), &part, error);
+        squares += part;
+    }
+    *norm = sqrt(squares);
+    if (status == STATUS_OK && !isfinite(*norm))
+        status = gradients_check(net->learner.gradients, error);
+    if (status == STATUS_OK && !isfinite(*norm))
+        status = error_set(error, STATUS_INTERNAL, "the norm of the gradient is %g", *norm);
+    const double factor = policy_clip_factor(*norm, max_norm);
+    if (status != STATUS_OK || factor >= 1)
+        return status;
+    return backend_scale(params_backend(net->learner.params), gradients_slab(net->learner.gradients), factor,
+                         error);
+}
+
+static enum status images_improve(void *self, const struct policy_rows *rows,
+                                  const struct policy_targets *targets, const struct policy_step *step,
+                                  struct surrogate_losses *losses, struct error *error)
+{
+    struct policy_images *net = self;
+    struct surrogate minibatch;
+    enum status status = policy_begin_objective(&minibatch, rows, targets, step, error);
+    if (status != STATUS_OK)
+        return status;
+    status = improve_pieces(net, rows, step, &minibatch, error);
+    *losses = surrogate_losses(&minibatch);
+    if (status != STATUS_OK || losses->kl > step->kl_max)
+        return status;
+    status = clip_gradient(net, step->max_norm, &losses->gradient_norm, error);
+    if (status == STATUS_OK)
+        status = optimizer_lr_set(net->learner.optimizer, step->lr, error);
+    if (status == STATUS_OK)
+        status = optimizer_step(net->learner.optimizer, net->learner.gradients, error);
+    if (status == STATUS_OK)
+        status = images_load_head(net, error);
+    losses->stepped = status == STATUS_OK;
+    return status;
+}
+
+/* ---- values ---- */
+
+static enum status images_save(void *self, struct policy_values *values, struct error *error)
+{
+    const struct policy_images *net = self;
+    return policy_values_take(values, net->learner.params, net->learner.optimizer, error);
+}
+
+static enum status images_restore(void *self, const struct policy_values *values, struct error *error)
+{
+    struct policy_images *net = self;
+    const enum status status = policy_values_give(values, net->learner.params, net->learner.optimizer, error);
+    return status == STATUS_OK ? images_load_head(net, error) : status;
+}
+
 /* ---- opening ---- */
 
-static enum status take_memory(struct policy_images *net, const struct policy *policy, struct error *error)
+static enum status take_memory(struct policy_images *net, struct error *error)
 {
     const size_t rows = net->piece_rows;
-    net->images = calloc(rows * policy->inputs, sizeof *net->images);
+    net->images = calloc(rows * net->inputs, sizeof *net->images);
     net->output = calloc(2 * rows * net->outputs, sizeof *net->output);
     net->value = calloc(6 * rows, sizeof *net->value);
-    net->log_std = calloc(2 * (size_t)policy->components, sizeof *net->log_std);
+    net->log_std = calloc(2 * (size_t)net->components, sizeof *net->log_std);
     net->row = calloc(4 * rows, sizeof *net->row);
     if (net->images == NULL || net->output == NULL || net->value == NULL || net->log_std == NULL ||
         net->row == NULL)
@@ -292,33 +569,11 @@ static enum status take_memory(struct policy_images *net, const struct policy *p
     net->own = net->value + 3 * rows;
     net->entropy = net->value + 4 * rows;
     net->entropy_pulls = net->value + 5 * rows;
-    net->log_std_pulls = net->log_std + policy->components;
+    net->log_std_pulls = net->log_std + net->components;
     net->environment = net->row + rows;
     net->step = net->row + 2 * rows;
     net->place = net->row + 3 * rows;
     return STATUS_OK;
-}
-
-static enum status open_learning(struct policy_images *net, const struct policy_config *config,
-                                 struct backend *backend, struct error *error)
-{
-    const struct optimizer_settings settings = {.kind = OPTIMIZER_ADAM, .adam = config->adam};
-    enum status status = params_new(&net->params, backend, error);
-    if (status == STATUS_OK)
-        status = policy_cnn_register(net->params, config, error);
-    if (status == STATUS_OK)
-        status = params_build(net->params, config->seed, error);
-    if (status == STATUS_OK && config->has_value)
-        status = policy_cnn_begin(net->params, config, error);
-    if (status == STATUS_OK)
-        status = images_load_head(net, error);
-    if (status == STATUS_OK)
-        status = optimizer_new(&net->optimizer, &settings, net->params, error);
-    if (status == STATUS_OK)
-        status = gradients_new(&net->gradients, net->params, error);
-    if (status == STATUS_OK && config->has_value)
-        status = surrogate_new(&net->surrogate, error);
-    return status == STATUS_OK ? tape_new(&net->tape, backend, error) : status;
 }
 
 /* The size of pieces of at most `rows_max` that share `rows` evenly. */
@@ -328,13 +583,12 @@ static uint32_t share_evenly(uint32_t rows, uint32_t rows_max)
     return pieces == 0 ? 1 : rows / pieces + (rows % pieces != 0);
 }
 
-static void find_sizes(struct policy_images *net, const struct policy *policy,
-                       const struct policy_config *config)
+static void find_sizes(struct policy_images *net, const struct policy_config *config)
 {
     const uint32_t minibatch =
         config->minibatch_rows < config->rows_max ? config->minibatch_rows : config->rows_max;
     net->piece_rows = POLICY_CHUNK_ROWS;
-    while (net->piece_rows > 1 && (size_t)net->piece_rows * policy->inputs > PIECE_FLOATS)
+    while (net->piece_rows > 1 && (size_t)net->piece_rows * net->inputs > PIECE_FLOATS)
         net->piece_rows /= 2;
     if (!config->has_value)
         return;
@@ -344,36 +598,38 @@ static void find_sizes(struct policy_images *net, const struct policy *policy,
     net->learn_rows = share_evenly(minibatch, net->piece_rows);
 }
 
-static enum status images_kind_open(struct policy *policy, const struct policy_config *config,
-                                    struct backend *backend, struct error *error)
+static enum status images_open(void **self, const struct policy_config *config, struct backend *backend,
+                               const struct dense_normalizer *normalizer, struct error *error)
 {
     const struct dense_shape shape = policy_dense_shape(config);
-    const uint32_t *size = config->observation.shape;
-    struct policy_images *net = policy->network = calloc(1, sizeof *net);
+    struct policy_images *net = *self = calloc(1, sizeof *net);
     if (net == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
-    net->height = size[0];
-    net->width = size[1];
-    net->channels = size[2];
+    net->normalizer = normalizer;
+    net->seed = config->seed;
+    net->bytes = config->observation.dtype == ENVIRONMENT_U8;
+    net->inputs = (uint32_t)environment_space_elements(&config->observation);
+    net->height = config->observation.shape[0];
+    net->width = config->observation.shape[1];
+    net->channels = config->observation.shape[2];
     net->outputs = dense_outputs(&shape);
+    net->components = shape.components;
     net->gaussian = shape.gaussian;
-    find_sizes(net, policy, config);
-    enum status status = take_memory(net, policy, error);
+    find_sizes(net, config);
+    enum status status = take_memory(net, error);
     if (status == STATUS_OK)
         status = head_new(&net->head, &shape, error);
-    return status == STATUS_OK ? open_learning(net, config, backend, error) : status;
+    if (status == STATUS_OK)
+        status = policy_learner_open(&net->learner, config, backend, error);
+    if (status == STATUS_OK && config->has_value)
+        status = policy_cnn_begin(net->learner.params, config, error);
+    return status == STATUS_OK ? images_load_head(net, error) : status;
 }
 
-static void images_kind_free(struct policy *policy)
+static void images_free(void *self)
 {
-    struct policy_images *net = policy->network;
-    if (net == NULL)
-        return;
-    tape_free(net->tape);
-    gradients_free(net->gradients);
-    optimizer_free(net->optimizer);
-    params_free(net->params);
-    surrogate_free(net->surrogate);
+    struct policy_images *net = self;
+    policy_learner_close(&net->learner);
     head_free(net->head);
     free(net->images);
     free(net->output);
@@ -383,14 +639,14 @@ static void images_kind_free(struct policy *policy)
     free(net);
 }
 
-const struct policy_kind policy_images_kind = {.open = images_kind_open,
-                                               .free = images_kind_free,
-                                               .act = images_kind_act,
-                                               .choose = images_kind_choose,
-                                               .learn = policy_images_learn,
-                                               .estimate = images_kind_estimate,
-                                               .deviation = images_kind_deviation,
-                                               .review = policy_images_review,
-                                               .improve = policy_images_improve,
-                                               .save = policy_images_save,
-                                               .restore = policy_images_restore};
+const struct policy_kind policy_images_kind = {.open = images_open,
+                                               .free = images_free,
+                                               .act = images_act,
+                                               .choose = images_choose,
+                                               .learn = images_learn,
+                                               .estimate = images_estimate,
+                                               .deviation = images_deviation,
+                                               .review = images_review,
+                                               .improve = images_improve,
+                                               .save = images_save,
+                                               .restore = images_restore};

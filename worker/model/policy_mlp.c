@@ -1,8 +1,6 @@
-/* The tutorial's network on the CPU: the fused kernel over flat arrays. */
+/* The tutorial's network on the CPU: the fused kernel (kernels/policy/mlp.h). */
 #include "kernels/base/rng.h"
-#include "kernels/policy/mlp.h"
-#include "worker/model/policy_config.h"
-#include "worker/model/policy_internal.h"
+#include "worker/model/policy_flat.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,9 +10,11 @@ _Static_assert((int)POLICY_CHUNK_ROWS == (int)MLP_CHUNK_ROWS, "a chunk of rows i
 
 struct policy_mlp {
     struct mlp_shape shape;
-    struct mlp *mlp;   // holds a packed copy of policy->values
-    struct mlp *whole; // the same without dropout, for policy_choose
-    bool whole_loaded; // `whole` has the parameters as they are now
+    uint64_t seed;
+    const float *values; // the policy's parameters
+    struct mlp *mlp;     // holds a packed copy of them
+    struct mlp *whole;   // the same without dropout, for `choose`
+    bool whole_loaded;   // `whole` has the parameters as they are now
     /* The rows of one chunk without dropout: */
     float *observations;  // (POLICY_CHUNK_ROWS, inputs)
     float *probabilities; // (POLICY_CHUNK_ROWS, actions)
@@ -23,31 +23,19 @@ struct policy_mlp {
     uint32_t row[POLICY_CHUNK_ROWS], zero[POLICY_CHUNK_ROWS];
 };
 
-static struct mlp_batch batch_of(const struct policy_rows *rows)
-{
-    return (struct mlp_batch){.count = rows->count,
-                              .row = rows->row,
-                              .observations = rows->observations,
-                              .masks = rows->dropout,
-                              .actions = rows->actions};
-}
-
 /* ---- acting ---- */
 
-static enum status mlp_kind_act(struct policy *policy, const struct policy_rows *rows, uint32_t episode,
-                                const uint32_t *environment, const uint32_t *step, struct error *error)
+static void mlp_network_act(void *network, const struct policy_rows *rows, uint32_t episode,
+                            const uint32_t *environment, const uint32_t *step)
 {
-    const struct policy_mlp *network = policy->network;
-    const struct mlp_batch batch = batch_of(rows);
-    (void)error;
-    mlp_act(network->mlp, &batch, policy->seed, episode, environment, step, NULL);
-    return STATUS_OK;
+    const struct policy_mlp *own = network;
+    const struct mlp_batch batch = policy_mlp_batch(rows);
+    mlp_act(own->mlp, &batch, own->seed, episode, environment, step, NULL);
 }
 
 /* Fills the chunk's probabilities, without dropout. */
-static void find_probabilities(struct policy *policy, const struct policy_rows *chunk)
+static void find_probabilities(struct policy_mlp *network, const struct policy_rows *chunk)
 {
-    struct policy_mlp *network = policy->network;
     const uint32_t inputs = network->shape.inputs;
     const float *observations = chunk->observations;
     for (uint32_t i = 0; i < chunk->count; i++)
@@ -59,7 +47,7 @@ static void find_probabilities(struct policy *policy, const struct policy_rows *
                                     .masks = network->masks,
                                     .actions = network->drawn};
     if (!network->whole_loaded)
-        mlp_load(network->whole, policy->values);
+        mlp_load(network->whole, network->values);
     network->whole_loaded = true;
     mlp_act(network->whole, &batch, 0, 0, network->zero, network->zero, network->probabilities);
 }
@@ -73,51 +61,46 @@ static uint32_t most_probable(const float *probabilities, uint32_t actions)
     return best;
 }
 
-static enum status mlp_kind_choose(struct policy *policy, const struct policy_rows *rows, struct error *error)
+static bool mlp_network_choose(void *network, const struct policy_rows *chunk)
 {
-    const struct policy_mlp *network = policy->network;
-    const uint32_t actions = network->shape.actions;
-    int32_t *chosen = rows->actions;
-    for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
-        const struct policy_rows chunk = policy_chunk(rows, first);
-        find_probabilities(policy, &chunk);
-        for (uint32_t i = 0; i < chunk.count * actions; i++)
-            if (!isfinite(network->probabilities[i]))
-                return error_set(error, STATUS_CORRUPT, "the probability of an action is not finite");
-        for (uint32_t i = 0; i < chunk.count; i++)
-            chosen[chunk.row[i]] =
-                (int32_t)most_probable(network->probabilities + (size_t)i * actions, actions);
-    }
-    return STATUS_OK;
+    struct policy_mlp *own = network;
+    const uint32_t actions = own->shape.actions;
+    int32_t *chosen = chunk->actions;
+    find_probabilities(own, chunk);
+    for (uint32_t i = 0; i < chunk->count * actions; i++)
+        if (!isfinite(own->probabilities[i]))
+            return false;
+    for (uint32_t i = 0; i < chunk->count; i++)
+        chosen[chunk->row[i]] = (int32_t)most_probable(own->probabilities + (size_t)i * actions, actions);
+    return true;
 }
 
 /* ---- learning ---- */
 
-static void mlp_flat_load(struct policy *policy)
+static void mlp_network_load(void *network)
 {
-    struct policy_mlp *network = policy->network;
-    mlp_load(network->mlp, policy->values);
-    network->whole_loaded = false;
+    struct policy_mlp *own = network;
+    mlp_load(own->mlp, own->values);
+    own->whole_loaded = false;
 }
 
-static double mlp_flat_gradient(struct policy *policy, const struct policy_rows *rows,
-                                const float *coefficient, float *gradient)
+static double mlp_network_gradient(void *network, const struct policy_rows *chunk, const float *coefficient,
+                                   float *gradient)
 {
-    const struct policy_mlp *network = policy->network;
-    const struct mlp_batch batch = batch_of(rows);
-    return mlp_gradient(network->mlp, &batch, coefficient, gradient);
+    const struct policy_mlp *own = network;
+    const struct mlp_batch batch = policy_mlp_batch(chunk);
+    return mlp_gradient(own->mlp, &batch, coefficient, gradient);
 }
 
 /* ---- opening ---- */
 
-static void draw_parameters(struct policy *policy)
+static void draw_parameters(float *values, const struct policy_config *config)
 {
-    float *to = policy->values;
-    for (uint32_t i = 0; i < policy->parameter_count; i++) {
-        const size_t count = shape_elements(&policy->parameters[i].shape);
-        for (uint32_t element = 0; element < count; element++)
-            *to++ = rng_initial_uniform(policy->seed, i, element, policy->parameters[i].bound);
-    }
+    struct policy_parameter list[POLICY_PARAMETERS_MAX];
+    const uint32_t count = policy_parameters(list, config);
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t element = 0; element < shape_elements(&list[i].shape); element++)
+            *values++ = rng_initial_uniform(config->seed, i, element, list[i].bound);
 }
 
 static enum status open_network(struct policy_mlp *network, double dropout, struct error *error)
@@ -141,46 +124,42 @@ static enum status open_network(struct policy_mlp *network, double dropout, stru
     return STATUS_OK;
 }
 
-static enum status mlp_kind_open(struct policy *policy, const struct policy_config *config,
-                                 struct backend *backend, struct error *error)
+static enum status mlp_network_open(void **network, const struct policy_config *config,
+                                    const struct dense_normalizer *normalizer, float *values, uint32_t slots,
+                                    struct error *error)
 {
-    static const struct policy_flat flat = {
-        .load = mlp_flat_load, .gradient = mlp_flat_gradient, .any_thread = true};
-    struct policy_mlp *network = policy->network = calloc(1, sizeof *network);
-    (void)backend;
-    if (network == NULL)
+    struct policy_mlp *own = *network = calloc(1, sizeof *own);
+    (void)normalizer;
+    (void)slots;
+    if (own == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
-    network->shape = policy_mlp_shape(config);
-    enum status status = open_network(network, config->dropout, error);
-    if (status == STATUS_OK)
-        status = policy_flat_open(policy, config, &flat, error);
+    own->shape = policy_mlp_shape(config);
+    own->seed = config->seed;
+    own->values = values;
+    const enum status status = open_network(own, config->dropout, error);
     if (status != STATUS_OK)
         return status;
-    policy->dropout_words = mlp_mask_words(&network->shape);
-    draw_parameters(policy);
-    mlp_flat_load(policy);
+    draw_parameters(values, config);
+    mlp_network_load(own);
     return STATUS_OK;
 }
 
-static void mlp_kind_free(struct policy *policy)
+static void mlp_network_free(void *network)
 {
-    struct policy_mlp *network = policy->network;
-    policy_flat_close(policy);
-    if (network == NULL)
-        return;
-    mlp_free(network->mlp);
-    mlp_free(network->whole);
-    free(network->observations);
-    free(network->probabilities);
-    free(network->masks);
-    free(network->drawn);
-    free(network);
+    struct policy_mlp *own = network;
+    mlp_free(own->mlp);
+    mlp_free(own->whole);
+    free(own->observations);
+    free(own->probabilities);
+    free(own->masks);
+    free(own->drawn);
+    free(own);
 }
 
-const struct policy_kind policy_mlp_kind = {.open = mlp_kind_open,
-                                            .free = mlp_kind_free,
-                                            .act = mlp_kind_act,
-                                            .choose = mlp_kind_choose,
-                                            .learn = policy_flat_learn,
-                                            .save = policy_flat_save,
-                                            .restore = policy_flat_restore};
+const struct flat_network policy_mlp_network = {.open = mlp_network_open,
+                                                .free = mlp_network_free,
+                                                .load = mlp_network_load,
+                                                .act = mlp_network_act,
+                                                .choose = mlp_network_choose,
+                                                .gradient = mlp_network_gradient,
+                                                .any_thread = true};

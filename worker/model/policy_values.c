@@ -3,7 +3,6 @@
 
 #include "kernels/backend_memory.h"
 #include "worker/environment/environment_spec.h"
-#include "worker/model/policy_parameters.h"
 
 #include <stdio.h>
 
@@ -82,4 +81,44 @@ float *policy_values_at(const struct policy_values *values, uint32_t index, enum
 float *policy_values_statistic(const struct policy_values *values, enum policy_statistic statistic)
 {
     return params_at(values->params, values->count + (uint32_t)statistic)->tensor.data;
+}
+
+/* ---- a backend ---- */
+
+/* The optimizer's moment that an array is. */
+static struct gradients *moment_of(struct optimizer *optimizer, int array)
+{
+    return optimizer_moment(optimizer, array == POLICY_SECOND_MOMENT);
+}
+
+enum status policy_values_take(struct policy_values *values, struct params *params,
+                               struct optimizer *optimizer, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < params_count(params); i++)
+        for (int array = 0; array < POLICY_ARRAYS && status == STATUS_OK; array++) {
+            const struct parameter *parameter = params_at(params, i);
+            float *to = policy_values_at(values, i, array);
+            status = array == POLICY_VALUES
+                         ? params_read(params, parameter, DTYPE_F32, to, error)
+                         : gradients_read(moment_of(optimizer, array), parameter, DTYPE_F32, to, error);
+        }
+    values->steps = optimizer_steps(optimizer);
+    return status;
+}
+
+enum status policy_values_give(const struct policy_values *values, struct params *params,
+                               struct optimizer *optimizer, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < params_count(params); i++)
+        for (int array = 0; array < POLICY_ARRAYS && status == STATUS_OK; array++) {
+            struct parameter *parameter = params_at(params, i);
+            const float *from = policy_values_at(values, i, array);
+            status = array == POLICY_VALUES
+                         ? params_write(params, parameter, DTYPE_F32, from, error)
+                         : gradients_write(moment_of(optimizer, array), parameter, DTYPE_F32, from, error);
+        }
+    optimizer_steps_set(optimizer, values->steps);
+    return status;
 }

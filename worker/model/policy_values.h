@@ -4,7 +4,7 @@
 #ifndef WORKER_MODEL_POLICY_VALUES_H
 #define WORKER_MODEL_POLICY_VALUES_H
 
-#include "kernels/params/params.h"
+#include "kernels/params/optim.h"
 #include "worker/model/policy.h"
 
 struct policy_values {
@@ -29,11 +29,18 @@ enum status policy_values_open(struct policy_values *values, const struct policy
                                struct error *error);
 void policy_values_close(struct policy_values *values);
 
-/* The copy of an array of parameter `index` (worker/model/policy_parameters.h), in canonical layout. */
+/* The copy of an array of parameter `index` (policy_parameters), in canonical layout. */
 float *policy_values_at(const struct policy_values *values, uint32_t index, enum policy_array array);
 
 /* The copy of a statistic of the observations' elements. Of a policy that normalizes. */
 float *policy_values_statistic(const struct policy_values *values, enum policy_statistic statistic);
+
+/* Of a policy on a backend: copies the values and the optimizer's state into *values, and back. Waits for a
+ * GPU. */
+enum status policy_values_take(struct policy_values *values, struct params *params,
+                               struct optimizer *optimizer, struct error *error);
+enum status policy_values_give(const struct policy_values *values, struct params *params,
+                               struct optimizer *optimizer, struct error *error);
 
 /* Copies all values of the policy into *values; and gives the policy those of *values. Both have one
  * configuration. Waits for a GPU; on a CPU neither can fail, and nothing is allocated. */

@@ -144,12 +144,12 @@ static double explained_variance(const struct ppo *ppo, const struct rollout *ro
 /* Sums over the minibatches of an update. */
 struct tally {
     uint32_t minibatches;
-    struct policy_losses sum, last;
+    struct surrogate_losses sum, last;
     double epoch_kl; /* the sum over the epoch's minibatches */
     uint32_t epoch_minibatches;
 };
 
-static void tally_add(struct tally *tally, const struct policy_losses *losses)
+static void tally_add(struct tally *tally, const struct surrogate_losses *losses)
 {
     tally->minibatches++;
     tally->sum.policy += losses->policy;
@@ -205,7 +205,7 @@ static enum status run_epoch(struct ppo *ppo, struct policy *policy, const struc
     tally->epoch_kl = tally->epoch_minibatches = 0;
     for (uint32_t first = 0; first < count;) {
         const struct policy_rows rows = minibatch_at(ppo, rollout, first, count);
-        struct policy_losses losses;
+        struct surrogate_losses losses;
         const enum status status = policy_improve(policy, &rows, &targets, step, &losses, error);
         if (status != STATUS_OK)
             return status;

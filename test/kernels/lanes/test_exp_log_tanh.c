@@ -2,7 +2,7 @@
  * kernels/lanes/exp_log_tanh.h states, what is special, and the same bits on every instruction set. The
  * functions are reached through the general policy's tables. */
 #include "kernels/lanes/isa.h"
-#include "kernels/policy/dense_lanes.h"
+#include "kernels/policy/dense_internal.h"
 #include "test/workplace.h"
 
 #include <check.h>

@@ -5,6 +5,7 @@
 #define TEST_KERNELS_PARAMS_REORDER_H
 
 #include "kernels/params/gradients.h"
+#include "kernels/params/params.h"
 
 /* Gives every trained entry the layout that it wants and keeps its value, and the values of `parallels`
  * (gradients, moments; NULLs are passed over). Other gradients of these params are to be overwritten whole.

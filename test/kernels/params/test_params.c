@@ -2,7 +2,6 @@
  * and gradients beside them. */
 #include "kernels/base/rng.h"
 #include "kernels/params/gradients.h"
-#include "kernels/params/params_internal.h"
 #include "test/kernels/tape/tape_fixture.h"
 #include "test/workplace.h"
 
@@ -88,20 +87,21 @@ START_TEST(slabs_are_laid_out_in_order_with_zeros_between)
     struct parameter *variance =
         add("variance", PARAMETER_BUFFER, SHAPE1(1), (struct init){INIT_CONSTANT, 4});
     fixture_build(0);
-    const struct tensor *slab = params_slab(fixture.params), *buffers = &fixture.params->buffers;
+    const struct tensor *slab = params_slab(fixture.params);
+    const double *buffers = mean->tensor.data;
     ck_assert_uint_eq(a->offset, 0);
     ck_assert_uint_eq(b->offset, 16);
     ck_assert_uint_eq(mean->offset, 0);
     ck_assert_uint_eq(variance->offset, 8);
     ck_assert_uint_eq(slab->shape.size[0], 24);
-    ck_assert_uint_eq(buffers->shape.size[0], 16);
+    ck_assert_uint_eq(params_buffer_elements(fixture.params), 16);
     ck_assert_uint_eq((uintptr_t)slab->data % 64, 0);
     for (size_t i = 0; i < 24; i++)
         ck_assert(((double *)slab->data)[i] == (i < 9 ? 1 : i == 16 ? 3 : 0));
     for (size_t i = 0; i < 16; i++)
-        ck_assert(((double *)buffers->data)[i] == (i < 3 ? 2 : i == 8 ? 4 : 0));
+        ck_assert(buffers[i] == (i < 3 ? 2 : i == 8 ? 4 : 0));
     ck_assert_ptr_eq(b->tensor.data, (double *)slab->data + 16);
-    ck_assert_ptr_eq(variance->tensor.data, (double *)buffers->data + 8);
+    ck_assert_ptr_eq(variance->tensor.data, buffers + 8);
     ck_assert_uint_eq(b->tensor.bytes, 8);
     ck_assert_int_eq(tracked->counter, 6);
     ck_assert_ptr_null(tracked->tensor.data);

@@ -30,7 +30,7 @@ static void fill_parameters(struct dense_problem *problem, uint64_t *state)
 {
     struct dense_parameter list[DENSE_PARAMETERS_MAX];
     const uint32_t parameters = dense_parameters(&problem->shape, list);
-    problem->count = dense_parameter_count(&problem->shape);
+    problem->count = list[parameters - 1].offset + list[parameters - 1].count;
     problem->parameters = numbers(state, problem->count, 1);
     problem->exact = zeroed(problem->count, sizeof *problem->exact);
     for (uint32_t p = 0; p < parameters; p++) {

@@ -35,7 +35,7 @@ static void fill_parameters(struct mlp_problem *problem, uint64_t *state)
     const struct mlp_shape *shape = &problem->shape;
     const size_t first_layer = (size_t)shape->hidden * (shape->inputs + 1);
     const float bound1 = 1 / sqrtf((float)shape->inputs), bound2 = 1 / sqrtf((float)shape->hidden);
-    problem->count = mlp_parameter_count(shape);
+    problem->count = first_layer + (size_t)shape->actions * (shape->hidden + 1);
     problem->parameters = numbers(state, problem->count, 1);
     problem->exact = zeroed(problem->count, sizeof *problem->exact);
     for (size_t i = 0; i < problem->count; i++) {

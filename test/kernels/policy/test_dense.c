@@ -186,13 +186,11 @@ static void free_everything(struct everything all)
 START_TEST(instruction_sets_agree_bit_for_bit)
 {
     ck_assert(open_case(_i * DENSE_ISAS + DENSE_ISAS - 1));
-    ck_assert_str_eq(dense_isa(problem.dense), "baseline");
     struct everything baseline = compute_everything();
     close_case();
     for (int j = 0; j < DENSE_ISAS - 1; j++) {
         if (!open_case(_i * DENSE_ISAS + j))
             continue;
-        ck_assert_str_eq(dense_isa(problem.dense), dense_isas[j]);
         struct everything all = compute_everything();
         ck_assert_mem_eq(all.numbers, baseline.numbers, 4 * (size_t)problem.rows * sizeof(float));
         ck_assert_mem_eq(all.actions, baseline.actions, all.bytes);

@@ -114,7 +114,7 @@ static void add_gradient_of(const struct dense_batch *batch, const struct dense_
 {
     float log_probability[DENSE_CHUNK_ROWS], value[DENSE_CHUNK_ROWS];
     const struct dense_results results = {.log_probability = log_probability,
-                                          .value = dense_shape(problem.dense)->value ? value : NULL};
+                                          .value = problem.shape.value ? value : NULL};
     dense_evaluate(problem.dense, problem.work, batch, &results);
     dense_gradient(problem.dense, problem.work, pulls, gradient, true);
 }

@@ -2,7 +2,7 @@
  * distributions, with the same bits everywhere. */
 #include "kernels/base/rng.h"
 #include "kernels/lanes/normal.h"
-#include "kernels/policy/dense_parameters.h"
+#include "kernels/policy/dense_shape.h"
 #include "test/workplace.h"
 
 #include <check.h>
@@ -36,7 +36,6 @@ static void expect_list(const struct dense_shape *shape, const struct line *line
         ck_assert_uint_eq(list[p].count, (size_t)lines[p].first * lines[p].second);
         offset += list[p].count;
     }
-    ck_assert_uint_eq(dense_parameter_count(shape), offset);
 }
 
 START_TEST(the_list_is_that_of_a_state_dict)
@@ -87,10 +86,17 @@ START_TEST(the_longest_list_fits)
 }
 END_TEST
 
+static size_t count_of(const struct dense_shape *shape)
+{
+    struct dense_parameter list[DENSE_PARAMETERS_MAX];
+    const struct dense_parameter *last = &list[dense_parameters(shape, list) - 1];
+    return last->offset + last->count;
+}
+
 static float *begin(const struct dense_shape *shape, const struct dense_initial *initial, uint64_t seed)
 {
     struct error error = {0};
-    float *parameters = malloc(dense_parameter_count(shape) * sizeof *parameters);
+    float *parameters = malloc(count_of(shape) * sizeof *parameters);
     ck_assert_ptr_nonnull(parameters);
     ck_assert_msg(dense_begin(parameters, shape, initial, seed, &error) == STATUS_OK, "%s", error.text);
     return parameters;
@@ -196,7 +202,7 @@ START_TEST(first_values_are_the_same_everywhere)
 {
     float *parameters = begin(&categorical, &orthogonal, 543);
     uint64_t hash = 0xcbf29ce484222325;
-    for (size_t i = 0; i < dense_parameter_count(&categorical); i++) {
+    for (size_t i = 0; i < count_of(&categorical); i++) {
         uint32_t bits;
         memcpy(&bits, &parameters[i], sizeof bits);
         for (int b = 0; b < 4; b++)

@@ -8,7 +8,6 @@
 #define TEST_WORKER_DATA_PARALLEL_PSERVER_TRAINERS_H
 
 #include "kernels/params/gradients.h"
-#include "kernels/params/params_internal.h"
 #include "test/worker/data_parallel/pserver_stage.h"
 #include "test/worker/net/net_connect.h"
 #include "worker/data_parallel/bfloat16.h"
@@ -94,7 +93,8 @@ static inline void ps_begin_model(void)
     PS_OK(classifier_new(&classifier, &ps.job, own, &ps.error));
     PS_OK(params_build(own, ps.job.seed, &ps.error));
     memcpy(ps.model, params_slab(own)->data, ps.parameters * sizeof *ps.model);
-    memcpy(ps.model + ps.parameters, own->buffers.data, (ps.elements - ps.parameters) * sizeof *ps.model);
+    memcpy(ps.model + ps.parameters, params_find(own, "bn1.running_mean")->tensor.data, // the first buffer
+           (ps.elements - ps.parameters) * sizeof *ps.model);
     classifier_free(classifier);
     params_free(own);
 }

@@ -4,9 +4,9 @@
 #include "kernels/params/gradients.h"
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/oracle/mlp_ref.h"
+#include "test/worker/model/policy_inside.h"
 #include "test/worker/model/policy_problem.h"
 #include "test/workplace.h"
-#include "worker/model/policy_internal.h"
 
 #include <check.h>
 #include <math.h>
@@ -30,13 +30,14 @@ static struct policy *open_policy(const struct policy_config *config)
 
 static void replace_all(struct policy *policy, const float *from)
 {
-    memcpy(policy->values, from, policy->count * sizeof *from);
-    policy->flat->load(policy);
+    memcpy(policy_inside(policy)->values, from, policy_inside(policy)->count * sizeof *from);
+    policy_inside_load(policy);
 }
 
 static void expect_all(const struct policy *policy, const float *expected)
 {
-    ck_assert_mem_eq(policy->values, expected, policy->count * sizeof *expected);
+    ck_assert_mem_eq(policy_inside(policy)->values, expected,
+                     policy_inside(policy)->count * sizeof *expected);
 }
 
 /* ---- how it begins ---- */
@@ -64,7 +65,7 @@ START_TEST(parameters_begin_as_a_linear_layer_does)
 {
     struct policy *policy = open_policy(&cartpole);
     static const size_t counts[] = {512, 128, 256, 2};
-    const float *values = policy->values;
+    const float *values = policy_inside(policy)->values;
     for (uint32_t i = 0; i < 4; values += counts[i++]) {
         const size_t count = counts[i];
         double bound = i < 2 ? 0.5 : 1 / sqrt(128), low = 0, high = 0, sum = 0, squares = 0;
@@ -99,13 +100,13 @@ START_TEST(parameters_are_drawn_by_position)
     struct rng_key key = {.seed = 543, .environment = 77, .episode = 2};
     uint32_t words[4];
     rng_block(&key, RNG_INIT, 0, words);
-    ck_assert_uint_eq(mlp_parameter_count(&tutorial), 898);
+    ck_assert_uint_eq(policy_inside(policy)->count, 898);
     double expected = (2 * (double)rng_uniform_float(words[0]) - 1) / sqrt(128);
-    ck_assert_float_eq_tol(policy->values[640 + 77], (float)expected, 1e-9f);
-    expect_all(again, policy->values);
+    ck_assert_float_eq_tol(policy_inside(policy)->values[640 + 77], (float)expected, 1e-9f);
+    expect_all(again, policy_inside(policy)->values);
     unsigned same = 0;
     for (size_t p = 0; p < 898; p++)
-        same += policy->values[p] == differs->values[p];
+        same += policy_inside(policy)->values[p] == policy_inside(differs)->values[p];
     ck_assert_uint_lt(same, 3);
     policy_free(policy);
     policy_free(again);
@@ -138,7 +139,7 @@ START_TEST(it_acts_as_its_parameters_and_seed_say)
     int32_t actions[50];
     memcpy(actions, problem.batch.actions, sizeof actions);
     struct mlp *mlp = mlp_problem_load(&problem, NULL);
-    mlp_load(mlp, policy->values);
+    mlp_load(mlp, policy_inside(policy)->values);
     mlp_act(mlp, &problem.batch, 543, 9, problem.environment, problem.step, NULL);
     ck_assert_mem_eq(actions, problem.batch.actions, sizeof actions);
     replace_all(policy, problem.parameters);
@@ -247,10 +248,10 @@ START_TEST(learning_is_pytorchs)
                 float rounded = (float)loss;
                 golden_compare("loss", &rounded, 1);
                 golden_compare("gradient", problem.gradient, problem.count);
-                golden_compare("parameters1", policy->values, problem.count);
+                golden_compare("parameters1", policy_inside(policy)->values, problem.count);
             }
         }
-        golden_compare("parameters3", policy->values, problem.count);
+        golden_compare("parameters3", policy_inside(policy)->values, problem.count);
         policy_free(policy);
         mlp_problem_fini(&problem);
     }
@@ -313,7 +314,7 @@ static void learn_equally(struct policy *policy, struct policy *spared)
         ck_assert_int_eq(policy_problem_learn(spared, &problem, 0, &other, NULL, NULL, NULL), STATUS_OK);
         ck_assert_mem_eq(&loss, &other, sizeof loss);
     }
-    expect_all(policy, spared->values);
+    expect_all(policy, policy_inside(spared)->values);
 }
 
 /* Told by name, and nothing has moved, the optimizer's moments and count included. */
@@ -325,7 +326,7 @@ START_TEST(what_is_not_finite_changes_nothing)
     double loss = -1;
     float whole[1000] = {0}, broken[1000];
     ck_assert_int_eq(policy_problem_act(policy, &problem, 0, NULL), STATUS_OK);
-    memcpy(whole, policy->values, problem.count * sizeof *whole);
+    memcpy(whole, policy_inside(policy)->values, problem.count * sizeof *whole);
     memcpy(broken, whole, sizeof broken);
     broken[problem.count - 1] = NAN;
     if (breaks[_i].what == BREAK_PARAMETER)
@@ -386,10 +387,10 @@ START_TEST(any_number_of_threads_learns_the_same_bits)
     unsigned chunks = 0, waves = 0;
     struct policy *one = learn_with_threads(1, expected, &chunks);
     struct policy *several = learn_with_threads((uint32_t)_i, losses, &waves);
-    ck_assert_ptr_null(one->team);
-    ck_assert_ptr_nonnull(several->team);
+    ck_assert_ptr_null(policy_inside(one)->team);
+    ck_assert_ptr_nonnull(policy_inside(several)->team);
     ck_assert_mem_eq(losses, expected, sizeof losses);
-    expect_all(several, one->values);
+    expect_all(several, policy_inside(one)->values);
     ck_assert_uint_eq(chunks, 3 * 79);
     ck_assert_uint_eq(waves, 3 * 2);
     policy_free(one);
@@ -403,7 +404,7 @@ START_TEST(a_small_rollout_starts_no_threads)
     config.threads = 8;
     config.rows_max = 2 * POLICY_THREAD_ROWS - 1;
     struct policy *policy = open_policy(&config);
-    ck_assert_ptr_null(policy->team);
+    ck_assert_ptr_null(policy_inside(policy)->team);
     policy_free(policy);
 }
 END_TEST

@@ -7,6 +7,7 @@
 #include "test/worker/model/policy_problem.h"
 #include "test/workplace.h"
 #include "worker/model/policy_batch.h"
+#include "worker/model/policy_learner.h"
 
 #include <check.h>
 #include <math.h>
@@ -18,7 +19,6 @@ static struct backend *backend;
 static struct params *params;
 static struct gradients *gradients;
 static struct tape *tape;
-static struct policy_network network;
 static struct policy_batch *rows;
 static struct mlp_problem problem;
 static struct error error;
@@ -50,7 +50,7 @@ static void open_model(uint32_t rows_max)
     const double *exact = problem.exact;
     must(backend_open(&backend, &ref_ops, &(struct backend_settings){0}, &error));
     must(params_new(&params, backend, &error));
-    must(policy_network_register(&network, &problem.shape, params, &error));
+    must(policy_register(params, &config, &error));
     must(params_build(params, 1, &error));
     for (uint32_t i = 0; i < PARAMETERS; i++) {
         must(params_write(params, params_at(params, i), DTYPE_F64, exact, &error));
@@ -79,7 +79,7 @@ static double learn(uint32_t count, double *gradient)
     batch.count = count;
     tape_begin(tape, TAPE_TRAIN, gradients);
     struct variable *out =
-        policy_batch_loss(rows, &network, tape, &batch, problem.coefficient, problem.episode);
+        policy_batch_loss(rows, params, tape, &batch, problem.coefficient, problem.episode);
     tape_loss(tape, out, &loss);
     tape_backward(tape, out);
     must(tape_finish(tape, &error));

@@ -1,8 +1,8 @@
 /* The policy of dense layers behind policy.h, with every head. What the kernel computes is
  * test/kernels/policy/test_dense*.c's; here are the way to it and what the policy learns. */
+#include "test/worker/model/policy_inside.h"
 #include "test/worker/model/policy_world.h"
 #include "test/workplace.h"
-#include "worker/model/policy_internal.h"
 
 #include <check.h>
 #include <math.h>
@@ -34,16 +34,16 @@ static void open_world(enum world_head head, struct environment_space observatio
 /* Replaces one parameter. */
 static void set_value(struct policy *policy, size_t at, float value)
 {
-    policy->values[at] = value;
-    policy->flat->load(policy);
+    policy_inside(policy)->values[at] = value;
+    policy_inside_load(policy);
 }
 
 /* L of the rows, by a step of which nothing stays. */
 static double loss_of(struct policy *policy, const float *values)
 {
     const double loss = policy_world_learn(&world, policy);
-    memcpy(policy->values, values, policy->count * sizeof *values);
-    policy->flat->load(policy);
+    memcpy(policy_inside(policy)->values, values, policy_inside(policy)->count * sizeof *values);
+    policy_inside_load(policy);
     return loss;
 }
 
@@ -56,18 +56,19 @@ START_TEST(the_gradient_is_the_slope_of_the_loss)
     world.config.activation = POLICY_TANH; // without corners
     struct policy *policy = policy_world_open(&world, NULL);
     for (size_t d = 0; d < (head == WORLD_FLOATS ? 3 : 0); d++)
-        policy->values[d] = 0.25f * (float)d - 0.5f;
-    policy->flat->load(policy);
-    float *values = malloc(policy->count * sizeof *values),
-          *gradient = malloc(policy->count * sizeof *values);
+        policy_inside(policy)->values[d] = 0.25f * (float)d - 0.5f;
+    policy_inside_load(policy);
+    float *values = malloc(policy_inside(policy)->count * sizeof *values),
+          *gradient = malloc(policy_inside(policy)->count * sizeof *values);
     double largest = 0;
     ck_assert(values != NULL && gradient != NULL);
-    memcpy(values, policy->values, policy->count * sizeof *values);
+    memcpy(values, policy_inside(policy)->values, policy_inside(policy)->count * sizeof *values);
     loss_of(policy, values);
-    memcpy(gradient, policy->gradient, policy->count * sizeof *values);
-    for (size_t at = 0; at < policy->count; at++)
+    memcpy(gradient, policy_inside(policy)->gradient, policy_inside(policy)->count * sizeof *values);
+    for (size_t at = 0; at < policy_inside(policy)->count; at++)
         largest = fmax(largest, fabs((double)gradient[at]));
-    for (size_t at = 0; at < policy->count; at += at < 3 || at > policy->count - 40 ? 1 : 37) {
+    for (size_t at = 0; at < policy_inside(policy)->count;
+         at += at < 3 || at > policy_inside(policy)->count - 40 ? 1 : 37) {
         const float step = 0x1p-6f;
         set_value(policy, at, values[at] + step);
         const double above = loss_of(policy, values);
@@ -100,7 +101,7 @@ static bool play_on(const char *isa, int32_t *actions, float *values)
         policy_world_learn(&world, policy);
     }
     memcpy(actions, world.actions, policy_world_action_bytes(&world));
-    memcpy(values, policy->values, policy->count * sizeof *values);
+    memcpy(values, policy_inside(policy)->values, policy_inside(policy)->count * sizeof *values);
     policy_free(policy);
     return true;
 }
@@ -162,7 +163,8 @@ START_TEST(bytes_are_floats)
     struct policy *of_bytes = policy_world_open(&world, NULL), *of_floats = policy_world_open(&same, NULL);
     for (int pass = 0; pass < 2; pass++)
         ck_assert(policy_world_learn(&world, of_bytes) == policy_world_learn(&same, of_floats));
-    ck_assert_mem_eq(of_bytes->values, of_floats->values, of_bytes->count * sizeof(float));
+    ck_assert_mem_eq(policy_inside(of_bytes)->values, policy_inside(of_floats)->values,
+                     policy_inside(of_bytes)->count * sizeof(float));
     policy_free(of_bytes);
     policy_free(of_floats);
     policy_world_fini(&world);
@@ -211,9 +213,11 @@ START_TEST(another_policy_goes_on_with_its_values)
     must(policy_restore(other, &values, &error));
     policy_world_learn(&world, policy);
     policy_world_learn(&world, other);
-    ck_assert_mem_eq(policy->values, other->values, policy->count * sizeof *policy->values);
-    ck_assert_mem_eq(policy->second, other->second, policy->count * sizeof *policy->values);
-    ck_assert_uint_eq(other->steps, 3);
+    ck_assert_mem_eq(policy_inside(policy)->values, policy_inside(other)->values,
+                     policy_inside(policy)->count * sizeof *policy_inside(policy)->values);
+    ck_assert_mem_eq(policy_inside(policy)->second, policy_inside(other)->second,
+                     policy_inside(policy)->count * sizeof *policy_inside(policy)->values);
+    ck_assert_uint_eq(policy_inside(other)->steps, 3);
     policy_values_close(&values);
     policy_free(policy);
     policy_free(other);
@@ -266,8 +270,8 @@ START_TEST(what_is_not_finite_is_told)
     ck_assert_int_eq(policy_learn(policy, &world.batch, world.coefficient, 1, &loss, NULL, NULL, &error),
                      STATUS_INTERNAL);
     ck_assert_msg(strstr(error.text, "returns, row 290 of 300") != NULL, "%s", error.text);
-    ck_assert(loss == -1 && policy->steps == 0);
-    set_value(policy, policy->count - 1, NAN);
+    ck_assert(loss == -1 && policy_inside(policy)->steps == 0);
+    set_value(policy, policy_inside(policy)->count - 1, NAN);
     ck_assert_int_eq(policy_choose(policy, &world.batch, &error), STATUS_CORRUPT);
     ck_assert_str_eq(error.text, "the probability of an action is not finite");
     policy_free(policy);

@@ -3,9 +3,9 @@
 #include "kernels/kernels.h"
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/oracle/ref.h"
+#include "test/worker/model/policy_inside.h"
 #include "test/worker/model/policy_problem.h"
 #include "test/workplace.h"
-#include "worker/model/policy_internal.h"
 
 #include <check.h>
 #include <math.h>
@@ -114,7 +114,7 @@ static void teardown(void)
 /* Float32 against double: both gradients are off by parts in a million, and Adam divides by their size. */
 static void expect_near(double bound)
 {
-    const float *a = cpu->values;
+    const float *a = policy_inside(cpu)->values;
     float b[PARAMETERS];
     read_gpu(b);
     for (size_t i = 0; i < PARAMETERS; i++)
@@ -186,7 +186,7 @@ START_TEST(its_values_are_the_cpus)
     must(policy_save(gpu, &values, &error));
     ck_assert_uint_eq(values.steps, 2);
     must(policy_restore(cpu, &values, &error));
-    ck_assert_uint_eq(cpu->steps, 2);
+    ck_assert_uint_eq(policy_inside(cpu)->steps, 2);
     expect_near(1e-7);
     learn(cpu);
     learn(gpu);

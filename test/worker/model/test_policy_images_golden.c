@@ -4,7 +4,8 @@
 #include "test/training.h"
 #include "test/values.h"
 #include "test/workplace.h"
-#include "worker/model/policy_images.h"
+#include "worker/model/policy_internal.h"
+#include "worker/model/policy_learner.h"
 #include "worker/model/policy_values.h"
 
 #include <check.h>
@@ -134,7 +135,7 @@ static void close_case(void)
 
 /* ---- a step ---- */
 
-static struct policy_losses improve(uint32_t step)
+static struct surrogate_losses improve(uint32_t step)
 {
     uint32_t row[MINIBATCH];
     for (uint32_t i = 0; i < MINIBATCH; i++)
@@ -154,13 +155,13 @@ static struct policy_losses improve(uint32_t step)
                                     .max_norm = of->max_norm,
                                     .lr = of->plain ? 0.0001 : 0.001,
                                     .kl_max = (double)INFINITY};
-    struct policy_losses losses;
+    struct surrogate_losses losses;
     must(policy_improve(policy, &rows, &targets, &how, &losses, &error));
     ck_assert(losses.stepped);
     return losses;
 }
 
-static void check_losses(uint32_t step, const struct policy_losses *l)
+static void check_losses(uint32_t step, const struct surrogate_losses *l)
 {
     const double got[] = {l->loss, l->policy,        l->value,        l->entropy,
                           l->kl,   l->clip_fraction, l->gradient_norm};
@@ -170,7 +171,7 @@ static void check_losses(uint32_t step, const struct policy_losses *l)
 /* By the names of the values' copy, which the policy's own parameters share. */
 static void check_gradient(uint32_t step)
 {
-    const struct policy_images *net = policy->network;
+    const struct policy_learner *net = policy->self; // the first member
     for (uint32_t i = 0; i < values.count; i++) {
         const struct parameter *parameter = params_at(net->params, i);
         const size_t count = shape_elements(&parameter->tensor.shape);
@@ -183,7 +184,7 @@ static void check_gradient(uint32_t step)
 
 static double *read_parameter(uint32_t index)
 {
-    const struct policy_images *net = policy->network;
+    const struct policy_learner *net = policy->self; // the first member
     const struct parameter *parameter = params_at(net->params, index);
     double *got = values_memory(shape_elements(&parameter->tensor.shape), sizeof *got);
     must(params_read(net->params, parameter, DTYPE_F64, got, &error));
@@ -196,7 +197,7 @@ static void check_step(uint32_t step)
     const uint32_t parameters = values.count;
     for (uint32_t i = 0; i < parameters; i++)
         before[i] = read_parameter(i);
-    const struct policy_losses losses = improve(step);
+    const struct surrogate_losses losses = improve(step);
     check_losses(step, &losses);
     check_gradient(step);
     for (uint32_t i = 0; i < parameters; i++) {

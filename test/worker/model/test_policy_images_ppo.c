@@ -4,7 +4,7 @@
 #include "test/values.h"
 #include "test/worker/model/policy_world.h"
 #include "test/workplace.h"
-#include "worker/model/policy_parameters.h"
+#include "worker/model/policy_config.h"
 #include "worker/model/policy_values.h"
 
 #include <check.h>
@@ -73,7 +73,7 @@ static void close_all(void)
 }
 
 /* The clip is so narrow that clip_fraction tells of every ratio that is not 1. */
-static enum status improve(const struct policy_rows *rows, double kl_max, struct policy_losses *losses)
+static enum status improve(const struct policy_rows *rows, double kl_max, struct surrogate_losses *losses)
 {
     const struct policy_targets targets = {advantages, returns, true};
     const struct policy_step step = {
@@ -157,7 +157,7 @@ static void scale_outputs(void)
 START_TEST(ratios_of_a_reviewed_minibatch_are_exactly_1)
 {
     const uint32_t rows = _i % 4 < 2 ? 20 : 900;
-    struct policy_losses losses;
+    struct surrogate_losses losses;
     if (!open_backend(_i / 4, _i % 2 == 0 ? WORLD_CHOICES : WORLD_FLOATS, bytes, rows))
         return;
     open_policy(_i % 2 == 0);
@@ -210,7 +210,7 @@ END_TEST
 /* Of a shared value, and of a network of its own. */
 START_TEST(another_policy_goes_on_with_its_values)
 {
-    struct policy_losses mine, others;
+    struct surrogate_losses mine, others;
     if (!open_backend(0, WORLD_FLOATS, floats, 12))
         return;
     open_policy(_i == 0);
@@ -274,7 +274,7 @@ END_TEST
 
 START_TEST(a_policy_that_moved_too_far_takes_no_step)
 {
-    struct policy_losses losses;
+    struct surrogate_losses losses;
     if (!open_backend(0, WORLD_CHOICE, bytes, 6))
         return;
     open_policy(true);
@@ -290,7 +290,7 @@ END_TEST
 
 START_TEST(what_is_not_finite_changes_nothing)
 {
-    struct policy_losses losses;
+    struct surrogate_losses losses;
     if (!open_backend(0, WORLD_CHOICE, floats, 6))
         return;
     open_policy(false);

@@ -1,8 +1,8 @@
 /* A step of PPO by several threads: the same bits for any number of them, whether policy and value share
  * their hidden layers or not. What a step computes is test/worker/reinforce/test_ppo_golden.c's. */
+#include "test/worker/model/policy_inside.h"
 #include "test/worker/model/policy_world.h"
 #include "test/workplace.h"
-#include "worker/model/policy_internal.h"
 
 #include <check.h>
 #include <math.h>
@@ -44,7 +44,7 @@ static void teardown(void)
 }
 
 /* A policy after STEPS steps, whose losses go to `losses`. */
-static struct policy *improved(uint32_t threads, struct policy_losses losses[STEPS])
+static struct policy *improved(uint32_t threads, struct surrogate_losses losses[STEPS])
 {
     const struct policy_targets targets = {advantages, returns, true};
     const struct policy_step step = {.objective = {.clip = 0.2,
@@ -74,7 +74,7 @@ static struct policy *improved(uint32_t threads, struct policy_losses losses[STE
 START_TEST(any_number_of_threads_gives_the_same_bits)
 {
     static const uint32_t threads[] = {2, 3, 4, 16};
-    struct policy_losses one[STEPS], more[STEPS];
+    struct surrogate_losses one[STEPS], more[STEPS];
     policy_world_init(&world, _i / 2, vector, ROWS, 3);
     world.config.layers = 2;
     world.config.width[0] = 33;
@@ -87,7 +87,8 @@ START_TEST(any_number_of_threads_gives_the_same_bits)
     struct policy *alone = improved(1, one);
     for (size_t t = 0; t < sizeof threads / sizeof *threads; t++) {
         struct policy *policy = improved(threads[t], more);
-        ck_assert_mem_eq(policy->values, alone->values, alone->count * sizeof *alone->values);
+        ck_assert_mem_eq(policy_inside(policy)->values, policy_inside(alone)->values,
+                         policy_inside(alone)->count * sizeof *policy_inside(alone)->values);
         for (int i = 0; i < STEPS; i++)
             ck_assert(one[i].loss == more[i].loss && one[i].kl == more[i].kl &&
                       one[i].value == more[i].value && one[i].entropy == more[i].entropy &&
@@ -117,7 +118,7 @@ START_TEST(a_long_minibatch_reports_progress)
                                      .kl_max = (double)INFINITY,
                                      .progress = count_call,
                                      .context = &calls};
-    struct policy_losses losses;
+    struct surrogate_losses losses;
     struct error error = {0};
     policy_world_init(&world, 0, vector, LONG_ROWS, 3);
     world.config.layers = 1;

@@ -1,9 +1,10 @@
 /* The policy's network as operations of the tape, on the oracle's backend, against the fused kernel. */
 #include "kernels/params/gradients.h"
-#include "test/kernels/policy/mlp_problem.h"
 #include "test/oracle/ref.h"
+#include "test/worker/model/policy_problem.h"
 #include "test/workplace.h"
-#include "worker/model/policy_network.h"
+#include "worker/model/policy_batch.h"
+#include "worker/model/policy_learner.h"
 
 #include <check.h>
 #include <math.h>
@@ -15,7 +16,6 @@ static struct backend *backend;
 static struct tape *tape;
 static struct params *params;
 static struct gradients *gradients;
-static struct policy_network network;
 
 static void open_network(void)
 {
@@ -23,7 +23,8 @@ static void open_network(void)
     ck_assert_int_eq(backend_open(&backend, &ref_ops, &(struct backend_settings){.threads = 1}, NULL),
                      STATUS_OK);
     ck_assert_int_eq(params_new(&params, backend, NULL), STATUS_OK);
-    ck_assert_int_eq(policy_network_register(&network, &problem.shape, params, NULL), STATUS_OK);
+    const struct policy_config config = policy_problem_config(problem.shape, problem.dropout, problem.seed);
+    ck_assert_int_eq(policy_register(params, &config, NULL), STATUS_OK);
     ck_assert_int_eq(params_build(params, 1, NULL), STATUS_OK);
     ck_assert_int_eq(gradients_new(&gradients, params, NULL), STATUS_OK);
     ck_assert_int_eq(tape_new(&tape, backend, NULL), STATUS_OK);
@@ -64,7 +65,7 @@ static struct variable *forward_rows(struct variable **actions, struct variable 
     free(observations);
     free(keys);
     free(taken);
-    return policy_network_forward(&network, tape, x, by, problem.dropout, problem.seed);
+    return policy_batch_forward(params, tape, x, by, problem.dropout, problem.seed);
 }
 
 static void expect_gradients(void)

@@ -2,8 +2,10 @@
  * drawn row by row by a Philox written there anew. */
 #include "kernels/base/rng.h"
 #include "test/training.h"
+#include "test/worker/model/policy_problem.h"
 #include "test/workplace.h"
-#include "worker/model/policy_network.h"
+#include "worker/model/policy_batch.h"
+#include "worker/model/policy_learner.h"
 
 #include <check.h>
 #include <math.h>
@@ -18,7 +20,6 @@ static const uint64_t DRAW_SEED = 0x123456789ABCDEF;
 static struct training training;
 static struct golden *golden;
 static struct tape *tape;
-static struct policy_network network;
 static float *observations, *coefficient;
 static int32_t *actions;
 static uint32_t words[ROWS][3]; // environment, step, episode
@@ -35,11 +36,11 @@ static bool golden_run_open(int number)
     if (backend == NULL)
         return false;
     const struct optimizer_settings adam = {.kind = OPTIMIZER_ADAM, .adam = {0.01, 0.9, 0.999, 1e-8}};
-    const struct mlp_shape shape = {.inputs = INPUTS, .hidden = HIDDEN, .actions = ACTIONS};
+    const struct policy_config config = {POLICY_PROBLEM_SPACES(INPUTS, HIDDEN, ACTIONS), .adam = adam.adam};
     struct error error = {0};
     uint64_t state = SEED;
     training_init(&training, backend, 1);
-    training_ok(policy_network_register(&network, &shape, training.params[0], &error), &error);
+    training_ok(policy_register(training.params[0], &config, &error), &error);
     training_build(&training, &adam);
     training_take(&training, 0, 0, UINT32_MAX);
     training_draw(&training, &state, scale);
@@ -93,7 +94,7 @@ static void golden_step(uint32_t step, bool update)
     check_masks(step);
     struct variable *x = tape_input(tape, SHAPE2(ROWS, INPUTS), DTYPE_F32, "observations", observations);
     struct variable *log_probabilities =
-        policy_network_forward(&network, tape, x, keys(), DROPOUT, DRAW_SEED);
+        policy_batch_forward(training.params[0], tape, x, keys(), DROPOUT, DRAW_SEED);
     struct variable *picked = tape_log_probability(
         tape, log_probabilities, tape_input(tape, SHAPE1(ROWS), DTYPE_I32, "actions", actions));
     struct variable *loss =

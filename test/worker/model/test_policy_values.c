@@ -3,10 +3,10 @@
  * is test_policy_gpu.c's. */
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/process.h"
+#include "test/worker/model/policy_inside.h"
 #include "test/worker/model/policy_problem.h"
 #include "test/workplace.h"
 #include "worker/checkpoint/checkpoint.h"
-#include "worker/model/policy_internal.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -57,27 +57,24 @@ static void learn(struct policy *pupil, unsigned steps)
 
 static void expect_equal(const struct policy *a, const struct policy *b)
 {
-    const size_t bytes = a->count * sizeof *a->values;
-    ck_assert_mem_eq(a->values, b->values, bytes);
-    ck_assert_mem_eq(a->first, b->first, bytes);
-    ck_assert_mem_eq(a->second, b->second, bytes);
-    ck_assert_uint_eq(a->steps, b->steps);
+    const size_t bytes = policy_inside(a)->count * sizeof *policy_inside(a)->values;
+    ck_assert_mem_eq(policy_inside(a)->values, policy_inside(b)->values, bytes);
+    ck_assert_mem_eq(policy_inside(a)->first, policy_inside(b)->first, bytes);
+    ck_assert_mem_eq(policy_inside(a)->second, policy_inside(b)->second, bytes);
+    ck_assert_uint_eq(policy_inside(a)->steps, policy_inside(b)->steps);
 }
 
 /* Through a checkpoint's values: the other policy began with other parameters. */
 START_TEST(another_policy_goes_on_with_them)
 {
-    struct policy_config other_config = config;
     struct policy *other;
-    other_config.seed = 9;
-    must(policy_new(&other, &other_config, NULL, &error));
+    must(policy_new(&other, &config, NULL, &error));
     learn(other, 2);
     learn(policy, 3);
     must(policy_save(policy, &values, &error));
     ck_assert_uint_eq(values.steps, 3);
     learn(policy, 1);
     must(policy_restore(other, &values, &error));
-    other->seed = config.seed;
     learn(other, 1);
     expect_equal(policy, other);
     policy_free(other);
@@ -91,10 +88,10 @@ START_TEST(the_copy_is_one)
     learn(policy, 1);
     must(policy_save(policy, &values, &error));
     memcpy(before, policy_values_at(&values, 0, POLICY_SECOND_MOMENT), sizeof before);
-    ck_assert_mem_eq(before, policy->second, sizeof before);
+    ck_assert_mem_eq(before, policy_inside(policy)->second, sizeof before);
     learn(policy, 1);
     ck_assert_mem_eq(before, policy_values_at(&values, 0, POLICY_SECOND_MOMENT), sizeof before);
-    ck_assert_mem_ne(before, policy->second, sizeof before);
+    ck_assert_mem_ne(before, policy_inside(policy)->second, sizeof before);
 }
 END_TEST
 
@@ -136,7 +133,7 @@ static void write_rows(void)
     struct mlp *mlp;
     char path[128];
     must(mlp_new(&mlp, &tutorial, 0, &error));
-    mlp_load(mlp, policy->values);
+    mlp_load(mlp, policy_inside(policy)->values);
     mlp_act(mlp, &problem.batch, config.seed, 1, problem.environment, problem.step, probabilities);
     mlp_free(mlp);
     snprintf(path, sizeof path, "%s/rows", workplace.folder);

@@ -1,8 +1,8 @@
 /* The learner: one rollout in, one step of the policy out; and the message about a rollout with a NaN or
  * an infinity. */
+#include "test/worker/model/policy_inside.h"
 #include "test/worker/model/policy_problem.h"
 #include "test/workplace.h"
-#include "worker/model/policy_internal.h"
 #include "worker/reinforce/learner.h"
 
 #include <check.h>
@@ -63,7 +63,7 @@ static void teardown(void)
 
 static void read_parameters(float *to)
 {
-    memcpy(to, policy->values, PARAMETERS * sizeof *to);
+    memcpy(to, policy_inside(policy)->values, PARAMETERS * sizeof *to);
 }
 
 static void count_progress(void *context)

@@ -1,9 +1,9 @@
 /* Running statistics against one pass over all that they have seen; what does not count; what a policy reads.
  */
+#include "test/worker/model/policy_inside.h"
 #include "test/worker/reinforce/rollout_rows.h"
 #include "test/workplace.h"
 #include "worker/environment/environment.h"
-#include "worker/model/policy_internal.h"
 #include "worker/reinforce/normalizers.h"
 
 #include <check.h>

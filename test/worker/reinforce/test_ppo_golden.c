@@ -1,8 +1,8 @@
 /* An update of PPO, or of A2C, against PyTorch in float64 (test/golden/ppo.py): values to bootstrap from,
  * advantages and returns, then the losses, the gradient and the parameters of three minibatches. */
+#include "test/worker/model/policy_inside.h"
 #include "test/workplace.h"
 #include "worker/environment/environment.h"
-#include "worker/model/policy_internal.h"
 #include "worker/reinforce/advantages.h"
 
 #include <check.h>
@@ -152,8 +152,8 @@ static struct policy *open_policy(const struct golden_case *of, const struct rec
     struct policy *policy;
     struct error error;
     ck_assert_msg(policy_new(&policy, &config, NULL, &error) == STATUS_OK, "%s", error.text);
-    take_floats(record, "parameters", policy->values, (uint32_t)policy->count);
-    policy->flat->load(policy);
+    take_floats(record, "parameters", policy_inside(policy)->values, (uint32_t)policy_inside(policy)->count);
+    policy_inside_load(policy);
     return policy;
 }
 
@@ -241,7 +241,7 @@ static void check_advantages(const struct record *record, struct policy *policy,
     expect(record, "=returns", judged->returns, ROWS);
 }
 
-static void check_losses(const struct record *record, const char *name, const struct policy_losses *l)
+static void check_losses(const struct record *record, const char *name, const struct surrogate_losses *l)
 {
     const float got[] = {(float)l->loss, (float)l->policy,        (float)l->value,        (float)l->entropy,
                          (float)l->kl,   (float)l->clip_fraction, (float)l->gradient_norm};
@@ -255,7 +255,7 @@ static void check_minibatch(const struct record *record, struct policy *policy, 
     char name[32];
     float order[ROWS / 3];
     uint32_t row[ROWS / 3];
-    struct policy_losses losses;
+    struct surrogate_losses losses;
     const struct policy_targets targets = {judged->advantages, judged->returns, options[NORMALIZES] != 0};
     const struct policy_step step = {
         .objective = {.clip = (double)options[CLIP],
@@ -282,9 +282,9 @@ static void check_minibatch(const struct record *record, struct policy *policy, 
     snprintf(name, sizeof name, "=losses%d", number);
     check_losses(record, name, &losses);
     snprintf(name, sizeof name, "=gradient%d", number);
-    expect(record, name, policy->gradient, (uint32_t)policy->count);
+    expect(record, name, policy_inside(policy)->gradient, (uint32_t)policy_inside(policy)->count);
     snprintf(name, sizeof name, "=parameters%d", number);
-    expect(record, name, policy->values, (uint32_t)policy->count);
+    expect(record, name, policy_inside(policy)->values, (uint32_t)policy_inside(policy)->count);
 }
 
 START_TEST(three_minibatches_are_pytorchs)

@@ -2,10 +2,10 @@
  * weights.
  *
  * Private to kernels/policy/mlp.c and its tests; kernels/policy/mlp.h is the manual. */
-#ifndef KERNELS_POLICY_MLP_LANES_H
-#define KERNELS_POLICY_MLP_LANES_H
+#ifndef KERNELS_POLICY_MLP_INTERNAL_H
+#define KERNELS_POLICY_MLP_INTERNAL_H
 
-#include "kernels/policy/mlp_batch.h"
+#include "kernels/policy/mlp.h"
 
 #include <stdbool.h>
 
@@ -32,7 +32,6 @@ static inline size_t mlp_packed_stride(const struct mlp_shape *shape)
 }
 
 struct mlp_lanes {
-    const char *name;
     void (*act)(const struct mlp_packed *packed, const struct mlp_batch *batch, uint64_t seed,
                 uint32_t episode, const uint32_t *environment, const uint32_t *step, float *probabilities);
     double (*gradient)(const struct mlp_packed *packed, const struct mlp_batch *batch,
