@@ -57,6 +57,7 @@ struct agent_group {
     uint32_t recorded;           /* its steps in the rollout; above next_step while a successor plays again */
     struct rpc_request *waiting; /* for the last recorded step, in the coalescer's line; NULL: none */
     struct rpc_request *parked;  /* a successor's request for that step; NULL: none */
+    struct step step;            /* the one of `waiting` */
 };
 
 /* One observer in the running episode. When it dies, its successor plays the episode again from the first
@@ -198,7 +199,7 @@ enum status agent_evaluate_begin(struct agent *agent, policy_progress *progress,
 enum status agent_evaluate_call(struct agent_seat *seat, struct error *error);
 
 /* METHOD_STEP of an observer that plays its share. */
-void agent_evaluate_step(struct agent_seat *seat, struct rpc_request *request, const struct rpc_message *m);
+void agent_evaluate_step(struct agent_seat *seat, struct rpc_request *request, const struct step *s);
 
 /* Puts what the episodes, which have all been played, have come to into agent->figures and agent->evaluated.
  */
@@ -228,18 +229,15 @@ rpc_handler agent_step;
 coalescer_launch agent_launch;
 
 /* Writes a step's rows, of a request that is good, into the rollout. A failure goes into agent->failure. */
-void agent_record(struct agent *agent, const struct rpc_message *rows);
+void agent_record(struct agent *agent, const struct step *step);
 
 /* The part of it that keeps what the step before has ended: last observations and metrics; at step 0 the
  * episodes whose environments could not go on. */
-void agent_take_ends(struct agent *agent, const struct rpc_message *rows);
+void agent_take_ends(struct agent *agent, const struct step *step);
 
 /* Draws the actions of recorded rows, and writes them to batch.actions too, within their bounds. Errors as
  * policy_act. */
-enum status agent_act(struct agent *agent, const struct rpc_message *rows, struct error *error);
-
-/* Whether it is the step behind the last one, which asks for no actions. */
-bool agent_is_closing(const struct agent *agent, const struct rpc_message *rows);
+enum status agent_act(struct agent *agent, const struct step *step, struct error *error);
 
 /* The group's environments send no rows any more in this episode. */
 void agent_retire_group(struct agent_group *group);
@@ -248,7 +246,7 @@ void agent_retire_group(struct agent_group *group);
 void agent_set_live(struct agent *agent);
 
 /* Answers METHOD_STEP with the actions of its rows, which are in the rollout. */
-void agent_reply(struct agent *agent, struct rpc_request *request);
+void agent_reply(struct agent *agent, struct rpc_request *request, const struct step *step);
 
 /* ---- agent_return.c ---- */
 
@@ -260,10 +258,10 @@ future_then_function agent_returned;
 
 /* Whether the answer's last tensor holds a state of each of the seat's environments, in a job that wants
  * them. */
-bool agent_states_are_good(const struct agent_seat *seat, const struct rpc_message *message);
+bool agent_states_are_good(const struct agent_seat *seat, const struct step_end *end);
 
 /* Keeps the states of an answer, or that there are none. */
-void agent_states_keep(struct agent_seat *seat, const struct rpc_message *message);
+void agent_states_keep(struct agent_seat *seat, const struct step_end *end);
 
 /* Writes into the request of run_episode how the seat's environments begin. False: they should go on, but the
  * observer is new and nothing saved is there: they are reset. The states stay the seat's. */
@@ -301,7 +299,7 @@ enum status agent_call_successors(struct agent *agent, struct error *error);
 
 /* Whether the request, whose tensors are good, repeats a recorded step. If a recorded step comes out as
  * another one, the record of the observer is forgotten from there on. */
-bool agent_replays(struct agent_group *group, const struct rpc_message *message);
+bool agent_replays(struct agent_group *group, const struct step *step);
 
 /* The group's episodes are over. Records beyond their ends are forgotten, too. */
 void agent_replay_end(struct agent_group *group);
@@ -310,11 +308,7 @@ void agent_replay_end(struct agent_group *group);
 void agent_replay_tell(struct agent *agent, uint32_t environment, const char *where);
 
 /* A step that is repeated. Answers the request, or parks it until the launch. */
-void agent_replay_step(struct agent_group *group, struct rpc_request *request,
-                       const struct rpc_message *message);
-
-/* Answers the parked request of a group whose step was launched just now. */
-void agent_release_parked(struct agent_group *group);
+void agent_replay_step(struct agent_group *group, struct rpc_request *request, const struct step *step);
 
 /* Ends the parked requests of all groups with STATUS_SHUTDOWN. */
 void agent_drop_parked(struct agent *agent);

@@ -108,17 +108,17 @@ static enum status call_observers(struct agent *agent, struct error *error)
     return status;
 }
 
-void agent_evaluate_step(struct agent_seat *seat, struct rpc_request *request, const struct rpc_message *m)
+void agent_evaluate_step(struct agent_seat *seat, struct rpc_request *request, const struct step *s)
 {
     struct agent *agent = seat->agent;
     struct evaluation_shares *shares = &agent->evaluator->shares;
     struct rpc_message answer;
     struct error why;
     const enum profile_kind before = profile_enter(PROFILE_INFERENCE);
-    if (evaluation_shares_check(shares, seat->worker - 1u, m, &why) != STATUS_OK)
+    if (evaluation_shares_check(shares, seat->worker - 1u, s, &why) != STATUS_OK)
         rpc_reject(request, "%s", why.text);
     else if (agent->failure.status == STATUS_OK &&
-             evaluation_shares_step(shares, seat->worker - 1u, m, &answer, &agent->failure) == STATUS_OK)
+             evaluation_shares_step(shares, seat->worker - 1u, s, &answer, &agent->failure) == STATUS_OK)
         rpc_reply(request, &answer);
     else
         rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");

@@ -104,10 +104,10 @@ enum status agent_open(struct agent *agent, struct worker *worker, struct error 
     return status;
 }
 
-static void drop_request(void *context, void *request)
+static void drop_request(void *context, void *group)
 {
     (void)context;
-    rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
+    rpc_fail(((struct agent_group *)group)->waiting, STATUS_SHUTDOWN, "the job is ending");
 }
 
 void agent_drop_waiting(struct agent *agent)

@@ -10,6 +10,7 @@
 
 #include <cjson/cJSON.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct agent_own {
     uint32_t count;
@@ -86,15 +87,17 @@ enum status agent_own_begin(struct agent *agent, struct error *error)
 static enum status play_step(struct agent *agent, struct observer_group *group, struct error *error)
 {
     struct rpc_message rows;
+    struct step step;
     observer_group_rows(group, &rows);
-    agent_record(agent, &rows);
+    step_view(&step, &rows, group->spec);
+    agent_record(agent, &step);
     if (agent->failure.status != STATUS_OK)
         return STATUS_OK; /* agent_run sees it */
-    if (agent_is_closing(agent, &rows)) {
+    if (rollout_is_closing(agent->rollout, &step)) {
         group->closes = false;
         return STATUS_OK;
     }
-    const enum status status = agent_act(agent, &rows, error);
+    const enum status status = agent_act(agent, &step, error);
     return status == STATUS_OK ? observer_group_advance(group, agent->batch.actions, error) : status;
 }
 

@@ -29,18 +29,15 @@ static void drop_parked(struct agent_group *group, enum status status, const cha
 static void forget_rows(struct agent_group *group, uint32_t step)
 {
     struct agent *agent = group->seat->agent;
-    const uint32_t agents = agent->world.spec.agents, number = (uint32_t)(group - group->seat->groups);
+    const uint32_t number = (uint32_t)(group - group->seat->groups);
     for (uint32_t e = group->first; e < group->first + group->count; e++) {
-        uint32_t *lengths = agent->rollout->lengths + (size_t)e * agents;
-        if (lengths[0] < step)
+        if (!rollout_truncate(agent->rollout, e, step))
             continue;
-        for (uint32_t a = 0; a < agents; a++)
-            lengths[a] = step;
         agent->live[number] += !agent->alive[e];
         agent->alive[e] = 1;
     }
     if (group->waiting != NULL) { /* the predecessor's */
-        coalescer_remove(agent->coalescers[number], group->waiting);
+        coalescer_remove(agent->coalescers[number], group);
         rpc_fail(group->waiting, STATUS_PEER_DIED, "the observer that sent it is gone");
     }
     group->waiting = NULL;
@@ -110,51 +107,6 @@ enum status agent_call_successors(struct agent *agent, struct error *error)
 
 /* ---- steps ---- */
 
-/* Returns which part of the request's row `from` differs from the recorded row of this column: the
- * observation, the mask, or the reward or end of the step before. NULL: none. */
-static const char *compare_row(const struct rollout *rollout, const struct rpc_message *m, uint32_t from,
-                               uint32_t column)
-{
-    const struct rollout_config *config = &rollout->config;
-    const uint32_t row = rollout_row(rollout, (uint32_t)m->args[1], column);
-    const char *observation = (const char *)m->data[STEP_OBSERVATION] + from * config->observation_bytes;
-    const uint8_t *flags = (const uint8_t *)m->data[STEP_FLAGS] + (size_t)from * (1 + config->choices);
-    const uint8_t before = m->args[1] == 0 ? rollout->before[column] : rollout->flags[row - rollout->columns];
-    if (m->args[1] > 0 && f32_at(m->data[STEP_REWARD], from) != rollout->rewards[row - rollout->columns])
-        return "reward";
-    if ((m->args[1] == 0 ? flags[0] & ENVIRONMENT_ABSENT : flags[0]) != before)
-        return "end";
-    if (memcmp(observation, rollout->observations + row * config->observation_bytes,
-               config->observation_bytes) != 0)
-        return "observation";
-    return config->choices > 0 &&
-                   memcmp(flags + 1, rollout->allowed + (size_t)row * config->choices, config->choices) != 0
-               ? "mask"
-               : NULL;
-}
-
-/* Compares all rows of the request. Returns which part differs, and sets *environment to the environment
- * where it does. */
-static const char *compare_step(const struct agent_group *group, const struct rpc_message *m,
-                                uint32_t *environment)
-{
-    const struct agent *agent = group->seat->agent;
-    const uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0], agents = agent->world.spec.agents;
-    const char *what = NULL;
-    uint32_t i = 0;
-    for (uint32_t e = group->first; e < group->first + group->count && what == NULL; e++) {
-        const bool lived = agent->rollout->lengths[e * agents] > m->args[1] || agent_is_closing(agent, m);
-        const bool lives = i < n && u32_at(m->data[STEP_ENVIRONMENT], i) == e;
-        if (lives != lived)
-            what = "end";
-        for (uint32_t a = 0; a < agents && lives && what == NULL; a++)
-            what = compare_row(agent->rollout, m, i * agents + a, e * agents + a);
-        *environment = e;
-        i += lives;
-    }
-    return what == NULL && i < n ? "end" : what;
-}
-
 void agent_replay_tell(struct agent *agent, uint32_t environment, const char *where)
 {
     if (!agent->told)
@@ -182,12 +134,13 @@ static void end_record(struct agent_group *group, uint32_t environment, const ch
     }
 }
 
-bool agent_replays(struct agent_group *group, const struct rpc_message *message)
+bool agent_replays(struct agent_group *group, const struct step *s)
 {
     uint32_t environment = group->first;
     if (group->next_step == group->recorded)
         return false;
-    const char *what = compare_step(group, message, &environment);
+    const char *what =
+        rollout_compare(group->seat->agent->rollout, s, group->first, group->count, &environment);
     if (what != NULL)
         end_record(group, environment, what);
     return what == NULL;
@@ -199,22 +152,14 @@ void agent_replay_end(struct agent_group *group)
         end_record(group, group->first, "end");
 }
 
-void agent_replay_step(struct agent_group *group, struct rpc_request *request,
-                       const struct rpc_message *message)
+void agent_replay_step(struct agent_group *group, struct rpc_request *request, const struct step *s)
 {
-    agent_take_ends(group->seat->agent, message);
+    agent_take_ends(group->seat->agent, s);
     group->next_step++;
     if (group->waiting != NULL && group->next_step == group->recorded)
         group->parked = request;
     else
-        agent_reply(group->seat->agent, request);
-}
-
-void agent_release_parked(struct agent_group *group)
-{
-    if (group->parked != NULL)
-        agent_reply(group->seat->agent, group->parked);
-    group->parked = NULL;
+        agent_reply(group->seat->agent, request, s);
 }
 
 void agent_drop_parked(struct agent *agent)

@@ -17,9 +17,12 @@ static size_t states_of(const char *states, size_t bytes, uint32_t count)
 {
     size_t at = 0;
     for (uint32_t i = 0; i < count; i++) {
-        if (bytes - at < sizeof(uint32_t) || bytes - at - sizeof(uint32_t) < u32_at(states + at, 0))
+        uint32_t length = 0;
+        if (bytes - at >= sizeof length)
+            memcpy(&length, states + at, sizeof length);
+        if (bytes - at < sizeof length || bytes - at - sizeof length < length)
             return 0;
-        at += sizeof(uint32_t) + u32_at(states + at, 0);
+        at += sizeof length + length;
     }
     return at;
 }
@@ -29,12 +32,11 @@ static bool continues(const struct agent *agent)
     return agent->worker->job.rollout.begin == JOB_BEGIN_CONTINUE;
 }
 
-bool agent_states_are_good(const struct agent_seat *seat, const struct rpc_message *m)
+bool agent_states_are_good(const struct agent_seat *seat, const struct step_end *end)
 {
-    const struct wire_tensor *states = &m->tensors[RETURN_STATES];
-    return m->tensor_count == RETURN_STATES + 1 && continues(seat->agent) && states->dtype == WIRE_U8 &&
-           states->rank == 1 &&
-           states_of(m->data[RETURN_STATES], states->dims[0], seat->agent->per_observer) == states->dims[0];
+    return !end->has_states ||
+           (continues(seat->agent) &&
+            states_of(end->states, end->state_bytes, seat->agent->per_observer) == end->state_bytes);
 }
 
 /* Keeps a copy of the seat's states, or none. */
@@ -51,12 +53,11 @@ static enum status keep(struct agent_seat *seat, const void *states, size_t byte
     return STATUS_OK;
 }
 
-void agent_states_keep(struct agent_seat *seat, const struct rpc_message *m)
+void agent_states_keep(struct agent_seat *seat, const struct step_end *end)
 {
-    const size_t bytes = m->tensor_count > RETURN_STATES ? m->tensors[RETURN_STATES].dims[0] : 0;
     struct error why = {0};
     seat->played = true;
-    if (keep(seat, m->data[RETURN_STATES], bytes, &why) != STATUS_OK)
+    if (keep(seat, end->states, end->state_bytes, &why) != STATUS_OK)
         seat->agent->failure = why;
 }
 

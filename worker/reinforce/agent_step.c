@@ -10,37 +10,34 @@
 #include <string.h>
 
 /* Holds the request as a whole to the episode and to the group's earlier steps. */
-static enum status check_request(const struct agent_group *group, const struct rpc_message *m,
-                                 struct error *error)
+static enum status check_request(const struct agent_group *group, const struct step *s, struct error *error)
 {
     const struct agent *agent = group->seat->agent;
-    const uint64_t episode = m->args[0], step = m->args[1];
-    if (agent->phase != AGENT_PLAYING || episode != agent->episode)
+    if (agent->phase != AGENT_PLAYING || s->episode != agent->episode)
         return error_set(error, STATUS_INVALID, "step of episode %llu: expected the running episode, %llu",
-                         (unsigned long long)episode, (unsigned long long)agent->episode);
+                         (unsigned long long)s->episode, (unsigned long long)agent->episode);
     if (group->parked != NULL || (group->waiting != NULL && group->next_step == group->recorded))
-        return error_set(error, STATUS_INVALID, "step %llu while step %u is not answered",
-                         (unsigned long long)step, group->next_step - 1);
+        return error_set(error, STATUS_INVALID, "step %u while step %u is not answered", s->number,
+                         group->next_step - 1);
     const uint32_t steps = agent->rollout->config.steps_max + agent->rollout->config.bootstraps;
-    if (step != group->next_step || (m->tensor_count > 0 && step >= steps))
-        return error_set(error, STATUS_INVALID, "step %llu: expected %u, below %u", (unsigned long long)step,
-                         group->next_step, steps);
+    if (s->number != group->next_step || (s->count > 0 && s->number >= steps))
+        return error_set(error, STATUS_INVALID, "step %u: expected %u, below %u", s->number, group->next_step,
+                         steps);
     return STATUS_OK;
 }
 
 /* Holds the rows to the group's environments: ascending, alive. */
-static enum status check_rows(const struct agent_group *group, const struct rpc_message *m,
-                              struct error *error)
+static enum status check_rows(const struct agent_group *group, const struct step *s, struct error *error)
 {
     const struct agent *agent = group->seat->agent;
     const bool steps = agent->worker->job.rollout.mode == JOB_ROLLOUT_STEPS;
-    const uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0], end = group->first + group->count;
+    const uint32_t end = group->first + group->count;
     uint32_t least = group->first;
-    if (steps && n != group->count)
-        return error_set(error, STATUS_INVALID, "%u rows: expected one for each of %u environments", n,
+    if (steps && s->count != group->count)
+        return error_set(error, STATUS_INVALID, "%u rows: expected one for each of %u environments", s->count,
                          group->count);
-    for (uint32_t i = 0; i < n; i++) {
-        const uint32_t environment = u32_at(m->data[STEP_ENVIRONMENT], i);
+    for (uint32_t i = 0; i < s->count; i++) {
+        const uint32_t environment = s->numbers[i];
         if (environment < least || environment >= end)
             return error_set(error, STATUS_INVALID,
                              "row %u is of environment %u: expected an ascending one of %u..%u", i,
@@ -53,39 +50,26 @@ static enum status check_rows(const struct agent_group *group, const struct rpc_
     return STATUS_OK;
 }
 
-/* The flags of environment i of the request, agent by agent. */
-static void read_flags(const struct agent *agent, const struct rpc_message *m, uint32_t i,
-                       uint8_t flags[ENVIRONMENT_AGENTS_MAX])
-{
-    const uint32_t agents = agent->world.spec.agents, bytes = step_flags_bytes(&agent->world.spec);
-    const uint8_t *rows = m->data[STEP_FLAGS];
-    for (uint32_t a = 0; a < agents; a++)
-        flags[a] = rows[((size_t)i * agents + a) * bytes];
-}
-
 /* At step 0 nothing has ended; agents are absent, and environments may have failed to go on, only where the
  * rollout goes on from the one before. In the mode episode an environment whose episode is over has no rows.
  */
-static enum status check_flags(const struct agent *agent, const struct rpc_message *m, struct error *error)
+static enum status check_flags(const struct agent *agent, const struct step *s, struct error *error)
 {
-    const uint32_t agents = agent->world.spec.agents;
     const bool ends = agent->worker->job.rollout.mode == JOB_ROLLOUT_STEPS;
     const bool goes_on = agent->worker->job.rollout.begin == JOB_BEGIN_CONTINUE;
     const unsigned first = goes_on ? ENVIRONMENT_ABSENT | ENVIRONMENT_FAILED : 0;
     uint8_t flags[ENVIRONMENT_AGENTS_MAX], all = 0;
-    if (ends && m->args[1] > 0)
+    if (ends && s->number > 0)
         return STATUS_OK;
-    for (uint32_t i = 0; i < m->tensors[STEP_ENVIRONMENT].dims[0]; i++) {
-        read_flags(agent, m, i, flags);
-        for (uint32_t a = 0; a < agents; a++)
-            all |= flags[a];
-        if (m->args[1] == 0 && (all & ~first) != 0)
+    for (uint32_t i = 0; i < s->count; i++) {
+        all |= step_all_flags(s, i, flags);
+        if (s->number == 0 && (all & ~first) != 0)
             return error_set(error, STATUS_INVALID, "environment %u of step 0 has flags %u: expected %u", i,
                              all, all & first);
-        if (!ends && (environment_is_over(flags, agents) || (all & ENVIRONMENT_RESTARTED) != 0))
+        if (!ends && (environment_is_over(flags, s->agents) || (all & ENVIRONMENT_RESTARTED) != 0))
             return error_set(error, STATUS_INVALID,
-                             "environment %u of step %llu has flags %u, its episode is over", i,
-                             (unsigned long long)m->args[1], all);
+                             "environment %u of step %u has flags %u, its episode is over", i, s->number,
+                             all);
     }
     return STATUS_OK;
 }
@@ -117,13 +101,13 @@ void agent_retire_group(struct agent_group *group)
 }
 
 /* An environment of this group that sends no row any more has ended its episode. */
-static void retire_absent(struct agent_group *group, const struct rpc_message *m)
+static void retire_absent(struct agent_group *group, const struct step *s)
 {
-    uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0], i = 0;
-    if (n == group->count)
+    uint32_t i = 0;
+    if (s->count == group->count)
         return;
     for (uint32_t e = group->first; e < group->first + group->count; e++) {
-        if (i < n && u32_at(m->data[STEP_ENVIRONMENT], i) == e)
+        if (i < s->count && s->numbers[i] == e)
             i++;
         else
             retire(group, e);
@@ -131,182 +115,85 @@ static void retire_absent(struct agent_group *group, const struct rpc_message *m
     agent_set_live(group->seat->agent);
 }
 
-/* Environments [i, i + the answer) of the request have consecutive numbers. Their rows follow one another in
- * the rollout too, so they are copied in one piece. */
-static uint32_t run_at(const struct rpc_message *m, uint32_t i)
+/* The metrics of the rows that the step before has ended. */
+static void take_metrics(struct agent *agent, const struct step *s)
 {
-    const uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0], first = u32_at(m->data[STEP_ENVIRONMENT], i);
-    uint32_t run = 1;
-    while (i + run < n && u32_at(m->data[STEP_ENVIRONMENT], i + run) == first + run)
-        run++;
-    return run;
-}
-
-/* Writes the flags, and the masks behind them, of `rows` rows from `from` on of the request. */
-static void store_flags(struct rollout *rollout, const struct rpc_message *m, uint32_t from, uint32_t row,
-                        uint32_t rows)
-{
-    const uint32_t choices = rollout->config.choices;
-    const uint8_t *flags = (const uint8_t *)m->data[STEP_FLAGS] + (size_t)from * (1 + choices);
-    uint8_t *earlier = m->args[1] == 0 ? rollout->before + row : rollout->flags + row - rollout->columns;
-    if (choices == 0)
-        memcpy(earlier, flags, rows);
-    for (uint32_t i = 0; i < rows && choices > 0; i++, flags += 1 + choices) {
-        memcpy(rollout->allowed + (size_t)(row + i) * choices, flags + 1, choices);
-        earlier[i] = flags[0];
-    }
-}
-
-/* Writes what the rows' previous step earned, and what they show now, into the rollout. */
-static void store_run(struct rollout *rollout, const struct rpc_message *m, uint32_t from, uint32_t column,
-                      uint32_t rows)
-{
-    const size_t bytes = rollout->config.observation_bytes;
-    const uint32_t step = (uint32_t)m->args[1], row = rollout_row(rollout, step, column);
-    memcpy(rollout->observations + row * bytes, (const char *)m->data[STEP_OBSERVATION] + from * bytes,
-           rows * bytes);
-    store_flags(rollout, m, from, row, rows);
-    if (step > 0)
-        memcpy(rollout->rewards + row - rollout->columns,
-               (const char *)m->data[STEP_REWARD] + from * sizeof *rollout->rewards,
-               rows * sizeof *rollout->rewards);
-    for (uint32_t i = 0; i < rows && step < rollout->config.steps_max; i++)
-        rollout->lengths[column + i] = step + 1;
-}
-
-static void store_rows(struct agent *agent, const struct rpc_message *m)
-{
-    const uint32_t agents = agent->world.spec.agents, n = m->tensors[STEP_ENVIRONMENT].dims[0];
-    for (uint32_t i = 0, run; i < n; i += run) {
-        run = run_at(m, i);
-        store_run(agent->rollout, m, i * agents, u32_at(m->data[STEP_ENVIRONMENT], i) * agents, run * agents);
-    }
-}
-
-/* The metrics of the rows that the step before has ended, which stand behind the rewards. */
-static void take_metrics(struct agent *agent, const struct rpc_message *m)
-{
-    const uint32_t agents = agent->world.spec.agents, metrics = agent->world.spec.metric_count;
-    const uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0];
-    const char *values = (const char *)m->data[STEP_REWARD] + (size_t)n * agents * sizeof(float);
-    uint8_t flags[ENVIRONMENT_AGENTS_MAX];
-    for (uint32_t i = 0; i < n && metrics > 0; i++) {
-        read_flags(agent, m, i, flags);
-        for (uint32_t a = 0; a < agents; a++)
-            if (step_ended(flags[a])) {
-                episode_metrics_add(&agent->metrics, u32_at(m->data[STEP_ENVIRONMENT], i) * agents + a,
-                                    values);
-                values += metrics * sizeof(float);
-            }
-    }
-}
-
-/* Keeps the last observations of the episodes that the step before has truncated. They stand behind the
- * present ones, with those that it has terminated. */
-static void take_last(struct agent *agent, const struct rpc_message *m)
-{
-    struct rollout *rollout = agent->rollout;
-    const uint32_t agents = agent->world.spec.agents, n = m->tensors[STEP_ENVIRONMENT].dims[0];
-    const size_t bytes = rollout->config.observation_bytes;
-    const char *last = (const char *)m->data[STEP_OBSERVATION] + n * agents * bytes;
-    uint8_t flags[ENVIRONMENT_AGENTS_MAX];
-    for (uint32_t i = 0; i < n && rollout->config.bootstraps && m->args[1] > 0; i++) {
-        read_flags(agent, m, i, flags);
-        for (uint32_t a = 0; a < agents; a++) {
-            const uint32_t column = u32_at(m->data[STEP_ENVIRONMENT], i) * agents + a;
-            const uint32_t row = rollout_row(rollout, (uint32_t)m->args[1] - 1, column);
-            if (!step_ended(flags[a]))
-                continue;
-            if ((flags[a] & ENVIRONMENT_TERMINATED) == 0 && agent->failure.status == STATUS_OK)
-                (void)rollout_add_last(rollout, row, last, &agent->failure);
-            last += bytes;
+    const message_f32 *values = s->metrics;
+    for (uint32_t i = 0; i < s->rows && agent->metrics.count > 0; i++)
+        if (step_ended(step_flags(s, i))) {
+            episode_metrics_add(&agent->metrics, s->numbers[i / s->agents] * s->agents + i % s->agents,
+                                values);
+            values += agent->metrics.count;
         }
-    }
 }
 
 /* The environments whose saved states led to another place have been reset. */
-static void take_failed(struct agent *agent, const struct rpc_message *m)
+static void take_failed(struct agent *agent, const struct step *s)
 {
-    const uint32_t agents = agent->world.spec.agents;
-    uint8_t flags[ENVIRONMENT_AGENTS_MAX];
-    for (uint32_t i = 0; i < m->tensors[STEP_ENVIRONMENT].dims[0] && m->args[1] == 0; i++) {
-        const uint32_t environment = u32_at(m->data[STEP_ENVIRONMENT], i);
-        read_flags(agent, m, i, flags);
-        for (uint32_t a = 0; a < agents; a++) {
-            if ((flags[a] & ENVIRONMENT_FAILED) == 0)
-                continue;
-            agent->rollout->before[environment * agents + a] &= (uint8_t)~ENVIRONMENT_FAILED;
-            agent_states_forget(agent, environment, 1);
-            agent_replay_tell(agent, environment, "up to its saved state");
-        }
+    for (uint32_t i = 0; i < s->rows && s->number == 0; i++) {
+        const uint32_t environment = s->numbers[i / s->agents];
+        if ((step_flags(s, i) & ENVIRONMENT_FAILED) == 0)
+            continue;
+        agent->rollout->before[environment * s->agents + i % s->agents] &= (uint8_t)~ENVIRONMENT_FAILED;
+        agent_states_forget(agent, environment, 1);
+        agent_replay_tell(agent, environment, "up to its saved state");
     }
 }
 
-/* The group that the request is of. */
-static enum status find_group(struct agent *agent, const struct rpc_request *request,
-                              struct agent_group **group, struct error *error)
+/* The group of a step, whose observer has described its environment. */
+static enum status find_group(struct agent_seat *seat, const struct step *s, struct agent_group **group,
+                              struct error *error)
 {
-    const struct agent_seat *seat = &agent->seats[rpc_request_source(request) - 1];
-    const uint64_t number = rpc_request_message(request)->args[2];
-    if (!seat->described)
-        return error_set(error, STATUS_INVALID, "a step before the environment's description");
-    if (number >= agent->groups)
-        return error_set(error, STATUS_INVALID, "a step of group %llu: expected one below %u",
-                         (unsigned long long)number, agent->groups);
-    *group = &seat->groups[number];
+    if (s->group >= seat->agent->groups)
+        return error_set(error, STATUS_INVALID, "a step of group %u: expected one below %u", s->group,
+                         seat->agent->groups);
+    *group = &seat->groups[s->group];
     return STATUS_OK;
 }
 
 /* STATUS_AGAIN: the step is recorded already. */
-static enum status check_step(struct agent_group *group, const struct rpc_message *m, struct error *error)
+static enum status check_step(struct agent_group *group, const struct step *s, struct error *error)
 {
-    const struct agent *agent = group->seat->agent;
-    enum status status = check_request(group, m, error);
-    if (status != STATUS_OK || m->tensor_count == 0)
+    enum status status = check_request(group, s, error);
+    if (status != STATUS_OK || s->count == 0)
         return status;
-    status = step_check(m, &agent->world.spec, group->count, error);
-    if (status == STATUS_OK && agent_replays(group, m))
+    if (agent_replays(group, s))
         return STATUS_AGAIN;
-    if (status == STATUS_OK)
-        status = check_rows(group, m, error);
-    return status == STATUS_OK ? check_flags(agent, m, error) : status;
+    status = check_rows(group, s, error);
+    return status == STATUS_OK ? check_flags(group->seat->agent, s, error) : status;
 }
 
-bool agent_is_closing(const struct agent *agent, const struct rpc_message *m)
+void agent_record(struct agent *agent, const struct step *s)
 {
-    return m->args[1] == agent->rollout->config.steps_max;
+    rollout_record(agent->rollout, s);
+    agent_take_ends(agent, s);
 }
 
-void agent_record(struct agent *agent, const struct rpc_message *m)
+void agent_take_ends(struct agent *agent, const struct step *s)
 {
-    store_rows(agent, m);
-    agent_take_ends(agent, m);
-}
-
-void agent_take_ends(struct agent *agent, const struct rpc_message *m)
-{
-    take_last(agent, m);
-    take_metrics(agent, m);
-    take_failed(agent, m);
+    if (agent->failure.status == STATUS_OK)
+        (void)rollout_record_last(agent->rollout, s, &agent->failure);
+    take_metrics(agent, s);
+    take_failed(agent, s);
 }
 
 /* Puts the request in line, and its rows into the rollout. */
-static void take_step(struct agent_group *group, struct rpc_request *request, const struct rpc_message *m)
+static void take_step(struct agent_group *group, struct rpc_request *request, const struct step *s)
 {
     struct agent *agent = group->seat->agent;
-    const uint32_t rows = m->tensors[STEP_ENVIRONMENT].dims[0] * agent->world.spec.agents;
-    const bool waits = !agent_is_closing(agent, m);
+    const bool waits = !rollout_is_closing(agent->rollout, s);
     if (waits &&
-        coalescer_add(agent->coalescers[number_of(group)], request, rows, monotime_now()) != STATUS_OK) {
+        coalescer_add(agent->coalescers[number_of(group)], group, s->rows, monotime_now()) != STATUS_OK) {
         rpc_fail(request, STATUS_BUSY, "more requests than environments");
         return;
     }
     group->waiting = waits ? request : NULL;
-    agent_record(agent, m);
-    retire_absent(group, m);
+    group->step = *s;
+    agent_record(agent, s);
+    retire_absent(group, s);
     group->recorded = ++group->next_step;
     if (!waits)
-        agent_reply(agent, request);
+        agent_reply(agent, request, s);
 }
 
 /* The group's environments are all over, while others of its observer go on: nobody waits for it. */
@@ -322,72 +209,84 @@ static void take_end(struct agent_group *group, struct rpc_request *request)
     rpc_reply(request, &(struct rpc_message){0});
 }
 
+/* Decodes the request. During an evaluation it may have as many rows as there are episodes. */
+static enum status decode(const struct agent_seat *seat, const struct rpc_message *message, struct step *s,
+                          struct error *error)
+{
+    const struct agent *agent = seat->agent;
+    const uint32_t most =
+        agent->phase == AGENT_EVALUATING ? agent->worker->job.evaluation.episodes : agent->per_observer;
+    if (!seat->described)
+        return error_set(error, STATUS_INVALID, "a step before the environment's description");
+    return step_decode(s, message, &agent->world.spec, most, error);
+}
+
 void agent_step(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     struct agent *agent = context;
+    struct agent_seat *seat = &agent->seats[rpc_request_source(request) - 1];
     struct agent_group *group = NULL;
+    struct step step;
     struct error why;
     if (agent->worker->hurry) {
         rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
         return;
     }
-    if (agent->phase == AGENT_EVALUATING) {
-        agent_evaluate_step(&agent->seats[rpc_request_source(request) - 1], request, message);
+    enum status status = decode(seat, message, &step, &why);
+    if (status == STATUS_OK && agent->phase == AGENT_EVALUATING) {
+        agent_evaluate_step(seat, request, &step);
         return;
     }
-    enum status status = find_group(agent, request, &group, &why);
     if (status == STATUS_OK)
-        status = check_step(group, message, &why);
+        status = find_group(seat, &step, &group, &why);
+    if (status == STATUS_OK)
+        status = check_step(group, &step, &why);
     if (status == STATUS_AGAIN)
-        agent_replay_step(group, request, message);
-    else if (status == STATUS_OK && message->tensor_count == 0)
+        agent_replay_step(group, request, &step);
+    else if (status == STATUS_OK && step.count == 0)
         take_end(group, request);
     else if (status == STATUS_OK)
-        take_step(group, request, message);
+        take_step(group, request, &step);
     else
         rpc_reject(request, "%s", why.text);
 }
 
 /* ---- the launch and its replies ---- */
 
-/* Fills the batch's arrays from `begin` on with the rows of one request. */
-static void gather_rows(struct agent *agent, const struct rpc_message *m, uint32_t begin)
+/* Fills the batch's arrays from `begin` on with the rows of one step. */
+static void gather_rows(struct agent *agent, const struct step *s, uint32_t begin)
 {
-    const uint32_t step = (uint32_t)m->args[1], agents = agent->world.spec.agents;
-    for (uint32_t i = 0; i < m->tensors[STEP_ENVIRONMENT].dims[0]; i++)
-        for (uint32_t a = 0; a < agents; a++, begin++) {
-            const uint32_t column = u32_at(m->data[STEP_ENVIRONMENT], i) * agents + a;
+    for (uint32_t i = 0; i < s->count; i++)
+        for (uint32_t a = 0; a < s->agents; a++, begin++) {
+            const uint32_t column = s->numbers[i] * s->agents + a;
             agent->batch.column[begin] = column;
-            agent->batch.step[begin] = step;
-            agent->batch.row[begin] = rollout_row(agent->rollout, step, column);
+            agent->batch.step[begin] = s->number;
+            agent->batch.row[begin] = rollout_row(agent->rollout, s->number, column);
         }
 }
 
-/* The actions of the request's rows, from the rollout to batch.actions, within their bounds. */
-static void collect_actions(struct agent *agent, const struct rpc_message *m)
+/* The actions of the step's rows, from the rollout to batch.actions, within their bounds. */
+static void collect_actions(struct agent *agent, const struct step *s)
 {
-    const uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0], agents = agent->world.spec.agents;
     const size_t bytes = agent->rollout->config.action_bytes;
-    for (uint32_t i = 0, run; i < n; i += run) {
-        const uint32_t column = u32_at(m->data[STEP_ENVIRONMENT], i) * agents;
-        run = run_at(m, i);
-        memcpy((char *)agent->batch.actions + i * agents * bytes,
-               agent->rollout->actions + rollout_row(agent->rollout, (uint32_t)m->args[1], column) * bytes,
-               run * agents * bytes);
+    for (uint32_t i = 0, run; i < s->count; i += run) {
+        const uint32_t column = s->numbers[i] * s->agents;
+        run = step_run(s, i);
+        memcpy((char *)agent->batch.actions + i * s->agents * bytes,
+               agent->rollout->actions + rollout_row(agent->rollout, s->number, column) * bytes,
+               run * s->agents * bytes);
     }
-    policy_bound(agent->policy, agent->batch.actions, n * agents);
+    policy_bound(agent->policy, agent->batch.actions, s->rows);
 }
 
-void agent_reply(struct agent *agent, struct rpc_request *request)
+void agent_reply(struct agent *agent, struct rpc_request *request, const struct step *s)
 {
-    const struct rpc_message *m = rpc_request_message(request);
-    if (agent_is_closing(agent, m)) {
+    if (rollout_is_closing(agent->rollout, s)) {
         rpc_reply(request, &(struct rpc_message){0});
         return;
     }
-    collect_actions(agent, m);
-    const struct wire_tensor tensor =
-        step_action_tensor(&agent->world.spec, m->tensors[STEP_ENVIRONMENT].dims[0]);
+    collect_actions(agent, s);
+    const struct wire_tensor tensor = step_action_tensor(&agent->world.spec, s->count);
     rpc_reply(request,
               &(struct rpc_message){.tensor_count = 1, .tensors = {tensor}, .data = {agent->batch.actions}});
 }
@@ -411,13 +310,12 @@ static enum status act_on_batch(struct agent *agent, uint32_t rows, struct error
     return status;
 }
 
-enum status agent_act(struct agent *agent, const struct rpc_message *m, struct error *error)
+enum status agent_act(struct agent *agent, const struct step *s, struct error *error)
 {
-    const uint32_t rows = m->tensors[STEP_ENVIRONMENT].dims[0] * agent->world.spec.agents;
-    gather_rows(agent, m, 0);
-    const enum status status = act_on_batch(agent, rows, error);
+    gather_rows(agent, s, 0);
+    const enum status status = act_on_batch(agent, s->rows, error);
     if (status == STATUS_OK)
-        collect_actions(agent, m);
+        collect_actions(agent, s);
     return status;
 }
 
@@ -426,20 +324,21 @@ void agent_launch(void *context, const struct coalescer_slot *slots, size_t coun
     struct agent *agent = context;
     uint32_t begin = 0;
     for (size_t i = 0; i < count; begin += slots[i++].rows)
-        gather_rows(agent, rpc_request_message(slots[i].request), begin);
+        gather_rows(agent, &((const struct agent_group *)slots[i].request)->step, begin);
     const enum status status = act_on_batch(agent, rows, &agent->failure);
     for (size_t i = 0; status != STATUS_OK && i < count; i++)
-        rpc_fail(slots[i].request, STATUS_SHUTDOWN, "the job is ending");
+        rpc_fail(((const struct agent_group *)slots[i].request)->waiting, STATUS_SHUTDOWN,
+                 "the job is ending");
     if (status != STATUS_OK)
         return; // agent_run sees the failure
     agent->worker->work += rows;
     const enum profile_kind before = profile_enter(PROFILE_TRANSPORT);
     for (size_t i = 0; i < count; i++) {
-        struct agent_group *group = &agent->seats[rpc_request_source(slots[i].request) - 1]
-                                         .groups[rpc_request_message(slots[i].request)->args[2]];
-        agent_reply(agent, slots[i].request);
-        group->waiting = NULL;
-        agent_release_parked(group);
+        struct agent_group *group = slots[i].request;
+        if (group->parked != NULL)
+            agent_reply(agent, group->parked, &group->step);
+        agent_reply(agent, group->waiting, &group->step);
+        group->waiting = group->parked = NULL;
     }
     profile_leave(before);
 }
