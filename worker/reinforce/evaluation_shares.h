@@ -1,5 +1,5 @@
 /* Evaluations of a job whose environments are in Python: the observers' processes have the environments, the
- * agent's has the policy. One thread, no messages of its own: agent_evaluate.c sends and receives.
+ * agent's has the policy. One thread, no messages of its own: evaluator.c sends and receives.
  *
  * Observer i of k plays one share of the n episodes, those from n * i / k on. METHOD_RUN_EVALUATION names the
  * share. The observer makes environments for it beside those of the training, once, and resets environment j
