@@ -1,4 +1,4 @@
-/* Sums and means. The thread that owns the object. */
+/* Sums the metrics of ended episodes, and takes their means. Runs on the thread that owns the object. */
 #include "worker/reinforce/episode_metrics.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* Requests and answers of an evaluation's shares. The agent's thread. */
+/* Checks the steps of each share, answers them, and sums what the episodes earn. Runs on the agent's thread.
+ */
 #include "worker/reinforce/evaluation_shares.h"
 
 #include "worker/environment/environment_spec.h"

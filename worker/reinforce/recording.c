@@ -1,4 +1,5 @@
-/* The record of the running episode: its rollout, and the sums beside it. The agent's thread. */
+/* Records each step of the running episode: its rows go to the rollout, its outcomes to the sums beside it.
+ * Runs on the agent's thread. */
 #include "worker/reinforce/recording.h"
 
 #include "kernels/base/log.h"

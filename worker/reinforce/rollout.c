@@ -1,4 +1,4 @@
-/* The memory of one episode's rows, and the sums of its rewards. */
+/* Keeps the rows of one episode: records steps, compares repeated ones, and sums rewards. */
 #include "worker/reinforce/rollout.h"
 
 #include "worker/environment/environment_spec.h"

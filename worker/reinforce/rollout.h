@@ -1,7 +1,7 @@
 /* The record of one episode of the job: the observations, actions, masks and rewards of every column.
  *
  * A column is one agent of one environment: column = environment * agents + agent, in the numbering of the
- * whole job. A step request's rows are copied here from the wire, once: the policy acts on them here, and the
+ * whole job. A step's rows are copied here from its message, once: the policy acts on them here, and the
  * learner reads them here. Row (step, column) stands at step * columns + column, so that one launch touches
  * one stretch of memory. What the rows hold is what the environment's spec says (environment.h).
  *
@@ -68,8 +68,7 @@ static inline uint32_t rollout_row(const struct rollout *rollout, uint32_t step,
     return step * rollout->columns + column;
 }
 
-/* Records a step: what its rows show, and what the step before earned and ended. Rows of one environment
- * after the other, in any order of environments. */
+/* Records a step: what its rows show, and what the step before earned and ended. */
 void rollout_record(struct rollout *rollout, const struct step *step);
 
 /* Keeps the last observations of the episodes that the step before has truncated. STATUS_NO_MEMORY. */
