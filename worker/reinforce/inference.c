@@ -250,9 +250,11 @@ void inference_set_live(struct inference *in, uint32_t number, uint32_t environm
 
 void inference_run(struct inference *in)
 {
-    for (uint32_t i = 0; i < in->lines; i++)
+    in->worker->queue = 0;
+    for (uint32_t i = 0; i < in->lines; i++) {
         coalescer_run(in->coalescers[i], monotime_now());
-    in->worker->queue = inference_waiting(in);
+        in->worker->queue += (uint32_t)coalescer_waiting(in->coalescers[i]);
+    }
 }
 
 struct monotime inference_due(const struct inference *in)
@@ -261,14 +263,6 @@ struct monotime inference_due(const struct inference *in)
     for (uint32_t i = 0; i < in->lines; i++)
         next = monotime_earliest(next, coalescer_due(in->coalescers[i]));
     return next;
-}
-
-uint32_t inference_waiting(const struct inference *in)
-{
-    size_t sum = 0;
-    for (uint32_t i = 0; i < in->lines; i++)
-        sum += coalescer_waiting(in->coalescers[i]);
-    return (uint32_t)sum;
 }
 
 static void drop_request(void *context, void *waiting)

@@ -58,12 +58,11 @@ enum status inference_act(struct inference *inference, const struct step *step, 
 
 /* ---- the lines ---- */
 
-/* Launches every batch that is due, and answers its requests. */
+/* Launches every batch that is due, and answers its requests. The worker reports how many wait on. */
 void inference_run(struct inference *inference);
 
-/* When the next batch is due, as coalescer_due; and how many requests wait. */
+/* When the next batch is due, as coalescer_due. */
 struct monotime inference_due(const struct inference *inference);
-uint32_t inference_waiting(const struct inference *inference);
 
 /* Fails all requests with STATUS_SHUTDOWN. */
 void inference_clear(struct inference *inference);
