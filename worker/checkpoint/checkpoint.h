@@ -5,7 +5,7 @@
  *                                                     moments under these names with .exp_avg and .exp_avg_sq
  *                                                     behind, RMSprop's with .square_avg: PyTorch's names
  *                              environments.bin       reinforce with /rollout/begin "continue": where the
- *                                                     environments are, worker/reinforce/agent_states.c
+ *                                                     environments are, worker/reinforce/saving.c
  *                              manifest.json          counters, place in the logs, the run's identity,
  *                                                     SHA-256 of all files; written last
  *     RUN/checkpoints/00000120.tmp/    being written, or left by a writer that died

@@ -1,4 +1,4 @@
-/* Column by column, last step first. */
+/* Estimates advantages column by column, from the last step to the first. */
 #include "worker/reinforce/advantages.h"
 
 #include "worker/environment/environment.h"

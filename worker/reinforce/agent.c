@@ -1,13 +1,339 @@
-/* The agent's loop and the phases of an episode.
+/* The agent: its loop, and the phases of an episode.
  *
  * The loop reads as a list: turn (wait, take messages in), launch what is due, go on to the next phase. Only
- * agent_advance moves from one phase to the next. */
+ * agent_advance moves from one phase to the next.
+ *
+ * The observers load a plug-in's code, so that the code's crash costs an observer. The agent loads the code
+ * only where the agent steps environments itself: where the job has no observers, and for evaluations. What
+ * the agent knows of the observers' environment is what the description says, and the agent trusts none of
+ * it. The agent's thread. */
 #include "worker/reinforce/agent.h"
 
+#include "kernels/base/log.h"
+#include "kernels/base/processors.h"
 #include "kernels/base/profile.h"
+#include "kernels/kernels.h"
+#include "worker/net/segment.h"
+#include "worker/reinforce/evaluator.h"
+#include "worker/reinforce/learner.h"
+#include "worker/reinforce/policy_shape.h"
+#include "worker/reinforce/saving.h"
+#include "worker/roster.h"
 
+#include <cjson/cJSON.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* The phases of an episode, in order. */
+enum agent_phase {
+    AGENT_GATHERING,  /* not every observer has described its environment */
+    AGENT_PLAYING,    /* run_episode is out at every observer; steps come in */
+    AGENT_LEARNING,   /* every row is in; the policy learns from them */
+    AGENT_EVALUATING, /* run_evaluation is out at observers, or has been answered by all */
+    AGENT_REPORTING,  /* waits until the predecessor's record is in the logs, then reports this one's */
+    AGENT_SAVING,     /* waits until a checkpoint that is due can be begun */
+    AGENT_CLOSING,    /* waits for the last record's line and, if there is no hurry, the last checkpoint */
+    AGENT_OVER,       /* FINISHED is reported; waits for the order to leave */
+};
+
+struct agent {
+    struct worker *worker;
+    const struct job *job; /* the worker's */
+    struct segment outbox; /* never mapped: the agent lends nothing, and reads what observers lend */
+    struct rpc *rpc;
+    struct inference *inference;
+    struct seats *seats;
+    struct own_environments *own; /* NULL: the job has observers */
+
+    /* After the first description: */
+    char *text; /* the description; NULL: there is none yet, and nothing of what follows is open */
+    struct environment_description world;
+    struct backend *backend; /* the policy's; NULL: it needs none */
+    struct policy *policy;
+    struct recording *recording;
+    struct evaluator *evaluator; /* NULL: the job has no evaluations */
+    struct saving *saving;
+    struct returns_config returns;
+
+    enum agent_phase phase;
+    bool ready; /* READY is reported */
+    struct progress progress;
+    struct monotime episode_begin;
+    struct monotime serve_next; /* while learning: when the loop is served again */
+    struct learner_result learned;
+    struct control_ppo figures; /* of the last update, where the algorithm is ppo or a2c */
+    enum control_end end;
+    struct error failure; /* the first one within a callback, which ends the job; STATUS_OK: none */
+};
+
+/* The environments of the whole job. */
+static uint32_t environments_of(const struct job *job)
+{
+    const uint32_t observers = job_observers(job);
+    return (observers > 0 ? observers : 1) * job->observers.environments;
+}
+
+/* ---- what depends on the environment ---- */
+
+/* The most steps that a rollout can have. */
+static enum status find_steps(const struct agent *agent, uint32_t *steps, struct error *error)
+{
+    const struct job *job = agent->job;
+    *steps = job->rollout.mode == JOB_ROLLOUT_STEPS ? job->rollout.steps : agent->world.spec.steps_max;
+    if (*steps > 0)
+        return STATUS_OK;
+    return error_set(
+        error, STATUS_INVALID,
+        "an episode of %s has no greatest length, and /rollout/mode \"episode\" keeps whole ones: "
+        "expected \"steps\"",
+        agent->world.name);
+}
+
+static enum status open_policy(struct agent *agent, uint32_t steps, struct error *error)
+{
+    const struct job *job = agent->job;
+    struct policy_config policy = policy_config_of(job, &agent->world.spec);
+    policy.environments = environments_of(job) * agent->world.spec.agents;
+    policy.rows_max = policy.environments * steps;
+    policy.threads = job->policy.has_threads ? job->policy.threads : processors_count();
+    policy.one_size = job->coalesce.mode == JOB_COALESCE_BARRIER;
+    const enum status status = policy_open_backend(&agent->backend, &policy, job, error);
+    return status == STATUS_OK ? policy_new(&agent->policy, &policy, agent->backend, error) : status;
+}
+
+static enum status open_recording(struct agent *agent, uint32_t steps, struct error *error)
+{
+    const struct environment_spec *spec = &agent->world.spec;
+    const struct rollout_config config = {
+        .environments = environments_of(agent->job),
+        .agents = spec->agents,
+        .steps_max = steps,
+        .observation_bytes = environment_space_bytes(&spec->observation),
+        .action_bytes = environment_space_bytes(&spec->action),
+        .choices = spec->has_mask == 1 ? (uint32_t)environment_choices(spec) : 0,
+        .dropout_words = policy_dropout_words(agent->policy),
+        .bootstraps = job_is_actor_critic(agent->job),
+    };
+    const enum status status = recording_new(&agent->recording, agent->job, &agent->world, &config, error);
+    if (status != STATUS_OK)
+        return status;
+    seats_open(agent->seats, &agent->world, agent->recording);
+    return inference_open(agent->inference, agent->policy, recording_rollout(agent->recording), spec, error);
+}
+
+static enum status open_saving(struct agent *agent, struct error *error)
+{
+    const struct saving_config config = {.worker = agent->worker,
+                                         .spec = &agent->world.spec,
+                                         .policy = agent->policy,
+                                         .recording = agent->recording,
+                                         .seats = agent->seats,
+                                         .own = agent->own};
+    return saving_new(&agent->saving, &config, &agent->progress, error);
+}
+
+/* Opens all that depends on the environment. */
+static enum status open_world(struct agent *agent, struct error *error)
+{
+    const struct job *job = agent->job;
+    uint32_t steps;
+    enum status status = find_steps(agent, &steps, error);
+    if (status == STATUS_OK)
+        status = open_policy(agent, steps, error);
+    if (status == STATUS_OK)
+        status = open_recording(agent, steps, error);
+    if (status == STATUS_OK)
+        status = evaluator_new(&agent->evaluator, agent->worker, &agent->world.spec, error);
+    if (status == STATUS_OK)
+        status = open_saving(agent, error);
+    if (status != STATUS_OK)
+        return status;
+    if (agent->progress.episode > 0 || job->checkpoint.has_every || job->checkpoint.has_every_s)
+        recording_warn_of_loss(agent->recording, agent->world.can_save);
+    const double columns = environments_of(job) * agent->world.spec.agents;
+    agent->returns =
+        (struct returns_config){.gamma = job->returns.gamma,
+                                .normalize = job->returns.normalize,
+                                .scale = job->loss.reduction == JOB_REDUCTION_SUM ? 1.0 : 1.0 / columns};
+    return STATUS_OK;
+}
+
+/* Takes the first description. STATUS_INVALID: it is none; other errors are the job's. */
+static enum status take_first(struct agent *agent, const char *text, size_t bytes, struct error *error)
+{
+    const enum status status = environment_description_read(&agent->world, text, bytes, error);
+    if (status == STATUS_OK)
+        agent->text = strndup(text, bytes);
+    if (status == STATUS_OK && agent->text == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the environment's description");
+    if (status != STATUS_OK)
+        environment_description_fini(&agent->world);
+    return status;
+}
+
+/* Reports READY, once: a failure before it is the job's own, and no reason to start again. */
+static void report_ready(struct agent *agent)
+{
+    if (!agent->ready)
+        worker_report(CONTROL_READY, NULL, 0);
+    agent->ready = true;
+}
+
+/* Opens the agent's own environments, and with them the world; nothing where the job has observers. */
+static enum status open_own(struct agent *agent, struct error *error)
+{
+    char *text = NULL;
+    if (job_observers(agent->job) > 0)
+        return STATUS_OK;
+    enum status status = own_environments_new(&agent->own, agent->worker, &text, error);
+    if (status == STATUS_OK)
+        status = take_first(agent, text, strlen(text), error);
+    if (status == STATUS_OK)
+        status = open_world(agent, error);
+    if (status == STATUS_OK)
+        report_ready(agent);
+    cJSON_free(text);
+    return status;
+}
+
+/* ---- messages ---- */
+
+/* METHOD_DESCRIBE's handler. The first description opens policy, rollout and checkpoint; every further one
+ * must be the same text. What cannot be opened, and a second environment, end the job. */
+static void agent_describe(void *context, struct rpc_request *request, const struct rpc_message *message)
+{
+    struct agent *agent = context;
+    const uint16_t worker = rpc_request_source(request);
+    const struct wire_tensor *tensor = &message->tensors[0];
+    const char *text = message->data[0];
+    struct error why;
+    if (message->tensor_count != 1 || tensor->dtype != WIRE_U8 || tensor->rank != 1 ||
+        seats_is_described(agent->seats, worker - 1u)) {
+        rpc_reject(request, "a description: expected one, as a tensor of bytes");
+        return;
+    }
+    const uint32_t bytes = tensor->dims[0];
+    if (agent->text == NULL) {
+        if (take_first(agent, text, bytes, &why) != STATUS_OK) {
+            rpc_reject(request, "the description of the environment: %s", why.text);
+            return;
+        }
+        if (open_world(agent, &why) != STATUS_OK)
+            agent->failure = why;
+    } else if (strlen(agent->text) != bytes || memcmp(agent->text, text, bytes) != 0) {
+        error_set(
+            &agent->failure, STATUS_INVALID,
+            "observer %u has another environment than an observer before: it describes %.*s, expected %.*s",
+            worker, (int)bytes > 150 ? 150 : (int)bytes, text, 150, agent->text);
+    }
+    if (agent->failure.status != STATUS_OK) {
+        rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
+        return;
+    }
+    report_ready(agent);
+    seats_describe(agent->seats, worker - 1u);
+    rpc_reply(request, &(struct rpc_message){0});
+}
+
+/* Decodes a step. During an evaluation it may have as many rows as there are episodes. */
+static enum status decode_step(const struct agent *agent, uint32_t seat, const struct rpc_message *message,
+                               struct step *step, struct error *error)
+{
+    const uint32_t most = agent->phase == AGENT_EVALUATING ? agent->job->evaluation.episodes
+                                                           : agent->job->observers.environments;
+    if (!seats_is_described(agent->seats, seat))
+        return error_set(error, STATUS_INVALID, "a step before the environment's description");
+    return step_decode(step, message, &agent->world.spec, most, error);
+}
+
+/* METHOD_STEP's handler. A step is decoded here, and nothing behind this reads the message. A bad one costs
+ * its sender the session and changes nothing. */
+static void agent_step(void *context, struct rpc_request *request, const struct rpc_message *message)
+{
+    struct agent *agent = context;
+    const uint32_t seat = rpc_request_source(request) - 1u;
+    struct step step;
+    struct error why;
+    if (agent->worker->hurry)
+        rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
+    else if (decode_step(agent, seat, message, &step, &why) != STATUS_OK)
+        rpc_reject(request, "%s", why.text);
+    else if (agent->phase == AGENT_EVALUATING)
+        evaluator_step(agent->evaluator, seat, request, &step, &agent->failure);
+    else if (agent->phase != AGENT_PLAYING || step.episode != agent->progress.episode)
+        rpc_reject(request, "step of episode %llu: expected the running episode, %llu",
+                   (unsigned long long)step.episode, (unsigned long long)agent->progress.episode);
+    else
+        seats_step(agent->seats, seat, request, &step);
+}
+
+static const struct rpc_method methods[] = {
+    {.method = METHOD_DESCRIBE,
+     .callers = WIRE_ROLE_OBSERVER,
+     .any_tensors = true,
+     .handler = agent_describe},
+    {.method = METHOD_STEP, .callers = WIRE_ROLE_OBSERVER, .any_tensors = true, .handler = agent_step},
+};
+
+static void observer_left(void *context, uint16_t worker, enum status why, const char *text)
+{
+    struct agent *agent = context;
+    seats_leave(agent->seats, worker - 1u);
+    if (why == STATUS_INVALID)
+        log_warning("observer %u left: %s", worker, text);
+}
+
+/* ---- opening ---- */
+
+static enum status open_rpc(struct agent *agent, struct error *error)
+{
+    const struct job *job = agent->job;
+    const uint32_t observers = job_observers(job);
+    const struct rpc_config config = {.pending_max = observers + 1,
+                                      .incoming_max = 2 * observers * job->observers.groups + 16,
+                                      .rows_max = job->observers.environments,
+                                      .methods = methods,
+                                      .method_count = sizeof methods / sizeof methods[0],
+                                      .context = agent,
+                                      .left = observer_left,
+                                      .outbox = roster_of(job).segments ? &agent->outbox : NULL};
+    return worker_open_rpc(agent->worker, &config, &agent->rpc, error);
+}
+
+/* Opens all that does not depend on the environment, up to the bound socket. agent_close also follows a
+ * failure. */
+static enum status agent_open(struct agent *agent, struct worker *worker, struct error *error)
+{
+    *agent = (struct agent){.worker = worker, .job = &worker->job, .progress.evaluated = (double)NAN};
+    enum status status = inference_new(&agent->inference, worker, &agent->failure, error);
+    if (status == STATUS_OK)
+        status = seats_new(&agent->seats, worker, agent->inference, &agent->failure, error);
+    if (status == STATUS_OK)
+        status = open_rpc(agent, error);
+    if (status == STATUS_OK)
+        status = worker_attach(worker, agent->rpc);
+    return status;
+}
+
+static void agent_close(struct agent *agent)
+{
+    enum { LINGER_MS = 200 };
+    if (agent->inference != NULL)
+        inference_clear(agent->inference);
+    saving_free(agent->saving);
+    rpc_free(agent->rpc, "the job is over", LINGER_MS);
+    agent->worker->rpc = NULL;
+    evaluator_free(agent->evaluator);
+    recording_free(agent->recording);
+    policy_free(agent->policy);
+    backend_close(agent->backend);
+    environment_description_fini(&agent->world);
+    free(agent->text);
+    own_environments_free(agent->own);
+    seats_free(agent->seats);
+    inference_free(agent->inference);
+}
 
 /* Serves sockets, orders and the beat between two pieces of learning. A socket that fails here fails the
  * loop's next turn too. */
@@ -26,127 +352,61 @@ static void serve_while_learning(void *context)
 
 static enum status play_episode(struct agent *agent, struct error *error)
 {
-    uint32_t observers = job_observers(&agent->worker->job);
-    agent->episode++;
+    const uint64_t episode = ++agent->progress.episode;
     agent->episode_begin = monotime_now();
-    rollout_begin(agent->rollout, (uint32_t)agent->episode);
-    memset(&agent->stats, 0, sizeof agent->stats);
-    episode_metrics_clear(&agent->metrics, 0, agent->rollout->columns);
-    memset(agent->alive, 1, agent->environments);
-    memset(agent->live, 0, agent->groups * sizeof *agent->live);
-    for (uint32_t i = 0; i < observers * agent->groups; i++) {
-        agent->all[i].recorded = 0;
-        agent->live[i % agent->groups] += agent->all[i].count;
-    }
-    agent_set_live(agent);
-    agent->lost = 0;
-    for (uint32_t i = 0; i < observers; i++) {
-        enum status status = agent_call_observer(&agent->seats[i], error);
-        if (status != STATUS_OK)
-            return status;
-    }
-    agent->playing = observers;
+    recording_begin(agent->recording, episode);
+    inference_begin(agent->inference);
+    const enum status status = seats_play(agent->seats, episode, error);
+    if (status != STATUS_OK)
+        return status;
     agent->phase = AGENT_PLAYING;
-    return agent->own != NULL ? agent_own_begin(agent, error) : STATUS_OK;
-}
-
-static void release_futures(struct agent *agent)
-{
-    for (uint32_t i = 0; i < job_observers(&agent->worker->job); i++) {
-        future_release(agent->seats[i].called);
-        agent->seats[i].called = NULL;
-    }
-}
-
-/* The first observer whose answer ended the episode badly, in *error; STATUS_OK: none did. */
-static enum status find_failure(struct agent *agent, struct error *error)
-{
-    for (uint32_t i = 0; i < job_observers(&agent->worker->job); i++) {
-        enum status status = agent->seats[i].returned;
-        if (status == STATUS_OK)
-            continue;
-        const char *text = future_text(agent->seats[i].called);
-        return error_set(error, status, "observer %u, episode %llu: %s: %s", i + 1,
-                         (unsigned long long)agent->episode, status_name(status), text);
-    }
-    return STATUS_OK;
-}
-
-/* The episode's reward. False: it is none of its own, because no environment's episode has ended. */
-static bool find_reward(struct agent *agent, double *reward)
-{
-    const struct job *job = &agent->worker->job;
-    const bool least = job->running_reward.of == JOB_OF_MIN;
-    if (job->rollout.begin == JOB_BEGIN_CONTINUE)
-        return episode_returns_take(&agent->episode_returns, agent->rollout, least, reward) > 0;
-    *reward = least ? rollout_reward_min(agent->rollout) : rollout_reward_mean(agent->rollout);
-    return true;
-}
-
-/* The episode's launches and waits, by bucket: they add up over episodes. */
-static void report_buckets(const struct coalescer_stats *stats, struct control_episode *record)
-{
-    uint64_t below = 0;
-    _Static_assert((int)COALESCER_BATCH_BUCKETS == (int)CONTROL_BATCH_BUCKETS, "the same buckets");
-    memcpy(record->timing.batches, stats->batches, sizeof record->timing.batches);
-    for (unsigned i = 0; i < CONTROL_WAIT_BUCKETS; i++) {
-        const bool is_last = i == CONTROL_WAIT_BUCKETS - 1;
-        const uint64_t up_to =
-            is_last ? stats->wait_us.count : histogram_up_to(&stats->wait_us, control_wait_limits_us[i]);
-        record->timing.waits[i] = (uint32_t)(up_to - below);
-        below = up_to;
-    }
-    record->timing.wait_s = (double)stats->wait_us.sum * 1e-6;
+    return agent->own != NULL ? own_environments_begin(agent->own, agent->recording, episode, error)
+                              : STATUS_OK;
 }
 
 static void report_episode(struct agent *agent)
 {
-    const struct job *job = &agent->worker->job;
-    const struct coalescer_stats *stats = &agent->stats;
-    const bool is_actor_critic = agent_is_actor_critic(agent);
-    double reward, weight = job->running_reward.weight;
-    const bool is_new = find_reward(agent, &reward);
+    struct progress *progress = &agent->progress;
+    const bool is_actor_critic = job_is_actor_critic(agent->job);
+    double reward, weight = agent->job->running_reward.weight;
+    const bool is_new = recording_reward(agent->recording, &reward);
     if (is_actor_critic)
-        agent->running_reward = agent->ppo.recent.ended > 0 ? agent->figures.ep_rew_mean : reward;
+        progress->running_reward =
+            recording_ppo(agent->recording)->recent.ended > 0 ? agent->figures.ep_rew_mean : reward;
     else if (is_new)
-        agent->running_reward = weight * reward + (1 - weight) * agent->running_reward;
+        progress->running_reward = weight * reward + (1 - weight) * progress->running_reward;
     struct control_episode record = {
-        .episode = agent->episode,
+        .episode = progress->episode,
         .reward = reward,
-        .running_reward = agent->running_reward,
+        .running_reward = progress->running_reward,
         .loss = agent->learned.loss,
-        .env_steps = rollout_rows(agent->rollout),
+        .env_steps = rollout_rows(recording_rollout(agent->recording)),
         .timing = {.episode_s = (double)monotime_us_between(agent->episode_begin, monotime_now()) * 1e-6,
-                   .learn_s = agent->learned.seconds,
-                   .launches = stats->launches,
-                   .requests = stats->requests,
-                   .batch_mean = stats->launches > 0 ? (double)stats->rows / (double)stats->launches : 0,
-                   .batch_max = stats->batch_max,
-                   .wait_us_p50 = (double)histogram_percentile(&stats->wait_us, 0.50),
-                   .wait_us_p99 = (double)histogram_percentile(&stats->wait_us, 0.99)},
+                   .learn_s = agent->learned.seconds},
         .has_ppo = is_actor_critic,
         .ppo = agent->figures,
     };
-    report_buckets(stats, &record);
-    episode_metrics_mean(&agent->metrics, 0, agent->rollout->columns, &record.metrics);
+    inference_report(agent->inference, &record);
+    recording_metrics(agent->recording, &record.metrics);
     worker_record(agent->worker, CONTROL_EPISODE, &record, control_episode_bytes(&record));
 }
 
 static bool is_solved(const struct agent *agent)
 {
-    const struct job *job = &agent->worker->job;
+    const struct job *job = agent->job;
     if (job->stop.has_evaluation_reward) /* NaN: there was none */
-        return agent->evaluated >= job->stop.evaluation_reward;
-    return job->stop.has_running_reward && agent->running_reward > job->stop.running_reward;
+        return agent->progress.evaluated >= job->stop.evaluation_reward;
+    return job->stop.has_running_reward && agent->progress.running_reward > job->stop.running_reward;
 }
 
 static bool is_over(struct agent *agent)
 {
-    const struct job *job = &agent->worker->job;
+    const struct job *job = agent->job;
     if (is_solved(agent))
         agent->end = CONTROL_END_SOLVED;
-    else if (agent_is_actor_critic(agent) ? agent->ppo.steps >= job->stop.steps
-                                          : job->stop.has_episodes && agent->episode >= job->stop.episodes)
+    else if (job_is_actor_critic(job)
+                 ? recording_ppo(agent->recording)->steps >= job->stop.steps
+                 : job->stop.has_episodes && agent->progress.episode >= job->stop.episodes)
         agent->end = CONTROL_END_FINISHED;
     else if (agent->worker->drain || agent->worker->hurry)
         agent->end = CONTROL_END_STOPPED;
@@ -157,10 +417,11 @@ static bool is_over(struct agent *agent)
 
 static void report_finished(struct agent *agent)
 {
-    agent_report_ready(agent);
-    const bool by_evaluation = agent->worker->job.stop.has_evaluation_reward;
+    report_ready(agent);
+    const bool by_evaluation = agent->job->stop.has_evaluation_reward;
     struct control_finished finished = {.end = agent->end,
-                                        .reward = by_evaluation ? agent->evaluated : agent->running_reward};
+                                        .reward = by_evaluation ? agent->progress.evaluated
+                                                                : agent->progress.running_reward};
     worker_report(CONTROL_FINISHED, &finished, sizeof finished);
     agent->phase = AGENT_OVER;
 }
@@ -174,9 +435,9 @@ static enum status after_gathering(struct agent *agent, struct error *error)
         report_finished(agent);
         return STATUS_OK;
     }
-    if (agent->described < job_observers(&agent->worker->job))
+    if (!seats_are_described(agent->seats))
         return STATUS_AGAIN;
-    if (agent->episode == 0 || !is_over(agent))
+    if (agent->progress.episode == 0 || !is_over(agent))
         return play_episode(agent, error);
     agent->phase = AGENT_CLOSING; /* resumed, with nothing left to do */
     return STATUS_OK;
@@ -185,31 +446,44 @@ static enum status after_gathering(struct agent *agent, struct error *error)
 /* In a hurry: the running episode has no record. */
 static enum status abandon(struct agent *agent)
 {
-    agent->episode--;
+    agent->progress.episode--;
     agent->end = CONTROL_END_STOPPED;
     agent->phase = AGENT_CLOSING;
     return STATUS_OK;
+}
+
+/* Asks the successors of lost observers for what the phase has the lost ones play. */
+static enum status call_successors(struct agent *agent, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t seat = 0; status == STATUS_OK && seats_next_successor(agent->seats, &seat); seat++)
+        status = agent->phase == AGENT_EVALUATING
+                     ? evaluator_call(agent->evaluator, agent->seats, seat, error)
+                     : seats_replay(agent->seats, seat, error);
+    return status;
 }
 
 /* STATUS_AGAIN: an observer, or the agent itself, plays still. STATUS_SHUTDOWN: an order to hurry has cut it
  * short. One that has reached an observer, and not yet this process, is waited for. */
 static enum status await_players(struct agent *agent, struct error *error)
 {
-    enum status status = agent->worker->hurry ? STATUS_OK : agent_call_successors(agent, error);
+    const bool hurry = agent->worker->hurry;
+    enum status status = hurry ? STATUS_OK : call_successors(agent, error);
     if (status != STATUS_OK)
         return status;
-    if (agent->playing > (agent->worker->hurry ? agent->lost : 0) ||
-        (agent->own != NULL && !agent_own_is_over(agent)))
+    const uint32_t lost = seats_lost(agent->seats);
+    if (seats_playing(agent->seats) > (hurry ? lost : 0) ||
+        (agent->own != NULL && !own_environments_are_over(agent->own)))
         return STATUS_AGAIN;
-    const bool is_cut = agent->lost > 0 || agent_own_is_cut(agent); /* only in a hurry */
-    status = is_cut ? STATUS_SHUTDOWN : find_failure(agent, error);
-    if (status == STATUS_SHUTDOWN && !agent->worker->hurry)
+    const bool is_cut =
+        lost > 0 || (agent->own != NULL && own_environments_are_cut(agent->own)); /* only in a hurry */
+    status = is_cut ? STATUS_SHUTDOWN : seats_find_failure(agent->seats, error);
+    if (status == STATUS_SHUTDOWN && !hurry)
         return STATUS_AGAIN;
-    release_futures(agent);
-    if (status == STATUS_OK || !agent->worker->hurry)
+    seats_release(agent->seats);
+    if (status == STATUS_OK || !hurry)
         return status;
-    agent_drop_waiting(agent);
-    agent_drop_parked(agent);
+    inference_clear(agent->inference);
     return STATUS_SHUTDOWN;
 }
 
@@ -223,26 +497,31 @@ static enum status after_playing(struct agent *agent, struct error *error)
     return status;
 }
 
-static enum status after_learning(struct agent *agent, struct error *error)
+/* The next parameters, from the rollout. */
+static enum status learn(struct agent *agent, struct error *error)
 {
     const struct monotime begin = agent->serve_next = monotime_now();
+    struct rollout *rollout = recording_rollout(agent->recording);
+    if (!job_is_actor_critic(agent->job))
+        return learner_run(agent->policy, rollout, &agent->returns, serve_while_learning, agent,
+                           &agent->learned, error);
+    const enum status status = ppo_learn(recording_ppo(agent->recording), agent->policy, rollout,
+                                         serve_while_learning, agent, &agent->figures, error);
+    agent->learned = (struct learner_result){
+        .loss = agent->figures.loss, .seconds = (double)monotime_us_between(begin, monotime_now()) * 1e-6};
+    return status;
+}
+
+static enum status after_learning(struct agent *agent, struct error *error)
+{
     const enum profile_kind before = profile_enter(PROFILE_LEARNING);
-    enum status status;
-    if (agent_is_actor_critic(agent)) {
-        status = ppo_learn(&agent->ppo, agent->policy, agent->rollout, serve_while_learning, agent,
-                           &agent->figures, error);
-        agent->learned =
-            (struct learner_result){.loss = agent->figures.loss,
-                                    .seconds = (double)monotime_us_between(begin, monotime_now()) * 1e-6};
-    } else {
-        status = learner_run(agent->policy, agent->rollout, &agent->returns, serve_while_learning, agent,
-                             &agent->learned, error);
-    }
+    enum status status = learn(agent, error);
     profile_leave(before);
     agent->phase = AGENT_REPORTING;
-    if (status == STATUS_OK && agent_evaluates(agent)) {
+    if (status == STATUS_OK && saving_follows_evaluation(agent->job, agent->progress.episode)) {
         agent->phase = AGENT_EVALUATING;
-        status = agent_evaluate_begin(agent, serve_while_learning, error);
+        status = evaluator_begin(agent->evaluator, agent->policy, agent->seats, serve_while_learning, agent,
+                                 error);
     }
     return status == STATUS_SHUTDOWN ? abandon(agent) : status;
 }
@@ -254,7 +533,9 @@ static enum status after_evaluating(struct agent *agent, struct error *error)
         return abandon(agent);
     if (status != STATUS_OK)
         return status;
-    agent_evaluate_end(agent);
+    agent->figures.evaluation = evaluator_end(agent->evaluator);
+    agent->figures.has_evaluation = true;
+    agent->progress.evaluated = agent->figures.evaluation.mean_reward;
     agent->phase = AGENT_REPORTING;
     return STATUS_OK;
 }
@@ -272,12 +553,10 @@ static enum status after_reporting(struct agent *agent, struct error *error)
 
 static enum status after_saving(struct agent *agent, struct error *error)
 {
-    const bool over = is_over(agent);
-    const enum status status = agent_checkpoint_begin(agent, over, error);
+    const bool over = is_over(agent), stopped = agent->end == CONTROL_END_STOPPED;
+    const enum status status = saving_begin(agent->saving, &agent->progress, over, stopped, error);
     if (status != STATUS_OK)
         return status;
-    if (checkpoint_saver_holds(&agent->saver))
-        return STATUS_AGAIN;
     if (!over)
         return play_episode(agent, error);
     agent->phase = AGENT_CLOSING;
@@ -287,7 +566,7 @@ static enum status after_saving(struct agent *agent, struct error *error)
 static enum status after_closing(struct agent *agent, struct error *error)
 {
     (void)error;
-    const bool saved = agent->saver.state == CHECKPOINT_IDLE;
+    const bool saved = saving_is_idle(agent->saving);
     if (worker_logs_lag(agent->worker, 0) || (!saved && !agent->worker->hurry))
         return STATUS_AGAIN;
     report_finished(agent);
@@ -317,56 +596,43 @@ static enum status agent_advance(struct agent *agent, struct error *error)
     return status == STATUS_AGAIN ? STATUS_OK : status;
 }
 
-static uint32_t waiting(const struct agent *agent)
+/* When the loop has something to do beside messages. */
+static struct monotime next_turn(const struct agent *agent)
 {
-    size_t sum = 0;
-    for (uint32_t i = 0; i < agent->groups; i++)
-        sum += coalescer_waiting(agent->coalescers[i]);
-    return (uint32_t)sum;
-}
-
-static struct monotime next_launch(const struct agent *agent)
-{
-    struct monotime next = MONOTIME_NEVER;
     if (agent->own != NULL && agent->phase == AGENT_PLAYING)
         return (struct monotime){0};
-    for (uint32_t i = 0; i < agent->groups; i++)
-        next = monotime_earliest(next, coalescer_due(agent->coalescers[i]));
-    return next;
+    return inference_due(agent->inference);
+}
+
+/* One turn of the loop. */
+static enum status agent_turn(struct agent *agent, struct error *error)
+{
+    const struct control_start *self = &agent->worker->self;
+    enum status status = rpc_turn(agent->rpc, next_turn(agent));
+    if (status != STATUS_OK)
+        return error_set(error, status, "the agent's socket at %s.%u failed", self->address, self->worker);
+    inference_run(agent->inference);
+    if (agent->own != NULL && agent->phase == AGENT_PLAYING && agent->failure.status == STATUS_OK)
+        status = own_environments_play(agent->own, agent->recording, agent->inference, error);
+    if (status == STATUS_OK && agent->failure.status != STATUS_OK) {
+        *error = agent->failure;
+        return error->status;
+    }
+    if (status == STATUS_OK && agent->text != NULL)
+        status = saving_advance(agent->saving, error);
+    return status == STATUS_OK ? agent_advance(agent, error) : status;
 }
 
 enum status agent_run(struct worker *worker, struct error *error)
 {
-    struct agent agent = {0};
+    struct agent agent;
     enum status status = agent_open(&agent, worker, error);
     if (status == STATUS_OK)
         status = worker_connect(worker, agent.rpc, error);
     if (status == STATUS_OK && !worker->leave)
-        status = agent_own_open(&agent, error);
-    while (status == STATUS_OK && !worker->leave) {
-        status = rpc_turn(agent.rpc, next_launch(&agent));
-        if (status != STATUS_OK) {
-            error_set(error, status, "the agent's socket at %s.%u failed", worker->self.address,
-                      worker->self.worker);
-            break;
-        }
-        for (uint32_t i = 0; i < agent.groups; i++)
-            coalescer_run(agent.coalescers[i], monotime_now());
-        worker->queue = waiting(&agent);
-        if (agent.own != NULL && agent.phase == AGENT_PLAYING)
-            status = agent_own_play(&agent, error);
-        if (status != STATUS_OK)
-            break;
-        if (agent.failure.status != STATUS_OK) {
-            *error = agent.failure;
-            status = error->status;
-            break;
-        }
-        if (agent.text != NULL)
-            status = agent_checkpoint_advance(&agent, error);
-        if (status == STATUS_OK)
-            status = agent_advance(&agent, error);
-    }
+        status = open_own(&agent, error);
+    while (status == STATUS_OK && !worker->leave)
+        status = agent_turn(&agent, error);
     agent_close(&agent);
     return status;
 }

@@ -1,4 +1,4 @@
-/* The waiting line of an agent.
+/* Keeps the requests that wait, and launches those that make a batch.
  *
  * Requests stand in one array in order of arrival. A launch takes a prefix, and the rest moves to the front.
  * A batch is usually the whole line, so that usually nothing moves. */

@@ -1,11 +1,10 @@
-/* Sums and means. The thread that owns the object. */
+/* Sums the metrics of ended episodes, and takes their means. Runs on the thread that owns the object. */
 #include "worker/reinforce/episode_metrics.h"
-
-#include "worker/reinforce/step_message.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum status episode_metrics_open(struct episode_metrics *metrics, const struct environment_spec *spec,
                                  uint32_t columns, struct error *error)
@@ -32,11 +31,11 @@ void episode_metrics_clear(struct episode_metrics *metrics, uint32_t first, uint
     memset(metrics->ended + first, 0, columns * sizeof *metrics->ended);
 }
 
-void episode_metrics_add(struct episode_metrics *metrics, uint32_t column, const void *values)
+void episode_metrics_add(struct episode_metrics *metrics, uint32_t column, const message_f32 *values)
 {
     double *sums = metrics->sums + (size_t)column * metrics->count;
     for (uint32_t i = 0; i < metrics->count; i++)
-        sums[i] += (double)f32_at(values, i);
+        sums[i] += (double)values[i];
     metrics->ended[column]++;
 }
 

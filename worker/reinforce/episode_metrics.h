@@ -7,6 +7,7 @@
 #include "kernels/base/status.h"
 #include "worker/control.h"
 #include "worker/environment/environment.h"
+#include "worker/reinforce/step_message.h"
 
 struct episode_metrics {
     uint32_t columns, count;
@@ -24,8 +25,8 @@ void episode_metrics_close(struct episode_metrics *metrics);
 /* Forgets the episodes of columns first … first + columns - 1. */
 void episode_metrics_clear(struct episode_metrics *metrics, uint32_t first, uint32_t columns);
 
-/* Adds an ended episode of the column: (count) float32, at any address. */
-void episode_metrics_add(struct episode_metrics *metrics, uint32_t column, const void *values);
+/* Adds an ended episode of the column, with its (count) values. */
+void episode_metrics_add(struct episode_metrics *metrics, uint32_t column, const message_f32 *values);
 
 /* Writes the names, and the means over the ended episodes of columns first … first + columns - 1; NaN where
  * none has ended. Columns are added in ascending order. */

@@ -1,4 +1,4 @@
-/* Sums of rewards over rollouts. */
+/* Adds up each episode's rewards over several rollouts, and writes these sums to checkpoints. */
 #include "worker/reinforce/episode_returns.h"
 
 #include "worker/environment/environment_spec.h"

@@ -1,5 +1,5 @@
 /* Evaluations of a job whose environments are in Python: the observers' processes have the environments, the
- * agent's has the policy. One thread, no messages of its own: agent_evaluate.c sends and receives.
+ * agent's has the policy. One thread, no messages of its own: evaluator.c sends and receives.
  *
  * Observer i of k plays one share of the n episodes, those from n * i / k on. METHOD_RUN_EVALUATION names the
  * share. The observer makes environments for it beside those of the training, once, and resets environment j
@@ -18,6 +18,7 @@
 
 #include "worker/net/rpc.h"
 #include "worker/reinforce/player.h"
+#include "worker/reinforce/step_message.h"
 
 /* METHOD_RUN_EVALUATION's args. Its answer has the form of METHOD_RUN_EPISODE's, of the share's episodes. */
 enum { EVALUATION_FIRST, EVALUATION_EPISODES, EVALUATION_STEPS };
@@ -48,17 +49,15 @@ void evaluation_shares_close(struct evaluation_shares *shares);
 /* Begins share `index`, or begins it again, and writes METHOD_RUN_EVALUATION's request. */
 void evaluation_shares_begin(struct evaluation_shares *shares, uint32_t index, struct rpc_message *request);
 
-/* Whether a METHOD_STEP is the next one of share `index`, and all of it good. STATUS_INVALID with a sentence,
- * also where *shares is all zero, because no observer was asked: a step may come from an observer all the
- * same. */
+/* Whether a decoded METHOD_STEP is the next one of share `index`. STATUS_INVALID with a sentence, also where
+ * *shares is all zero, because no observer was asked: a step may come from an observer all the same. */
 enum status evaluation_shares_check(const struct evaluation_shares *shares, uint32_t index,
-                                    const struct rpc_message *request, struct error *error);
+                                    const struct step *step, struct error *error);
 
-/* Adds what a request that is good reports, and answers it: the answer's data stay valid until the next call.
+/* Adds what a step that is good reports, and answers it: the answer's data stay valid until the next call.
  * Errors as player_act. */
-enum status evaluation_shares_step(struct evaluation_shares *shares, uint32_t index,
-                                   const struct rpc_message *request, struct rpc_message *answer,
-                                   struct error *error);
+enum status evaluation_shares_step(struct evaluation_shares *shares, uint32_t index, const struct step *step,
+                                   struct rpc_message *answer, struct error *error);
 
 /* Ends share `index` with the answer to METHOD_RUN_EVALUATION. STATUS_INVALID: it does not match the steps.
  */

@@ -1,4 +1,5 @@
-/* From the job's keys to a table of functions and a name. The process that steps the environments. */
+/* Loads the plug-in that the job's keys name, and opens its environments. Runs in the process that steps
+ * them. */
 #include "worker/reinforce/job_environments.h"
 
 #include "worker/environment/environment_frames.h"

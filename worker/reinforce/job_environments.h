@@ -1,4 +1,4 @@
-/* The environments that a job names. */
+/* Opens the environments that a job names. */
 #ifndef WORKER_REINFORCE_JOB_ENVIRONMENTS_H
 #define WORKER_REINFORCE_JOB_ENVIRONMENTS_H
 

@@ -1,4 +1,4 @@
-/* The step from a rollout to the next parameters, timed. */
+/* Computes the next parameters from a rollout, and measures the time. */
 #include "worker/reinforce/learner.h"
 
 #include "kernels/base/monotime.h"

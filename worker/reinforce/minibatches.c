@@ -1,5 +1,5 @@
-/* Sorting by draws. Both sorts are by counting: the comparisons of qsort took as long as a tenth of an
- * update. */
+/* Sorts a rollout's rows by their draws. Both sorts are by counting: the comparisons of qsort took as long as
+ * a tenth of an update. */
 #include "worker/reinforce/minibatches.h"
 
 #include "kernels/base/rng.h"

@@ -1,4 +1,4 @@
-/* Running statistics, rollout by rollout. */
+/* Updates the running statistics after each rollout, and writes them to checkpoints. */
 #include "worker/reinforce/normalizers.h"
 
 #include "worker/environment/environment.h"

@@ -1,4 +1,5 @@
-/* One group's way through an episode. The observer's thread. */
+/* Steps one group of environments through an episode. Runs on the observer's thread; in a job without
+ * observers, on the agent's. */
 #include "worker/reinforce/observer_group.h"
 
 #include "kernels/base/profile.h"

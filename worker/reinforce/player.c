@@ -1,4 +1,5 @@
-/* Opening, acting, stepping. The thread that owns the player. */
+/* Opens a player's environments and policy, and plays episodes with them. Runs on the thread that owns the
+ * player. */
 #include "worker/reinforce/player.h"
 
 #include "kernels/backend.h"

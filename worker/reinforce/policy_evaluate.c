@@ -1,4 +1,4 @@
-/* Greedy play: all episodes at once, one batch of the policy for each step. */
+/* Plays all episodes greedily at once, with one batch of the policy for each step. */
 #include "worker/reinforce/policy_evaluate.h"
 
 enum status policy_evaluate(struct player_summary *summary, const char *checkpoint, const struct job *job,

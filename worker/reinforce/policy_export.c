@@ -1,4 +1,4 @@
-/* A policy from a checkpoint to an ONNX file. The command's thread. */
+/* Writes a checkpoint's policy to an ONNX file. Runs on the command's thread. */
 #include "worker/reinforce/policy_export.h"
 
 #include "worker/checkpoint/checkpoint.h"

@@ -1,4 +1,4 @@
-/* One episode after the other, with a picture of each state. The thread that plays. */
+/* Plays one episode after the other, and draws each state. */
 #include "worker/reinforce/policy_play.h"
 
 #include "worker/reinforce/player.h"

@@ -1,4 +1,4 @@
-/* From a job's keys to the policy's configuration. */
+/* Translates a job's keys into the policy's configuration. */
 #include "worker/reinforce/policy_shape.h"
 
 #include "worker/device.h"

@@ -1,4 +1,4 @@
-/* An update of PPO. */
+/* Updates the policy by PPO: scales rewards, estimates advantages, and learns from minibatches. */
 #include "worker/reinforce/ppo.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* A ring of ended episodes. */
+/* Keeps the returns and lengths of the newest episodes in a ring. */
 #include "worker/reinforce/recent_episodes.h"
 
 #include "worker/environment/environment.h"

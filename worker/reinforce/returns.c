@@ -1,5 +1,4 @@
-/* The arithmetic of returns: discounting, normalizing and scaling, in double; results are stored as float32.
- */
+/* Discounts, normalizes and scales rewards, in double. The results are stored as float32. */
 #include "worker/reinforce/returns.h"
 
 #include "worker/environment/environment.h"

@@ -1,4 +1,4 @@
-/* The memory of one episode's rows, and the sums of its rewards. */
+/* Keeps the rows of one episode: records steps, compares repeated ones, and sums rewards. */
 #include "worker/reinforce/rollout.h"
 
 #include "worker/environment/environment_spec.h"
@@ -113,6 +113,85 @@ void rollout_begin(struct rollout *r, uint32_t episode)
     memset(r->lengths, 0, r->columns * sizeof *r->lengths);
 }
 
+/* Writes the flags, and the masks behind them, of `rows` rows of the step, from row `from` on. */
+static void record_flags(struct rollout *r, const struct step *step, uint32_t from, uint32_t row,
+                         uint32_t rows)
+{
+    const uint32_t choices = r->config.choices;
+    uint8_t *earlier = step->number == 0 ? r->before + row : r->flags + row - r->columns;
+    if (choices == 0)
+        memcpy(earlier, step->flags + from, rows);
+    for (uint32_t i = 0; i < rows && choices > 0; i++) {
+        memcpy(r->allowed + (size_t)(row + i) * choices, step_mask(step, from + i), choices);
+        earlier[i] = step_flags(step, from + i);
+    }
+}
+
+void rollout_record(struct rollout *r, const struct step *step)
+{
+    const size_t bytes = r->config.observation_bytes;
+    const uint32_t agents = step->agents;
+    for (uint32_t i = 0, run; i < step->count; i += run) {
+        run = step_run(step, i);
+        const uint32_t from = i * agents, column = step->numbers[i] * agents, rows = run * agents;
+        const uint32_t row = rollout_row(r, step->number, column);
+        memcpy(r->observations + row * bytes, step->observations + from * bytes, rows * bytes);
+        record_flags(r, step, from, row, rows);
+        if (step->number > 0)
+            memcpy(r->rewards + row - r->columns, step->rewards + from, rows * sizeof *r->rewards);
+        for (uint32_t j = 0; j < rows && step->number < r->config.steps_max; j++)
+            r->lengths[column + j] = step->number + 1;
+    }
+}
+
+/* Which part of the step's row `from` differs from the recorded row of this column: the observation, the
+ * mask, or the reward or end of the step before. NULL: none. */
+static const char *compare_row(const struct rollout *r, const struct step *step, uint32_t from,
+                               uint32_t column)
+{
+    const size_t bytes = r->config.observation_bytes, choices = r->config.choices;
+    const uint32_t row = rollout_row(r, step->number, column);
+    const bool is_first = step->number == 0;
+    const uint8_t flags = step_flags(step, from);
+    if (!is_first && step->rewards[from] != r->rewards[row - r->columns])
+        return "reward";
+    if (is_first ? (flags & ENVIRONMENT_ABSENT) != r->before[column] : flags != r->flags[row - r->columns])
+        return "end";
+    if (memcmp(step->observations + from * bytes, r->observations + row * bytes, bytes) != 0)
+        return "observation";
+    return choices > 0 && memcmp(step_mask(step, from), r->allowed + row * choices, choices) != 0 ? "mask"
+                                                                                                  : NULL;
+}
+
+const char *rollout_compare(const struct rollout *r, const struct step *step, uint32_t first, uint32_t count,
+                            uint32_t *environment)
+{
+    const uint32_t agents = r->config.agents;
+    const char *what = NULL;
+    uint32_t i = 0;
+    for (uint32_t e = first; e < first + count && what == NULL; e++) {
+        const bool lived = r->lengths[e * agents] > step->number || rollout_is_closing(r, step);
+        const bool lives = i < step->count && step->numbers[i] == e;
+        if (lives != lived)
+            what = "end";
+        for (uint32_t a = 0; a < agents && lives && what == NULL; a++)
+            what = compare_row(r, step, i * agents + a, e * agents + a);
+        *environment = e;
+        i += lives;
+    }
+    return what == NULL && i < step->count ? "end" : what;
+}
+
+bool rollout_truncate(struct rollout *r, uint32_t environment, uint32_t step)
+{
+    uint32_t *lengths = r->lengths + (size_t)environment * r->config.agents;
+    if (lengths[0] < step)
+        return false;
+    for (uint32_t a = 0; a < r->config.agents; a++)
+        lengths[a] = step;
+    return true;
+}
+
 bool rollout_is_absent(const struct rollout *r, uint32_t step, uint32_t column)
 {
     if (step == 0)
@@ -149,13 +228,32 @@ static bool grow_last(struct rollout *r, uint32_t capacity)
     return true;
 }
 
-enum status rollout_add_last(struct rollout *r, uint32_t row, const void *observation, struct error *error)
+/* Keeps the last observation of an episode that ended with the row. */
+static enum status add_last(struct rollout *r, uint32_t row, const void *observation, struct error *error)
 {
     if (r->last_count == r->last_capacity && !grow_last(r, r->last_capacity * 2 + 16))
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u last observations", r->last_count + 1);
     memcpy(last_at(r, r->last_count), observation, r->config.observation_bytes);
     r->last_rows[r->last_count++] = row;
     return STATUS_OK;
+}
+
+enum status rollout_record_last(struct rollout *r, const struct step *step, struct error *error)
+{
+    const char *last = step->last;
+    enum status status = STATUS_OK;
+    if (!r->config.bootstraps || step->number == 0)
+        return STATUS_OK;
+    for (uint32_t i = 0; i < step->rows && status == STATUS_OK; i++) {
+        const uint8_t flags = step_flags(step, i);
+        const uint32_t column = step->numbers[i / step->agents] * step->agents + i % step->agents;
+        if (!step_ended(flags))
+            continue;
+        if ((flags & ENVIRONMENT_TERMINATED) == 0)
+            status = add_last(r, rollout_row(r, step->number - 1, column), last, error);
+        last += step->observation_bytes;
+    }
+    return status;
 }
 
 void rollout_forget_last(struct rollout *r, uint32_t first, uint32_t count)

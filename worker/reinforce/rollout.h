@@ -1,7 +1,7 @@
 /* The record of one episode of the job: the observations, actions, masks and rewards of every column.
  *
  * A column is one agent of one environment: column = environment * agents + agent, in the numbering of the
- * whole job. A step request's rows are copied here from the wire, once: the policy acts on them here, and the
+ * whole job. A step's rows are copied here from its message, once: the policy acts on them here, and the
  * learner reads them here. Row (step, column) stands at step * columns + column, so that one launch touches
  * one stretch of memory. What the rows hold is what the environment's spec says (environment.h).
  *
@@ -16,6 +16,7 @@
 #define WORKER_REINFORCE_ROLLOUT_H
 
 #include "kernels/base/status.h"
+#include "worker/reinforce/step_message.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -67,15 +68,31 @@ static inline uint32_t rollout_row(const struct rollout *rollout, uint32_t step,
     return step * rollout->columns + column;
 }
 
+/* Records a step: what its rows show, and what the step before earned and ended. */
+void rollout_record(struct rollout *rollout, const struct step *step);
+
+/* Keeps the last observations of the episodes that the step before has truncated. STATUS_NO_MEMORY. */
+enum status rollout_record_last(struct rollout *rollout, const struct step *step, struct error *error);
+
+/* Compares a step with the recorded one. `count` environments from `first` on could have rows in it. Returns
+ * which part of a row differs, and sets *environment to that row's environment. NULL: none differs. */
+const char *rollout_compare(const struct rollout *rollout, const struct step *step, uint32_t first,
+                            uint32_t count, uint32_t *environment);
+
+/* Forgets the environment's rows from `step` on. False: it has fewer rows, and they stay. */
+bool rollout_truncate(struct rollout *rollout, uint32_t environment, uint32_t step);
+
+/* Whether the step is the closing one, which asks for no actions. */
+static inline bool rollout_is_closing(const struct rollout *rollout, const struct step *step)
+{
+    return step->number == rollout->config.steps_max;
+}
+
 /* Whether the row says nothing: an earlier step, or rollout, has left its agent absent, and its environment
  * went on. */
 bool rollout_is_absent(const struct rollout *rollout, uint32_t step, uint32_t column);
 
-/* Keeps the last observation of an episode that ended with the row. STATUS_NO_MEMORY. */
-enum status rollout_add_last(struct rollout *rollout, uint32_t row, const void *observation,
-                             struct error *error);
-
-/* Forgets those of columns first … first + count - 1. */
+/* Forgets the last observations of columns first … first + count - 1. */
 void rollout_forget_last(struct rollout *rollout, uint32_t first, uint32_t count);
 
 /* Sorts them by row: they came in any order. STATUS_NO_MEMORY. */

@@ -1,7 +1,9 @@
-/* The tensors of a step, made and checked by the same function. */
+/* Makes, checks and decodes the tensors of a step. */
 #include "worker/reinforce/step_message.h"
 
 #include "worker/environment/environment_spec.h"
+
+#include <string.h>
 
 void step_tensors(struct wire_tensor tensors[STEP_TENSORS], const struct environment_spec *spec, uint32_t n,
                   uint32_t ended)
@@ -96,8 +98,8 @@ static enum status check_flags(const struct rpc_message *m, const struct environ
     return STATUS_OK;
 }
 
-enum status step_check(const struct rpc_message *m, const struct environment_spec *spec, uint32_t n_max,
-                       struct error *error)
+static enum status check_message(const struct rpc_message *m, const struct environment_spec *spec,
+                                 uint32_t n_max, struct error *error)
 {
     struct wire_tensor expected[STEP_TENSORS];
     const uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0], rows = n * spec->agents;
@@ -124,4 +126,96 @@ enum status step_check(const struct rpc_message *m, const struct environment_spe
         !environment_floats_are_finite(m->data[STEP_REWARD], expected[STEP_REWARD].dims[0]))
         return error_set(error, STATUS_INVALID, "an observation or reward that is not finite");
     return STATUS_OK;
+}
+
+/* ---- decoding ---- */
+
+void step_view(struct step *step, const struct rpc_message *m, const struct environment_spec *spec)
+{
+    const uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0], rows = n * spec->agents;
+    const size_t bytes = environment_space_bytes(&spec->observation);
+    const char *observations = m->data[STEP_OBSERVATION];
+    const message_f32 *rewards = m->data[STEP_REWARD];
+    *step = (struct step){.episode = m->args[0],
+                          .number = (uint32_t)m->args[1],
+                          .group = (uint32_t)m->args[2],
+                          .count = n,
+                          .agents = spec->agents,
+                          .rows = rows,
+                          .ended = m->tensors[STEP_OBSERVATION].dims[0] - rows,
+                          .flags_bytes = step_flags_bytes(spec),
+                          .observation_bytes = bytes,
+                          .numbers = m->data[STEP_ENVIRONMENT],
+                          .observations = observations,
+                          .last = observations + rows * bytes,
+                          .rewards = rewards,
+                          .metrics = rewards + rows,
+                          .flags = m->data[STEP_FLAGS]};
+}
+
+enum status step_decode(struct step *step, const struct rpc_message *m, const struct environment_spec *spec,
+                        uint32_t n_max, struct error *error)
+{
+    const unsigned long long number = m->args[1], group = m->args[2];
+    if (number > UINT32_MAX || group > UINT32_MAX)
+        return error_set(error, STATUS_INVALID, "step %llu of group %llu: expected numbers up to %u", number,
+                         group, UINT32_MAX);
+    if (m->tensor_count == 0) {
+        *step = (struct step){.episode = m->args[0], .number = (uint32_t)number, .group = (uint32_t)group};
+        return STATUS_OK;
+    }
+    const enum status status = check_message(m, spec, n_max, error);
+    if (status == STATUS_OK)
+        step_view(step, m, spec);
+    return status;
+}
+
+enum status step_end_decode(struct step_end *end, const struct rpc_message *m,
+                            const struct environment_spec *spec, uint32_t n)
+{
+    const uint32_t rows = n * spec->agents;
+    const struct wire_tensor flags = {.dtype = WIRE_U8, .rank = 1, .dims = {rows}};
+    const struct wire_tensor lengths = {.dtype = WIRE_U32, .rank = 1, .dims = {n}};
+    struct wire_tensor rewards = {.dtype = WIRE_F32, .rank = 1, .dims = {rows}};
+    const bool has_states = m->tensor_count == RETURN_STATES + 1;
+    const struct wire_tensor *states = &m->tensors[RETURN_STATES];
+    if ((!has_states && m->tensor_count != RETURN_STATES) ||
+        (has_states && (states->dtype != WIRE_U8 || states->rank != 1)) ||
+        memcmp(&m->tensors[RETURN_FLAGS], &flags, sizeof flags) != 0 ||
+        memcmp(&m->tensors[RETURN_LENGTH], &lengths, sizeof lengths) != 0)
+        return STATUS_INVALID;
+    *end = (struct step_end){.last = {.count = n,
+                                      .agents = spec->agents,
+                                      .rows = rows,
+                                      .flags_bytes = 1,
+                                      .rewards = m->data[RETURN_REWARD],
+                                      .flags = m->data[RETURN_FLAGS]},
+                             .lengths = m->data[RETURN_LENGTH],
+                             .has_states = has_states,
+                             .states = has_states ? m->data[RETURN_STATES] : NULL,
+                             .state_bytes = has_states ? states->dims[0] : 0};
+    end->last.metrics = end->last.rewards + rows;
+    for (uint32_t row = 0; row < rows; row++)
+        end->last.ended += step_ended(step_flags(&end->last, row));
+    rewards.dims[0] += end->last.ended * spec->metric_count;
+    return memcmp(&m->tensors[RETURN_REWARD], &rewards, sizeof rewards) == 0 &&
+                   environment_floats_are_finite(m->data[RETURN_REWARD], rewards.dims[0])
+               ? STATUS_OK
+               : STATUS_INVALID;
+}
+
+uint8_t step_all_flags(const struct step *step, uint32_t i, uint8_t flags[ENVIRONMENT_AGENTS_MAX])
+{
+    uint8_t all = 0;
+    for (uint32_t a = 0; a < step->agents; a++)
+        all |= flags[a] = step_flags(step, i * step->agents + a);
+    return all;
+}
+
+uint32_t step_run(const struct step *step, uint32_t i)
+{
+    uint32_t run = 1;
+    while (i + run < step->count && step->numbers[i + run] == step->numbers[i] + run)
+        run++;
+    return run;
 }

@@ -1,5 +1,6 @@
 /* The form of METHOD_STEP's messages for an environment's spec: which tensors they have, and where a row's
- * values lie in them. The observer writes requests by it, the agent holds them to it. Pure functions.
+ * values lie in them. The observer writes requests in this form. The agent checks and decodes each request
+ * once, into a struct step, and reads that struct from then on. Pure functions.
  *
  * n environments, of A agents each, make rows = n * A; `ended` of these have flags that end an episode
  * (step_ended). A request's tensors:
@@ -17,11 +18,10 @@
 #ifndef WORKER_REINFORCE_STEP_MESSAGE_H
 #define WORKER_REINFORCE_STEP_MESSAGE_H
 
-#include "worker/environment/environment.h"
+#include "worker/environment/environment_spec.h"
 #include "worker/net/rpc.h"
 
 #include <stdbool.h>
-#include <string.h>
 
 /* METHOD_RUN_EPISODE's args, and how the environments begin: reset, as the episode before has left them, or
  * in the saved states that come with the request. Where RUN_CLOSES is not 0, each group sends one more step
@@ -52,24 +52,66 @@ static inline bool step_ended(uint8_t flags)
            (flags & (ENVIRONMENT_RESTARTED | ENVIRONMENT_FAILED)) == 0;
 }
 
-/* Holds a request's tensors to the spec, for at most n_max environments; its flags and masks; and its floats
- * to finite values. STATUS_INVALID with a sentence. */
-enum status step_check(const struct rpc_message *message, const struct environment_spec *spec, uint32_t n_max,
-                       struct error *error);
+/* Numbers in a message, which may lie at any address. */
+typedef uint32_t __attribute__((aligned(1), may_alias)) message_u32;
+typedef float __attribute__((aligned(1), may_alias)) message_f32;
 
-/* Element i of a tensor, which may lie at any address. */
-static inline uint32_t u32_at(const void *data, size_t i)
+/* A decoded request. The pointers point into the message's data, and are valid as long as these. */
+struct step {
+    uint64_t episode;
+    uint32_t number;            /* of the step, from 0 */
+    uint32_t group;             /* of the observer's groups */
+    uint32_t count;             /* environments; 0: the group ends, and there are no rows */
+    uint32_t agents;            /* of an environment */
+    uint32_t rows;              /* count * agents */
+    uint32_t ended;             /* rows whose flags end an episode (step_ended) */
+    uint32_t flags_bytes;       /* of a row */
+    size_t observation_bytes;   /* of a row */
+    const message_u32 *numbers; /* (count) the environments' job-wide numbers, ascending */
+    const char *observations;   /* (rows, observation_bytes) */
+    const char *last;           /* (ended, observation_bytes) */
+    const message_f32 *rewards; /* (rows) */
+    const message_f32 *metrics; /* (ended, metrics) */
+    const uint8_t *flags;       /* (rows, flags_bytes) flags, then the action mask */
+};
+
+/* Checks a request, and decodes it: the tensors against the spec, for at most n_max environments; the flags
+ * and masks; and that floats are finite. A request without tensors is the end of a group. STATUS_INVALID
+ * with a sentence. */
+enum status step_decode(struct step *step, const struct rpc_message *message,
+                        const struct environment_spec *spec, uint32_t n_max, struct error *error);
+
+/* The decoded answer to METHOD_RUN_EPISODE or METHOD_RUN_EVALUATION. */
+struct step_end {
+    struct step last;           /* what the last step of each row earned and ended; no observations */
+    const message_u32 *lengths; /* (count) steps of each environment */
+    bool has_states;
+    const char *states; /* (state_bytes) of the environments */
+    uint32_t state_bytes;
+};
+
+/* Checks the form of the answer of n environments, and decodes it. STATUS_INVALID, without a sentence. */
+enum status step_end_decode(struct step_end *end, const struct rpc_message *message,
+                            const struct environment_spec *spec, uint32_t n);
+
+/* Decodes a request of the agent's own environments, which is good. */
+void step_view(struct step *step, const struct rpc_message *message, const struct environment_spec *spec);
+
+static inline uint8_t step_flags(const struct step *step, uint32_t row)
 {
-    uint32_t value;
-    memcpy(&value, (const char *)data + i * sizeof value, sizeof value);
-    return value;
+    return step->flags[(size_t)row * step->flags_bytes];
 }
 
-static inline float f32_at(const void *data, size_t i)
+static inline const uint8_t *step_mask(const struct step *step, uint32_t row)
 {
-    float value;
-    memcpy(&value, (const char *)data + i * sizeof value, sizeof value);
-    return value;
+    return step->flags + (size_t)row * step->flags_bytes + 1;
 }
+
+/* The flags of all agents of the i-th environment, together; and one by one, in `flags`. */
+uint8_t step_all_flags(const struct step *step, uint32_t i, uint8_t flags[ENVIRONMENT_AGENTS_MAX]);
+
+/* How many environments from the i-th on have consecutive numbers, so that their rows follow one another in
+ * a rollout, too. */
+uint32_t step_run(const struct step *step, uint32_t i);
 
 #endif

@@ -14,7 +14,7 @@ static void add(uint32_t column, float success, float distance)
     const float values[2] = {success, distance};
     char bytes[1 + sizeof values]; /* at an odd address */
     memcpy(bytes + 1, values, sizeof values);
-    episode_metrics_add(&metrics, column, bytes + 1);
+    episode_metrics_add(&metrics, column, (const void *)(bytes + 1));
 }
 
 static void setup(void)

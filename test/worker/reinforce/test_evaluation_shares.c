@@ -119,20 +119,29 @@ static const struct rpc_message *answer_of(uint32_t first, uint32_t count)
     return &sent.message;
 }
 
+/* Decodes the request and holds it to share `index`. */
+static enum status check(uint32_t index, const struct rpc_message *request, struct step *step)
+{
+    const enum status status = step_decode(step, request, &world.spec, EPISODES, &error);
+    return status == STATUS_OK ? evaluation_shares_check(&shares, index, step, &error) : status;
+}
+
 /* Begins share `index`, and plays its first `steps` steps. */
 static void play_steps(uint32_t index, uint32_t steps)
 {
     struct rpc_message call, answer;
+    struct step asked;
     evaluation_shares_begin(&shares, index, &call);
     for (uint32_t step = 0; step < steps; step++) {
         const struct rpc_message *request =
             request_of((uint32_t)call.args[EVALUATION_FIRST], (uint32_t)call.args[EVALUATION_EPISODES], step);
         const uint32_t n = request->tensors[STEP_ENVIRONMENT].dims[0];
-        must(evaluation_shares_check(&shares, index, request, &error));
-        must(evaluation_shares_step(&shares, index, request, &answer, &error));
+        must(check(index, request, &asked));
+        must(evaluation_shares_step(&shares, index, &asked, &answer, &error));
         ck_assert_uint_eq(answer.tensors[0].dims[0], n * AGENTS);
         for (uint32_t i = 0; i < n * AGENTS; i++)
-            ck_assert_uint_eq(u32_at(answer.data[0], i), (sent.numbers[i / AGENTS] + step) % CHOICES);
+            ck_assert_uint_eq(((const uint32_t *)answer.data[0])[i],
+                              (sent.numbers[i / AGENTS] + step) % CHOICES);
     }
 }
 
@@ -202,7 +211,8 @@ END_TEST
 
 static void refuse(const struct rpc_message *request, const char *words)
 {
-    ck_assert_int_eq(evaluation_shares_check(&shares, 1, request, &error), STATUS_INVALID);
+    struct step step;
+    ck_assert_int_eq(check(1, request, &step), STATUS_INVALID);
     ck_assert_msg(strstr(error.text, words) != NULL, "\"%s\" has no \"%s\"", error.text, words);
 }
 
@@ -223,8 +233,9 @@ START_TEST(requests_that_do_not_follow_are_refused)
     refuse(request_of(2, 3, 2), "step 2 of an evaluation: expected 1");
     request_of(2, 3, 1);
     sent.message.tensor_count = 0;
-    refuse(&sent.message, "0 tensors");
-    must(evaluation_shares_check(&shares, 1, request_of(2, 3, 1), &error));
+    refuse(&sent.message, "step 1 of an evaluation has no rows");
+    struct step step;
+    must(check(1, request_of(2, 3, 1), &step));
 }
 END_TEST
 
@@ -292,6 +303,7 @@ END_TEST
 START_TEST(an_agent_can_end_alone)
 {
     struct rpc_message answer;
+    struct step step;
     open_shares(2);
     play_share(0);
     play_steps(1, 1);
@@ -299,10 +311,10 @@ START_TEST(an_agent_can_end_alone)
     sent.flags[0][0] = ENVIRONMENT_TERMINATED | ENVIRONMENT_ABSENT;
     sent.rewards[4] = 100;
     step_tensors(sent.message.tensors, &world.spec, 2, 1);
-    must(evaluation_shares_check(&shares, 1, &sent.message, &error));
-    must(evaluation_shares_step(&shares, 1, &sent.message, &answer, &error));
-    must(evaluation_shares_check(&shares, 1, request_of(2, 3, 2), &error));
-    must(evaluation_shares_step(&shares, 1, request_of(2, 3, 2), &answer, &error));
+    must(check(1, &sent.message, &step));
+    must(evaluation_shares_step(&shares, 1, &step, &answer, &error));
+    must(check(1, request_of(2, 3, 2), &step));
+    must(evaluation_shares_step(&shares, 1, &step, &answer, &error));
     must(evaluation_shares_end(&shares, 1, answer_of(2, 3)));
     /* Two rows each of episodes 0, 1, 3 and 4, and one of episode 2. */
     ck_assert_double_eq(player_summarize(&player).metrics.of[0].mean, (2 * (0 + 1 + 3 + 4) + 100) / 9.0);

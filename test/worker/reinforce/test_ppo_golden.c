@@ -197,8 +197,21 @@ static struct rollout *open_rollout(const struct golden_case *of, const struct r
         r->allowed[i] = (uint8_t)numbers[i];
     take_floats(record, "last_rows", rows, 2);
     take_floats(record, "last", numbers, 2 * INPUTS);
-    for (uint32_t i = 2; i-- > 0;) /* in another order than the rows' */
-        ck_assert_int_eq(rollout_add_last(r, (uint32_t)rows[i], numbers + i * INPUTS, NULL), STATUS_OK);
+    for (uint32_t i = 2; i-- > 0;) { /* in another order than the rows' */
+        const uint32_t row = (uint32_t)rows[i], environment = row % COLUMNS;
+        const uint8_t flags = ENVIRONMENT_TRUNCATED;
+        const struct step step = {.number = row / COLUMNS + 1,
+                                  .count = 1,
+                                  .agents = 1,
+                                  .rows = 1,
+                                  .ended = 1,
+                                  .flags_bytes = 1,
+                                  .observation_bytes = config.observation_bytes,
+                                  .numbers = &environment,
+                                  .last = (const char *)(numbers + i * INPUTS),
+                                  .flags = &flags};
+        ck_assert_int_eq(rollout_record_last(r, &step, NULL), STATUS_OK);
+    }
     ck_assert_int_eq(rollout_sort_last(r, NULL), STATUS_OK);
     return r;
 }

@@ -1,0 +1,198 @@
+/* Records each step of the running episode: its rows go to the rollout, its outcomes to the sums beside it.
+ * Runs on the agent's thread. */
+#include "worker/reinforce/recording.h"
+
+#include "kernels/base/log.h"
+#include "worker/reinforce/episode_metrics.h"
+#include "worker/reinforce/episode_returns.h"
+
+#include <stdlib.h>
+
+struct recording {
+    const struct job *job;
+    const struct environment_description *world;
+    struct rollout *rollout;
+    struct episode_metrics metrics;
+    struct episode_returns returns; /* used where rollouts go on */
+    struct ppo ppo;                 /* used where the algorithm is ppo or a2c */
+    bool warned_of_course, warned_of_loss;
+};
+
+enum status recording_new(struct recording **out, const struct job *job,
+                          const struct environment_description *world, const struct rollout_config *config,
+                          struct error *error)
+{
+    struct recording *r = *out = calloc(1, sizeof *r);
+    if (r == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a rollout");
+    r->job = job;
+    r->world = world;
+    enum status status = rollout_new(&r->rollout, config, error);
+    if (status == STATUS_OK)
+        status = episode_returns_open(&r->returns, r->rollout->columns, error);
+    if (status == STATUS_OK)
+        status = episode_metrics_open(&r->metrics, &world->spec, r->rollout->columns, error);
+    if (status == STATUS_OK && job_is_actor_critic(job))
+        status = ppo_open(&r->ppo, job, r->rollout, error);
+    return status;
+}
+
+void recording_free(struct recording *r)
+{
+    if (r == NULL)
+        return;
+    ppo_close(&r->ppo);
+    episode_returns_close(&r->returns);
+    episode_metrics_close(&r->metrics);
+    rollout_free(r->rollout);
+    free(r);
+}
+
+struct rollout *recording_rollout(const struct recording *r)
+{
+    return r->rollout;
+}
+
+struct ppo *recording_ppo(struct recording *r)
+{
+    return &r->ppo;
+}
+
+/* ---- steps ---- */
+
+void recording_begin(struct recording *r, uint64_t episode)
+{
+    rollout_begin(r->rollout, (uint32_t)episode);
+    episode_metrics_clear(&r->metrics, 0, r->rollout->columns);
+}
+
+/* The metrics of the rows that the step before has ended. */
+static void add_metrics(struct recording *r, const struct step *step)
+{
+    const message_f32 *values = step->metrics;
+    for (uint32_t i = 0; i < step->rows && r->metrics.count > 0; i++)
+        if (step_ended(step_flags(step, i))) {
+            episode_metrics_add(&r->metrics,
+                                step->numbers[i / step->agents] * step->agents + i % step->agents, values);
+            values += r->metrics.count;
+        }
+}
+
+/* The environments whose saved states led to another place have been reset. */
+static void abandon_failed(struct recording *r, const struct step *step)
+{
+    for (uint32_t i = 0; i < step->rows && step->number == 0; i++) {
+        const uint32_t environment = step->numbers[i / step->agents];
+        if ((step_flags(step, i) & ENVIRONMENT_FAILED) == 0)
+            continue;
+        r->rollout->before[environment * step->agents + i % step->agents] &= (uint8_t)~ENVIRONMENT_FAILED;
+        recording_abandon(r, environment, 1);
+        recording_warn_of_course(r, environment, "up to its saved state");
+    }
+}
+
+enum status recording_repeat(struct recording *r, const struct step *step, struct error *error)
+{
+    const enum status status = rollout_record_last(r->rollout, step, error);
+    add_metrics(r, step);
+    abandon_failed(r, step);
+    return status;
+}
+
+enum status recording_step(struct recording *r, const struct step *step, struct error *error)
+{
+    rollout_record(r->rollout, step);
+    return recording_repeat(r, step, error);
+}
+
+void recording_end(struct recording *r, uint32_t first, const struct step_end *end)
+{
+    const struct step *last = &end->last;
+    const message_f32 *metrics = last->metrics;
+    for (uint32_t i = 0; i < last->rows; i++) {
+        const uint32_t column = first * last->agents + i;
+        const uint32_t row = rollout_row(r->rollout, r->rollout->lengths[column] - 1, column);
+        r->rollout->rewards[row] = last->rewards[i];
+        r->rollout->flags[row] = step_flags(last, i);
+        if (r->metrics.count == 0 || !step_ended(step_flags(last, i)))
+            continue;
+        if (!r->rollout->config.bootstraps) /* else the closing step has brought them */
+            episode_metrics_add(&r->metrics, column, metrics);
+        metrics += r->metrics.count;
+    }
+}
+
+/* ---- forgetting ---- */
+
+void recording_forget(struct recording *r, uint32_t first, uint32_t count)
+{
+    const uint32_t agents = r->rollout->config.agents;
+    rollout_forget_last(r->rollout, first * agents, count * agents);
+    episode_metrics_clear(&r->metrics, first * agents, count * agents);
+}
+
+void recording_abandon(struct recording *r, uint32_t first, uint32_t count)
+{
+    const uint32_t agents = r->rollout->config.agents;
+    episode_returns_forget(&r->returns, first * agents, count * agents);
+    if (job_is_actor_critic(r->job))
+        ppo_forget(&r->ppo, first * agents, count * agents);
+}
+
+void recording_warn_of_course(struct recording *r, uint32_t environment, const char *where)
+{
+    if (!r->warned_of_course)
+        log_warning(
+            "%s: environment %u, played again from the same seed with the same actions, takes another "
+            "course %s: it begins anew there; expected CANNOT_SEED (in Python, nondeterministic) of "
+            "such environments",
+            r->world->name, environment, where);
+    r->warned_of_course = true;
+}
+
+void recording_warn_of_loss(struct recording *r, bool can_save)
+{
+    const bool can_seed = (r->world->spec.limits & ENVIRONMENT_CANNOT_SEED) == 0;
+    const char *loss = environment_loss(can_seed, can_save || r->job->rollout.begin != JOB_BEGIN_CONTINUE);
+    if (loss == NULL || r->warned_of_loss)
+        return;
+    log_warning("%s %s", r->world->name, loss);
+    r->warned_of_loss = true;
+}
+
+/* ---- results ---- */
+
+bool recording_reward(struct recording *r, double *reward)
+{
+    const bool least = r->job->running_reward.of == JOB_OF_MIN;
+    if (r->job->rollout.begin == JOB_BEGIN_CONTINUE)
+        return episode_returns_take(&r->returns, r->rollout, least, reward) > 0;
+    *reward = least ? rollout_reward_min(r->rollout) : rollout_reward_mean(r->rollout);
+    return true;
+}
+
+void recording_metrics(const struct recording *r, struct control_metrics *means)
+{
+    episode_metrics_mean(&r->metrics, 0, r->rollout->columns, means);
+}
+
+size_t recording_bytes(const struct recording *r)
+{
+    return episode_returns_bytes(&r->returns) + (job_is_actor_critic(r->job) ? ppo_bytes(&r->ppo) : 0);
+}
+
+void recording_write(const struct recording *r, char *out)
+{
+    episode_returns_write(&r->returns, out);
+    if (job_is_actor_critic(r->job))
+        ppo_write(&r->ppo, out + episode_returns_bytes(&r->returns));
+}
+
+size_t recording_read(struct recording *r, const char *from, size_t bytes)
+{
+    const size_t returns = episode_returns_read(&r->returns, from, bytes);
+    if (returns == 0 || !job_is_actor_critic(r->job))
+        return returns;
+    const size_t ppo = ppo_read(&r->ppo, from + returns, bytes - returns);
+    return ppo > 0 ? returns + ppo : 0;
+}

@@ -1,0 +1,62 @@
+/* Recording: what the agent keeps of the running episode. Its rows go into the rollout, which the learner
+ * reads; the metrics that environments report, and the returns of episodes that span several rollouts, are
+ * summed. Steps come from observers, or from the agent's own environments. The agent's thread. */
+#ifndef WORKER_REINFORCE_RECORDING_H
+#define WORKER_REINFORCE_RECORDING_H
+
+#include "worker/control.h"
+#include "worker/environment/environment_description.h"
+#include "worker/job/job.h"
+#include "worker/reinforce/ppo.h"
+#include "worker/reinforce/rollout.h"
+
+struct recording;
+
+/* Takes the memory of a rollout and of the sums beside it; `job` and `world` outlive it. Errors as
+ * rollout_new and ppo_open; STATUS_NO_MEMORY. recording_free also follows a failure; NULL is allowed. */
+enum status recording_new(struct recording **out, const struct job *job,
+                          const struct environment_description *world, const struct rollout_config *config,
+                          struct error *error);
+void recording_free(struct recording *recording);
+
+struct rollout *recording_rollout(const struct recording *recording);
+
+/* Where the algorithm is ppo or a2c. */
+struct ppo *recording_ppo(struct recording *recording);
+
+/* Forgets all, and begins an episode. */
+void recording_begin(struct recording *recording, uint64_t episode);
+
+/* Records a step that is good. Repeat: of a step that is recorded already, what the step before has ended,
+ * behind recording_forget. STATUS_NO_MEMORY. */
+enum status recording_step(struct recording *recording, const struct step *step, struct error *error);
+enum status recording_repeat(struct recording *recording, const struct step *step, struct error *error);
+
+/* Records what the last steps of environments from `first` on have earned, ended and reported. */
+void recording_end(struct recording *recording, uint32_t first, const struct step_end *end);
+
+/* Forgets the ends within the episode of environments first … first + count - 1, whose steps come again. */
+void recording_forget(struct recording *recording, uint32_t first, uint32_t count);
+
+/* The unfinished episodes of these environments have come to nothing. */
+void recording_abandon(struct recording *recording, uint32_t first, uint32_t count);
+
+/* Warns, once, that the environment takes another course when it is played again. `where` ends the clause. */
+void recording_warn_of_course(struct recording *recording, uint32_t environment, const char *where);
+
+/* Warns, once, of what a death or a resume costs with the job's environments (environment_loss). */
+void recording_warn_of_loss(struct recording *recording, bool can_save);
+
+/* The episode's reward. False: it is none of its own, because no environment's episode has ended. */
+bool recording_reward(struct recording *recording, double *reward);
+
+/* The means of the metrics. */
+void recording_metrics(const struct recording *recording, struct control_metrics *means);
+
+/* The sums on which the next episode depends, as bytes for a checkpoint. Read returns how many of the `bytes`
+ * it has read; 0: they are not this job's. */
+size_t recording_bytes(const struct recording *recording);
+void recording_write(const struct recording *recording, char *out);
+size_t recording_read(struct recording *recording, const char *from, size_t bytes);
+
+#endif

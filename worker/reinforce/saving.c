@@ -1,0 +1,231 @@
+/* Decides when a checkpoint is due, gathers what it holds, and reads it back. The agent's thread. */
+#include "worker/reinforce/saving.h"
+
+#include "kernels/base/profile.h"
+#include "worker/checkpoint/checkpoint_saver.h"
+#include "worker/model/policy_values.h"
+#include "worker/reinforce/policy_shape.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+struct saving {
+    struct saving_config config;
+    struct policy_values values; /* of the newest checkpoint; the saver's until that is written */
+    char *states;                /* likewise; NULL: none */
+    struct checkpoint_saver saver;
+};
+
+static struct checkpoint_values values_of(const struct saving *s)
+{
+    return (struct checkpoint_values){.params = s->values.params, .moments = s->values.moments};
+}
+
+bool saving_follows_evaluation(const struct job *job, uint64_t episode)
+{
+    return job->evaluation.has_every && episode % job->evaluation.every == 0;
+}
+
+/* ---- environments ---- */
+
+/* All that the next episode depends on, beside the policy, as the bytes of a checkpoint's file. In a job that
+ * begins with resets: none. */
+static enum status gather_states(struct saving *s, size_t *bytes, struct error *error)
+{
+    struct own_environments *own = s->config.own;
+    free(s->states);
+    s->states = NULL;
+    *bytes = 0;
+    if (s->config.worker->job.rollout.begin != JOB_BEGIN_CONTINUE)
+        return STATUS_OK;
+    const size_t sums = recording_bytes(s->config.recording);
+    const size_t states =
+        own != NULL ? own_environments_save(own, NULL, 0) : seats_save(s->config.seats, NULL);
+    s->states = malloc(sums + states);
+    if (s->states == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the environments' states in a checkpoint");
+    recording_write(s->config.recording, s->states);
+    if (states > 0 && own != NULL)
+        own_environments_save(own, s->states + sums, states);
+    else if (states > 0)
+        seats_save(s->config.seats, s->states + sums);
+    *bytes = sums + states;
+    return STATUS_OK;
+}
+
+/* No bytes are a checkpoint without states. STATUS_INVALID: they are another job's; the sentence begins
+ * behind the path. */
+static enum status spread_states(struct saving *s, const char *from, size_t bytes, struct error *error)
+{
+    const struct job *job = &s->config.worker->job;
+    if (job->rollout.begin != JOB_BEGIN_CONTINUE || bytes == 0)
+        return STATUS_OK;
+    const size_t sums = recording_read(s->config.recording, from, bytes);
+    if (sums == 0)
+        return error_set(error, STATUS_INVALID, "its environments%s are not those of this job",
+                         job_is_actor_critic(job) ? ", or its /algorithm/stats_window_size," : "");
+    if (s->config.own == NULL)
+        return seats_load(s->config.seats, from + sums, bytes - sums, error);
+    return bytes > sums ? own_environments_load(s->config.own, from + sums, bytes - sums, error) : STATUS_OK;
+}
+
+/* ---- resuming ---- */
+
+static enum status check_counters(const char *path, const struct checkpoint_counters *counters,
+                                  struct error *error)
+{
+    const int measure = counters->score.measure;
+    if ((measure == CHECKPOINT_RUNNING_REWARD || measure == CHECKPOINT_EVALUATION_REWARD) &&
+        counters->trainers == 1)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID,
+                     "%.300s comes from a job of another kind: expected one of the kind \"reinforce\"", path);
+}
+
+static enum status resume_states(struct saving *s, struct path path, struct error *error)
+{
+    struct error why;
+    char *states;
+    size_t bytes;
+    enum status status = checkpoint_environments(path, &states, &bytes, error);
+    if (status == STATUS_OK && (status = spread_states(s, states, bytes, &why)) != STATUS_OK)
+        error_set(error, status, "%.300s: %s", path.text, why.text);
+    free(states);
+    return status;
+}
+
+static enum status resume(struct saving *s, struct progress *progress, struct error *error)
+{
+    const struct path path = worker_resume_path(s->config.worker);
+    const struct checkpoint_values values = values_of(s);
+    struct checkpoint_counters counters;
+    enum status status = checkpoint_facts(path, &counters, NULL, error);
+    if (status == STATUS_OK)
+        status = check_counters(path.text, &counters, error);
+    if (status == STATUS_OK)
+        status = checkpoint_load(path, &values, error);
+    if (status == STATUS_OK)
+        status = resume_states(s, path, error);
+    if (status != STATUS_OK)
+        return status;
+    s->values.steps = counters.steps[0];
+    progress->episode = counters.update;
+    progress->running_reward = counters.running_reward;
+    if (counters.score.measure == CHECKPOINT_EVALUATION_REWARD)
+        progress->evaluated = counters.score.value;
+    return policy_restore(s->config.policy, &s->values, error);
+}
+
+/* ---- opening and closing ---- */
+
+enum status saving_new(struct saving **out, const struct saving_config *config, struct progress *progress,
+                       struct error *error)
+{
+    const struct worker *worker = config->worker;
+    const struct policy_config policy = policy_config_of(&worker->job, config->spec);
+    struct saving *s = *out = calloc(1, sizeof *s);
+    if (s == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for checkpoints");
+    s->config = *config;
+    enum status status = policy_values_open(&s->values, &policy, error);
+    if (status == STATUS_OK && worker_resumes(worker))
+        status = resume(s, progress, error);
+    if (status != STATUS_OK)
+        return status;
+    const struct checkpoint_saver_config saver = {.run_dir = worker_run_dir(worker),
+                                                  .job = &worker->job,
+                                                  .rpc = worker->rpc,
+                                                  .publishes = true,
+                                                  .saved = progress->episode,
+                                                  .again = worker_goes_on(worker),
+                                                  .published = worker_report_saved};
+    return checkpoint_saver_open(&s->saver, &saver, error);
+}
+
+void saving_free(struct saving *s)
+{
+    if (s == NULL)
+        return;
+    checkpoint_saver_close(&s->saver);
+    policy_values_close(&s->values);
+    free(s->states);
+    free(s);
+}
+
+/* ---- taking ---- */
+
+/* What a checkpoint of now is judged by. */
+static struct checkpoint_score score_of(const struct progress *progress)
+{
+    if (isnan(progress->evaluated))
+        return (struct checkpoint_score){CHECKPOINT_RUNNING_REWARD, progress->running_reward};
+    return (struct checkpoint_score){CHECKPOINT_EVALUATION_REWARD, progress->evaluated};
+}
+
+/* With evaluations, the checkpoints behind them compete. With /checkpoint/every, the checkpoints that compete
+ * to be the best are the same in all equal runs: those at its multiples and at the job's end, not those by
+ * the clock or at a stop. Without it, all compete. */
+static bool competes(const struct job *job, uint64_t episode, bool last, bool stopped)
+{
+    if (job->evaluation.has_every)
+        return saving_follows_evaluation(job, episode);
+    return !job->checkpoint.has_every || episode % job->checkpoint.every == 0 || (last && !stopped);
+}
+
+/* Copies what the checkpoint holds, and gives it to the saver. */
+static enum status take(struct saving *s, const struct progress *progress, bool competing,
+                        struct error *error)
+{
+    struct worker *worker = s->config.worker;
+    struct checkpoint_values values = values_of(s);
+    const enum profile_kind before = profile_enter(PROFILE_CHECKPOINT);
+    enum status status = policy_save(s->config.policy, &s->values, error);
+    if (status == STATUS_OK)
+        status = gather_states(s, &values.environments_bytes, error);
+    profile_leave(before);
+    if (status != STATUS_OK)
+        return status;
+    values.environments = s->states;
+    const struct checkpoint_saving saving = {.counters = {.update = progress->episode,
+                                                          .trainers = 1,
+                                                          .steps = {s->values.steps},
+                                                          .score = score_of(progress),
+                                                          .running_reward = progress->running_reward},
+                                             .values = values,
+                                             .asked = worker->save,
+                                             .competes = competing};
+    worker_keep_place(worker);
+    worker->save = false;
+    checkpoint_saver_begin(&s->saver, &saving);
+    return STATUS_OK;
+}
+
+enum status saving_begin(struct saving *s, const struct progress *progress, bool last, bool stopped,
+                         struct error *error)
+{
+    const struct job *job = &s->config.worker->job;
+    const struct checkpoint_score score = score_of(progress);
+    const bool judged = job->checkpoint.best && saving_follows_evaluation(job, progress->episode);
+    const bool idle = saving_is_idle(s);
+    if ((judged && (!idle || checkpoint_saver_improves(&s->saver, &score))) ||
+        checkpoint_saver_due(&s->saver, progress->episode, last || s->config.worker->save)) {
+        if (!idle)
+            return STATUS_AGAIN;
+        const enum status status = take(s, progress, competes(job, progress->episode, last, stopped), error);
+        if (status != STATUS_OK)
+            return status;
+    }
+    return checkpoint_saver_holds(&s->saver) ? STATUS_AGAIN : STATUS_OK;
+}
+
+enum status saving_advance(struct saving *s, struct error *error)
+{
+    const struct run_place *place = worker_kept_place(s->config.worker);
+    const enum status status = checkpoint_saver_advance(&s->saver, place, error);
+    return status == STATUS_AGAIN ? STATUS_OK : status;
+}
+
+bool saving_is_idle(const struct saving *s)
+{
+    return s->saver.state == CHECKPOINT_IDLE;
+}

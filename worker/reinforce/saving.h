@@ -1,0 +1,53 @@
+/* Saving: the agent's checkpoints (worker/checkpoint/checkpoint_saver.h). A checkpoint is taken between two
+ * episodes. It is written from a copy of the policy's values, so that the next episode is played and learned
+ * from meanwhile. Everything else that an episode depends on is a function of (seed, episode), but for
+ * environments that go on where the episode before has left them: of these the checkpoint holds the sums of
+ * the recording and the states. The agent's thread. */
+#ifndef WORKER_REINFORCE_SAVING_H
+#define WORKER_REINFORCE_SAVING_H
+
+#include "worker/reinforce/own_environments.h"
+#include "worker/reinforce/seats.h"
+
+struct saving;
+
+/* What is saved; all of it outlives the saving, but for the rpc, before which the saving is freed. */
+struct saving_config {
+    struct worker *worker;
+    const struct environment_spec *spec;
+    struct policy *policy;
+    struct recording *recording;
+    struct seats *seats;
+    struct own_environments *own; /* NULL: the job has observers */
+};
+
+/* Where the job is, and how well it does. */
+struct progress {
+    uint64_t episode; /* the newest */
+    double running_reward;
+    double evaluated; /* the mean reward of the newest evaluation; NaN: there was none */
+};
+
+/* Whether an evaluation follows the episode's update. */
+bool saving_follows_evaluation(const struct job *job, uint64_t episode);
+
+/* In a run that resumes, also gives the policy its values, and the agent its progress. STATUS_INVALID: the
+ * checkpoint is of another kind of job, or of another shape. saving_free also follows a failure, waits for
+ * the saver's thread, and allows NULL. */
+enum status saving_new(struct saving **out, const struct saving_config *config, struct progress *progress,
+                       struct error *error);
+void saving_free(struct saving *saving);
+
+/* Between two episodes: begins a checkpoint if one is due. `last`: the job ends here; `stopped`: by an order.
+ * STATUS_AGAIN: one is due, and the one before is not done, or the saver holds the agent; call again after
+ * the next turn. */
+enum status saving_begin(struct saving *saving, const struct progress *progress, bool last, bool stopped,
+                         struct error *error);
+
+/* In every turn: continues the checkpoint that is being taken. Does not block. */
+enum status saving_advance(struct saving *saving, struct error *error);
+
+/* Whether no checkpoint is being taken. */
+bool saving_is_idle(const struct saving *saving);
+
+#endif

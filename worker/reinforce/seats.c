@@ -1,0 +1,661 @@
+/* What the agent knows of each observer, and of each group of its environments: calls and their answers, the
+ * order of steps, and how a successor plays again what its predecessor has played. The agent's thread. */
+#include "worker/reinforce/seats.h"
+
+#include "kernels/base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A group of a seat's environments in the running episode: its steps come one after the other. */
+struct group {
+    uint32_t first, count; /* its environments, in the numbering of the job */
+    uint32_t next_step;    /* the step that its next request must be for */
+    uint32_t recorded;     /* its steps in the rollout; above next_step while a successor plays again */
+};
+
+struct seat {
+    struct seats *seats;
+    bool described;     /* its session has begun, and the environment is described */
+    bool played;        /* it has answered an episode to this agent */
+    bool fresh;         /* its session has played no episode: its environments are nowhere yet */
+    bool asked;         /* and has not answered */
+    bool lost;          /* its session has ended: the next one is to be asked */
+    char *states;       /* (state_bytes) its environments' after the last episode that it answered */
+    size_t state_bytes; /* 0: they save none, or there was no such episode */
+    struct future *called;
+    enum status returned; /* the answer's status */
+    enum wire_method method;
+    seats_answer *answer;
+    void *context; /* of `answer` */
+};
+
+struct seats {
+    struct worker *worker;
+    const struct job *job;
+    struct inference *inference;
+    struct error *failure;
+    const struct environment_description *world;
+    struct recording *recording;
+    struct rollout *rollout;  /* the recording's */
+    uint32_t count, per_seat; /* seats; environments of each */
+    uint32_t lines;           /* groups of each */
+    uint32_t described, lost; /* seats that are */
+    uint32_t playing;         /* seats that are asked */
+    uint64_t episode;         /* the running one */
+    struct seat *of;          /* (count) */
+    struct group *groups;     /* (count, lines) */
+    uint32_t *live;           /* (lines) environments whose episode is not over, in groups of a number */
+    uint8_t *alive;           /* (environments) */
+};
+
+static bool has_steps(const struct seats *s)
+{
+    return s->job->rollout.mode == JOB_ROLLOUT_STEPS;
+}
+
+static bool continues(const struct seats *s)
+{
+    return s->job->rollout.begin == JOB_BEGIN_CONTINUE;
+}
+
+/* The group's place among all groups, and its number among those of its seat. */
+static uint32_t place_of(const struct seats *s, const struct group *group)
+{
+    return (uint32_t)(group - s->groups);
+}
+
+static uint32_t number_of(const struct seats *s, const struct group *group)
+{
+    return place_of(s, group) % s->lines;
+}
+
+/* The groups of a seat. */
+static struct group *groups_of(const struct seats *s, uint32_t seat)
+{
+    return s->groups + (size_t)seat * s->lines;
+}
+
+/* ---- opening ---- */
+
+enum status seats_new(struct seats **out, struct worker *worker, struct inference *inference,
+                      struct error *failure, struct error *error)
+{
+    const struct job *job = &worker->job;
+    const uint32_t count = job_observers(job);
+    const size_t room = count > 0 ? count : 1; /* NULL means no memory */
+    struct seats *s = *out = calloc(1, sizeof *s);
+    if (s == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %u observers", count);
+    *s = (struct seats){.worker = worker,
+                        .job = job,
+                        .inference = inference,
+                        .failure = failure,
+                        .count = count,
+                        .per_seat = job->observers.environments,
+                        .lines = job->observers.groups};
+    s->of = calloc(room, sizeof *s->of);
+    s->groups = calloc(room * s->lines, sizeof *s->groups);
+    s->alive = calloc(room * s->per_seat, 1);
+    s->live = calloc(s->lines, sizeof *s->live);
+    if (s->of == NULL || s->groups == NULL || s->alive == NULL || s->live == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %zu environments", room * s->per_seat);
+    for (uint32_t i = 0; i < count; i++)
+        s->of[i].seats = s;
+    for (uint32_t i = 0; i < count * s->lines; i++) {
+        const uint32_t number = i % s->lines, begin = job_group_begin(job, number);
+        s->groups[i] = (struct group){.first = i / s->lines * s->per_seat + begin,
+                                      .count = job_group_begin(job, number + 1) - begin};
+    }
+    return STATUS_OK;
+}
+
+void seats_open(struct seats *s, const struct environment_description *world, struct recording *recording)
+{
+    s->world = world;
+    s->recording = recording;
+    s->rollout = recording_rollout(recording);
+}
+
+void seats_free(struct seats *s)
+{
+    if (s == NULL)
+        return;
+    for (uint32_t i = 0; s->of != NULL && i < s->count; i++)
+        free(s->of[i].states);
+    free(s->of);
+    free(s->groups);
+    free(s->alive);
+    free(s->live);
+    free(s);
+}
+
+/* ---- sessions ---- */
+
+void seats_describe(struct seats *s, uint32_t seat)
+{
+    s->of[seat].described = s->of[seat].fresh = true;
+    s->described++;
+}
+
+void seats_leave(struct seats *s, uint32_t seat)
+{
+    s->described -= s->of[seat].described;
+    s->of[seat].described = false;
+}
+
+bool seats_is_described(const struct seats *s, uint32_t seat)
+{
+    return s->of[seat].described;
+}
+
+bool seats_are_described(const struct seats *s)
+{
+    return s->described == s->count;
+}
+
+/* ---- who lives ---- */
+
+/* Tells the coalescers how many rows live. */
+static void set_live(const struct seats *s)
+{
+    for (uint32_t i = 0; i < s->lines; i++)
+        inference_set_live(s->inference, i, s->live[i]);
+}
+
+/* The environment sends no rows any more in this episode. */
+static void retire(struct seats *s, const struct group *group, uint32_t environment)
+{
+    s->live[number_of(s, group)] -= s->alive[environment];
+    s->alive[environment] = 0;
+}
+
+static void retire_group(struct seats *s, const struct group *group)
+{
+    for (uint32_t e = group->first; e < group->first + group->count; e++)
+        retire(s, group, e);
+    set_live(s);
+}
+
+/* An environment of this group that sends no row any more has ended its episode. */
+static void retire_absent(struct seats *s, const struct group *group, const struct step *step)
+{
+    uint32_t i = 0;
+    if (step->count == group->count)
+        return;
+    for (uint32_t e = group->first; e < group->first + group->count; e++) {
+        if (i < step->count && step->numbers[i] == e)
+            i++;
+        else
+            retire(s, group, e);
+    }
+    set_live(s);
+}
+
+/* The group's rows from `step` on are forgotten. Environments that had fewer rows stay over; the others
+ * live. */
+static void forget_rows(struct seats *s, struct group *group, uint32_t step)
+{
+    for (uint32_t e = group->first; e < group->first + group->count; e++) {
+        if (!rollout_truncate(s->rollout, e, step))
+            continue;
+        s->live[number_of(s, group)] += !s->alive[e];
+        s->alive[e] = 1;
+    }
+    inference_withdraw(s->inference, place_of(s, group)); /* the predecessor's */
+    group->recorded = step;
+    set_live(s);
+}
+
+/* ---- calls ---- */
+
+/* The answer to a call. For rpc_call_then; arg: the seat. */
+static void take_answer(struct future *future, void *arg)
+{
+    struct seat *seat = arg;
+    struct seats *s = seat->seats;
+    const uint32_t index = (uint32_t)(seat - s->of);
+    seat->returned = future_status(future);
+    if (seat->returned == STATUS_OK &&
+        seat->answer(seat->context, index, future_value(future)) != STATUS_OK) {
+        rpc_reject_worker(s->worker->rpc, (uint16_t)(index + 1), "its answer to %s does not match its steps",
+                          seat->method == METHOD_RUN_EPISODE ? "run_episode" : "run_evaluation");
+        seat->returned = STATUS_PEER_DIED;
+    }
+    seat->lost = seat->returned == STATUS_PEER_DIED;
+    seat->asked = seat->lost;
+    if (seat->lost)
+        s->lost++;
+    else
+        s->playing--;
+}
+
+void seats_begin_calls(struct seats *s)
+{
+    s->playing = s->lost = 0;
+    for (uint32_t i = 0; i < s->count; i++) {
+        s->of[i].asked = s->of[i].lost = false;
+        s->of[i].returned = STATUS_OK;
+    }
+}
+
+enum status seats_call(struct seats *s, uint32_t index, enum wire_method method,
+                       const struct rpc_message *message, seats_answer *answer, void *context,
+                       struct error *error)
+{
+    struct seat *seat = &s->of[index];
+    enum status status = STATUS_OK;
+    future_release(seat->called);
+    seat->called = NULL;
+    seat->method = method;
+    seat->answer = answer;
+    seat->context = context;
+    s->playing += !seat->asked;
+    seat->asked = true;
+    seat->lost = !seat->described;
+    if (!seat->lost)
+        status = rpc_call_then(s->worker->rpc, (uint16_t)(index + 1), method, message, MONOTIME_NEVER,
+                               take_answer, seat, &seat->called, error);
+    if (status == STATUS_NOT_FOUND) { /* it is dead: the next turn ends its session */
+        seat->lost = true;
+        status = STATUS_OK;
+    }
+    s->lost += seat->lost;
+    return status;
+}
+
+bool seats_next_successor(struct seats *s, uint32_t *index)
+{
+    for (; s->lost > 0 && *index < s->count; ++*index) {
+        struct seat *seat = &s->of[*index];
+        if (!seat->lost || !seat->described)
+            continue;
+        seat->lost = false;
+        s->lost--;
+        return true;
+    }
+    return false;
+}
+
+uint32_t seats_playing(const struct seats *s)
+{
+    return s->playing;
+}
+
+uint32_t seats_lost(const struct seats *s)
+{
+    return s->lost;
+}
+
+enum status seats_find_failure(const struct seats *s, struct error *error)
+{
+    for (uint32_t i = 0; i < s->count; i++) {
+        const enum status status = s->of[i].returned;
+        if (status != STATUS_OK)
+            return error_set(error, status, "observer %u, episode %llu: %s: %s", i + 1,
+                             (unsigned long long)s->episode, status_name(status),
+                             future_text(s->of[i].called));
+    }
+    return STATUS_OK;
+}
+
+void seats_release(struct seats *s)
+{
+    for (uint32_t i = 0; i < s->count; i++) {
+        future_release(s->of[i].called);
+        s->of[i].called = NULL;
+    }
+}
+
+/* ---- a successor ---- */
+
+/* The group's step is recorded, and comes out as another one. The seat's other groups do not go on by their
+ * records either: an observer steps its groups in turn, and a barrier must not wait for one of them alone. */
+static void end_record(struct seats *s, const struct group *group, uint32_t environment, const char *what)
+{
+    struct group *beside = groups_of(s, place_of(s, group) / s->lines);
+    char where[96];
+    snprintf(where, sizeof where, "(another %s in step %u of episode %llu)", what, group->next_step,
+             (unsigned long long)s->episode);
+    recording_warn_of_course(s->recording, environment, where);
+    for (uint32_t i = 0; i < s->lines; i++, beside++)
+        if (beside->next_step < beside->recorded)
+            forget_rows(s, beside, beside->next_step);
+}
+
+/* Whether the step repeats a recorded one. One that comes out as another ends the record. */
+static bool repeats(struct seats *s, const struct group *group, const struct step *step)
+{
+    uint32_t environment = group->first;
+    if (group->next_step == group->recorded)
+        return false;
+    const char *what = rollout_compare(s->rollout, step, group->first, group->count, &environment);
+    if (what != NULL)
+        end_record(s, group, environment, what);
+    return what == NULL;
+}
+
+/* The group's episodes are over. Records beyond their ends are forgotten, too. */
+static void end_group(struct seats *s, const struct group *group)
+{
+    if (group->next_step < group->recorded)
+        end_record(s, group, group->first, "end");
+}
+
+/* ---- the end of an episode ---- */
+
+/* The bytes of the first `count` states of `bytes`; 0: there are not so many. */
+static size_t states_of(const char *states, size_t bytes, uint32_t count)
+{
+    size_t at = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t length = 0;
+        if (bytes - at >= sizeof length)
+            memcpy(&length, states + at, sizeof length);
+        if (bytes - at < sizeof length || bytes - at - sizeof length < length)
+            return 0;
+        at += sizeof length + length;
+    }
+    return at;
+}
+
+/* Keeps a copy of the seat's states, or none. */
+static enum status keep_states(struct seats *s, uint32_t index, const void *states, size_t bytes,
+                               struct error *error)
+{
+    struct seat *seat = &s->of[index];
+    free(seat->states);
+    seat->states = bytes > 0 ? malloc(bytes) : NULL;
+    seat->state_bytes = seat->states != NULL ? bytes : 0;
+    if (seat->state_bytes < bytes)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the states of observer %u's environments",
+                         index + 1);
+    if (bytes > 0)
+        memcpy(seat->states, states, bytes);
+    return STATUS_OK;
+}
+
+/* Whether the seat's environment i has ended as its steps announced. */
+static bool ends_well(const struct seats *s, uint32_t index, const struct step_end *end, uint32_t i)
+{
+    const uint32_t agents = end->last.agents, length = end->lengths[i];
+    uint8_t flags[ENVIRONMENT_AGENTS_MAX];
+    const uint8_t all = step_all_flags(&end->last, i, flags);
+    const bool ended = has_steps(s)
+                           ? length == s->rollout->config.steps_max
+                           : environment_is_over(flags, agents) || (all & ENVIRONMENT_RESTARTED) != 0;
+    return ended && length > 0 && length == s->rollout->lengths[(index * s->per_seat + i) * agents] &&
+           (all & ~ENVIRONMENT_STEP_FLAGS) == 0;
+}
+
+static enum status check_end(struct seats *s, uint32_t index, const struct rpc_message *m,
+                             struct step_end *end)
+{
+    const struct group *groups = groups_of(s, index);
+    for (uint32_t i = 0; i < s->lines; i++) {
+        if (!has_steps(s))
+            end_group(s, &groups[i]);
+        if (inference_waits(s->inference, place_of(s, &groups[i])) ||
+            groups[i].next_step != groups[i].recorded)
+            return STATUS_INVALID;
+    }
+    if (step_end_decode(end, m, &s->world->spec, s->per_seat) != STATUS_OK ||
+        (end->has_states &&
+         (!continues(s) || states_of(end->states, end->state_bytes, s->per_seat) != end->state_bytes)))
+        return STATUS_INVALID;
+    for (uint32_t i = 0; i < s->per_seat; i++)
+        if (!ends_well(s, index, end, i))
+            return STATUS_INVALID;
+    return STATUS_OK;
+}
+
+/* The answer to run_episode: what the last step of each row earned, ended and reported. */
+static enum status take_end(void *context, uint32_t index, const struct rpc_message *m)
+{
+    struct seats *s = context;
+    struct step_end end;
+    struct error why;
+    if (check_end(s, index, m, &end) != STATUS_OK)
+        return STATUS_INVALID;
+    recording_end(s->recording, index * s->per_seat, &end);
+    for (uint32_t i = 0; i < s->lines; i++)
+        retire_group(s, &groups_of(s, index)[i]);
+    s->of[index].played = true;
+    if (keep_states(s, index, end.states, end.state_bytes, &why) != STATUS_OK)
+        *s->failure = why;
+    return STATUS_OK;
+}
+
+/* ---- the begin of an episode ---- */
+
+/* Writes into the request of run_episode how the seat's environments begin. False: they should go on, but the
+ * observer is new and nothing saved is there: they are reset. The states stay the seat's. */
+static bool give_states(const struct seats *s, const struct seat *seat, struct rpc_message *m)
+{
+    const bool goes_on = continues(s) && s->episode > 1;
+    m->args[RUN_BEGIN] = BEGIN_RESET;
+    m->args[RUN_CLOSES] = s->rollout->config.bootstraps;
+    if (goes_on && !seat->fresh)
+        m->args[RUN_BEGIN] = BEGIN_CONTINUE;
+    if (goes_on && seat->fresh && seat->state_bytes > 0) {
+        m->args[RUN_BEGIN] = BEGIN_STATES;
+        m->tensor_count = 1;
+        m->tensors[0] =
+            (struct wire_tensor){.dtype = WIRE_U8, .rank = 1, .dims = {(uint32_t)seat->state_bytes}};
+        m->data[0] = seat->states;
+    }
+    return !goes_on || m->args[RUN_BEGIN] != BEGIN_RESET;
+}
+
+/* The unfinished episodes of the seat's environments are lost with its observer. */
+static void lose_episodes(struct seats *s, uint32_t index)
+{
+    const bool was_added = index >= s->job->observers.count && !s->of[index].played;
+    if (!was_added)
+        recording_warn_of_loss(s->recording, false);
+    recording_abandon(s->recording, index * s->per_seat, s->per_seat);
+}
+
+enum status seats_replay(struct seats *s, uint32_t index, struct error *error)
+{
+    struct seat *seat = &s->of[index];
+    struct group *groups = groups_of(s, index);
+    struct rpc_message message = {
+        .args = {[RUN_NUMBER] = s->episode, [RUN_STEPS] = has_steps(s) ? s->job->rollout.steps : 0}};
+    const bool has_lost = !give_states(s, seat, &message);
+    for (uint32_t i = 0; i < s->lines; i++) {
+        if (has_lost || (s->world->spec.limits & ENVIRONMENT_CANNOT_SEED) != 0)
+            forget_rows(s, &groups[i], 0);
+        groups[i].next_step = 0;
+        inference_withdraw_repeat(s->inference, place_of(s, &groups[i]));
+    }
+    recording_forget(s->recording, index * s->per_seat, s->per_seat); /* its steps bring them again */
+    const enum status status = seats_call(s, index, METHOD_RUN_EPISODE, &message, take_end, s, error);
+    if (status != STATUS_OK || seat->lost)
+        return status;
+    if (has_lost)
+        lose_episodes(s, index);
+    seat->fresh = false;
+    return status;
+}
+
+enum status seats_play(struct seats *s, uint64_t episode, struct error *error)
+{
+    enum status status = STATUS_OK;
+    s->episode = episode;
+    memset(s->alive, 1, (size_t)s->count * s->per_seat);
+    memset(s->live, 0, s->lines * sizeof *s->live);
+    for (uint32_t i = 0; i < s->count * s->lines; i++) {
+        s->groups[i].recorded = 0;
+        s->live[i % s->lines] += s->groups[i].count;
+    }
+    set_live(s);
+    seats_begin_calls(s);
+    for (uint32_t i = 0; i < s->count && status == STATUS_OK; i++)
+        status = seats_replay(s, i, error);
+    return status;
+}
+
+/* ---- a step ---- */
+
+/* Holds the step as a whole to the episode and to the group's earlier steps. */
+static enum status check_order(const struct seats *s, const struct group *group, const struct step *step,
+                               struct error *error)
+{
+    const uint32_t place = place_of(s, group);
+    if (inference_repeats(s->inference, place) ||
+        (inference_waits(s->inference, place) && group->next_step == group->recorded))
+        return error_set(error, STATUS_INVALID, "step %u while step %u is not answered", step->number,
+                         group->next_step - 1);
+    const uint32_t steps = s->rollout->config.steps_max + s->rollout->config.bootstraps;
+    if (step->number != group->next_step || (step->count > 0 && step->number >= steps))
+        return error_set(error, STATUS_INVALID, "step %u: expected %u, below %u", step->number,
+                         group->next_step, steps);
+    return STATUS_OK;
+}
+
+/* Holds the rows to the group's environments: ascending, alive. */
+static enum status check_rows(const struct seats *s, const struct group *group, const struct step *step,
+                              struct error *error)
+{
+    const uint32_t end = group->first + group->count;
+    uint32_t least = group->first;
+    if (has_steps(s) && step->count != group->count)
+        return error_set(error, STATUS_INVALID, "%u rows: expected one for each of %u environments",
+                         step->count, group->count);
+    for (uint32_t i = 0; i < step->count; i++) {
+        const uint32_t environment = step->numbers[i];
+        if (environment < least || environment >= end)
+            return error_set(error, STATUS_INVALID,
+                             "row %u is of environment %u: expected an ascending one of %u..%u", i,
+                             environment, least, end - 1);
+        if (!s->alive[environment])
+            return error_set(error, STATUS_INVALID, "row %u is of environment %u, whose episode is over", i,
+                             environment);
+        least = environment + 1;
+    }
+    return STATUS_OK;
+}
+
+/* At step 0 nothing has ended; agents are absent, and environments may have failed to go on, only where the
+ * rollout goes on from the one before. In the mode episode an environment whose episode is over has no rows.
+ */
+static enum status check_flags(const struct seats *s, const struct step *step, struct error *error)
+{
+    const unsigned first = continues(s) ? ENVIRONMENT_ABSENT | ENVIRONMENT_FAILED : 0;
+    uint8_t flags[ENVIRONMENT_AGENTS_MAX], all = 0;
+    if (has_steps(s) && step->number > 0)
+        return STATUS_OK;
+    for (uint32_t i = 0; i < step->count; i++) {
+        all |= step_all_flags(step, i, flags);
+        if (step->number == 0 && (all & ~first) != 0)
+            return error_set(error, STATUS_INVALID, "environment %u of step 0 has flags %u: expected %u", i,
+                             all, all & first);
+        if (!has_steps(s) && (environment_is_over(flags, step->agents) || (all & ENVIRONMENT_RESTARTED) != 0))
+            return error_set(error, STATUS_INVALID,
+                             "environment %u of step %u has flags %u, its episode is over", i, step->number,
+                             all);
+    }
+    return STATUS_OK;
+}
+
+/* A step that repeats a recorded one: it gets the recorded actions, if these are known already. */
+static void repeat_step(struct seats *s, struct group *group, struct rpc_request *request,
+                        const struct step *step)
+{
+    const uint32_t place = place_of(s, group);
+    if (s->failure->status == STATUS_OK)
+        (void)recording_repeat(s->recording, step, s->failure);
+    group->next_step++;
+    if (inference_waits(s->inference, place) && group->next_step == group->recorded)
+        inference_repeat(s->inference, place, request);
+    else
+        inference_reply(s->inference, request, step);
+}
+
+/* Puts the request in line, and its rows into the rollout. */
+static void take_step(struct seats *s, struct group *group, struct rpc_request *request,
+                      const struct step *step)
+{
+    const bool waits = !rollout_is_closing(s->rollout, step);
+    if (waits && inference_add(s->inference, place_of(s, group), request, step) != STATUS_OK) {
+        rpc_fail(request, STATUS_BUSY, "more requests than environments");
+        return;
+    }
+    if (s->failure->status == STATUS_OK)
+        (void)recording_step(s->recording, step, s->failure);
+    retire_absent(s, group, step);
+    group->recorded = ++group->next_step;
+    if (!waits)
+        inference_reply(s->inference, request, step);
+}
+
+/* The group's environments are all over, while others of its observer go on: nobody waits for it. */
+static void leave_group(struct seats *s, struct group *group, struct rpc_request *request)
+{
+    if (has_steps(s)) {
+        rpc_reject(request, "the end of a group at step %u: expected rows", group->next_step);
+        return;
+    }
+    end_group(s, group);
+    retire_group(s, group);
+    rpc_reply(request, &(struct rpc_message){0});
+}
+
+void seats_step(struct seats *s, uint32_t seat, struct rpc_request *request, const struct step *step)
+{
+    struct error why;
+    if (step->group >= s->lines) {
+        rpc_reject(request, "a step of group %u: expected one below %u", step->group, s->lines);
+        return;
+    }
+    struct group *group = &groups_of(s, seat)[step->group];
+    enum status status = check_order(s, group, step, &why);
+    if (status == STATUS_OK && step->count == 0) {
+        leave_group(s, group, request);
+        return;
+    }
+    if (status == STATUS_OK && repeats(s, group, step)) {
+        repeat_step(s, group, request, step);
+        return;
+    }
+    if (status == STATUS_OK)
+        status = check_rows(s, group, step, &why);
+    if (status == STATUS_OK)
+        status = check_flags(s, step, &why);
+    if (status == STATUS_OK)
+        take_step(s, group, request, step);
+    else
+        rpc_reject(request, "%s", why.text);
+}
+
+/* ---- states in checkpoints ---- */
+
+size_t seats_save(const struct seats *s, char *out)
+{
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < s->count; i++) {
+        if (s->of[i].state_bytes == 0)
+            return 0;
+        bytes += s->of[i].state_bytes;
+    }
+    for (uint32_t i = 0; i < s->count && out != NULL; out += s->of[i++].state_bytes)
+        memcpy(out, s->of[i].states, s->of[i].state_bytes);
+    return bytes;
+}
+
+enum status seats_load(struct seats *s, const char *from, size_t bytes, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < s->count && bytes > 0 && status == STATUS_OK; i++) {
+        const size_t mine = states_of(from, bytes, s->per_seat);
+        if (mine == 0)
+            return error_set(error, STATUS_INVALID,
+                             "it does not hold the states of observer %u's environments", i + 1);
+        status = keep_states(s, i, from, mine, error);
+        from += mine;
+        bytes -= mine;
+    }
+    return status;
+}

@@ -1,0 +1,87 @@
+/* Seats: one for each observer of the job. A seat outlives its observer's session: when the observer dies,
+ * its successor takes the seat and plays the episode again from the first step. Environments are functions of
+ * the job's seed, and the successor gets the actions that its predecessor got. So its steps come out as
+ * recorded, up to where the predecessor stopped.
+ *
+ * A step that comes out as another one is where the record ends: the seat's rows from there on are forgotten,
+ * and the successor's take their place. The draws depend on the step and on what the row shows, so the seat's
+ * other environments get the actions that they had. Of environments that cannot be seeded, or cannot go on
+ * from a saved state where the job has them go on, all rows are forgotten.
+ *
+ * Where a rollout goes on where the one before ended (/rollout/begin "continue"), every answer to run_episode
+ * carries the states of the seat's environments. A successor gets them with its request. States of
+ * environments lie behind each other, in order, each behind its length in bytes (uint32).
+ *
+ * The agent's thread. No call blocks. */
+#ifndef WORKER_REINFORCE_SEATS_H
+#define WORKER_REINFORCE_SEATS_H
+
+#include "worker/reinforce/inference.h"
+#include "worker/reinforce/recording.h"
+
+struct seats;
+
+/* Takes an answer to the request of seats_call. STATUS_INVALID costs the observer its session. */
+typedef enum status seats_answer(void *context, uint32_t seat, const struct rpc_message *answer);
+
+/* The seats of the worker's job. The first failure within a callback goes into *failure, and ends the job.
+ * All outlive *out. STATUS_NO_MEMORY. seats_free also follows a failure; NULL is allowed. */
+enum status seats_new(struct seats **out, struct worker *worker, struct inference *inference,
+                      struct error *failure, struct error *error);
+void seats_free(struct seats *seats);
+
+/* Before the first observer has described its environment. Both outlive *seats. */
+void seats_open(struct seats *seats, const struct environment_description *world,
+                struct recording *recording);
+
+/* ---- sessions ---- */
+
+/* The seat's observer has described its environment; its session has ended. */
+void seats_describe(struct seats *seats, uint32_t seat);
+void seats_leave(struct seats *seats, uint32_t seat);
+
+bool seats_is_described(const struct seats *seats, uint32_t seat);
+bool seats_are_described(const struct seats *seats);
+
+/* ---- calls ---- */
+
+/* Asks every observer to play the episode, `episode` of the job. Errors as rpc_call_then. */
+enum status seats_play(struct seats *seats, uint64_t episode, struct error *error);
+
+/* Asks the seat's observer to play the running episode, as a successor. Errors as rpc_call_then. */
+enum status seats_replay(struct seats *seats, uint32_t seat, struct error *error);
+
+/* Forgets the calls before. Call asks one seat's observer for something else than an episode. Without an
+ * observer the seat is lost, and its successor is to be asked. Errors as rpc_call_then. */
+void seats_begin_calls(struct seats *seats);
+enum status seats_call(struct seats *seats, uint32_t seat, enum wire_method method,
+                       const struct rpc_message *message, seats_answer *answer, void *context,
+                       struct error *error);
+
+/* The next seat, from *seat on, that was lost and has an observer again, which is to be asked: the seat is no
+ * longer lost. False: none. */
+bool seats_next_successor(struct seats *seats, uint32_t *seat);
+
+/* How many seats have not answered, the lost ones included; and how many are lost. */
+uint32_t seats_playing(const struct seats *seats);
+uint32_t seats_lost(const struct seats *seats);
+
+/* The first answer that was an error, in *error; STATUS_OK: none was. Release forgets the answers. */
+enum status seats_find_failure(const struct seats *seats, struct error *error);
+void seats_release(struct seats *seats);
+
+/* ---- steps ---- */
+
+/* A decoded METHOD_STEP of the running episode. A step that does not follow costs its observer the session.
+ * Another one is recorded, and waits for its actions; or it repeats a recorded one and gets those actions. */
+void seats_step(struct seats *seats, uint32_t seat, struct rpc_request *request, const struct step *step);
+
+/* ---- states ---- */
+
+/* Writes all seats' states, unless a seat has none or `out` is NULL. Returns their bytes. Load, before the
+ * first episode: STATUS_INVALID with a sentence. Seats beyond those with states begin anew; states of seats
+ * that the job has no more are left. */
+size_t seats_save(const struct seats *seats, char *out);
+enum status seats_load(struct seats *seats, const char *from, size_t bytes, struct error *error);
+
+#endif
