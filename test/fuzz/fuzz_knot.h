@@ -8,7 +8,6 @@
 #include "test/oracle/ref.h"
 #include "worker/autograd/dist_internal.h"
 #include "worker/autograd/optimizer_internal.h"
-#include "worker/reference/rref_internal.h"
 
 enum { WIDTH = 3, OBJECTS_MAX = 24, CONTEXTS_MAX = 3, PIECES_MAX = 12, REFERENCES_MAX = 32 };
 
