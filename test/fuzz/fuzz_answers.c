@@ -270,11 +270,8 @@ static void act_parameter(struct rref *ref, const uint8_t *bytes)
     case 1:
         status = dist_parameter_get(dist, ref, bytes[ACT_OTHER] % 3, values, count, &error);
         break;
-    case 2:
-        status = dist_parameter_set(dist, ref, bytes[ACT_OTHER] % 3, values, count, &error);
-        break;
     default:
-        status = dist_parameter_gradient(dist, ref, dist->next_context - 1, values, count, &error);
+        status = dist_parameter_set(dist, ref, bytes[ACT_OTHER] % 3, values, count, &error);
     }
     is_well(status, &error);
 }

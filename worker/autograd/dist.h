@@ -1,8 +1,8 @@
 /* Distributed autograd: one loss, whose graph lies on several workers, and one backward pass through it.
  *
  * This room may include worker/net, worker/reference and the rooms of kernels/. worker/model_parallel
- * includes it. Start here; dist_internal.h lists the files of contexts, optimizer_internal.h those of the
- * distributed optimizer (dist_optimizer.h), and dist.c argues why sums are equal and nothing is left behind.
+ * includes it. Start here; dist_internal.h lists the files of contexts. dist_owner.c and dist_optimizer.c are the
+ * two sides of the optimizer. dist.c argues why sums are equal and nothing is left behind.
  *
  *     dist_context_new(&context, dist, TAPE_TRAIN, tape, &error);
  *     struct variable *x = …;                                 on the context's own tape

@@ -97,7 +97,6 @@ enum dist_values {
     DIST_MOMENT_FIRST, /* its optimizer's: SGD's momentum is the first, Adam's are both; zeros before a step
                         */
     DIST_MOMENT_SECOND,
-    DIST_GRADIENT, /* dist_parameter_gradient's */
 };
 
 /* Values in and out, canonical float32; `count` is shape_elements, another one STATUS_INVALID, and so is a
@@ -107,10 +106,6 @@ enum status dist_parameter_get(struct dist *dist, struct rref *parameter, enum d
                                float *values, size_t count, struct error *error);
 enum status dist_parameter_set(struct dist *dist, struct rref *parameter, enum dist_values which,
                                const float *values, size_t count, struct error *error);
-
-/* The gradient of a parameter in context number `context`; zeros where there is none. Waits. */
-enum status dist_parameter_gradient(struct dist *dist, struct rref *parameter, uint64_t context,
-                                    float *values, size_t count, struct error *error);
 
 /* ---- the optimizer ---- */
 
