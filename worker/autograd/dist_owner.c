@@ -826,7 +826,7 @@ static void answer_info(void *object, struct rpc_request *request, const struct 
     rpc_reply(request, &reply);
 }
 
-/* A reply to this worker itself would lend `values` (rpc.h), so dist_optimizer.c
+/* A reply to this worker itself would lend `values` (rpc.h), so dist_participant.c
  * reads values of this worker's parameters in place (parameter_read_here). */
 static void answer_get(void *object, struct rpc_request *request, const struct rpc_message *message)
 {

@@ -1,5 +1,5 @@
 /* What the two sides of the distributed optimizer share: the functions of its two classes, and the forms of
- * their messages. A participant (dist_optimizer.c) sends them, an owner (dist_owner.c) answers. */
+ * their messages. A participant (dist_participant.c) sends them, an owner (dist_owner.c) answers. */
 #ifndef WORKER_AUTOGRAD_OPTIMIZER_MESSAGE_H
 #define WORKER_AUTOGRAD_OPTIMIZER_MESSAGE_H
 
