@@ -243,7 +243,7 @@ FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/policy/% kernels/lanes/nor
 
 # The oracle computes where a target needs a backend.
 build/fuzz/fuzz_dist build/fuzz/fuzz_answers: FUZZ_BACKEND := \
-    $(filter-out test/oracle/mlp_ref.c test/oracle/dense_ref.c test/oracle/test_%,$(wildcard test/oracle/*.c))
+    $(filter-out test/oracle/mlp_ref.c test/oracle/dense_ref.c test/oracle/cnn_ref.c test/oracle/test_%,$(wildcard test/oracle/*.c))
 # They undo a death, which no function of the product does, so they include the file that has struct dist.
 build/fuzz/fuzz_dist build/fuzz/fuzz_answers: FUZZ_INCLUDED := worker/autograd/dist_context.c
 # Its peers stand where sockets are.

@@ -41,7 +41,7 @@ struct parallel {
     void (*asked_holdings)(struct parallel *parallel, uint64_t epoch, struct rpc_request *request);
 };
 
-/* "trainer": the lead's handle on another trainer (parallel_trainer_peers.c). */
+/* "trainer": the lead's handle on another trainer (parallel_trainer.c). */
 extern const struct rref_class parallel_trainer_class;
 
 /* Opens the outbox, the rpc, the references and the contexts, and returns once there is a session with every
