@@ -220,7 +220,8 @@ static enum status trainer_compute(struct trainer *t, double *loss, struct error
     tape_loss(net->tape, variable, loss);
     trainer_model_begin_giving(t);
     tape_backward(net->tape, variable);
-    enum status status = classifier_statistics(net->classifier, net->tape, t->image + t->parameters, error);
+    enum status status =
+        classifier_statistics(net->classifier, net->tape, t->outbox_image + t->parameters, error);
     const enum status tape = tape_finish(net->tape, error);
     return tape != STATUS_OK ? tape : status;
 }

@@ -1,19 +1,22 @@
-/* The role trainer. Shared by its files and private to them: trainer.c (the role: opening, steps,
- * evaluations), trainer_model.c (where the model and the gradient lie), trainer_chunks.c (chunks in messages,
- * and turns), trainer_give.c (the gradient to the servers).
+/* The role trainer. Its files share this header: trainer.c (opening, steps, evaluations), trainer_model.c
+ * (where the model and the gradient lie), trainer_chunks.c (chunks in messages, and turns), trainer_give.c
+ * (the gradient to the servers). No other file includes it.
  *
  * One thread, beside the math library's while it computes. All memory of a step is allocated at the start.
  *
- * ---- Where things lie ----
- * The image is the outbox of this worker or, where no server shares memory with it, memory of its own. The
- * gradient is written there. Elements of a version that travel are pulled into `model`.
+ * ---- The memories ----
+ *     image    P + B float32: a model or a gradient as it is sent (shards.h)
+ *     slot     a place for one image in a server's segment. A trainer reads parameters there.
+ *     outbox   the image that the gradient is written to. Servers that share memory read it.
+ *     inbox    the image that a version is pulled into, from far servers
+ *     far      of a server: elements travel to and from it in messages
+ *     net      the network that computes
+ *     mirror   a second net that only holds values, in the layouts of the servers' images
+ *     placed   the one of the two whose parameters lie on slots and inbox, and whose gradients on the outbox
  *
- * in place    transport "shared" and a backend that computes in the host's memory: the params of the net that
- *             computes are placed on the servers' slots and on `model`, its gradients on the image. Nothing
- * is copied. otherwise   the params and gradients of that net are its own. The params of a second net, the
- * mirror, are placed on the slots and on `model`, in the servers' layouts, and values are copied between
- *             both. `model` is the image itself: the gradient is written after the version was copied.
- */
+ * In place: with transport "shared" and a backend that computes in the host's memory, the net is placed, and
+ * nothing is copied. Otherwise the net has memory of its own, and the mirror is placed. Values are copied
+ * between both. Then the inbox is the outbox: the gradient is written after the version was copied. */
 #ifndef WORKER_DATA_PARALLEL_TRAINER_H
 #define WORKER_DATA_PARALLEL_TRAINER_H
 
@@ -79,27 +82,27 @@ struct trainer {
     const struct batch *batch; /* of at.step; NULL: not there yet */
 
     /* trainer_model.c */
-    struct trainer_net net;       /* computes */
-    struct trainer_net mirror;    /* no tape; all NULL in place */
-    struct trainer_net *on_image; /* the one of the two that is placed on the image: in place `net` */
-    float *scratch;               /* (the largest entry) for copies to and from a mirror with layouts */
+    struct trainer_net net;     /* computes */
+    struct trainer_net mirror;  /* no tape; all NULL in place */
+    struct trainer_net *placed; /* the one of the two on slots, inbox and outbox: in place `net` */
+    float *scratch;             /* (the largest entry) for copies to and from a mirror with layouts */
     uint64_t fingerprint;
     struct shard shards[JOB_SERVERS_MAX];
-    bool travels[JOB_SERVERS_MAX]; /* elements travel to and from this server (image_travels) */
-    uint32_t far;                  /* how many servers these are */
-    size_t parameters, elements;   /* P, P + B */
-    struct segment outbox;         /* or memory of this process alone */
-    float *image;                  /* (elements) in `outbox` */
-    struct segment pulled;
-    float *model;   /* (elements) in `pulled`, or the image; only the far servers' ranges are used */
-    uint32_t given; /* entries from this index on have their gradient in the image */
+    bool travels[JOB_SERVERS_MAX];         /* the server is far (image_travels) */
+    uint32_t far;                          /* how many servers are far */
+    struct segment slots[JOB_SERVERS_MAX]; /* of the servers that are not far */
+    size_t parameters, elements;           /* P, P + B */
+    struct segment outbox;                 /* or memory of this process alone */
+    float *outbox_image;                   /* (elements) in `outbox` */
+    struct segment inbox;
+    float *inbox_image; /* (elements) in `inbox`, or outbox_image; only the far servers' ranges are used */
+    uint32_t given;     /* entries from this index on have their gradient in the outbox */
 
     /* trainer_chunks.c */
     struct trainer_transfer transfer;
     struct segment errors; /* of bfloat16_round; not mapped: gradients travel as float32 */
     float *kept;           /* (P) in `errors`; only the far servers' ranges are used */
     uint16_t *rounded;     /* (PARAMETER_SERVER_CHUNK_ELEMENTS_MAX) */
-    struct segment slots[JOB_SERVERS_MAX];
 };
 
 /* ---- trainer_model.c ---- */
@@ -117,8 +120,8 @@ enum status trainer_model_take(struct trainer *trainer, const struct trainer_ver
  * are complete (trainer_give.c says when). */
 void trainer_model_begin_giving(struct trainer *trainer);
 
-/* Gives the step's gradient to the servers; its statistics lie behind it, at `image` + P. Returns when all
- * servers have what travels. */
+/* Gives the step's gradient to the servers. Its statistics lie behind it, at outbox_image + P. Returns when
+ * all servers have what travels. */
 enum status trainer_model_give(struct trainer *trainer, struct error *error);
 
 /* Between operations on a tape: beats, fails the tape when the job is ending, and sends what is complete of
@@ -134,10 +137,10 @@ enum status trainer_turn(struct trainer *trainer, struct monotime until, struct 
 enum status trainer_open_rounding(struct trainer *trainer, struct error *error);
 void trainer_close_rounding(struct trainer *trainer);
 
-/* Pulls a version into `model`, from all servers at once from which elements travel. Waits. */
+/* Pulls a version into the inbox, from all servers at once from which elements travel. Waits. */
 enum status trainer_pull(struct trainer *trainer, uint64_t version, struct error *error);
 
-/* Pushes the image as the contribution of the present step, to all servers at once to which elements travel.
+/* Pushes the outbox as the contribution of the present step, to all servers at once to which elements travel.
  * trainer_push_from sends what leaves without waiting of the parameters from element `ready` on, whose values
  * are final; trainer_push_finish waits until the servers have all of the image. */
 void trainer_push_begin(struct trainer *trainer);

@@ -1,9 +1,10 @@
-/* A model or a gradient in messages, where memory is not shared. The trainer's one thread.
+/* Sends a gradient and receives a model in messages, where memory is not shared. The trainer's one thread
+ * runs this.
  *
- * All servers are read or written at once. A few chunks of each server are under way at a time, so that
+ * All far servers are read or written at once. A few chunks of each server are under way at a time, so that
  * neither end waits for the other's turn, and the queues stay far from their limits. A version is pulled from
- * its first element on. A contribution is pushed from its last element down, for a backward pass finishes the
- * last entries first: what is ready leaves while the pass goes on. */
+ * its first element on. A contribution is pushed from its last element down, because a backward pass finishes
+ * the last entries first. */
 #include "worker/data_parallel/trainer.h"
 
 #include "worker/data_parallel/bfloat16.h"
@@ -100,10 +101,10 @@ static enum status chunk_push(struct trainer *t, uint32_t server, struct trainer
         .args = {[CHUNK_STEP] = t->transfer.key, [CHUNK_FIRST] = chunk->first},
         .tensor_count = 1,
         .tensors = {{.dtype = WIRE_F32, .rank = 1, .dims = {(uint32_t)chunk->count}}},
-        .data = {t->image + chunk->first},
+        .data = {t->outbox_image + chunk->first},
     };
     if (t->rounded != NULL && chunk->first < t->parameters) {
-        bfloat16_round(t->rounded, t->image + chunk->first, t->kept + chunk->first, chunk->count);
+        bfloat16_round(t->rounded, t->outbox_image + chunk->first, t->kept + chunk->first, chunk->count);
         push.tensors[0].dtype = WIRE_BF16;
         push.data[0] = t->rounded;
     }
@@ -123,7 +124,7 @@ static enum status chunk_receive(struct trainer *t, uint32_t server, const struc
             error, STATUS_INTERNAL,
             "server %u's answer about version %llu from element %zu on: expected %zu floats of it", server,
             (unsigned long long)t->transfer.key, chunk->first, chunk->count);
-    memcpy(t->model + chunk->first, m->data[0], chunk->count * sizeof(float));
+    memcpy(t->inbox_image + chunk->first, m->data[0], chunk->count * sizeof(float));
     return STATUS_OK;
 }
 

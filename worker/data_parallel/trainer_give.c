@@ -1,12 +1,12 @@
-/* A trainer's gradient, from its tape to the servers. The trainer's one thread.
+/* Gives a trainer's gradient to the servers, from the tape on. The trainer's one thread runs this.
  *
  * A backward pass finishes the entries roughly from the last to the first. Between two of its nodes,
- * trainer_progress finds how far down all entries are complete, copies them to the image where they were
- * computed elsewhere, and sends the chunks above: so they travel while the pass goes on. A ResNet uses each
- * parameter once, so an entry is complete once it is written.
+ * trainer_progress finds how far down all entries are complete. It copies them to the mirror if there is one,
+ * and sends their chunks, which travel while the pass goes on. A ResNet uses each parameter once, so an entry
+ * is complete once it is written.
  *
- * The gradient leaves after the pass in two cases. Where all servers are on this host, they would take
- * processors from the pass. On a device with memory of its own a copy would wait for the computation. */
+ * In two cases the gradient leaves after the pass. If all servers are on this host, sending would take
+ * processors from the pass. If the device has memory of its own, a copy would wait for the computation. */
 #include "kernels/base/profile.h"
 #include "kernels/params/gradients.h"
 #include "worker/data_parallel/trainer.h"
@@ -37,7 +37,7 @@ static enum status give_entries(struct trainer *t, struct error *error)
         const struct tensor *gradient = gradients_written(t->net.gradients, entry);
         if (gradient == NULL)
             break;
-        if (t->on_image == &t->mirror)
+        if (t->placed == &t->mirror)
             status = mirror_write_gradient(t, t->given - 1, gradient, error);
     }
     return status;

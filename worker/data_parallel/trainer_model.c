@@ -1,6 +1,6 @@
-/* Where a trainer's model and gradient lie, and how it takes a version; worker/data_parallel/trainer.h lists
- * the cases. The trainer's one thread. Nothing here waits but for the arithmetic, and for messages where
- * memory is not shared. */
+/* Places a trainer's model and gradient in memory, and takes new versions of the model. trainer.h names the
+ * memories. The trainer's one thread runs this. Blocks only while computing, and while waiting for messages
+ * when memory is not shared. */
 #include "kernels/params/gradients.h"
 #include "worker/data_parallel/trainer.h"
 
@@ -31,7 +31,7 @@ static void net_close(struct trainer_net *net)
     *net = (struct trainer_net){0};
 }
 
-/* Params and gradients without memory, in the layouts of the servers' images. */
+/* Makes params and gradients in the layouts of the servers' images, without memory. */
 static enum status net_lay_out(struct trainer_net *net, const struct job *job, struct error *error)
 {
     enum status status = params_lay_out(net->params, error);
@@ -44,7 +44,7 @@ static enum status net_lay_out(struct trainer_net *net, const struct job *job, s
 
 /* ---- opening ---- */
 
-/* The params and gradients of the trainer's own, and the mirror. */
+/* Gives the net parameters and gradients of its own, and opens the mirror. */
 static enum status model_open_mirror(struct trainer *t, struct error *error)
 {
     const struct backend_settings settings = {.threads = t->job->trainers.threads};
@@ -77,28 +77,29 @@ static void model_find_far_servers(struct trainer *t)
     }
 }
 
-/* The far servers' entries lie in one place, version after version. */
-static enum status model_open_pulled(struct trainer *t, struct error *error)
+/* Opens the inbox, and places the far servers' entries there. Each version overwrites the one before. */
+static enum status model_open_inbox(struct trainer *t, struct error *error)
 {
-    struct params *params = t->on_image->params;
-    const bool in_place = t->on_image == &t->net;
+    struct params *params = t->placed->params;
+    const bool in_place = t->placed == &t->net;
     enum status status = STATUS_OK;
     if (in_place && t->far > 0)
-        status = image_map(&t->pulled, image_bytes(params), "a version", error);
+        status = image_map(&t->inbox, image_bytes(params), "a version", error);
     if (status != STATUS_OK)
         return status;
-    t->model = in_place ? (float *)(void *)t->pulled.data : t->image;
+    t->inbox_image = in_place ? (float *)(void *)t->inbox.data : t->outbox_image;
     for (uint32_t server = 0; server < t->servers; server++)
         if (t->travels[server])
-            params_place(params, t->shards[server].entry_first, t->shards[server].entry_end, t->model);
+            params_place(params, t->shards[server].entry_first, t->shards[server].entry_end, t->inbox_image);
     if (t->travels[0])
-        params_place_buffers(params, t->model + t->parameters);
+        params_place_buffers(params, t->inbox_image + t->parameters);
     return STATUS_OK;
 }
 
-static enum status model_open_image(struct trainer *t, struct error *error)
+/* Opens the outbox, and places the gradients there. Then opens the inbox. */
+static enum status model_open_outbox(struct trainer *t, struct error *error)
 {
-    struct params *params = t->on_image->params;
+    struct params *params = t->placed->params;
     t->fingerprint = params_fingerprint(params);
     t->parameters = params_elements(params);
     t->elements = image_elements(params);
@@ -109,9 +110,9 @@ static enum status model_open_image(struct trainer *t, struct error *error)
                      : image_map(&t->outbox, image_bytes(params), "an image", error);
     if (status != STATUS_OK)
         return status;
-    t->image = (float *)(void *)t->outbox.data;
-    gradients_place(t->on_image->gradients, t->image);
-    status = model_open_pulled(t, error);
+    t->outbox_image = (float *)(void *)t->outbox.data;
+    gradients_place(t->placed->gradients, t->outbox_image);
+    status = model_open_inbox(t, error);
     return status == STATUS_OK ? trainer_open_rounding(t, error) : status;
 }
 
@@ -125,16 +126,16 @@ enum status trainer_model_open(struct trainer *t, struct error *error)
         return status;
     const bool in_place = t->job->transport == JOB_TRANSPORT_SHARED && t->net.backend->ops->host;
     model_find_far_servers(t);
-    t->on_image = in_place ? &t->net : &t->mirror;
+    t->placed = in_place ? &t->net : &t->mirror;
     if (!in_place)
         status = model_open_mirror(t, error);
     if (status == STATUS_OK)
-        status = net_lay_out(t->on_image, t->job, error);
+        status = net_lay_out(t->placed, t->job, error);
     tape_free(t->mirror.tape); // with the memory of the forward that has found the layouts
     t->mirror.tape = NULL;
     if (status == STATUS_OK && !in_place)
         status = model_open_scratch(t, error);
-    return status == STATUS_OK ? model_open_image(t, error) : status;
+    return status == STATUS_OK ? model_open_outbox(t, error) : status;
 }
 
 void trainer_model_close(struct trainer *t)
@@ -144,14 +145,14 @@ void trainer_model_close(struct trainer *t)
     for (uint32_t server = 0; server < t->servers; server++)
         segment_detach(&t->slots[server]);
     segment_detach(&t->outbox);
-    segment_detach(&t->pulled);
+    segment_detach(&t->inbox);
     trainer_close_rounding(t);
     free(t->scratch);
 }
 
 /* ---- between the mirror and the net ---- */
 
-/* Copies the mirror's values to the net. */
+/* Copies the parameters and statistics from the mirror to the net. */
 static enum status mirror_read_values(struct trainer *t, struct error *error)
 {
     enum status status = STATUS_OK;
@@ -172,9 +173,9 @@ static enum status mirror_read_values(struct trainer *t, struct error *error)
 
 /* ---- taking a version ---- */
 
-/* Params onto the slots of the servers that share memory, each server's entries on its own. */
-static enum status net_place_on_slots(struct trainer *t, struct params *params,
-                                      const struct trainer_version *version, struct error *error)
+/* Places the entries of each server that shares memory on that server's slot. */
+static enum status params_place_on_slots(struct trainer *t, struct params *params,
+                                         const struct trainer_version *version, struct error *error)
 {
     const size_t bytes = image_bytes(params);
     for (uint32_t server = 0; server < t->servers; server++) {
@@ -203,8 +204,8 @@ static enum status net_place_on_slots(struct trainer *t, struct params *params,
 
 enum status trainer_model_take(struct trainer *t, const struct trainer_version *version, struct error *error)
 {
-    enum status status = net_place_on_slots(t, t->on_image->params, version, error);
+    enum status status = params_place_on_slots(t, t->placed->params, version, error);
     if (status == STATUS_OK && t->far > 0)
         status = trainer_pull(t, version->version, error);
-    return status == STATUS_OK && t->on_image == &t->mirror ? mirror_read_values(t, error) : status;
+    return status == STATUS_OK && t->placed == &t->mirror ? mirror_read_values(t, error) : status;
 }

@@ -553,8 +553,9 @@ static void reference_fail(struct rref *ref, enum status status, const char *tex
     error_set(&ref->failure, status, "%s", text);
 }
 
-/* The answer to REMOTE. An owner that answers with a number in use loses its session, last of all: the
- * functions that learn of its end may release the reference. */
+/* The answer to REMOTE. An owner that answers with the number of an object that this worker has already loses
+ * its session. That comes last, because functions that learn of the session's end may release the reference.
+ */
 static void reference_on_made(struct future *future, void *arg)
 {
     struct rref *ref = arg;
@@ -759,8 +760,8 @@ static void reference_refuse_share(struct rref *ref, enum status status, const c
     rpc_fail(request, status, "%s", text);
 }
 
-/* The answer to CLAIM: the owner has counted this worker, and tells the class's name. `taken` may release the
- * reference. */
+/* The answer to CLAIM: the owner has granted a use, and tells the class's name. `taken` may release the
+ * handle. */
 static void reference_on_claimed(struct future *future, void *arg)
 {
     struct rref *ref = arg;
