@@ -439,7 +439,7 @@ static bool say_request(const struct rpc_session *session, struct endpoint_messa
         return false;
     input += PARTS;
     input_left -= PARTS;
-    request_fill(&request, bytes, rrefs->last_number);
+    request_fill(&request, bytes, peer_newest_object(rrefs));
     if ((bytes[CONTEXT] & 8) != 0)
         request.header.context = dist->next_context - 1 - (bytes[CONTEXT] & 3);
     if (bytes[KIND] >= 0xe0) {
@@ -448,7 +448,7 @@ static bool say_request(const struct rpc_session *session, struct endpoint_messa
         request.header.args[1] = bytes[SHAPE] % WORKERS;
     } else if (bytes[KIND] >= 0xc0) {
         request = (struct request){.header = {.method = METHOD_CLAIM}};
-        request.header.args[0] = object_number(bytes[OBJECT], rrefs->last_number);
+        request.header.args[0] = object_number(bytes[OBJECT], peer_newest_object(rrefs));
         request.header.args[1] = bytes[SHAPE] % WORKERS;
     }
     if (bytes[OBJECT] == OBJECT_OWN)

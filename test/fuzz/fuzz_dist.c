@@ -33,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     struct rpc_session *session = peer_open_session();
     dist->lost = (struct error){0}; // by the end of the input before
-    while (session->is_live && say_one(session, &data, &size, rrefs->last_number)) {
+    while (session->is_live && say_one(session, &data, &size, peer_newest_object(rrefs))) {
         if (size % 4 != 0)
             peer_turn(session);
         dist_counts(dist, &counts);

@@ -4,6 +4,7 @@
 #define TEST_FUZZ_FUZZ_PEER_H
 
 #include "worker/net/rpc_internal.h"
+#include "worker/reference/rref.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,6 +52,26 @@ static inline struct rpc_session *peer_open_session(void)
     session_open(session, &rpc->sockets[0], &greeting, CONNECTION);
     request_id = 1;
     return session;
+}
+
+static inline bool peer_number_was_given(struct rrefs *rrefs, uint64_t number)
+{
+    void *object;
+    const struct rref_class *class;
+    struct error error = {0};
+    const enum status status = rref_object_use(rrefs, PEER, number, &object, &class, &error);
+    if (status == STATUS_OK)
+        rref_object_done(rrefs, number);
+    return status != STATUS_NOT_FOUND || strstr(error.text, "was freed") != NULL;
+}
+
+/* The last number that an object of the worker was given. */
+static inline uint64_t peer_newest_object(struct rrefs *rrefs)
+{
+    static uint64_t newest;
+    while (peer_number_was_given(rrefs, newest + 1))
+        newest++;
+    return newest;
 }
 
 /* Mostly the number of an object that there has been lately, or one beside. */

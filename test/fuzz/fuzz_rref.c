@@ -3,7 +3,7 @@
  * and nothing is sent to it. Its session may end in the middle. After its end no object, use or reference may
  * be left. A message is 8 bytes of the input, and the payload that they ask for behind them. */
 #include "test/fuzz/fuzz_peer.h"
-#include "worker/reference/rref_internal.h"
+#include "worker/reference/rref.h"
 
 enum { TAKEN_MAX = 8, KEPT_MAX = 8 };
 
@@ -150,7 +150,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         rrefs_counts(rrefs, &counts);
         require(counts.objects <= 6 && counts.references <= 4 && counts.users <= counts.objects);
         require(rrefs_of_peer(rrefs, PEER) == counts.users && alive == counts.objects);
-        newest = rrefs->last_number;
+        newest = peer_newest_object(rrefs);
         if (size % 3 == 0)
             peer_turn(session);
     }

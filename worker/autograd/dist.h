@@ -1,40 +1,59 @@
 /* Distributed autograd: one loss, whose graph lies on several workers, and one backward pass through it.
  *
+ *     context       all that is computed for one loss, on every worker: one training step, or one forward
+ *     root          the worker that began the context, and has the loss
+ *     call          a function of an object, called within a context: one node on the tape of its caller
+ *     piece         what the callee computes for a call, on a tape of its own
+ *     walk          the backward pass over one tape, in reverse order of recording
+ *     version       one copy of an object's parameters (dist_versions.h)
+ *     owner         a worker with parameters, which adds up gradients and takes steps (dist_optimizer.h)
+ *     participant   a worker that asks the owners for steps
+ *
  * This room may include worker/net, worker/reference and the rooms of kernels/. worker/model_parallel
- * includes it. Start here; dist_internal.h lists the files of contexts, optimizer_internal.h those of the
- * distributed optimizer (dist_optimizer.h), and dist.c argues why sums are equal and nothing is left behind.
+ * includes it. Start here. Then:
+ *
+ *     dist_context.c     contexts; why sums are equal, and why nothing is left behind
+ *     dist_call.[ch]     the caller's side of a context
+ *     dist_piece.[ch]    the callee's side of a context
+ *     dist_object.[ch]   where pieces of an object compute, and the gradients of its parameters
+ *     dist_message.[ch], dist_memory.[ch]    tensors in messages; memory that other workers can read
+ *     dist_versions.[ch]                     versions of parameters
+ *     dist_optimizer.h, dist_participant.c, dist_owner.c, optimizer_message.[ch]
+ *                        the optimizer: the side of a participant, and that of an owner
+ *
+ * An example:
  *
  *     dist_context_new(&context, dist, TAPE_TRAIN, tape, &error);
  *     struct variable *x = …;                                 on the context's own tape
  *     dist_call(context, embedding, 0, numbers, 3, &tokens, 1, &x, 1);
  *     …
  *     dist_backward(context, loss, &error);
- *     dist_optimizer_step(optimizer, context, …);             dist_optimizer.h
+ *     dist_optimizer_step(optimizer, context, …);
  *     dist_context_free(context);
  *
- * A call is one node on the caller's tape. The callee computes it on a tape of its own, a *piece*. The node's
- * backward is a second request, which the callee answers with the input gradients. A piece may call other
- * objects: a handler never waits, so the piece continues when its calls are answered (dist_call_async), and
- * answers then.
+ * The callee of a call computes a piece. The backward of the call's node is a second request, which the
+ * callee answers with the input gradients. A piece may call other objects. A handler never waits, so the
+ * piece continues when its calls are answered (dist_call_async), and answers then. The model of
+ * worker/model_parallel needs no such nested call; they are for models with objects that call objects.
  *
  * ---- Order ----
  * A root's tape is walked in reverse order of recording. At a node whose gradient comes from another worker
- * the walk pauses, so that one thread of control runs through all workers. Gradients of parameters are added
- * up on their owner in the order of the walk: the order in which one worker alone would have added them,
- * hence the same bits.
+ * the walk pauses. So one thread of control runs through all workers. The owner adds up a parameter's
+ * gradients in the order of the walk. One worker alone would add them in the same order, so the bits are the
+ * same.
  *
  * ---- Contexts ----
  * A context's id is the root's worker number (upper 16 bits) and a counter. On other workers a context begins
  * with the first call that names it, and ends when the root ends it. It holds pieces, and one slab of
- * gradients per object with parameters. Several contexts run at once without touching each other. A failure
- * ends the backward with its status. Such a context can only be freed, which frees it everywhere. A worker
- * that is gone ends all contexts: with STATUS_PEER_DIED, and no other can begin.
+ * gradients for each object with parameters. Several contexts run at once without touching each other. A
+ * failure ends the backward with its status. The context can then only be freed, which frees it everywhere.
+ * When a worker is gone, all contexts end with STATUS_PEER_DIED, and no other can begin.
  *
  * ---- Memory ----
- * Tapes take their memory from the worker's outbox where there is one, so that floating tensors of 64 KiB and
- * more are neither sent nor copied: the other worker reads them where they lie. int32 tensors are copied. The
- * answer of a call stays until the context ends. Its inputs stay until the walk has passed its node, for the
- * callee reads them once more in the backward.
+ * Tapes take their memory from the worker's outbox where there is one. Other workers read floating tensors of
+ * 64 KiB and more where they lie: these are neither sent nor copied. int32 tensors are copied. The answer of
+ * a call stays until the context ends. The inputs of a call stay until the walk has passed its node, because
+ * the callee reads them once more in the backward.
  *
  * Threads as rpc.h: all of one thread. dist_call and dist_backward turn the rpc, and are for a role's top
  * level. Functions marked "never waits" may be called by handlers. */
@@ -63,9 +82,10 @@ struct dist_class {
     /* The object's parameters, which stay its own. NULL: none. */
     struct params *(*params)(void *object);
     /* NULL, or answers NULL: the parameters have one version. Otherwise a piece holds a version from the
-     * begin of its forward to the end of its walk: the one that its context's other pieces of the object
-     * hold, or the newest. The params are placed on that version (dist_versions.h) whenever the piece's
-     * forward or walk runs, and on the newest one otherwise. */
+     * begin of its forward to the end of its walk. The first piece of the object in a context takes the
+     * newest version, and the context's other pieces take the same one. While the piece's forward or walk
+     * runs, the params are placed on its version (dist_versions.h). Otherwise they are placed on the newest.
+     */
     struct dist_versions *(*versions)(void *object);
     /* Computes on the piece's tape, and completes the piece once with dist_return or dist_fail: before it
      * returns, or after calls of its own (dist_call_async). Never waits. */
@@ -76,7 +96,7 @@ struct dist_config {
     struct rpc *rpc;
     struct rrefs *rrefs;
     struct segment *outbox; /* NULL: tensors travel in messages */
-    uint32_t contexts_max;  /* at a time, of all roots, those included that have ended and cannot tell others
+    uint32_t contexts_max;  /* at a time, of all roots, with those that have ended but cannot send END_CONTEXT
                                yet. One more is STATUS_BUSY */
     uint32_t pieces_max;    /* at a time, in all contexts */
     /* Called between operations of any piece (tape_on_progress). May be NULL. */
@@ -136,11 +156,11 @@ void dist_return(struct dist_piece *piece, struct variable *const out[], uint32_
 void dist_fail(struct dist_piece *piece, enum status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* dist_call within a piece; never waits. `then` is called once, inside a turn, when the outputs are there or
- * the call has failed (`status`, which also sticks in the tape; out is NULL then). Several calls may be under
- * way: their `then`s are called in the order of the calls, so that the tape is the same whichever is answered
- * first. When the piece has been completed before: STATUS_INVALID, which does not stick. The handle may be
- * released at once. */
+/* dist_call within a piece: how an object calls another object. Never waits. `then` is called once, inside a
+ * turn: with the outputs, or with NULL and the status of the call's failure, which also sticks in the tape.
+ * Several calls may be under way. Their `then`s are called in the order of the calls, so that the tape is the
+ * same whichever is answered first. When the piece was completed before, the status is STATUS_INVALID, and
+ * does not stick. The handle may be released at once. */
 typedef void dist_then(void *arg, struct dist_piece *piece, enum status status, struct variable *const out[],
                        uint32_t out_count);
 void dist_call_async(struct dist_piece *piece, struct rref *object, uint32_t function,
@@ -149,8 +169,8 @@ void dist_call_async(struct dist_piece *piece, struct rref *object, uint32_t fun
 
 /* ---- for the optimizer (dist_optimizer.h), on an owner ---- */
 
-/* The gradients that `context` holds for the object `object` here; NULL: none (they are zero). Valid until
- * the context ends. STATUS_NOT_FOUND: the context is not here, so it has called nothing of this worker.
+/* The gradients that `context` holds for the object `object` here. NULL: none, so they are zero. Valid until
+ * the context ends. STATUS_NOT_FOUND: the context is not here, because it has called nothing of this worker.
  * STATUS_PEER_DIED: a death has ended the context here, and its gradients are lost. */
 enum status dist_gradients(struct dist *dist, uint64_t context, void *object, struct gradients **out,
                            struct error *error);

@@ -1,12 +1,91 @@
-/* The caller: a call is sent, becomes a node of the caller's tape when it is answered, and is walked. dist.c
- * argues why the order of the requests makes sums equal.
+/* The caller's side of a context: a call is sent, becomes a node of the caller's tape when it is answered,
+ * and is walked back. At the context's end the workers that were called are told. dist_context.c argues why
+ * the order of the requests makes sums equal.
  *
- * Calls of one frame are recorded in the order in which they were made, whichever is answered first
- * (dist_forward.c), so that the tape and its walk depend on the code alone. */
-#include "worker/autograd/dist_internal.h"
+ * Calls of one frame are recorded in the order in which they were made, whichever is answered first, so that
+ * the tape and its walk depend on the code alone. */
+#include "worker/autograd/dist_call.h"
+#include "worker/autograd/dist_message.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+struct dist_caller {
+    struct rpc *rpc;
+    const struct error *lost;
+    uint64_t context; /* its id */
+    uint64_t calls;   /* ids given out */
+    bool called[];    /* (workers) in the context by this one, which has not sent END_CONTEXT to it yet */
+};
+
+/* A call, on its caller: exists until the tape releases its node and no function of a future refers to it. */
+struct dist_call {
+    struct dist_call *next;
+    struct dist_frame *frame; /* NULL: it has ended */
+    uint16_t worker;
+    uint64_t id;
+    bool is_recorded; /* its node refers to it */
+    bool is_watched;  /* a function of its future does */
+    bool is_kept;
+    uint32_t wanted;
+    uint32_t in_count, out_count;
+    struct variable *in[DIST_INPUTS_MAX];
+    void *input_block[DIST_INPUTS_MAX];   /* staged inputs */
+    void *output_block[DIST_OUTPUTS_MAX]; /* staged gradients */
+    struct future *future;                /* of FORWARD, until it is recorded; of BACKWARD */
+    struct dist_follow follow;            /* then == NULL: the root's, which waits */
+};
+
+/* ---- the context's callers ---- */
+
+enum status caller_new(struct dist_caller **out, struct rpc *rpc, uint64_t context, const struct error *lost,
+                       struct error *error)
+{
+    struct dist_caller *caller = calloc(1, sizeof *caller + rpc_workers(rpc) * sizeof caller->called[0]);
+    if (caller == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a context");
+    caller->rpc = rpc;
+    caller->context = context;
+    caller->lost = lost;
+    *out = caller;
+    return STATUS_OK;
+}
+
+void caller_free(struct dist_caller *caller)
+{
+    free(caller);
+}
+
+uint64_t caller_context(const struct dist_caller *caller)
+{
+    return caller->context;
+}
+
+enum status caller_check_alive(const struct dist_caller *caller, struct error *error)
+{
+    if (caller->lost->status != STATUS_OK)
+        *error = *caller->lost;
+    return caller->lost->status;
+}
+
+bool caller_send_ends(struct dist_caller *caller)
+{
+    struct rpc *rpc = caller->rpc;
+    const struct rpc_message message = {.context = caller->context};
+    bool all = true;
+    for (uint32_t worker = 0; worker < rpc_workers(rpc); worker++) {
+        struct future *future;
+        if (!caller->called[worker])
+            continue;
+        const enum status status = rpc_call_async(rpc, (uint16_t)worker, METHOD_END_CONTEXT, &message,
+                                                  MONOTIME_NEVER, &future, NULL);
+        if (status == STATUS_OK)
+            future_release(future);
+        caller->called[worker] = status == STATUS_BUSY || status == STATUS_NO_MEMORY;
+        all = all && !caller->called[worker];
+    }
+    return all;
+}
 
 /* ---- calls and frames ---- */
 
@@ -39,13 +118,13 @@ void call_end(struct dist_call *call)
         free(call);
 }
 
-bool call_answered(struct dist_call *call)
+struct dist_piece *call_answered(struct dist_call *call)
 {
     call->is_watched = false;
     if (call->frame != NULL)
-        return true;
+        return call->frame->piece;
     free(call);
-    return false;
+    return NULL;
 }
 
 /* The tape has released the node. */
@@ -54,7 +133,7 @@ static void call_release(void *arg)
     call_end(arg);
 }
 
-struct dist_call *frame_oldest_unrecorded(const struct dist_frame *frame)
+static struct dist_call *frame_oldest_unrecorded(const struct dist_frame *frame)
 {
     struct dist_call *oldest = NULL;
     for (struct dist_call *call = frame->calls; call != NULL && !call->is_recorded; call = call->next)
@@ -62,14 +141,24 @@ struct dist_call *frame_oldest_unrecorded(const struct dist_frame *frame)
     return oldest;
 }
 
+struct dist_call *frame_next_answered(const struct dist_frame *frame)
+{
+    struct dist_call *oldest = frame_oldest_unrecorded(frame);
+    return oldest != NULL && !oldest->is_watched ? oldest : NULL;
+}
+
+struct dist_follow call_follow(const struct dist_call *call)
+{
+    return call->follow;
+}
+
 void frame_close(struct dist_frame *frame, enum status status)
 {
     while (frame->calls != NULL && !frame->calls->is_recorded) {
-        dist_then *then = frame->calls->then;
-        void *arg = frame->calls->arg;
+        const struct dist_follow follow = frame->calls->follow;
         call_end(frame->calls);
-        if (then != NULL)
-            then(arg, frame->piece, status, NULL, 0);
+        if (follow.then != NULL)
+            follow.then(follow.arg, frame->piece, status, NULL, 0);
     }
 }
 
@@ -81,14 +170,14 @@ static enum status call_send(struct dist_call *call, enum wire_method method,
                              const struct rpc_message *message, future_then_function *done,
                              struct error *error)
 {
-    struct dist_context *context = call->frame->context;
-    enum status status = rpc_call_then(context->dist->config.rpc, call->worker, method, message,
-                                       MONOTIME_NEVER, done, call, &call->future, error);
+    struct dist_caller *caller = call->frame->caller;
+    enum status status = rpc_call_then(caller->rpc, call->worker, method, message, MONOTIME_NEVER, done, call,
+                                       &call->future, error);
     if (status == STATUS_NOT_FOUND)
         return error_set(error, STATUS_PEER_DIED, "worker %u is gone", call->worker);
     if (status != STATUS_OK)
         return status;
-    context->called[call->worker] = true;
+    caller->called[call->worker] = true;
     call->is_watched = done != NULL;
     return STATUS_OK;
 }
@@ -111,7 +200,7 @@ static enum status call_check(struct dist_frame *frame, const struct dist_asked 
 {
     enum status status = tape_status(frame->tape, error);
     if (status == STATUS_OK)
-        status = dist_check_alive(frame->context->dist, error);
+        status = caller_check_alive(frame->caller, error);
     if (status != STATUS_OK)
         return status;
     if (asked->in_count > DIST_INPUTS_MAX || asked->number_count > DIST_NUMBERS_MAX)
@@ -137,7 +226,8 @@ static enum status call_put_inputs(struct dist_call *call, bool trains, struct f
         const struct tensor *tensor = variable_tensor(in);
         if (tensor->data == NULL)
             return error_set(error, STATUS_INVALID, "input %u was given back already", i);
-        status = message_put_tensor(call->frame, tensor, true, message, &call->input_block[i], error);
+        status = message_put_tensor(call->frame->tape, call->frame->staging, tensor, true, message,
+                                    &call->input_block[i], error);
         flags->present |= 1u << i;
         if (tensor->shape.rank == 0)
             flags->scalars |= 1u << i;
@@ -151,13 +241,13 @@ static enum status call_put_inputs(struct dist_call *call, bool trains, struct f
 static enum status call_build(struct dist_call *call, const struct dist_asked *asked,
                               struct rpc_message *message, struct error *error)
 {
-    struct dist_context *context = call->frame->context;
+    struct dist_caller *caller = call->frame->caller;
     const bool trains = tape_records(call->frame->tape);
     struct forward_flags flags = {.depth = call->frame->depth,
                                   .trains = trains,
                                   .inputs = asked->in_count,
                                   .numbers = asked->number_count};
-    *message = (struct rpc_message){.context = context->id};
+    *message = (struct rpc_message){.context = caller->context};
     if (asked->number_count > 0) {
         message->tensor_count = 1;
         message->tensors[0] =
@@ -166,7 +256,7 @@ static enum status call_build(struct dist_call *call, const struct dist_asked *a
     }
     enum status status = call_put_inputs(call, trains, &flags, message, error);
     call->wanted = flags.wanted;
-    call->id = ++context->calls;
+    call->id = ++caller->calls;
     message->args[FORWARD_OBJECT] = rref_object(asked->object);
     message->args[FORWARD_FUNCTION] = asked->function;
     message->args[FORWARD_CALL] = call->id;
@@ -174,8 +264,9 @@ static enum status call_build(struct dist_call *call, const struct dist_asked *a
     return status;
 }
 
-enum status call_start(struct dist_frame *frame, const struct dist_asked *asked, dist_then *then, void *arg,
-                       future_then_function *done, struct dist_call **out, struct error *error)
+enum status call_start(struct dist_frame *frame, const struct dist_asked *asked,
+                       const struct dist_follow *follow, future_then_function *done, struct dist_call **out,
+                       struct error *error)
 {
     enum status status = call_check(frame, asked, error);
     if (status != STATUS_OK)
@@ -184,8 +275,8 @@ enum status call_start(struct dist_frame *frame, const struct dist_asked *asked,
     if (call == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a call");
     call->worker = rref_owner(asked->object);
-    call->then = then;
-    call->arg = arg;
+    if (follow != NULL)
+        call->follow = *follow;
     call->in_count = asked->in_count;
     if (asked->in_count > 0)
         memcpy(call->in, asked->in, asked->in_count * sizeof call->in[0]);
@@ -199,6 +290,79 @@ enum status call_start(struct dist_frame *frame, const struct dist_asked *asked,
     }
     *out = call;
     return STATUS_OK;
+}
+
+/* ---- BACKWARD ---- */
+
+/* The gradients have come for which a piece's walk has paused. */
+static void call_on_gradients(struct future *future, void *arg)
+{
+    struct dist_call *call = arg;
+    (void)future;
+    if (call_answered(call) != NULL)
+        call->frame->resume(call->frame->piece);
+}
+
+static enum status call_send_backward(struct dist_call *call, const struct tensor *const dout[],
+                                      struct error *error)
+{
+    struct dist_frame *frame = call->frame;
+    struct rpc_message message = {.context = frame->caller->context, .args = {[BACKWARD_CALL] = call->id}};
+    enum status status = caller_check_alive(frame->caller, error);
+    for (uint32_t i = 0; i < call->out_count && status == STATUS_OK; i++) {
+        if (dout[i] == NULL)
+            continue;
+        message.args[BACKWARD_OUTPUTS] |= (uint64_t)1 << i;
+        status = message_put_tensor(frame->tape, frame->staging, dout[i], true, &message,
+                                    &call->output_block[i], error);
+    }
+    if (status != STATUS_OK)
+        return status;
+    return call_send(call, METHOD_BACKWARD, &message, frame->piece != NULL ? call_on_gradients : NULL, error);
+}
+
+/* Copies the answer's gradients to where the tape wants them. */
+static enum status call_take_gradients(struct dist_call *call, struct tensor *const din[],
+                                       struct error *error)
+{
+    struct dist_frame *frame = call->frame;
+    enum status status = call_failure(call, error);
+    if (status != STATUS_OK)
+        return status;
+    const struct rpc_message *answer = future_value(call->future);
+    const uint64_t given = answer->args[GRADIENT_INPUTS];
+    if ((given & ~(uint64_t)call->wanted) != 0 ||
+        (uint32_t)__builtin_popcountll(given) != answer->tensor_count)
+        return error_set(error, STATUS_INVALID,
+                         "worker %u has answered with gradients that were not asked for", call->worker);
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < call->in_count && status == STATUS_OK; i++) {
+        if (!(given >> i & 1))
+            continue;
+        const uint32_t index = at++;
+        if (din[i] == NULL)
+            continue;
+        if (din[i]->data == NULL)
+            status = tensor_new(din[i], tape_arena(frame->tape), din[i]->shape, din[i]->dtype, din[i]->name,
+                                error);
+        if (status == STATUS_OK)
+            status = message_copy_tensor(frame->tape, frame->staging, answer, index, din[i], error);
+    }
+    return status;
+}
+
+static enum status call_backward(void *arg, struct tape *tape, bool first, const struct tensor *const dout[],
+                                 struct tensor *const din[], struct error *error)
+{
+    struct dist_call *call = arg;
+    (void)tape;
+    if (!call->is_kept)
+        return STATUS_OK; // its outputs have no gradient
+    if (first) {
+        const enum status status = call_send_backward(call, dout, error);
+        return status == STATUS_OK ? STATUS_AGAIN : status;
+    }
+    return future_done(call->future) ? call_take_gradients(call, din, error) : STATUS_AGAIN;
 }
 
 /* ---- FORWARD, answered ---- */
@@ -231,8 +395,8 @@ enum status call_record(struct dist_call *call, struct variable *out[DIST_OUTPUT
     if (status == STATUS_OK)
         status = call_check_answer(call, answer, error);
     for (uint32_t i = 0; status == STATUS_OK && i < answer->tensor_count; i++)
-        status =
-            message_take_tensor(frame, answer, i, answer->args[ANSWER_SCALARS] >> i & 1, &node.out[i], error);
+        status = message_take_tensor(frame->tape, frame->staging, answer, i,
+                                     answer->args[ANSWER_SCALARS] >> i & 1, &node.out[i], error);
     if (status != STATUS_OK) {
         call_end(call);
         return status;
@@ -249,74 +413,40 @@ enum status call_record(struct dist_call *call, struct variable *out[DIST_OUTPUT
     return STATUS_OK;
 }
 
-/* ---- BACKWARD ---- */
+/* ---- calls that wait ---- */
 
-/* The gradients have come for which a piece's walk has paused. */
-static void call_on_gradients(struct future *future, void *arg)
+enum status frame_call(struct dist_frame *frame, const struct dist_asked *asked, struct variable *out[],
+                       uint32_t out_count, struct error *error)
 {
-    struct dist_call *call = arg;
-    (void)future;
-    if (call_answered(call))
-        call->frame->resume(call->frame->piece);
-}
-
-static enum status call_send_backward(struct dist_call *call, const struct tensor *const dout[],
-                                      struct error *error)
-{
-    struct dist_frame *frame = call->frame;
-    struct rpc_message message = {.context = frame->context->id, .args = {[BACKWARD_CALL] = call->id}};
-    enum status status = dist_check_alive(frame->context->dist, error);
-    for (uint32_t i = 0; i < call->out_count && status == STATUS_OK; i++) {
-        if (dout[i] == NULL)
-            continue;
-        message.args[BACKWARD_OUTPUTS] |= (uint64_t)1 << i;
-        status = message_put_tensor(frame, dout[i], true, &message, &call->output_block[i], error);
-    }
+    struct variable *answered[DIST_OUTPUTS_MAX];
+    struct dist_call *call;
+    uint32_t count = 0;
+    enum status status = call_start(frame, asked, NULL, NULL, &call, error);
     if (status != STATUS_OK)
         return status;
-    return call_send(call, METHOD_BACKWARD, &message, frame->piece != NULL ? call_on_gradients : NULL, error);
-}
-
-/* Copies the answer's gradients to where the tape wants them. */
-static enum status call_take_gradients(struct dist_call *call, struct tensor *const din[],
-                                       struct error *error)
-{
-    struct dist_frame *frame = call->frame;
-    enum status status = call_failure(call, error);
-    if (status != STATUS_OK)
+    struct error failure;
+    status = rpc_wait(frame->caller->rpc, call->future, &failure);
+    if (!future_done(call->future)) { // the rpc itself has failed
+        *error = failure;
+        call_end(call);
         return status;
-    const struct rpc_message *answer = future_value(call->future);
-    const uint64_t given = answer->args[GRADIENT_INPUTS];
-    if ((given & ~(uint64_t)call->wanted) != 0 ||
-        (uint32_t)__builtin_popcountll(given) != answer->tensor_count)
-        return error_set(error, STATUS_INVALID,
-                         "worker %u has answered with gradients that were not asked for", call->worker);
-    uint32_t at = 0;
-    for (uint32_t i = 0; i < call->in_count && status == STATUS_OK; i++) {
-        if (!(given >> i & 1))
-            continue;
-        const uint32_t index = at++;
-        if (din[i] == NULL)
-            continue;
-        if (din[i]->data == NULL)
-            status = tensor_new(din[i], tape_arena(frame->tape), din[i]->shape, din[i]->dtype, din[i]->name,
-                                error);
-        if (status == STATUS_OK)
-            status = message_copy_tensor(frame, answer, index, din[i], error);
     }
+    status = call_record(call, answered, &count, error);
+    if (status == STATUS_OK && count != out_count)
+        status =
+            error_set(error, STATUS_INVALID, "worker %u has answered a call with %u outputs, expected %u",
+                      rref_owner(asked->object), count, out_count);
+    if (status == STATUS_OK && count > 0)
+        memcpy(out, answered, count * sizeof out[0]);
     return status;
 }
 
-enum status call_backward(void *arg, struct tape *tape, bool first, const struct tensor *const dout[],
-                          struct tensor *const din[], struct error *error)
+enum status frame_wait(struct dist_frame *frame, struct error *error)
 {
-    struct dist_call *call = arg;
-    (void)tape;
-    if (!call->is_kept)
-        return STATUS_OK; // its outputs have no gradient
-    if (first) {
-        const enum status status = call_send_backward(call, dout, error);
-        return status == STATUS_OK ? STATUS_AGAIN : status;
-    }
-    return future_done(call->future) ? call_take_gradients(call, din, error) : STATUS_AGAIN;
+    const struct dist_call *call = frame->calls;
+    struct error failure = {0};
+    while (call->future == NULL)
+        call = call->next;
+    const enum status status = rpc_wait(frame->caller->rpc, call->future, &failure);
+    return future_done(call->future) ? STATUS_OK : error_set(error, status, "%s", failure.text);
 }

@@ -1,11 +1,9 @@
-/* Arenas in the outbox: a source whose chunks lie in this worker's segment, where other workers can read
- * them.
+/* Gives arenas their chunks out of this worker's outbox, a segment that other workers can read.
  *
  * The chunks are blocks of one arena, the heap, whose only chunk is the whole segment: first fit, neighbours
  * merged. A large chunk that is given back leaves a hole in the memory file. When the outbox is full, chunks
  * come from host memory, and tensors there are copied instead of lent. */
-#include "worker/autograd/dist_internal.h"
-#include "worker/net/segment.h"
+#include "worker/autograd/dist_memory.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-/* Tensors in messages: canonical, float32 or int32, in host memory. A tensor that lies so already is neither
- * copied nor converted. And FORWARD's flags. */
-#include "worker/autograd/dist_internal.h"
+/* Moves tensors between tapes and messages, and packs FORWARD's flags. A tensor in a message is canonical,
+ * float32 or int32, in host memory. A tensor that lies so already is neither copied nor converted. */
+#include "worker/autograd/dist_message.h"
 
 #include <assert.h>
 #include <string.h>
@@ -52,10 +52,10 @@ bool message_is_large(const struct rpc_message *message)
 
 /* ---- from a tape into a message ---- */
 
-enum status message_put_tensor(struct dist_frame *frame, const struct tensor *tensor, bool in_place,
-                               struct rpc_message *message, void **block, struct error *error)
+enum status message_put_tensor(struct tape *tape, struct arena *staging, const struct tensor *tensor,
+                               bool in_place, struct rpc_message *message, void **block, struct error *error)
 {
-    struct backend *backend = tape_backend(frame->tape);
+    struct backend *backend = tape_backend(tape);
     const uint32_t index = message->tensor_count;
     char shape[SHAPE_TEXT_BYTES];
     assert(index < WIRE_TENSORS_MAX);
@@ -71,7 +71,7 @@ enum status message_put_tensor(struct dist_frame *frame, const struct tensor *te
         return STATUS_OK;
     struct tensor copy;
     const enum dtype dtype = host_dtype(&message->tensors[index]);
-    enum status status = tensor_new(&copy, frame->staging, tensor->shape, dtype, tensor->name, error);
+    enum status status = tensor_new(&copy, staging, tensor->shape, dtype, tensor->name, error);
     if (status != STATUS_OK)
         return status;
     *block = copy.data;
@@ -82,20 +82,20 @@ enum status message_put_tensor(struct dist_frame *frame, const struct tensor *te
 /* ---- from a message into a tape ---- */
 
 /* Values of a frame that are not aligned to their size are copied to an aligned block first. */
-static enum status upload(struct dist_frame *frame, const struct wire_tensor *wire, const void *data,
-                          struct tensor *to, struct error *error)
+static enum status upload(struct tape *tape, struct arena *staging, const struct wire_tensor *wire,
+                          const void *data, struct tensor *to, struct error *error)
 {
-    struct backend *backend = tape_backend(frame->tape);
+    struct backend *backend = tape_backend(tape);
     const enum dtype dtype = host_dtype(wire);
     if (is_aligned(data, dtype_bytes(dtype)))
         return backend_upload(backend, to, dtype, data, error);
     const size_t bytes = wire_tensor_bytes(wire);
-    void *aligned = arena_take(frame->staging, bytes);
+    void *aligned = arena_take(staging, bytes);
     if (aligned == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %zu bytes that have arrived", bytes);
     memcpy(aligned, data, bytes);
     enum status status = backend_upload(backend, to, dtype, aligned, error);
-    arena_release(frame->staging, aligned);
+    arena_release(staging, aligned);
     return status;
 }
 
@@ -118,11 +118,11 @@ static bool is_taken_in_place(const struct rpc_message *message, uint32_t index,
            message->tensors[index].dtype == WIRE_F32 && is_aligned(message->data[index], ARENA_ALIGNMENT);
 }
 
-enum status message_take_tensor(struct dist_frame *frame, const struct rpc_message *message, uint32_t index,
-                                bool is_scalar, struct tensor *out, struct error *error)
+enum status message_take_tensor(struct tape *tape, struct arena *staging, const struct rpc_message *message,
+                                uint32_t index, bool is_scalar, struct tensor *out, struct error *error)
 {
     const struct wire_tensor *wire = &message->tensors[index];
-    const struct backend_ops *ops = tape_backend(frame->tape)->ops;
+    const struct backend_ops *ops = tape_backend(tape)->ops;
     const enum dtype dtype = host_dtype(wire);
     const struct shape shape = shape_of(wire, is_scalar);
     const void *data = message->data[index];
@@ -131,13 +131,13 @@ enum status message_take_tensor(struct dist_frame *frame, const struct rpc_messa
             .shape = shape, .dtype = dtype, .data = readable(data), .bytes = wire_tensor_bytes(wire)};
         return STATUS_OK;
     }
-    enum status status = tensor_new(out, tape_arena(frame->tape), shape,
-                                    dtype == DTYPE_I32 ? DTYPE_I32 : ops->dtype, NULL, error);
-    return status == STATUS_OK ? upload(frame, wire, data, out, error) : status;
+    enum status status =
+        tensor_new(out, tape_arena(tape), shape, dtype == DTYPE_I32 ? DTYPE_I32 : ops->dtype, NULL, error);
+    return status == STATUS_OK ? upload(tape, staging, wire, data, out, error) : status;
 }
 
-enum status message_copy_tensor(struct dist_frame *frame, const struct rpc_message *message, uint32_t index,
-                                struct tensor *to, struct error *error)
+enum status message_copy_tensor(struct tape *tape, struct arena *staging, const struct rpc_message *message,
+                                uint32_t index, struct tensor *to, struct error *error)
 {
     const struct wire_tensor *wire = &message->tensors[index];
     const struct shape shape = shape_of(wire, to->shape.rank == 0 && wire->rank == 1 && wire->dims[0] == 1);
@@ -145,7 +145,7 @@ enum status message_copy_tensor(struct dist_frame *frame, const struct rpc_messa
     if (wire->dtype != WIRE_F32 || !shape_equal(&shape, &to->shape))
         return error_set(error, STATUS_INVALID, "a gradient of shape %s, expected float32 %s",
                          shape_text(&shape, got), shape_text(&to->shape, expected));
-    return upload(frame, wire, message->data[index], to, error);
+    return upload(tape, staging, wire, message->data[index], to, error);
 }
 
 /* ---- flags ---- */

@@ -6,48 +6,51 @@
  *     dist_backward(context, loss, …);
  *     dist_optimizer_step(optimizer, context, &step, …);
  *
- * Each owner of parameters has one *local optimizer*, an object of class "optimizer" with optim.h's
- * arithmetic and moments. An owner has one thread, so only one step runs there at a time. Trainers that share
- * a model share its optimizer: the first trainer makes it and shares it (dist_optimizer_share), like the
- * objects themselves.
+ * Each owner of parameters has one *local optimizer*: an object of class "optimizer" with optim.h's
+ * arithmetic and moments. An owner has one thread, so only one step runs there at a time. The workers that
+ * ask for steps are the *participants*. They share one optimizer: the first makes it and shares it
+ * (dist_optimizer_share), like the objects themselves.
  *
  * ---- The round ----
- * `all`: a step waits on each owner until every participant has asked for it, each with a context of its own.
- * Their gradients are added up in the order of the workers' numbers, and one step is taken with the lr and
- * max_norm that all of them must have named (different ones: STATUS_INVALID for all, and nothing changes).
- * When a participant dies, the round fails with STATUS_PEER_DIED, and so do all later ones. When a
- * participant frees its optimizer, they fail with STATUS_SHUTDOWN, which is not the others' fault. The step
- * changes the values in place: a context that has yet to walk would get wrong gradients, and nothing reports
- * it. So a participant asks for a step when it has walked all its contexts, and no other worker has a context
- * open that trains. `async`: each step is taken when it comes. Contexts that have still to walk keep the
- * parameters that their forward read: objects need versions for that (dist_versions.h), one more than there
- * are participants. Each participant has one context at a time.
+ * `all`: on each owner a step waits until every participant has asked for it, each with a context of its own.
+ * The owner adds up their gradients in the order of the workers' numbers, and takes one step. All must name
+ * the same lr and max_norm. If they do not, all get STATUS_INVALID, and nothing changes. When a participant
+ * dies, this round and all later ones fail with STATUS_PEER_DIED. When a participant frees its optimizer,
+ * they fail with STATUS_SHUTDOWN, which is not the others' fault.
  *
- * A parameter without a gradient in a context, because its object had no part in the loss, has the gradient
- * zero: the step is taken all the same, and moves it by its momentum (as PyTorch's with gradients that are
- * zero, not None). Parameters of an object that the optimizer was not given do not move.
+ * The step of `all` changes the values in place. A context that has yet to walk would get wrong gradients,
+ * and nothing reports that. So a participant asks for a step when it has walked all its contexts, and no
+ * other worker has a context open that trains.
+ *
+ * `async`: each step is taken when it comes. Contexts that have still to walk keep the parameters that their
+ * forward read. Objects need versions for that (dist_versions.h), one more than there are participants. Each
+ * participant has one context at a time.
+ *
+ * A parameter whose object had no part in the loss has the gradient zero. The step moves it by its momentum,
+ * as PyTorch's does when gradients are zero and not None. Parameters that the optimizer was not given do not
+ * move.
  *
  * ---- Clipping ----
  * With max_norm > 0 a step is two rounds. The owners answer the first with the sum of squares of each
- * parameter's gradient (double). The norm is the root of their sum, in the order of dist_optimizer_new's list
- * whichever worker owns which parameter. The second round multiplies every gradient by max_norm / (norm +
- * 1e-6) where that is below 1: PyTorch's clip_grad_norm_. As there, the context's own gradients may be scaled
- * by it.
+ * parameter's gradient (double). The norm is the root of the sum of all. They are added in the order of
+ * dist_optimizer_new's list, whichever worker owns which parameter. The second round multiplies every
+ * gradient by max_norm / (norm + 1e-6) if that is below 1, as PyTorch's clip_grad_norm_ does. It may scale
+ * the context's own gradients.
  *
  * ---- Reading values for a checkpoint ----
- * dist_parameter_get reads the newest values and moments of one parameter. Values of several
- * parameters belong to one version only if no participant's step is on its way meanwhile: with `async`, a
- * step may have been taken on one owner and not yet on the next. So the participants pause first, each after
- * its dist_optimizer_step has returned (parallel_peer_state does so); the optimizer itself holds nothing
- * back.
+ * dist_parameter_get reads the newest values and moments of one parameter. With `async`, a step may have been
+ * taken on one owner and not yet on the next. Then the values of several parameters do not belong together.
+ * So the participants pause first, each after its dist_optimizer_step has returned (parallel_peer_state does
+ * so). The optimizer itself holds nothing back.
  *
  * ---- Failures ----
  * A NaN or an infinity in a gradient is STATUS_INTERNAL, and the text names the parameter. With clipping it
- * is found before anything has changed anywhere. Without, nothing has changed on that owner, but other owners
- * may have taken the step. After a failed step the optimizer can only be freed, with two exceptions:
- * STATUS_INVALID, and STATUS_BUSY where there is a single owner, leave everything as it was. With `all` it
- * must then be freed soon: the step may have reached some owners only, where the other participants wait for
- * it until this one frees its optimizer or ends.
+ * is found before anything has changed anywhere. Without clipping nothing has changed on that owner, but
+ * other owners may have taken the step.
+ *
+ * After a failed step the optimizer can only be freed, with two exceptions. STATUS_INVALID, and STATUS_BUSY
+ * with a single owner, leave everything as it was. Free the optimizer of a failed round of `all` soon: the
+ * step may have reached some owners only, and there the other participants wait for this one.
  *
  * Threads as rpc.h. Functions that wait turn the rpc: for a role's top level. Steps allocate nothing after
  * the first. */
@@ -97,7 +100,6 @@ enum dist_values {
     DIST_MOMENT_FIRST, /* its optimizer's: SGD's momentum is the first, Adam's are both; zeros before a step
                         */
     DIST_MOMENT_SECOND,
-    DIST_GRADIENT, /* dist_parameter_gradient's */
 };
 
 /* Values in and out, canonical float32; `count` is shape_elements, another one STATUS_INVALID, and so is a
@@ -107,10 +109,6 @@ enum status dist_parameter_get(struct dist *dist, struct rref *parameter, enum d
                                float *values, size_t count, struct error *error);
 enum status dist_parameter_set(struct dist *dist, struct rref *parameter, enum dist_values which,
                                const float *values, size_t count, struct error *error);
-
-/* The gradient of a parameter in context number `context`; zeros where there is none. Waits. */
-enum status dist_parameter_gradient(struct dist *dist, struct rref *parameter, uint64_t context,
-                                    float *values, size_t count, struct error *error);
 
 /* ---- the optimizer ---- */
 

@@ -1,5 +1,5 @@
-/* Versions of an object's parameters: slots, each with a count of readers. There are a handful of slots, so
- * finding a free one is a pass over all. The owner's thread runs this. */
+/* Keeps several versions of an object's parameters, each in a slot with a count of readers. There are a
+ * handful of slots, so finding a free one is a pass over all. The owner's thread runs this. */
 #include "worker/autograd/dist_versions.h"
 
 #include <assert.h>

@@ -1,6 +1,6 @@
-/* Versions of an object's parameters, for rounds that are `async`: a step may be taken while other contexts
- * have still to walk the values that they read. The step writes its values to another slot, and the old ones
- * stay where they are until their last reader is done.
+/* Versions of an object's parameters, for rounds that are `async`. A step may then come while other contexts
+ * have still to walk, and need the values that their forward read. The step writes its values to another
+ * slot. The old values stay where they are until their last reader is done.
  *
  *     params_lay_out(params, …);                    instead of params_build
  *     dist_versions_new(&versions, params, participants + 1, …);
@@ -33,13 +33,14 @@ void dist_versions_free(struct dist_versions *versions);
 
 uint32_t dist_versions_slots(const struct dist_versions *versions);
 
-/* ---- for a piece (dist_piece.c) ---- */
+/* ---- for a piece (dist_object.c) ---- */
 
 /* One more reader of the newest version, whose slot is returned, and one less. */
 uint32_t dist_versions_hold(struct dist_versions *versions);
 void dist_versions_drop(struct dist_versions *versions, uint32_t slot);
 
-/* Places the params on a version that has a reader; on the newest one. A pass over the entries' pointers. */
+/* Places the params on a version that has a reader, or on the newest one. A pass over the entries' pointers.
+ */
 void dist_versions_place(struct dist_versions *versions, uint32_t slot);
 void dist_versions_place_newest(struct dist_versions *versions);
 

@@ -1,5 +1,5 @@
-/* The optimizer's messages: flat tensors, doubles as words, answers. Both ends use these. */
-#include "worker/autograd/optimizer_internal.h"
+/* The messages of the distributed optimizer: tensors of rank 1, doubles as words, and calls that wait. */
+#include "worker/autograd/optimizer_message.h"
 
 #include <string.h>
 

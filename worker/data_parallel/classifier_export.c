@@ -1,4 +1,5 @@
-/* A ResNet from a checkpoint to an ONNX file. The command's thread. */
+/* Writes the ResNet of a checkpoint to an ONNX file, for `coalesced export`. The command's thread runs this.
+ */
 #include "worker/data_parallel/classifier_export.h"
 
 #include "kernels/backend_memory.h"

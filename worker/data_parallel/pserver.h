@@ -13,7 +13,7 @@
  *     round.[ch]            which contributions make a round, and which slot is free
  *     schedule.[ch]         when epochs, evaluations and the job end; the learning rate
  *     shards.[ch]           the calls, the image in memory, and which server owns what
- *     trainer*.[ch]         the role trainer (trainer.h); evaluation.[ch]: its shares of an evaluation
+ *     trainer.c             the role trainer; evaluation.[ch]: its shares of an evaluation
  *
  * One thread owns the sockets and all of this; while a checkpoint is written a second one reads the version
  * that is saved (worker/checkpoint/checkpoint_saver.h).

@@ -1,5 +1,5 @@
-/* The trainers' calls: the model out, contributions in, and the answers. The pserver's loop, inside a turn or
- * between two.
+/* Serves the trainers' calls: gives the model out, takes contributions in, and answers. The pserver's loop
+ * runs this, inside a turn or between two.
  *
  * A call is checked completely before any of it is used: a bad call costs its sender the session and changes
  * nothing here. */

@@ -1,6 +1,6 @@
-/* A parameter server's use of the saver (worker/checkpoint/checkpoint_saver.h): server 0 begins a checkpoint
- * at a round's boundary and has the other servers write their shards. Each of them first waits for the
- * version to save. The loop's thread.
+/* Takes checkpoints of the servers' shards, with the saver of worker/checkpoint/checkpoint_saver.h. Server 0
+ * begins a checkpoint at a round's boundary, and asks the other servers to write their shards. Each of them
+ * first waits for the version to save. The loop's thread runs this.
  *
  * The version that is being saved stays as it is: server 0 makes no update meanwhile, and a server that
  * writes its shard makes none either (pserver_checkpoint_holds). */

@@ -1,4 +1,5 @@
-/* The end of an epoch: its evaluation by the trainers, and its record. Pserver 0's loop.
+/* Ends an epoch: has the trainers evaluate the model, and reports the epoch's record. Pserver 0's loop runs
+ * this.
  *
  * Every trainer of the job file (those that were added have no share) evaluates one share of the held-out
  * data on the version that ended the epoch. The shares' sums are added in the order of the shares, so the

@@ -1,5 +1,5 @@
-/* Values that are not finite: which entry of the model they belong to, and what they cost the trainer that
- * sent them. The pserver's loop. */
+/* Finds values that are not finite: names the entry of the model, and ends the session of the trainer that
+ * sent them. The pserver's loop runs this. */
 #include "worker/data_parallel/pserver.h"
 
 #include <math.h>

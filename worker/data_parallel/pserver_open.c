@@ -1,4 +1,4 @@
-/* A pserver's start and end.
+/* Opens and closes a pserver: its memory, its methods, its checkpoint.
  *
  * Memory is sparse: slots, velocity and inboxes are mapped as whole images, so that an element has one index
  * everywhere. Only the server's own range is ever written and gets pages. */

@@ -1,5 +1,5 @@
-/* The running statistics of batch norms, which server 0 keeps for the whole model: an update moves them
- * towards the statistics of its members' batches. The pserver's loop. */
+/* Moves the running statistics of batch norms towards the statistics of the batches of an update. Server 0
+ * keeps them for the whole model. The pserver's loop runs this. */
 #include "worker/data_parallel/pserver.h"
 
 static const double STATISTICS_MOMENTUM = 0.1; /* the weight of the new; PyTorch's default of batch norms */

@@ -1,4 +1,4 @@
-/* Pure functions of the job and the size of its data. */
+/* Computes how many updates and epochs a job has, from the job file and the size of its data. */
 #include "worker/data_parallel/schedule.h"
 
 static uint64_t schedule_product(uint64_t a, uint64_t b)

@@ -1,5 +1,5 @@
-/* How a model is cut among parameter servers, and how large its image is. Every process computes the same
- * cut. */
+/* Cuts a model into shards for the parameter servers, and computes the size of its image. Every process
+ * computes the same cut. */
 #include "worker/data_parallel/shards.h"
 
 #include "worker/net/rpc.h"

@@ -3,13 +3,646 @@
  *
  * The loop: evaluate if asked to, fetch the step's batch, compute, push and pull. A handler never waits, so
  * it only stores a server's request for an evaluation. A step is a function of the job's seed, the step's
- * number, this trainer's number and the model: a step that is repeated after a death is the same. */
-#include "worker/data_parallel/trainer.h"
-
+ * number, this trainer's number and the model: a step that is repeated after a death is the same.
+ *
+ * All memory of a step is allocated at the start.
+ *
+ * ---- The memories ----
+ *     image    P + B float32: a model or a gradient as it is sent (shards.h)
+ *     slot     a place for one image in a server's segment. A trainer reads parameters there.
+ *     outbox   the image that the gradient is written to. Servers that share memory read it.
+ *     inbox    the image that a version is pulled into, from far servers
+ *     far      of a server: elements travel to and from it in messages
+ *     net      the network that computes
+ *     mirror   a second net that only holds values, in the layouts of the servers' images
+ *     placed   the one of the two whose parameters lie on slots and inbox, and whose gradients on the outbox
+ *
+ * In place: with transport "shared" and a backend that computes in the host's memory, the net is placed, and
+ * nothing is copied. Otherwise the net has memory of its own, and the mirror is placed. Values are copied
+ * between both. Then the inbox is the outbox: the gradient is written after the version was copied. */
 #include "kernels/base/profile.h"
+#include "kernels/params/gradients.h"
+#include "kernels/tape/tape.h"
+#include "worker/data/loader.h"
+#include "worker/data_parallel/bfloat16.h"
+#include "worker/data_parallel/evaluation.h"
+#include "worker/data_parallel/shards.h"
+#include "worker/device.h"
+#include "worker/model/classifier.h"
+#include "worker/net/rpc.h"
+#include "worker/net/segment.h"
+#include "worker/worker.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+enum { TRAINER_IN_FLIGHT = 8 }; /* chunks on their way to or from one server */
+
+/* A version of the model, and where each server's shard of it lies. */
+struct trainer_version {
+    uint64_t version, step; /* this trainer's next step */
+    uint64_t offset[JOB_SERVERS_MAX];
+    bool counted[JOB_SERVERS_MAX]; /* this server has made the next version already, with this step in it */
+    bool last;                     /* PULL_LAST, of any server */
+};
+
+struct trainer_chunk {
+    struct future *future; /* NULL: not under way */
+    size_t first, count;   /* elements of the image */
+};
+
+/* The chunks to or from one server: those under way, and the elements left to send. */
+struct trainer_lane {
+    size_t first[2], end[2]; /* of the parameters' range, then of the statistics' */
+    struct trainer_chunk chunks[TRAINER_IN_FLIGHT];
+};
+
+/* The elements that travel: at any time those of one version or of one contribution. */
+struct trainer_transfer {
+    bool push;
+    uint64_t key; /* version that is pulled; step that is pushed */
+    size_t ready; /* push: parameters from this element on are final */
+    bool whole;   /* push: so is the whole image, with the statistics */
+    struct trainer_lane lanes[JOB_SERVERS_MAX];
+};
+
+/* Params with the network of the job on them. */
+struct trainer_net {
+    struct backend *backend;
+    struct params *params;
+    struct gradients *gradients;
+    struct classifier *classifier;
+    struct tape *tape;
+};
+
+struct trainer {
+    struct worker *worker;
+    const struct job *job; /* WELCOME's */
+    struct rpc *rpc;
+    uint32_t servers, number;     /* of the job's; which of its trainers this is, from 0 */
+    bool over;                    /* no more steps: the job has made its last update, or is ending */
+    struct rpc_request *evaluate; /* METHOD_EVALUATE, until it is answered */
+
+    struct trainer_version at; /* the version given last */
+    struct evaluator evaluator;
+    struct loader *loader;
+    const struct batch *batch; /* of at.step; NULL: not there yet */
+
+    /* ---- the memories ---- */
+    struct trainer_net net;     /* computes */
+    struct trainer_net mirror;  /* no tape; all NULL in place */
+    struct trainer_net *placed; /* the one of the two on slots, inbox and outbox: in place `net` */
+    float *scratch;             /* (the largest entry) for copies to and from a mirror with layouts */
+    uint64_t fingerprint;
+    struct shard shards[JOB_SERVERS_MAX];
+    bool travels[JOB_SERVERS_MAX];         /* the server is far (image_travels) */
+    uint32_t far;                          /* how many servers are far */
+    struct segment slots[JOB_SERVERS_MAX]; /* of the servers that are not far */
+    size_t parameters, elements;           /* P, P + B */
+    struct segment outbox;                 /* or memory of this process alone */
+    float *outbox_image;                   /* (elements) in `outbox` */
+    struct segment inbox;
+    float *inbox_image; /* (elements) in `inbox`, or outbox_image; only the far servers' ranges are used */
+    uint32_t given;     /* entries from this index on have their gradient in the outbox */
+
+    /* ---- chunks ---- */
+    struct trainer_transfer transfer;
+    struct segment errors; /* of bfloat16_round; not mapped: gradients travel as float32 */
+    float *kept;           /* (P) in `errors`; only the far servers' ranges are used */
+    uint16_t *rounded;     /* (PARAMETER_SERVER_CHUNK_ELEMENTS_MAX) */
+};
+
+enum { RANGE_PARAMETERS, RANGE_STATISTICS };
+
+/* One turn of the rpc, at the role's top level. STATUS_PEER_DIED: a server is gone. */
+static enum status trainer_turn(struct trainer *t, struct monotime until, struct error *error)
+{
+    const enum status status = rpc_turn(t->rpc, until);
+    return status == STATUS_OK ? STATUS_OK : error_set(error, status, "a parameter server is gone");
+}
+
+/* ---- chunks: which elements ----
+ * All far servers are read or written at once. A few chunks of each server are under way at a time, so that
+ * neither end waits for the other's turn, and the queues stay far from their limits. A version is pulled from
+ * its first element on. A contribution is pushed from its last element down, because a backward pass finishes
+ * the last entries first. */
+
+static struct trainer_lane lane_of_shard(const struct shard *shard)
+{
+    return (struct trainer_lane){.first = {shard->first, shard->statistics_first},
+                                 .end = {shard->end, shard->statistics_end}};
+}
+
+/* The next elements to pull. False: all have been asked for. */
+static bool lane_cut_first(struct trainer_lane *lane, struct trainer_chunk *chunk)
+{
+    const uint32_t range = lane->first[RANGE_PARAMETERS] == lane->end[RANGE_PARAMETERS];
+    const size_t left = lane->end[range] - lane->first[range];
+    chunk->first = lane->first[range];
+    chunk->count = left < PARAMETER_SERVER_CHUNK_ELEMENTS_MAX ? left : PARAMETER_SERVER_CHUNK_ELEMENTS_MAX;
+    lane->first[range] += chunk->count;
+    return chunk->count > 0;
+}
+
+/* The next elements to push: a whole chunk of final values, or the last ones; the statistics come last.
+ * False: none can leave yet, or all have left. */
+static bool lane_cut_last(struct trainer_lane *lane, const struct trainer_transfer *transfer,
+                          struct trainer_chunk *chunk)
+{
+    const uint32_t range = lane->first[RANGE_PARAMETERS] == lane->end[RANGE_PARAMETERS];
+    const size_t left = lane->end[range] - lane->first[range];
+    if (range == RANGE_STATISTICS && !transfer->whole)
+        return false;
+    chunk->count = left < PARAMETER_SERVER_CHUNK_ELEMENTS_MAX ? left : PARAMETER_SERVER_CHUNK_ELEMENTS_MAX;
+    chunk->first = lane->end[range] - chunk->count;
+    if (chunk->count == 0 || chunk->first < transfer->ready)
+        return false;
+    lane->end[range] = chunk->first;
+    return true;
+}
+
+/* ---- chunks: rounding ---- */
+
+/* Memory for gradients that travel as bfloat16, where any do. */
+static enum status trainer_open_rounding(struct trainer *t, struct error *error)
+{
+    if (t->far == 0 || t->job->precision != JOB_PRECISION_BFLOAT16)
+        return STATUS_OK;
+    t->rounded = malloc(PARAMETER_SERVER_CHUNK_ELEMENTS_MAX * sizeof *t->rounded);
+    if (t->rounded == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a chunk of %d elements",
+                         PARAMETER_SERVER_CHUNK_ELEMENTS_MAX);
+    const enum status status =
+        image_map(&t->errors, t->parameters * sizeof *t->kept, "the gradients' errors", error);
+    t->kept = (float *)(void *)t->errors.data;
+    return status;
+}
+
+static void trainer_close_rounding(struct trainer *t)
+{
+    free(t->rounded);
+    segment_detach(&t->errors);
+}
+
+/* ---- chunks: under way ---- */
+
+static enum status chunk_pull(struct trainer *t, uint32_t server, struct trainer_chunk *chunk,
+                              struct error *error)
+{
+    const struct rpc_message pull = {.args = {[GET_VERSION] = t->transfer.key,
+                                              [GET_FIRST] = chunk->first,
+                                              [GET_COUNT] = chunk->count,
+                                              [GET_FINGERPRINT] = t->fingerprint}};
+    return rpc_call_async(t->rpc, (uint16_t)server, METHOD_GET_MODEL, &pull, MONOTIME_NEVER, &chunk->future,
+                          error);
+}
+
+/* Gradients are rounded where the job says so; statistics, from P on, are not. A step rounds each element
+ * once.
+ */
+static enum status chunk_push(struct trainer *t, uint32_t server, struct trainer_chunk *chunk,
+                              struct error *error)
+{
+    struct rpc_message push = {
+        .args = {[CHUNK_STEP] = t->transfer.key, [CHUNK_FIRST] = chunk->first},
+        .tensor_count = 1,
+        .tensors = {{.dtype = WIRE_F32, .rank = 1, .dims = {(uint32_t)chunk->count}}},
+        .data = {t->outbox_image + chunk->first},
+    };
+    if (t->rounded != NULL && chunk->first < t->parameters) {
+        bfloat16_round(t->rounded, t->outbox_image + chunk->first, t->kept + chunk->first, chunk->count);
+        push.tensors[0].dtype = WIRE_BF16;
+        push.data[0] = t->rounded;
+    }
+    return rpc_call_async(t->rpc, (uint16_t)server, METHOD_PUSH_CHUNK, &push, MONOTIME_NEVER, &chunk->future,
+                          error);
+}
+
+/* Stores a pulled chunk, after checking it like any message. */
+static enum status chunk_receive(struct trainer *t, uint32_t server, const struct trainer_chunk *chunk,
+                                 struct error *error)
+{
+    const struct rpc_message *m = future_value(chunk->future);
+    const struct wire_tensor *tensor = &m->tensors[0];
+    if (m->tensor_count != 1 || tensor->dtype != WIRE_F32 || tensor->rank != 1 ||
+        tensor->dims[0] != chunk->count || m->args[MODEL_VERSION] != t->transfer.key)
+        return error_set(
+            error, STATUS_INTERNAL,
+            "server %u's answer about version %llu from element %zu on: expected %zu floats of it", server,
+            (unsigned long long)t->transfer.key, chunk->first, chunk->count);
+    memcpy(t->inbox_image + chunk->first, m->data[0], chunk->count * sizeof(float));
+    return STATUS_OK;
+}
+
+/* Takes the chunk's answer if it is there, and sends another in its place. */
+static enum status chunk_renew(struct trainer *t, uint32_t server, struct trainer_chunk *chunk,
+                               struct error *error)
+{
+    struct trainer_transfer *transfer = &t->transfer;
+    struct trainer_lane *lane = &transfer->lanes[server];
+    enum status status = STATUS_OK;
+    if (chunk->future != NULL) {
+        if (!future_done(chunk->future))
+            return STATUS_OK;
+        status = rpc_wait(t->rpc, chunk->future, error);
+        if (status == STATUS_OK && !transfer->push)
+            status = chunk_receive(t, server, chunk, error);
+        future_release(chunk->future);
+        chunk->future = NULL;
+    }
+    if (status != STATUS_OK)
+        return status;
+    if (transfer->push)
+        return lane_cut_last(lane, transfer, chunk) ? chunk_push(t, server, chunk, error) : STATUS_OK;
+    return lane_cut_first(lane, chunk) ? chunk_pull(t, server, chunk, error) : STATUS_OK;
+}
+
+/* ---- chunks: transfers ---- */
+
+static void transfer_begin(struct trainer *t, bool push, uint64_t key)
+{
+    struct trainer_transfer *transfer = &t->transfer;
+    *transfer = (struct trainer_transfer){.push = push, .key = key, .ready = push ? t->elements : 0};
+    for (uint32_t server = 0; server < t->servers; server++)
+        if (t->travels[server] && (!push || !t->at.counted[server]))
+            transfer->lanes[server] = lane_of_shard(&t->shards[server]);
+}
+
+/* Renews every chunk that can be renewed. *under_way: how many are under way then. */
+static enum status transfer_renew(struct trainer *t, uint32_t *under_way, struct error *error)
+{
+    enum status status = STATUS_OK;
+    *under_way = 0;
+    for (uint32_t server = 0; server < t->servers; server++)
+        for (uint32_t i = 0; i < TRAINER_IN_FLIGHT && status == STATUS_OK; i++) {
+            struct trainer_chunk *chunk = &t->transfer.lanes[server].chunks[i];
+            status = chunk_renew(t, server, chunk, error);
+            *under_way += chunk->future != NULL;
+        }
+    return status;
+}
+
+static void transfer_end(struct trainer *t)
+{
+    for (uint32_t server = 0; server < t->servers; server++)
+        for (uint32_t i = 0; i < TRAINER_IN_FLIGHT; i++)
+            future_release(t->transfer.lanes[server].chunks[i].future);
+    t->transfer = (struct trainer_transfer){0};
+}
+
+/* Waits until nothing is left. */
+static enum status transfer_finish(struct trainer *t, struct error *error)
+{
+    uint32_t under_way;
+    enum status status = transfer_renew(t, &under_way, error);
+    while (status == STATUS_OK && under_way > 0) {
+        status = trainer_turn(t, MONOTIME_NEVER, error);
+        if (status == STATUS_OK)
+            status = transfer_renew(t, &under_way, error);
+    }
+    transfer_end(t);
+    return status;
+}
+
+/* Pulls a version into the inbox, from all far servers at once. Waits. */
+static enum status trainer_pull(struct trainer *t, uint64_t version, struct error *error)
+{
+    transfer_begin(t, false, version);
+    return transfer_finish(t, error);
+}
+
+/* The outbox is pushed as the contribution of the present step, to all far servers at once. */
+static void trainer_push_begin(struct trainer *t)
+{
+    transfer_begin(t, true, t->at.step);
+}
+
+/* Sends what leaves without waiting, of the parameters from element `ready` on, whose values are final. */
+static enum status trainer_push_from(struct trainer *t, size_t ready, struct error *error)
+{
+    uint32_t under_way;
+    t->transfer.ready = ready;
+    enum status status = trainer_turn(t, monotime_now(), error);
+    if (status == STATUS_OK)
+        status = transfer_renew(t, &under_way, error);
+    if (status != STATUS_OK)
+        transfer_end(t);
+    return status;
+}
+
+/* Waits until the servers have all of the image. */
+static enum status trainer_push_finish(struct trainer *t, struct error *error)
+{
+    t->transfer.ready = 0;
+    t->transfer.whole = true;
+    return transfer_finish(t, error);
+}
+
+/* ---- the gradient to the servers ----
+ * A backward pass finishes the entries roughly from the last to the first. Between two of its nodes,
+ * trainer_progress finds how far down all entries are complete. It copies them to the mirror if there is one,
+ * and sends their chunks, which travel while the pass goes on. A ResNet uses each parameter once, so an entry
+ * is complete once it is written.
+ *
+ * In two cases the gradient leaves after the pass. If all servers are on this host, sending would take
+ * processors from the pass. If the device has memory of its own, a copy would wait for the computation. */
+
+/* Copies the gradient of the net's entry number `i` to the mirror. */
+static enum status mirror_write_gradient(struct trainer *t, uint32_t i, const struct tensor *from,
+                                         struct error *error)
+{
+    bool fresh;
+    struct tensor *gradient = gradients_take(t->mirror.gradients, params_at(t->mirror.params, i), &fresh);
+    float *values = gradient->layout == NULL ? gradient->data : t->scratch;
+    enum status status = backend_download(t->net.backend, from, DTYPE_F32, values, error);
+    if (status == STATUS_OK && values == t->scratch)
+        status = backend_upload(t->mirror.backend, gradient, DTYPE_F32, values, error);
+    return status;
+}
+
+/* Moves `given` down over the entries that are complete. */
+static enum status give_entries(struct trainer *t, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (; t->given > 0 && status == STATUS_OK; t->given--) {
+        const struct parameter *entry = params_at(t->net.params, t->given - 1);
+        if (entry->kind != PARAMETER_TRAINED)
+            continue;
+        const struct tensor *gradient = gradients_written(t->net.gradients, entry);
+        if (gradient == NULL)
+            break;
+        if (t->placed == &t->mirror)
+            status = mirror_write_gradient(t, t->given - 1, gradient, error);
+    }
+    return status;
+}
+
+/* The element from which on all parameters are given. */
+static size_t given_element(const struct trainer *t)
+{
+    for (uint32_t i = t->given; i < params_count(t->net.params); i++) {
+        const struct parameter *entry = params_at(t->net.params, i);
+        if (entry->kind == PARAMETER_TRAINED)
+            return entry->offset;
+    }
+    return t->parameters;
+}
+
+/* Whether chunks leave during the backward pass. */
+static bool gives_early(const struct trainer *t)
+{
+    bool elsewhere = false;
+    for (uint32_t server = 0; server < t->servers; server++)
+        elsewhere = elsewhere || rpc_is_far(t->rpc, (uint16_t)server);
+    return elsewhere && t->net.backend->ops->host;
+}
+
+/* The backward pass of the step begins. Until trainer_model_give, trainer_progress may send the chunks that
+ * are complete. */
+static void trainer_model_begin_giving(struct trainer *t)
+{
+    t->given = params_count(t->net.params);
+    if (t->far > 0)
+        trainer_push_begin(t);
+}
+
+/* Between operations on a tape: beats, fails the tape when the job is ending, and sends what is complete of
+ * the gradient. `arg`: the trainer. */
+static void trainer_progress(void *arg)
+{
+    struct trainer *t = arg;
+    struct error error = {0};
+    worker_beat(t->worker);
+    worker_read_orders(t->worker);
+    if (t->worker->leave || t->worker->hurry) {
+        tape_fail(t->net.tape, STATUS_SHUTDOWN, "the job is ending");
+        return;
+    }
+    if (!t->transfer.push || !gives_early(t))
+        return;
+    enum status status = give_entries(t, &error);
+    if (status == STATUS_OK)
+        status = trainer_push_from(t, given_element(t), &error);
+    if (status != STATUS_OK)
+        tape_fail(t->net.tape, status, "%s", error.text);
+}
+
+/* Gives the step's gradient to the servers. Its statistics lie behind it, at outbox_image + P. Returns when
+ * all servers have what travels. */
+static enum status trainer_model_give(struct trainer *t, struct error *error)
+{
+    const enum profile_kind before = profile_enter(PROFILE_TRANSPORT);
+    enum status status = gradients_complete(t->net.gradients, error);
+    if (status == STATUS_OK)
+        status = give_entries(t, error);
+    profile_leave(before);
+    return status == STATUS_OK && t->far > 0 ? trainer_push_finish(t, error) : status;
+}
+
+/* ---- the memories: a network on params ---- */
+
+static enum status net_open(struct trainer_net *net, struct trainer *t, struct error *error)
+{
+    enum status status = params_new(&net->params, net->backend, error);
+    if (status == STATUS_OK)
+        status = tape_new(&net->tape, net->backend, error);
+    if (status != STATUS_OK)
+        return status;
+    tape_on_progress(net->tape, trainer_progress, t);
+    return classifier_new(&net->classifier, t->job, net->params, error);
+}
+
+static void net_close(struct trainer_net *net)
+{
+    tape_free(net->tape);
+    gradients_free(net->gradients);
+    classifier_free(net->classifier);
+    params_free(net->params);
+    backend_close(net->backend);
+    *net = (struct trainer_net){0};
+}
+
+/* Makes params and gradients in the layouts of the servers' images, without memory. */
+static enum status net_lay_out(struct trainer_net *net, const struct job *job, struct error *error)
+{
+    enum status status = params_lay_out(net->params, error);
+    if (status == STATUS_OK && image_reordered(job))
+        status = classifier_reorder(net->classifier, net->tape, error);
+    if (status == STATUS_OK)
+        status = gradients_new_unplaced(&net->gradients, net->params, error);
+    return status;
+}
+
+/* ---- the memories: opening ---- */
+
+/* Gives the net parameters and gradients of its own, and opens the mirror. */
+static enum status model_open_mirror(struct trainer *t, struct error *error)
+{
+    const struct backend_settings settings = {.threads = t->job->trainers.threads};
+    enum status status = classifier_build(t->net.classifier, t->net.tape, error);
+    if (status == STATUS_OK)
+        status = gradients_new(&t->net.gradients, t->net.params, error);
+    if (status == STATUS_OK)
+        status = backend_load(&t->mirror.backend, "onednn", &settings, error);
+    return status == STATUS_OK ? net_open(&t->mirror, t, error) : status;
+}
+
+static enum status model_open_scratch(struct trainer *t, struct error *error)
+{
+    size_t largest = 1;
+    for (uint32_t i = 0; i < params_count(t->net.params); i++) {
+        const size_t count = shape_elements(&params_at(t->net.params, i)->tensor.shape);
+        largest = count > largest ? count : largest;
+    }
+    t->scratch = malloc(largest * sizeof *t->scratch);
+    if (t->scratch == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a parameter of %zu numbers", largest);
+    return STATUS_OK;
+}
+
+static void model_find_far_servers(struct trainer *t)
+{
+    for (uint32_t server = 0; server < t->servers; server++) {
+        t->travels[server] = image_travels(t->job, t->rpc, (uint16_t)server);
+        t->far += t->travels[server];
+    }
+}
+
+/* Opens the inbox, and places the far servers' entries there. Each version overwrites the one before. */
+static enum status model_open_inbox(struct trainer *t, struct error *error)
+{
+    struct params *params = t->placed->params;
+    const bool in_place = t->placed == &t->net;
+    enum status status = STATUS_OK;
+    if (in_place && t->far > 0)
+        status = image_map(&t->inbox, image_bytes(params), "a version", error);
+    if (status != STATUS_OK)
+        return status;
+    t->inbox_image = in_place ? (float *)(void *)t->inbox.data : t->outbox_image;
+    for (uint32_t server = 0; server < t->servers; server++)
+        if (t->travels[server])
+            params_place(params, t->shards[server].entry_first, t->shards[server].entry_end, t->inbox_image);
+    if (t->travels[0])
+        params_place_buffers(params, t->inbox_image + t->parameters);
+    return STATUS_OK;
+}
+
+/* Opens the outbox, and places the gradients there. Then opens the inbox. */
+static enum status model_open_outbox(struct trainer *t, struct error *error)
+{
+    struct params *params = t->placed->params;
+    t->fingerprint = params_fingerprint(params);
+    t->parameters = params_elements(params);
+    t->elements = image_elements(params);
+    enum status status = shards_of(t->shards, params, t->servers, error);
+    if (status == STATUS_OK)
+        status = t->far < t->servers
+                     ? segment_create(&t->outbox, t->worker->self.worker, image_bytes(params), error)
+                     : image_map(&t->outbox, image_bytes(params), "an image", error);
+    if (status != STATUS_OK)
+        return status;
+    t->outbox_image = (float *)(void *)t->outbox.data;
+    gradients_place(t->placed->gradients, t->outbox_image);
+    status = model_open_inbox(t, error);
+    return status == STATUS_OK ? trainer_open_rounding(t, error) : status;
+}
+
+/* Opens the device and the model, as far as no server is needed. The sessions with the servers are open
+ * before.
+ */
+static enum status trainer_model_open(struct trainer *t, struct error *error)
+{
+    enum status status =
+        device_open(&t->net.backend, t->job, t->job->trainers.threads, t->number == 0, error);
+    if (status == STATUS_OK)
+        status = net_open(&t->net, t, error);
+    if (status != STATUS_OK)
+        return status;
+    const bool in_place = t->job->transport == JOB_TRANSPORT_SHARED && t->net.backend->ops->host;
+    model_find_far_servers(t);
+    t->placed = in_place ? &t->net : &t->mirror;
+    if (!in_place)
+        status = model_open_mirror(t, error);
+    if (status == STATUS_OK)
+        status = net_lay_out(t->placed, t->job, error);
+    tape_free(t->mirror.tape); // with the memory of the forward that has found the layouts
+    t->mirror.tape = NULL;
+    if (status == STATUS_OK && !in_place)
+        status = model_open_scratch(t, error);
+    return status == STATUS_OK ? model_open_outbox(t, error) : status;
+}
+
+static void trainer_model_close(struct trainer *t)
+{
+    net_close(&t->net);
+    net_close(&t->mirror);
+    for (uint32_t server = 0; server < t->servers; server++)
+        segment_detach(&t->slots[server]);
+    segment_detach(&t->outbox);
+    segment_detach(&t->inbox);
+    trainer_close_rounding(t);
+    free(t->scratch);
+}
+
+/* ---- the memories: taking a version ---- */
+
+/* Copies the parameters and statistics from the mirror to the net. */
+static enum status mirror_read_values(struct trainer *t, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < params_count(t->mirror.params) && status == STATUS_OK; i++) {
+        const struct parameter *from = params_at(t->mirror.params, i);
+        const float *values = from->tensor.data;
+        if (from->kind == PARAMETER_COUNTER)
+            continue;
+        if (from->tensor.layout != NULL) {
+            status = params_read(t->mirror.params, from, DTYPE_F32, t->scratch, error);
+            values = t->scratch;
+        }
+        if (status == STATUS_OK)
+            status = params_write(t->net.params, params_at(t->net.params, i), DTYPE_F32, values, error);
+    }
+    return status;
+}
+
+/* Places the entries of each server that shares memory on that server's slot. */
+static enum status params_place_on_slots(struct trainer *t, struct params *params,
+                                         const struct trainer_version *version, struct error *error)
+{
+    const size_t bytes = image_bytes(params);
+    for (uint32_t server = 0; server < t->servers; server++) {
+        struct segment *slots = &t->slots[server];
+        const struct shard *shard = &t->shards[server];
+        if (t->travels[server])
+            continue;
+        enum status status =
+            slots->data == NULL ? segment_attach(slots, (uint16_t)server, bytes, error) : STATUS_OK;
+        if (status != STATUS_OK)
+            return status;
+        const float *slot = segment_at(slots, version->offset[server], bytes);
+        if (slot == NULL)
+            return error_set(
+                error, STATUS_INTERNAL,
+                "server %u says that version %llu lies at %llu: expected a place for %zu bytes in "
+                "a segment of %zu",
+                server, (unsigned long long)version->version, (unsigned long long)version->offset[server],
+                bytes, slots->bytes);
+        params_place(params, shard->entry_first, shard->entry_end, slot);
+        if (server == 0)
+            params_place_buffers(params, slot + t->parameters);
+    }
+    return STATUS_OK;
+}
+
+/* Computes with this version from now on. */
+static enum status trainer_model_take(struct trainer *t, const struct trainer_version *version,
+                                      struct error *error)
+{
+    enum status status = params_place_on_slots(t, t->placed->params, version, error);
+    if (status == STATUS_OK && t->far > 0)
+        status = trainer_pull(t, version->version, error);
+    return status == STATUS_OK && t->placed == &t->mirror ? mirror_read_values(t, error) : status;
+}
 
 static void trainer_remember_evaluate(void *context, struct rpc_request *request,
                                       const struct rpc_message *message)
@@ -220,7 +853,8 @@ static enum status trainer_compute(struct trainer *t, double *loss, struct error
     tape_loss(net->tape, variable, loss);
     trainer_model_begin_giving(t);
     tape_backward(net->tape, variable);
-    enum status status = classifier_statistics(net->classifier, net->tape, t->image + t->parameters, error);
+    enum status status =
+        classifier_statistics(net->classifier, net->tape, t->outbox_image + t->parameters, error);
     const enum status tape = tape_finish(net->tape, error);
     return tape != STATUS_OK ? tape : status;
 }

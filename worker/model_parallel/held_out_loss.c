@@ -1,4 +1,6 @@
-/* Batches of evaluation.batch columns, sequence.steps rows at a time. */
+/* Computes the mean loss over the held-out lines, in batches of evaluation.batch columns and sequence.steps
+ * rows.
+ */
 #include "worker/model_parallel/held_out_loss.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* The command `coalesced evaluate` of a language model. */
+/* Runs `coalesced evaluate` for a language model: prints the loss of a checkpoint on the held-out lines. */
 #include "worker/device.h"
 #include "worker/model_parallel/language.h"
 #include "worker/model_parallel/language_model.h"

@@ -1,4 +1,4 @@
-/* The command `coalesced generate`. */
+/* Runs `coalesced generate`: prints text that the model of a checkpoint draws, word by word. */
 #include "worker/model_parallel/language.h"
 
 #include "kernels/base/rng.h"

@@ -1,4 +1,4 @@
-/* The model of a checkpoint, and its forward. */
+/* Reads the language model of a checkpoint, and computes its forward in one process. */
 #include "worker/model_parallel/language_model.h"
 
 #include "worker/checkpoint/checkpoint.h"

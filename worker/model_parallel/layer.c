@@ -1,5 +1,5 @@
-/* The three layers: how each is made, its forward, and its rows in the table of classes. The thread of the
- * worker that holds the layer. */
+/* Makes the three layers, computes their forwards, and has their rows in the table of classes. The thread of
+ * the worker that holds the layer runs this. */
 #include "worker/model_parallel/layer.h"
 
 #include "worker/autograd/dist_versions.h"

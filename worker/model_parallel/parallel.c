@@ -1,5 +1,5 @@
-/* The frame of a worker in a model-parallel job. Layers are opened from the rpc upwards and closed in
- * reverse. */
+/* Opens and closes what every worker of a model-parallel job has: segment, rpc, references, contexts. Reports
+ * its holdings. The worker's thread runs this. */
 #include "worker/model_parallel/parallel.h"
 
 #include "worker/model_parallel/layer.h"

@@ -1,18 +1,28 @@
-/* The model-parallel job kind. This room includes kernels/, the frame, worker/job, net, reference, autograd,
- * model, data and checkpoint; daemon/ includes its data check and its commands (parallel_data.h, language.h).
+/* The model-parallel job kind: a language model whose layers live on several workers.
  *
- *     parallel.[ch]            the frame of every worker: socket, segment, references, contexts
- *     parallel_server.c        the role pserver: hosts objects, and nothing else
- *     parallel_trainer*.c      the role trainer (parallel_trainer_internal.h); the first trainer is the lead
- *     parallel_checkpoint.c, parallel_resume.c    checkpoints
- *     layer.[ch]               one of the model's three layers, also as an object to call
- *     whole_model.[ch]         all values in one process, for checkpoints
- *     parallel_hidden_state.[ch]    the hidden state: kept, reset, saved and restored
+ *     layer        one of embedding, lstm and decoder: an object that some worker owns (worker/reference)
+ *     server       a worker that owns layers and computes nothing else
+ *     trainer      a worker with batches: it calls the layers, walks back, and asks for a step
+ *     lead         the first trainer, which makes the layers, the optimizer, the log and the checkpoints
+ *     iteration    one batch of one trainer: forward, backward, step. The lead's are the log's updates.
+ *     hidden state what an LSTM carries from one iteration to the next
+ *     values       what a checkpoint is written from: all parameters and their momentum, in the lead
+ *     holdings     how many objects, references and contexts a worker has
+ *
+ * This room includes kernels/, the frame, worker/job, net, reference, autograd, model, data and checkpoint.
+ * daemon/ includes its data check and its commands (parallel_data.h, language.h).
+ *
+ *     parallel.[ch]            what every worker has: socket, segment, references, contexts
+ *     parallel_server.c        the role pserver
+ *     parallel_trainer.c       the role trainer
+ *     parallel_values.[ch], whole_model.[ch]    the values
+ *     parallel_hidden_state.[ch]                the hidden state: kept, reset, saved and restored
+ *     layer.[ch]               the layers, as modules and as objects
  *     parallel_data.[ch], held_out_loss.[ch], plateau.[ch]    batches, the held-out loss, the learning rate
  *     language.h               `coalesced evaluate` (language_evaluate.c) and `coalesced generate`
  *                              (language_generate.c), of one model (language_model.[ch])
  *
- * The lead makes the layers where the job places them, and one optimizer of all their parameters, and shares
+ * The lead makes the layers where the job places them, and one optimizer of all their parameters. It shares
  * both with the other trainers. A worker has one thread. */
 #ifndef WORKER_MODEL_PARALLEL_PARALLEL_H
 #define WORKER_MODEL_PARALLEL_PARALLEL_H
@@ -41,7 +51,7 @@ struct parallel {
     void (*asked_holdings)(struct parallel *parallel, uint64_t epoch, struct rpc_request *request);
 };
 
-/* "trainer": the lead's handle on another trainer (parallel_trainer_peers.c). */
+/* "trainer": the lead's handle on another trainer (parallel_trainer.c). */
 extern const struct rref_class parallel_trainer_class;
 
 /* Opens the outbox, the rpc, the references and the contexts, and returns once there is a session with every

@@ -1,4 +1,5 @@
-/* A batch is a function of its number, so a resumed run has the batches of one that never stopped. */
+/* Makes batches for a trainer of a language model. A batch is a function of its number, so a resumed run has
+ * the same batches as a run that never stopped. */
 #include "worker/model_parallel/parallel_data.h"
 
 #include "worker/job/job_message_limits.h"

@@ -1,4 +1,5 @@
-/* The trainer's thread; a checkpoint's thread reads `saved` while it writes. */
+/* Keeps a trainer's hidden state between iterations, and in checkpoints. The trainer's thread runs this. The
+ * saver's thread reads `saved` while it writes a checkpoint. */
 #include "worker/model_parallel/parallel_hidden_state.h"
 
 #include "worker/checkpoint/checkpoint.h"

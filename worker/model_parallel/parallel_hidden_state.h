@@ -1,9 +1,10 @@
 /* The language model's hidden state: h and c of every LSTM layer. Each trainer keeps its own from iteration
- * to iteration; a checkpoint has every trainer's (state.safetensors).
+ * to iteration. A checkpoint has every trainer's (state.safetensors).
  *
- * The state enters the LSTM's call as plain values and the new state is copied out, so the graph of an
- * iteration ends there. The first state is, for random data, normal draws keyed by seed and trainer (the
- * tutorial's torch.randn), carried through all epochs; for a text zeros, at the start of every epoch. */
+ * The state enters the LSTM's call as plain values, and the new state is copied out. So the graph of an
+ * iteration ends there. With random data the first state is normal draws, keyed by seed and trainer (the
+ * tutorial's torch.randn), and the state is carried through all epochs. With a text every epoch begins with
+ * zeros. */
 #ifndef WORKER_MODEL_PARALLEL_PARALLEL_HIDDEN_STATE_H
 #define WORKER_MODEL_PARALLEL_PARALLEL_HIDDEN_STATE_H
 
@@ -27,7 +28,7 @@ void hidden_state_close(struct hidden_state *state);
 
 void hidden_state_first(const struct parallel_data *data, uint32_t trainer, float *h, float *c);
 
-/* An iteration has ended: its next state is the state. */
+/* After an iteration: the next state becomes the state. */
 void hidden_state_advance(struct hidden_state *state);
 
 /* An epoch has ended: a text's next epoch begins with zeros. */

@@ -1,5 +1,5 @@
-/* The role `pserver` in a model-parallel job: hosts objects that the trainers make, and nothing else. One
- * thread. */
+/* The role `pserver` in a model-parallel job: it holds the objects that trainers make on it, and does nothing
+ * else. One thread. */
 #include "worker/model_parallel/parallel.h"
 
 enum status parallel_server_run(struct worker *worker, struct error *error)

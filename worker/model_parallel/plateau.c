@@ -1,4 +1,4 @@
-/* Pure arithmetic; the lead's thread. */
+/* Lowers the learning rate on a plateau. Pure arithmetic, in the lead's thread. */
 #include "worker/model_parallel/plateau.h"
 
 #include <math.h>

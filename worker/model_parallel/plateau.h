@@ -1,6 +1,6 @@
-/* The learning rate's decay on a plateau, as in the tutorial's language model: after a held-out loss that is
- * not below the best one so far, or not finite, the rate is multiplied by `decay`, unless that would make it
- * 0. Pure. */
+/* The learning rate's decay on a plateau, as in the tutorial's language model. A held-out loss that is not
+ * finite, or not below the best one so far, multiplies the rate by `decay`, unless the rate would become 0.
+ * Pure. */
 #ifndef WORKER_MODEL_PARALLEL_PLATEAU_H
 #define WORKER_MODEL_PARALLEL_PLATEAU_H
 

@@ -1,4 +1,5 @@
-/* The thread of the lead, or of a command without a job. */
+/* Keeps the whole language model in one process: for checkpoints in the lead of a job, and for `evaluate` and
+ * `generate`. The thread of the lead or of the command runs this. */
 #include "worker/model_parallel/whole_model.h"
 
 #include "kernels/params/gradients.h"
@@ -16,7 +17,7 @@ enum status whole_open(struct whole *whole, const struct rnn_config *rnn, bool m
     if (status == STATUS_OK && momentum)
         status = gradients_new(&whole->momentum, whole->params, error);
     if (status == STATUS_OK && momentum)
-        status = gradients_complete(whole->momentum, error); // whole_values writes past gradients_take
+        status = gradients_complete(whole->momentum, error); // whole_values gives out its memory
     return status;
 }
 

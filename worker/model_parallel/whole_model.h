@@ -1,6 +1,6 @@
-/* All parameters of the model, and the optimizer's momentum, in one process's host memory: checkpoints are
- * written from here and read into here, and the layers' values are sent from here and gathered here. No
- * forward or step uses this copy. */
+/* All parameters of the language model, and the optimizer's momentum, in one process's host memory.
+ * Checkpoints are written from this copy and read into it. The lead of a job sends the layers' values from
+ * here to their owners, and gathers them here. No iteration of a job computes with it. */
 #ifndef WORKER_MODEL_PARALLEL_WHOLE_MODEL_H
 #define WORKER_MODEL_PARALLEL_WHOLE_MODEL_H
 

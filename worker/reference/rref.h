@@ -1,33 +1,40 @@
 /* Remote references: objects that live on one worker and are used by others.
  *
- * This room may include worker/net. worker/autograd and worker/model_parallel include it. Start here; rref.c
- * argues why an object lives exactly as long as it is used, and rref_internal.h lists the files.
+ *     object      something that lives on one worker, its owner: a struct, with a class and a number
+ *     class       what an object's kind can do: its constructor, its functions, its destructor
+ *     reference   struct rref: all that one worker holds of one object. There is one for each object.
+ *     handle      a pointer to a reference that some code holds. rref_release gives it back, once.
+ *     use         what the owner counts for each worker that has a reference. To grant a use is to count it
+ *                 and to tell the worker.
  *
- * The owner of an object is the worker on which it lives. Its class's constructor makes it there, asked by
- * this worker or another (rpc_remote); or the owner hands in an object that it has already (rref_own). A
- * worker with a `struct rref` may call the object and pass the reference on. The owner uses its own object
- * the same way, by calls to itself.
+ * This room may include worker/net. worker/autograd and worker/model_parallel include it. rref.c shows why an
+ * object lives exactly as long as it is used.
  *
- * The owner destroys the object after its last use: at the end of a turn in which no worker has a handle and
- * no call on it is in progress, never inside of anything. So a function that answers a call on an object, or
- * releases the last handle, may use the object until it returns.
+ * An object is made in one of two ways. Its class's constructor makes it on the owner, which this worker or
+ * another has asked (rpc_remote). Or the owner hands in an object that it has already (rref_own). A worker
+ * with a handle may call the object and pass the reference on. The owner uses its own objects the same way,
+ * by calls to itself.
+ *
+ * The owner destroys an object at the end of the first turn in which no worker has a handle and no call of
+ * the object is in progress. An object is never destroyed inside a call. So a function that answers a call,
+ * or releases the last handle, may use the object until it returns.
  *
  * A worker that dies loses its references and its objects. References to those objects answer
  * STATUS_PEER_DIED from then on.
  *
- * All functions are for the thread that owns the rpc. None blocks: when an answer of another worker is
- * needed, a future is returned, for rpc_wait at a role's top level. */
+ * All functions are for the thread that owns the rpc. None blocks. A function that needs another worker's
+ * answer returns a future, for rpc_wait at a role's top level. */
 #ifndef WORKER_REFERENCE_RREF_H
 #define WORKER_REFERENCE_RREF_H
 
 #include "worker/net/rpc.h"
 
 struct rrefs; /* a worker's objects and references */
-struct rref;  /* a reference; each of its handles is released once */
+struct rref;  /* a reference; code holds handles of it */
 
 /* A function of an object, called by METHOD_OBJECT. It answers `request` once, now or later, like any
- * handler; the object stays until the end of the turn in which it answers. args[0] and args[1] are this
- * layer's. args[2], args[3], context and tensors are the caller's. */
+ * handler. The object stays until the end of the turn that answers. args[0] and args[1] are this layer's.
+ * args[2], args[3], context and tensors are the caller's. */
 typedef void rref_function(void *object, struct rpc_request *request, const struct rpc_message *message);
 
 /* One row of the table of classes. Objects of other classes cannot be created or called. */
@@ -52,13 +59,13 @@ struct rrefs_config {
     struct rpc *rpc; /* methods and listeners are added to it; freed after the rrefs */
     const struct rref_class *const *classes; /* kept */
     size_t class_count;
-    uint32_t objects_max; /* of this worker, those to be destroyed in this turn included; the worker that asks
-                             for one more is told STATUS_BUSY */
-    uint32_t references_max; /* of this worker, to objects of all workers together, those included whose
-                                owners cannot be told of their end yet */
+    uint32_t objects_max; /* on this worker, with those to be destroyed in this turn. A worker that asks for
+                             one more gets STATUS_BUSY. */
+    uint32_t references_max; /* of this worker, to objects of all workers, with those whose RELEASE cannot be
+                                sent yet */
     void *context;           /* for constructors and `taken` */
-    /* A reference has come from another worker (rref_share with `tag`). The owner has counted it; this worker
-     * releases it. NULL: references are refused. */
+    /* A reference has come from another worker (rref_share with `tag`). `rref` is a handle, which this worker
+     * releases. NULL: references are refused. */
     void (*taken)(void *context, uint16_t from, uint64_t tag, struct rref *rref);
 };
 
@@ -70,27 +77,27 @@ void rrefs_free(struct rrefs *rrefs);
 
 /* ---- making ---- */
 
-/* Creates an object of class `name` on `worker` (may be this one). On STATUS_OK *out is a reference; it is
- * not ready before its owner has answered (rref_ready). `arguments` are passed to the constructor:
- * tensors[1..] and args[1..3] are the constructor's; args[0] and tensors[0] must be empty (asserted). So
- * tensor_count is 0, or one more than there are tensors. NULL: no arguments. Errors: as rpc_call_async;
- * STATUS_INVALID (the name's length), STATUS_BUSY (references_max). Later failures are rref_ready's:
- * STATUS_NOT_FOUND names the class and the known ones, STATUS_BUSY (objects_max), or the constructor's. */
+/* Creates an object of class `name` on `worker` (may be this one). On STATUS_OK *out is a handle. Its
+ * reference is ready when the owner has answered (rref_ready). The constructor gets `arguments`: tensors[1..]
+ * and args[1..3]. args[0] and tensors[0] must be empty (asserted). So tensor_count is 0, or one more than
+ * there are tensors. NULL: no arguments. Errors: as rpc_call_async; STATUS_INVALID (the name's length),
+ * STATUS_BUSY (references_max). rref_ready tells later failures: STATUS_NOT_FOUND (names the class and the
+ * known ones), STATUS_BUSY (objects_max), or the constructor's. */
 enum status rpc_remote(struct rrefs *rrefs, uint16_t worker, const char *name,
                        const struct rpc_message *arguments, struct rref **out, struct error *error);
 
-/* A reference to an object that is here already. From now on the object is destroyed after its last use. The
+/* A handle of an object that is here already. From now on the object is destroyed when nobody uses it. The
  * class need not be in the table. STATUS_BUSY: the object stays the caller's. */
 enum status rref_own(struct rrefs *rrefs, const struct rref_class *class, void *object, struct rref **out,
                      struct error *error);
 
-/* STATUS_OK; STATUS_AGAIN while the owner has not answered; else why there is no such object (any more). */
+/* STATUS_OK. STATUS_AGAIN: the owner has not answered yet. Otherwise: why there is no such object. */
 enum status rref_ready(const struct rref *rref, struct error *error);
 
-/* Another handle of the same reference, on this worker; no message. */
+/* Another handle of the same reference. Sends nothing. */
 struct rref *rref_copy(struct rref *rref);
 
-/* Gives a handle back. After the last one the owner is told. NULL is allowed. */
+/* Gives a handle back. The last one ends the reference, and the owner is told. NULL is allowed. */
 void rref_release(struct rref *rref);
 
 /* ---- using: STATUS_BUSY while the reference is not ready; STATUS_PEER_DIED when the owner is gone ---- */
@@ -111,27 +118,27 @@ void *rref_local(const struct rref *rref);
 enum status rref_call(struct rref *rref, uint32_t function, const struct rpc_message *message,
                       struct monotime deadline, struct future **out, struct error *error);
 
-/* Passes the reference to `worker` (may be this one), whose `taken` is called with `tag`. The future is done
- * when `worker` holds the reference. This handle stays the caller's, and may be released at once.
+/* Passes the reference to `worker` (may be this one), which gets a handle by its `taken`, with `tag`. The
+ * future is done when `worker` has the handle. This handle stays the caller's, and may be released at once.
  * STATUS_PERMISSION: `worker` takes no references; STATUS_BUSY: it has references_max. */
 enum status rref_share(struct rref *rref, uint16_t worker, uint64_t tag, struct future **out,
                        struct error *error);
 
 /* ---- references in a reply ----
- * A function that answers with new objects grants a use of each to the caller first; the caller accepts the
- * numbers in the reply. Such a call has no deadline: the uses in a reply that comes too late would never be
- * given back. */
+ * A function may answer with new objects. It grants the caller a use of each, and answers with the numbers.
+ * The caller accepts the numbers. Such a call has no deadline: a reply that came too late would carry uses
+ * that nobody gives back. */
 
-/* On the owner: from now on `object` is an object that the caller of `request` uses, and that is destroyed
- * after its last use. The number must be in the answer, or revoked when the request fails. A caller that is
- * gone gets no use. STATUS_BUSY (objects_max), STATUS_NO_MEMORY: the object stays the function's. */
+/* On the owner: makes `object` an object of this room, and grants a use of it to the caller of `request`. The
+ * number must be in the answer, or be revoked when the request fails. A caller that is gone gets no use.
+ * STATUS_BUSY (objects_max), STATUS_NO_MEMORY: the object stays the function's. */
 enum status rref_grant(struct rrefs *rrefs, const struct rref_class *class, void *object,
                        const struct rpc_request *request, uint64_t *number, struct error *error);
 void rref_revoke(struct rrefs *rrefs, uint64_t number, const struct rpc_request *request);
 
-/* On the caller: a reference to an object that `owner` has granted; class_name may be NULL. STATUS_BUSY
- * (references_max): the use is given back. STATUS_NO_MEMORY: the use stays counted until the session
- * with the owner ends. STATUS_PEER_DIED: the owner has died since. */
+/* On the caller: a handle for the use that `owner` has granted. class_name may be NULL. STATUS_BUSY
+ * (references_max): the use is given back. STATUS_NO_MEMORY: the owner counts the use until the session with
+ * it ends. STATUS_PEER_DIED: the owner has died since. */
 enum status rref_accept(struct rrefs *rrefs, uint16_t owner, uint64_t object, const char *class_name,
                         struct rref **out, struct error *error);
 
@@ -152,7 +159,7 @@ void rrefs_on_destroy(struct rrefs *rrefs, void (*destroyed)(void *context, void
 
 struct rref_counts {
     uint32_t objects;    /* that live here */
-    uint32_t references; /* of this worker, to objects anywhere, its own included; copies count as one */
+    uint32_t references; /* of this worker, to objects anywhere, its own included */
     uint32_t users;      /* references of other workers to objects here */
 };
 void rrefs_counts(const struct rrefs *rrefs, struct rref_counts *counts);

@@ -7,8 +7,10 @@
 #ifndef TEST_WORKER_AUTOGRAD_OPTIMIZER_STAGE_H
 #define TEST_WORKER_AUTOGRAD_OPTIMIZER_STAGE_H
 
+#include "kernels/params/gradients.h"
 #include "test/worker/net/net_cluster.h"
-#include "worker/autograd/optimizer_internal.h"
+#include "worker/autograd/dist_versions.h"
+#include "worker/autograd/optimizer_message.h"
 
 #include <math.h>
 
@@ -240,16 +242,49 @@ static inline void stage_turns(unsigned turns)
         cluster_turn(&stage.cluster);
 }
 
+/* Turns until worker `owner` has handled everything that the workers have sent to it before. */
+static inline void await_handled(unsigned owner)
+{
+    for (unsigned i = 0; i < MEMBERS; i++) {
+        struct future *future;
+        if (stage.cluster.members[i].rpc == NULL)
+            continue;
+        STAGE_OK(rpc_call_async(stage.cluster.members[i].rpc, (uint16_t)owner, METHOD_ECHO, NULL,
+                                MONOTIME_NEVER, &future, &stage.error));
+        STAGE_OK(cluster_await(&stage.cluster, future));
+        future_release(future);
+    }
+}
+
+/* Object `number` of worker `owner`, if worker `user` has a reference to it. Otherwise NULL. */
+static inline void *object_of(unsigned owner, unsigned user, uint64_t number, const struct rref_class **class)
+{
+    struct rrefs *rrefs = stage.sides[owner].rrefs;
+    void *object;
+    if (rref_object_use(rrefs, (uint16_t)user, number, &object, class, NULL) != STATUS_OK)
+        return NULL;
+    rref_object_done(rrefs, number);
+    return object;
+}
+
+static inline bool is_optimizer(unsigned owner, uint64_t number)
+{
+    const struct rref_class *class = NULL;
+    for (unsigned user = 0; user < MEMBERS; user++)
+        if (object_of(owner, user, number, &class) != NULL)
+            return class == &dist_optimizer_class;
+    return false;
+}
+
 /* The local optimizers of the owner who has most. */
 static inline unsigned most_optimizers(void)
 {
+    enum { NUMBERS_MAX = 256 };
     unsigned most = 0;
     for (unsigned i = 0; i < MEMBERS; i++) {
         unsigned here = 0;
-        const struct dist_owner *owner = stage.sides[i].owner;
-        for (const struct local *local = owner == NULL ? NULL : owner->locals; local != NULL;
-             local = local->next)
-            here++;
+        for (uint64_t number = 1; stage.sides[i].rrefs != NULL && number < NUMBERS_MAX; number++)
+            here += is_optimizer(i, number);
         most = here > most ? here : most;
     }
     return most;
@@ -400,12 +435,24 @@ static inline void model_write(const struct model *model, float *values)
                                     elements_of(i), &stage.error));
 }
 
+/* What the owners of the parts have of the context; zeros where it has no gradients. */
 static inline void model_read_gradient(const struct model *model, const struct dist_context *context,
                                        float *values)
 {
-    for (uint32_t i = 0; i < model->parameter_count; i++)
-        STAGE_OK(dist_parameter_gradient(dist_of(model), model->parameters[i], dist_context_id(context),
-                                         values_of(values, i), elements_of(i), &stage.error));
+    memset(values, 0, model->count * PART_VALUES * sizeof *values);
+    for (uint32_t i = 0; i < model->parameter_count; i++) {
+        const struct rref_class *class;
+        struct gradients *gradients = NULL;
+        const unsigned owner = rref_owner(model->parts[i / 2]);
+        struct part *part = object_of(owner, model->worker, rref_object(model->parts[i / 2]), &class);
+        ck_assert_ptr_nonnull(part);
+        const enum status status =
+            dist_gradients(stage.sides[owner].dist, dist_context_id(context), part, &gradients, &stage.error);
+        ck_assert(status == STATUS_OK || status == STATUS_NOT_FOUND);
+        if (status == STATUS_OK && gradients != NULL)
+            STAGE_OK(gradients_read(gradients, i % 2 == 0 ? part->weight : part->bias, DTYPE_F32,
+                                    values_of(values, i), &stage.error));
+    }
 }
 
 static inline uint32_t bits_of(float value)

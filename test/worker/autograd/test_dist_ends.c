@@ -3,7 +3,7 @@
  * a record of the context. */
 #include "test/worker/autograd/dist_fixture.h"
 #include "test/workplace.h"
-#include "worker/autograd/dist_internal.h"
+#include "worker/autograd/dist_message.h"
 
 enum { ROWS = 2, ROOT = 0, MIDDLE = 1, FAR = 2, CLIENT = SERVERS, OTHER = SERVERS + 1 };
 

@@ -390,7 +390,6 @@ START_TEST(values_that_were_asked_for_leave_no_copy_at_their_owner)
                                 &stage.error));
     STAGE_OK(dist_parameter_set(dist_of(&model), model.parameters[0], DIST_MOMENT_FIRST, values, LARGE,
                                 &stage.error));
-    STAGE_OK(dist_parameter_gradient(dist_of(&model), model.parameters[0], 77, values, LARGE, &stage.error));
     stage_turns(4);
     const size_t after = bytes_in_use();
     ck_assert_msg(after < before + copy, "%zu bytes were in use, then %zu; a copy has %zu", before, after,

@@ -41,12 +41,6 @@ static struct future *ask_for_step(struct rref *local, const struct dist_context
     return future;
 }
 
-/* Turns until that many requests wait on the owner. */
-static void await_waiting(unsigned owner, uint32_t count)
-{
-    UNTIL(stage.sides[owner].owner->locals->waiting == count, stage_turns(1));
-}
-
 static void expect_gone(struct future *future, enum status why, const char *words)
 {
     cluster_expect_failure(&stage.cluster, future, why, words);
@@ -70,7 +64,7 @@ START_TEST(an_owner_hears_of_the_end_of_one_that_has_never_spoken_to_it)
     share_with(FAR, locals);
     struct dist_context *context = model_backward(&model, 1, 1);
     struct future *future = ask_for_step(locals[0], context);
-    await_waiting(TRAINER, 1);
+    await_handled(TRAINER);
     stage_kill(OTHER_TRAINER);
     expect_gone(future, STATUS_PEER_DIED, "worker 4");
     expect_gone(ask_for_step(locals[0], context), STATUS_PEER_DIED,
@@ -103,7 +97,7 @@ START_TEST(who_gives_its_optimizer_up_is_waited_for_no_more)
         futures[o] = ask_for_step(locals[o], context);
     ck_assert_int_eq(cluster_await(&stage.cluster, lone), STATUS_OK);
     ck_assert_int_eq(cluster_await(&stage.cluster, futures[1]), STATUS_OK);
-    await_waiting(0, 1);
+    await_handled(0);
     for (unsigned o = 0; o < OWNERS; o++)
         rref_release(others[o]); // as long as it has one more nothing is given up
     STAGE_OK(dist_optimizer_steps_set(joined, 1, &stage.error));
@@ -134,7 +128,7 @@ START_TEST(an_owner_that_gives_its_own_up_is_waited_for_no_more)
     share_with(0, own);
     struct dist_context *context = model_backward(&model, 1, 1);
     struct future *future = ask_for_step(locals[0], context);
-    await_waiting(0, 1);
+    await_handled(0);
     rref_release(own[0]);
     expect_gone(future, STATUS_SHUTDOWN, "worker 0, which takes part in every step, has left");
     end_context(context);

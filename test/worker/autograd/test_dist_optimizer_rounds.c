@@ -109,13 +109,6 @@ static void expect_refusal(struct future *future, enum status status, const char
     cluster_expect_failure(&stage.cluster, future, status, words);
 }
 
-/* Turns until that many requests wait on owner number `owner`. */
-static void await_waiting(unsigned owner, uint32_t count)
-{
-    const struct local *local = stage.sides[owners[owner]].owner->locals;
-    UNTIL(local->waiting == count, stage_turns(1));
-}
-
 /* ---- all ---- */
 
 /* The sum in the order of the workers' numbers, of each parameter. */
@@ -141,7 +134,7 @@ static void step_in_order(const unsigned order[SHARERS])
             futures[i][o] = send_step(order[i], o, 0.5, order[i] == 1);
         if (i == SHARERS - 1)
             break;
-        await_waiting(0, i + 1);
+        await_handled(owners[0]);
         ck_assert(!future_done(futures[0][0]));
     }
     for (unsigned i = 0; i < SHARERS; i++)
@@ -213,13 +206,13 @@ START_TEST(all_name_the_same_numbers_or_none_steps)
     all_backward();
     model_read(&models[0], before);
     futures[0] = send_step(0, 0, 0.5, false);
-    await_waiting(0, 1);
+    await_handled(owners[0]);
     futures[1] = send_step(1, 0, 0.25, false);
     expect_refusal(futures[0], STATUS_INVALID,
                    "worker 3 asks for lr 0.25, max_norm 0 of norm 0, worker 2 for 0.5");
     expect_refusal(futures[1], STATUS_INVALID, "worker 3 asks for lr 0.25");
     futures[0] = send_step(0, 0, 0.5, false);
-    await_waiting(0, 1);
+    await_handled(owners[0]);
     futures[1] = send_norm(1, 0);
     expect_refusal(futures[0], STATUS_INVALID, "worker 3 asks for a step with clipping, others do not");
     expect_refusal(futures[1], STATUS_INVALID, "with clipping");
@@ -281,7 +274,7 @@ START_TEST(a_death_ends_the_round_for_all)
     model_read(&models[0], before);
     for (unsigned i = 0; i < 2; i++)
         futures[i] = send_step(i, 0, 0.5, false);
-    await_waiting(0, 2);
+    await_handled(owners[0]);
     stage_kill(OTHER_TRAINER);
     for (unsigned i = 0; i < 2; i++)
         expect_refusal(futures[i], STATUS_PEER_DIED, "worker 4, which takes part in every step, has died");
@@ -301,9 +294,9 @@ START_TEST(a_contributors_death_ends_the_round_too)
     open_round(false, 0);
     all_backward();
     gone = send_step(2, 0, 0.5, false);
-    await_waiting(0, 1);
+    await_handled(owners[0]);
     future = send_step(0, 0, 0.5, false);
-    await_waiting(0, 2);
+    await_handled(owners[0]);
     future_release(gone);
     stage_kill(OTHER_TRAINER);
     expect_refusal(future, STATUS_PEER_DIED, "worker 4, which takes part in every step, has died");

@@ -5,7 +5,7 @@
  * other worker; the other trainer's iteration ends after ITERATION_TURNS of them. */
 #include "test/worker/net/net_cluster.h"
 #include "test/workplace.h"
-#include "worker/model_parallel/parallel_trainer_internal.h"
+#include "worker/model_parallel/parallel_trainer.c" // NOLINT(bugprone-suspicious-include): half a trainer
 
 enum { LEAD = SERVERS, OTHER, ITERATION_TURNS = 5, STATE = 2 };
 
@@ -35,7 +35,7 @@ static void end_iteration(void)
     other.in_iteration = false;
     other.iteration++;
     state[0] += 1;
-    parallel_peer_answer(&other);
+    peer_answer(&other);
 }
 
 static struct monotime turn_others(void *arg)
@@ -110,7 +110,7 @@ static void expect_state(uint64_t expected)
 {
     float h[STATE], c[STATE];
     uint64_t iteration;
-    OK(parallel_peer_state(&lead, 1, h, c, &iteration, &error));
+    OK(peer_state(&lead, 1, h, c, &iteration, &error));
     ck_assert_uint_eq(iteration, expected);
     ck_assert_float_eq(h[0], (float)expected);
 }
@@ -124,7 +124,7 @@ START_TEST(with_async_a_trainer_ends_its_iteration_and_pauses_until_resumed)
     expect_state(1);
     ck_assert(!other.in_iteration);
     ck_assert(other.is_paused);
-    OK(parallel_peer_resume(&lead, &error));
+    OK(peer_resume(&lead, &error));
     ck_assert(!other.is_paused);
     close_both();
 }
@@ -135,7 +135,7 @@ START_TEST(with_async_a_trainer_between_two_iterations_answers_and_pauses_at_onc
     open_both(JOB_ROUND_ASYNC);
     expect_state(0);
     ck_assert(other.is_paused);
-    OK(parallel_peer_resume(&lead, &error));
+    OK(peer_resume(&lead, &error));
     begin_iteration();
     expect_state(1);
     close_both();
@@ -150,7 +150,7 @@ START_TEST(with_all_nobody_pauses)
     begin_iteration();
     expect_state(1);
     ck_assert(!other.is_paused);
-    OK(parallel_peer_resume(&lead, &error));
+    OK(peer_resume(&lead, &error));
     close_both();
 }
 END_TEST

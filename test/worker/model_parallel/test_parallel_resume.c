@@ -1,17 +1,19 @@
 /* The state that the lead and the other trainers keep for checkpoints. Whole runs that save and go on:
  * test_model_parallel_resume.c. */
 #include "test/workplace.h"
-#include "worker/model_parallel/parallel_trainer_internal.h"
+#include "worker/model_parallel/parallel_values.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static struct parallel_trainer trainer;
+static struct parallel_values values;
+static struct parallel_data data;
+static struct hidden_state hidden;
 static struct worker worker;
 static struct error error;
 
-static void open_trainer(uint32_t number, const char *resume)
+static void open_trainer(bool leads, const char *resume)
 {
     static const char text[] =
         "{\"kind\":\"model-parallel\",\"model\":{\"embedding\":4,\"hidden\":5,\"layers\":2},"
@@ -22,26 +24,25 @@ static void open_trainer(uint32_t number, const char *resume)
     ck_assert_msg(status == STATUS_OK, "%s", problems != NULL ? problems : "");
     free(problems);
     snprintf(worker.self.resume, sizeof worker.self.resume, "%s", resume);
-    trainer = (struct parallel_trainer){
-        .base.worker = &worker, .job = &worker.job, .number = number, .trainers = 2};
-    ck_assert_int_eq(parallel_data_open(&trainer.data, &worker.job, NULL, &error), STATUS_OK);
-    ck_assert_msg(parallel_values_open(&trainer, &error) == STATUS_OK, "%s", error.text);
+    ck_assert_int_eq(parallel_data_open(&data, &worker.job, NULL, &error), STATUS_OK);
+    ck_assert_msg(parallel_values_open(&values, &worker, leads, &data, &hidden, &error) == STATUS_OK, "%s",
+                  error.text);
 }
 
 static void close_trainer(void)
 {
-    parallel_values_close(&trainer);
-    hidden_state_close(&trainer.hidden);
-    parallel_data_close(&trainer.data);
+    parallel_values_close(&values);
+    hidden_state_close(&hidden);
+    parallel_data_close(&data);
 }
 
 /* A model per trainer would be memory for nothing. */
 START_TEST(only_the_lead_keeps_a_model)
 {
-    open_trainer(1, "");
-    ck_assert_ptr_null(trainer.values.whole.params);
-    ck_assert_ptr_null(trainer.values.whole.momentum);
-    ck_assert_ptr_null(trainer.hidden.saved);
+    open_trainer(false, "");
+    ck_assert_ptr_null(values.whole.params);
+    ck_assert_ptr_null(values.whole.momentum);
+    ck_assert_ptr_null(hidden.saved);
     close_trainer();
 }
 END_TEST
@@ -49,10 +50,10 @@ END_TEST
 /* It reads its own state there. */
 START_TEST(who_goes_on_keeps_the_state_alone)
 {
-    open_trainer(1, "/nowhere");
-    ck_assert_ptr_null(trainer.values.whole.params);
-    ck_assert_ptr_nonnull(trainer.hidden.saved);
-    ck_assert_uint_eq(params_count(trainer.hidden.saved), 4);
+    open_trainer(false, "/nowhere");
+    ck_assert_ptr_null(values.whole.params);
+    ck_assert_ptr_nonnull(hidden.saved);
+    ck_assert_uint_eq(params_count(hidden.saved), 4);
     close_trainer();
 }
 END_TEST

@@ -1,0 +1,66 @@
+/* The messages of distributed autograd: their arguments, and tensors in them.
+ *
+ * message.context is the context in all of them. args are listed below; tensors stand in order.
+ *   FORWARD       numbers (u64, when there are any), then the inputs that are present
+ *     reply       the outputs
+ *   BACKWARD      the gradients of the outputs that have one
+ *     reply       the gradients of the wanted inputs that have one
+ *   END_CONTEXT   nothing
+ * Floating tensors travel as float32, int32 ones as WIRE_U32. A scalar travels with one dimension of 1, and a
+ * bit in the args marks it. */
+#ifndef WORKER_AUTOGRAD_DIST_MESSAGE_H
+#define WORKER_AUTOGRAD_DIST_MESSAGE_H
+
+#include "worker/autograd/dist.h"
+
+enum {
+    /* FORWARD: args. */
+    FORWARD_OBJECT = 0,
+    FORWARD_FUNCTION,
+    FORWARD_CALL,
+    FORWARD_FLAGS, /* struct forward_flags */
+    /* its reply */
+    ANSWER_KEPT = 0, /* 1: the piece waits for BACKWARD */
+    ANSWER_SCALARS,  /* bit i: output i is a scalar */
+    /* BACKWARD, its reply */
+    BACKWARD_CALL = 0,
+    BACKWARD_OUTPUTS,    /* bit i: the gradient of output i is there */
+    GRADIENT_INPUTS = 0, /* bit i: the gradient of input i is there */
+};
+
+/* FORWARD_FLAGS, as bits of one number. */
+struct forward_flags {
+    uint32_t depth;    /* 1: called by the root; bits 0..7 */
+    bool trains;       /* bit 8 */
+    uint32_t inputs;   /* given by the caller, absent ones included; bits 12..13 */
+    uint32_t present;  /* mask; bits 16..18 */
+    uint32_t wanted;   /* mask: inputs whose gradients are asked for; bits 20..22 */
+    uint32_t scalars;  /* mask; bits 24..26 */
+    uint32_t numbers;  /* bits 32..36 */
+    uint32_t function; /* not in the flags: args[FORWARD_FUNCTION] */
+};
+
+/* Puts `tensor` into the message: where it lies when that will do (`in_place` false: never), else as a copy
+ * in a block of `staging`, which is host memory (*block, else NULL). STATUS_INVALID: no message can carry it;
+ * STATUS_NO_MEMORY. */
+enum status message_put_tensor(struct tape *tape, struct arena *staging, const struct tensor *tensor,
+                               bool in_place, struct rpc_message *message, void **block, struct error *error);
+
+/* Tensor `index` of a message as a tensor in the tape's memory. Floating values stay where they lie when they
+ * are lent and the tape can compute there. */
+enum status message_take_tensor(struct tape *tape, struct arena *staging, const struct rpc_message *message,
+                                uint32_t index, bool is_scalar, struct tensor *out, struct error *error);
+
+/* Copies tensor `index` into `to`, whose memory is the tape's. STATUS_INVALID: another shape. */
+enum status message_copy_tensor(struct tape *tape, struct arena *staging, const struct rpc_message *message,
+                                uint32_t index, struct tensor *to, struct error *error);
+
+/* float32 or int32, of a size that a tensor may have. */
+bool wire_tensor_is_sound(const struct wire_tensor *tensor);
+bool message_is_large(const struct rpc_message *message); /* a tensor of it may be lent */
+
+uint64_t flags_pack(const struct forward_flags *flags);
+/* False: these are no flags, or not of these tensors. */
+bool flags_unpack(const struct rpc_message *message, struct forward_flags *flags);
+
+#endif
