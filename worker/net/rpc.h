@@ -21,8 +21,8 @@
  * Threads: one thread owns a `struct rpc` and everything that comes from it. Only rpc_turn, rpc_call,
  * rpc_wait, rpc_dial and rpc_free block. Callbacks (handlers, functions of rpc_call_then, watches, beats) run
  * inside rpc_turn with no lock held; they must not call rpc_turn, rpc_call or rpc_wait (asserted). The
- * memory of calls is taken in rpc_open, and that of two requests of each worker; it grows where more are open
- * at a time, and is kept. */
+ * memory of futures is taken in rpc_open. That of requests grows with the number that are open at a time, and
+ * is kept. */
 #ifndef WORKER_NET_RPC_H
 #define WORKER_NET_RPC_H
 
@@ -151,10 +151,6 @@ uint32_t rpc_workers(const struct rpc *rpc);
 
 /* Whether there is a session with `worker`, or `worker` is this one. */
 bool rpc_reaches(const struct rpc *rpc, uint16_t worker);
-
-/* Whether a large tensor in this worker's outbox can be lent to `worker`: both have segments, and a session
- * through a socket of this host. */
-bool rpc_lends_to(const struct rpc *rpc, uint16_t worker);
 
 /* Whether there is a session with `worker`, and it joins two hosts. */
 bool rpc_is_far(const struct rpc *rpc, uint16_t worker);
