@@ -243,7 +243,7 @@ FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/policy/% kernels/lanes/nor
 
 # The oracle computes where a target needs a backend.
 build/fuzz/fuzz_dist build/fuzz/fuzz_answers: FUZZ_BACKEND := \
-    $(filter-out test/oracle/mlp_ref.c test/oracle/dense_ref.c test/oracle/test_%,$(wildcard test/oracle/*.c))
+    $(filter-out test/oracle/cnn_ref.c test/oracle/mlp_ref.c test/oracle/dense_ref.c test/oracle/test_%,$(wildcard test/oracle/*.c))
 # Its peers stand where sockets are.
 build/fuzz/fuzz_answers: FUZZ_LINK := $(addprefix -Wl$(comma)--wrap=endpoint_,\
     prepare send receive move release wait)
