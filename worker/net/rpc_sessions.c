@@ -149,7 +149,8 @@ uint16_t sessions_far_port(const struct sessions *sessions)
 
 struct endpoint_counts sessions_strangers(const struct sessions *sessions)
 {
-    return sessions->bound_count == 0 ? (struct endpoint_counts){0} : endpoint_counts(sessions->endpoints[0]);
+    const struct endpoint_counts none = {0};
+    return sessions->bound_count == 0 ? none : endpoint_counts(sessions->endpoints[0]);
 }
 
 struct endpoint *const *sessions_endpoints(const struct sessions *sessions, size_t *count)
