@@ -246,7 +246,7 @@ build/fuzz/fuzz_dist build/fuzz/fuzz_answers: FUZZ_BACKEND := \
     $(filter-out test/oracle/cnn_ref.c test/oracle/mlp_ref.c test/oracle/dense_ref.c test/oracle/test_%,$(wildcard test/oracle/*.c))
 # Its peers stand where sockets are.
 build/fuzz/fuzz_answers: FUZZ_LINK := $(addprefix -Wl$(comma)--wrap=endpoint_,\
-    prepare send receive move release wait)
+    prepare send receive move release wait message_host)
 build/fuzz/fuzz_hello: FUZZ_LINK := $(addprefix -Wl$(comma)--wrap=endpoint_,connect send receive wait)
 build/fuzz/%: test/fuzz/%.c $(FUZZ_SOURCES) $(LANE_OBJECTS) $(wildcard test/fuzz/*.h) Makefile
 	@mkdir -p $(@D)
