@@ -250,6 +250,7 @@ build/fuzz/fuzz_dist build/fuzz/fuzz_answers: FUZZ_INCLUDED := worker/autograd/d
 # Its peers stand where sockets are.
 build/fuzz/fuzz_answers: FUZZ_LINK := $(addprefix -Wl$(comma)--wrap=endpoint_,\
     prepare send receive move release wait message_host)
+build/fuzz/fuzz_hello: FUZZ_LINK := $(addprefix -Wl$(comma)--wrap=endpoint_,connect send receive wait)
 build/fuzz/%: test/fuzz/%.c $(FUZZ_SOURCES) $(LANE_OBJECTS) $(wildcard test/fuzz/*.h) Makefile
 	@mkdir -p $(@D)
 	$(CLANG) $(CPPFLAGS) -std=gnu17 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all \

@@ -8,6 +8,7 @@
 #define TEST_FUZZ_FUZZ_ANSWER_H
 
 #include "test/fuzz/fuzz_request.h"
+#include "worker/net/greeting.h"
 
 enum {
     PEERS = 2, /* workers 1 and 2 */
@@ -66,6 +67,7 @@ static struct made made[MADE_MAX];
 static unsigned made_count;
 static uint64_t numbers_given;
 static uint32_t connections;
+static uint16_t greeter = 1; /* the next peer that says HELLO at the beginning of an input */
 static bool is_full[1 + PEERS], is_cut[1 + PEERS], all_leave;
 static unsigned idle_looks;
 
@@ -112,8 +114,9 @@ static void note_asked(const struct endpoint_message *message)
 /* A session's requests end with it. */
 static bool is_open(const struct asked *request)
 {
-    const struct rpc_session *session = &rpc->sessions[request->header.destination];
-    return request->is_open && session->is_live && request->header.request < session->next_request;
+    const uint16_t worker = request->header.destination;
+    return request->is_open && rpc_reaches(rpc, worker) &&
+           request->header.request <= rpc->calls.sessions[worker].last_request;
 }
 
 /* The `index`th of those, from the oldest on; NULL: there are not so many. */
@@ -333,14 +336,19 @@ static bool measure(struct request *answer)
     return true;
 }
 
+static bool send_as(struct endpoint_message *out, uint16_t worker, struct wire_header *header,
+                    const void *payload)
+{
+    return peer_write(out, worker, &rpc->sessions.table[worker], header, payload);
+}
+
 /* Sends it, or the first piece of it. */
-static bool send_answer_of(const struct rpc_session *session, struct request *answer,
-                           struct endpoint_message *out)
+static bool send_answer_of(uint16_t worker, struct request *answer, struct endpoint_message *out)
 {
     if (answer->payload_bytes <= WIRE_PAYLOAD_BYTES_MAX)
-        return peer_write(out, session, &answer->header, request_payload);
+        return send_as(out, worker, &answer->header, request_payload);
     leaving.header = answer->header;
-    leaving.header.source = session->worker;
+    leaving.header.source = worker;
     leaving.header.body_bytes = (uint32_t)answer->payload_bytes;
     leaving.offset = 0;
     memcpy(leaving.bytes, request_payload, answer->payload_bytes);
@@ -350,7 +358,7 @@ static bool send_answer_of(const struct rpc_session *session, struct request *an
 /* The next piece of a body, or, behind the last, the message that it belongs to. */
 static bool send_leaving(struct endpoint_message *out)
 {
-    const struct rpc_session *session = &rpc->sessions[leaving.header.source];
+    const uint16_t worker = leaving.header.source;
     const uint32_t left_bytes = leaving.header.body_bytes - leaving.offset;
     struct wire_header piece = {.kind = WIRE_PIECE,
                                 .request = leaving.header.request,
@@ -358,12 +366,12 @@ static bool send_leaving(struct endpoint_message *out)
                                 .body_bytes = leaving.header.body_bytes};
     if (left_bytes == 0) {
         leaving.header.payload_bytes = 0;
-        const bool is_sent = peer_write(out, session, &leaving.header, leaving.bytes);
+        const bool is_sent = send_as(out, worker, &leaving.header, leaving.bytes);
         leaving.header.body_bytes = 0;
         return is_sent;
     }
     piece.payload_bytes = left_bytes < WIRE_PAYLOAD_BYTES_MAX ? left_bytes : WIRE_PAYLOAD_BYTES_MAX;
-    require(peer_write(out, session, &piece, leaving.bytes + leaving.offset));
+    require(send_as(out, worker, &piece, leaving.bytes + leaving.offset));
     leaving.offset += piece.payload_bytes;
     return true;
 }
@@ -387,7 +395,7 @@ static bool say_answer(const uint8_t *bytes, struct asked *request, struct endpo
     if (!measure(&answer))
         return false;
     request_change(&answer, bytes[SAY_OVER], &input, &input_left);
-    return send_answer_of(&rpc->sessions[request->header.destination], &answer, out);
+    return send_answer_of(request->header.destination, &answer, out);
 }
 
 /* Whatever was asked: only to PARAMETERS it is an answer. */
@@ -399,7 +407,7 @@ static bool say_many(const struct asked *request, struct endpoint_message *out)
     answer.header = (struct wire_header){
         .kind = WIRE_REPLY, .method = request->header.method, .request = request->header.request};
     answer_parameters(&answer, request->header.destination, PARAMETERS_MANY);
-    return peer_write(out, &rpc->sessions[request->header.destination], &answer.header, request_payload);
+    return send_as(out, request->header.destination, &answer.header, request_payload);
 }
 
 static bool say_failure(const uint8_t *bytes, const struct asked *request, struct endpoint_message *out)
@@ -411,7 +419,7 @@ static bool say_failure(const uint8_t *bytes, const struct asked *request, struc
     header.request = request->header.request;
     header.payload_bytes = bytes[SAY_DIMS];
     memset(request_payload, bytes[SAY_CHANGE], bytes[SAY_DIMS]);
-    return peer_write(out, &rpc->sessions[request->header.destination], &header, request_payload);
+    return send_as(out, request->header.destination, &header, request_payload);
 }
 
 static bool say_damaged(const uint8_t *bytes, struct asked *request, struct endpoint_message *out)
@@ -431,7 +439,7 @@ static bool say_damaged(const uint8_t *bytes, struct asked *request, struct endp
 }
 
 /* In one of the worker's own contexts as often as in another's. */
-static bool say_request(const struct rpc_session *session, struct endpoint_message *out)
+static bool say_request(uint16_t worker, struct endpoint_message *out)
 {
     const uint8_t *bytes = input;
     struct request request = {0};
@@ -455,36 +463,33 @@ static bool say_request(const struct rpc_session *session, struct endpoint_messa
         request.header.args[0] = rref_object(own);
     request_change(&request, bytes[OVER], &input, &input_left);
     peer_ask(&request.header);
-    return peer_write(out, session, &request.header, request_payload);
+    return send_as(out, worker, &request.header, request_payload);
 }
 
-static bool say_hello(struct rpc_session *session, struct endpoint_message *out)
+static bool say_hello(uint16_t worker, struct endpoint_message *out)
 {
-    struct rpc_session later = {.worker = session->worker};
+    struct session later = {.incarnation = ++incarnation, .peer = CONNECTION + ++connections};
     static const uint8_t room[WIRE_HELLO_BYTES];
     struct wire_header hello = {
-        .kind = WIRE_HELLO, .role = roster[later.worker], .destination = SELF, .payload_bytes = sizeof room};
-    later.incarnation = ++incarnation;
-    later.peer = CONNECTION + ++connections;
-    is_cut[later.worker] = false;
-    if (!peer_write(out, &later, &hello, room))
+        .kind = WIRE_HELLO, .role = roster[worker], .destination = SELF, .payload_bytes = sizeof room};
+    is_cut[worker] = false;
+    if (!peer_write(out, worker, &later, &hello, room))
         return false;
     const struct greeting greeting = {.header = out->header, .nonce = out->payload};
-    greeting_prove(&greeting, rpc->config.secret, out->payload + WIRE_NONCE_BYTES);
+    greeting_prove(&greeting, rpc->common.config.secret, out->payload + WIRE_NONCE_BYTES);
     return true;
 }
 
-static bool say_bye(const struct rpc_session *session, struct endpoint_message *out)
+static bool say_bye(uint16_t worker, struct endpoint_message *out)
 {
     struct wire_header bye = {.kind = WIRE_BYE, .payload_bytes = 3};
-    return session->is_live && peer_write(out, session, &bye, "bye");
+    return rpc_reaches(rpc, worker) && send_as(out, worker, &bye, "bye");
 }
 
 /* What a message of the input brings: something to receive, or a change in how things are. */
 static enum status say(const uint8_t *bytes, struct endpoint_message *out)
 {
     const uint16_t worker = 1 + (bytes[SAY_WHAT] >> 5 & 1);
-    struct rpc_session *session = &rpc->sessions[worker];
     struct asked *request = find_open(bytes[SAY_WHICH] % 8);
     const enum what what = bytes[SAY_WHAT] % 0x20 % SAY_WHATS;
     bool is_sent = false;
@@ -499,11 +504,11 @@ static enum status say(const uint8_t *bytes, struct endpoint_message *out)
     else if (what == SAY_DAMAGED)
         is_sent = say_damaged(bytes, request, out);
     else if (what == SAY_REQUEST)
-        is_sent = say_request(session, out);
+        is_sent = say_request(worker, out);
     else if (what == SAY_BYE)
-        is_sent = say_bye(session, out);
+        is_sent = say_bye(worker, out);
     else if (what == SAY_HELLO)
-        is_sent = say_hello(session, out);
+        is_sent = say_hello(worker, out);
     else if (what == SAY_SKIP && leaving.offset < leaving.header.body_bytes)
         leaving.offset = leaving.header.body_bytes;
     else if (what == SAY_FULL)
@@ -514,7 +519,7 @@ static enum status say(const uint8_t *bytes, struct endpoint_message *out)
         (what == SAY_ANSWER || what == SAY_FAILURE || what == SAY_MANY || what == SAY_NEVER))
         request->is_open = false;
     if (what == SAY_MALFORMED)
-        out->peer = session->peer;
+        out->peer = rpc->sessions.table[worker].peer;
     return what == SAY_MALFORMED ? STATUS_INVALID : is_sent ? STATUS_OK : STATUS_AGAIN;
 }
 

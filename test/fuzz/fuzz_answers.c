@@ -386,7 +386,6 @@ static void act(const uint8_t *bytes)
 
 static void begin(const uint8_t *data, size_t size)
 {
-    struct endpoint_message hello;
     input = data;
     input_left = size;
     asked_count = made_count = 0;
@@ -398,11 +397,8 @@ static void begin(const uint8_t *data, size_t size)
     all_leave = false;
     idle_looks = refs_next = futures_next = 0;
     dist->lost = (struct error){0}; // by the end of the input before
-    for (unsigned worker = 1; worker <= PEERS; worker++) {
-        rpc->sessions[worker].worker = (uint16_t)worker;
-        require(say_hello(&rpc->sessions[worker], &hello));
-        hello_receive_stranger(rpc, &rpc->sockets[0], &hello);
-    }
+    greeter = 1;
+    rpc_turn(rpc, (struct monotime){1});
 }
 
 static void give_all_back(void)
@@ -424,12 +420,12 @@ static void give_all_back(void)
 static void require_no_call_left(void)
 {
     size_t free_count = 0;
-    for (const struct future *future = rpc->free_futures; future != NULL; future = future->next)
+    for (const struct future *future = rpc->calls.free; future != NULL; future = future->next)
         free_count++;
-    require(rpc->pending == 0 && rpc->incoming == 0 && free_count == rpc->future_count);
+    require(rpc->calls.pending == 0 && rpc->incoming.open == NULL && free_count == rpc->calls.future_count);
     require(dist->ended == NULL);
     for (unsigned worker = 0; worker < WORKERS; worker++)
-        require(rpc->sessions[worker].body_bytes == 0);
+        require(rpc->incoming.sources[worker].bodies.bytes == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

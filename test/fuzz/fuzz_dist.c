@@ -8,7 +8,7 @@
 #include "test/fuzz/fuzz_request.h"
 
 /* Takes one message off the input; false: it is used up. */
-static bool say_one(struct rpc_session *session, const uint8_t **data, size_t *size, uint64_t newest)
+static bool say_one(const uint8_t **data, size_t *size, uint64_t newest)
 {
     if (*size < PARTS)
         return false;
@@ -18,7 +18,7 @@ static bool say_one(struct rpc_session *session, const uint8_t **data, size_t *s
     *data += PARTS;
     *size -= PARTS;
     request_change(&request, bytes[OVER], data, size);
-    peer_say(session, &request.header, request_payload);
+    peer_say(&request.header, request_payload);
     return true;
 }
 
@@ -31,11 +31,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         peer_open_rpc("dist", NULL);
         open_worker(NULL, NULL);
     }
-    struct rpc_session *session = peer_open_session();
+    peer_open_session();
     dist->lost = (struct error){0}; // by the end of the input before
-    while (session->is_live && say_one(session, &data, &size, peer_newest_object(rrefs))) {
+    while (rpc_reaches(rpc, PEER) && say_one(&data, &size, peer_newest_object(rrefs))) {
         if (size % 4 != 0)
-            peer_turn(session);
+            peer_turn();
         dist_counts(dist, &counts);
         require(counts.contexts <= CONTEXTS_MAX && counts.pieces <= PIECES_MAX);
     }

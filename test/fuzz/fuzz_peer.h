@@ -44,14 +44,14 @@ static inline void peer_open_rpc(const char *name, struct segment *outbox)
     unlink(address + strlen("ipc://"));
 }
 
-static inline struct rpc_session *peer_open_session(void)
+static inline void peer_open_session(void)
 {
-    struct rpc_session *session = &rpc->sessions[PEER];
     incarnation++;
-    const struct wire_header greeting = {.source = PEER, .role = roster[PEER], .incarnation = incarnation};
-    session_open(session, &rpc->sockets[0], &greeting, CONNECTION);
+    rpc->sessions.table[PEER] =
+        (struct session){.is_live = true, .was_live = true, .peer = CONNECTION, .incarnation = incarnation};
+    outgoing_open(&rpc->outgoing, PEER, rpc->sessions.endpoints[0], CONNECTION,
+                  rpc->common.config.outbox != NULL);
     request_id = 1;
-    return session;
 }
 
 static inline bool peer_number_was_given(struct rrefs *rrefs, uint64_t number)
@@ -85,14 +85,14 @@ static inline uint64_t object_number(uint8_t byte, uint64_t newest)
 /* What a worker sends in its session: the header, of which kind, request, and what the kind has of its own
  * are set, and a payload of as many bytes as the tensors that travel have, or as payload_bytes says of a
  * message without. False: no such header can be sent. */
-static inline bool peer_write(struct endpoint_message *frames, const struct rpc_session *session,
+static inline bool peer_write(struct endpoint_message *frames, uint16_t worker, const struct session *session,
                               struct wire_header *header, const void *payload)
 {
     uint8_t encoded[WIRE_HEADER_BYTES];
     size_t payload_bytes = header->payload_bytes;
     for (unsigned i = 0; i < header->tensor_count && header->body_bytes == 0; i++)
         payload_bytes += header->places[i] == 0 ? wire_tensor_bytes(&header->tensors[i]) : 0;
-    header->source = session->worker;
+    header->source = worker;
     header->incarnation = session->incarnation;
     header->generation = 1;
     header->payload_bytes = (uint32_t)payload_bytes;
@@ -114,25 +114,23 @@ static inline void peer_ask(struct wire_header *header)
 }
 
 /* A request of the peer's, with its payload, arrives. */
-static inline void peer_say(struct rpc_session *session, struct wire_header *header, const void *payload)
+static inline void peer_say(struct wire_header *header, const void *payload)
 {
-    struct rpc_arrival arrival = {0};
-    struct endpoint_message frames;
+    struct arrival arrival = {0};
     struct error error;
     peer_ask(header);
-    require(peer_write(&frames, session, header, payload));
+    require(peer_write(&arrival.frames, PEER, &rpc->sessions.table[PEER], header, payload));
     arrival.header = *header;
-    arrival.frames = &frames;
-    if (answers_receive_request(rpc, session, &arrival, &error) != STATUS_OK)
-        session_end_bad(rpc, session, error.text);
+    if (incoming_receive(&rpc->incoming, PEER, &arrival, &error) != STATUS_OK)
+        rpc_reject_worker(rpc, PEER, "%s", error.text);
 }
 
 /* A turn; that what is answered arrives nowhere does not end the session. */
-static inline void peer_turn(struct rpc_session *session)
+static inline void peer_turn(void)
 {
-    if (session->is_lost)
-        rpc->lost_count--;
-    session->is_lost = false;
+    struct lane *lane = &rpc->outgoing.lanes[PEER];
+    rpc->outgoing.lost_count -= lane->is_lost;
+    lane->is_lost = false;
     rpc_turn(rpc, (struct monotime){1});
 }
 

@@ -111,7 +111,7 @@ static size_t add_tensor(struct wire_header *header, uint8_t byte)
 }
 
 /* Takes one message off the input; false: it is used up. */
-static bool say_one(struct rpc_session *session, const uint8_t **data, size_t *size, uint64_t newest)
+static bool say_one(const uint8_t **data, size_t *size, uint64_t newest)
 {
     if (*size < 8)
         return false;
@@ -133,7 +133,7 @@ static bool say_one(struct rpc_session *session, const uint8_t **data, size_t *s
     memcpy(payload, *data, given);
     *data += given;
     *size -= given;
-    peer_say(session, &header, payload);
+    peer_say(&header, payload);
     return true;
 }
 
@@ -145,14 +145,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct rref_counts counts;
     if (rpc == NULL)
         open_worker();
-    struct rpc_session *session = peer_open_session();
-    while (session->is_live && say_one(session, &data, &size, newest)) {
+    peer_open_session();
+    while (rpc_reaches(rpc, PEER) && say_one(&data, &size, newest)) {
         rrefs_counts(rrefs, &counts);
         require(counts.objects <= 6 && counts.references <= 4 && counts.users <= counts.objects);
         require(rrefs_of_peer(rrefs, PEER) == counts.users && alive == counts.objects);
         newest = peer_newest_object(rrefs);
         if (size % 3 == 0)
-            peer_turn(session);
+            peer_turn();
     }
     rpc_peer_died(rpc, PEER, UINT32_MAX, "the input is over");
     while (kept_count > 0)

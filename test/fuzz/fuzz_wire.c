@@ -2,7 +2,7 @@
  * the checks behind it (a method's tensors, the opened message) must stay within the payload. The input's
  * first two bytes are the second frame's length in units that reach over the limit, the rest is the header
  * and, behind it, the payload. */
-#include "worker/net/rpc_internal.h"
+#include "worker/net/rpc_rules.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,28 +1,38 @@
-/* Remote calls between the workers of a job: sessions, calls, answers, futures. The main header of the room
- * worker/net, which holds the wire format (wire.h, and PROTOCOL.md in prose), the sockets (endpoint.h), the
- * memory that workers share (segment.h), and the calls themselves (rpc_internal.h lists the files).
+/* Remote calls between the workers of a job. The main header of the room worker/net, which holds the calls
+ * (rpc*.c; rpc_internal.h lists the files), the wire format (wire.h, and PROTOCOL.md in prose), the sockets
+ * (endpoint.h), and the memory that workers share (segment.h).
  *
- * The room includes kernels/base alone. The frame (worker/), worker/reference, worker/autograd and the job
- * kinds' rooms include it; worker/job includes only wire.h, and daemon/ only wire.h and segment.h.
+ *   rpc         one worker's end of its sessions
+ *   session     two workers that have exchanged HELLO and WELCOME, until BYE or a death
+ *   incarnation one life of a worker; a restarted worker has a higher number
+ *   call        a request of this worker to another, until it is complete; its result is a future
+ *   request     a call of another worker, which a handler answers with one reply
+ *   method      what a request asks for; who may call it, and with which tensors
+ *   body        the tensors of a message; a long one travels in pieces
+ *   lent        a tensor that stays in its sender's shared memory; only its place travels
+ *   stranger    a connection without a session
+ *   turn        one round of the loop: receive, expire, send, run the beats
  *
- * A `struct rpc` is one worker's end of its sessions with other workers. A worker that others dial binds a
- * ROUTER for the workers of its host, and one more for those of other hosts, where the job has any. It dials
- * each worker of a lower number that it needs through one DEALER each. One rpc_turn serves all these sockets.
- * Once HELLO is answered, the two ends of a session are alike: either end may call the other, any number of
- * calls may be open at a time, and a handler may complete its request in a later turn. No message travels
- * through a third worker.
+ * A worker that others dial binds a ROUTER for the workers of its host. Where the job has other hosts, it
+ * binds one more for their workers. It dials each worker of a lower number that it needs, through one DEALER
+ * each. One rpc_turn serves all these sockets. Once HELLO is answered, the two ends of a session are alike:
+ * either end may call the other, any number of calls may be open at a time, and a handler may complete its
+ * request in a later turn. No message travels through a third worker.
  *
  *   - A request completes exactly once: value, error, timeout, or its peer's death.
- *   - Nothing is resent. A request that comes twice takes effect once; a reply that comes twice, late, or
+ *   - Nothing is resent. A request that comes twice takes effect once. A reply that comes twice, late, or
  *     without a pending call is dropped and counted.
  *   - A bad message costs its sender the session: the sender is told BYE and ignored from then on. The
  *     receiver's other sessions are unaffected.
  *
- * Threads: one thread owns a `struct rpc` and everything that comes from it. Only rpc_turn, rpc_call,
- * rpc_wait, rpc_dial and rpc_free block. Callbacks (handlers, functions of rpc_call_then, watches, beats) run
- * inside rpc_turn with no lock held; they must not call rpc_turn, rpc_call or rpc_wait (asserted). The
- * memory of calls is taken in rpc_open, and that of two requests of each worker; it grows where more are open
- * at a time, and is kept. */
+ * One thread owns a `struct rpc` and everything that comes from it. Only rpc_turn, rpc_call, rpc_wait,
+ * rpc_dial and rpc_free block. Callbacks (handlers, functions of rpc_call_then, watches, beats) run inside
+ * rpc_turn with no lock held. They must not call rpc_turn, rpc_call or rpc_wait (asserted). The memory of
+ * futures is taken in rpc_open. The memory of requests grows with the number that are open at a time, and is
+ * kept.
+ *
+ * The room includes kernels/base alone. The frame (worker/), worker/reference, worker/autograd and the job
+ * kinds' rooms include it. worker/job includes only wire.h, and daemon/ only wire.h and segment.h. */
 #ifndef WORKER_NET_RPC_H
 #define WORKER_NET_RPC_H
 
@@ -151,10 +161,6 @@ uint32_t rpc_workers(const struct rpc *rpc);
 
 /* Whether there is a session with `worker`, or `worker` is this one. */
 bool rpc_reaches(const struct rpc *rpc, uint16_t worker);
-
-/* Whether a large tensor in this worker's outbox can be lent to `worker`: both have segments, and a session
- * through a socket of this host. */
-bool rpc_lends_to(const struct rpc *rpc, uint16_t worker);
 
 /* Whether there is a session with `worker`, and it joins two hosts. */
 bool rpc_is_far(const struct rpc *rpc, uint16_t worker);

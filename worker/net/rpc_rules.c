@@ -1,5 +1,5 @@
-/* Checks of messages that need no connection: pure, so that they are tested and fuzzed alone. */
-#include "worker/net/rpc_internal.h"
+/* A method's tensors, lent tensors, texts and repeated ids, checked. Any thread. */
+#include "worker/net/rpc_rules.h"
 
 #include <string.h>
 
@@ -88,4 +88,27 @@ void rules_copy_text(char *out, size_t out_bytes, const void *text, size_t text_
     for (size_t i = 0; i < count; i++)
         out[i] = from[i] < 0x20 || from[i] == 0x7f ? '?' : (char)from[i];
     out[count] = '\0';
+}
+
+/* The window slides over a ring of bits: id i has bit i modulo its size. Bits between the old top and the
+ * new belong to ids not seen yet, and are cleared as the window passes over them. */
+bool replay_window_note(struct replay_window *window, uint64_t id)
+{
+    uint64_t top = window->top;
+    if (id > top) {
+        if (id - top >= REPLAY_WINDOW)
+            memset(window->bits, 0, sizeof window->bits);
+        else
+            for (uint64_t i = top + 1; i < id; i++)
+                window->bits[i % REPLAY_WINDOW / 64] &= ~(UINT64_C(1) << i % 64);
+        window->top = id;
+        window->bits[id % REPLAY_WINDOW / 64] |= UINT64_C(1) << id % 64;
+        return true;
+    }
+    if (top - id >= REPLAY_WINDOW)
+        return false;
+    uint64_t *word = &window->bits[id % REPLAY_WINDOW / 64], bit = UINT64_C(1) << id % 64;
+    bool is_new = (*word & bit) == 0;
+    *word |= bit;
+    return is_new;
 }

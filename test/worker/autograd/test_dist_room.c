@@ -4,7 +4,6 @@
 #include "test/worker/autograd/dist_fixture.h"
 #include "test/workplace.h"
 #include "worker/autograd/dist_message.h"
-#include "worker/net/rpc_internal.h"
 
 enum { ROOT = 0, OWNER = 1, PEER = 2, ROWS = 2, LARGE_ROWS = 4100, FULL_MAX = 1024 };
 

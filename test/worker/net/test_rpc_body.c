@@ -317,7 +317,7 @@ START_TEST(test_order_behind_a_body)
             .args = {i}, .tensor_count = 1, .tensors = {{WIRE_U8, 1, .dims = {count}}}, .data = {bytes}};
         futures[i] = send_to(net.clients[0], 0, &message);
     }
-    ck_assert_uint_gt(net.clients[0]->held_total, AFTER);
+    ck_assert_uint_gt(net.clients[0]->outgoing.held_total, AFTER);
     uint32_t sum = sum_of(bytes, BODY_BYTES);
     memset(bytes, 0, BODY_BYTES);
     for (unsigned i = 0; i < CALLS; i++) {
@@ -353,32 +353,34 @@ START_TEST(test_bodies_beyond_the_allowance)
     struct error error = {0};
     struct future *future = NULL;
     start(&net, &seen, NULL, 16);
-    struct rpc_session *of_client = &net.server->sessions[1], *of_server = &net.clients[0]->sessions[0];
-    of_client->body_bytes = RPC_BODY_BYTES_MAX - (2 << 20) + 1;
+    struct bodies *of_client = &net.server->incoming.sources[1].bodies,
+                  *of_server = &net.clients[0]->incoming.sources[0].bodies;
+    struct lane *to_client = &net.server->outgoing.lanes[1], *to_server = &net.clients[0]->outgoing.lanes[0];
+    of_client->bytes = RPC_BODY_BYTES_MAX - (2 << 20) + 1;
     net_expect_failure(&net, send_body(net.clients[0], 0), STATUS_BUSY, "no room for a body of 2097152");
     ck_assert_uint_eq(seen.calls, 0);
-    of_client->body_bytes--;
-    of_server->body_bytes = RPC_BODY_BYTES_MAX;
+    of_client->bytes--;
+    of_server->bytes = RPC_BODY_BYTES_MAX;
     net_expect_failure(&net, send_body(net.clients[0], 0), STATUS_BUSY, "no room for the reply's body");
     ck_assert_uint_eq(seen.calls, 1);
-    ck_assert_uint_eq(of_client->body_bytes, RPC_BODY_BYTES_MAX - (2 << 20));
-    of_server->body_bytes = 0;
-    of_client->leaving_bytes = RPC_BODY_BYTES_MAX;
+    ck_assert_uint_eq(of_client->bytes, RPC_BODY_BYTES_MAX - (2 << 20));
+    of_server->bytes = 0;
+    to_client->body_bytes = RPC_BODY_BYTES_MAX;
     net_expect_failure(&net, send_body(net.clients[0], 0), STATUS_BUSY,
                        "too many bytes of answers wait already");
-    of_client->leaving_bytes = 0;
-    of_server->leaving_bytes = RPC_BODY_BYTES_MAX - 1;
+    to_client->body_bytes = 0;
+    to_server->body_bytes = RPC_BODY_BYTES_MAX - 1;
     ck_assert_int_eq(rpc_call_async(net.clients[0], 0, METHOD_OBJECT,
                                     &(struct rpc_message){.tensor_count = 1,
                                                           .tensors = {{WIRE_U8, 1, .dims = {2 << 20}}},
                                                           .data = {&net}},
                                     MONOTIME_NEVER, &future, &error),
                      STATUS_BUSY);
-    of_server->leaving_bytes = 0;
+    to_server->body_bytes = 0;
     future = send_body(net.clients[0], 0);
     ck_assert_int_eq(net_await(&net, future), STATUS_OK);
     future_release(future);
-    ck_assert_uint_eq(of_server->body_bytes, 0);
+    ck_assert_uint_eq(of_server->bytes, 0);
     ck_assert_uint_eq(seen.left_count, 0);
     net_free(&net);
 }
@@ -515,14 +517,14 @@ START_TEST(test_a_body_that_never_ends)
     small.payload_bytes = 4;
     raw_send(&raw, &small);
     raw_expect(&raw, WIRE_REPLY, "");
-    ck_assert_uint_eq(net.server->sessions[2].body_bytes, 0);
+    ck_assert_uint_eq(net.server->incoming.sources[2].bodies.bytes, 0);
     send_piece(&raw, 3, 0, 16, RPC_BODY_BYTES_MAX);
     send_piece(&raw, 4, 0, 16, 2 << 20);
-    while (net.server->sessions[2].arriving.request != 4)
+    while (net.server->incoming.sources[2].bodies.arriving.request != 4)
         net_turn(&net);
-    ck_assert_uint_eq(net.server->sessions[2].body_bytes, 2 << 20);
+    ck_assert_uint_eq(net.server->incoming.sources[2].bodies.bytes, 2 << 20);
     rpc_peer_died(net.server, 2, UINT32_MAX, "killed");
-    ck_assert_uint_eq(net.server->sessions[2].body_bytes, 0);
+    ck_assert_uint_eq(net.server->incoming.sources[2].bodies.bytes, 0);
     raw_close(&raw);
     net_free(&net);
 }

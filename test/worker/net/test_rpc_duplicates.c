@@ -1,6 +1,6 @@
 /* The window that recognises a repeated request, against a model that forgets nothing. */
 #include "test/workplace.h"
-#include "worker/net/rpc_internal.h"
+#include "worker/net/rpc_rules.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static uint64_t next_random(uint64_t *state)
 START_TEST(test_window_against_a_model)
 {
     static bool seen[IDS + 3 * REPLAY_WINDOW];
-    struct rpc_session *session = calloc(1, sizeof *session);
+    struct replay_window window = {0};
     uint64_t state = (uint64_t)_i, top = 0, front = 1;
     unsigned fresh = 0, refused = 0;
     memset(seen, 0, sizeof seen);
@@ -25,7 +25,7 @@ START_TEST(test_window_against_a_model)
         uint64_t back = next_random(&state) % (next_random(&state) % 4 == 0 ? 2 * REPLAY_WINDOW : 40);
         uint64_t id = front > back ? front - back : 1;
         bool expected = !seen[id] && id + REPLAY_WINDOW > top;
-        ck_assert_msg(duplicates_note(session, id) == expected, "id %llu, highest %llu",
+        ck_assert_msg(replay_window_note(&window, id) == expected, "id %llu, highest %llu",
                       (unsigned long long)id, (unsigned long long)top);
         seen[id] = true;
         top = id > top ? id : top;
@@ -36,24 +36,22 @@ START_TEST(test_window_against_a_model)
     }
     ck_assert_uint_gt(fresh, 1000);
     ck_assert_uint_gt(refused, 100);
-    free(session);
 }
 END_TEST
 
 START_TEST(test_window_leaps)
 {
-    struct rpc_session *session = calloc(1, sizeof *session);
+    struct replay_window window = {0};
     for (uint64_t id = 1; id <= 2 * REPLAY_WINDOW; id++)
-        ck_assert(duplicates_note(session, id));
-    ck_assert(duplicates_note(session, 3 * REPLAY_WINDOW - 1));
+        ck_assert(replay_window_note(&window, id));
+    ck_assert(replay_window_note(&window, 3 * REPLAY_WINDOW - 1));
     for (uint64_t id = 2 * REPLAY_WINDOW + 1; id < 3 * REPLAY_WINDOW - 1; id++)
-        ck_assert(duplicates_note(session, id));
-    ck_assert(duplicates_note(session, UINT64_MAX));
-    ck_assert(!duplicates_note(session, UINT64_MAX));
-    ck_assert(duplicates_note(session, UINT64_MAX - REPLAY_WINDOW + 1));
-    ck_assert(!duplicates_note(session, UINT64_MAX - REPLAY_WINDOW));
-    ck_assert(!duplicates_note(session, 1));
-    free(session);
+        ck_assert(replay_window_note(&window, id));
+    ck_assert(replay_window_note(&window, UINT64_MAX));
+    ck_assert(!replay_window_note(&window, UINT64_MAX));
+    ck_assert(replay_window_note(&window, UINT64_MAX - REPLAY_WINDOW + 1));
+    ck_assert(!replay_window_note(&window, UINT64_MAX - REPLAY_WINDOW));
+    ck_assert(!replay_window_note(&window, 1));
 }
 END_TEST
 

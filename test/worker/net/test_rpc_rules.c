@@ -1,6 +1,6 @@
 /* The rpc's rules that need no connection: a method's tensors, and texts from peers. */
 #include "test/workplace.h"
-#include "worker/net/rpc_internal.h"
+#include "worker/net/rpc_rules.h"
 
 #include <string.h>
 
