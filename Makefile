@@ -52,14 +52,18 @@ TEST_SOURCES := $(sort $(shell find test -name '*.c'))
 TEST_PROGRAMS := $(foreach source,$(TEST_SOURCES),$(if $(filter test_%,$(notdir $(source))),$(source)))
 TEST_HELPERS := $(filter-out $(TEST_PROGRAMS) $(BASELINE) test/bench/% test/fuzz/% test/preload/%,$(TEST_SOURCES))
 TESTS := $(addprefix $(BUILD)/test/,$(basename $(notdir $(TEST_PROGRAMS))))
-# A sanitizer's build has nothing of its own in tests of scripts. The thread sanitizer has nothing in those of THREADLESS:
-# commands and supervisors have one thread, and the workers that they start have the threads that other tests run under it.
-THREADLESS := $(patsubst %,\%/%.sh,test_begin_anew test_gymnasium test_hosts test_hosts_network test_hosts_ssh test_http \
-                  test_play test_plot test_ppo_images test_python_evaluations test_python_trainer test_status test_sweep \
-                  test_tensorboard test_try test_worlds)
-SHELL_TESTS := $(filter-out $(if $(SAN),$(addprefix test/scripts/,$(addsuffix .sh,test_arrows test_fail_call \
-                   test_scripts test_unit))) $(if $(filter thread,$(SAN)),$(THREADLESS)), \
-                   $(sort $(shell find test -name 'test_*.sh')))
+# A sanitizer's build leaves out what other programs have shown it already: tests of scripts; of workers in Python; long
+# trainings, whose steps the unit tests take, too. The thread sanitizer, besides, has nothing in commands and supervisors,
+# which have one thread, nor in the programs of four rooms, but for those named here.
+UNSANITIZED := test_arrows test_fail_call test_scripts test_unit test_sweep test_plot test_gymnasium test_python_evaluations \
+               test_python_trainer test_ppo test_ppo_images test_reproducible test_hosts_network test_hosts_ssh \
+               test_power_failure test_runs_logs test_install
+UNTHREADED := test_begin_anew test_hosts test_http test_play test_status test_tensorboard test_try test_worlds \
+              $(filter-out test_backend% test_dense test_denormals test_pmi test_profile test_restart test_sgd_round test_team, \
+                  $(basename $(notdir $(filter test/kernels/% test/worker/job/% test/worker/environment/% test/daemon/%,$(TEST_PROGRAMS)))))
+LEFT_OUT := $(if $(SAN),$(UNSANITIZED)) $(if $(filter thread,$(SAN)),$(UNTHREADED))
+TESTS := $(filter-out $(addprefix $(BUILD)/test/,$(LEFT_OUT)),$(TESTS))
+SHELL_TESTS := $(filter-out $(patsubst %,\%/%.sh,$(LEFT_OUT)),$(sort $(shell find test -name 'test_*.sh')))
 PRELOADS := $(patsubst %.c,$(BUILD)/%.so,$(wildcard test/preload/*.c))
 BENCH_PROGRAMS := $(wildcard test/bench/bench_*.c)
 BENCHES := $(addprefix $(BUILD)/test/,$(basename $(notdir $(BENCH_PROGRAMS))))
