@@ -297,8 +297,12 @@ bool hosts_check(struct hosts *hosts, struct monotime now, struct host_event *ev
 {
     if (hosts->of == NULL)
         return false;
-    if (hosts->relay.broken && count_up(hosts) == 0)
+    if (hosts->relay.broken) { /* all hosts are lost before anything starts on one */
+        for (uint16_t i = 1; i < hosts_count(hosts); i++)
+            if (check_silence(hosts, i, now, event))
+                return true;
         replace_link(hosts, now);
+    }
     hosts_beat(hosts, now);
     const bool is_late = !monotime_before(now, hosts->due);
     if (hosts->awaited && (is_complete(hosts, is_late) || is_late)) {
@@ -416,8 +420,10 @@ void hosts_close(struct hosts *hosts, int exit_code, const char *text)
     if (hosts->of == NULL)
         return;
     for (uint16_t i = 1; i < hosts_count(hosts); i++)
-        if (is_up(&hosts->of[i]))
+        if (is_up(&hosts->of[i])) {
             tell_over(hosts, i, exit_code, text);
+            hosts->of[i].state = HOST_DEPARTED;
+        }
     await_returns(hosts, exit_code, text);
     relay_close(&hosts->relay, false);
     place_close(hosts->place, hosts->run);

@@ -19,10 +19,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char *const run_files[] = {
-    "job.json",         "episodes.log",         "episodes.jsonl",        "checkpoints",
-    "episodes.log.cut", "episodes.jsonl.cut",   "tensorboard",           "profile.txt",
-    "profile.json",     "episodes.log.damaged", "episodes.jsonl.damaged"};
+static const char *const run_files[] = {"job.json",
+                                        "episodes.log",
+                                        "episodes.jsonl",
+                                        "checkpoints",
+                                        "episodes.log.cut",
+                                        "episodes.jsonl.cut",
+                                        "tensorboard",
+                                        "profile.txt",
+                                        "profile.json",
+                                        "episodes.log.damaged",
+                                        "episodes.jsonl.damaged",
+                                        "job.json.damaged"};
 enum { RUN_FILES = sizeof run_files / sizeof run_files[0] };
 
 _Static_assert(sizeof((struct rundir *)0)->real >= PATH_MAX, "realpath writes that much");
@@ -207,8 +215,9 @@ static enum status adopt_run(struct rundir *dir, struct job *job, struct error *
                         dir->path);
     if ((status == STATUS_NOT_FOUND || status == STATUS_CORRUPT) &&
         resume_recognizes(path_as_given(dir), job)) {
+        const bool is_there = renameat(dir->fd, "job.json", dir->fd, "job.json.damaged") == 0;
         log_warning("%s/job.json is %s, and is written anew: a checkpoint of the run is of this job",
-                    dir->path, status == STATUS_CORRUPT ? "damaged" : "missing");
+                    dir->path, is_there ? "damaged and now job.json.damaged" : "missing");
         status = STATUS_OK;
     }
     return status;

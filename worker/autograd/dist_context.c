@@ -443,7 +443,7 @@ void dist_free(struct dist *dist)
         return;
     rrefs_on_destroy(dist->config.rrefs, NULL, dist);
     while (dist->contexts != NULL)
-        context_lose(dist->contexts, "it has left the job"); // NOLINT(clang-analyzer-unix.Malloc)
+        context_lose(dist->contexts, "it has left the job"); // it unlinks; NOLINT(clang-analyzer-unix.Malloc)
     while (dist->ended != NULL) {
         struct dist_context *context = dist->ended;
         dist->ended = context->next;

@@ -40,8 +40,8 @@
  * ---- Reading values for a checkpoint ----
  * dist_parameter_get reads the newest values and moments of one parameter. With `async`, a step may have been
  * taken on one owner and not yet on the next. Then the values of several parameters do not belong together.
- * So the participants pause first, each after its dist_optimizer_step has returned (parallel_peer_state does
- * so). The optimizer itself holds nothing back.
+ * So the participants pause first, each after its dist_optimizer_step has returned. The optimizer itself
+ * holds nothing back.
  *
  * ---- Failures ----
  * A NaN or an infinity in a gradient is STATUS_INTERNAL, and the text names the parameter. With clipping it

@@ -510,7 +510,7 @@ void callee_backward(struct dist_callee *callee, struct rpc_request *request,
 void callee_end(struct dist_callee *callee, enum status status, const char *text)
 {
     while (callee->pieces != NULL)
-        piece_end(callee->pieces, status, text); // NOLINT(clang-analyzer-unix.Malloc)
+        piece_end(callee->pieces, status, text); // it unlinks; NOLINT(clang-analyzer-unix.Malloc)
     uses_release(callee->objects, &callee->uses);
 }
 

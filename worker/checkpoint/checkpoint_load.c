@@ -7,13 +7,10 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <inttypes.h>
-#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 /* The range of a file's entries that this server loads. */
 static struct params_range params_own_range(const struct checkpoint_values *values)

@@ -3,16 +3,13 @@
 #include "worker/checkpoint/checkpoint_internal.h"
 
 #include "kernels/base/file.h"
-#include "kernels/params/params_file.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { BLOCK_BYTES = 1 << 16 };

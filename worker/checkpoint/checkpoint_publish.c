@@ -1,7 +1,7 @@
 /* The life of a checkpoint's folder: made as N.tmp, kept as the best one, published as N, pruned or
  * abandoned. The saver's background thread; abandoning also the loop's; scores any thread.
  *
- * A checkpoint becomes visible by one rename, N.tmp to N (checkpoint_take_name), and ceases to be visible by
+ * A checkpoint becomes visible by one rename, N.tmp to N (publish_take_name), and ceases to be visible by
  * one rename, N to N.tmp, before its files are removed: a death midway leaves no folder that looks like a
  * damaged checkpoint.
  *

@@ -51,7 +51,7 @@ enum wire_method {
     METHOD_BACKWARD = 16, /* output gradients in, input gradients out */
     METHOD_END_CONTEXT = 18,
     METHOD_PARAMETERS = 19,     /* any -> owner: references to an object's parameters; dist_optimizer.h */
-    METHOD_HOLDINGS = 20,       /* first trainer -> any: what do you hold; parallel/parallel.h */
+    METHOD_HOLDINGS = 20,       /* first trainer -> any: what do you hold; parallel.h */
     METHOD_DESCRIBE = 21,       /* observer -> agent, first: its environment's spaces, as JSON text */
     METHOD_RUN_EVALUATION = 22, /* agent -> observer: play some of an evaluation's episodes */
     METHOD_COUNT                /* one past the highest number; a header with this or more is refused */

@@ -208,7 +208,7 @@ static void agent_describe(void *context, struct rpc_request *request, const str
     const struct wire_tensor *tensor = &message->tensors[0];
     const char *text = message->data[0];
     struct error why;
-    if (message->tensor_count != 1 || tensor->dtype != WIRE_U8 || tensor->rank != 1 ||
+    if (message->tensor_count != 1 || message->lent != 0 || tensor->dtype != WIRE_U8 || tensor->rank != 1 ||
         seats_is_described(agent->seats, worker - 1u)) {
         rpc_reject(request, "a description: expected one, as a tensor of bytes");
         return;
@@ -611,7 +611,8 @@ static enum status agent_turn(struct agent *agent, struct error *error)
     enum status status = rpc_turn(agent->rpc, next_turn(agent));
     if (status != STATUS_OK)
         return error_set(error, status, "the agent's socket at %s.%u failed", self->address, self->worker);
-    inference_run(agent->inference);
+    if (agent->failure.status == STATUS_OK)
+        inference_run(agent->inference);
     if (agent->own != NULL && agent->phase == AGENT_PLAYING && agent->failure.status == STATUS_OK)
         status = own_environments_play(agent->own, agent->recording, agent->inference, error);
     if (status == STATUS_OK && agent->failure.status != STATUS_OK) {

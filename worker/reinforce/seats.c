@@ -515,7 +515,7 @@ static enum status check_order(const struct seats *s, const struct group *group,
     return STATUS_OK;
 }
 
-/* Holds the rows to the group's environments: ascending, alive. */
+/* Holds the rows to the group's environments, in ascending order. */
 static enum status check_rows(const struct seats *s, const struct group *group, const struct step *step,
                               struct error *error)
 {
@@ -530,11 +530,17 @@ static enum status check_rows(const struct seats *s, const struct group *group, 
             return error_set(error, STATUS_INVALID,
                              "row %u is of environment %u: expected an ascending one of %u..%u", i,
                              environment, least, end - 1);
-        if (!s->alive[environment])
-            return error_set(error, STATUS_INVALID, "row %u is of environment %u, whose episode is over", i,
-                             environment);
         least = environment + 1;
     }
+    return STATUS_OK;
+}
+
+static enum status check_alive(const struct seats *s, const struct step *step, struct error *error)
+{
+    for (uint32_t i = 0; i < step->count; i++)
+        if (!s->alive[step->numbers[i]])
+            return error_set(error, STATUS_INVALID, "row %u is of environment %u, whose episode is over", i,
+                             step->numbers[i]);
     return STATUS_OK;
 }
 
@@ -616,12 +622,14 @@ void seats_step(struct seats *s, uint32_t seat, struct rpc_request *request, con
         leave_group(s, group, request);
         return;
     }
+    if (status == STATUS_OK)
+        status = check_rows(s, group, step, &why);
     if (status == STATUS_OK && repeats(s, group, step)) {
         repeat_step(s, group, request, step);
         return;
     }
     if (status == STATUS_OK)
-        status = check_rows(s, group, step, &why);
+        status = check_alive(s, step, &why);
     if (status == STATUS_OK)
         status = check_flags(s, step, &why);
     if (status == STATUS_OK)

@@ -164,6 +164,9 @@ enum status step_decode(struct step *step, const struct rpc_message *m, const st
         *step = (struct step){.episode = m->args[0], .number = (uint32_t)number, .group = (uint32_t)group};
         return STATUS_OK;
     }
+    if ((m->lent & ~(1u << STEP_OBSERVATION)) != 0)
+        return error_set(error, STATUS_INVALID,
+                         "numbers, flags or rewards in shared memory: expected them in the message");
     const enum status status = check_message(m, spec, n_max, error);
     if (status == STATUS_OK)
         step_view(step, m, spec);
@@ -179,7 +182,7 @@ enum status step_end_decode(struct step_end *end, const struct rpc_message *m,
     struct wire_tensor rewards = {.dtype = WIRE_F32, .rank = 1, .dims = {rows}};
     const bool has_states = m->tensor_count == RETURN_STATES + 1;
     const struct wire_tensor *states = &m->tensors[RETURN_STATES];
-    if ((!has_states && m->tensor_count != RETURN_STATES) ||
+    if (m->lent != 0 || (!has_states && m->tensor_count != RETURN_STATES) ||
         (has_states && (states->dtype != WIRE_U8 || states->rank != 1)) ||
         memcmp(&m->tensors[RETURN_FLAGS], &flags, sizeof flags) != 0 ||
         memcmp(&m->tensors[RETURN_LENGTH], &lengths, sizeof lengths) != 0)

@@ -35,7 +35,8 @@ for kind in reinforce parameter-server model-parallel; do
     check "$kind: without job.json another seed is refused" is_refused 66 "$kind" missing --set /seed=8
     check "$kind: with a damaged one another seed is refused" is_refused 65 "$kind" damaged --set /seed=8
     check "$kind: without job.json the run goes on" goes_on "$kind" missing missing
-    check "$kind: with a damaged one the run goes on" goes_on "$kind" damaged damaged
+    check "$kind: with a damaged one the run goes on" goes_on "$kind" damaged "damaged and now job.json.damaged"
+    check "$kind: the damaged one is kept" test -s "$scratch/$kind-damaged/job.json.damaged"
 done
 
 finish

@@ -64,7 +64,7 @@ static void expect_equal(const struct policy *a, const struct policy *b)
     ck_assert_uint_eq(policy_inside(a)->steps, policy_inside(b)->steps);
 }
 
-/* Through a checkpoint's values: the other policy began with other parameters. */
+/* Through a checkpoint's values: the other policy has taken fewer steps. */
 START_TEST(another_policy_goes_on_with_them)
 {
     struct policy *other;

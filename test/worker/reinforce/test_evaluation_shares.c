@@ -271,6 +271,22 @@ START_TEST(rows_that_the_share_does_not_have_are_refused)
 }
 END_TEST
 
+/* Their sender could change them behind the check. Observations hold no number that is an index. */
+START_TEST(numbers_in_shared_memory_are_refused)
+{
+    open_shares(2);
+    for (unsigned t = 0; t < STEP_TENSORS; t++) {
+        struct step step;
+        request_of(2, 3, 0);
+        sent.message.lent = (uint8_t)(1u << t);
+        if (t != STEP_OBSERVATION)
+            refuse(&sent.message, "in shared memory");
+        else
+            must(step_decode(&step, &sent.message, &world.spec, EPISODES, &error));
+    }
+}
+END_TEST
+
 START_TEST(outcomes_that_cannot_be_are_refused)
 {
     open_shares(2);
@@ -368,6 +384,7 @@ int main(void)
     tcase_add_test(all, a_step_is_refused_where_there_are_no_shares);
     tcase_add_test(all, an_episode_without_a_first_step_is_refused);
     tcase_add_test(all, rows_that_the_share_does_not_have_are_refused);
+    tcase_add_test(all, numbers_in_shared_memory_are_refused);
     tcase_add_test(all, outcomes_that_cannot_be_are_refused);
     tcase_add_test(all, an_agent_can_end_alone);
     tcase_add_test(all, answers_that_do_not_match_are_refused);
