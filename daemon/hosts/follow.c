@@ -565,8 +565,9 @@ static enum status open_follower(struct follower *f, struct error *error)
 
 enum status follow(const struct follow_config *config, int *code, struct error *error)
 {
-    static struct follower follower; /* too large for a stack; a process follows once */
-    struct follower *f = &follower;
+    struct follower *f = calloc(1, sizeof *f); /* large; no other process of the program has room for one */
+    if (f == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory to follow a leader");
     f->config = config;
     f->signal_fd = f->run_fd = -1;
     enum status status = open_follower(f, error);
@@ -586,5 +587,6 @@ enum status follow(const struct follow_config *config, int *code, struct error *
         *error = f->failure;
         status = f->failure.status;
     }
+    free(f);
     return status;
 }

@@ -166,6 +166,13 @@ enum status incoming_init(struct incoming *incoming, struct rpc_common *common, 
     incoming->calls = calls;
     incoming_add_methods(incoming, &echo_method, 1, NULL);
     incoming->sources = calloc(common->config.workers, sizeof *incoming->sources);
+    for (uint32_t i = 0; i < common->config.workers; i++) { /* the pool begins with one for each worker */
+        struct rpc_request *request = calloc(1, sizeof *request);
+        if (request == NULL)
+            return STATUS_NO_MEMORY;
+        request->next = incoming->free;
+        incoming->free = request;
+    }
     return incoming->sources == NULL ? STATUS_NO_MEMORY : STATUS_OK;
 }
 

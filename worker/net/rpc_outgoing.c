@@ -30,21 +30,28 @@ static const struct rpc_message no_value;
 /* ---- messages that wait, and queues of them ---- */
 
 /* Moves the frames into an object. NULL: no memory. */
-static struct held *held_new(struct endpoint_message *frames)
+static struct held *held_take(struct outgoing *outgoing, struct endpoint_message *frames)
 {
-    struct held *held = calloc(1, sizeof *held);
+    struct held *held = outgoing->spare;
     if (held != NULL)
-        endpoint_move(&held->frames, frames);
+        outgoing->spare = held->next;
+    else
+        held = malloc(sizeof *held);
+    if (held == NULL)
+        return NULL;
+    *held = (struct held){0};
+    endpoint_move(&held->frames, frames);
     return held;
 }
 
 /* Its frames have been sent, moved or released. */
-static void held_free(struct held *held)
+static void held_give_back(struct outgoing *outgoing, struct held *held)
 {
     if (held->leaving != NULL && held->leaving->has_piece)
         endpoint_release(&held->leaving->piece);
     free(held->leaving);
-    free(held);
+    held->next = outgoing->spare;
+    outgoing->spare = held;
 }
 
 static void queue_push(struct held_queue *queue, struct held *held)
@@ -63,12 +70,12 @@ static struct held *queue_pop(struct held_queue *queue)
     return first;
 }
 
-static void queue_drop(struct held_queue *queue)
+static void queue_drop(struct outgoing *outgoing, struct held_queue *queue)
 {
     while (queue->first != NULL) {
         struct held *first = queue_pop(queue);
         endpoint_release(&first->frames);
-        held_free(first);
+        held_give_back(outgoing, first);
     }
 }
 
@@ -76,15 +83,27 @@ enum status outgoing_init(struct outgoing *outgoing, struct rpc_common *common)
 {
     outgoing->common = common;
     outgoing->lanes = calloc(common->config.workers, sizeof *outgoing->lanes);
+    for (uint32_t i = 0; i < common->config.workers; i++) {
+        struct held *held = calloc(1, sizeof *held);
+        if (held == NULL)
+            return STATUS_NO_MEMORY;
+        held->next = outgoing->spare;
+        outgoing->spare = held;
+    }
     return outgoing->lanes == NULL ? STATUS_NO_MEMORY : STATUS_OK;
 }
 
 void outgoing_fini(struct outgoing *outgoing)
 {
-    queue_drop(&outgoing->own);
-    queue_drop(&outgoing->farewells);
+    queue_drop(outgoing, &outgoing->own);
+    queue_drop(outgoing, &outgoing->farewells);
     for (uint32_t i = 0; outgoing->lanes != NULL && i < outgoing->common->config.workers; i++)
-        queue_drop(&outgoing->lanes[i].held);
+        queue_drop(outgoing, &outgoing->lanes[i].held);
+    while (outgoing->spare != NULL) {
+        struct held *next = outgoing->spare->next;
+        free(outgoing->spare);
+        outgoing->spare = next;
+    }
     free(outgoing->lanes);
 }
 
@@ -157,7 +176,7 @@ void outgoing_close(struct outgoing *outgoing, uint16_t worker)
     while (lane->held.first != NULL) {
         struct held *held = lane_pop(outgoing, lane);
         endpoint_release(&held->frames);
-        held_free(held);
+        held_give_back(outgoing, held);
     }
     outgoing->lost_count -= lane->is_lost;
     lane->is_lost = false;
@@ -410,7 +429,7 @@ static enum status outgoing_send(struct outgoing *outgoing, struct lane *lane,
     if (status != STATUS_AGAIN)
         return status;
     if (is_answer || lane_has_room(outgoing, lane, header->body_bytes))
-        held = held_new(out);
+        held = held_take(outgoing, out);
     if (held == NULL)
         return STATUS_BUSY;
     held->is_answer = is_answer;
@@ -425,7 +444,7 @@ static enum status outgoing_send(struct outgoing *outgoing, struct lane *lane,
     }
     if (status != STATUS_OK)
         endpoint_move(out, &held->frames);
-    held_free(held);
+    held_give_back(outgoing, held);
     return status;
 }
 
@@ -502,7 +521,7 @@ enum status outgoing_send_answer(struct outgoing *outgoing, struct wire_header *
 static bool outgoing_hold_farewell(struct outgoing *outgoing, struct endpoint *way,
                                    struct endpoint_message *message)
 {
-    struct held *held = outgoing->farewells.count < FAREWELLS_MAX ? held_new(message) : NULL;
+    struct held *held = outgoing->farewells.count < FAREWELLS_MAX ? held_take(outgoing, message) : NULL;
     if (held == NULL)
         return false;
     held->way = way;
@@ -549,7 +568,7 @@ static void lane_flush(struct outgoing *outgoing, struct lane *lane)
             endpoint_release(&held->frames);
             lane_lose(outgoing, lane);
         }
-        held_free(held);
+        held_give_back(outgoing, held);
     }
 }
 
@@ -567,7 +586,7 @@ static void farewells_flush(struct outgoing *outgoing)
         outgoing->held_total--;
         if (status != STATUS_OK)
             endpoint_release(&first->frames);
-        held_free(first);
+        held_give_back(outgoing, first);
     }
 }
 
@@ -591,6 +610,6 @@ bool outgoing_take_own(struct outgoing *outgoing, struct endpoint_message *out)
         return false;
     struct held *first = queue_pop(&outgoing->own);
     endpoint_move(out, &first->frames);
-    held_free(first);
+    held_give_back(outgoing, first);
     return true;
 }

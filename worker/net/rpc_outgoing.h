@@ -51,6 +51,7 @@ struct outgoing {
     struct lane *lanes; /* (workers) */
     struct held_queue farewells;
     struct held_queue own;  /* to this worker itself */
+    struct held *spare;     /* for messages that will wait: one for each worker, and those given back */
     uint32_t requests_held; /* of all lanes */
     uint32_t held_total;    /* messages that wait to leave, farewells included */
     uint32_t lost_count;    /* lanes */

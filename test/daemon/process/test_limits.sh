@@ -26,8 +26,9 @@ with_memory() {
     (ulimit -v "$1" && exec "${@:2}")
 }
 
+# Threads that do not start, or room that is looked for before they do.
 says() {
-    grep -qE "cannot start the threads of ZeroMQ \(limits: .*$1\): Resource temporarily unavailable" "$scratch/all"
+    grep -qE "(cannot start the threads of ZeroMQ|ZeroMQ needs room for [0-9]+ MiB more) \(limits: .*$1\)" "$scratch/all"
 }
 
 job_arguments reinforce "$scratch/run" 2 --set /observers/count=1
