@@ -1,17 +1,19 @@
-"""The numbers of runs, for coalesced-plot and coalesced-sweep: curves from episodes.jsonl, and runs that repeat one job.
+"""The numbers of runs, for coalesced-plot and coalesced-sweep: curves from episodes.jsonl, and runs that repeat a job.
 
-A curve is a pair of numbers from each line of a log, such as episode and running_reward. It has at most POINTS_MAX points,
-whatever the log's length. At first a point is one line. When the points are full, each two neighbours become one, their mean,
-and from then on a point stands for twice as many lines: `stride` is a power of two, and only the newest point may stand for
-fewer lines.
+A curve is a pair of numbers from each line of a log, such as episode and running_reward. It has at most POINTS_MAX
+points, whatever the log's length. At first a point is one line. When the points are full, each two neighbours become
+one, their mean, and from then on a point stands for twice as many lines: `stride` is a power of two, and only the
+newest point may stand for fewer lines.
 
 The standard library alone, on one thread. A Failure is a sentence for people and an exit code of sysexits.h."""
 import argparse
 import bisect
+import contextlib
 import errno
 import itertools
 import json
 import math
+import operator
 import os
 import re
 import signal
@@ -20,20 +22,26 @@ import sys
 
 POINTS_MAX, BLOCK_BYTES, LINE_BYTES_MAX = 2048, 1 << 19, 1 << 23
 LABEL_CHARACTERS_MAX, VALUE_CHARACTERS_MAX = 100, 48
-EX_USAGE, EX_DATAERR, EX_NOINPUT, EX_UNAVAILABLE, EX_SOFTWARE, EX_IOERR, EX_TEMPFAIL, EX_NOPERM, EX_CONFIG = \
-    64, 65, 66, 69, 70, 74, 75, 77, 78
-TOKEN = re.compile(rb'"((?:[^"\\]|\\.)*)"(:)?|[-+.\w]+|[{}\[\],]')
+CODES = {errno.ENOENT: os.EX_NOINPUT, errno.ENOTDIR: os.EX_NOINPUT,
+         errno.EACCES: os.EX_NOPERM, errno.EPERM: os.EX_NOPERM, errno.EROFS: os.EX_NOPERM}
 
 
 class Failure(Exception):
-    def __init__(self, code, sentence):
+    def __init__(self, sentence, code=os.EX_USAGE):
         super().__init__(sentence)
         self.code = code
 
 
 class Parser(argparse.ArgumentParser):
     def error(self, message):
-        raise usage(message)
+        raise Failure(message)
+
+
+def some_text(text):
+    """A type of argparse."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a name or a path, got nothing")
+    return text
 
 
 def integer_to(most):
@@ -43,18 +51,6 @@ def integer_to(most):
             raise argparse.ArgumentTypeError(f"expected an integer in 1..{most}, got {text}")
         return int(text)
     return read
-
-
-def usage(sentence):
-    command = os.path.basename(sys.argv[0]).replace("-", " ")
-    return Failure(EX_USAGE, f"{sentence}; see {command} --help")
-
-
-def failure_of(error, sentence):
-    """The Failure of an OSError."""
-    codes = {errno.ENOENT: EX_NOINPUT, errno.ENOTDIR: EX_NOINPUT, errno.EACCES: EX_NOPERM, errno.EPERM: EX_NOPERM,
-             errno.EROFS: EX_NOPERM}
-    return Failure(codes.get(error.errno, EX_IOERR), f"{sentence}: {error.strerror}")
 
 
 def say(sentence):
@@ -75,16 +71,18 @@ def run_program(main):
         code = main(sys.argv[1:])
         sys.stdout.flush()
     except Failure as failure:
-        say(str(failure))
+        command = os.path.basename(sys.argv[0]).replace("-", " ")
+        say(f"{failure}; see {command} --help" if failure.code == os.EX_USAGE else str(failure))
         code = failure.code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = EX_IOERR
     except OSError as error:
-        say(f"{error.filename or 'standard output'}: {error.strerror}")
-        code = EX_IOERR
+        if not isinstance(error, BrokenPipeError):
+            say(f"{error.filename or 'standard output'}: {error.strerror}")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = os.EX_IOERR
     sys.exit(code)
 
+
+# ---- files ----
 
 def open_below(run, name, flags=os.O_RDONLY):
     """Opens RUN/NAME by the daemon's rules (config/RUNS.md): no symbolic link, no file of a third user."""
@@ -92,15 +90,34 @@ def open_below(run, name, flags=os.O_RDONLY):
     try:
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise Failure(EX_IOERR, f"{path}: found a symbolic link, expected a regular file") from None
-        raise failure_of(error, path) from None
+        problem = "found a symbolic link, expected a regular file" if error.errno == errno.ELOOP else error.strerror
+        raise Failure(f"{path}: {problem}", CODES.get(error.errno, os.EX_IOERR)) from None
     about, folder = os.fstat(fd), os.stat(run)
     if stat.S_ISREG(about.st_mode) and about.st_uid in (0, os.geteuid(), folder.st_uid):
         if flags == os.O_RDONLY or about.st_nlink == 1:
             return fd
     os.close(fd)
-    raise Failure(EX_IOERR, f"{path}: expected a regular file with one name, of user {folder.st_uid}")
+    raise Failure(f"{path}: expected a regular file with one name, of user {folder.st_uid}", os.EX_IOERR)
+
+
+def read_json(run, name):
+    with open(open_below(run, name), "rb") as file:
+        return json.load(file)
+
+
+def write_whole(path, content, target):
+    """Writes the file whole or not at all. `target`: where the file is, if `path` is a symbolic link."""
+    temporary = f"{target}.{os.getpid()}.tmp"
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        with open(temporary, "xb") as file:
+            file.write(content)
+        os.replace(temporary, target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise Failure(f"cannot write {path}: {error.strerror}", os.EX_IOERR) from None
 
 
 # ---- lines ----
@@ -108,52 +125,43 @@ def open_below(run, name, flags=os.O_RDONLY):
 def number_of(members, name):
     """The number of that name, a member or OBJECT.MEMBER; None: there is none. A member's own name may have a dot."""
     value = members.get(name)
-    dot = name.find(".")
-    while value is None and dot >= 0:
-        inner = members.get(name[:dot])
-        value = number_of(inner, name[dot + 1:]) if isinstance(inner, dict) else None
-        dot = name.find(".", dot + 1)
+    if value is None:
+        outer, _, name = name.partition(".")
+        return number_of(members[outer], name) if isinstance(members.get(outer), dict) else None
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
     return float(value) if abs(value) < 1e300 else math.inf
 
 
-def template_of(line, x, y):
-    """A pattern whose first two groups are the numbers x and y of lines with the keys of `line`, in x's and y's order, or
-    whose third group is another line. None: the line does not have both."""
-    pattern, path, key, found, end = b"", [], "", [], 0
-    for token in TOKEN.finditer(line):
-        if token.start() != end:
-            return None
-        end, text = token.end(), token.group()
-        name = ".".join(part for part in [*path, key] if part)
-        if text in b"{[":
-            path.append(key if text == b"{" else "[")
-        elif text in b"}]":
-            path.pop()
-        elif token.group(2):
-            key = token.group(1).decode()
-        elif text != b",":
-            if name in (x, y):
-                found.append(name)
-                pattern += b"(-?\\d[^%s]*+)" % line[end:end + 1]
-                if len(found) == 2:
-                    return re.compile(b"%s.*\\}\n|(.*\n)" % pattern), found[0] == x
-            else:
-                pattern += b'"[^"\\\\]*"' if text.startswith(b'"') else b"[^%s]++" % re.escape(line[end:end + 1])
-            continue
-        pattern += re.escape(text)
-        if text in b"{[":
-            key = ""
-    return None
+def pattern_of(value, name, groups):
+    """A pattern of JSON with the keys of `value`, which has that name. `groups`: patterns of two numbers, by name."""
+    if isinstance(value, dict):
+        prefix = f"{name}." if name else ""
+        members = ((re.escape(json.dumps(key).encode()), pattern_of(inner, prefix + key, groups))
+                   for key, inner in value.items())
+        return rb"\{%s\}" % b",".join(map(b":".join, members))
+    if isinstance(value, list):
+        return rb"\[%s\]" % b",".join(pattern_of(inner, f"{name}.[", groups) for inner in value)
+    return groups.get(name) or (rb'"[^"\\\n]*+"' if isinstance(value, str) else rb"[^,}\]\n]++")
+
+
+def template_of(members, x, y):
+    """A pattern with the groups x and y, the numbers of lines with the keys of `members`; its third group is another
+    line. None: the line does not have each of the numbers once."""
+    number = rb"-?\d[-+.\deE]*+)"
+    pattern = pattern_of(members, "", {x: b"(?P<x>" + number, y: b"(?P<y>" + number})
+    if pattern.count(b"(?P<") != 2:
+        return None
+    return re.compile(pattern[:pattern.rindex(b"*+)") + 3] + rb".*\}\n|(.*\n)")
 
 
 class Curve:
-    """One curve of a run. `x` and `y` are names of number_of; x may also be "steps", the environment steps or samples up to a
-    line, or "seconds", since the log's first line."""
+    """One curve of a run. `x` and `y` are names of number_of; x may also be "steps", the environment steps or samples
+    up to a line, or "seconds", since the log's first line."""
 
     def __init__(self, x, y):
         self.x, self.y = x, y
+        self.x_names = {"seconds": ["timing.unix_s"], "steps": ["total_timesteps", "env_steps", "samples"]}.get(x, [x])
         self.xs, self.ys = [], []  # the points, in the log's order
         self.stride, self.tail = 1, 1  # lines of a point, and of the newest point
         self.newest = None  # (x, y) of the newest line with both numbers
@@ -161,67 +169,50 @@ class Curve:
         self.event = ""  # the newest line's event; "": the line is none, or there is no line
         self.lines = self.wrong = self.first_wrong = 0  # all lines; lines that are none of a log
         self.offset = 0  # of the first byte that is not read
-        self.steps, self.begun_s, self.adds_steps = 0, None, False
+        self.steps, self.begun_s = 0, None
         self.has_updates = False  # a line that is no epoch's had both numbers
-        self.template, self.x_first = None, True
+        self.template, self.x_name = None, ""  # of most lines
 
     def read(self, run):
         """Takes the whole lines that were added to RUN/episodes.jsonl since the last call."""
-        fd = open_below(run, "episodes.jsonl")
-        size = BLOCK_BYTES
-        try:
+        with open(open_below(run, "episodes.jsonl"), "rb", buffering=0) as file:
+            size = BLOCK_BYTES
             while True:
-                block = os.pread(fd, size, self.offset)
+                block = os.pread(file.fileno(), size, self.offset)
                 used = block.rfind(b"\n") + 1
-                if used:
-                    self.take(block[:used])
-                    self.offset += used
+                self.take(block[:used])
+                self.offset += used
                 if len(block) < size:
                     return
                 if not used and size >= LINE_BYTES_MAX:
-                    raise Failure(EX_DATAERR, f"{run}/episodes.jsonl: line {self.lines + 1} is longer than {size} bytes")
+                    raise Failure(f"{run}/episodes.jsonl: line {self.lines + 1} is longer than {size} bytes",
+                                  os.EX_DATAERR)
                 size = BLOCK_BYTES if used else 2 * size
-        finally:
-            os.close(fd)
 
     def take(self, block):
-        """Takes whole lines. Where most have the same keys, a pattern finds their numbers: ten million are too many to parse."""
-        while block and self.template is None:
-            line, _, block = block.partition(b"\n")
-            self._take_line(line)
-        rows = self.template.findall(block) if block else []
-        if not rows:
-            return
-        first, second, others = zip(*rows)
-        xs, ys = (first, second) if self.x_first else (second, first)
+        """Takes whole lines. Most have the same keys, and a pattern finds their numbers: parsing takes too long."""
         begin = 0
-        for i in [i for i, line in enumerate(others) if line] if any(others) else []:
-            self._take_numbers(xs[begin:i], ys[begin:i])
-            self._take_line(others[i][:-1])
-            begin = i + 1
-        self._take_numbers(xs[begin:], ys[begin:])
-
-    def _take_numbers(self, xs, ys):
-        """Takes the numbers of lines that fit the template, as bytes."""
-        if not xs:
-            return
-        xs, ys = list(map(float, xs)), list(map(float, ys))
-        self.lines += len(xs)
-        self.event = ""
-        if self.adds_steps:
-            xs = list(itertools.accumulate(xs, initial=self.steps))[1:]
-        if self.x == "steps":
-            self.steps = xs[-1]
-        elif self.x == "seconds":
-            xs = [x - self.begun_s for x in xs]
-        self._add(xs, ys)
+        while begin < len(block) and self.template is None:
+            end = block.index(b"\n", begin) + 1
+            self._take_line(block[begin:end])
+            begin = end
+        rows = self.template.findall(block, begin) if begin < len(block) else []
+        for other, group in itertools.groupby(rows, operator.itemgetter(2)):
+            if other:
+                for _ in group:
+                    self._take_line(other)
+                continue
+            numbers = [list(map(float, column)) for column in list(zip(*group))[:2]]
+            xs, ys = numbers if self.template.groupindex["x"] == 1 else reversed(numbers)
+            self.lines += len(xs)
+            self.event = ""
+            self._add(self._place(self.x_name, xs), ys)
 
     def _take_line(self, line):
         self.lines += 1
-        is_event = line.startswith(b'{"event"')
-        known = self.template is not None and (not self.adds_steps and self.y.rpartition(".")[2].encode() not in line)
-        if known and not is_event and line.startswith(b"{") and line.endswith(b"}"):
-            self.event = ""  # the line has no number y
+        skips = self.template is not None and (self.x != "steps" or self.x_name == "total_timesteps")
+        if skips and self.y.rpartition(".")[2].encode() not in line and re.fullmatch(rb'\{(?!"event").*\}\n', line):
+            self.event = ""
             return
         try:
             members = json.loads(line)
@@ -235,61 +226,55 @@ class Curve:
             self.begun_s = number_of(members, "timing.unix_s")
         self.event = str(members.get("event", ""))
         if not self.event:
-            self._take_members(members, line)
+            self._take_members(members, is_epoch=line.startswith(b'{"epoch":'))
 
-    def _take_members(self, members, line):
-        is_epoch = line.startswith(b'{"epoch":')
-        x, y = self._x_of(members), number_of(members, self.y)
+    def _take_members(self, members, is_epoch):
+        name = next((name for name in self.x_names if number_of(members, name) is not None), "")
+        x, y = number_of(members, name), number_of(members, self.y)
+        if x is None and self.x == "steps":
+            x = 0  # more than before
+        x = None if x is None else self._place(name, [x])[0]
         if x is None or y is None or not math.isfinite(x) or not math.isfinite(y):
             return
-        if is_epoch and self.has_updates and self.x != "epoch":
+        if self.x != "epoch" and is_epoch and self.has_updates:
             return
         self.has_updates = self.has_updates or not is_epoch
-        if self.template is None and (not is_epoch or self.x == "epoch") and self.x != self.y:
-            total = next((key for key in ("total_timesteps", "env_steps", "samples") if key in members), "")
-            name = {"seconds": "timing.unix_s", "steps": total}.get(self.x, self.x)
-            self.template, self.x_first = template_of(line, name, self.y) or (None, True)
-            self.adds_steps = self.x == "steps" and total != "total_timesteps" and self.template is not None
+        if self.template is None and (not is_epoch or self.x == "epoch"):
+            self.template, self.x_name = template_of(members, name, self.y), name
         self._add([x], [y])
 
-    def _x_of(self, members):
+    def _place(self, name, numbers):
+        """The xs of lines with these numbers of that name."""
         if self.x == "seconds":
-            now = number_of(members, "timing.unix_s")
-            return None if now is None else now - self.begun_s
-        if self.x != "steps":
-            return number_of(members, self.x)
-        total, added = number_of(members, "total_timesteps"), number_of(members, "env_steps")
-        added = number_of(members, "samples") if added is None else added
-        self.steps = total if total is not None else self.steps + (added or 0)
-        return self.steps
+            return [number - self.begun_s for number in numbers]
+        if self.x == "steps":
+            if name != "total_timesteps":
+                numbers = list(itertools.accumulate(numbers, initial=self.steps))[1:]
+            self.steps = numbers[-1]
+        return numbers
 
     def _add(self, xs, ys):
-        if self.ascends:
-            last = self.newest[0] if self.newest else -math.inf
-            self.ascends = xs[0] >= last and (len(xs) == 1 or xs == sorted(xs))
+        self.ascends = self.ascends and xs[0] >= (self.newest or xs)[0] and xs == sorted(xs)
         self.newest = (xs[-1], ys[-1])
         at = 0
         while at < len(xs):
             if not self.xs or self.tail >= self.stride:
                 if len(self.xs) == POINTS_MAX:
-                    self._halve()
+                    self.xs, self.ys = ([(a + b) / 2 for a, b in zip(old[::2], old[1::2])]
+                                        for old in (self.xs, self.ys))
+                    self.stride *= 2
                 self.xs.append(0.0)
                 self.ys.append(0.0)
                 self.tail = 0
             taken = min(self.stride - self.tail, len(xs) - at)
             self.tail += taken
-            self.xs[-1] += (sum(xs[at:at + taken]) / taken - self.xs[-1]) * taken / self.tail
-            self.ys[-1] += (sum(ys[at:at + taken]) / taken - self.ys[-1]) * taken / self.tail
+            for points, new in ((self.xs, xs), (self.ys, ys)):
+                points[-1] += (sum(new[at:at + taken]) / taken - points[-1]) * taken / self.tail
             at += taken
 
-    def _halve(self):
-        self.xs = [(a + b) / 2 for a, b in zip(self.xs[::2], self.xs[1::2])]
-        self.ys = [(a + b) / 2 for a, b in zip(self.ys[::2], self.ys[1::2])]
-        self.stride = self.tail = 2 * self.stride
-
     def at(self, x):
-        """y at x, on a straight line between two points; of several points at x, the newest one's. None: the curve does not
-        reach there, or it does not ascend."""
+        """y at x, on a straight line between two points; of several points at x, the newest one's. None: the curve does
+        not reach there, or it does not ascend."""
         if not self.ascends or not self.xs or not self.xs[0] <= x <= self.xs[-1]:
             return None
         i = bisect.bisect_right(self.xs, x) - 1
@@ -326,25 +311,32 @@ def keys_of(job, pointer=""):
     keys = {}
     for name, value in job.items():
         below = f"{pointer}/" + name.replace("~", "~0").replace("/", "~1")
-        keys |= keys_of(value, below) if isinstance(value, dict) and value else {below: json.dumps(value, separators=(",", ":"))}
+        if isinstance(value, dict) and value:
+            keys |= keys_of(value, below)
+        else:
+            keys[below] = json.dumps(value, separators=(",", ":"))
     return keys
 
 
+def short_names(pointers):
+    """The last part of each pointer, or the whole pointer where two end alike."""
+    ends = [pointer.rpartition("/")[2] for pointer in pointers]
+    return [pointer if ends.count(end) > 1 else end for pointer, end in zip(pointers, ends)]
+
+
 def group_runs(jobs, names):
-    """Runs whose jobs differ in /seed alone are one group: a list of (label, numbers of the runs). The label has the keys in
-    which the groups differ, or, where there are none or too many, the first run's name; and how many seeds the group has."""
-    keys = [keys_of(job) for job in jobs]
-    seeds = [own.pop("/seed", None) for own in keys]
-    groups = {}
-    for i, own in enumerate(keys):
-        groups.setdefault(tuple(own.items()), []).append(i)
+    """Runs whose jobs differ in /seed alone are one group: a list of (label, numbers of the runs). The label has the
+    keys that differ between groups, or, if there are none or too many, the first run's name; and the count of seeds."""
+    groups, seeds = {}, []
+    for i, job in enumerate(jobs):
+        keys = keys_of(job)
+        seeds.append(keys.pop("/seed", None))
+        groups.setdefault(tuple(keys.items()), []).append(i)
     labels = []
     for key, runs in groups.items():
-        differs = [pointer for pointer, value in key if any(dict(other).get(pointer) != value for other in groups)]
-        ends = [pointer.rpartition("/")[2] for pointer in differs]
-        names_of = [pointer if ends.count(end) > 1 else end for pointer, end in zip(differs, ends)]
-        values = [shown(dict(key)[pointer].strip('"'), VALUE_CHARACTERS_MAX) for pointer in differs]
-        label = ", ".join(f"{name} {value}" for name, value in zip(names_of, values))
+        differs = {pointer: value for pointer, value in key if any((pointer, value) not in other for other in groups)}
+        values = [shown(value.strip('"'), VALUE_CHARACTERS_MAX) for value in differs.values()]
+        label = ", ".join(map(" ".join, zip(short_names(differs), values)))
         if not label or len(label) > LABEL_CHARACTERS_MAX:
             label = shown(names[runs[0]], LABEL_CHARACTERS_MAX)
         if len(runs) > 1:

@@ -190,7 +190,7 @@ class Curves(unittest.TestCase):
             curve, path = curves.Curve("episode", "reward"), os.path.join(run, "episodes.jsonl")
             with self.assertRaises(curves.Failure) as caught:
                 curve.read(run)
-            self.assertEqual(caught.exception.code, curves.EX_NOINPUT)
+            self.assertEqual(caught.exception.code, os.EX_NOINPUT)
             for text, xs in (("", []), ('{"episode":1,"reward":1,"timing":{}}\n{"episode":2,"rewa', [1]),
                              ('rd":5,"timing":{}}\n', [1, 2])):
                 with open(path, "a") as file:
