@@ -54,7 +54,8 @@ def integer_to(most):
 
 
 def say(sentence):
-    print(f"coalesced: {shown(sentence, 2000)}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a terminal that is gone
+        print(f"coalesced: {shown(sentence, 2000)}", file=sys.stderr, flush=True)
 
 
 def shown(text, characters_max):
@@ -148,11 +149,11 @@ def pattern_of(value, name, groups):
 def template_of(members, x, y):
     """A pattern with the groups x and y, the numbers of lines with the keys of `members`; its third group is another
     line. None: the line does not have each of the numbers once."""
-    number = rb"-?\d[-+.\deE]*+)"
+    number = rb"-?\d++(?:\.\d++)?+(?:[eE][-+]?\d++)?+)"
     pattern = pattern_of(members, "", {x: b"(?P<x>" + number, y: b"(?P<y>" + number})
     if pattern.count(b"(?P<") != 2:
         return None
-    return re.compile(pattern[:pattern.rindex(b"*+)") + 3] + rb".*\}\n|(.*\n)")
+    return re.compile(pattern[:pattern.rindex(b"?+)") + 3] + rb".*\}\n|(.*\n)")
 
 
 class Curve:

@@ -302,4 +302,13 @@ else
     echo 'test_sweep.sh: Python has no Optuna: its samplers and pruners are not tested'
 fi
 check "the parts" python3 "$here/sweep_parts.py"
+# A reader that leaves ends no run: all of them finish, sweep.json says so, and the exit code is that of lost output.
+reader_leaves() {
+    local code=0
+    { "$COALESCED" sweep "$scratch/reinforce.json" --run-dir "$scratch/left" --over /seed=1..3 --set /stop/episodes=3 || code=$?
+        printf '%d\n' "$code" >"$scratch/left.code"; } 2>/dev/null | head -1 >/dev/null
+    [[ $(<"$scratch/left.code") -eq 74 && $(jq -c '[.[].state] | unique' "$scratch/left/sweep.json") == '["finished"]' ]]
+}
+check "a reader that leaves ends no run" reader_leaves
+
 finish
