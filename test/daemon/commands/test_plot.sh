@@ -8,6 +8,9 @@ here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 source "$here/../../shell.bash"
 # shellcheck source=test/daemon/runs.bash
 source "$here/../runs.bash"
+if /usr/bin/python3 -c "import matplotlib" 2>/dev/null; then
+    PATH=/usr/bin:$PATH # the Python that has what scripts/deps installs
+fi
 
 python3 -c 'import matplotlib' 2>/dev/null || skip "Python has no matplotlib"
 
