@@ -207,9 +207,9 @@ static enum status load_plugin(const struct http_ops **out, struct error *error)
     void (*function)(void);
     struct error why;
     if (program_find(path, PROGRAM_PLUGIN, "libcoalesced-http.so", &why) != STATUS_OK)
-        return error_set(error, why.status, "/metrics/listen: %s", why.text);
+        return error_set(error, STATUS_UNAVAILABLE, "/metrics/listen: %s", why.text);
     if (plugin_load(&function, path, HTTP_PLUGIN_SYMBOL, &why) != STATUS_OK)
-        return error_set(error, why.status, "/metrics/listen: %.200s %.250s", path, why.text);
+        return error_set(error, STATUS_UNAVAILABLE, "/metrics/listen: %.200s %.250s", path, why.text);
     *out = ((http_plugin *)function)(HTTP_ABI);
     return *out != NULL ? STATUS_OK
                         : error_set(error, STATUS_UNAVAILABLE, "%.300s is of another version", path);

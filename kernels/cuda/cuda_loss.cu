@@ -1,5 +1,5 @@
-/* Losses, log-probabilities and sums: operations whose results are few numbers. The gradient of a scalar is read
- * from device memory and never copied to the host. */
+/* Losses, log-probabilities and sums: operations whose results are few numbers. The gradient of a scalar is
+ * read from device memory and never copied to the host. */
 #include "kernels/cuda/cuda_internal.h"
 
 /* ---- sum ---- */

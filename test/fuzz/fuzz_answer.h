@@ -468,7 +468,9 @@ static bool say_request(uint16_t worker, struct endpoint_message *out)
 
 static bool say_hello(uint16_t worker, struct endpoint_message *out)
 {
-    struct session later = {.incarnation = ++incarnation, .peer = CONNECTION + ++connections};
+    incarnation++;
+    connections++;
+    struct session later = {.incarnation = incarnation, .peer = CONNECTION + connections};
     static const uint8_t room[WIRE_HELLO_BYTES];
     struct wire_header hello = {
         .kind = WIRE_HELLO, .role = roster[worker], .destination = SELF, .payload_bytes = sizeof room};

@@ -514,6 +514,7 @@ static enum status flat_open(void **self, const struct policy_config *config, st
     policy->networks = config->has_value && !config->shared_value ? 2 : 1;
     policy->parameter_count = policy_parameters(policy->parameters, config);
     policy->count = parameter_begin(policy, policy->parameter_count);
+    assert(policy->count > 0);
     policy->values = calloc(4 * policy->count, sizeof *policy->values);
     if (policy->values == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy's %zu parameters", policy->count);
