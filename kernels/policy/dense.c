@@ -637,7 +637,7 @@ void dense_evaluate(const struct dense *dense, struct dense_work *work, const st
 
 /* ---- backward ----
  *
- * What is added up goes to where work->adds says: onto the gradient, or in its place. */
+ * The sums go to where work->adds says: onto the gradient, or in its place. */
 
 /* a's columns as rows of a product, b's columns [n, n + columns) as its columns, over the batch's rows. */
 static struct product sums_of(const struct dense_work *work, struct dense_matrix a, uint32_t m, uint32_t rows,

@@ -117,7 +117,7 @@ enum status __wrap_endpoint_receive(struct endpoint *endpoint, struct endpoint_m
     return STATUS_OK;
 }
 
-/* Who dials and waits has been answered. */
+/* The worker that dials has its answer. */
 enum status __wrap_endpoint_wait(struct endpoint *const *endpoints, size_t endpoint_count,
                                  struct endpoint_watch *watches, size_t count, bool sending,
                                  struct monotime until, bool *readable)

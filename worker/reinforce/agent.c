@@ -200,7 +200,7 @@ static enum status open_own(struct agent *agent, struct error *error)
 /* ---- messages ---- */
 
 /* METHOD_DESCRIBE's handler. The first description opens policy, rollout and checkpoint; every further one
- * must be the same text. What cannot be opened, and a second environment, end the job. */
+ * must be the same text. An environment that cannot be opened, or a second one, ends the job. */
 static void agent_describe(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     struct agent *agent = context;

@@ -11,7 +11,7 @@
 
 struct saving;
 
-/* What is saved; all of it outlives the saving, but for the rpc, before which the saving is freed. */
+/* The values to save. All outlive the saving but the rpc: the saving is freed before the rpc. */
 struct saving_config {
     struct worker *worker;
     const struct environment_spec *spec;
