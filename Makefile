@@ -272,7 +272,7 @@ fuzz: $(FUZZERS)
 # What clang-tidy must find to read the files that include it.
 protos: $(PROTO_HEADERS)
 
-SOURCES = $(shell find kernels worker daemon test -name '*.[ch]' -o -name '*.cu' | sort)
+SOURCES = $(shell find kernels worker daemon test -path test/bench/peer -prune -o \( -name '*.[ch]' -o -name '*.cu' \) -print | sort)
 lint:
 	@scripts/lint $(SOURCES)
 

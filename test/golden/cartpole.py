@@ -3,7 +3,7 @@
 
 How to run it, from the repository's root, in any virtual environment that has Gymnasium:
 
-    scripts/peer/setup && build/peer-venv/bin/python test/golden/cartpole.py
+    test/bench/peer/setup && build/peer-venv/bin/python test/golden/cartpole.py
 
 The file begins with one line of text, padded with blanks to 128 bytes, that names the versions it was
 recorded with. Then follow records of 56 bytes, little-endian, one for every state that was seen:

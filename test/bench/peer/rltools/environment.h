@@ -1,4 +1,4 @@
-/* The environment that RLtools compiles into its training loop (scripts/peer/ppo_rltools.py): its own
+/* The environment that RLtools compiles into its training loop (test/bench/peer/ppo_rltools.py): its own
  * Pendulum. */
 #include <rl_tools/rl/environments/pendulum/operations_cpu.h>
 

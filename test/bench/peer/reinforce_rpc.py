@@ -18,7 +18,7 @@ collide.
 
 The last line is for programs: `peer mode=batch observers=10 ... env_steps_per_s=... job_s=...`. The steps per
 second are taken around the episodes, learning included; job_s is the time of the whole job with the start and
-end of its processes, but without this first interpreter's own start. Prepare with scripts/peer/setup.
+end of its processes, but without this first interpreter's own start. Prepare with test/bench/peer/setup.
 """
 import os
 
