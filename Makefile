@@ -26,8 +26,8 @@ WARNINGS := -Wall -Wextra -Werror -Wshadow -Wvla -Wundef -Wformat=2 -Wstrict-pro
 # it does not know the ranges of numbers.
 OPTIMIZE := $(if $(SAN),-O1 -Wno-format-truncation,-O2 -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
 LANE_OPTIMIZE := $(if $(filter address undefined,$(SAN)),-O1,-O3)
-CFLAGS := -std=gnu17 -fvect-cost-model=dynamic -g -ffp-contract=off -fno-omit-frame-pointer -fPIC -fno-semantic-interposition $(WARNINGS) \
-          $(OPTIMIZE) $(if $(SAN),-fsanitize=$(SANITIZERS) -fno-sanitize-recover=all)
+CFLAGS := -std=gnu17 -fvect-cost-model=dynamic $(if $(SAN),-g1,-g) -ffp-contract=off -fno-omit-frame-pointer -fPIC -fno-semantic-interposition \
+          $(WARNINGS) $(OPTIMIZE) $(if $(SAN),-fsanitize=$(SANITIZERS) -fno-sanitize-recover=all)
 LDFLAGS := -Wl,-z,relro,-z,now $(if $(SAN),-fsanitize=$(SANITIZERS))
 LDLIBS := -lzmq -lcjson -lsodium -ljpeg -lpng -lgif -lz -lprotobuf-c -lm -lpthread -ldl
 
@@ -54,11 +54,13 @@ TEST_HELPERS := $(filter-out $(TEST_PROGRAMS) $(BASELINE) test/bench/% test/fuzz
 TESTS := $(addprefix $(BUILD)/test/,$(basename $(notdir $(TEST_PROGRAMS))))
 # A sanitizer's build leaves out what other programs have shown it already: tests of scripts; of workers in Python; long
 # trainings, whose steps the unit tests take, too. The thread sanitizer, besides, has nothing in commands and supervisors,
-# which have one thread, nor in the programs of four rooms, but for those named here.
+# which have one thread, nor in the programs of four rooms, but for those named here. Jobs of each kind that end, die and
+# resume under it are in test_restart and test_*_resume.
 UNSANITIZED := test_arrows test_fail_call test_scripts test_unit test_sweep test_plot test_gymnasium test_python_evaluations \
                test_python_trainer test_ppo test_ppo_images test_reproducible test_hosts_network test_hosts_ssh \
-               test_power_failure test_runs_logs test_install
-UNTHREADED := test_begin_anew test_hosts test_http test_play test_status test_tensorboard test_try test_worlds \
+               test_power_failure test_runs_logs test_install test_begin_anew test_best_runs
+UNTHREADED := test_continue test_disk_faults test_hosts test_http test_links test_log_places test_lost_job test_play test_renamed_run \
+              test_status test_tensorboard test_try test_worlds \
               $(filter-out test_backend% test_dense test_denormals test_pmi test_profile test_restart test_sgd_round test_team, \
                   $(basename $(notdir $(filter test/kernels/% test/worker/job/% test/worker/environment/% test/daemon/%,$(TEST_PROGRAMS)))))
 LEFT_OUT := $(if $(SAN),$(UNSANITIZED)) $(if $(filter thread,$(SAN)),$(UNTHREADED))
