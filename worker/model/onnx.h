@@ -1,5 +1,5 @@
 /* A model as an ONNX file (worker/model/onnx_graph.h), from params in host memory that hold its values
- * (kernels/backend_memory.h). Constants have the parameters' names, and a layer's node the layer's.
+ * (kernels/backend.h). Constants have the parameters' names, and a layer's node the layer's.
  *
  * A policy has the input `observations` (batch, shape…), float32 or uint8 as the environment's space says,
  * and the scaling of bytes and the normalizer are part of the graph. Its outputs are float32:

@@ -1,7 +1,7 @@
 /* Copies the policy's values. The agent's thread; a checkpoint is written from the copy in another. */
 #include "worker/model/policy_values.h"
 
-#include "kernels/backend_memory.h"
+#include "kernels/backend.h"
 #include "worker/environment/environment_spec.h"
 
 #include <stdio.h>

@@ -8,7 +8,7 @@
 #include "worker/model/policy.h"
 
 struct policy_values {
-    struct backend *backend; /* kernels/backend_memory.h */
+    struct backend *backend; /* kernels/backend.h */
     struct params *params; /* the parameters, as policy_parameters lists them: "affine1.weight", …; then the
                               normalizer's statistics */
     uint32_t count;        /* of the parameters */
