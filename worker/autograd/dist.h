@@ -12,14 +12,12 @@
  * This room may include worker/net, worker/reference and the rooms of kernels/. worker/model_parallel
  * includes it. Start here. Then:
  *
- *     dist_context.c     contexts; why sums are equal, and why nothing is left behind
- *     dist_call.[ch]     the caller's side of a context
- *     dist_piece.[ch]    the callee's side of a context
- *     dist_object.[ch]   where pieces of an object compute, and the gradients of its parameters
- *     dist_message.[ch], dist_memory.[ch]    tensors in messages; memory that other workers can read
- *     dist_versions.[ch]                     versions of parameters
+ *     dist_context.c       contexts and pieces; why sums are equal, and why nothing is left behind
+ *     dist_call.[ch]       the caller's side of a context
+ *     dist_message.[ch]    tensors in messages, and memory that other workers can read
+ *     dist_versions.[ch]   versions of parameters
  *     dist_optimizer.h, dist_participant.c, dist_owner.c, optimizer_message.[ch]
- *                        the optimizer: the side of a participant, and that of an owner
+ *                          the optimizer: the side of a participant, and that of an owner
  *
  * An example:
  *

@@ -1,4 +1,5 @@
-/* The messages of distributed autograd: their arguments, and tensors in them.
+/* The messages of distributed autograd: their arguments, the tensors in them, and the memory in which other
+ * workers can read what is lent to them.
  *
  * message.context is the context in all of them. args are listed below; tensors stand in order.
  *   FORWARD       numbers (u64, when there are any), then the inputs that are present
@@ -12,6 +13,7 @@
 #define WORKER_AUTOGRAD_DIST_MESSAGE_H
 
 #include "worker/autograd/dist.h"
+#include "worker/net/segment.h"
 
 enum {
     /* FORWARD: args. */
@@ -46,8 +48,8 @@ struct forward_flags {
 enum status message_put_tensor(struct tape *tape, struct arena *staging, const struct tensor *tensor,
                                bool in_place, struct rpc_message *message, void **block, struct error *error);
 
-/* Tensor `index` of a message as a tensor in the tape's memory. Floating values stay where they lie when they
- * are lent and the tape can compute there. */
+/* Tensor `index` of a message as a tensor in the tape's memory; one element is a scalar where `is_scalar`.
+ * Floating values stay where they lie when they are lent and the tape can compute there. */
 enum status message_take_tensor(struct tape *tape, struct arena *staging, const struct rpc_message *message,
                                 uint32_t index, bool is_scalar, struct tensor *out, struct error *error);
 
@@ -55,12 +57,33 @@ enum status message_take_tensor(struct tape *tape, struct arena *staging, const 
 enum status message_copy_tensor(struct tape *tape, struct arena *staging, const struct rpc_message *message,
                                 uint32_t index, struct tensor *to, struct error *error);
 
-/* float32 or int32, of a size that a tensor may have. */
-bool wire_tensor_is_sound(const struct wire_tensor *tensor);
+/* float32 or int32, of a size that a tensor may have; one element where `is_scalar`. */
+bool wire_tensor_is_sound(const struct wire_tensor *tensor, bool is_scalar);
 bool message_is_large(const struct rpc_message *message); /* a tensor of it may be lent */
+
+/* Appends a tensor of rank 1. count >= 1. */
+void message_add(struct rpc_message *message, enum wire_dtype dtype, const void *data, uint32_t count);
+
+/* The number of elements of tensor `index` when it is of rank 1 and of that type, else 0. */
+uint32_t message_flat(const struct rpc_message *message, uint32_t index, enum wire_dtype dtype);
 
 uint64_t flags_pack(const struct forward_flags *flags);
 /* False: these are no flags, or not of these tensors. */
 bool flags_unpack(const struct rpc_message *message, struct forward_flags *flags);
+
+/* ---- memory that other workers can read ---- */
+
+struct dist_memory {
+    struct segment *segment; /* the outbox. NULL: there is none */
+    bool is_taken;           /* the segment, by the heap */
+    struct arena *heap;
+};
+
+/* `memory` keeps its address. After a failure, memory_free. */
+enum status memory_new(struct dist_memory *memory, struct segment *segment, struct error *error);
+void memory_free(struct dist_memory *memory);
+
+/* Chunks in the outbox; in host memory where there is none, or it is full. */
+struct arena_source memory_source(struct dist_memory *memory);
 
 #endif

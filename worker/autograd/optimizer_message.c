@@ -3,19 +3,6 @@
 
 #include <string.h>
 
-void message_add(struct rpc_message *message, enum wire_dtype dtype, const void *data, uint32_t count)
-{
-    const uint8_t index = message->tensor_count++;
-    message->tensors[index] = (struct wire_tensor){.dtype = (uint8_t)dtype, .rank = 1, .dims = {count}};
-    message->data[index] = data;
-}
-
-uint32_t message_flat(const struct rpc_message *message, uint32_t index, enum wire_dtype dtype)
-{
-    const struct wire_tensor *tensor = &message->tensors[index];
-    return index < message->tensor_count && tensor->dtype == dtype && tensor->rank == 1 ? tensor->dims[0] : 0;
-}
-
 uint64_t word_of_double(double value)
 {
     uint64_t word;

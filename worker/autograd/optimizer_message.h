@@ -3,6 +3,7 @@
 #ifndef WORKER_AUTOGRAD_OPTIMIZER_MESSAGE_H
 #define WORKER_AUTOGRAD_OPTIMIZER_MESSAGE_H
 
+#include "worker/autograd/dist_message.h"
 #include "worker/autograd/dist_optimizer.h"
 
 /* ---- the functions of the two classes ---- */
@@ -42,12 +43,6 @@ enum new_word {
 enum step_word { STEP_LR, STEP_MAX_NORM, STEP_NORM, STEP_LAST, STEP_WORDS };
 
 /* ---- tensors and words ---- */
-
-/* Appends a tensor of rank 1. count >= 1. */
-void message_add(struct rpc_message *message, enum wire_dtype dtype, const void *data, uint32_t count);
-
-/* The number of elements of tensor `index` when it is of rank 1 and of that type, else 0. */
-uint32_t message_flat(const struct rpc_message *message, uint32_t index, enum wire_dtype dtype);
 
 uint64_t word_of_double(double value);
 double double_of_word(uint64_t word);
