@@ -16,7 +16,7 @@
  *     dist_call.[ch]       the caller's side of a context
  *     dist_message.[ch]    tensors in messages, and memory that other workers can read
  *     dist_versions.[ch]   versions of parameters
- *     dist_optimizer.h, dist_participant.c, dist_owner.c, optimizer_message.[ch]
+ *     dist_optimizer.h, dist_participant.c, dist_owner.c, optimizer_message.h
  *                          the optimizer: the side of a participant, and that of an owner
  *
  * An example:

@@ -66,7 +66,6 @@ struct dist_optimizer;
 enum {
     DIST_PARAMETERS_MAX = 256,   /* of an object, and of an optimizer */
     DIST_PARTICIPANTS_MAX = 256, /* workers that take part in its rounds */
-    DIST_NAME_BYTES = 256,       /* of a parameter's name, with its zero; a longer one is cut */
 };
 
 /* ---- every worker ---- */
@@ -86,14 +85,6 @@ extern const struct rref_class dist_parameter_class, dist_optimizer_class;
  * none, or more than DIST_PARAMETERS_MAX; STATUS_BUSY: the owner has no room for so many objects. */
 enum status dist_parameters(struct dist *dist, struct rref *object, struct rref *out[DIST_PARAMETERS_MAX],
                             uint32_t *count, struct error *error);
-
-/* A parameter's name and shape. Waits. */
-struct dist_parameter_info {
-    char name[DIST_NAME_BYTES];
-    struct shape shape;
-};
-enum status dist_parameter_info(struct dist *dist, struct rref *parameter, struct dist_parameter_info *info,
-                                struct error *error);
 
 enum dist_values {
     DIST_VALUES,       /* the parameter's own */

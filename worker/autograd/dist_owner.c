@@ -67,7 +67,7 @@ struct participant {
     struct rpc_request *request; /* in the open round; NULL: none (yet) */
     uint64_t context;
     uint64_t normed; /* the context of its last norm, which a step with clipping has to follow; 0: none */
-    uint64_t words[STEP_WORDS];
+    struct step_words words;
 };
 
 enum round { ROUND_NONE, ROUND_NORM, ROUND_STEP };
@@ -77,16 +77,25 @@ struct local {
     struct local *next;
     struct optimizer_settings settings;
     bool async;
-    struct error ended;     /* not `async`: a participant has died, or has freed its optimizer */
-    uint32_t *indices;      /* (count) of its parameters, in the whole optimizer's list */
-    struct member *members; /* (count) */
-    uint64_t *sums;         /* (count) square sums, doubles' bits */
-    struct group *groups;   /* (group_count) */
-    struct participant *participants;
-    uint32_t count, group_count, participant_count;
+    struct error ended; /* not `async`: a participant has died, or has freed its optimizer */
     enum round round;
     uint32_t waiting; /* participants with a request */
+    uint32_t count, group_count, participant_count;
+    uint32_t indices[DIST_PARAMETERS_MAX];      /* (count) of its parameters, in the whole optimizer's list */
+    struct member members[DIST_PARAMETERS_MAX]; /* (count) */
+    double sums[DIST_PARAMETERS_MAX];           /* (count) square sums */
+    struct group groups[DIST_PARAMETERS_MAX];   /* (group_count) */
+    struct participant participants[DIST_PARTICIPANTS_MAX];
 };
+
+static void request_answer(struct rpc_request *request, enum status status, const struct error *error,
+                           const struct rpc_message *reply)
+{
+    if (status == STATUS_OK)
+        rpc_reply(request, reply);
+    else
+        rpc_fail(request, status, "%s", error->text);
+}
 
 /* ---- objects with parameters ---- */
 
@@ -117,16 +126,6 @@ static enum status owned_new(struct owned **out, struct dist_owner *owner, uint6
     return STATUS_OK;
 }
 
-static void owned_free(struct owned *owned)
-{
-    struct owned **link = &owned->owner->owned;
-    while (*link != owned)
-        link = &(*link)->next;
-    *link = owned->next;
-    rref_object_done(owned->owner->rrefs, owned->number);
-    free(owned);
-}
-
 /* The object `number`, known already or not, with one more user. STATUS_INVALID: it has no parameters, or too
  * many; errors as rref_object_use. */
 static enum status owned_use(struct owned **out, struct dist_owner *owner, uint16_t source, uint64_t number,
@@ -154,18 +153,14 @@ static enum status owned_use(struct owned **out, struct dist_owner *owner, uint1
 
 static void owned_release(struct owned *owned)
 {
-    if (--owned->users == 0)
-        owned_free(owned);
-}
-
-/* STATUS_BUSY: all versions of the object's values have readers. Values with one version may always change:
- * readers of those are not known here (dist_optimizer.h, "The round"). */
-static enum status owned_may_change(const struct owned *owned, struct error *error)
-{
-    if (owned->versions == NULL || dist_versions_can_advance(owned->versions))
-        return STATUS_OK;
-    return error_set(error, STATUS_BUSY, "all %u versions of %s are being read",
-                     dist_versions_slots(owned->versions), owned->entries[0].parameter->name);
+    if (--owned->users > 0)
+        return;
+    struct owned **link = &owned->owner->owned;
+    while (*link != owned)
+        link = &(*link)->next;
+    *link = owned->next;
+    rref_object_done(owned->owner->rrefs, owned->number);
+    free(owned);
 }
 
 /* ---- values of one parameter ---- */
@@ -200,23 +195,18 @@ static enum status owned_find_moment(const struct owned_parameter *parameter, ui
                                                                   : "such values");
 }
 
-/* All values, canonical float32. STATUS_INVALID: the parameter has no such values. */
-static enum status owned_parameter_read(const struct owned_parameter *parameter, uint64_t which,
-                                        float *values, struct error *error)
+enum status owned_parameter_read(const void *object, uint64_t which, float *values, size_t count,
+                                 struct error *error)
 {
+    const struct owned_parameter *parameter = object;
     const struct parameter *entry = parameter->entry->parameter;
     struct gradients *moment;
-    if (which == DIST_VALUES)
-        return params_read(parameter->owned->params, entry, DTYPE_F32, values, error);
-    enum status status = owned_find_moment(parameter, which, &moment, error);
-    return status == STATUS_OK ? gradients_read(moment, entry, DTYPE_F32, values, error) : status;
-}
-
-enum status parameter_read_here(const void *parameter, uint64_t which, float *values, size_t count,
-                                struct error *error)
-{
     enum status status = owned_parameter_check(parameter, count, error);
-    return status == STATUS_OK ? owned_parameter_read(parameter, which, values, error) : status;
+    if (status == STATUS_OK && which == DIST_VALUES)
+        return params_read(parameter->owned->params, entry, DTYPE_F32, values, error);
+    if (status == STATUS_OK)
+        status = owned_find_moment(parameter, which, &moment, error);
+    return status == STATUS_OK ? gradients_read(moment, entry, DTYPE_F32, values, error) : status;
 }
 
 static enum status owned_parameter_write(const struct owned_parameter *parameter, uint64_t which,
@@ -322,7 +312,7 @@ static enum status local_take_norm(struct local *local, const struct participant
         const struct member *member = &local->members[i];
         double sum = 0;
         status = gradients_square_sum(member->group->used, member->object->entry->parameter, &sum, error);
-        local->sums[i] = word_of_double(sum);
+        local->sums[i] = sum;
         finite = finite && isfinite(sum);
     }
     profile_leave(before);
@@ -334,45 +324,45 @@ static enum status local_take_norm(struct local *local, const struct participant
 static enum status local_check_numbers(const struct local *local, const struct participant *participants,
                                        uint32_t count, struct error *error)
 {
-    const uint64_t *words = participants[0].words;
-    const double max_norm = double_of_word(words[STEP_MAX_NORM]), norm = double_of_word(words[STEP_NORM]);
+    const struct step_words *words = &participants[0].words;
+    const double max_norm = words->max_norm;
     enum status status = STATUS_OK;
     if (!(max_norm >= 0) || !isfinite(max_norm))
         return error_set(error, STATUS_INVALID, "expected a finite max_norm >= 0, got %g", max_norm);
-    if (max_norm > 0 && (!(norm >= 0) || !isfinite(norm)))
-        return error_set(error, STATUS_INVALID, "expected a finite norm >= 0, got %g", norm);
+    if (max_norm > 0 && (!(words->norm >= 0) || !isfinite(words->norm)))
+        return error_set(error, STATUS_INVALID, "expected a finite norm >= 0, got %g", words->norm);
     for (uint32_t i = 0; i < count && max_norm > 0; i++)
         if (participants[i].normed != participants[i].context)
             return error_set(error, STATUS_INVALID,
                              "worker %u steps by a norm, which context %llx has not been asked for",
                              participants[i].worker, (unsigned long long)participants[i].context);
     for (uint32_t g = 0; g < local->group_count && status == STATUS_OK; g++)
-        status = optimizer_lr_set(local->groups[g].optimizer, double_of_word(words[STEP_LR]), error);
+        status = optimizer_lr_set(local->groups[g].optimizer, words->lr, error);
     return status;
 }
 
+/* STATUS_BUSY: all versions of an object's values have readers. Values with one version may always change:
+ * readers of those are not known here (dist_optimizer.h, "The round"). */
 static enum status local_check_versions(const struct local *local, struct error *error)
 {
+    for (uint32_t g = 0; g < local->group_count; g++) {
+        const struct owned *owned = local->groups[g].owned;
+        if (owned->versions != NULL && !dist_versions_can_advance(owned->versions))
+            return error_set(error, STATUS_BUSY, "all %u versions of %s are being read",
+                             dist_versions_slots(owned->versions), owned->entries[0].parameter->name);
+    }
+    return STATUS_OK;
+}
+
+static enum status group_step(struct group *group, const struct step_words *words, struct error *error)
+{
+    const struct owned *owned = group->owned;
+    const double factor = words->max_norm / (words->norm + 1e-6);
     enum status status = STATUS_OK;
-    for (uint32_t g = 0; g < local->group_count && status == STATUS_OK; g++)
-        status = owned_may_change(local->groups[g].owned, error);
-    return status;
-}
-
-static enum status group_clip(struct group *group, double max_norm, double norm, struct error *error)
-{
-    const double factor = max_norm / (norm + 1e-6);
-    if (max_norm == 0 || factor >= 1)
-        return STATUS_OK;
-    return backend_scale(params_backend(group->owned->params), gradients_slab(group->used), factor, error);
-}
-
-static enum status group_step(struct group *group, const uint64_t words[STEP_WORDS], struct error *error)
-{
-    enum status status =
-        group_clip(group, double_of_word(words[STEP_MAX_NORM]), double_of_word(words[STEP_NORM]), error);
-    if (status == STATUS_OK && group->owned->versions != NULL)
-        status = dist_versions_advance(group->owned->versions, error);
+    if (words->max_norm > 0 && factor < 1)
+        status = backend_scale(params_backend(owned->params), gradients_slab(group->used), factor, error);
+    if (status == STATUS_OK && owned->versions != NULL)
+        status = dist_versions_advance(owned->versions, error);
     return status == STATUS_OK ? optimizer_step(group->optimizer, group->used, error) : status;
 }
 
@@ -381,8 +371,8 @@ static enum status group_step(struct group *group, const uint64_t words[STEP_WOR
 static enum status local_take_step(struct local *local, const struct participant *participants,
                                    uint32_t count, struct error *error)
 {
-    const uint64_t *words = participants[0].words;
-    const bool clips = double_of_word(words[STEP_MAX_NORM]) > 0;
+    const struct step_words *words = &participants[0].words;
+    const bool clips = words->max_norm > 0;
     const enum profile_kind before = profile_enter(PROFILE_UPDATE);
     enum status status = local_check_numbers(local, participants, count, error);
     if (status == STATUS_OK)
@@ -421,10 +411,7 @@ static void round_end(struct local *local, struct participant *participants, uin
         if (request == NULL)
             continue;
         local->waiting--;
-        if (status == STATUS_OK)
-            rpc_reply(request, reply);
-        else
-            rpc_fail(request, status, "%s", error->text);
+        request_answer(request, status, error, reply);
     }
 }
 
@@ -452,7 +439,7 @@ static void round_finish_step(struct local *local, struct participant *participa
     enum status status = local_take_step(local, participants, count, &error);
     for (uint32_t i = 0; i < count; i++) {
         participants[i].normed = 0;
-        reply.args[0] |= participants[i].words[STEP_LAST] != 0;
+        reply.args[0] |= participants[i].words.last != 0;
     }
     round_end(local, participants, count, status, &error, &reply);
 }
@@ -478,12 +465,12 @@ static enum status round_check_sender(struct local *local, struct participant **
 static enum status round_check_words(struct participant *participant, enum round round,
                                      const struct rpc_message *message, struct error *error)
 {
-    memset(participant->words, 0, sizeof participant->words);
+    participant->words = (struct step_words){0};
     if (round == ROUND_NORM)
         return STATUS_OK;
     if (message_flat(message, 0, WIRE_U64) != STEP_WORDS)
         return error_set(error, STATUS_INVALID, "a step has %d words", STEP_WORDS);
-    memcpy(participant->words, message->data[0], sizeof participant->words);
+    memcpy(&participant->words, message->data[0], sizeof participant->words);
     return STATUS_OK;
 }
 
@@ -494,16 +481,15 @@ static enum status round_check_agreement(const struct local *local, const struct
     if (local->round != round)
         return error_set(error, STATUS_INVALID, "worker %u asks for a step %s clipping, others do not",
                          newest->worker, round == ROUND_NORM ? "with" : "without");
+    const struct step_words *mine = &newest->words;
     for (uint32_t i = 0; i < local->participant_count; i++) {
         const struct participant *other = &local->participants[i];
-        if (other->request != NULL && memcmp(other->words, newest->words, STEP_LAST * sizeof(uint64_t)) != 0)
-            return error_set(
-                error, STATUS_INVALID,
-                "worker %u asks for lr %g, max_norm %g of norm %g, worker %u for %g, %g of %g",
-                newest->worker, double_of_word(newest->words[STEP_LR]),
-                double_of_word(newest->words[STEP_MAX_NORM]), double_of_word(newest->words[STEP_NORM]),
-                other->worker, double_of_word(other->words[STEP_LR]),
-                double_of_word(other->words[STEP_MAX_NORM]), double_of_word(other->words[STEP_NORM]));
+        const struct step_words *theirs = &other->words;
+        if (other->request != NULL && memcmp(theirs, mine, offsetof(struct step_words, last)) != 0)
+            return error_set(error, STATUS_INVALID,
+                             "worker %u asks for lr %g, max_norm %g of norm %g, worker %u for %g, %g of %g",
+                             newest->worker, mine->lr, mine->max_norm, mine->norm, other->worker, theirs->lr,
+                             theirs->max_norm, theirs->norm);
     }
     return STATUS_OK;
 }
@@ -581,26 +567,22 @@ static void local_destroy(void *object)
                 entry->group = NULL;
             rref_object_done(local->owner->rrefs, local->members[i].number);
         }
-    free(local->indices);
-    free(local->members);
-    free(local->sums);
-    free(local->groups);
-    free(local->participants);
     free(local);
 }
 
 /* ---- a local optimizer: made of a description that another worker sends ---- */
 
-static enum status local_check_message(const struct rpc_message *message, struct error *error)
+/* The settings, indices and participants of the message. */
+static enum status local_decode(struct local *local, const struct rpc_message *message, struct error *error)
 {
-    const uint32_t count = message_flat(message, 1, WIRE_U64),
+    const uint32_t count = message_flat(message, 1, WIRE_U64), workers = rpc_workers(local->owner->rpc),
                    participants = message_flat(message, 3, WIRE_U32);
-    uint64_t words[NEW_WORDS] = {0};
-    if (message_flat(message, 0, WIRE_U64) == NEW_WORDS)
-        memcpy(words, message->data[0], sizeof words);
-    if (message_flat(message, 0, WIRE_U64) != NEW_WORDS || count == 0 ||
-        message_flat(message, 2, WIRE_U32) != count || words[NEW_KIND] > OPTIMIZER_ADAM ||
-        words[NEW_ASYNC] > 1)
+    const bool is_whole = message_flat(message, 0, WIRE_U64) == OPTIMIZER_WORDS && count > 0 &&
+                          message_flat(message, 2, WIRE_U32) == count;
+    struct optimizer_words words;
+    if (is_whole)
+        memcpy(&words, message->data[0], sizeof words);
+    if (!is_whole || words.kind > OPTIMIZER_ADAM || words.async > 1)
         return error_set(error, STATUS_INVALID, "this is no description of an optimizer");
     if (count > DIST_PARAMETERS_MAX)
         return error_set(error, STATUS_INVALID, "an optimizer of %u parameters, expected 1..%d", count,
@@ -608,70 +590,27 @@ static enum status local_check_message(const struct rpc_message *message, struct
     if (participants == 0 || participants > DIST_PARTICIPANTS_MAX)
         return error_set(error, STATUS_INVALID, "an optimizer of %u participants, expected 1..%d",
                          participants, DIST_PARTICIPANTS_MAX);
-    return STATUS_OK;
-}
-
-static enum status local_check_participants(const struct local *local, struct error *error)
-{
-    const uint32_t workers = rpc_workers(local->owner->rpc);
-    for (uint32_t i = 0; i < local->participant_count; i++)
-        if (local->participants[i].worker >= workers)
-            return error_set(error, STATUS_INVALID, "participant %u of an optimizer: there are %u workers",
-                             local->participants[i].worker, workers);
-    for (uint32_t i = 1; i < local->participant_count; i++)
-        if (local->participants[i].worker <= local->participants[i - 1].worker)
-            return error_set(
-                error, STATUS_INVALID,
-                "an optimizer's participants come in ascending order, worker %u after %u does not",
-                local->participants[i].worker, local->participants[i - 1].worker);
-    return STATUS_OK;
-}
-
-static struct optimizer_settings settings_of(const uint64_t words[NEW_WORDS])
-{
-    const double lr = double_of_word(words[NEW_LR]);
-    return (struct optimizer_settings){.kind =
-                                           words[NEW_KIND] == OPTIMIZER_ADAM ? OPTIMIZER_ADAM : OPTIMIZER_SGD,
-                                       .sgd = {.lr = lr, .momentum = double_of_word(words[NEW_MOMENTUM])},
-                                       .adam = {.lr = lr,
-                                                .beta1 = double_of_word(words[NEW_BETA1]),
-                                                .beta2 = double_of_word(words[NEW_BETA2]),
-                                                .epsilon = double_of_word(words[NEW_EPSILON])}};
-}
-
-/* The memory, except the optimizers'; and the settings, indices and participants of the message. */
-static enum status local_alloc(struct local **out, struct dist_owner *owner,
-                               const struct rpc_message *message, struct error *error)
-{
-    const uint32_t count = message_flat(message, 1, WIRE_U64),
-                   participants = message_flat(message, 3, WIRE_U32);
-    struct local *local = calloc(1, sizeof *local);
-    if (local == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for an optimizer");
-    local->owner = owner;
-    local->indices = calloc(count, sizeof *local->indices);
-    local->members = calloc(count, sizeof *local->members);
-    local->sums = calloc(count, sizeof *local->sums);
-    local->groups = calloc(count, sizeof *local->groups);
-    local->participants = calloc(participants, sizeof *local->participants);
-    if (local->indices == NULL || local->members == NULL || local->sums == NULL || local->groups == NULL ||
-        local->participants == NULL) {
-        local_destroy(local);
-        return error_set(error, STATUS_NO_MEMORY, "no memory for an optimizer of %u parameters", count);
-    }
     local->count = count;
     local->participant_count = participants;
-    uint64_t words[NEW_WORDS];
-    memcpy(words, message->data[0], sizeof words);
-    local->settings = settings_of(words);
-    local->async = words[NEW_ASYNC] == 1;
-    memcpy(local->indices, message->data[2], count * sizeof *local->indices);
+    local->async = words.async == 1;
+    local->settings = (struct optimizer_settings){
+        .kind = words.kind == OPTIMIZER_ADAM ? OPTIMIZER_ADAM : OPTIMIZER_SGD,
+        .sgd = {.lr = words.lr, .momentum = words.momentum},
+        .adam = {.lr = words.lr, .beta1 = words.beta1, .beta2 = words.beta2, .epsilon = words.epsilon}};
+    memcpy(local->indices, message->data[2], count * sizeof local->indices[0]);
     for (uint32_t i = 0; i < participants; i++) {
         uint32_t worker;
         memcpy(&worker, (const char *)message->data[3] + i * sizeof worker, sizeof worker);
-        local->participants[i].worker = (uint16_t)(worker <= UINT16_MAX ? worker : UINT16_MAX);
+        if (worker >= workers)
+            return error_set(error, STATUS_INVALID, "participant %u of an optimizer: there are %u workers",
+                             worker, workers);
+        if (i > 0 && worker <= local->participants[i - 1].worker)
+            return error_set(
+                error, STATUS_INVALID,
+                "an optimizer's participants come in ascending order, worker %u after %u does not", worker,
+                local->participants[i - 1].worker);
+        local->participants[i].worker = (uint16_t)worker;
     }
-    *out = local;
     return STATUS_OK;
 }
 
@@ -751,13 +690,11 @@ static enum status local_add_member(struct local *local, uint32_t i, uint16_t so
 static enum status local_make(struct local **out, struct dist_owner *owner, uint16_t source,
                               const struct rpc_message *message, struct error *error)
 {
-    struct local *local = NULL;
-    enum status status = local_check_message(message, error);
-    if (status == STATUS_OK)
-        status = local_alloc(&local, owner, message, error);
-    if (status != STATUS_OK)
-        return status;
-    status = local_check_participants(local, error);
+    struct local *local = calloc(1, sizeof *local);
+    if (local == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for an optimizer");
+    local->owner = owner;
+    enum status status = local_decode(local, message, error);
     for (uint32_t i = 0; i < local->count && status == STATUS_OK; i++) {
         uint64_t number;
         memcpy(&number, (const char *)message->data[1] + i * sizeof number, sizeof number);
@@ -812,22 +749,8 @@ static void parameter_destroy(void *object)
     free(parameter);
 }
 
-static void answer_info(void *object, struct rpc_request *request, const struct rpc_message *message)
-{
-    const struct owned_parameter *parameter = object;
-    const char *name = parameter->entry->parameter->name;
-    const struct shape *shape = &parameter->entry->parameter->tensor.shape;
-    struct rpc_message reply = {0};
-    (void)message;
-    const size_t length = strnlen(name, DIST_NAME_BYTES - 1);
-    message_add(&reply, WIRE_U8, name, (uint32_t)length);
-    if (shape->rank > 0)
-        message_add(&reply, WIRE_U32, shape->size, shape->rank);
-    rpc_reply(request, &reply);
-}
-
-/* A reply to this worker itself would lend `values` (rpc.h), so dist_participant.c
- * reads values of this worker's parameters in place (parameter_read_here). */
+/* A reply to this worker itself would lend `values` (rpc.h), so dist_participant.c reads values of this
+ * worker's parameters in place. */
 static void answer_get(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
     const struct owned_parameter *parameter = object;
@@ -835,15 +758,12 @@ static void answer_get(void *object, struct rpc_request *request, const struct r
     struct error error = {0};
     struct rpc_message reply = {0};
     float *values = malloc(elements * sizeof *values);
-    enum status status = values != NULL
-                             ? owned_parameter_read(parameter, message->args[VALUES_WHICH], values, &error)
-                             : error_set(&error, STATUS_NO_MEMORY, "no memory for %zu values", elements);
-    if (status == STATUS_OK) {
-        message_add(&reply, WIRE_F32, values, (uint32_t)elements);
-        rpc_reply(request, &reply);
-    } else {
-        rpc_fail(request, status, "%s", error.text);
-    }
+    enum status status =
+        values != NULL
+            ? owned_parameter_read(parameter, message->args[VALUES_WHICH], values, elements, &error)
+            : error_set(&error, STATUS_NO_MEMORY, "no memory for %zu values", elements);
+    message_add(&reply, WIRE_F32, values, (uint32_t)elements);
+    request_answer(request, status, &error, &reply);
     free(values);
 }
 
@@ -863,10 +783,7 @@ static void answer_set(void *object, struct rpc_request *request, const struct r
         status = owned_parameter_write(parameter, message->args[VALUES_WHICH], values, &error);
     }
     free(values);
-    if (status == STATUS_OK)
-        rpc_reply(request, NULL);
-    else
-        rpc_fail(request, status, "%s", error.text);
+    request_answer(request, status, &error, NULL);
 }
 
 static void answer_optimizer(void *object, struct rpc_request *request, const struct rpc_message *message)
@@ -882,14 +799,10 @@ static void answer_optimizer(void *object, struct rpc_request *request, const st
         if (status != STATUS_OK)
             local_destroy(local);
     }
-    if (status == STATUS_OK)
-        rpc_reply(request, &reply);
-    else
-        rpc_fail(request, status, "%s", error.text);
+    request_answer(request, status, &error, &reply);
 }
 
 static rref_function *const parameter_functions[PARAMETER_FUNCTIONS] = {
-    [PARAMETER_INFO] = answer_info,
     [PARAMETER_GET] = answer_get,
     [PARAMETER_SET] = answer_set,
     [PARAMETER_OPTIMIZER] = answer_optimizer,
@@ -937,14 +850,10 @@ static void answer_parameters(void *context, struct rpc_request *request, const 
         status = own_parameter(owned, made, request, &numbers[made], &error);
         made += status == STATUS_OK;
     }
-    if (status == STATUS_OK) {
-        message_add(&reply, WIRE_U64, numbers, made);
-        rpc_reply(request, &reply);
-    } else {
-        while (made > 0)
-            rref_revoke(owned->owner->rrefs, numbers[--made], request);
-        rpc_fail(request, status, "%s", error.text);
-    }
+    message_add(&reply, WIRE_U64, numbers, made);
+    while (status != STATUS_OK && made > 0)
+        rref_revoke(owned->owner->rrefs, numbers[--made], request);
+    request_answer(request, status, &error, &reply);
     owned_release(owned);
 }
 

@@ -9,6 +9,34 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- calls that wait ---- */
+
+/* Calls a function and waits. On STATUS_OK *out has a value, and is the caller's to release. */
+static enum status object_call(struct dist *dist, struct rref *rref, uint32_t function,
+                               const struct rpc_message *message, struct future **out, struct error *error)
+{
+    struct future *future;
+    enum status status = rref_call(rref, function, message, MONOTIME_NEVER, &future, error);
+    if (status != STATUS_OK)
+        return status;
+    status = rpc_wait(dist_rpc(dist), future, error);
+    if (status != STATUS_OK)
+        future_release(future);
+    else
+        *out = future;
+    return status;
+}
+
+/* An owner has answered in a form that no owner of ours answers in: ends its session. STATUS_INVALID. */
+static enum status object_malformed(struct dist *dist, uint16_t owner, struct error *error)
+{
+    rpc_reject_worker(dist_rpc(dist), owner, "an answer about parameters of another form than agreed");
+    return error_set(error, STATUS_INVALID, "worker %u answers about parameters in another form than agreed",
+                     owner);
+}
+
+/* ---- parameters: references ---- */
+
 static enum status check_parameter(const struct rref *parameter, struct error *error)
 {
     if (rref_class_of(parameter) == &dist_parameter_class)
@@ -16,8 +44,6 @@ static enum status check_parameter(const struct rref *parameter, struct error *e
     return error_set(error, STATUS_INVALID, "expected a reference to a parameter of worker %u",
                      rref_owner(parameter));
 }
-
-/* ---- parameters: references ---- */
 
 /* Accepts every granted reference, also after a failure: a reference that is not accepted would never be
  * given back. After a failure all are released. */
@@ -61,36 +87,6 @@ enum status dist_parameters(struct dist *dist, struct rref *object, struct rref 
     return status;
 }
 
-/* ---- parameters: name and shape ---- */
-
-static bool read_info(const struct rpc_message *value, struct dist_parameter_info *info)
-{
-    const uint32_t length = message_flat(value, 0, WIRE_U8), rank = message_flat(value, 1, WIRE_U32);
-    *info = (struct dist_parameter_info){.shape = {.rank = rank}};
-    if (length == 0 || length >= DIST_NAME_BYTES || rank > SHAPE_RANK_MAX ||
-        value->tensor_count != 1 + (rank > 0))
-        return false;
-    memcpy(info->name, value->data[0], length);
-    if (rank > 0)
-        memcpy(info->shape.size, value->data[1], rank * sizeof info->shape.size[0]);
-    return shape_elements(&info->shape) > 0;
-}
-
-enum status dist_parameter_info(struct dist *dist, struct rref *parameter, struct dist_parameter_info *info,
-                                struct error *error)
-{
-    struct future *future;
-    enum status status = check_parameter(parameter, error);
-    if (status == STATUS_OK)
-        status = object_call(dist, parameter, PARAMETER_INFO, &(struct rpc_message){0}, &future, error);
-    if (status != STATUS_OK)
-        return status;
-    if (!read_info(future_value(future), info))
-        status = object_malformed(dist, rref_owner(parameter), error);
-    future_release(future);
-    return status;
-}
-
 /* ---- parameters: values ---- */
 
 enum status dist_parameter_get(struct dist *dist, struct rref *parameter, enum dist_values which,
@@ -100,7 +96,7 @@ enum status dist_parameter_get(struct dist *dist, struct rref *parameter, enum d
     struct future *future;
     enum status status = check_parameter(parameter, error);
     if (status == STATUS_OK && rref_local(parameter) != NULL)
-        return parameter_read_here(rref_local(parameter), which, values, count, error);
+        return owned_parameter_read(rref_local(parameter), which, values, count, error);
     if (status == STATUS_OK)
         status = object_call(dist, parameter, PARAMETER_GET, &message, &future, error);
     if (status != STATUS_OK)
@@ -239,17 +235,17 @@ static enum status optimizer_check_list(const struct dist_optimizer_config *conf
     return STATUS_OK;
 }
 
-static void optimizer_describe(const struct dist_optimizer_config *config, uint64_t words[NEW_WORDS])
+static struct optimizer_words optimizer_describe(const struct dist_optimizer_config *config)
 {
     const struct optimizer_settings *settings = &config->settings;
-    const bool adam = settings->kind == OPTIMIZER_ADAM;
-    words[NEW_KIND] = settings->kind;
-    words[NEW_LR] = word_of_double(adam ? settings->adam.lr : settings->sgd.lr);
-    words[NEW_MOMENTUM] = word_of_double(settings->sgd.momentum);
-    words[NEW_BETA1] = word_of_double(settings->adam.beta1);
-    words[NEW_BETA2] = word_of_double(settings->adam.beta2);
-    words[NEW_EPSILON] = word_of_double(settings->adam.epsilon);
-    words[NEW_ASYNC] = config->async;
+    return (struct optimizer_words){.kind = settings->kind,
+                                    .lr = settings->kind == OPTIMIZER_ADAM ? settings->adam.lr
+                                                                           : settings->sgd.lr,
+                                    .momentum = settings->sgd.momentum,
+                                    .beta1 = settings->adam.beta1,
+                                    .beta2 = settings->adam.beta2,
+                                    .epsilon = settings->adam.epsilon,
+                                    .async = config->async};
 }
 
 /* Asks the owner of parameters[first], by that one, for a local optimizer of all its parameters in the list.
@@ -261,7 +257,8 @@ static enum status optimizer_ask_for_local(struct dist_optimizer *optimizer, uin
 {
     struct share *share = &optimizer->shares[optimizer->share_count++];
     const uint16_t owner = share->owner = rref_owner(parameters[first]);
-    uint64_t words[NEW_WORDS], numbers[DIST_PARAMETERS_MAX];
+    const struct optimizer_words words = optimizer_describe(config);
+    uint64_t numbers[DIST_PARAMETERS_MAX];
     uint32_t indices[DIST_PARAMETERS_MAX], participants[DIST_PARTICIPANTS_MAX], members = 0;
     struct rpc_message message = {0};
     for (uint32_t i = first; i < count; i++)
@@ -271,8 +268,7 @@ static enum status optimizer_ask_for_local(struct dist_optimizer *optimizer, uin
         }
     for (uint32_t i = 0; i < config->participant_count; i++)
         participants[i] = config->participants[i];
-    optimizer_describe(config, words);
-    message_add(&message, WIRE_U64, words, NEW_WORDS);
+    message_add(&message, WIRE_U64, &words, OPTIMIZER_WORDS);
     message_add(&message, WIRE_U64, numbers, members);
     message_add(&message, WIRE_U32, indices, members);
     message_add(&message, WIRE_U32, participants, config->participant_count);
@@ -421,13 +417,12 @@ enum status dist_optimizer_step(struct dist_optimizer *optimizer, struct dist_co
         status = optimizer_take_norm(optimizer, context, &step->norm, error);
     if (status != STATUS_OK)
         return status;
-    const double norm = step->max_norm > 0 ? step->norm : 0;
-    const uint64_t words[STEP_WORDS] = {[STEP_LR] = word_of_double(step->lr),
-                                        [STEP_MAX_NORM] = word_of_double(step->max_norm),
-                                        [STEP_NORM] = word_of_double(norm),
-                                        [STEP_LAST] = step->last};
+    const struct step_words words = {.lr = step->lr,
+                                     .max_norm = step->max_norm,
+                                     .norm = step->max_norm > 0 ? step->norm : 0,
+                                     .last = step->last};
     struct rpc_message message = {.context = dist_context_id(context)};
-    message_add(&message, WIRE_U64, words, STEP_WORDS);
+    message_add(&message, WIRE_U64, &words, STEP_WORDS);
     status = optimizer_call_all(optimizer, LOCAL_STEP, &message, error);
     if (status != STATUS_OK)
         return status;

@@ -10,55 +10,41 @@
 
 /* "parameter". args[VALUES_WHICH]: enum dist_values */
 enum {
-    PARAMETER_INFO,      /* -> u8 name; u32 sizes, none for a scalar */
+    PARAMETER_OPTIMIZER, /* struct optimizer_words and lists, see below -> args[0]: number of the local
+                            optimizer */
     PARAMETER_GET,       /* -> f32 values */
     PARAMETER_SET,       /* f32 values */
-    PARAMETER_OPTIMIZER, /* what enum new_word describes -> args[0]: number of the local optimizer */
     PARAMETER_FUNCTIONS
 };
 enum { VALUES_WHICH = 2 };
 
 /* "optimizer" */
 enum {
-    LOCAL_NORM,      /* context -> u64 square sums (doubles' bits); u32 indices of the same parameters */
-    LOCAL_STEP,      /* context, u64 words of enum step_word -> args[0]: a participant said last */
+    LOCAL_NORM,      /* context -> u64 square sums (doubles); u32 indices of the same parameters */
+    LOCAL_STEP,      /* context, struct step_words -> args[0]: a participant said last */
     LOCAL_STEPS_SET, /* args[2] */
     LOCAL_FUNCTIONS
 };
 
-/* PARAMETER_OPTIMIZER describes a local optimizer by u64 words, of which some are doubles' bits; u64 numbers
- * of its parameters; u32 indices of the same parameters in the whole optimizer's list; u32 participants,
- * ascending. */
-enum new_word {
-    NEW_KIND, /* enum optimizer_kind */
-    NEW_MOMENTUM,
-    NEW_BETA1,
-    NEW_BETA2,
-    NEW_EPSILON,
-    NEW_LR,
-    NEW_ASYNC,
-    NEW_WORDS
+/* PARAMETER_OPTIMIZER describes a local optimizer by struct optimizer_words; u64 numbers of its parameters;
+ * u32 indices of the same parameters in the whole optimizer's list; u32 participants, ascending. Structs
+ * travel as u64 words. */
+struct optimizer_words {
+    uint64_t kind; /* enum optimizer_kind */
+    double momentum, beta1, beta2, epsilon, lr;
+    uint64_t async;
 };
-
-enum step_word { STEP_LR, STEP_MAX_NORM, STEP_NORM, STEP_LAST, STEP_WORDS };
-
-/* ---- tensors and words ---- */
-
-uint64_t word_of_double(double value);
-double double_of_word(uint64_t word);
-
-/* ---- answers ---- */
-
-/* Calls a function and waits. On STATUS_OK *out has a value, and is the caller's to release. */
-enum status object_call(struct dist *dist, struct rref *rref, uint32_t function,
-                        const struct rpc_message *message, struct future **out, struct error *error);
-
-/* An owner has answered in a form that no owner of ours answers in: ends its session. STATUS_INVALID. */
-enum status object_malformed(struct dist *dist, uint16_t owner, struct error *error);
+struct step_words {
+    double lr, max_norm, norm;
+    uint64_t last;
+};
+enum { OPTIMIZER_WORDS = 7, STEP_WORDS = 4 };
+_Static_assert(sizeof(struct optimizer_words) == OPTIMIZER_WORDS * sizeof(uint64_t), "words alone");
+_Static_assert(sizeof(struct step_words) == STEP_WORDS * sizeof(uint64_t), "words alone");
 
 /* Reads the values of a parameter of this worker where they are. `parameter` is its object (rref_local).
  * STATUS_INVALID: the parameter has no such values, or `count` is not their number. In dist_owner.c. */
-enum status parameter_read_here(const void *parameter, uint64_t which, float *values, size_t count,
-                                struct error *error);
+enum status owned_parameter_read(const void *parameter, uint64_t which, float *values, size_t count,
+                                 struct error *error);
 
 #endif

@@ -34,9 +34,9 @@ static void share_with(unsigned worker, struct rref *out[OWNERS])
 static struct future *ask_for_step(struct rref *local, const struct dist_context *context)
 {
     struct future *future;
-    const uint64_t words[STEP_WORDS] = {word_of_double(0.5)};
+    const struct step_words words = {.lr = 0.5};
     struct rpc_message message = {.context = dist_context_id(context)};
-    message_add(&message, WIRE_U64, words, STEP_WORDS);
+    message_add(&message, WIRE_U64, &words, STEP_WORDS);
     STAGE_OK(rref_call(local, LOCAL_STEP, &message, MONOTIME_NEVER, &future, &stage.error));
     return future;
 }
