@@ -1,5 +1,5 @@
 /* Opens and closes what every worker of a model-parallel job has: segment, rpc, references, contexts. Reports
- * its holdings. The worker's thread runs this. */
+ * its holdings, and is the role pserver, which needs no more. The worker's thread runs this. */
 #include "worker/model_parallel/parallel.h"
 
 #include "worker/model_parallel/layer.h"
@@ -241,5 +241,24 @@ enum status parallel_finish(struct parallel *p, struct future *call, struct erro
 {
     const enum status status = rpc_wait(p->rpc, call, error);
     future_release(call);
+    return status;
+}
+
+/* ---- the role pserver: it holds the objects that trainers make on it, and does nothing else ---- */
+
+enum status parallel_server_run(struct worker *worker, struct error *error)
+{
+    struct parallel server = {0};
+    enum status status = parallel_open(&server, worker, error);
+    if (status == STATUS_OK && !worker->leave)
+        worker_report(CONTROL_READY, NULL, 0);
+    while (status == STATUS_OK && !worker->leave) {
+        status = parallel_turn(&server, MONOTIME_NEVER, error);
+        if (status == STATUS_PEER_DIED)
+            status = STATUS_OK; /* another worker's end is the supervisor's to act on */
+    }
+    if (status == STATUS_OK && server.dist != NULL)
+        parallel_report(&server);
+    parallel_close(&server, status == STATUS_OK ? WORKER_FINISHED : error->text);
     return status;
 }

@@ -14,12 +14,9 @@
 #include "kernels/base/profile.h"
 #include "worker/checkpoint/checkpoint_saver.h"
 #include "worker/device.h"
-#include "worker/model_parallel/held_out_loss.h"
 #include "worker/model_parallel/layer.h"
 #include "worker/model_parallel/parallel.h"
-#include "worker/model_parallel/parallel_hidden_state.h"
 #include "worker/model_parallel/parallel_values.h"
-#include "worker/model_parallel/plateau.h"
 
 #include <assert.h>
 #include <math.h>
@@ -35,6 +32,19 @@ struct parallel_question {
     enum parallel_question_kind kind;
     uint64_t from; /* the iteration (STATE) or the epoch (HOLDINGS) from which on it can be answered */
     struct rpc_request *request; /* NULL: none */
+};
+
+/* What the LSTM carries from one iteration to the next: h and c, (layers, batch, hidden) each. They enter the
+ * LSTM's call as plain values, and the new ones are copied out. So the graph of an iteration ends there. */
+struct hidden_state {
+    size_t count;           /* elements of h */
+    float *h, *c;           /* before the next iteration */
+    float *h_next, *c_next; /* after it */
+};
+
+/* The learning rate, and the lowest held-out loss so far (INFINITY: none). */
+struct plateau {
+    double lr, best_loss;
 };
 
 struct parallel_trainer {
@@ -69,7 +79,7 @@ struct parallel_trainer {
     uint64_t begun;                          /* `iteration` at the start of this process */
     struct monotime line_begin, epoch_begin; /* the time between two epochs counts for neither */
     struct parallel_values values;
-    struct checkpoint_saver saver; /* the lead's */
+    struct checkpoint_saver saver;
 
     /* ---- other trainers ---- */
     struct rref *peers[JOB_TRAINERS_MAX]; /* the lead's references to trainer i */
@@ -383,6 +393,16 @@ static enum status peer_dismiss(struct parallel_trainer *t, struct error *error)
 
 /* ---- resuming ---- */
 
+/* Copies this trainer's state to those that a checkpoint has, or from them. */
+static void hidden_state_copy(struct parallel_trainer *t, bool saves)
+{
+    const size_t bytes = t->hidden.count * sizeof *t->hidden.h;
+    float *h, *c;
+    parallel_values_state(&t->values, t->number, &h, &c);
+    memcpy(saves ? h : t->hidden.h, saves ? t->hidden.h : h, bytes);
+    memcpy(saves ? c : t->hidden.c, saves ? t->hidden.c : c, bytes);
+}
+
 /* In a run that resumes: this trainer's counters and hidden state from the checkpoint. STATUS_INVALID: the
  * checkpoint is of another number of trainers, or of another text. */
 static enum status parallel_resume(struct parallel_trainer *t, struct error *error)
@@ -402,22 +422,22 @@ static enum status parallel_resume(struct parallel_trainer *t, struct error *err
     t->epoch_loss = counters.epoch_loss;
     t->line_loss = counters.line_loss;
     t->plateau = (struct plateau){.lr = counters.lr, .best_loss = counters.best_loss};
-    status = parallel_values_check(&t->values, &t->data, path, &text, error);
-    return status == STATUS_OK ? hidden_state_load(&t->hidden, t->number, path, error) : status;
+    status = parallel_values_resume(&t->values, &t->data, path, &text, error);
+    if (status == STATUS_OK)
+        hidden_state_copy(t, false);
+    return status;
 }
 
 /* The lead's: sends the values that were read to their owners. Waits. */
 static enum status lead_send_values(struct parallel_trainer *t, struct error *error)
 {
     assert(t->parameter_count == params_count(t->values.whole.params));
-    if (!parallel_values_begin(t->base.worker))
+    const bool resumes = worker_resumes(t->base.worker);
+    if (!parallel_values_come_from_file(t->base.worker))
         return STATUS_OK;
-    enum status status = parallel_values_send(&t->values, t->base.dist, t->parameters, false, error);
-    if (status != STATUS_OK || !worker_resumes(t->base.worker))
-        return status;
-    if (t->values.whole.momentum != NULL)
-        status = parallel_values_send(&t->values, t->base.dist, t->parameters, true, error);
-    return status == STATUS_OK ? dist_optimizer_steps_set(t->optimizer, t->iteration, error) : status;
+    enum status status = parallel_values_send(&t->values, t->base.dist, t->parameters, resumes, error);
+    return status == STATUS_OK && resumes ? dist_optimizer_steps_set(t->optimizer, t->iteration, error)
+                                          : status;
 }
 
 static uint64_t epoch_number(const struct parallel_trainer *t)
@@ -444,10 +464,10 @@ static enum status checkpoint_fetch_states(struct parallel_trainer *t, uint64_t 
 {
     enum status status = STATUS_OK;
     steps[0] = t->iteration;
-    hidden_state_save(&t->hidden, 0);
+    hidden_state_copy(t, true);
     for (uint32_t i = 1; i < t->trainers && status == STATUS_OK; i++) {
         float *h, *c;
-        hidden_state_saved(&t->hidden, i, &h, &c);
+        parallel_values_state(&t->values, i, &h, &c);
         status = peer_state(t, i, h, c, &steps[i], error);
     }
     return status;
@@ -497,9 +517,7 @@ static enum status checkpoint_begin_scored(struct parallel_trainer *t, struct ch
     status =
         checkpoint_fetch_states(t, saving.counters.steps, error); // first: with `async` it pauses the others
     if (status == STATUS_OK)
-        status = parallel_values_fetch(values, t->base.dist, t->parameters, false, error);
-    if (status == STATUS_OK && values->whole.momentum != NULL)
-        status = parallel_values_fetch(values, t->base.dist, t->parameters, true, error);
+        status = parallel_values_fetch(values, t->base.dist, t->parameters, error);
     profile_leave(before);
     if (status == STATUS_OK)
         status = peer_resume(t, error);
@@ -649,7 +667,11 @@ static enum status parallel_trainer_step(struct parallel_trainer *t, struct erro
     if (status != STATUS_OK)
         return error_set(error, status, "trainer %u, iteration %llu: %s", t->base.worker->self.worker,
                          (unsigned long long)t->iteration + 1, why.text);
-    hidden_state_advance(&t->hidden); // before it, the lead's question would get the old state
+    t->hidden = (struct hidden_state){.count = t->hidden.count,
+                                      .h = t->hidden.h_next,
+                                      .c = t->hidden.c_next,
+                                      .h_next = t->hidden.h,
+                                      .c_next = t->hidden.c}; // before it, the lead would get the old state
     t->in_iteration = false;
     t->iteration++;
     t->epoch_loss += loss;
@@ -705,6 +727,16 @@ static enum status parallel_trainer_line(struct parallel_trainer *t, struct erro
 
 /* ---- the end of an epoch ---- */
 
+/* As in the tutorial's language model: a held-out loss that is not finite, or not below the best one so far,
+ * multiplies the rate by `decay`, unless the rate would become 0. */
+static void plateau_see(struct plateau *plateau, double loss, double decay)
+{
+    if (isfinite(loss) && loss < plateau->best_loss)
+        plateau->best_loss = loss;
+    else if (plateau->lr * decay > 0)
+        plateau->lr *= decay;
+}
+
 static enum status epoch_evaluate(struct parallel_trainer *t, struct control_epoch *record,
                                   struct error *error)
 {
@@ -736,7 +768,8 @@ static enum status epoch_lead(struct parallel_trainer *t, struct error *error)
     return peer_rate(t, epoch, error);
 }
 
-/* The lead evaluates, sets the next rate, reports and sends the rate; the others, if in step, wait for it. */
+/* The lead evaluates, sets the next rate, reports and sends the rate; the others, if in step, wait for it. A
+ * text's next epoch begins with a state of zeros; with random data the state is carried on. */
 static enum status parallel_trainer_epoch(struct parallel_trainer *t, struct error *error)
 {
     const struct monotime begin = monotime_now();
@@ -744,8 +777,10 @@ static enum status parallel_trainer_epoch(struct parallel_trainer *t, struct err
         parallel_trainer_leads(t) ? epoch_lead(t, error) : peer_follow(t, epoch_number(t), error);
     if (status != STATUS_OK)
         return status;
-    if (!t->last)
-        hidden_state_end_epoch(&t->hidden, &t->data);
+    if (!t->last && t->data.text) {
+        memset(t->hidden.h, 0, t->hidden.count * sizeof *t->hidden.h);
+        memset(t->hidden.c, 0, t->hidden.count * sizeof *t->hidden.c);
+    }
     t->epoch_loss = 0;
     t->epoch_begin = monotime_now();
     t->line_begin = monotime_add_us(t->line_begin, monotime_us_between(begin, t->epoch_begin));
@@ -757,12 +792,22 @@ static enum status parallel_trainer_epoch(struct parallel_trainer *t, struct err
 
 static enum status trainer_open_memory(struct parallel_trainer *t, struct error *error)
 {
+    struct hidden_state *hidden = &t->hidden;
+    float **const states[] = {&hidden->h, &hidden->c, &hidden->h_next, &hidden->c_next};
     t->tokens = calloc(parallel_data_tokens_max(&t->data), sizeof *t->tokens);
     t->targets = calloc(parallel_data_targets_max(&t->data), sizeof *t->targets);
     if (t->tokens == NULL || t->targets == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a batch of %u columns",
                          t->job->trainers.batch);
-    return hidden_state_open(&t->hidden, &t->data, t->number, error);
+    hidden->count = parallel_data_state_count(&t->data, t->job->trainers.batch);
+    for (size_t i = 0; i < sizeof states / sizeof states[0]; i++) {
+        *states[i] = calloc(hidden->count, sizeof **states[i]);
+        if (*states[i] == NULL)
+            return error_set(error, STATUS_NO_MEMORY, "no memory for a hidden state of %zu numbers",
+                             hidden->count);
+    }
+    parallel_data_first_state(&t->data, t->number, hidden->h, hidden->c);
+    return STATUS_OK;
 }
 
 static enum status trainer_open_tape(struct parallel_trainer *t, struct error *error)
@@ -824,8 +869,7 @@ static enum status parallel_trainer_open(struct parallel_trainer *t, struct work
     if (status == STATUS_OK)
         status = trainer_open_tape(t, error);
     if (status == STATUS_OK)
-        status =
-            parallel_values_open(&t->values, worker, parallel_trainer_leads(t), &t->data, &t->hidden, error);
+        status = parallel_values_open(&t->values, worker, parallel_trainer_leads(t), &t->data, error);
     if (status == STATUS_OK)
         status = parallel_resume(t, error);
     if (status == STATUS_OK)
@@ -997,7 +1041,10 @@ static void parallel_trainer_close(struct parallel_trainer *t, const char *why)
     parallel_close(&t->base, why);
     backend_close(t->backend);
     parallel_data_close(&t->data);
-    hidden_state_close(&t->hidden);
+    free(t->hidden.h);
+    free(t->hidden.c);
+    free(t->hidden.h_next);
+    free(t->hidden.c_next);
     free(t->tokens);
     free(t->targets);
 }
