@@ -2,7 +2,7 @@
  * optimizers that step them. A role's thread runs all of it, in handlers.
  *
  *     owned        an object with parameters that somebody has asked for
- *     parameter    an object of class "parameter": one parameter of an owned object
+ *     entry        one parameter of an owned object: an object of class "parameter"
  *     local        a local optimizer: the share of a distributed optimizer that lives on this worker, an
  *                  object of class "optimizer". It keeps its parameters, and those their owned objects.
  *     member       a parameter of a local optimizer
@@ -33,17 +33,13 @@ struct owned {
     void *object;
     struct params *params;
     struct dist_versions *versions; /* NULL: its parameters have one version */
-    uint32_t users;                 /* objects of class "parameter" */
+    uint32_t users;                 /* objects of class "parameter": several may be of one entry */
     uint32_t count;                 /* of trained parameters */
-    struct owned_entry {
+    struct entry {
+        struct owned *owned;
         struct parameter *parameter;
         struct group *group; /* of the optimizer that has the parameter, or NULL */
     } entries[];             /* (count), in the params' order */
-};
-
-struct owned_parameter {
-    struct owned *owned;
-    struct owned_entry *entry;
 };
 
 struct group {
@@ -57,9 +53,8 @@ struct group {
 };
 
 struct member {
-    struct owned_parameter *object; /* in use until the optimizer ends */
-    uint64_t number;
-    struct group *group;
+    struct entry *entry;
+    uint64_t number; /* of the object that the optimizer was given; in use until the optimizer ends */
 };
 
 struct participant {
@@ -120,7 +115,7 @@ static enum status owned_new(struct owned **out, struct dist_owner *owner, uint6
     owned->versions = extension->versions != NULL ? extension->versions(object) : NULL;
     for (uint32_t i = 0; i < params_count(params); i++)
         if (params_at(params, i)->kind == PARAMETER_TRAINED)
-            owned->entries[owned->count++].parameter = params_at(params, i);
+            owned->entries[owned->count++] = (struct entry){owned, params_at(params, i), NULL};
     owner->owned = owned;
     *out = owned;
     return STATUS_OK;
@@ -165,64 +160,62 @@ static void owned_release(struct owned *owned)
 
 /* ---- values of one parameter ---- */
 
-static size_t owned_parameter_elements(const struct owned_parameter *parameter)
+static size_t entry_elements(const struct entry *entry)
 {
-    return shape_elements(&parameter->entry->parameter->tensor.shape);
+    return shape_elements(&entry->parameter->tensor.shape);
 }
 
 /* STATUS_INVALID: `count` is not the number of the parameter's values. */
-static enum status owned_parameter_check(const struct owned_parameter *parameter, size_t count,
-                                         struct error *error)
+static enum status entry_check_count(const struct entry *entry, size_t count, struct error *error)
 {
-    const size_t elements = owned_parameter_elements(parameter);
+    const size_t elements = entry_elements(entry);
     return count == elements ? STATUS_OK
                              : error_set(error, STATUS_INVALID, "parameter %s has %zu values, got %zu",
-                                         parameter->entry->parameter->name, elements, count);
+                                         entry->parameter->name, elements, count);
 }
 
-static enum status owned_find_moment(const struct owned_parameter *parameter, uint64_t which,
-                                     struct gradients **out, struct error *error)
+static enum status entry_find_moment(const struct entry *entry, uint64_t which, struct gradients **out,
+                                     struct error *error)
 {
-    const struct group *group = parameter->entry->group;
+    const struct group *group = entry->group;
     const bool known = which == DIST_MOMENT_FIRST || which == DIST_MOMENT_SECOND;
     *out = known && group != NULL ? optimizer_moment(group->optimizer, which == DIST_MOMENT_FIRST ? 0 : 1)
                                   : NULL;
-    return *out != NULL ? STATUS_OK
-                        : error_set(error, STATUS_INVALID, "parameter %s has no %s here",
-                                    parameter->entry->parameter->name,
-                                    which == DIST_MOMENT_FIRST    ? "first moment"
-                                    : which == DIST_MOMENT_SECOND ? "second moment"
-                                                                  : "such values");
+    return *out != NULL
+               ? STATUS_OK
+               : error_set(error, STATUS_INVALID, "parameter %s has no %s here", entry->parameter->name,
+                           which == DIST_MOMENT_FIRST    ? "first moment"
+                           : which == DIST_MOMENT_SECOND ? "second moment"
+                                                         : "such values");
 }
 
-enum status owned_parameter_read(const void *object, uint64_t which, float *values, size_t count,
-                                 struct error *error)
+enum status parameter_read(const void *parameter, uint64_t which, float *values, size_t count,
+                           struct error *error)
 {
-    const struct owned_parameter *parameter = object;
-    const struct parameter *entry = parameter->entry->parameter;
+    const struct entry *entry = parameter;
     struct gradients *moment;
-    enum status status = owned_parameter_check(parameter, count, error);
+    enum status status = entry_check_count(entry, count, error);
     if (status == STATUS_OK && which == DIST_VALUES)
-        return params_read(parameter->owned->params, entry, DTYPE_F32, values, error);
+        return params_read(entry->owned->params, entry->parameter, DTYPE_F32, values, error);
     if (status == STATUS_OK)
-        status = owned_find_moment(parameter, which, &moment, error);
-    return status == STATUS_OK ? gradients_read(moment, entry, DTYPE_F32, values, error) : status;
+        status = entry_find_moment(entry, which, &moment, error);
+    return status == STATUS_OK ? gradients_read(moment, entry->parameter, DTYPE_F32, values, error) : status;
 }
 
-static enum status owned_parameter_write(const struct owned_parameter *parameter, uint64_t which,
-                                         const float *values, struct error *error)
+static enum status entry_write(struct entry *entry, uint64_t which, const float *values, struct error *error)
 {
-    struct owned *owned = parameter->owned;
-    struct parameter *entry = parameter->entry->parameter;
+    struct owned *owned = entry->owned;
     struct gradients *moment;
     enum status status = STATUS_OK;
     if (which != DIST_VALUES) {
-        status = owned_find_moment(parameter, which, &moment, error);
-        return status == STATUS_OK ? gradients_write(moment, entry, DTYPE_F32, values, error) : status;
+        status = entry_find_moment(entry, which, &moment, error);
+        return status == STATUS_OK ? gradients_write(moment, entry->parameter, DTYPE_F32, values, error)
+                                   : status;
     }
     if (owned->versions != NULL)
         status = dist_versions_advance(owned->versions, error);
-    return status == STATUS_OK ? params_write(owned->params, entry, DTYPE_F32, values, error) : status;
+    return status == STATUS_OK ? params_write(owned->params, entry->parameter, DTYPE_F32, values, error)
+                               : status;
 }
 
 /* ---- a local optimizer: gathering gradients ----
@@ -252,8 +245,8 @@ static enum status group_add_context(struct local *local, struct group *group, u
     struct gradients *from = NULL;
     enum status status = group_find_gradients(group, context, &from, error);
     for (uint32_t i = 0; i < local->count && from != NULL && status == STATUS_OK; i++)
-        if (local->members[i].group == group)
-            status = gradients_add(group->sum, from, local->members[i].object->entry->parameter, error);
+        if (local->members[i].entry->group == group)
+            status = gradients_add(group->sum, from, local->members[i].entry->parameter, error);
     return status;
 }
 
@@ -291,9 +284,10 @@ static enum status local_gather(struct local *local, const struct participant *p
 static enum status local_check_finite(struct local *local, struct error *error)
 {
     enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < local->count && status == STATUS_OK; i++)
-        status = gradients_check_entry(local->members[i].group->used,
-                                       local->members[i].object->entry->parameter, error);
+    for (uint32_t i = 0; i < local->count && status == STATUS_OK; i++) {
+        const struct entry *entry = local->members[i].entry;
+        status = gradients_check_entry(entry->group->used, entry->parameter, error);
+    }
     return status;
 }
 
@@ -309,11 +303,10 @@ static enum status local_take_norm(struct local *local, const struct participant
     const enum profile_kind before = profile_enter(PROFILE_UPDATE);
     enum status status = local_gather(local, participants, count, error);
     for (uint32_t i = 0; i < local->count && status == STATUS_OK; i++) {
-        const struct member *member = &local->members[i];
-        double sum = 0;
-        status = gradients_square_sum(member->group->used, member->object->entry->parameter, &sum, error);
-        local->sums[i] = sum;
-        finite = finite && isfinite(sum);
+        const struct entry *entry = local->members[i].entry;
+        local->sums[i] = 0;
+        status = gradients_square_sum(entry->group->used, entry->parameter, &local->sums[i], error);
+        finite = finite && isfinite(local->sums[i]);
     }
     profile_leave(before);
     return status == STATUS_OK && !finite ? local_check_finite(local, error) : status;
@@ -560,13 +553,12 @@ static void local_destroy(void *object)
         optimizer_free(local->groups[g].optimizer);
         gradients_free(local->groups[g].sum);
     }
-    for (uint32_t i = 0; i < local->count; i++)
-        if (local->members[i].object != NULL) {
-            struct owned_entry *entry = local->members[i].object->entry;
-            if (entry->group != NULL && entry->group->local == local)
-                entry->group = NULL;
-            rref_object_done(local->owner->rrefs, local->members[i].number);
-        }
+    for (uint32_t i = 0; i < local->count && local->members[i].entry != NULL; i++) {
+        struct entry *entry = local->members[i].entry;
+        if (entry->group != NULL && entry->group->local == local)
+            entry->group = NULL;
+        rref_object_done(local->owner->rrefs, local->members[i].number);
+    }
     free(local);
 }
 
@@ -672,19 +664,15 @@ static enum status local_add_member(struct local *local, uint32_t i, uint16_t so
         return error_set(error, STATUS_INVALID, "object %llu is of class %s, expected a parameter",
                          (unsigned long long)number, class->name);
     }
-    struct member *member = &local->members[i];
-    member->object = object;
-    member->number = number;
-    struct owned_entry *entry = member->object->entry;
+    struct entry *entry = object;
+    local->members[i] = (struct member){entry, number};
     if (entry->group != NULL)
         return error_set(error, STATUS_INVALID, "parameter %s %s", entry->parameter->name,
                          entry->group->local == local ? "is given twice" : "has an optimizer already");
-    status = local_find_group(local, member->object->owned, &member->group, error);
-    if (status != STATUS_OK)
-        return status;
-    entry->group = member->group;
-    member->group->members++;
-    return STATUS_OK;
+    status = local_find_group(local, entry->owned, &entry->group, error);
+    if (status == STATUS_OK)
+        entry->group->members++;
+    return status;
 }
 
 static enum status local_make(struct local **out, struct dist_owner *owner, uint16_t source,
@@ -744,24 +732,20 @@ const struct rref_class dist_optimizer_class = {
 
 static void parameter_destroy(void *object)
 {
-    struct owned_parameter *parameter = object;
-    owned_release(parameter->owned);
-    free(parameter);
+    owned_release(((struct entry *)object)->owned);
 }
 
 /* A reply to this worker itself would lend `values` (rpc.h), so dist_participant.c reads values of this
  * worker's parameters in place. */
 static void answer_get(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
-    const struct owned_parameter *parameter = object;
-    const size_t elements = owned_parameter_elements(parameter);
+    const size_t elements = entry_elements(object);
     struct error error = {0};
     struct rpc_message reply = {0};
     float *values = malloc(elements * sizeof *values);
-    enum status status =
-        values != NULL
-            ? owned_parameter_read(parameter, message->args[VALUES_WHICH], values, elements, &error)
-            : error_set(&error, STATUS_NO_MEMORY, "no memory for %zu values", elements);
+    enum status status = values != NULL
+                             ? parameter_read(object, message->args[VALUES_WHICH], values, elements, &error)
+                             : error_set(&error, STATUS_NO_MEMORY, "no memory for %zu values", elements);
     message_add(&reply, WIRE_F32, values, (uint32_t)elements);
     request_answer(request, status, &error, &reply);
     free(values);
@@ -770,17 +754,16 @@ static void answer_get(void *object, struct rpc_request *request, const struct r
 /* The values are copied, as they may lie at any address in the message. */
 static void answer_set(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
-    const struct owned_parameter *parameter = object;
-    const size_t elements = owned_parameter_elements(parameter);
+    const size_t elements = entry_elements(object);
     const uint32_t count = message->tensor_count == 1 ? message_flat(message, 0, WIRE_F32) : 0;
     struct error error = {0};
     float *values = malloc(elements * sizeof *values);
-    enum status status = owned_parameter_check(parameter, count, &error);
+    enum status status = entry_check_count(object, count, &error);
     if (status == STATUS_OK && values == NULL)
         status = error_set(&error, STATUS_NO_MEMORY, "no memory for %zu values", elements);
     if (status == STATUS_OK) {
         memcpy(values, message->data[0], elements * sizeof *values);
-        status = owned_parameter_write(parameter, message->args[VALUES_WHICH], values, &error);
+        status = entry_write(object, message->args[VALUES_WHICH], values, &error);
     }
     free(values);
     request_answer(request, status, &error, NULL);
@@ -788,7 +771,7 @@ static void answer_set(void *object, struct rpc_request *request, const struct r
 
 static void answer_optimizer(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
-    const struct owned_parameter *first = object;
+    const struct entry *first = object;
     struct dist_owner *owner = first->owned->owner;
     struct error error = {0};
     struct local *local = NULL;
@@ -817,23 +800,6 @@ const struct rref_class dist_parameter_class = {
 
 /* ---- METHOD_PARAMETERS ---- */
 
-/* A new object for parameter `index`, which the caller of `request` uses. */
-static enum status own_parameter(struct owned *owned, uint32_t index, const struct rpc_request *request,
-                                 uint64_t *number, struct error *error)
-{
-    struct owned_parameter *parameter = calloc(1, sizeof *parameter);
-    if (parameter == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for a reference to a parameter");
-    parameter->owned = owned;
-    parameter->entry = &owned->entries[index];
-    owned->users++;
-    enum status status =
-        rref_grant(owned->owner->rrefs, &dist_parameter_class, parameter, request, number, error);
-    if (status != STATUS_OK)
-        parameter_destroy(parameter);
-    return status;
-}
-
 static void answer_parameters(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     struct error error = {0};
@@ -847,8 +813,10 @@ static void answer_parameters(void *context, struct rpc_request *request, const 
         return;
     }
     while (made < owned->count && status == STATUS_OK) {
-        status = own_parameter(owned, made, request, &numbers[made], &error);
+        status = rref_grant(owned->owner->rrefs, &dist_parameter_class, &owned->entries[made], request,
+                            &numbers[made], &error);
         made += status == STATUS_OK;
+        owned->users += status == STATUS_OK;
     }
     message_add(&reply, WIRE_U64, numbers, made);
     while (status != STATUS_OK && made > 0)

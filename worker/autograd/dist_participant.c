@@ -96,7 +96,7 @@ enum status dist_parameter_get(struct dist *dist, struct rref *parameter, enum d
     struct future *future;
     enum status status = check_parameter(parameter, error);
     if (status == STATUS_OK && rref_local(parameter) != NULL)
-        return owned_parameter_read(rref_local(parameter), which, values, count, error);
+        return parameter_read(rref_local(parameter), which, values, count, error);
     if (status == STATUS_OK)
         status = object_call(dist, parameter, PARAMETER_GET, &message, &future, error);
     if (status != STATUS_OK)

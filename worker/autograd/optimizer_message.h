@@ -44,7 +44,7 @@ _Static_assert(sizeof(struct step_words) == STEP_WORDS * sizeof(uint64_t), "word
 
 /* Reads the values of a parameter of this worker where they are. `parameter` is its object (rref_local).
  * STATUS_INVALID: the parameter has no such values, or `count` is not their number. In dist_owner.c. */
-enum status owned_parameter_read(const void *parameter, uint64_t which, float *values, size_t count,
-                                 struct error *error);
+enum status parameter_read(const void *parameter, uint64_t which, float *values, size_t count,
+                           struct error *error);
 
 #endif
