@@ -35,13 +35,13 @@ static void knot_destroy(void *object)
     require(alive-- > 0);
 }
 
-static enum status knot_create(void *context, uint16_t creator, const struct rpc_message *arguments,
-                               void **object, struct error *error)
+static enum status knot_create(void *context, const struct rref_class *class,
+                               const struct rpc_message *arguments, void **object, struct error *error)
 {
     const struct init init = {INIT_UNIFORM, 0.5};
     struct knot *knot = calloc(1, sizeof *knot);
     const bool has_versions = arguments->args[1] % 2 == 1;
-    (void)context, (void)creator;
+    (void)context, (void)class;
     alive++;
     enum status status = params_new(&knot->params, backend, error);
     if (status == STATUS_OK)
@@ -141,7 +141,7 @@ static inline void open_worker(struct segment *outbox,
         .rpc = rpc, .rrefs = rrefs, .outbox = outbox, .contexts_max = CONTEXTS_MAX, .pieces_max = PIECES_MAX};
     require(dist_new(&dist, &config, &error) == STATUS_OK);
     require(dist_owner_new(&owner, dist, &error) == STATUS_OK);
-    require(knot_create(NULL, SELF, &one, &knot, &error) == STATUS_OK);
+    require(knot_create(NULL, &knot_class, &one, &knot, &error) == STATUS_OK);
     require(rref_own(rrefs, &knot_class, knot, &own, &error) == STATUS_OK);
     called = own;
 }

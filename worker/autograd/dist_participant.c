@@ -55,8 +55,8 @@ static enum status accept_all(struct dist *dist, uint16_t owner, const struct rp
     for (uint32_t i = 0; i < count; i++) {
         uint64_t number;
         memcpy(&number, (const char *)value->data[0] + i * sizeof number, sizeof number);
-        enum status each = rref_accept(dist_rrefs(dist), owner, number, dist_parameter_class.name,
-                                       &out[accepted], status == STATUS_OK ? error : NULL);
+        enum status each = rref_accept(dist_rrefs(dist), owner, number, &dist_parameter_class, &out[accepted],
+                                       status == STATUS_OK ? error : NULL);
         accepted += each == STATUS_OK;
         status = status == STATUS_OK ? each : status;
     }
@@ -297,7 +297,7 @@ static enum status optimizer_accept_locals(struct dist_optimizer *optimizer, enu
         if (each == STATUS_OK)
             each =
                 rref_accept(dist_rrefs(optimizer->dist), share->owner, future_value(share->future)->args[0],
-                            dist_optimizer_class.name, &share->local, tell);
+                            &dist_optimizer_class, &share->local, tell);
         status = status == STATUS_OK ? each : status;
     }
     optimizer_release_futures(optimizer);

@@ -908,12 +908,11 @@ static enum status lead_make_layers(struct parallel_trainer *t, struct error *er
     const bool async = t->job->server.round.name == JOB_ROUND_ASYNC;
     enum status status = STATUS_OK;
     for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++) {
-        uint64_t numbers[LAYER_ARGUMENTS];
         const struct layer_settings settings = {.rnn = t->data.rnn,
                                                 .seed = t->job->seed,
                                                 .threads = t->job->threads[i].count,
                                                 .versions = async ? t->trainers + 1 : 0};
-        const struct rpc_message arguments = layer_arguments(&settings, numbers);
+        const struct rpc_message arguments = layer_arguments(&settings);
         status = rpc_remote(t->base.rrefs, trainer_place_of(t, i), layer_classes[i].name, &arguments,
                             &t->layers[i], error);
     }

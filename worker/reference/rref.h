@@ -42,8 +42,8 @@ struct rref_class {
     const char *name; /* "embedding"; at most RREF_NAME_BYTES */
     /* NULL: only the owner makes such objects (rref_own). `arguments` are valid during the call.
      * STATUS_INVALID: the arguments do not fit; the sentence reaches the worker that asked. */
-    enum status (*create)(void *context, uint16_t creator, const struct rpc_message *arguments, void **object,
-                          struct error *error);
+    enum status (*create)(void *context, const struct rref_class *class, const struct rpc_message *arguments,
+                          void **object, struct error *error);
     void (*destroy)(void *object);
     /* May be NULL. `worker` has released its last handle; the object may have other users. Not called when a
      * worker dies (rpc_on_left). */
@@ -136,10 +136,10 @@ enum status rref_grant(struct rrefs *rrefs, const struct rref_class *class, void
                        const struct rpc_request *request, uint64_t *number, struct error *error);
 void rref_revoke(struct rrefs *rrefs, uint64_t number, const struct rpc_request *request);
 
-/* On the caller: a handle for the use that `owner` has granted. class_name may be NULL. STATUS_BUSY
+/* On the caller: a handle for the use that `owner` has granted. `class` may be NULL. STATUS_BUSY
  * (references_max): the use is given back. STATUS_NO_MEMORY: the owner counts the use until the session with
  * it ends. STATUS_PEER_DIED: the owner has died since. */
-enum status rref_accept(struct rrefs *rrefs, uint16_t owner, uint64_t object, const char *class_name,
+enum status rref_accept(struct rrefs *rrefs, uint16_t owner, uint64_t object, const struct rref_class *class,
                         struct rref **out, struct error *error);
 
 /* ---- objects, for the layer above ---- */

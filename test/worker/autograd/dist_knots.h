@@ -60,13 +60,13 @@ static inline uint64_t mix(uint64_t a, uint64_t b)
 
 /* ---- making ---- */
 
-static inline enum status knot_create(void *context, uint16_t creator, const struct rpc_message *arguments,
-                                      void **object, struct error *error)
+static inline enum status knot_create(void *context, const struct rref_class *class,
+                                      const struct rpc_message *arguments, void **object, struct error *error)
 {
     struct dist_side *side = context;
     struct knot *knot = calloc(1, sizeof *knot);
     const struct init init = {INIT_UNIFORM, 0.5};
-    (void)creator;
+    (void)class;
     *knot = (struct knot){.side = side, .name = arguments->args[1]};
     const uint32_t rows = arguments->args[2] == 0 ? WIDTH : (uint32_t)arguments->args[2];
     enum status status = params_new(&knot->params, side->backend, error);

@@ -74,8 +74,8 @@ static inline void part_destroy(void *object)
 }
 
 /* args: 1 the part's number, 2 how many versions it has (0: one), 3 rows of its weight (0: WIDTH). */
-static inline enum status part_create(void *context, uint16_t creator, const struct rpc_message *arguments,
-                                      void **object, struct error *error)
+static inline enum status part_create(void *context, const struct rref_class *class,
+                                      const struct rpc_message *arguments, void **object, struct error *error)
 {
     struct part *part = calloc(1, sizeof *part);
     const unsigned number = (unsigned)arguments->args[1];
@@ -83,7 +83,7 @@ static inline enum status part_create(void *context, uint16_t creator, const str
     const uint32_t rows = arguments->args[3] == 0 ? WIDTH : (uint32_t)arguments->args[3];
     const struct init init = {INIT_UNIFORM, 0.5};
     char name[32];
-    (void)creator;
+    (void)class;
     part->side = context;
     STAGE_OK(params_new(&part->params, stage.backend, error));
     snprintf(name, sizeof name, "part%u.weight", number);
@@ -152,10 +152,11 @@ static inline void hollow_destroy(void *object)
     (void)object;
 }
 /* An object that cannot be called, nor has it parameters. */
-static inline enum status hollow_create(void *context, uint16_t creator, const struct rpc_message *arguments,
-                                        void **object, struct error *error)
+static inline enum status hollow_create(void *context, const struct rref_class *class,
+                                        const struct rpc_message *arguments, void **object,
+                                        struct error *error)
 {
-    (void)creator, (void)arguments, (void)error;
+    (void)class, (void)arguments, (void)error;
     *object = context;
     return STATUS_OK;
 }
