@@ -263,7 +263,7 @@ static void act_parameter(struct rref *ref, const uint8_t *bytes)
     if ((bytes[ACT_HOW] & 3) <= 1)
         status = dist_parameter_get(dist, ref, bytes[ACT_OTHER] % 3, values, count, &error);
     else
-        status = dist_parameter_set(dist, ref, bytes[ACT_OTHER] % 3, values, count, &error);
+        status = dist_parameter_set(ref, bytes[ACT_OTHER] % 3, values, count, &error);
     is_well(status, &error);
 }
 

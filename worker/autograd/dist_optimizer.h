@@ -98,8 +98,8 @@ enum dist_values {
  * object's values are being read; an object with one version is changed in place, as by a step of `all`. */
 enum status dist_parameter_get(struct dist *dist, struct rref *parameter, enum dist_values which,
                                float *values, size_t count, struct error *error);
-enum status dist_parameter_set(struct dist *dist, struct rref *parameter, enum dist_values which,
-                               const float *values, size_t count, struct error *error);
+enum status dist_parameter_set(struct rref *parameter, enum dist_values which, const float *values,
+                               size_t count, struct error *error);
 
 /* ---- the optimizer ---- */
 

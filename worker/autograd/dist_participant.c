@@ -9,24 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- calls that wait ---- */
-
-/* Calls a function and waits. On STATUS_OK *out has a value, and is the caller's to release. */
-static enum status object_call(struct dist *dist, struct rref *rref, uint32_t function,
-                               const struct rpc_message *message, struct future **out, struct error *error)
-{
-    struct future *future;
-    enum status status = rref_call(rref, function, message, MONOTIME_NEVER, &future, error);
-    if (status != STATUS_OK)
-        return status;
-    status = rpc_wait(dist_rpc(dist), future, error);
-    if (status != STATUS_OK)
-        future_release(future);
-    else
-        *out = future;
-    return status;
-}
-
 /* An owner has answered in a form that no owner of ours answers in: ends its session. STATUS_INVALID. */
 static enum status object_malformed(struct dist *dist, uint16_t owner, struct error *error)
 {
@@ -98,7 +80,7 @@ enum status dist_parameter_get(struct dist *dist, struct rref *parameter, enum d
     if (status == STATUS_OK && rref_local(parameter) != NULL)
         return parameter_read(rref_local(parameter), which, values, count, error);
     if (status == STATUS_OK)
-        status = object_call(dist, parameter, PARAMETER_GET, &message, &future, error);
+        status = rref_ask(parameter, PARAMETER_GET, &message, &future, error);
     if (status != STATUS_OK)
         return status;
     const struct rpc_message *value = future_value(future);
@@ -113,8 +95,8 @@ enum status dist_parameter_get(struct dist *dist, struct rref *parameter, enum d
     return status;
 }
 
-enum status dist_parameter_set(struct dist *dist, struct rref *parameter, enum dist_values which,
-                               const float *values, size_t count, struct error *error)
+enum status dist_parameter_set(struct rref *parameter, enum dist_values which, const float *values,
+                               size_t count, struct error *error)
 {
     struct future *future;
     struct rpc_message message = {.args = {[VALUES_WHICH] = which}};
@@ -125,7 +107,7 @@ enum status dist_parameter_set(struct dist *dist, struct rref *parameter, enum d
     if (status != STATUS_OK)
         return status;
     message_add(&message, WIRE_F32, values, (uint32_t)count);
-    status = object_call(dist, parameter, PARAMETER_SET, &message, &future, error);
+    status = rref_ask(parameter, PARAMETER_SET, &message, &future, error);
     if (status == STATUS_OK)
         future_release(future);
     return status;
@@ -169,8 +151,7 @@ void dist_optimizer_free(struct dist_optimizer *optimizer)
 static void optimizer_release_futures(struct dist_optimizer *optimizer)
 {
     for (uint32_t p = 0; p < optimizer->share_count; p++) {
-        if (optimizer->shares[p].future != NULL)
-            future_release(optimizer->shares[p].future);
+        future_release(optimizer->shares[p].future);
         optimizer->shares[p].future = NULL;
     }
 }

@@ -226,16 +226,6 @@ static enum status peer_wait(struct parallel_trainer *t, struct error *error)
     return status;
 }
 
-/* A call of which only the status matters. Waits. */
-static enum status peer_call(struct parallel_trainer *t, uint16_t worker, enum wire_method method,
-                             const struct rpc_message *message, struct error *error)
-{
-    struct future *answer = NULL;
-    const enum status status = rpc_call(t->base.rpc, worker, method, message, MONOTIME_NEVER, &answer, error);
-    future_release(answer);
-    return status;
-}
-
 /* Returns when the messages sent before have reached all workers (from the lead; otherwise all servers and
  * the lead). Repeats that `turns` times. */
 static enum status peer_flush(struct parallel_trainer *t, uint32_t turns, struct error *error)
@@ -244,8 +234,12 @@ static enum status peer_flush(struct parallel_trainer *t, uint32_t turns, struct
         parallel_trainer_leads(t) ? roster_workers(&t->base.roster) : t->base.roster.lead + 1u;
     const struct rpc_message nothing = {0};
     enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < turns * end && status == STATUS_OK; i++)
-        status = peer_call(t, (uint16_t)(i % end), METHOD_ECHO, &nothing, error);
+    for (uint32_t i = 0; i < turns * end && status == STATUS_OK; i++) {
+        struct future *answer;
+        status =
+            rpc_call(t->base.rpc, (uint16_t)(i % end), METHOD_ECHO, &nothing, MONOTIME_NEVER, &answer, error);
+        future_release(answer);
+    }
     return status;
 }
 
@@ -291,24 +285,13 @@ static enum status peer_meet(struct parallel_trainer *t, struct error *error)
 
 /* ---- questions between trainers: the lead asks ---- */
 
-static enum status peer_ask(struct parallel_trainer *t, uint32_t number, enum peer_function function,
-                            const struct rpc_message *message, struct future **out, struct error *error)
-{
-    enum status status = rref_call(t->peers[number], function, message, MONOTIME_NEVER, out, error);
-    if (status == STATUS_OK)
-        status = rpc_wait(t->base.rpc, *out, error);
-    else
-        *out = NULL;
-    return status;
-}
-
 static enum status peer_ask_all(struct parallel_trainer *t, enum peer_function function,
                                 const struct rpc_message *message, struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t i = 1; i < t->trainers && status == STATUS_OK; i++) {
         struct future *call;
-        status = peer_ask(t, i, function, message, &call, error);
+        status = rref_ask(t->peers[i], function, message, &call, error);
         future_release(call);
     }
     return status;
@@ -324,7 +307,7 @@ static enum status peer_state(struct parallel_trainer *t, uint32_t number, float
     const size_t bytes = t->hidden.count * sizeof *h;
     const struct rpc_message question = {.args = {[ASKED_ITERATION] = t->iteration}};
     struct future *call;
-    enum status status = peer_ask(t, number, PEER_STATE, &question, &call, error);
+    enum status status = rref_ask(t->peers[number], PEER_STATE, &question, &call, error);
     if (status == STATUS_OK) {
         const struct rpc_message *value = future_value(call);
         if (value->tensor_count != 2 || wire_tensor_bytes(&value->tensors[0]) != bytes ||
@@ -380,15 +363,7 @@ static enum status peer_rate(struct parallel_trainer *t, uint64_t epoch, struct 
 /* All others begin their next iterations. */
 static enum status peer_resume(struct parallel_trainer *t, struct error *error)
 {
-    const struct rpc_message nothing = {0};
-    return peers_in_step(t) ? STATUS_OK : peer_ask_all(t, PEER_RESUME, &nothing, error);
-}
-
-/* Tells all others to end, and waits until they hold nothing. */
-static enum status peer_dismiss(struct parallel_trainer *t, struct error *error)
-{
-    const struct rpc_message nothing = {0};
-    return peer_ask_all(t, PEER_LEAVE, &nothing, error);
+    return peers_in_step(t) ? STATUS_OK : peer_ask_all(t, PEER_RESUME, NULL, error);
 }
 
 /* ---- resuming ---- */
@@ -882,12 +857,6 @@ static enum status parallel_trainer_open(struct parallel_trainer *t, struct work
 
 /* ---- the start: the lead makes the layers and the optimizer ---- */
 
-static uint16_t trainer_place_of(const struct parallel_trainer *t, enum job_layer layer)
-{
-    const struct job_numbered *place = &t->job->placement[layer];
-    return place->name == JOB_ON_SERVER ? (uint16_t)place->number : t->base.roster.lead;
-}
-
 static enum status trainer_wait_ready(struct parallel_trainer *t, struct rref *rref, const char *what,
                                       struct error *error)
 {
@@ -913,8 +882,9 @@ static enum status lead_make_layers(struct parallel_trainer *t, struct error *er
                                                 .threads = t->job->threads[i].count,
                                                 .versions = async ? t->trainers + 1 : 0};
         const struct rpc_message arguments = layer_arguments(&settings);
-        status = rpc_remote(t->base.rrefs, trainer_place_of(t, i), layer_classes[i].name, &arguments,
-                            &t->layers[i], error);
+        const struct job_numbered *place = &t->job->placement[i];
+        const uint16_t worker = place->name == JOB_ON_SERVER ? (uint16_t)place->number : t->base.roster.lead;
+        status = rpc_remote(t->base.rrefs, worker, layer_classes[i].name, &arguments, &t->layers[i], error);
     }
     for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++)
         status = trainer_wait_ready(t, t->layers[i], layer_classes[i].name, error);
@@ -1062,7 +1032,7 @@ static enum status parallel_trainer_finish(struct parallel_trainer *t, struct er
     const bool leads = parallel_trainer_leads(t);
     enum status status = leads ? parallel_checkpoint_wait(t, error) : STATUS_OK;
     if (status == STATUS_OK && leads)
-        status = peer_dismiss(t, error);
+        status = peer_ask_all(t, PEER_LEAVE, NULL, error); // answered when they hold nothing
     if (status != STATUS_OK)
         return status;
     parallel_trainer_release(t);
@@ -1089,13 +1059,6 @@ static void parallel_trainer_give_up(struct parallel_trainer *t)
         worker_report(CONTROL_FINISHED, &finished, sizeof finished);
 }
 
-/* Waits for the order to leave. Other workers may have it already, and be gone. */
-static enum status parallel_trainer_await_leave(struct parallel_trainer *t, struct error *error)
-{
-    const enum status status = parallel_turn(&t->base, MONOTIME_NEVER, error);
-    return status == STATUS_PEER_DIED ? STATUS_OK : status;
-}
-
 /* ---- the loop ---- */
 
 static enum status parallel_trainer_advance(struct parallel_trainer *t, struct error *error)
@@ -1103,8 +1066,10 @@ static enum status parallel_trainer_advance(struct parallel_trainer *t, struct e
     enum status status = parallel_checkpoint_advance(t, error);
     if (status != STATUS_OK && status != STATUS_AGAIN)
         return status;
-    if (t->over)
-        return parallel_trainer_await_leave(t, error);
+    if (t->over) { // waits for the order to leave; other workers may have it already, and be gone
+        status = parallel_turn(&t->base, MONOTIME_NEVER, error);
+        return status == STATUS_PEER_DIED ? STATUS_OK : status;
+    }
     if (t->is_paused)
         return peer_wait(t, error);
     if (t->epoch_open)

@@ -196,7 +196,7 @@ static enum status values_move(const struct whole *whole, struct dist *dist, str
     for (uint32_t i = 0; i < params_count(whole->params) && status == STATUS_OK; i++) {
         float *values = whole_values(whole, i, momentum);
         const size_t count = whole_count(whole, i);
-        status = to_owners ? dist_parameter_set(dist, parameters[i], which, values, count, error)
+        status = to_owners ? dist_parameter_set(parameters[i], which, values, count, error)
                            : dist_parameter_get(dist, parameters[i], which, values, count, error);
     }
     return status;

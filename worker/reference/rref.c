@@ -715,6 +715,19 @@ enum status rref_call(struct rref *rref, uint32_t function, const struct rpc_mes
     return status;
 }
 
+enum status rref_ask(struct rref *rref, uint32_t function, const struct rpc_message *message,
+                     struct future **out, struct error *error)
+{
+    struct future *future = NULL;
+    enum status status = rref_call(rref, function, message, MONOTIME_NEVER, &future, error);
+    if (status == STATUS_OK)
+        status = rpc_wait(rref->rrefs->rpc, future, error);
+    *out = status == STATUS_OK ? future : NULL;
+    if (status != STATUS_OK)
+        future_release(future);
+    return status;
+}
+
 /* ---- passing on, by the giver ---- */
 
 static void reference_on_shared(struct future *future, void *arg)

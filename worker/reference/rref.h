@@ -22,8 +22,8 @@
  * A worker that dies loses its references and its objects. References to those objects answer
  * STATUS_PEER_DIED from then on.
  *
- * All functions are for the thread that owns the rpc. None blocks. A function that needs another worker's
- * answer returns a future, for rpc_wait at a role's top level. */
+ * All functions are for the thread that owns the rpc. Only rref_ask blocks. Another function that needs
+ * another worker's answer returns a future, for rpc_wait at a role's top level. */
 #ifndef WORKER_REFERENCE_RREF_H
 #define WORKER_REFERENCE_RREF_H
 
@@ -117,6 +117,11 @@ void *rref_local(const struct rref *rref);
  * the class). */
 enum status rref_call(struct rref *rref, uint32_t function, const struct rpc_message *message,
                       struct monotime deadline, struct future **out, struct error *error);
+
+/* rref_call and rpc_wait in one, for a role's top level: blocks as rpc_call. On STATUS_OK *out holds the
+ * answer until it is released, otherwise *out is NULL. */
+enum status rref_ask(struct rref *rref, uint32_t function, const struct rpc_message *message,
+                     struct future **out, struct error *error);
 
 /* Passes the reference to `worker` (may be this one), which gets a handle by its `taken`, with `tag`. The
  * future is done when `worker` has the handle. This handle stays the caller's, and may be released at once.

@@ -432,8 +432,8 @@ static inline void model_read(const struct model *model, float *values)
 static inline void model_write(const struct model *model, float *values)
 {
     for (uint32_t i = 0; i < model->parameter_count; i++)
-        STAGE_OK(dist_parameter_set(dist_of(model), model->parameters[i], DIST_VALUES, values_of(values, i),
-                                    elements_of(i), &stage.error));
+        STAGE_OK(dist_parameter_set(model->parameters[i], DIST_VALUES, values_of(values, i), elements_of(i),
+                                    &stage.error));
 }
 
 /* What the owners of the parts have of the context; zeros where it has no gradients. */
