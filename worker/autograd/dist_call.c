@@ -160,10 +160,7 @@ static enum status call_check(struct dist_frame *frame, const struct dist_asked 
                          asked->number_count, DIST_INPUTS_MAX, DIST_NUMBERS_MAX);
     if (asked->object == NULL)
         return error_set(error, STATUS_INVALID, "a call of no object");
-    status = rref_ready(asked->object, error);
-    return status != STATUS_AGAIN ? status
-                                  : error_set(error, STATUS_BUSY, "worker %u has not made the object yet",
-                                              rref_owner(asked->object));
+    return rref_check_ready(asked->object, error);
 }
 
 static enum status call_put_inputs(struct dist_call *call, bool trains, struct forward_flags *flags,

@@ -50,9 +50,7 @@ static enum status accept_all(struct dist *dist, uint16_t owner, const struct rp
 enum status dist_parameters(struct dist *dist, struct rref *object, struct rref *out[DIST_PARAMETERS_MAX],
                             uint32_t *count, struct error *error)
 {
-    enum status status = rref_ready(object, error);
-    if (status == STATUS_AGAIN)
-        return error_set(error, STATUS_BUSY, "the object whose parameters are asked for is not ready");
+    enum status status = rref_check_ready(object, error);
     if (status != STATUS_OK)
         return status;
     const uint16_t owner = rref_owner(object);

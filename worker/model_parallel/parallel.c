@@ -237,13 +237,6 @@ enum status parallel_turn(struct parallel *p, struct monotime until, struct erro
     return status == STATUS_OK ? status : error_set(error, status, "the socket failed");
 }
 
-enum status parallel_finish(struct parallel *p, struct future *call, struct error *error)
-{
-    const enum status status = rpc_wait(p->rpc, call, error);
-    future_release(call);
-    return status;
-}
-
 /* ---- the role pserver: it holds the objects that trainers make on it, and does nothing else ---- */
 
 enum status parallel_server_run(struct worker *worker, struct error *error)

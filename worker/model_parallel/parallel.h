@@ -68,9 +68,6 @@ void parallel_read_orders_after_end(struct parallel *parallel);
 /* One turn at the role's top level. STATUS_PEER_DIED: a worker that this one dialed is gone. */
 enum status parallel_turn(struct parallel *parallel, struct monotime until, struct error *error);
 
-/* Waits for a call and releases it; its status and sentence are the result. */
-enum status parallel_finish(struct parallel *parallel, struct future *call, struct error *error);
-
 /* ---- holdings ----
  * An epoch's line in the log has every worker's holdings at the end of the epoch: its live objects,
  * references and contexts. METHOD_HOLDINGS, from the lead to each other worker, args[HOLDINGS_EPOCH]: answer

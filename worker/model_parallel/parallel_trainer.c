@@ -57,7 +57,7 @@ struct parallel_trainer {
     struct tape *tape;
     struct rref *layers[JOB_LAYERS];
     struct dist_optimizer *optimizer;
-    struct rref *parameters[DIST_PARAMETERS_MAX]; /* the lead's, in the whole model's order */
+    struct rref *parameters[JOB_LAYERS * DIST_PARAMETERS_MAX]; /* the lead's, in the whole model's order */
     uint32_t parameter_count;
     struct rref
         *locals[DIST_PARAMETERS_MAX]; /* not the lead's: local optimizers, until dist_optimizer_join */
@@ -258,16 +258,25 @@ static enum status peer_follow(struct parallel_trainer *t, uint64_t epoch, struc
     return status;
 }
 
+/* Gives `worker` the reference, and waits until it is there. */
+static enum status trainer_share(struct parallel_trainer *t, struct rref *rref, uint16_t worker, uint64_t tag,
+                                 struct error *error)
+{
+    struct future *shared = NULL;
+    enum status status = rref_share(rref, worker, tag, &shared, error);
+    if (status == STATUS_OK)
+        status = rpc_wait(t->base.rpc, shared, error);
+    future_release(shared);
+    return status;
+}
+
 static enum status peer_introduce(struct parallel_trainer *t, struct error *error)
 {
     struct rref *self;
-    struct future *shared;
     enum status status = rref_own(t->base.rrefs, &parallel_trainer_class, t, &self, error);
     if (status != STATUS_OK)
         return status;
-    status = rref_share(self, t->base.roster.lead, t->number, &shared, error);
-    if (status == STATUS_OK)
-        status = parallel_finish(&t->base, shared, error);
+    status = trainer_share(t, self, t->base.roster.lead, t->number, error);
     rref_release(self);
     return status;
 }
@@ -894,25 +903,19 @@ static enum status lead_make_layers(struct parallel_trainer *t, struct error *er
 /* In the order of the layers, which is the whole model's. The owners say how many each layer has. */
 static enum status lead_find_parameters(struct parallel_trainer *t, struct error *error)
 {
-    static struct rref *of_layer[DIST_PARAMETERS_MAX]; /* too much for a stack */
     const uint32_t expected = params_count(t->values.whole.params);
-    uint32_t found = 0;
     for (int i = 0; i < JOB_LAYERS; i++) {
         uint32_t count = 0;
-        const enum status status = dist_parameters(t->base.dist, t->layers[i], of_layer, &count, error);
+        const enum status status =
+            dist_parameters(t->base.dist, t->layers[i], t->parameters + t->parameter_count, &count, error);
         if (status != STATUS_OK)
             return status;
-        found += count;
-        for (uint32_t j = 0; j < count; j++)
-            if (t->parameter_count < DIST_PARAMETERS_MAX)
-                t->parameters[t->parameter_count++] = of_layer[j];
-            else
-                rref_release(of_layer[j]);
+        t->parameter_count += count;
     }
-    return found == expected
+    return t->parameter_count == expected
                ? STATUS_OK
                : error_set(error, STATUS_INVALID, "the owners' layers have %u parameters, the model has %u",
-                           found, expected);
+                           t->parameter_count, expected);
 }
 
 static enum status lead_make_optimizer(struct parallel_trainer *t, struct error *error)
@@ -934,12 +937,8 @@ static enum status lead_share_with(struct parallel_trainer *t, uint32_t number, 
 {
     const uint16_t worker = (uint16_t)(t->base.roster.servers + number);
     enum status status = dist_optimizer_share(t->optimizer, worker, TAG_OPTIMIZER, error);
-    for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++) {
-        struct future *shared;
-        status = rref_share(t->layers[i], worker, (uint64_t)i, &shared, error);
-        if (status == STATUS_OK)
-            status = parallel_finish(&t->base, shared, error);
-    }
+    for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++)
+        status = trainer_share(t, t->layers[i], worker, (uint64_t)i, error);
     return status;
 }
 

@@ -650,6 +650,14 @@ enum status rref_ready(const struct rref *rref, struct error *error)
                                                       : owner_is_gone(rref->owner, rref->number, error);
 }
 
+enum status rref_check_ready(const struct rref *rref, struct error *error)
+{
+    enum status status = rref_ready(rref, error);
+    if (status != STATUS_AGAIN)
+        return status;
+    return error_set(error, STATUS_BUSY, "the reference to an object of worker %u is not ready", rref->owner);
+}
+
 struct rref *rref_copy(struct rref *rref)
 {
     assert(rref->handles > 0);
@@ -693,19 +701,11 @@ void *rref_local(const struct rref *rref)
     return object->object;
 }
 
-static enum status reference_check_ready(const struct rref *rref, struct error *error)
-{
-    enum status status = rref_ready(rref, error);
-    if (status != STATUS_AGAIN)
-        return status;
-    return error_set(error, STATUS_BUSY, "the reference to an object of worker %u is not ready", rref->owner);
-}
-
 enum status rref_call(struct rref *rref, uint32_t function, const struct rpc_message *message,
                       struct monotime deadline, struct future **out, struct error *error)
 {
     struct rpc_message full = {0};
-    enum status status = reference_check_ready(rref, error);
+    enum status status = rref_check_ready(rref, error);
     if (message != NULL)
         full = *message;
     full.args[0] = rref->number;
@@ -742,7 +742,7 @@ enum status rref_share(struct rref *rref, uint16_t worker, uint64_t tag, struct 
                        struct error *error)
 {
     const struct rpc_message message = {.args = {rref->number, rref->owner, tag}};
-    enum status status = reference_check_ready(rref, error);
+    enum status status = rref_check_ready(rref, error);
     if (status == STATUS_OK)
         status = reference_send(rref, worker, METHOD_SHARE, &message, reference_on_shared, out, error);
     if (status == STATUS_OK)

@@ -94,6 +94,9 @@ enum status rref_own(struct rrefs *rrefs, const struct rref_class *class, void *
 /* STATUS_OK. STATUS_AGAIN: the owner has not answered yet. Otherwise: why there is no such object. */
 enum status rref_ready(const struct rref *rref, struct error *error);
 
+/* The same, with STATUS_BUSY and a sentence while the owner has not answered. */
+enum status rref_check_ready(const struct rref *rref, struct error *error);
+
 /* Another handle of the same reference. Sends nothing. */
 struct rref *rref_copy(struct rref *rref);
 
