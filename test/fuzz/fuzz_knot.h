@@ -77,7 +77,7 @@ static struct dist_versions *knot_versions(void *object)
 static struct variable *knot_map(const struct knot *knot, struct dist_piece *piece)
 {
     struct tape *tape = dist_piece_tape(piece);
-    struct variable *x = dist_piece_input(piece, 0);
+    struct variable *x = dist_piece_given(piece)->in[0];
     if (x == NULL || variable_tensor(x)->dtype == DTYPE_I32)
         return tape_fail(tape, STATUS_INVALID, "expected an input");
     return tape_linear(tape, x, tape_parameter(tape, knot->weight), tape_parameter(tape, knot->bias));
@@ -95,16 +95,16 @@ static void knot_then(void *arg, struct dist_piece *piece, enum status status, s
 static void knot_forward(void *object, struct dist_piece *piece)
 {
     struct variable *out = NULL;
-    uint32_t count;
-    const uint64_t *numbers = dist_piece_numbers(piece, &count);
-    const uint32_t function = dist_piece_function(piece);
+    const uint64_t *numbers = dist_piece_given(piece)->numbers;
+    const uint32_t count = dist_piece_given(piece)->number_count;
+    const uint32_t function = dist_piece_given(piece)->function;
     float sum = 0;
     if (function == 3)
         return;
     for (uint32_t i = 0; i < count; i++)
         sum += (float)(numbers[i] % 16);
     if (function == 2 || function == 7)
-        out = dist_piece_input(piece, 0);
+        out = dist_piece_given(piece)->in[0];
     else if (function > 3)
         out = tape_input(dist_piece_tape(piece), SHAPE0(), DTYPE_F32, "sum", &sum);
     else

@@ -85,8 +85,8 @@ struct dist_class {
      * runs, the params are placed on its version (dist_versions.h). Otherwise they are placed on the newest.
      */
     struct dist_versions *(*versions)(void *object);
-    /* Computes on the piece's tape, and completes the piece once with dist_return or dist_fail: before it
-     * returns, or after calls of its own (dist_call_async). Never waits. */
+    /* Computes on the piece's tape, and completes the piece once with dist_return: before it returns, or
+     * after calls of its own (dist_call_async). Never waits. */
     void (*forward)(void *object, struct dist_piece *piece);
 };
 
@@ -143,16 +143,18 @@ void dist_context_free(struct dist_context *context);
 /* ---- a piece: for struct dist_class.forward ---- */
 
 struct tape *dist_piece_tape(struct dist_piece *piece);
-uint32_t dist_piece_function(const struct dist_piece *piece);
-const uint64_t *dist_piece_numbers(const struct dist_piece *piece, uint32_t *count);
-/* NULL: absent. The caller chooses shapes and types: check them. */
-struct variable *dist_piece_input(struct dist_piece *piece, uint32_t index);
-uint32_t dist_piece_inputs(const struct dist_piece *piece);
 
-/* Completes the piece: `out` are variables of its tape. A tape that has failed fails the piece with that. */
+/* What the caller has given. The caller chooses shapes and types: check them. */
+struct dist_given {
+    uint32_t function, number_count, in_count;
+    uint64_t numbers[DIST_NUMBERS_MAX];
+    struct variable *in[DIST_INPUTS_MAX]; /* NULL: absent */
+};
+const struct dist_given *dist_piece_given(const struct dist_piece *piece);
+
+/* Completes the piece: `out` are variables of its tape. A tape that has failed (tape_fail) fails the piece
+ * with that. */
 void dist_return(struct dist_piece *piece, struct variable *const out[], uint32_t out_count);
-void dist_fail(struct dist_piece *piece, enum status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
 
 /* dist_call within a piece: how an object calls another object. Never waits. `then` is called once, inside a
  * turn: with the outputs, or with NULL and the status of the call's failure, which also sticks in the tape.

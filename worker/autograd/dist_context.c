@@ -35,7 +35,6 @@
 #include "worker/autograd/dist_versions.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,8 +94,7 @@ struct dist_piece {
     enum piece_state state;
     struct rpc_request *request; /* open; NULL: none */
     struct forward_flags flags;
-    uint64_t numbers[DIST_NUMBERS_MAX];
-    struct variable *in[DIST_INPUTS_MAX];
+    struct dist_given given;
     struct variable *out[DIST_OUTPUTS_MAX];
     uint32_t out_count;
     bool lends; /* the caller reads an answer of this piece where it lies */
@@ -410,7 +408,8 @@ static enum status piece_answer_gradients(struct dist_piece *piece, struct error
     struct rpc_message answer = {.context = piece->context->id};
     enum status status = tape_status(piece->frame.tape, error);
     for (uint32_t i = 0; i < DIST_INPUTS_MAX && status == STATUS_OK; i++) {
-        const struct tensor *gradient = piece->flags.wanted >> i & 1 ? variable_gradient(piece->in[i]) : NULL;
+        const struct tensor *gradient =
+            piece->flags.wanted >> i & 1 ? variable_gradient(piece->given.in[i]) : NULL;
         void *block;
         if (gradient == NULL)
             continue;
@@ -515,6 +514,8 @@ static enum status piece_new(struct dist_context *context, uint16_t source, cons
     piece->call = call;
     piece->use = use;
     piece->flags = *flags;
+    piece->given = (struct dist_given){
+        .function = flags->function, .number_count = flags->numbers, .in_count = flags->inputs};
     piece->next = context->pieces;
     context->pieces = piece;
     dist->counts.pieces++;
@@ -534,38 +535,9 @@ struct tape *dist_piece_tape(struct dist_piece *piece)
     return piece->frame.tape;
 }
 
-uint32_t dist_piece_function(const struct dist_piece *piece)
+const struct dist_given *dist_piece_given(const struct dist_piece *piece)
 {
-    return piece->flags.function;
-}
-
-const uint64_t *dist_piece_numbers(const struct dist_piece *piece, uint32_t *count)
-{
-    *count = piece->flags.numbers;
-    return piece->numbers;
-}
-
-struct variable *dist_piece_input(struct dist_piece *piece, uint32_t index)
-{
-    return index < DIST_INPUTS_MAX ? piece->in[index] : NULL;
-}
-
-uint32_t dist_piece_inputs(const struct dist_piece *piece)
-{
-    return piece->flags.inputs;
-}
-
-void dist_fail(struct dist_piece *piece, enum status status, const char *format, ...)
-{
-    char text[ERROR_TEXT_BYTES];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(text, sizeof text, format, list);
-    va_end(list);
-    if (piece->state != PIECE_FORWARD)
-        return;
-    piece->state = PIECE_FAILED;
-    piece_refuse(piece, status, text);
+    return &piece->given;
 }
 
 /* An output in the tape's own memory is sent as it lies, and kept until the context ends. Other memory (an
@@ -604,7 +576,8 @@ void dist_return(struct dist_piece *piece, struct variable *const out[], uint32_
         status = out[i] != NULL ? piece_put_output(piece, out[i], &answer, &error)
                                 : error_set(&error, STATUS_INVALID, "output %u is not there", i);
     if (status != STATUS_OK) {
-        dist_fail(piece, status, "%s", error.text);
+        piece->state = PIECE_FAILED;
+        piece_refuse(piece, status, error.text);
         return;
     }
     piece->out_count = out_count;
@@ -867,7 +840,7 @@ static enum status piece_take_inputs(struct dist_piece *piece, const struct rpc_
     const struct forward_flags *flags = &piece->flags;
     uint32_t at = flags->numbers > 0;
     if (flags->numbers > 0)
-        memcpy(piece->numbers, message->data[0], flags->numbers * sizeof piece->numbers[0]);
+        memcpy(piece->given.numbers, message->data[0], flags->numbers * sizeof piece->given.numbers[0]);
     for (uint32_t i = 0; i < DIST_INPUTS_MAX; i++) {
         if (!(flags->present >> i & 1))
             continue;
@@ -877,9 +850,9 @@ static enum status piece_take_inputs(struct dist_piece *piece, const struct rpc_
         if (status != STATUS_OK)
             return status;
         tensor.name = "input";
-        piece->in[i] = tape_constant(piece->frame.tape, &tensor);
+        piece->given.in[i] = tape_constant(piece->frame.tape, &tensor);
         if (flags->wanted >> i & 1)
-            tape_want_gradient(piece->in[i]);
+            tape_want_gradient(piece->given.in[i]);
     }
     return tape_status(piece->frame.tape, error);
 }
@@ -891,10 +864,12 @@ static void piece_compute_forward(struct dist_piece *piece, const struct rpc_mes
     const enum profile_kind before =
         profile_enter(piece->flags.trains ? PROFILE_LEARNING : PROFILE_INFERENCE);
     piece_enter(piece);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK) {
         piece->use->object->rules->forward(piece->use->object->object, piece);
-    else
-        dist_fail(piece, status, "%s", error.text);
+    } else {
+        tape_fail(piece->frame.tape, status, "%s", error.text);
+        dist_return(piece, NULL, 0);
+    }
     piece_leave(piece);
     profile_leave(before);
     piece_finish_forward(piece);

@@ -25,6 +25,10 @@ struct language {
     struct tape *tapes[JOB_LAYERS];
     float *outputs[JOB_LAYERS]; /* each layer's, of the newest forward; the decoder's are logits (rows,
                                    tokens) */
+    /* An evaluation's: the loss is computed on a backend of its own, as at a trainer. */
+    struct backend *loss_backend;
+    struct tape *loss_tape;
+    uint64_t batches; /* so far */
 };
 
 /* ---- opening ---- */
@@ -116,6 +120,8 @@ static void language_close(struct language *l)
         layer_free(l->layers[i]);
         free(l->outputs[i]);
     }
+    tape_free(l->loss_tape);
+    backend_close(l->loss_backend);
     vocabulary_free(l->vocabulary);
 }
 
@@ -168,20 +174,11 @@ static enum status language_forward(struct language *l, const struct parallel_ba
 
 /* ---- evaluate ---- */
 
-/* The model, and where its loss is computed: on a backend of its own, as at a trainer. */
-struct evaluation_of_language {
-    uint64_t batches; /* so far */
-    struct language language;
-    struct backend *backend;
-    struct tape *tape;
-};
-
 static enum status language_batch_loss(void *context, const struct parallel_batch *batch, double *loss,
                                        struct error *error)
 {
-    struct evaluation_of_language *evaluation = context;
-    struct language *l = &evaluation->language;
-    struct tape *tape = evaluation->tape;
+    struct language *l = context;
+    struct tape *tape = l->loss_tape;
     const uint32_t rows = batch->steps * batch->columns;
     enum status status = language_forward(l, batch, error);
     if (status != STATUS_OK)
@@ -193,12 +190,12 @@ static enum status language_batch_loss(void *context, const struct parallel_batc
         tape_input(tape, SHAPE1(rows), DTYPE_I32, "targets", batch->targets));
     tape_read(tape, mean, DTYPE_F64, loss);
     status = tape_finish(tape, error);
-    evaluation->batches++;
+    l->batches++;
     if (status != STATUS_OK || isfinite(*loss))
         return status;
     return error_set(error, STATUS_CORRUPT,
                      "%.300s: its loss on batch %llu of the held-out text is not finite", l->checkpoint,
-                     (unsigned long long)evaluation->batches);
+                     (unsigned long long)l->batches);
 }
 
 /* Reads the text in the checkpoint's words. */
@@ -221,21 +218,19 @@ enum status language_evaluate(const struct job *job, const char *checkpoint, dou
                               struct error *error)
 {
     const size_t rows = (size_t)job->sequence.steps * job->evaluation.batch;
-    struct evaluation_of_language evaluation = {0};
+    struct language language;
     struct parallel_data data = {0};
-    enum status status = language_open(&evaluation.language, job, checkpoint, rows, error);
+    enum status status = language_open(&language, job, checkpoint, rows, error);
     if (status == STATUS_OK)
-        status = language_open_data(&data, &evaluation.language, error);
+        status = language_open_data(&data, &language, error);
     if (status == STATUS_OK)
-        status = device_open(&evaluation.backend, job, job->trainers.threads, false, error);
+        status = device_open(&language.loss_backend, job, job->trainers.threads, false, error);
     if (status == STATUS_OK)
-        status = tape_new(&evaluation.tape, evaluation.backend, error);
+        status = tape_new(&language.loss_tape, language.loss_backend, error);
     if (status == STATUS_OK)
-        status = held_out_loss(&data, language_batch_loss, &evaluation, loss, tokens, error);
-    tape_free(evaluation.tape);
-    backend_close(evaluation.backend);
+        status = held_out_loss(&data, language_batch_loss, &language, loss, tokens, error);
     parallel_data_close(&data);
-    language_close(&evaluation.language);
+    language_close(&language);
     return status;
 }
 

@@ -215,19 +215,16 @@ static struct dist_versions *object_versions(void *object)
 
 static void object_forward(void *object, struct dist_piece *piece)
 {
-    struct variable *in[LAYER_VARIABLES_MAX] = {NULL}, *out[LAYER_VARIABLES_MAX] = {NULL};
-    uint32_t number_count;
-    const uint64_t *numbers = dist_piece_numbers(piece, &number_count);
-    const uint32_t in_count = dist_piece_inputs(piece);
-    if (dist_piece_function(piece) != 0 || number_count != LAYER_NUMBERS) {
-        dist_fail(piece, STATUS_INVALID,
+    const struct dist_given *given = dist_piece_given(piece);
+    struct tape *tape = dist_piece_tape(piece);
+    struct variable *out[LAYER_VARIABLES_MAX] = {NULL};
+    uint32_t out_count = 0;
+    if (given->function != 0 || given->number_count != LAYER_NUMBERS)
+        tape_fail(tape, STATUS_INVALID,
                   "a layer of the model: expected function 0 of %d numbers, got function %u of %u",
-                  LAYER_NUMBERS, dist_piece_function(piece), number_count);
-        return;
-    }
-    for (uint32_t i = 0; i < in_count && i < LAYER_VARIABLES_MAX; i++)
-        in[i] = dist_piece_input(piece, i);
-    const uint32_t out_count = layer_forward(object, dist_piece_tape(piece), in, in_count, numbers, out);
+                  LAYER_NUMBERS, given->function, given->number_count);
+    else
+        out_count = layer_forward(object, tape, given->in, given->in_count, given->numbers, out);
     dist_return(piece, out, out_count);
 }
 

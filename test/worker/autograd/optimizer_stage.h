@@ -133,13 +133,13 @@ static inline void part_forward(void *object, struct dist_piece *piece)
 {
     const struct part *part = object;
     struct tape *tape = dist_piece_tape(piece);
-    if (dist_piece_function(piece) == PART_PASS) {
-        struct variable *in[1] = {dist_piece_input(piece, 0)};
+    if (dist_piece_given(piece)->function == PART_PASS) {
+        struct variable *in[1] = {dist_piece_given(piece)->in[0]};
         dist_call_async(piece, part->side->taken[0], PART_MAP, NULL, 0, in, 1, part_pass_on, NULL);
         return;
     }
-    struct variable *out = tape_linear(tape, dist_piece_input(piece, 0), tape_parameter(tape, part->weight),
-                                       tape_parameter(tape, part->bias));
+    struct variable *out = tape_linear(tape, dist_piece_given(piece)->in[0],
+                                       tape_parameter(tape, part->weight), tape_parameter(tape, part->bias));
     dist_return(piece, &out, 1);
 }
 
