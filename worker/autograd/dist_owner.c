@@ -413,34 +413,30 @@ static void round_fail(struct local *local, enum status status, const struct err
     round_end(local, local->participants, local->participant_count, status, error, NULL);
 }
 
-static void round_finish_norm(struct local *local, struct participant *participants, uint32_t count)
+static void round_finish(struct local *local, enum round round, struct participant *participants,
+                         uint32_t count)
 {
     struct error error = {0};
     struct rpc_message reply = {0};
-    enum status status = local_take_norm(local, participants, count, &error);
-    for (uint32_t i = 0; i < count; i++)
-        participants[i].normed = status == STATUS_OK ? participants[i].context : 0;
-    message_add(&reply, WIRE_U64, local->sums, local->count);
-    message_add(&reply, WIRE_U32, local->indices, local->count);
-    round_end(local, participants, count, status, &error, &reply);
-}
-
-static void round_finish_step(struct local *local, struct participant *participants, uint32_t count)
-{
-    struct error error = {0};
-    struct rpc_message reply = {0};
-    enum status status = local_take_step(local, participants, count, &error);
+    enum status status = round == ROUND_NORM ? local_take_norm(local, participants, count, &error)
+                                             : local_take_step(local, participants, count, &error);
     for (uint32_t i = 0; i < count; i++) {
-        participants[i].normed = 0;
+        participants[i].normed = round == ROUND_NORM && status == STATUS_OK ? participants[i].context : 0;
         reply.args[0] |= participants[i].words.last != 0;
+    }
+    if (round == ROUND_NORM) {
+        message_add(&reply, WIRE_U64, local->sums, local->count);
+        message_add(&reply, WIRE_U32, local->indices, local->count);
     }
     round_end(local, participants, count, status, &error, &reply);
 }
 
 /* A participant steps by contexts whose root it is: the upper 16 bits of the id (dist.h). */
-static enum status round_check_sender(struct local *local, struct participant **out, uint16_t source,
-                                      const struct rpc_message *message, struct error *error)
+static enum status round_take_request(struct local *local, enum round round, struct rpc_request *request,
+                                      const struct rpc_message *message, struct participant **out,
+                                      struct error *error)
 {
+    const uint16_t source = rpc_request_source(request);
     struct participant *participant = round_find_participant(local, source);
     if (participant == NULL)
         return error_set(error, STATUS_INVALID, "worker %u takes no part in this optimizer", source);
@@ -451,19 +447,17 @@ static enum status round_check_sender(struct local *local, struct participant **
         return error_set(error, STATUS_INVALID, "worker %u has asked already in this round", source);
     if (local->ended.status != STATUS_OK)
         *error = local->ended;
-    *out = participant;
-    return local->ended.status;
-}
-
-static enum status round_check_words(struct participant *participant, enum round round,
-                                     const struct rpc_message *message, struct error *error)
-{
+    else if (round == ROUND_STEP && message_flat(message, 0, WIRE_U64) != STEP_WORDS)
+        error_set(error, STATUS_INVALID, "a step has %d words", STEP_WORDS);
+    if (error->status != STATUS_OK)
+        return error->status;
     participant->words = (struct step_words){0};
-    if (round == ROUND_NORM)
-        return STATUS_OK;
-    if (message_flat(message, 0, WIRE_U64) != STEP_WORDS)
-        return error_set(error, STATUS_INVALID, "a step has %d words", STEP_WORDS);
-    memcpy(&participant->words, message->data[0], sizeof participant->words);
+    if (round == ROUND_STEP)
+        memcpy(&participant->words, message->data[0], sizeof participant->words);
+    participant->request = request;
+    participant->context = message->context;
+    local->waiting++;
+    *out = participant;
     return STATUS_OK;
 }
 
@@ -490,23 +484,15 @@ static enum status round_check_agreement(const struct local *local, const struct
 static void round_add_request(struct local *local, enum round round, struct rpc_request *request,
                               const struct rpc_message *message)
 {
-    void (*const finish)(struct local *, struct participant *, uint32_t) =
-        round == ROUND_NORM ? round_finish_norm : round_finish_step;
     struct error error = {0};
     struct participant *participant = NULL;
-    enum status status =
-        round_check_sender(local, &participant, rpc_request_source(request), message, &error);
-    if (status == STATUS_OK)
-        status = round_check_words(participant, round, message, &error);
+    enum status status = round_take_request(local, round, request, message, &participant, &error);
     if (status != STATUS_OK) {
         rpc_fail(request, status, "%s", error.text);
         return;
     }
-    participant->request = request;
-    participant->context = message->context;
-    local->waiting++;
     if (local->async) {
-        finish(local, participant, 1);
+        round_finish(local, round, participant, 1);
         return;
     }
     if (local->round == ROUND_NONE)
@@ -515,7 +501,7 @@ static void round_add_request(struct local *local, enum round round, struct rpc_
     if (status != STATUS_OK)
         round_fail(local, status, &error);
     else if (local->waiting == local->participant_count)
-        finish(local, local->participants, local->participant_count);
+        round_finish(local, round, local->participants, local->participant_count);
 }
 
 static void local_norm(void *object, struct rpc_request *request, const struct rpc_message *message)
@@ -545,10 +531,9 @@ static void local_destroy(void *object)
 {
     struct local *local = object;
     struct local **link = &local->owner->locals;
-    while (*link != NULL && *link != local)
+    while (*link != local)
         link = &(*link)->next;
-    if (*link != NULL)
-        *link = local->next;
+    *link = local->next;
     for (uint32_t g = 0; g < local->group_count; g++) {
         optimizer_free(local->groups[g].optimizer);
         gradients_free(local->groups[g].sum);
@@ -682,6 +667,8 @@ static enum status local_make(struct local **out, struct dist_owner *owner, uint
     if (local == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for an optimizer");
     local->owner = owner;
+    local->next = owner->locals;
+    owner->locals = local;
     enum status status = local_decode(local, message, error);
     for (uint32_t i = 0; i < local->count && status == STATUS_OK; i++) {
         uint64_t number;
@@ -692,8 +679,6 @@ static enum status local_make(struct local **out, struct dist_owner *owner, uint
         local_destroy(local);
         return status;
     }
-    local->next = owner->locals;
-    owner->locals = local;
     *out = local;
     return STATUS_OK;
 }
