@@ -30,15 +30,12 @@
  *     dist_context_free(context);
  *
  * The callee of a call computes a piece. The backward of the call's node is a second request, which the
- * callee answers with the input gradients. A piece may call other objects. A handler never waits, so the
- * piece continues when its calls are answered (dist_call_async), and answers then. The model of
- * worker/model_parallel needs no such nested call; they are for models with objects that call objects.
+ * callee answers with the input gradients. An object may call other objects (dist_call_async): its piece
+ * continues, and answers, when these calls are answered. The model of worker/model_parallel has no such calls.
  *
- * ---- Order ----
- * A root's tape is walked in reverse order of recording. At a node whose gradient comes from another worker
- * the walk pauses. So one thread of control runs through all workers. The owner adds up a parameter's
- * gradients in the order of the walk. One worker alone would add them in the same order, so the bits are the
- * same.
+ * The walk pauses at a node whose gradient comes from another worker. So one thread of control runs through
+ * all workers, and a parameter's gradients are added up in the same order, to the same bits, as on one worker
+ * (dist_context.c).
  *
  * ---- Contexts ----
  * A context's id is the root's worker number (upper 16 bits) and a counter. On other workers a context begins

@@ -281,17 +281,6 @@ static enum status peer_introduce(struct parallel_trainer *t, struct error *erro
     return status;
 }
 
-/* The lead waits for a reference from every other trainer; the others send theirs. */
-static enum status peer_meet(struct parallel_trainer *t, struct error *error)
-{
-    enum status status = STATUS_OK;
-    if (!parallel_trainer_leads(t))
-        return peer_introduce(t, error);
-    while (status == STATUS_OK && t->peer_count + 1 < t->trainers)
-        status = peer_wait(t, error);
-    return status;
-}
-
 /* ---- questions between trainers: the lead asks ---- */
 
 static enum status peer_ask_all(struct parallel_trainer *t, enum peer_function function,
@@ -970,12 +959,15 @@ static enum status trainer_take_all(struct parallel_trainer *t, struct error *er
     return status;
 }
 
+/* The lead waits for a reference from every other trainer; the others send theirs. */
 static enum status parallel_trainer_meet(struct parallel_trainer *t, struct error *error)
 {
-    enum status status = peer_meet(t, error);
-    if (status != STATUS_OK)
-        return status;
-    status = parallel_trainer_leads(t) ? lead_make_all(t, error) : trainer_take_all(t, error);
+    const bool leads = parallel_trainer_leads(t);
+    enum status status = leads ? STATUS_OK : peer_introduce(t, error);
+    while (leads && status == STATUS_OK && t->peer_count + 1 < t->trainers)
+        status = peer_wait(t, error);
+    if (status == STATUS_OK)
+        status = leads ? lead_make_all(t, error) : trainer_take_all(t, error);
     t->line_begin = t->epoch_begin = monotime_now();
     return status;
 }
