@@ -175,7 +175,7 @@ static void act_begin(unsigned which, const uint8_t *bytes)
     struct error error = {0};
     const enum tape_mode mode = (bytes[ACT_HOW] & 1) != 0 ? TAPE_INFER : TAPE_TRAIN;
     end_context(which);
-    if (!is_well(dist_context_new(&contexts[which], dist, mode, tapes[which], NULL, &error), &error))
+    if (!is_well(dist_context_new(&contexts[which], dist, mode, tapes[which], &error), &error))
         contexts[which] = NULL;
 }
 

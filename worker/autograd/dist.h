@@ -31,7 +31,8 @@
  *
  * The callee of a call computes a piece. The backward of the call's node is a second request, which the
  * callee answers with the input gradients. An object may call other objects (dist_call_async): its piece
- * continues, and answers, when these calls are answered. The model of worker/model_parallel has no such calls.
+ * continues, and answers, when these calls are answered. The model of worker/model_parallel has no such
+ * calls.
  *
  * The walk pauses at a node whose gradient comes from another worker. So one thread of control runs through
  * all workers, and a parameter's gradients are added up in the same order, to the same bits, as on one worker
@@ -116,10 +117,9 @@ struct arena_source dist_arena_source(struct dist *dist);
 /* ---- the root ---- */
 
 /* Begins a context and its step on `tape`, which takes its memory from dist_arena_source and records until
- * dist_context_free. mode: TAPE_INFER for a forward alone (pieces keep nothing but their answers).
- * `gradients`: for the root's own parameters, or NULL. */
+ * dist_context_free. mode: TAPE_INFER for a forward alone (pieces keep nothing but their answers). */
 enum status dist_context_new(struct dist_context **out, struct dist *dist, enum tape_mode mode,
-                             struct tape *tape, struct gradients *gradients, struct error *error);
+                             struct tape *tape, struct error *error);
 uint64_t dist_context_id(const struct dist_context *context);
 
 /* Calls `function` of the object and waits for its outputs, serving calls meanwhile. in: variables of the

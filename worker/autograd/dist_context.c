@@ -994,7 +994,7 @@ static enum status root_staging(struct dist *dist, struct tape *tape, struct are
 }
 
 enum status dist_context_new(struct dist_context **out, struct dist *dist, enum tape_mode mode,
-                             struct tape *tape, struct gradients *gradients, struct error *error)
+                             struct tape *tape, struct error *error)
 {
     struct dist_context *context;
     struct arena *staging;
@@ -1004,7 +1004,7 @@ enum status dist_context_new(struct dist_context **out, struct dist *dist, enum 
     if (status != STATUS_OK)
         return status;
     dist->next_context++;
-    tape_begin(tape, mode, gradients);
+    tape_begin(tape, mode, NULL);
     context->frame =
         (struct dist_frame){.caller = &context->caller, .tape = tape, .staging = staging, .depth = 1};
     *out = context;

@@ -582,7 +582,7 @@ static enum status parallel_trainer_forward(void *arg, const struct parallel_bat
 {
     struct parallel_trainer *t = arg;
     struct dist_context *context;
-    enum status status = dist_context_new(&context, t->base.dist, TAPE_INFER, t->tape, NULL, error);
+    enum status status = dist_context_new(&context, t->base.dist, TAPE_INFER, t->tape, error);
     if (status != STATUS_OK)
         return status;
     const enum profile_kind before = profile_enter(PROFILE_INFERENCE);
@@ -631,7 +631,7 @@ static enum status parallel_trainer_step(struct parallel_trainer *t, struct erro
     const enum profile_kind before = profile_enter(PROFILE_DATA);
     batch.steps = parallel_data_batch(&t->data, t->number, t->iteration, t->tokens, t->targets);
     profile_enter(PROFILE_LEARNING);
-    enum status status = dist_context_new(&context, t->base.dist, TAPE_TRAIN, t->tape, NULL, &why);
+    enum status status = dist_context_new(&context, t->base.dist, TAPE_TRAIN, t->tape, &why);
     if (status == STATUS_OK) {
         status = trainer_learn(t, context, &batch, &loss, &why);
         dist_context_free(context);

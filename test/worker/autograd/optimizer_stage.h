@@ -482,7 +482,7 @@ static inline struct variable *model_forward(const struct model *model, struct d
         x[i] = sinf((float)(seed * 31 + i));
         target[i] = cosf((float)(seed * 17 + i));
     }
-    STAGE_OK(dist_context_new(context, side->dist, TAPE_TRAIN, side->tape, NULL, &stage.error));
+    STAGE_OK(dist_context_new(context, side->dist, TAPE_TRAIN, side->tape, &stage.error));
     side->context = *context;
     struct variable *h = tape_input(side->tape, SHAPE2(ROWS, WIDTH), DTYPE_F32, "x", x);
     for (uint32_t p = 0; p < depth; p++) {

@@ -246,7 +246,7 @@ START_TEST(what_is_joined_is_one_optimizer)
     STAGE_FAILS(dist_optimizer_join(&joined, dist_of(&model), model.parameters, 2, &stage.error),
                 STATUS_INVALID, "references to optimizers");
     struct dist_context *context;
-    STAGE_OK(dist_context_new(&context, side->dist, TAPE_TRAIN, side->tape, NULL, &stage.error));
+    STAGE_OK(dist_context_new(&context, side->dist, TAPE_TRAIN, side->tape, &stage.error));
     const unsigned second =
         rref_owner(got[1]) == rref_owner(model.parameters[2]); /* they come in any order */
     STAGE_OK(dist_optimizer_join(&joined, side->dist, &got[second], 1, &stage.error));
