@@ -295,12 +295,8 @@ static void layer_destroy(void *object)
     layer_free(object);
 }
 
-#define LAYER_CLASS(class_name)                                                                              \
-    {                                                                                                        \
-        .name = class_name, .create = layer_create, .destroy = layer_destroy,                                \
-        .extension = &dist_class_of_layers                                                                   \
-    }
-
-const struct rref_class layer_classes[JOB_LAYERS] = {[JOB_LAYER_EMBEDDING] = LAYER_CLASS("embedding"),
-                                                     [JOB_LAYER_LSTM] = LAYER_CLASS("lstm"),
-                                                     [JOB_LAYER_DECODER] = LAYER_CLASS("decoder")};
+const struct rref_class layer_classes[JOB_LAYERS] = {
+    [JOB_LAYER_EMBEDDING] = {"embedding", layer_create, layer_destroy, .extension = &dist_class_of_layers},
+    [JOB_LAYER_LSTM] = {"lstm", layer_create, layer_destroy, .extension = &dist_class_of_layers},
+    [JOB_LAYER_DECODER] = {"decoder", layer_create, layer_destroy, .extension = &dist_class_of_layers},
+};
