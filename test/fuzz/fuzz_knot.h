@@ -7,8 +7,8 @@
 #include "test/fuzz/fuzz_peer.h"
 #include "test/oracle/ref.h"
 #include "worker/autograd/dist_context.c" // NOLINT(bugprone-suspicious-include): an input ends with a death, which is undone
+#include "worker/autograd/dist_message.h"
 #include "worker/autograd/dist_versions.h"
-#include "worker/autograd/optimizer_message.h"
 
 enum { WIDTH = 3, OBJECTS_MAX = 24, CONTEXTS_MAX = 3, PIECES_MAX = 12, REFERENCES_MAX = 32 };
 

@@ -14,9 +14,9 @@
  *
  *     dist_context.c       contexts and pieces; why sums are equal, and why nothing is left behind
  *     dist_call.[ch]       the caller's side of a context
- *     dist_message.[ch]    tensors in messages, and memory that other workers can read
+ *     dist_message.[ch]    messages, the tensors in them, and memory that other workers can read
  *     dist_versions.[ch]   versions of parameters
- *     dist_optimizer.h, dist_participant.c, dist_owner.c, optimizer_message.h
+ *     dist_optimizer.h, dist_participant.c, dist_owner.c
  *                          the optimizer: the side of a participant, and that of an owner
  *
  * An example:

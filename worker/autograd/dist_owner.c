@@ -10,8 +10,8 @@
  *     participant  a worker that takes part in the local optimizer's rounds */
 #include "kernels/base/profile.h"
 #include "kernels/params/gradients.h"
+#include "worker/autograd/dist_message.h"
 #include "worker/autograd/dist_versions.h"
-#include "worker/autograd/optimizer_message.h"
 
 #include <assert.h>
 #include <math.h>

@@ -3,7 +3,7 @@
  *
  * A step calls all owners at once. A parameter's index is its place in the list that the optimizer was made
  * of. */
-#include "worker/autograd/optimizer_message.h"
+#include "worker/autograd/dist_message.h"
 
 #include <math.h>
 #include <stdlib.h>

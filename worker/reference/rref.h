@@ -22,8 +22,8 @@
  * A worker that dies loses its references and its objects. References to those objects answer
  * STATUS_PEER_DIED from then on.
  *
- * All functions are for the thread that owns the rpc. Only rref_ask blocks. Another function that needs
- * another worker's answer returns a future, for rpc_wait at a role's top level. */
+ * All functions are for the thread that owns the rpc. Only rref_ask blocks. The others return a future where
+ * another worker must answer, for rpc_wait at a role's top level. */
 #ifndef WORKER_REFERENCE_RREF_H
 #define WORKER_REFERENCE_RREF_H
 

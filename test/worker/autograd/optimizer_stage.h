@@ -9,8 +9,8 @@
 
 #include "kernels/params/gradients.h"
 #include "test/worker/net/net_cluster.h"
+#include "worker/autograd/dist_message.h"
 #include "worker/autograd/dist_versions.h"
-#include "worker/autograd/optimizer_message.h"
 
 #include <math.h>
 
