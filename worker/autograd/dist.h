@@ -4,6 +4,7 @@
  *     root          the worker that began the context, and has the loss
  *     call          a function of an object, called within a context: one node on the tape of its caller
  *     piece         what the callee computes for a call, on a tape of its own
+ *     frame         a tape on which calls are recorded: the root's, or a piece's
  *     walk          the backward pass over one tape, in reverse order of recording
  *     version       one copy of an object's parameters (dist_versions.h)
  *     owner         a worker with parameters, which adds up gradients and takes steps (dist_optimizer.h)

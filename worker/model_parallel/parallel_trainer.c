@@ -408,7 +408,7 @@ static enum status lead_send_values(struct parallel_trainer *t, struct error *er
     const bool resumes = worker_resumes(t->base.worker);
     if (!parallel_values_come_from_file(t->base.worker))
         return STATUS_OK;
-    enum status status = parallel_values_send(&t->values, t->base.dist, t->parameters, resumes, error);
+    enum status status = parallel_values_move(&t->values, true, resumes, t->base.dist, t->parameters, error);
     return status == STATUS_OK && resumes ? dist_optimizer_steps_set(t->optimizer, t->iteration, error)
                                           : status;
 }
@@ -490,7 +490,7 @@ static enum status checkpoint_begin_scored(struct parallel_trainer *t, struct ch
     status =
         checkpoint_fetch_states(t, saving.counters.steps, error); // first: with `async` it pauses the others
     if (status == STATUS_OK)
-        status = parallel_values_fetch(values, t->base.dist, t->parameters, error);
+        status = parallel_values_move(values, false, true, t->base.dist, t->parameters, error);
     profile_leave(before);
     if (status == STATUS_OK)
         status = peer_resume(t, error);
@@ -947,6 +947,14 @@ static enum status lead_make_all(struct parallel_trainer *t, struct error *error
 
 /* ---- the start: the others take references to them ---- */
 
+static void trainer_release_all(struct rref *references[], uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        rref_release(references[i]);
+        references[i] = NULL;
+    }
+}
+
 static enum status trainer_take_all(struct parallel_trainer *t, struct error *error)
 {
     enum status status = STATUS_OK;
@@ -954,8 +962,7 @@ static enum status trainer_take_all(struct parallel_trainer *t, struct error *er
         status = peer_wait(t, error);
     if (status == STATUS_OK)
         status = dist_optimizer_join(&t->optimizer, t->base.dist, t->locals, t->local_count, error);
-    for (; t->local_count > 0; t->local_count--)
-        rref_release(t->locals[t->local_count - 1]);
+    trainer_release_all(t->locals, t->local_count);
     return status;
 }
 
@@ -979,18 +986,10 @@ static void parallel_trainer_release(struct parallel_trainer *t)
 {
     dist_optimizer_free(t->optimizer);
     t->optimizer = NULL;
-    for (; t->local_count > 0; t->local_count--)
-        rref_release(t->locals[t->local_count - 1]);
-    for (; t->parameter_count > 0; t->parameter_count--)
-        rref_release(t->parameters[t->parameter_count - 1]);
-    for (int i = 0; i < JOB_LAYERS; i++) {
-        rref_release(t->layers[i]);
-        t->layers[i] = NULL;
-    }
-    for (uint32_t i = 0; i < t->trainers; i++) {
-        rref_release(t->peers[i]);
-        t->peers[i] = NULL;
-    }
+    trainer_release_all(t->locals, t->local_count);
+    trainer_release_all(t->parameters, t->parameter_count);
+    trainer_release_all(t->layers, JOB_LAYERS);
+    trainer_release_all(t->peers, t->trainers);
 }
 
 static void parallel_trainer_close(struct parallel_trainer *t, const char *why)

@@ -188,36 +188,18 @@ enum status parallel_values_resume(struct parallel_values *values, const struct 
 
 /* ---- owners ---- */
 
-static enum status values_move(const struct whole *whole, struct dist *dist, struct rref *const parameters[],
-                               bool to_owners, bool momentum, struct error *error)
+enum status parallel_values_move(const struct parallel_values *values, bool to_owners, bool momentum,
+                                 struct dist *dist, struct rref *const parameters[], struct error *error)
 {
-    const enum dist_values which = momentum ? DIST_MOMENT_FIRST : DIST_VALUES;
+    const struct whole *whole = &values->whole;
+    const enum dist_values last = momentum && whole->momentum != NULL ? DIST_MOMENT_FIRST : DIST_VALUES;
     enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < params_count(whole->params) && status == STATUS_OK; i++) {
-        float *values = whole_values(whole, i, momentum);
-        const size_t count = whole_count(whole, i);
-        status = to_owners ? dist_parameter_set(parameters[i], which, values, count, error)
-                           : dist_parameter_get(dist, parameters[i], which, values, count, error);
-    }
+    for (enum dist_values which = DIST_VALUES; which <= last; which++)
+        for (uint32_t i = 0; i < params_count(whole->params) && status == STATUS_OK; i++) {
+            float *at = whole_values(whole, i, which == DIST_MOMENT_FIRST);
+            const size_t count = whole_count(whole, i);
+            status = to_owners ? dist_parameter_set(parameters[i], which, at, count, error)
+                               : dist_parameter_get(dist, parameters[i], which, at, count, error);
+        }
     return status;
-}
-
-enum status parallel_values_send(const struct parallel_values *values, struct dist *dist,
-                                 struct rref *const parameters[], bool momentum, struct error *error)
-{
-    const struct whole *whole = &values->whole;
-    enum status status = values_move(whole, dist, parameters, true, false, error);
-    return status == STATUS_OK && momentum && whole->momentum != NULL
-               ? values_move(whole, dist, parameters, true, true, error)
-               : status;
-}
-
-enum status parallel_values_fetch(const struct parallel_values *values, struct dist *dist,
-                                  struct rref *const parameters[], struct error *error)
-{
-    const struct whole *whole = &values->whole;
-    enum status status = values_move(whole, dist, parameters, false, false, error);
-    return status == STATUS_OK && whole->momentum != NULL
-               ? values_move(whole, dist, parameters, false, true, error)
-               : status;
 }

@@ -55,11 +55,9 @@ enum status parallel_values_resume(struct parallel_values *values, const struct 
 /* Trainer `trainer`'s h and c in `states`. */
 void parallel_values_state(const struct parallel_values *values, uint32_t trainer, float **h, float **c);
 
-/* The lead's: sends all values, and their momentum if asked and there is any, to their owners; or fetches
- * both. `parameters` are references in the whole model's order. Wait. */
-enum status parallel_values_send(const struct parallel_values *values, struct dist *dist,
-                                 struct rref *const parameters[], bool momentum, struct error *error);
-enum status parallel_values_fetch(const struct parallel_values *values, struct dist *dist,
-                                  struct rref *const parameters[], struct error *error);
+/* The lead's: sends all values to their owners, or fetches them; and their momentum, if asked and there is
+ * any. `parameters` are references in the whole model's order. Waits. */
+enum status parallel_values_move(const struct parallel_values *values, bool to_owners, bool momentum,
+                                 struct dist *dist, struct rref *const parameters[], struct error *error);
 
 #endif
