@@ -206,24 +206,19 @@ static uint64_t make_part(const struct asked *request)
     const uint32_t count = header->tensor_count > 1 ? header->tensors[1].dims[0] : 0;
     *part = (struct made){.number = new_number(header->destination, MADE_OPTIMIZER)};
     part->count = count < 4 ? count : 4;
-    if (NEW_WORDS * sizeof(uint64_t) + count * 12 <= ASKED_BYTES)
-        memcpy(part->indices, request->beginning + NEW_WORDS * sizeof(uint64_t) + count * sizeof(uint64_t),
+    if (sizeof(struct optimizer_words) + count * 12 <= ASKED_BYTES)
+        memcpy(part->indices, request->beginning + sizeof(struct optimizer_words) + count * sizeof(uint64_t),
                part->count * sizeof part->indices[0]);
     return part->number;
 }
 
 static void answer_parameter(struct request *answer, const struct asked *request)
 {
-    static const uint32_t sizes[2] = {WIDTH, WIDTH};
     const uint64_t function = request->header.args[1];
-    if (function == PARAMETER_INFO) {
-        request_add(answer, WIRE_U8, 6, "weight");
-        request_add(answer, WIRE_U32, 2, sizes);
-    } else if (function == PARAMETER_GET) {
+    if (function == PARAMETER_GET)
         request_add(answer, WIRE_F32, WIDTH * WIDTH, NULL);
-    } else if (function == PARAMETER_OPTIMIZER) {
+    else if (function == PARAMETER_OPTIMIZER)
         answer->header.args[0] = make_part(request);
-    }
 }
 
 static void answer_optimizer(struct request *answer, const struct asked *request)

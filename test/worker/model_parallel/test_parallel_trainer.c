@@ -1,5 +1,5 @@
-/* The calls of a model-parallel job's lead to another trainer, without a model: the pause for a
- * checkpoint.
+/* A model-parallel job's trainer without a model: the lead's pause of another trainer for a checkpoint, and
+ * the plateau schedule: the losses that lower the rate, and the losses that do not.
  *
  * Both trainers run on the test's thread. While the lead waits, each of its turns ends with one of every
  * other worker; the other trainer's iteration ends after ITERATION_TURNS of them. */
@@ -155,13 +155,60 @@ START_TEST(with_all_nobody_pauses)
 }
 END_TEST
 
+/* ---- the plateau schedule ---- */
+
+START_TEST(the_rate_falls_when_the_loss_does_not)
+{
+    static const struct {
+        double loss, lr, best;
+    } seen[] = {{5, 20, 5}, {4, 20, 4}, {4, 5, 4}, {4.5, 1.25, 4}, {3, 1.25, 3}, {3.5, 0.3125, 3}};
+    struct plateau plateau = {.lr = 20, .best_loss = INFINITY};
+    for (unsigned i = 0; i < sizeof seen / sizeof *seen; i++) {
+        plateau_see(&plateau, seen[i].loss, 0.25);
+        ck_assert_double_eq(plateau.lr, seen[i].lr);
+        ck_assert_double_eq(plateau.best_loss, seen[i].best);
+    }
+}
+END_TEST
+
+/* However long nothing gets better: an update with a rate of 0 would be refused, and end the job. */
+START_TEST(the_rate_never_becomes_0)
+{
+    struct plateau plateau = {.lr = 20, .best_loss = 4};
+    for (unsigned i = 0; i < 1200; i++) {
+        const double before = plateau.lr;
+        plateau_see(&plateau, 5, 0.25);
+        ck_assert(plateau.lr > 0 && plateau.lr <= before);
+    }
+    const double last = plateau.lr;
+    plateau_see(&plateau, 5, 0.25);
+    ck_assert_double_eq(plateau.lr, last);
+    ck_assert(last < 1e-300);
+}
+END_TEST
+
+/* As in PyTorch, such a loss is no better than any other; the best one stays a number. */
+START_TEST(a_loss_that_is_not_finite_is_no_better)
+{
+    static const double losses[] = {(double)NAN, (double)INFINITY, (double)-INFINITY};
+    struct plateau plateau = {.lr = 20, .best_loss = 4};
+    plateau_see(&plateau, losses[_i], 0.25);
+    ck_assert_double_eq(plateau.lr, 5);
+    ck_assert_double_eq(plateau.best_loss, 4);
+}
+END_TEST
+
 int main(void)
 {
-    Suite *suite = suite_create("parallel_peers");
-    TCase *all = tcase_create("pause");
+    Suite *suite = suite_create("parallel_trainer");
+    TCase *all = tcase_create("pause"), *schedule = tcase_create("schedule");
     tcase_add_test(all, with_async_a_trainer_ends_its_iteration_and_pauses_until_resumed);
     tcase_add_test(all, with_async_a_trainer_between_two_iterations_answers_and_pauses_at_once);
     tcase_add_test(all, with_all_nobody_pauses);
     suite_add_tcase(suite, all);
+    tcase_add_test(schedule, the_rate_falls_when_the_loss_does_not);
+    tcase_add_test(schedule, the_rate_never_becomes_0);
+    tcase_add_loop_test(schedule, a_loss_that_is_not_finite_is_no_better, 0, 3);
+    suite_add_tcase(suite, schedule);
     return suite_run(suite);
 }

@@ -9,7 +9,6 @@
 
 static struct parallel_values values;
 static struct parallel_data data;
-static struct hidden_state hidden;
 static struct worker worker;
 static struct error error;
 
@@ -25,14 +24,13 @@ static void open_trainer(bool leads, const char *resume)
     free(problems);
     snprintf(worker.self.resume, sizeof worker.self.resume, "%s", resume);
     ck_assert_int_eq(parallel_data_open(&data, &worker.job, NULL, &error), STATUS_OK);
-    ck_assert_msg(parallel_values_open(&values, &worker, leads, &data, &hidden, &error) == STATUS_OK, "%s",
+    ck_assert_msg(parallel_values_open(&values, &worker, leads, &data, &error) == STATUS_OK, "%s",
                   error.text);
 }
 
 static void close_trainer(void)
 {
     parallel_values_close(&values);
-    hidden_state_close(&hidden);
     parallel_data_close(&data);
 }
 
@@ -42,7 +40,7 @@ START_TEST(only_the_lead_keeps_a_model)
     open_trainer(false, "");
     ck_assert_ptr_null(values.whole.params);
     ck_assert_ptr_null(values.whole.momentum);
-    ck_assert_ptr_null(hidden.saved);
+    ck_assert_ptr_null(values.states);
     close_trainer();
 }
 END_TEST
@@ -52,15 +50,15 @@ START_TEST(who_goes_on_keeps_the_state_alone)
 {
     open_trainer(false, "/nowhere");
     ck_assert_ptr_null(values.whole.params);
-    ck_assert_ptr_nonnull(hidden.saved);
-    ck_assert_uint_eq(params_count(hidden.saved), 4);
+    ck_assert_ptr_nonnull(values.states);
+    ck_assert_uint_eq(params_count(values.states), 4);
     close_trainer();
 }
 END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("parallel_resume");
+    Suite *suite = suite_create("parallel_values");
     TCase *all = tcase_create("resume");
     tcase_add_test(all, only_the_lead_keeps_a_model);
     tcase_add_test(all, who_goes_on_keeps_the_state_alone);
