@@ -34,7 +34,7 @@ struct runlog {
     uint64_t cut[RUN_LOGS][LINE_KINDS]; /* the highest number of each kind that was cut off the log */
     uint64_t count;                     /* the newest episode or update */
     double running_reward;              /* after the last episode */
-    struct tensorboard board;
+    struct tensorboard *board;
 };
 
 /* ---- opening and closing ---- */
@@ -50,8 +50,9 @@ enum status runlog_open(struct runlog **out, struct path run, const struct job *
     log->identity = *identity;
     log->terminal = isatty(STDOUT_FILENO) == 1;
     log->begin = monotime_now();
-    tensorboard_init(&log->board, run.folder, run.text);
-    enum status status = STATUS_OK;
+    log->board = tensorboard_new(run);
+    enum status status =
+        log->board != NULL ? STATUS_OK : error_set(error, STATUS_NO_MEMORY, "no memory for the logs");
     for (int i = 0; i < RUN_LOGS && status == STATUS_OK; i++)
         status = log_file_open(&log->files[i], run, i, error);
     if (status != STATUS_OK) {
@@ -69,7 +70,7 @@ void runlog_close(struct runlog *log)
     if (log == NULL)
         return;
     runlog_clear_progress(log);
-    if (tensorboard_fini(&log->board, &error) != STATUS_OK)
+    if (tensorboard_free(log->board, &error) != STATUS_OK)
         log_warning("%s: the last events for TensorBoard are lost", error.text);
     for (int i = 0; i < RUN_LOGS; i++)
         log_file_close(log->files[i]);
@@ -209,7 +210,7 @@ static bool is_for_text(const struct runlog *log, const struct control_message *
 static void show_in_tensorboard(struct runlog *log, const struct control_message *record)
 {
     struct error error;
-    if (tensorboard_record(&log->board, log->job, record, &error) == STATUS_OK)
+    if (tensorboard_record(log->board, log->job, record, &error) == STATUS_OK)
         return;
     runlog_clear_progress(log);
     log_warning("%s: TensorBoard gets no more of this run; the logs go on", error.text);
