@@ -3,7 +3,7 @@
 #include "daemon/commands/arguments.h"
 #include "daemon/commands/commands.h"
 #include "daemon/commands/job_files.h"
-#include "daemon/log/episode_means.h"
+#include "daemon/log/runlog.h"
 #include "worker/data_parallel/evaluation.h"
 #include "worker/model_parallel/language.h"
 #include "worker/reinforce/policy_evaluate.h"

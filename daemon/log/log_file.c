@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { TEXT_BYTES = 4096 + 128, BLOCK_BYTES = 1 << 16 };
@@ -26,6 +27,63 @@ struct log_file {
     crypto_hash_sha256_state sum;
     struct error lost; /* of a file that was left and could not be synced; STATUS_OK: none */
 };
+
+/* ---- lines that are read back ---- */
+
+#define CONTINUED_JSON "{\"event\":\"continued\",\"lines\":"
+#define CONTINUED_TIMING ",\"timing\":{"
+#define CONTINUED_TEXT "Continued: "
+#define CONTINUED_RUN " lines stand in earlier files of run "
+
+/* Returns the line's length. */
+static size_t line_write_continued(char line[TEXT_BYTES], enum run_log log, uint64_t lines,
+                                   const uint8_t id[RUN_ID_BYTES])
+{
+    char hex[2 * RUN_ID_BYTES + 1];
+    struct timespec now;
+    sodium_bin2hex(hex, sizeof hex, id, RUN_ID_BYTES);
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (log == RUN_LOG_TEXT)
+        return (size_t)snprintf(line, TEXT_BYTES, CONTINUED_TEXT "%" PRIu64 CONTINUED_RUN "%s\n", lines, hex);
+    return (size_t)snprintf(
+        line, TEXT_BYTES, CONTINUED_JSON "%" PRIu64 CONTINUED_TIMING "\"unix_s\":%.3f" LOG_RUN_KEY "%s\"}}\n",
+        lines, (double)now.tv_sec + (double)now.tv_nsec * 1e-9, hex);
+}
+
+static bool line_continued(const char *text, uint64_t *lines)
+{
+    return sscanf(text, CONTINUED_JSON "%20" SCNu64 CONTINUED_TIMING, lines) == 1 ||
+           sscanf(text, CONTINUED_TEXT "%20" SCNu64 CONTINUED_RUN, lines) == 1;
+}
+
+static bool line_run_id(const char *text, uint8_t id[RUN_ID_BYTES])
+{
+    const char *const keys[] = {LOG_RUN_KEY, CONTINUED_RUN};
+    size_t bytes = 0;
+    for (size_t i = 0; i < 2 && bytes == 0; i++) {
+        const char *at = strstr(text, keys[i]);
+        if (at != NULL)
+            sodium_hex2bin(id, RUN_ID_BYTES, at + strlen(keys[i]), strcspn(at + strlen(keys[i]), "\"\n"),
+                           NULL, &bytes, NULL);
+    }
+    return bytes == RUN_ID_BYTES;
+}
+
+static bool text_is(const char *text, const char *begin, const char *end)
+{
+    const size_t length = strlen(text);
+    return strncmp(text, begin, strlen(begin)) == 0 && length >= strlen(end) &&
+           strcmp(text + length - strlen(end), end) == 0;
+}
+
+static bool line_is_event(const char *text, enum run_log log)
+{
+    uint64_t lines;
+    if (log == RUN_LOG_TEXT)
+        return text_is(text, "Solved! ", "\n") || text_is(text, "Not solved: ", "\n");
+    return text_is(text, "{\"event\":\"", "}}\n") && strstr(text, "}{") == NULL &&
+           !line_continued(text, &lines);
+}
 
 /* ---- names ---- */
 
@@ -109,9 +167,9 @@ static enum status log_append(struct log_file *file, const char *text, size_t by
     return error->status;
 }
 
-enum status log_file_append(struct log_file *file, const struct line *line, struct error *error)
+enum status log_file_append(struct log_file *file, const char *line, size_t length, struct error *error)
 {
-    const enum status status = log_append(file, line->text, line->length, 1, error);
+    const enum status status = log_append(file, line, length, 1, error);
     if (status == STATUS_OK && file->lost.status != STATUS_OK)
         *error = file->lost;
     return status == STATUS_OK ? file->lost.status : status;
@@ -125,25 +183,24 @@ struct log_place log_file_place(const struct log_file *file)
     return place;
 }
 
-bool log_file_ends_with(const struct log_file *file, const struct line *line)
+bool log_file_ends_with(const struct log_file *file, const char *line, size_t length)
 {
     char end[BLOCK_BYTES];
-    const uint64_t more = file->bytes > line->length; /* the end of the line before */
-    const size_t bytes = line->length + more;
+    const uint64_t more = file->bytes > length; /* the end of the line before */
+    const size_t bytes = length + more;
     return bytes <= file->bytes && bytes <= sizeof end &&
            file_read_at(file->fd, end, bytes, file->bytes - bytes) == (ssize_t)bytes &&
-           memcmp(end + more, line->text, line->length) == 0 && (more == 0 || end[0] == '\n');
+           memcmp(end + more, line, length) == 0 && (more == 0 || end[0] == '\n');
 }
 
 static enum status log_begin_behind(struct log_file *file, uint64_t lines, const uint8_t id[RUN_ID_BYTES],
                                     struct error *error)
 {
-    struct line line;
+    char line[TEXT_BYTES];
     log_begin(file, lines);
     if (lines == 0)
         return STATUS_OK;
-    line_write_continued(&line, file->log, lines, id);
-    return log_append(file, line.text, line.length, 1, error);
+    return log_append(file, line, line_write_continued(line, file->log, lines, id), 1, error);
 }
 
 /* ---- reading ---- */
