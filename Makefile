@@ -170,7 +170,7 @@ $(BUILD)/libcoalesced-onednn.so: $(call objects,$(ONEDNN)) $(BUILD)/libkernels.a
 
 # The HTTP server of /metrics/listen: the daemon's own objects hold what the plug-in has of them.
 $(call objects,$(HTTP)): CFLAGS += -fvisibility=hidden
-$(BUILD)/daemon/watch/http/page.o: daemon/watch/http/page.html
+$(BUILD)/daemon/watch/http/http.o: daemon/watch/http/page.html
 $(BUILD)/libcoalesced-http.so: $(call objects,$(HTTP)) $(BUILD)/libkernels.a
 	$(CC) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -Wl,--no-undefined -o $@ $^ -lmicrohttpd -lsodium
 
