@@ -10,6 +10,7 @@
 #include <getopt.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,101 +28,58 @@ int usage_error(const char *format, ...)
     return EX_USAGE;
 }
 
-/* 2^53 - 1, as for a job's seed: every JSON reader keeps it. */
-static const uint64_t integer_max = 9007199254740991;
-
-static bool read_positive(const char *text, double *value)
-{
-    char *end;
-    *value = strtod(text, &end);
-    return end != text && *end == '\0' && isfinite(*value) && *value > 0;
-}
-
-enum {
-    SET = 1,
-    RUN_DIR,
-    RESUME,
-    EPISODES,
-    WORDS,
-    SEED,
-    TEMPERATURE,
-    NAME,
-    OPTIONS,
-    STEPS,
-    LIMIT_S,
-    RENDER,
-    SAMPLE,
-    ONNX,
-    NODE,
-    LEADER,
-    KEYS,
-    HOSTS,
-    OBSERVERS,
-    TRAINERS,
-    JSON,
-    WATCH,
+enum option_type {
+    FLAG,     /* sets a bool */
+    TEXT,     /* keeps the text */
+    PATH,     /* keeps the text, which is not empty */
+    COUNT,    /* an integer in 1..bound */
+    INTEGER,  /* an integer from `bound` */
+    OVERRIDE, /* --set */
     PROFILE,
-    HELP
+    TEMPERATURE,
+    OPTIONS,
+    RENDER,
+    NODE,
+    OBSERVERS, /* a COUNT, and the role */
+    TRAINERS,
 };
 
-static const struct option options[] = {
-    {"set", required_argument, NULL, SET},
-    {"run-dir", required_argument, NULL, RUN_DIR},
-    {"resume", no_argument, NULL, RESUME},
-    {"episodes", required_argument, NULL, EPISODES},
-    {"words", required_argument, NULL, WORDS},
-    {"seed", required_argument, NULL, SEED},
-    {"temperature", required_argument, NULL, TEMPERATURE},
-    {"name", required_argument, NULL, NAME},
-    {"options", required_argument, NULL, OPTIONS},
-    {"steps", required_argument, NULL, STEPS},
-    {"limit-s", required_argument, NULL, LIMIT_S},
-    {"render", required_argument, NULL, RENDER},
-    {"sample", no_argument, NULL, SAMPLE},
-    {"onnx", required_argument, NULL, ONNX},
-    {"node", required_argument, NULL, NODE},
-    {"leader", required_argument, NULL, LEADER},
-    {"keys", required_argument, NULL, KEYS},
-    {"hosts", required_argument, NULL, HOSTS},
-    {"observers", required_argument, NULL, OBSERVERS},
-    {"trainers", required_argument, NULL, TRAINERS},
-    {"json", no_argument, NULL, JSON},
-    {"watch", no_argument, NULL, WATCH},
-    {"profile", no_argument, NULL, PROFILE},
-    {"help", no_argument, NULL, HELP},
-    {NULL, 0, NULL, 0},
-};
+#define AT(member) offsetof(struct arguments, member)
 
-/* The commands that the option belongs to; NULL: it belongs to this one, which takes `accepts`. */
-static const char *option_owner(int option, unsigned accepts)
-{
-    if (option == SET)
-        return accepts & ACCEPTS_JOB ? NULL : "commands with a job file";
-    const bool is_status = (accepts & ACCEPTS_ONE_RUN) && (accepts & ACCEPTS_ALL_RUNS);
-    if (option == WATCH)
-        return is_status ? NULL : "status";
-    if (option == JSON)
-        return is_status || (accepts & ACCEPTS_JSON) ? NULL : "check and status";
-    if (option == HOSTS)
-        return accepts & ACCEPTS_KEYS ? NULL : "keygen";
-    if (option == OBSERVERS || option == TRAINERS)
-        return accepts & ACCEPTS_LEADER ? NULL : "join";
-    if (option == NODE || option == KEYS)
-        return accepts & (ACCEPTS_RUN | ACCEPTS_LEADER) ? NULL : "run and join";
-    if (option == RUN_DIR || option == RESUME || option == LEADER || option == PROFILE)
-        return accepts & ACCEPTS_RUN ? NULL : "run";
-    if (option == EPISODES)
-        return accepts & ACCEPTS_EPISODES ? NULL : "evaluate and play";
-    if (option == RENDER || option == SAMPLE)
-        return accepts & ACCEPTS_RENDER ? NULL : "play";
-    if (option == ONNX)
-        return accepts & ACCEPTS_ONNX ? NULL : "export";
-    if (option == NAME || option == OPTIONS || option == STEPS || option == LIMIT_S)
-        return accepts & ACCEPTS_PLUGIN ? NULL : "try";
-    if (option == SEED)
-        return accepts & (ACCEPTS_TEXT | ACCEPTS_PLUGIN) ? NULL : "generate and try";
-    return option == HELP || accepts & ACCEPTS_TEXT ? NULL : "generate";
-}
+static const struct option_rule {
+    const char *name;
+    enum option_type type;
+    unsigned accepts;  /* the commands that it belongs to, by any of these bits, */
+    const char *owner; /* and in words */
+    size_t at;         /* where its value goes, in struct arguments */
+    uint32_t bound;
+} rules[] = {
+    {"set", OVERRIDE, ACCEPTS_JOB, "commands with a job file", 0, 0},
+    {"run-dir", PATH, ACCEPTS_RUN, "run", AT(run_dir), 0},
+    {"resume", FLAG, ACCEPTS_RUN, "run", AT(resume), 0},
+    {"episodes", COUNT, ACCEPTS_EPISODES, "evaluate and play", AT(episodes), POLICY_EPISODES_MAX},
+    {"words", INTEGER, ACCEPTS_TEXT, "generate", AT(text.words), 1},
+    {"seed", INTEGER, ACCEPTS_TEXT | ACCEPTS_PLUGIN, "generate and try", AT(text.seed), 0},
+    {"temperature", TEMPERATURE, ACCEPTS_TEXT, "generate", 0, 0},
+    {"name", TEXT, ACCEPTS_PLUGIN, "try", AT(name), 0},
+    {"options", OPTIONS, ACCEPTS_PLUGIN, "try", 0, 0},
+    {"steps", COUNT, ACCEPTS_PLUGIN, "try", AT(steps), CONTRACT_STEPS_MAX},
+    {"limit-s", COUNT, ACCEPTS_PLUGIN, "try", AT(limit_s), 86400},
+    {"render", RENDER, ACCEPTS_RENDER, "play", 0, 0},
+    {"sample", FLAG, ACCEPTS_RENDER, "play", AT(sample), 0},
+    {"onnx", PATH, ACCEPTS_ONNX, "export", AT(onnx), 0},
+    {"node", NODE, ACCEPTS_RUN | ACCEPTS_LEADER, "run and join", 0, 0},
+    {"leader", TEXT, ACCEPTS_RUN, "run", AT(place.leader), 0},
+    {"keys", TEXT, ACCEPTS_RUN | ACCEPTS_LEADER, "run and join", AT(place.keys), 0},
+    {"hosts", COUNT, ACCEPTS_KEYS, "keygen", AT(hosts), HOSTS_MAX},
+    {"observers", OBSERVERS, ACCEPTS_LEADER, "join", AT(brings), ROSTER_WORKERS_MAX},
+    {"trainers", TRAINERS, ACCEPTS_LEADER, "join", AT(brings), ROSTER_WORKERS_MAX},
+    {"json", FLAG, ACCEPTS_JSON, "check and status", AT(json), 0},
+    {"watch", FLAG, ACCEPTS_WATCH, "status", AT(watch), 0},
+    {"profile", PROFILE, ACCEPTS_RUN, "run", 0, 0},
+    {"help", FLAG, ~0u, "", AT(help), 0},
+};
+enum { RULES = sizeof rules / sizeof rules[0] };
 
 /* Reads an integer in 1..most. 0, or the exit code. */
 static int store_count(const char *name, const char *text, uint32_t most, uint32_t *value)
@@ -131,6 +89,31 @@ static int store_count(const char *name, const char *text, uint32_t most, uint32
         return usage_error("--%s: expected an integer in 1..%u, got %s", name, most, text);
     *value = (uint32_t)read;
     return 0;
+}
+
+static int store_integer(const char *name, const char *text, uint32_t least, uint64_t *value)
+{
+    const uint64_t most = 9007199254740991; /* 2^53 - 1, as for a job's seed: every JSON reader keeps it */
+    if (text_integer(text, most, value) && *value >= least)
+        return 0;
+    return usage_error("--%s: expected an integer from %u, got %s", name, least, text);
+}
+
+static int store_temperature(const char *text, double *value)
+{
+    char *end;
+    *value = strtod(text, &end);
+    if (end != text && *end == '\0' && isfinite(*value) && *value > 0)
+        return 0;
+    return usage_error("--temperature: expected a number above 0, got %s", text);
+}
+
+static int store_render(const char *text, struct arguments *arguments)
+{
+    arguments->render = text;
+    if (strcmp(text, "text") == 0 || film_is_path(text))
+        return 0;
+    return usage_error("--render: expected text, or a path that ends in .gif or .png, got %s", text);
 }
 
 static int store_options(const char *text, struct arguments *arguments)
@@ -163,111 +146,64 @@ static int store_node(const char *text, struct place_flags *place)
     return 0;
 }
 
-/* Stores an option of a job on several hosts. 0, or the exit code. */
-static int store_of_hosts(int option, const char *text, struct arguments *arguments)
-{
-    switch (option) {
-    case NODE:
-        return store_node(text, &arguments->place);
-    case LEADER:
-        arguments->place.leader = text;
-        return 0;
-    case KEYS:
-        arguments->place.keys = text;
-        return 0;
-    case OBSERVERS:
-        arguments->role = WIRE_ROLE_OBSERVER;
-        return store_count("observers", text, ROSTER_WORKERS_MAX, &arguments->brings);
-    case TRAINERS:
-        arguments->role = WIRE_ROLE_TRAINER;
-        return store_count("trainers", text, ROSTER_WORKERS_MAX, &arguments->brings);
-    default:
-        return store_count("hosts", text, HOSTS_MAX, &arguments->hosts);
-    }
-}
-
 /* Stores the option's value. 0, or the exit code. */
-static int store_option(int option, const char *text, struct arguments *arguments)
+static int store_option(const struct option_rule *rule, const char *text, struct arguments *arguments)
 {
-    struct language_generate *settings = &arguments->text;
-    switch (option) {
-    case SET:
-        arguments->overrides[arguments->override_count++] = text;
+    void *value = (char *)arguments + rule->at;
+    switch (rule->type) {
+    case FLAG:
+        *(bool *)value = true;
         return 0;
+    case TEXT:
+    case PATH:
+        *(const char **)value = text;
+        return rule->type == TEXT || text[0] != '\0' ? 0 : usage_error("--%s: expected a path", rule->name);
+    case OBSERVERS:
+    case TRAINERS:
+        arguments->role = rule->type == OBSERVERS ? WIRE_ROLE_OBSERVER : WIRE_ROLE_TRAINER;
+        return store_count(rule->name, text, rule->bound, value);
+    case COUNT:
+        return store_count(rule->name, text, rule->bound, value);
+    case INTEGER:
+        return store_integer(rule->name, text, rule->bound, value);
+    case OVERRIDE:
     case PROFILE:
-        arguments->overrides[arguments->override_count++] = "/log/profile=true";
+        arguments->overrides[arguments->override_count++] =
+            rule->type == PROFILE ? "/log/profile=true" : text;
         return 0;
-    case RUN_DIR:
-        arguments->run_dir = text;
-        return text[0] != '\0' ? 0 : usage_error("--run-dir: expected a path");
-    case RESUME:
-        arguments->resume = true;
-        return 0;
-    case EPISODES:
-        return store_count("episodes", text, POLICY_EPISODES_MAX, &arguments->episodes);
-    case WORDS:
-        if (text_integer(text, integer_max, &settings->words) && settings->words > 0)
-            return 0;
-        return usage_error("--words: expected an integer from 1, got %s", text);
-    case SEED:
-        if (text_integer(text, integer_max, &settings->seed))
-            return 0;
-        return usage_error("--seed: expected an integer from 0, got %s", text);
     case TEMPERATURE:
-        if (read_positive(text, &settings->temperature))
-            return 0;
-        return usage_error("--temperature: expected a number above 0, got %s", text);
-    case NAME:
-        arguments->name = text;
-        return 0;
+        return store_temperature(text, &arguments->text.temperature);
     case OPTIONS:
         return store_options(text, arguments);
-    case STEPS:
-        return store_count("steps", text, CONTRACT_STEPS_MAX, &arguments->steps);
     case RENDER:
-        arguments->render = text;
-        return strcmp(text, "text") == 0 || film_is_path(text)
-                   ? 0
-                   : usage_error("--render: expected text, or a path that ends in .gif or .png, got %s",
-                                 text);
-    case SAMPLE:
-        arguments->sample = true;
-        return 0;
-    case ONNX:
-        arguments->onnx = text;
-        return text[0] != '\0' ? 0 : usage_error("--onnx: expected a path");
-    case JSON:
-        arguments->json = true;
-        return 0;
-    case WATCH:
-        arguments->watch = true;
-        return 0;
-    case LIMIT_S:
-        return store_count("limit-s", text, 86400, &arguments->limit_s);
-    case HELP:
-        arguments->help = true;
-        return 0;
+        return store_render(text, arguments);
     default:
-        return store_of_hosts(option, text, arguments);
+        return store_node(text, &arguments->place);
     }
 }
 
 /* Reads the options up to --help or the last one. 0, or the exit code. */
 static int read_options(int argc, char **argv, unsigned accepts, struct arguments *arguments)
 {
+    struct option options[RULES + 1] = {0};
     int option, index = 0, code = 0;
+    for (int i = 0; i < RULES; i++)
+        options[i] = (struct option){
+            .name = rules[i].name,
+            .has_arg = rules[i].type == FLAG || rules[i].type == PROFILE ? no_argument : required_argument,
+            .val = i + 1};
     opterr = 0;
     while (code == 0 && !arguments->help && (option = getopt_long(argc, argv, ":", options, &index)) != -1) {
         if (option == ':')
             return usage_error("an argument is missing after %s", argv[optind - 1]);
-        if (option == '?' && optopt > HELP) /* a letter, perhaps one of several behind one dash */
+        if (option == '?' && optopt > RULES) /* a letter, perhaps one of several behind one dash */
             return usage_error("unknown option -%c", optopt);
         if (option == '?')
             return usage_error("unknown option %s", argv[optind - 1]);
-        const char *owner = option_owner(option, accepts);
-        if (owner != NULL)
-            return usage_error("--%s belongs to %s", options[index].name, owner);
-        code = store_option(option, optarg, arguments);
+        const struct option_rule *rule = &rules[option - 1];
+        if ((rule->accepts & accepts) == 0)
+            return usage_error("--%s belongs to %s", rule->name, rule->owner);
+        code = store_option(rule, optarg, arguments);
     }
     return code;
 }

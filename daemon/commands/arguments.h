@@ -21,9 +21,10 @@ enum accepts {
     ACCEPTS_KEYS = 128,      /* a folder for keys, --hosts */
     ACCEPTS_LEADER = 256,    /* a leader's address, --node, --keys, --observers, --trainers */
     ACCEPTS_ONE_RUN = 512,   /* a run that goes on now: its directory or name */
-    ACCEPTS_ALL_RUNS = 1024, /* nothing; with ACCEPTS_ONE_RUN: at most one run, --json, --watch */
-    ACCEPTS_ONNX = 1 << 12,  /* --onnx, which must be given */
-    ACCEPTS_JSON = 1 << 13,  /* --json, beside a job */
+    ACCEPTS_ALL_RUNS = 1024, /* nothing; with ACCEPTS_ONE_RUN: at most one run */
+    ACCEPTS_WATCH = 2048,    /* --watch */
+    ACCEPTS_ONNX = 4096,     /* --onnx, which must be given */
+    ACCEPTS_JSON = 8192,     /* --json */
 };
 
 struct arguments {

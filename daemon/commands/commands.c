@@ -121,7 +121,7 @@ static const struct command {
     {"play", ACCEPTS_CHECKPOINT | ACCEPTS_EPISODES | ACCEPTS_RENDER, play},
     {"export", ACCEPTS_CHECKPOINT | ACCEPTS_ONNX, export_model},
     {"try", ACCEPTS_PLUGIN, try_environments},
-    {"status", ACCEPTS_ONE_RUN | ACCEPTS_ALL_RUNS, status_show},
+    {"status", ACCEPTS_ONE_RUN | ACCEPTS_ALL_RUNS | ACCEPTS_JSON | ACCEPTS_WATCH, status_show},
     {"list", ACCEPTS_ALL_RUNS, status_list},
     {"stop", ACCEPTS_ONE_RUN, status_stop},
 };
