@@ -1,6 +1,5 @@
 /* `coalesced evaluate`: prints how well a model of a checkpoint does. The command's process; its own thread
  * and the math library's. */
-#include "daemon/commands/arguments.h"
 #include "daemon/commands/commands.h"
 #include "daemon/commands/job_files.h"
 #include "daemon/log/runlog.h"

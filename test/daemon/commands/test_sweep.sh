@@ -123,6 +123,7 @@ a_folder_that_cannot_be_made() {
 
 # A program whose checks warn stands for `coalesced`.
 warnings_are_shown_once() {
+    # shellcheck disable=SC2016 # the wrapper expands them
     printf '#!/bin/sh\n[ "$1" != check ] || echo "coalesced: a warning" >&2\nexec "%s" "$@"\n' "$COALESCED" >warns &&
         chmod +x warns && COALESCED=$scratch/warns python3 "$root/scripts/coalesced-sweep" "$job" --run-dir warned "${short[@]}" \
         --over /seed=1..3 >said 2>&1 && [[ $(grep -c "coalesced: a warning" said) == 1 ]]
