@@ -291,63 +291,59 @@ struct location {
     char text[TEXT_BYTES]; /* its path */
 };
 
-/* Calls `visit` for each regular file in the run's directory to which a rotation may have renamed the log,
- * open for reading and writing: all but the log's own file, and the files that this log makes. Files that
- * cannot be opened are passed over. The visitor owns the descriptor. */
-typedef enum status log_visitor(const struct log_file *file, int fd, const char *text, void *context,
-                                struct error *error);
-
-static enum status log_visit_moved(const struct log_file *file, log_visitor *visit, void *context,
-                                   struct error *error)
+static enum status log_open_folder(const struct log_file *file, DIR **folder, struct error *error)
 {
-    int folder_fd, fd;
-    struct error unused;
-    enum status status = file_open_folder(&folder_fd, file->run, error);
+    int fd;
+    const enum status status = file_open_folder(&fd, file->run, error);
     if (status != STATUS_OK)
         return status;
-    DIR *folder = fdopendir(folder_fd);
-    if (folder == NULL) {
-        error_set_errno(error, errno, "cannot list %s", file->run.text);
-        close(folder_fd);
-        return error->status;
-    }
-    for (const struct dirent *entry; status == STATUS_OK && (entry = readdir(folder)) != NULL;) {
+    *folder = fdopendir(fd);
+    if (*folder != NULL)
+        return STATUS_OK;
+    error_set_errno(error, errno, "cannot list %s", file->run.text);
+    close(fd);
+    return error->status;
+}
+
+/* Opens the next regular file of the run's directory to which a rotation may have renamed the log, for
+ * reading and writing: all but the log's own file, and the files that this log makes. Files that cannot be
+ * opened are passed over. The descriptor is the caller's; -1: there is none. `text`: the file's path. */
+static int log_next_moved(const struct log_file *file, DIR *folder, char text[TEXT_BYTES])
+{
+    struct error unused;
+    int fd;
+    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
         const char *const name = entry->d_name, *const end = strrchr(name, '.');
-        char text[TEXT_BYTES];
         if (name[0] == '.' || strcmp(name, run_log_name(RUN_LOG_JSON)) == 0 ||
             strcmp(name, run_log_name(RUN_LOG_TEXT)) == 0 || strstr(name, ".damaged") != NULL ||
             (end != NULL && strcmp(end, ".cut") == 0))
             continue;
-        snprintf(text, sizeof text, "%.3800s/%.255s", file->run.text, name);
+        snprintf(text, TEXT_BYTES, "%.3800s/%.255s", file->run.text, name);
         if (file_open_as(&fd, path_below(file->run, text), O_RDWR, &unused) == STATUS_OK)
-            status = visit(file, fd, text, context, error);
+            return fd;
     }
-    closedir(folder);
-    return status;
+    return -1;
 }
 
-struct search {
-    const struct log_place *place;
-    struct location *at;
-};
-
-static enum status log_find_place(const struct log_file *file, int fd, const char *text, void *context,
-                                  struct error *error)
+static enum status log_locate_moved(const struct log_file *file, const struct log_place *place,
+                                    struct location *at, struct error *error)
 {
-    const struct search *search = context;
+    DIR *folder;
     bool has = false;
-    (void)file;
-    enum status status = STATUS_OK;
-    if (search->at->where == NOWHERE)
-        status = log_has_place(fd, text, search->place, &has, error);
-    if (status != STATUS_OK || !has) {
-        close(fd);
+    enum status status = log_open_folder(file, &folder, error);
+    if (status != STATUS_OK)
         return status;
+    while (status == STATUS_OK && !has && (at->fd = log_next_moved(file, folder, at->text)) >= 0) {
+        status = log_has_place(at->fd, at->text, place, &has, error);
+        if (!has)
+            close(at->fd);
     }
-    search->at->where = IN_A_MOVED_FILE;
-    search->at->fd = fd;
-    snprintf(search->at->text, sizeof search->at->text, "%s", text);
-    return STATUS_OK;
+    if (has)
+        at->where = IN_A_MOVED_FILE;
+    else
+        at->fd = -1;
+    closedir(folder);
+    return status;
 }
 
 /* A file that was begun behind the place, or by nobody yet, is no damaged one: the place is in an earlier
@@ -358,15 +354,13 @@ static enum status log_locate_elsewhere(const struct log_file *file, const struc
     struct stat info;
     char *line = NULL;
     uint64_t lines = 0;
-    struct search search = {place, at};
     if (fstat(file->fd, &info) != 0)
         return error_set_errno(error, errno, "cannot look at %s", file->text);
     const bool is_continued = log_first_line(file->fd, &line) && line_continued(line, &lines);
     free(line);
     if (info.st_size > 0 && !is_continued)
         return STATUS_OK;
-    const enum status status =
-        place->lines > 0 ? log_visit_moved(file, log_find_place, &search, error) : STATUS_OK;
+    const enum status status = place->lines > 0 ? log_locate_moved(file, place, at, error) : STATUS_OK;
     if (status == STATUS_OK && at->where == NOWHERE && (info.st_size == 0 || place->lines == 0))
         at->where = ELSEWHERE;
     return status;
@@ -530,28 +524,34 @@ static enum status log_set_aside(struct log_file *file, const struct log_place *
     return log_open_fd(file, &file->fd, error);
 }
 
-/* A file that was begun behind the place, and renamed since: all its lines are behind the place. */
-struct cleaning {
-    const struct log_place *place;
-    const uint8_t *id;
-    const struct log_cut *cut;
-};
-
-static enum status log_clean(const struct log_file *file, int fd, const char *text, void *context,
-                             struct error *error)
+/* Whether the file was begun behind the place and renamed since: all its lines are behind the place. */
+static bool log_is_behind(const struct log_file *file, int fd, const struct log_place *place,
+                          const uint8_t id[RUN_ID_BYTES])
 {
-    const struct cleaning *cleaning = context;
     char *line = NULL;
-    uint8_t id[RUN_ID_BYTES];
+    uint8_t of_line[RUN_ID_BYTES];
     uint64_t before = 0;
     const bool is_own = log_first_line(fd, &line) && (line[0] == '{') == (file->log == RUN_LOG_JSON) &&
-                        line_run_id(line, id) && memcmp(id, cleaning->id, sizeof id) == 0;
-    const bool is_behind = is_own && (line_continued(line, &before) || line_is_event(line, file->log)) &&
-                           before >= cleaning->place->lines;
+                        line_run_id(line, of_line) && memcmp(of_line, id, sizeof of_line) == 0;
+    const bool is_behind =
+        is_own && (line_continued(line, &before) || line_is_event(line, file->log)) && before >= place->lines;
     free(line);
-    const enum status status =
-        is_behind ? log_cut_rest(file, fd, text, 0, false, cleaning->cut, error) : STATUS_OK;
-    close(fd);
+    return is_behind;
+}
+
+static enum status log_cut_moved(const struct log_file *file, const struct log_place *place,
+                                 const uint8_t id[RUN_ID_BYTES], const struct log_cut *cut,
+                                 struct error *error)
+{
+    char text[TEXT_BYTES];
+    DIR *folder;
+    enum status status = log_open_folder(file, &folder, error);
+    if (status != STATUS_OK)
+        return status;
+    for (int fd; status == STATUS_OK && (fd = log_next_moved(file, folder, text)) >= 0; close(fd))
+        if (log_is_behind(file, fd, place, id))
+            status = log_cut_rest(file, fd, text, 0, false, cut, error);
+    closedir(folder);
     return status;
 }
 
@@ -560,7 +560,6 @@ static enum status log_cut_elsewhere(struct log_file *file, struct location *at,
                                      const struct log_place *place, const uint8_t id[RUN_ID_BYTES],
                                      const struct log_cut *cut, struct error *error)
 {
-    struct cleaning cleaning = {place, id, cut};
     enum status status = STATUS_OK;
     if (at->where == IN_A_MOVED_FILE) {
         status = log_cut_rest(file, at->fd, at->text, at->offset, true, cut, error);
@@ -571,7 +570,7 @@ static enum status log_cut_elsewhere(struct log_file *file, struct location *at,
                     file->text, place->lines);
     }
     if (status == STATUS_OK)
-        status = log_visit_moved(file, log_clean, &cleaning, error);
+        status = log_cut_moved(file, place, id, cut, error);
     if (status == STATUS_OK)
         status = log_cut_rest(file, file->fd, file->text, 0, false, cut, error);
     return status;
