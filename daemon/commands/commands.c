@@ -337,13 +337,6 @@ static int check_environment(void)
     return status == STATUS_INVALID ? EX_USAGE : status_exit_code(status);
 }
 
-static int check_kind(const struct arguments *arguments, const struct job *job)
-{
-    if (arguments->episodes == 0 || job->kind == JOB_REINFORCE)
-        return 0;
-    return usage_error("--episodes belongs to jobs of kind reinforce: %s", arguments->job_path);
-}
-
 /* Reads the arguments and the job among them. 0, COMMAND_HELP, or the exit code of an error that is printed.
  */
 static int prepare_command(int argc, char **argv, unsigned accepts, struct arguments *arguments,
@@ -358,7 +351,9 @@ static int prepare_command(int argc, char **argv, unsigned accepts, struct argum
     if (code != 0 || arguments->job_path == NULL)
         return code;
     code = read_job(arguments, job);
-    return code == 0 ? check_kind(arguments, job) : code;
+    if (code == 0 && arguments->episodes > 0 && job->kind != JOB_REINFORCE)
+        return usage_error("--episodes belongs to jobs of kind reinforce: %s", arguments->job_path);
+    return code;
 }
 
 static enum status make_keys(const struct arguments *arguments, struct job *job, struct error *error)
@@ -371,11 +366,12 @@ static enum status make_keys(const struct arguments *arguments, struct job *job,
 /* Reading the job has checked it. --json is for programs that start runs of it. */
 static enum status check_job(const struct arguments *arguments, struct job *job, struct error *error)
 {
-    uint64_t epoch_updates = 0;
+    uint64_t epoch_updates;
     size_t bytes;
-    const enum status status =
-        arguments->json ? job_files_epoch_updates(&epoch_updates, job, error) : STATUS_OK;
-    if (status != STATUS_OK || !arguments->json)
+    if (!arguments->json)
+        return STATUS_OK;
+    const enum status status = job_files_epoch_updates(&epoch_updates, job, error);
+    if (status != STATUS_OK)
         return status;
     job_resolve(job);
     char *text = job_format(job, &bytes);
@@ -443,7 +439,7 @@ int command_run(int argc, char **argv)
     if (command == NULL)
         return become_program(argv);
     int code = prepare_command(argc, argv, command->accepts, &arguments, &job);
-    if (code == 0 && command->work != NULL)
+    if (code == 0)
         code = report_status(command->work(&arguments, &job, &error), &error);
     free(arguments.overrides);
     return code;

@@ -60,18 +60,9 @@ static int connect_to(const char *path)
 /* Reads to the end of the stream. NULL: it did not come, or it is too long. */
 static char *read_all(int fd, size_t *length)
 {
-    char *text = NULL;
-    size_t capacity = 0;
-    *length = 0;
-    for (;;) {
-        if (capacity - *length < 65536) {
-            char *more = capacity < ANSWER_BYTES_MAX ? realloc(text, capacity + 262144) : NULL;
-            if (more == NULL)
-                break;
-            text = more;
-            capacity += 262144;
-        }
-        const ssize_t got = recv(fd, text + *length, capacity - *length, 0);
+    char *text = malloc(ANSWER_BYTES_MAX);
+    for (*length = 0; text != NULL && *length < ANSWER_BYTES_MAX;) {
+        const ssize_t got = recv(fd, text + *length, ANSWER_BYTES_MAX - *length, 0);
         if (got == 0)
             return text;
         if (got < 0 && errno != EINTR)

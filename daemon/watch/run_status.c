@@ -34,7 +34,6 @@ static void add_episode(struct run_totals *totals, const struct control_episode 
     totals->environment_steps += episode->env_steps;
     totals->launches += episode->timing.launches;
     totals->launched_rows += (uint64_t)(episode->timing.batch_mean * (double)episode->timing.launches + 0.5);
-    totals->requests += episode->timing.requests;
     for (unsigned i = 0; i < CONTROL_BATCH_BUCKETS; i++)
         totals->batches[i] += episode->timing.batches[i];
     for (unsigned i = 0; i < CONTROL_WAIT_BUCKETS; i++)
@@ -75,7 +74,6 @@ static void add_update(struct run_totals *totals, const struct control_update *u
                            : 1;
     totals->samples += update->samples - update->timing.samples_before;
     totals->late += update->late;
-    totals->update_s += update->timing.update_s;
     if (update->trainers > 0) { /* a model-parallel job has no rounds of contributions */
         totals->rounds++;
         totals->round_waits[round_bucket(update->timing.wait_s)]++;

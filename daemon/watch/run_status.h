@@ -32,7 +32,7 @@ enum {
 struct run_totals {
     uint64_t episodes, environment_steps; /* kind reinforce */
     uint64_t updates, samples, late;      /* the other kinds; late: contributions dropped */
-    uint64_t launches, launched_rows, requests;
+    uint64_t launches, launched_rows;
     uint64_t batches[CONTROL_BATCH_BUCKETS]; /* launches by rows, as struct control_episode has them */
     uint64_t waits[CONTROL_WAIT_BUCKETS];    /* requests by their wait for the launch */
     double wait_s;                           /* the sum of these waits */
@@ -41,7 +41,7 @@ struct run_totals {
     double round_wait_s;
     uint64_t staleness[RUN_STALENESS_BUCKETS]; /* contributions by the versions since their model */
     uint64_t staleness_sum;
-    double learn_s, update_s;
+    double learn_s;
 
     struct monotime at; /* rates: over the last second or more before this time */
     uint64_t before;    /* steps or samples until then */
