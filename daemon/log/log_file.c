@@ -218,27 +218,21 @@ static FILE *log_read_from(int fd, uint64_t offset)
     return NULL;
 }
 
-/* The first line, if it is a whole one; else "". False: failed, see errno. */
-static bool log_first_line(int fd, char **line)
+/* The first line, if it is a whole one, not longer than those that are read back; else "". False: failed, see
+ * errno. */
+static bool log_first_line(int fd, char line[TEXT_BYTES])
 {
-    size_t capacity = 0;
-    FILE *in = log_read_from(fd, 0);
-    *line = NULL;
-    if (in == NULL)
-        return false;
-    const ssize_t length = getline(line, &capacity, in);
-    if (*line != NULL && (length <= 0 || strlen(*line) != (size_t)length || (*line)[length - 1] != '\n'))
-        **line = '\0';
-    fclose(in);
-    return *line != NULL;
+    const ssize_t bytes = file_read_at(fd, line, TEXT_BYTES - 1, 0);
+    const char *end = bytes > 0 ? memchr(line, '\n', (size_t)bytes) : NULL;
+    const size_t length = end != NULL ? (size_t)(end + 1 - line) : 0;
+    line[length > 0 && memchr(line, '\0', length) == NULL ? length : 0] = '\0';
+    return bytes >= 0;
 }
 
 bool log_file_run_id(const struct log_file *file, uint8_t id[RUN_ID_BYTES])
 {
-    char *line = NULL;
-    const bool found = log_first_line(file->fd, &line) && line_run_id(line, id);
-    free(line);
-    return found;
+    char line[TEXT_BYTES];
+    return log_first_line(file->fd, line) && line_run_id(line, id);
 }
 
 /* Whether the first bytes of the file `text` are those of the place. */
@@ -260,10 +254,9 @@ static enum status log_has_place(int fd, const char *text, const struct log_plac
     crypto_hash_sha256_final(&sum, sha256);
     *has = memcmp(sha256, place->sha256, sizeof sha256) == 0;
     if (place->bytes == 0) { /* the run's beginning: any file, but for one that was begun later */
-        char *line = NULL;
+        char line[TEXT_BYTES];
         uint64_t lines;
-        *has = place->lines == 0 && !(log_first_line(fd, &line) && line_continued(line, &lines));
-        free(line);
+        *has = place->lines == 0 && !(log_first_line(fd, line) && line_continued(line, &lines));
     }
     return STATUS_OK;
 }
@@ -271,15 +264,13 @@ static enum status log_has_place(int fd, const char *text, const struct log_plac
 /* The length of the first line, if it says that the file begins right behind the place; else 0. */
 static uint64_t log_begins_behind(int fd, const struct log_place *place, const uint8_t id[RUN_ID_BYTES])
 {
-    char *line = NULL;
+    char line[TEXT_BYTES];
     uint8_t of_line[RUN_ID_BYTES];
     uint64_t before;
-    const bool begins = log_first_line(fd, &line) && line_continued(line, &before) &&
+    const bool begins = log_first_line(fd, line) && line_continued(line, &before) &&
                         line_run_id(line, of_line) && before == place->lines &&
                         memcmp(of_line, id, RUN_ID_BYTES) == 0;
-    const uint64_t bytes = begins ? strlen(line) : 0;
-    free(line);
-    return bytes;
+    return begins ? strlen(line) : 0;
 }
 
 /* ---- where a place is ---- */
@@ -352,12 +343,11 @@ static enum status log_locate_elsewhere(const struct log_file *file, const struc
                                         struct location *at, struct error *error)
 {
     struct stat info;
-    char *line = NULL;
+    char line[TEXT_BYTES];
     uint64_t lines = 0;
     if (fstat(file->fd, &info) != 0)
         return error_set_errno(error, errno, "cannot look at %s", file->text);
-    const bool is_continued = log_first_line(file->fd, &line) && line_continued(line, &lines);
-    free(line);
+    const bool is_continued = log_first_line(file->fd, line) && line_continued(line, &lines);
     if (info.st_size > 0 && !is_continued)
         return STATUS_OK;
     const enum status status = place->lines > 0 ? log_locate_moved(file, place, at, error) : STATUS_OK;
@@ -528,15 +518,13 @@ static enum status log_set_aside(struct log_file *file, const struct log_place *
 static bool log_is_behind(const struct log_file *file, int fd, const struct log_place *place,
                           const uint8_t id[RUN_ID_BYTES])
 {
-    char *line = NULL;
+    char line[TEXT_BYTES];
     uint8_t of_line[RUN_ID_BYTES];
     uint64_t before = 0;
-    const bool is_own = log_first_line(fd, &line) && (line[0] == '{') == (file->log == RUN_LOG_JSON) &&
+    const bool is_own = log_first_line(fd, line) && (line[0] == '{') == (file->log == RUN_LOG_JSON) &&
                         line_run_id(line, of_line) && memcmp(of_line, id, sizeof of_line) == 0;
-    const bool is_behind =
-        is_own && (line_continued(line, &before) || line_is_event(line, file->log)) && before >= place->lines;
-    free(line);
-    return is_behind;
+    return is_own && (line_continued(line, &before) || line_is_event(line, file->log)) &&
+           before >= place->lines;
 }
 
 static enum status log_cut_moved(const struct log_file *file, const struct log_place *place,
