@@ -163,13 +163,13 @@ static enum MHD_Result send_page(struct MHD_Connection *connection)
         "NONCE-NONCE-NONCE-NONCE-NONCE-NO"; /* in page.html; as long as a nonce */
     unsigned char random[(sizeof placeholder - 1) / 2];
     char nonce[sizeof placeholder], policy[400], *text = strdup(page_begin);
-    struct MHD_Response *response = NULL;
+    if (text == NULL)
+        return MHD_NO;
     randombytes_buf(random, sizeof random);
     sodium_bin2hex(nonce, sizeof nonce, random, sizeof random);
-    for (char *at = text; at != NULL && (at = strstr(at, placeholder)) != NULL;)
+    for (char *at = text; (at = strstr(at, placeholder)) != NULL;)
         memcpy(at, nonce, sizeof nonce - 1);
-    if (text != NULL)
-        response = response_of(text, strlen(text), true, "text/html; charset=utf-8");
+    struct MHD_Response *response = response_of(text, strlen(text), true, "text/html; charset=utf-8");
     snprintf(policy, sizeof policy,
              "default-src 'none'; script-src 'nonce-%s'; style-src 'nonce-%s'; connect-src 'self'; "
              "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",

@@ -1,5 +1,5 @@
-/* The curve and the marks of a run (daemon/watch/run_status.h): what stays of a long curve, what a death takes
- * back, and that all of it is JSON. */
+/* The curve and the marks of a run (daemon/watch/run_status.h): what stays of a long curve, what a death
+ * takes back, and that all of it is JSON. */
 #include "daemon/watch/run_status.h"
 #include "test/workplace.h"
 
