@@ -1,4 +1,5 @@
-/* Opens the files that jobs name. The command's process, before it forks. */
+/* Opens the files that a job names, and reads the job of a checkpoint. The command's process, before it
+ * forks. */
 #include "daemon/commands/job_files.h"
 
 #include "daemon/process/python_worker.h"

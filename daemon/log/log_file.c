@@ -337,8 +337,7 @@ static enum status log_locate_moved(const struct log_file *file, const struct lo
     return status;
 }
 
-/* A file that was begun behind the place, or by nobody yet, is no damaged one: the place is in an earlier
- * file. */
+/* A file that is empty, or that begins after a rotation, is not damaged: an earlier file has the place. */
 static enum status log_locate_elsewhere(const struct log_file *file, const struct log_place *place,
                                         struct location *at, struct error *error)
 {
@@ -514,7 +513,7 @@ static enum status log_set_aside(struct log_file *file, const struct log_place *
     return log_open_fd(file, &file->fd, error);
 }
 
-/* Whether the file was begun behind the place and renamed since: all its lines are behind the place. */
+/* Whether the file began after the place and was renamed since. Then all its lines are after the place. */
 static bool log_is_behind(const struct log_file *file, int fd, const struct log_place *place,
                           const uint8_t id[RUN_ID_BYTES])
 {

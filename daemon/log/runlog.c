@@ -740,7 +740,7 @@ static enum status append_verdict(struct runlog *log, const struct control_finis
     return STATUS_OK;
 }
 
-/* The event comes last: behind the event of its end a run is over. */
+/* The event is the last line: a run whose log has it is over. */
 enum status runlog_finish(struct runlog *log, const char *why, const struct control_finished *finished,
                           const struct control_status *holdings, struct error *error)
 {
@@ -838,7 +838,8 @@ enum status runlog_owns(const struct runlog *log, const struct run_place *place,
     return STATUS_OK;
 }
 
-/* The beginning of a log confirms nothing: any log has one. The log's id may be damaged; it explains only. */
+/* The beginning of a log confirms nothing: any log has one. The log's id may be damaged, so it only explains.
+ */
 enum status runlog_confirm(const struct runlog *log, const struct run_place *place, unsigned least,
                            struct error *why)
 {
@@ -868,7 +869,7 @@ struct cutting {
     uint64_t lines[RUN_LOGS];
 };
 
-/* A damaged line may have any number. One that so few lines cannot reach is none. */
+/* A damaged line may have any number. A number that so few lines cannot reach is ignored. */
 static void cutting_note(void *context, const char *text)
 {
     struct cutting *cutting = context;

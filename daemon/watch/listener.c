@@ -1,6 +1,4 @@
-/* Checks /metrics, binds the address, and loads the HTTP server's plug-in. Supervisor process; its only
- * thread.
- */
+/* Checks /metrics, binds the address, and loads the HTTP server's plug-in. Supervisor process; one thread. */
 #include "daemon/watch/listener.h"
 
 #include "daemon/watch/status_socket.h"
@@ -158,7 +156,7 @@ enum status listener_check(const struct job *job, const char **pointer, struct e
 
 /* ---- listening ---- */
 
-/* A socket's file that nobody listens at is a killed run's. */
+/* Removes a socket at which nobody listens: a killed run has left it. */
 static enum status clear_path(const struct place_to_listen *place, const char *text, struct error *error)
 {
     struct stat info;

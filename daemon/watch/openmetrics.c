@@ -44,8 +44,8 @@ static void write_label(FILE *out, const char *before, const char *value)
     fputc('"', out);
 }
 
-/* The files of all runs of a host become one text in node_exporter, so there each sample names its run. By
- * HTTP a run is a target of its own. */
+/* node_exporter joins the files of all runs of a host, so each sample in a file names its run. By HTTP a run
+ * is a target of its own. */
 static void write_name(const struct page *page, const char *suffix, const char *labels)
 {
     fprintf(page->out, "coalesced_%s%s", page->name, suffix);

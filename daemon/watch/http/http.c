@@ -290,7 +290,7 @@ static enum MHD_Result send_events(struct http *http, struct MHD_Connection *con
 
 /* ---- whether a client may ask ---- */
 
-/* Takes as long wherever the first difference is. */
+/* Takes equally long wherever the first difference is. */
 static bool is_token(const struct http *http, const char *shown, size_t bytes)
 {
     return bytes == strlen(http->token) && sodium_memcmp(shown, http->token, bytes) == 0;
@@ -369,8 +369,8 @@ static bool has_body(struct MHD_Connection *connection)
            header_of(connection, "Transfer-Encoding") != NULL;
 }
 
-/* Called when the headers are there, and again at the request's end. An answer at the first call makes the
- * library close the connection behind it: a body is so never read. */
+/* Called when the headers have come, and again at the request's end. After an answer at the first call the
+ * library closes the connection, so no body is ever read. */
 static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, const char *path,
                               const char *method, const char *version, const char *body, size_t *body_bytes,
                               void **state)
@@ -454,7 +454,7 @@ static unsigned connections_open(const struct http *http)
     return MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_CURRENT_CONNECTIONS)->num_connections;
 }
 
-/* A full server listens again at the beginning of the run behind the one that closed a connection. */
+/* When a full server has closed a connection, it accepts again in its next run. */
 static void http_serve(struct http *http)
 {
     const unsigned before = connections_open(http);
