@@ -133,7 +133,7 @@ $(BUILD)/proto/%.pb-c.h: %.proto
 $(BUILD)/proto/%.pb-c.o: $(BUILD)/proto/%.pb-c.h
 	$(CC) $(CPPFLAGS) $(CFLAGS) -w -c -o $@ $(@:.o=.c)
 $(call objects,worker/model/onnx_graph.c): $(BUILD)/proto/onnx.pb-c.h
-$(call objects,daemon/log/event_file.c): $(BUILD)/proto/events.pb-c.h
+$(call objects,daemon/log/tensorboard.c): $(BUILD)/proto/events.pb-c.h
 
 # gcc 12 keeps the address sanitizer's copies of stack frames at less than a vector's alignment (its bug 110027).
 LANE_FLAGS := $(LANE_OPTIMIZE) $(if $(filter address,$(SAN)),--param asan-use-after-return=0)
@@ -172,7 +172,7 @@ $(BUILD)/libcoalesced-onednn.so: $(call objects,$(ONEDNN)) $(BUILD)/libkernels.a
 
 # The HTTP server of /metrics/listen: the daemon's own objects hold what the plug-in has of them.
 $(call objects,$(HTTP)): CFLAGS += -fvisibility=hidden
-$(BUILD)/daemon/watch/http/page.o: daemon/watch/http/page.html
+$(BUILD)/daemon/watch/http/http.o: daemon/watch/http/page.html
 $(BUILD)/libcoalesced-http.so: $(call objects,$(HTTP)) $(BUILD)/libkernels.a
 	$(CC) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -Wl,--no-undefined -o $@ $^ -lmicrohttpd -lsodium
 

@@ -1,9 +1,8 @@
 /* `coalesced evaluate`: prints how well a model of a checkpoint does. The command's process; its own thread
  * and the math library's. */
-#include "daemon/commands/arguments.h"
 #include "daemon/commands/commands.h"
 #include "daemon/commands/job_files.h"
-#include "daemon/log/episode_means.h"
+#include "daemon/log/runlog.h"
 #include "worker/data_parallel/evaluation.h"
 #include "worker/model_parallel/language.h"
 #include "worker/reinforce/policy_evaluate.h"

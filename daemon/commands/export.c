@@ -1,4 +1,4 @@
-/* Which model a checkpoint holds. The command's process. */
+/* `coalesced export`: writes the model of a checkpoint as ONNX. The command's process. */
 #include "daemon/commands/commands.h"
 
 #include "daemon/commands/job_files.h"

@@ -1,6 +1,5 @@
 /* `coalesced join`: adds this host to a running job. The command's process; after the fork of the workers it
  * is the supervisor of this host. One thread. */
-#include "daemon/commands/arguments.h"
 #include "daemon/commands/commands.h"
 #include "daemon/hosts/follow.h"
 #include "daemon/hosts/key_files.h"

@@ -3,7 +3,7 @@
 
 #include "daemon/commands/film.h"
 #include "daemon/commands/job_files.h"
-#include "daemon/log/episode_means.h"
+#include "daemon/log/runlog.h"
 #include "worker/environment/environment.h"
 #include "worker/reinforce/policy_play.h"
 

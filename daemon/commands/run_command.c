@@ -1,6 +1,5 @@
 /* `coalesced run`: finds this host's place, and leads the job or follows its leader. The command's process;
  * after the fork of the workers it is the supervisor's. One thread. */
-#include "daemon/commands/arguments.h"
 #include "daemon/commands/commands.h"
 #include "daemon/hosts/follow.h"
 #include "daemon/hosts/place.h"

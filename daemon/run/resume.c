@@ -2,7 +2,7 @@
  * only thread. */
 #include "daemon/run/resume.h"
 
-#include "daemon/log/runlog_lines.h"
+#include "daemon/log/runlog.h"
 #include "kernels/base/log.h"
 #include "worker/job/job_table.h"
 
@@ -243,10 +243,10 @@ static char *read_last_line(struct path run)
     if (file_open_below(&fd, run, run_log_name(RUN_LOG_JSON), O_RDONLY, &unused) != STATUS_OK)
         return NULL;
     const off_t size = lseek(fd, 0, SEEK_END);
-    char *tail = calloc(1, LINE_BYTES + 1);
+    char *tail = calloc(1, RUNLOG_LINE_BYTES + 1);
     if (tail != NULL) {
-        const uint64_t at = size > LINE_BYTES ? (uint64_t)size - LINE_BYTES : 0;
-        const ssize_t bytes = file_read_at(fd, tail, LINE_BYTES, at);
+        const uint64_t at = size > RUNLOG_LINE_BYTES ? (uint64_t)size - RUNLOG_LINE_BYTES : 0;
+        const ssize_t bytes = file_read_at(fd, tail, RUNLOG_LINE_BYTES, at);
         const size_t end = bytes > 0 && tail[bytes - 1] == '\n' ? (size_t)bytes - 1 : 0;
         const char *before = memrchr(tail, '\n', end);
         tail[end] = '\0';
@@ -266,7 +266,7 @@ bool resume_is_over(const char *run_dir, const struct job *job)
     char *line = dir_fd >= 0 ? read_last_line(path_of_folder(dir_fd, run_dir)) : NULL;
     snprintf(path, sizeof path, "%s/job.json", run_dir);
     const bool is_over =
-        line != NULL && line_ends_job(line, job) &&
+        line != NULL && runlog_ends_job(line, job) &&
         resume_adopt(path_below(path_of_folder(dir_fd, run_dir), path), &wanted, &error) == STATUS_OK;
     free(line);
     if (dir_fd >= 0)

@@ -8,7 +8,6 @@
 #ifndef DAEMON_SUPERVISE_RUN_WATCH_H
 #define DAEMON_SUPERVISE_RUN_WATCH_H
 
-#include "daemon/log/run_history.h"
 #include "daemon/supervise/job_end.h"
 #include "daemon/watch/listener.h"
 #include "daemon/watch/run_status.h"

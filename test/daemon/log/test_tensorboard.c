@@ -1,8 +1,7 @@
 /* Event files: the framing byte by byte, when they are written, and what becomes of a run whose events cannot
  * be written. test_tensorboard.sh reads them with TensorBoard. */
-#include "daemon/log/event_file.h"
-
 #include "daemon/log/tensorboard.h"
+
 #include "kernels/base/crc32c.h"
 #include "test/daemon/log/runlog_fixture.h"
 
@@ -74,32 +73,42 @@ static unsigned records_of(size_t index, uint8_t last[256])
     return records;
 }
 
+static struct tensorboard *board;
+
+/* Writes record_message into an event file of its own, the one of that index. Returns its number of events;
+ * the newest is in `body`. */
+static unsigned written(size_t index, uint8_t body[256])
+{
+    board = tensorboard_new(path_of_folder(dir_fd, "run"));
+    job.log.tensorboard = true;
+    ck_assert_int_eq(tensorboard_record(board, &job, &record_message, &error), STATUS_OK);
+    ck_assert_int_eq(tensorboard_free(board, &error), STATUS_OK);
+    return count_files() > index ? records_of(index, body) : 0;
+}
+
 START_TEST(an_event_has_tensorflows_frame_and_fields)
 {
     static const uint8_t version[] = "\x1a\x0d"
                                      "brain.Event:2";
-    const struct event_scalar scalar = {"train/loss", -0.125};
     uint8_t body[256] = {0};
-    struct event_file *file;
-    ck_assert_int_eq(mkdirat(dir_fd, TENSORBOARD_FOLDER, 0777), 0);
-    const int folder = openat(dir_fd, TENSORBOARD_FOLDER, O_RDONLY | O_DIRECTORY);
-    ck_assert_int_eq(event_file_open(&file, folder, "run", &error), STATUS_OK);
-    ck_assert_int_eq(event_file_close(file, &error), STATUS_OK);
-    ck_assert_uint_eq(records_of(0, body), 1);
-    ck_assert_uint_eq(body[0], 0x09); // wall_time, eight bytes
-    ck_assert_mem_eq(body + 9, version, sizeof version - 1);
-
-    ck_assert_int_eq(event_file_open(&file, folder, "run", &error), STATUS_OK);
-    ck_assert_int_eq(event_file_add(file, 300, &scalar, 1, &error), STATUS_OK);
-    ck_assert_int_eq(event_file_close(file, &error), STATUS_OK);
-    close(folder);
-    ck_assert_uint_eq(records_of(1, body), 2);
+    record_message.kind = CONTROL_EPISODE;
+    record_message.body.episode = (struct control_episode){
+        .episode = 300, .loss = -0.125, .reward = (double)NAN, .running_reward = (double)NAN};
+    ck_assert_uint_eq(written(0, body), 2);
     static const uint8_t wanted[] = "\x10\xac\x02" // step 300
                                     "\x2a\x13"     // summary
                                     "\x0a\x11"     // value
                                     "\x0a\x0atrain/loss"
                                     "\x15\x00\x00\x00\xbe"; // simple_value -0.125
+    ck_assert_uint_eq(body[0], 0x09);                       // wall_time, eight bytes
     ck_assert_mem_eq(body + 9, wanted, sizeof wanted - 1);
+
+    glob_t found;
+    ck_assert_uint_eq(event_files(&found), 1);
+    char *bytes = file_read(found.gl_pathv[0]);
+    globfree(&found);
+    ck_assert_mem_eq(bytes + 12 + 9, version, sizeof version - 1); // the first event
+    free(bytes);
 }
 END_TEST
 
@@ -109,7 +118,7 @@ START_TEST(nothing_is_opened_when_off_and_the_key_is_obeyed_while_the_job_runs)
     open_log();
     log_episodes(1, 2);
     ck_assert_uint_eq(count_files(), 0);
-    ck_assert_int_ne(faccessat(dir_fd, TENSORBOARD_FOLDER, F_OK, 0), 0);
+    ck_assert_int_ne(faccessat(dir_fd, "tensorboard", F_OK, 0), 0);
     job.log.tensorboard = true;
     log_episodes(3, 5);
     job.log.tensorboard = false;
@@ -189,7 +198,7 @@ START_TEST(a_folder_that_cannot_be_made_costs_one_warning)
 {
     stdout_to_file();
     job.log.tensorboard = true;
-    close(openat(dir_fd, TENSORBOARD_FOLDER, O_WRONLY | O_CREAT, 0666));
+    close(openat(dir_fd, "tensorboard", O_WRONLY | O_CREAT, 0666));
     open_log();
     char *warnings = warnings_of(1, 5);
     ck_assert_msg(strstr(warnings, "/tensorboard: found a regular file, expected a directory") != NULL, "%s",
@@ -205,82 +214,85 @@ END_TEST
 START_TEST(a_full_disk_is_one_error_and_leaves_whole_events)
 {
     signal(SIGXFSZ, SIG_IGN);
-    const struct event_scalar scalar = {"a", 1};
-    struct event_file *file;
     struct rlimit limit, small;
     ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &limit), 0);
-    ck_assert_int_eq(mkdirat(dir_fd, TENSORBOARD_FOLDER, 0777), 0);
-    const int folder = openat(dir_fd, TENSORBOARD_FOLDER, O_RDONLY | O_DIRECTORY);
-    ck_assert_int_eq(event_file_open(&file, folder, "run", &error), STATUS_OK);
-    close(folder);
-    ck_assert_int_eq(event_file_add(file, 1, &scalar, 1, &error), STATUS_OK);
+    record_message.kind = CONTROL_EPISODE;
+    record_message.body.episode = episode_of(1);
+    board = tensorboard_new(path_of_folder(dir_fd, "run"));
+    job.log.tensorboard = true;
+    ck_assert_int_eq(tensorboard_record(board, &job, &record_message, &error), STATUS_OK);
     small = limit;
-    small.rlim_cur = 200;
+    small.rlim_cur = 300;
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &small), 0);
     unsigned errors = 0;
-    for (uint64_t step = 2; step < 100; step++)
-        errors += event_file_add(file, step, &scalar, 1, &error) == STATUS_IO;
-    errors += event_file_close(file, &error) == STATUS_IO;
+    struct error first = {0};
+    for (unsigned i = 0; i < 2000; i++)
+        if (tensorboard_record(board, &job, &record_message, &error) != STATUS_OK && errors++ == 0)
+            first = error;
+    errors += tensorboard_free(board, &error) != STATUS_OK;
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
     ck_assert_uint_eq(errors, 1);
-    ck_assert_msg(strstr(error.text, "cannot write run/tensorboard/events.out.tfevents.") != NULL, "%s",
-                  error.text);
+    ck_assert_int_eq(first.status, STATUS_IO);
+    ck_assert_msg(strstr(first.text, "cannot write run/tensorboard/events.out.tfevents.") != NULL, "%s",
+                  first.text);
     ck_assert_uint_eq(records_of(0, NULL), 2);
 }
 END_TEST
 
-static double value_of(const struct event_scalar *scalars, size_t count, const char *tag)
+/* The value of the tag in an event's body; NaN: there is none. */
+static double value_of(const uint8_t *body, const char *tag)
 {
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(scalars[i].tag, tag) == 0)
-            return scalars[i].value;
-    return (double)NAN;
+    float value = NAN;
+    char field[64];
+    snprintf(field, sizeof field, "%c%s\x15", (int)strlen(tag), tag);
+    const uint8_t *at = memmem(body, 256, field, strlen(field));
+    if (at != NULL)
+        memcpy(&value, at + strlen(field), sizeof value);
+    return (double)value;
 }
 
 START_TEST(what_is_not_a_number_is_left_out)
 {
-    struct event_scalar scalars[EVENT_SCALARS_MAX];
-    uint64_t step = 0;
+    uint8_t body[256] = {0};
     record_message.kind = CONTROL_EPISODE;
     record_message.body.episode = episode_of(7);
     record_message.body.episode.loss = (double)NAN;
     record_message.body.episode.metrics.count = 1;
     strcpy(record_message.body.episode.metrics.of[0].name, "gate\x1b\xff");
     record_message.body.episode.metrics.of[0].mean = 3;
-    const size_t count = tensorboard_scalars(&job, &record_message, scalars, &step);
-    ck_assert_uint_eq(count, 4);
-    ck_assert_uint_eq(step, 7);
-    ck_assert_double_eq(value_of(scalars, count, "rollout/ep_rew_mean"), 1.75);
-    ck_assert_double_eq(value_of(scalars, count, "rollout/ep_rew"), 7.5);
-    ck_assert_double_eq(value_of(scalars, count, "time/fps"), 560);
-    ck_assert_double_eq(value_of(scalars, count, "gate\\u001b\\xff"), 3);
+    ck_assert_uint_eq(written(0, body), 2);
+    ck_assert_mem_eq(body + 9, "\x10\x07", 2); // step 7
+    ck_assert_double_eq(value_of(body, "rollout/ep_rew_mean"), 1.75);
+    ck_assert_double_eq(value_of(body, "rollout/ep_rew"), 7.5);
+    ck_assert_double_eq(value_of(body, "time/fps"), 560);
+    ck_assert_double_eq(value_of(body, "gate\\u001b\\xff"), 3);
+    ck_assert_double_nan(value_of(body, "train/loss"));
 }
 END_TEST
 
 START_TEST(an_epoch_shows_its_evaluation_alone)
 {
-    struct event_scalar scalars[EVENT_SCALARS_MAX];
-    uint64_t step = 0;
+    uint8_t body[256] = {0};
     record_message.kind = CONTROL_EPOCH;
     record_message.body.epoch = (struct control_epoch){.epoch = 2, .update = 40, .loss = 1};
-    ck_assert_uint_eq(tensorboard_scalars(&job, &record_message, scalars, &step), 0);
+    ck_assert_uint_eq(written(0, body), 0);
     record_message.body.epoch.evaluated = 8;
     record_message.body.epoch.correct = 6;
     record_message.body.epoch.evaluation_loss = 2;
     job.kind = JOB_PARAMETER_SERVER;
-    ck_assert_uint_eq(tensorboard_scalars(&job, &record_message, scalars, &step), 2);
-    ck_assert_uint_eq(step, 40);
-    ck_assert_double_eq(value_of(scalars, 2, "eval/loss"), 2);
-    ck_assert_double_eq(value_of(scalars, 2, "eval/accuracy"), 0.75);
+    ck_assert_uint_eq(written(0, body), 2);
+    ck_assert_mem_eq(body + 9, "\x10\x28", 2); // step 40
+    ck_assert_double_eq(value_of(body, "eval/loss"), 2);
+    ck_assert_double_eq(value_of(body, "eval/accuracy"), 0.75);
     job.kind = JOB_MODEL_PARALLEL;
-    ck_assert_uint_eq(tensorboard_scalars(&job, &record_message, scalars, &step), 2);
-    ck_assert_double_eq(value_of(scalars, 2, "eval/perplexity"), exp(2));
+    ck_assert_uint_eq(written(1, body), 2);
+    ck_assert_double_eq(value_of(body, "eval/perplexity"), (double)(float)exp(2));
 }
 END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("event_file");
+    Suite *suite = suite_create("tensorboard");
     TCase *events = add_case(suite, "events");
     tcase_add_test(events, an_event_has_tensorflows_frame_and_fields);
     tcase_add_test(events, nothing_is_opened_when_off_and_the_key_is_obeyed_while_the_job_runs);

@@ -1,6 +1,6 @@
-/* The curve and the marks of a run (daemon/log/run_history.h): what stays of a long curve, what a death takes
- * back, and that all of it is JSON. */
-#include "daemon/log/run_history.h"
+/* The curve and the marks of a run (daemon/watch/run_status.h): what stays of a long curve, what a death
+ * takes back, and that all of it is JSON. */
+#include "daemon/watch/run_status.h"
 #include "test/workplace.h"
 
 #include <check.h>
