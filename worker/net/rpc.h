@@ -1,6 +1,13 @@
-/* Remote calls between the workers of a job. The main header of the room worker/net, which holds the calls
- * (rpc*.c; rpc_internal.h lists the files), the wire format (wire.h, and PROTOCOL.md in prose), the sockets
- * (endpoint.h), and the memory that workers share (segment.h).
+/* Remote calls between the workers of a job. The main header of the room worker/net:
+ *
+ *   rpc.c            calls, requests, the turn
+ *   rpc_sessions.c   the peers, their sockets, and the messages on their way to them
+ *   rpc_message.c    values become a message, and back
+ *   wire.c           the header's format; PROTOCOL.md says the same in prose
+ *   endpoint.c       ZeroMQ; endpoint_door.c: who gets in; greeting.c and host_keys.c: secrets and keys
+ *   segment.c        the memory that workers share
+ *
+ * The nouns:
  *
  *   rpc         one worker's end of its sessions
  *   session     two workers that have exchanged HELLO and WELCOME, until BYE or a death
