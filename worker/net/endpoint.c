@@ -12,7 +12,6 @@
 
 #include "kernels/base/thread.h"
 #include "worker/net/endpoint_door.h"
-#include "worker/net/endpoint_gate.h"
 #include "worker/net/wire.h"
 
 #include <arpa/inet.h>

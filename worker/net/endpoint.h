@@ -30,7 +30,7 @@ struct endpoint_message {
 
 /* Makes a bound ROUTER, to which only connections with `pass` get through. Of connections
  * that have not shown the pass yet, STRANGERS_MAX and one for each of `peers` may wait at a time; when more
- * come, those that have waited longest are cut off (endpoint_gate.h). "ipc://PATH": refuses a PATH that
+ * come, those that have waited longest are cut off (endpoint_door.h). "ipc://PATH": refuses a PATH that
  * exists (STATUS_BUSY), is not absolute or is longer than 107 bytes (STATUS_INVALID); the file is removed by
  * endpoint_free. "tcp://" beyond loopback is refused: endpoint_bind_far is for that. */
 enum status endpoint_bind(struct endpoint **out, const char *address, const struct wire_pass *pass,
