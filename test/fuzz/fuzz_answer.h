@@ -152,7 +152,8 @@ static uint64_t new_number(uint16_t worker, enum made_kind kind)
 static void add_as(struct request *answer, const struct wire_tensor *like, uint8_t dtype)
 {
     const uint32_t rows = like->dims[0];
-    request_add(answer, dtype, (uint32_t)(wire_tensor_bytes(like) / wire_dtype_bytes(like->dtype)), NULL);
+    const struct wire_tensor element = {.dtype = like->dtype};
+    request_add(answer, dtype, (uint32_t)(wire_tensor_bytes(like) / wire_tensor_bytes(&element)), NULL);
     struct wire_tensor *tensor = &answer->header.tensors[answer->header.tensor_count - 1];
     memcpy(tensor->dims, like->dims, sizeof tensor->dims);
     tensor->rank = like->rank;

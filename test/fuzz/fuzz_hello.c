@@ -77,7 +77,7 @@ static bool write_greeting(const uint8_t step[STEP_BYTES], struct endpoint_messa
 /* ---- in the place of the endpoint's own (Makefile) ---- */
 
 enum status __wrap_endpoint_connect(struct endpoint **out, struct endpoint *beside, const char *address,
-                                    const struct wire_pass *pass, struct error *error);
+                                    const struct endpoint_credentials *shown, struct error *error);
 enum status __wrap_endpoint_send(struct endpoint *endpoint, struct endpoint_message *message);
 enum status __wrap_endpoint_receive(struct endpoint *endpoint, struct endpoint_message *message);
 enum status __wrap_endpoint_wait(struct endpoint *const *endpoints, size_t endpoint_count,
@@ -85,9 +85,9 @@ enum status __wrap_endpoint_wait(struct endpoint *const *endpoints, size_t endpo
                                  struct monotime until, bool *readable);
 
 enum status __wrap_endpoint_connect(struct endpoint **out, struct endpoint *beside, const char *address,
-                                    const struct wire_pass *pass, struct error *error)
+                                    const struct endpoint_credentials *shown, struct error *error)
 {
-    (void)beside, (void)address, (void)pass, (void)error;
+    (void)beside, (void)address, (void)shown, (void)error;
     *out = rpc->sessions->endpoints[0]; /* not used */
     return STATUS_OK;
 }

@@ -809,7 +809,6 @@ static void receive_own(struct rpc *rpc, struct arrival *arrival)
         wire_decode(&arrival->header, frames->header, frames->header_bytes, payload_bytes, NULL);
     assert(status == STATUS_OK);
     memcpy(arrival->lent, frames->payload + payload_bytes, sizeof arrival->lent);
-    rpc->counters.received++;
     if (arrival->header.kind == WIRE_REQUEST)
         status = receive_request(rpc, self, arrival, &error);
     else

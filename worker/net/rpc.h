@@ -281,12 +281,12 @@ void rpc_reject_worker(struct rpc *rpc, uint16_t worker, const char *format, ...
 /* ---- counters, since the start ---- */
 
 struct rpc_counters {
-    uint64_t sent, received; /* messages */
-    uint64_t bad;            /* messages that cost their sender the session */
-    uint64_t strangers;      /* messages of peers without a session: ignored */
-    uint64_t duplicates;     /* requests seen before: dropped */
-    uint64_t stale;          /* replies without a pending call, old generations: dropped */
-    uint64_t timeouts;       /* of this worker's calls */
+    uint64_t sent;       /* messages */
+    uint64_t bad;        /* messages that cost their sender the session */
+    uint64_t strangers;  /* messages of peers without a session: ignored */
+    uint64_t duplicates; /* requests seen before: dropped */
+    uint64_t stale;      /* replies without a pending call, old generations: dropped */
+    uint64_t timeouts;   /* of this worker's calls */
     /* Connections to the bound socket; see struct endpoint_counts in worker/net/endpoint.h. */
     uint64_t unproven; /* they ended without having shown the pass */
     uint64_t refused;  /* they showed a wrong one */

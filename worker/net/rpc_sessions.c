@@ -188,25 +188,27 @@ static void sessions_add_socket(struct sessions *sessions, struct endpoint *endp
     sessions->bound_count += dialed < 0;
 }
 
+static enum status sessions_bind_one(struct sessions *sessions, const char *address,
+                                     const struct endpoint_credentials *asked, struct error *error)
+{
+    struct endpoint *endpoint;
+    if (address == NULL)
+        return STATUS_OK;
+    const enum status status =
+        endpoint_bind(&endpoint, sessions->endpoints[0], address, asked, sessions->config->workers, error);
+    if (status == STATUS_OK)
+        sessions_add_socket(sessions, endpoint, -1, asked->pass == NULL);
+    return status;
+}
+
 static enum status sessions_bind(struct sessions *sessions, const char *address, struct error *error)
 {
     const struct rpc_config *config = sessions->config;
-    struct endpoint *endpoint;
-    enum status status = STATUS_OK;
-    if (address != NULL) {
-        struct wire_pass pass;
-        greeting_make_pass(&pass, config->secret, config->worker);
-        status = endpoint_bind(&endpoint, address, &pass, config->workers, error);
-        if (status == STATUS_OK)
-            sessions_add_socket(sessions, endpoint, -1, false);
-    }
-    if (status == STATUS_OK && config->far_address != NULL) {
-        status = endpoint_bind_far(&endpoint, sessions->endpoints[0], config->far_address, config->keys,
-                                   config->workers, error);
-        if (status == STATUS_OK)
-            sessions_add_socket(sessions, endpoint, -1, true);
-    }
-    return status;
+    struct wire_pass pass;
+    greeting_make_pass(&pass, config->secret, config->worker);
+    const struct endpoint_credentials near = {.pass = &pass}, far = {.keys = config->keys};
+    const enum status status = sessions_bind_one(sessions, address, &near, error);
+    return status == STATUS_OK ? sessions_bind_one(sessions, config->far_address, &far, error) : status;
 }
 
 /* All memory that the sessions begin with. False: there is none. */
@@ -933,7 +935,6 @@ static enum status sessions_take(struct sessions *sessions, size_t socket, struc
         return status;
     if (status != STATUS_OK && status != STATUS_INVALID)
         return error_set(fault, STATUS_IO, "the socket failed");
-    sessions->counters->received++;
     if (status == STATUS_INVALID)
         return error_set(fault, status, "a message that is not two frames within the limits");
     status =
@@ -998,14 +999,12 @@ static enum status dial_connect(struct sessions *sessions, const struct rpc_addr
     struct endpoint *endpoint;
     struct wire_pass pass;
     struct error reason;
-    enum status status;
     assert(address->worker < config->worker);
     greeting_make_pass(&pass, config->secret, address->worker);
-    if (address->is_far)
-        status = endpoint_connect_far(&endpoint, sessions->endpoints[0], address->address, config->keys,
-                                      address->host, &reason);
-    else
-        status = endpoint_connect(&endpoint, sessions->endpoints[0], address->address, &pass, &reason);
+    const struct endpoint_credentials shown = {
+        .pass = address->is_far ? NULL : &pass, .keys = config->keys, .host = address->host};
+    const enum status status =
+        endpoint_connect(&endpoint, sessions->endpoints[0], address->address, &shown, &reason);
     if (status != STATUS_OK)
         return error_set(error, status, "worker %u: %s", address->worker, reason.text);
     sessions_add_socket(sessions, endpoint, address->worker, address->is_far);
