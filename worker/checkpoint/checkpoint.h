@@ -14,9 +14,14 @@
  *                                      resumed from
  *
  * This room holds the format's one writer and one reader, and the state machine that takes a checkpoint
- * beside a running loop. It includes kernels/, worker/job and the frame's background thread. The job kinds'
- * rooms (worker/reinforce, worker/data_parallel, worker/model_parallel) and daemon/ include it. It knows no
- * job kind: a kind hands over its values as struct checkpoint_values.
+ * beside a running loop. It knows no job kind: a kind hands over its values as struct checkpoint_values.
+ *
+ *   update     a checkpoint's number; for reinforce, an episode's
+ *   manifest   manifest.json: what the checkpoint says of itself
+ *   place      a position in the run's logs (worker/run_place.h)
+ *   shard      the part of the model that one server owns, and the file that it writes
+ *   score      how good the model is, for the best checkpoint
+ *   saver      takes one checkpoint after the other for a running loop
  *
  *     checkpoint.c            folders and files: made, written, published, found, checked, loaded
  *     checkpoint_manifest.c   the text of manifest.json
