@@ -4,7 +4,6 @@
 #include "kernels/base/log.h"
 #include "worker/control.h"
 #include "worker/net/endpoint.h"
-#include "worker/strangers.h"
 
 #include <poll.h>
 #include <sodium.h>

@@ -24,8 +24,8 @@
 #include "kernels/base/status.h"
 #include "worker/control.h"
 #include "worker/job/job.h"
+#include "worker/net/endpoint.h"
 #include "worker/roster.h"
-#include "worker/strangers.h"
 
 #include <stdbool.h>
 

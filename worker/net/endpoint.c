@@ -10,6 +10,7 @@
  * sockets, all of them must be quiet. */
 #include "worker/net/endpoint.h"
 
+#include "kernels/base/log.h"
 #include "kernels/base/thread.h"
 #include "worker/net/endpoint_door.h"
 #include "worker/net/wire.h"
@@ -17,6 +18,7 @@
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -46,7 +48,9 @@ enum {
     SPINS_IN_VAIN_MAX = 3,
     SLEEPS_PER_TRIAL = 64,
     UNWATCHED_MAX = 32,
-    SENDING_WAIT_US_MAX = 1000, /* how often a refused send is tried again at the least */
+    SENDING_WAIT_US_MAX = 1000,    /* how often a refused send is tried again at the least */
+    STRANGERS_EVERY_US = 10000000, /* between two warnings */
+    STRANGERS_LOOK_US = 100000,
 };
 
 /* A ZeroMQ context and how many endpoints live in it; all of one thread. */
@@ -578,6 +582,20 @@ struct endpoint_counts endpoint_counts(const struct endpoint *endpoint)
     return (struct endpoint_counts){.unproven = gate.accepted - gate.admitted - gate.waiting,
                                     .refused = door != NULL ? endpoint_door_refused(door) : 0,
                                     .crowded = gate.crowded};
+}
+
+void strangers_report(struct strangers *reported, const char *whose, const struct endpoint_counts *counts,
+                      uint64_t ignored, struct monotime now)
+{
+    const uint64_t sum = counts->unproven + counts->refused + counts->crowded + ignored;
+    reported->due = monotime_add_us(now, sum == reported->sum ? STRANGERS_LOOK_US : STRANGERS_EVERY_US);
+    if (sum == reported->sum)
+        return;
+    reported->sum = sum;
+    log_warning("strangers at %s socket since the start: %" PRIu64
+                " connections ended without this job's pass, %" PRIu64 " showed a wrong one, %" PRIu64
+                " were cut off because too many waited, %" PRIu64 " messages were ignored",
+                whose, counts->unproven, counts->refused, counts->crowded, ignored);
 }
 
 void endpoint_move(struct endpoint_message *to, struct endpoint_message *from)

@@ -92,6 +92,17 @@ struct endpoint_counts {
 };
 struct endpoint_counts endpoint_counts(const struct endpoint *endpoint);
 
+/* What a user sees of strangers at a process's sockets. */
+struct strangers {
+    struct monotime due; /* when to count again: 10 s after a warning */
+    uint64_t sum;        /* of the counts in the last warning */
+};
+
+/* Warns on standard error if more strangers have come since the last warning; called when `due` has come.
+ * `whose`: the process whose socket it is, as in "this worker's"; `ignored`: messages of theirs. */
+void strangers_report(struct strangers *reported, const char *whose, const struct endpoint_counts *counts,
+                      uint64_t ignored, struct monotime now);
+
 /* Moves a message into `to`, which holds none; `from` holds none afterwards, and must not be released. Never
  * copy the struct: ZeroMQ keeps a small frame's bytes inside it, and `header` and `payload` point there. */
 void endpoint_move(struct endpoint_message *to, struct endpoint_message *from);
