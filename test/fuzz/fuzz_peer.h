@@ -3,8 +3,8 @@
 #ifndef TEST_FUZZ_FUZZ_PEER_H
 #define TEST_FUZZ_FUZZ_PEER_H
 
-#include "worker/net/rpc.c"
-#include "worker/net/rpc_sessions.c"
+#include "worker/net/rpc.c"          // NOLINT(bugprone-suspicious-include): a session without a connection
+#include "worker/net/rpc_sessions.c" // NOLINT(bugprone-suspicious-include): a session without a connection
 #include "worker/reference/rref.h"
 
 #include <stdio.h>

@@ -215,6 +215,9 @@ static enum status sessions_bind(struct sessions *sessions, const char *address,
 static bool sessions_allocate(struct sessions *sessions)
 {
     const struct rpc_config *config = sessions->config;
+    sessions->table = calloc(config->workers, sizeof *sessions->table);
+    if (sessions->table == NULL)
+        return false;
     for (uint32_t i = 0; i < config->workers; i++) {
         struct held *held = calloc(1, sizeof *held);
         if (held == NULL)
@@ -222,9 +225,7 @@ static bool sessions_allocate(struct sessions *sessions)
         held->next = sessions->spare;
         sessions->spare = held;
     }
-    sessions->table = calloc(config->workers, sizeof *sessions->table);
-    return sessions->table != NULL &&
-           sessions_keep_job(sessions, config->welcome, config->welcome_bytes) == STATUS_OK;
+    return sessions_keep_job(sessions, config->welcome, config->welcome_bytes) == STATUS_OK;
 }
 
 enum status sessions_open(struct sessions **out, const struct rpc_config *config,

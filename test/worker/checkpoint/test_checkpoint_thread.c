@@ -2,7 +2,7 @@
  * memory that belongs to them. A race there would be the thread sanitizer's to report. */
 #include "test/worker/net/net_fixture.h"
 #include "test/workplace.h"
-#include "worker/checkpoint/checkpoint_saver.c"
+#include "worker/checkpoint/checkpoint_saver.c" // NOLINT(bugprone-suspicious-include): the thread is the saver's own
 
 #include <signal.h>
 
