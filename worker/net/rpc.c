@@ -673,6 +673,11 @@ void rpc_free(struct rpc *rpc, const char *why, int linger_ms)
 
 /* ---- messages that arrive ---- */
 
+/* The order of checks, behind those of the header and its sender: what is lent, method and caller, tensors,
+ * unread answers, repetition, whether the body has come. A peer that sends a request while more than
+ * REPLIES_HELD_MAX answers, or HELD_BYTES_MAX bytes of answers, wait for it loses its session. A request to
+ * oneself that is bad, or finds no memory, fails alone: the session with oneself cannot end. */
+
 /* Checks that this worker may make this request. */
 static enum status serve_check(const struct rpc *rpc, uint16_t worker, const struct wire_header *header,
                                struct error *error)
