@@ -247,12 +247,14 @@ FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/policy/% kernels/lanes/nor
                 $(wildcard worker/net/*.c worker/reference/*.c worker/autograd/*.c worker/job/*.c) \
                 $(filter-out $(LANES),$(wildcard worker/environment/*.c)) \
                 $(filter-out worker/data/loader.c worker/data/synthetic.c,$(wildcard worker/data/*.c)) \
-                worker/checkpoint/checkpoint_folder.c worker/checkpoint/checkpoint_manifest.c
+                worker/checkpoint/checkpoint_manifest.c
 
 # The oracle computes where a target needs a backend.
 build/fuzz/fuzz_dist build/fuzz/fuzz_answers: FUZZ_BACKEND := $(wildcard test/oracle/ref*.c)
-# They undo a death, which no function of the product does, so they include the file that has struct dist.
-build/fuzz/fuzz_dist build/fuzz/fuzz_answers: FUZZ_INCLUDED := worker/autograd/dist_context.c
+# They look into struct rpc and struct sessions, and undo a death in struct dist, so they include the files that have them.
+FUZZ_RPC := worker/net/rpc.c worker/net/rpc_sessions.c
+build/fuzz/fuzz_rref build/fuzz/fuzz_hello: FUZZ_INCLUDED := $(FUZZ_RPC)
+build/fuzz/fuzz_dist build/fuzz/fuzz_answers: FUZZ_INCLUDED := $(FUZZ_RPC) worker/autograd/dist_context.c
 # Its peers stand where sockets are.
 build/fuzz/fuzz_answers: FUZZ_LINK := $(addprefix -Wl$(comma)--wrap=endpoint_,\
     prepare send receive move release wait message_host)

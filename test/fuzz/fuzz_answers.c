@@ -411,12 +411,12 @@ static void give_all_back(void)
 static void require_no_call_left(void)
 {
     size_t free_count = 0;
-    for (const struct future *future = rpc->calls.free; future != NULL; future = future->next)
+    for (const struct future *future = rpc->free_futures; future != NULL; future = future->next)
         free_count++;
-    require(rpc->calls.pending == 0 && rpc->incoming.open == NULL && free_count == rpc->calls.future_count);
+    require(rpc->pending == 0 && rpc->open == NULL && free_count == rpc->future_count);
     require(dist->ended == NULL);
     for (unsigned worker = 0; worker < WORKERS; worker++)
-        require(rpc->incoming.sources[worker].bodies.bytes == 0);
+        require(rpc->peers[worker].bodies.bytes == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -51,7 +51,7 @@ static void request_rows(struct request *request, uint8_t shape)
 static uint64_t context_number(uint8_t byte)
 {
     const uint64_t root = byte < 0xf0 ? PEER : byte & 7;
-    const uint64_t begun = root < WORKERS ? rpc->sessions.table[root].incarnation & 0xffff : 1;
+    const uint64_t begun = root < WORKERS ? rpc->sessions->table[root].incarnation & 0xffff : 1;
     return byte == 0xff ? 0 : root << NUMBER_BITS | begun << 32 | (1u + (byte & 7));
 }
 

@@ -2,7 +2,7 @@
  * memory that belongs to them. A race there would be the thread sanitizer's to report. */
 #include "test/worker/net/net_fixture.h"
 #include "test/workplace.h"
-#include "worker/background.h"
+#include "worker/checkpoint/checkpoint_saver.c" // NOLINT(bugprone-suspicious-include): the thread is the saver's own
 
 #include <signal.h>
 
@@ -99,8 +99,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("background");
-    TCase *tests = tcase_create("background");
+    Suite *suite = suite_create("checkpoint_thread");
+    TCase *tests = tcase_create("hand-off");
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, work_and_memory_go_there_and_back);
     tcase_add_test(tests, a_failure_comes_with_its_text);
