@@ -130,7 +130,7 @@ $(BUILD)/proto/%.pb-c.h: %.proto
 	protoc-c --proto_path=$(<D) --c_out=$(@D) $(<F)
 $(BUILD)/proto/%.pb-c.o: $(BUILD)/proto/%.pb-c.h
 	$(CC) $(CPPFLAGS) $(CFLAGS) -w -c -o $@ $(@:.o=.c)
-$(call objects,worker/model/onnx_graph.c): $(BUILD)/proto/onnx.pb-c.h
+$(call objects,worker/model/onnx.c): $(BUILD)/proto/onnx.pb-c.h
 $(call objects,daemon/log/event_file.c): $(BUILD)/proto/events.pb-c.h
 
 # gcc 12 keeps the address sanitizer's copies of stack frames at less than a vector's alignment (its bug 110027).
