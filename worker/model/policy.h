@@ -10,7 +10,7 @@
  *                      captured launch and learns on the tape. It alone has dropout.
  *     dense            up to 8 hidden layers with ReLU or tanh (kernels/policy/dense.h), for every other
  *                      POLICY_MLP. Observations are flattened. On the CPU only.
- *     the CNN          POLICY_CNN: three convolutions and a hidden layer of 512 (worker/model/policy_cnn.h),
+ *     the CNN          POLICY_CNN: three convolutions and a hidden layer of 512 (policy_images.c),
  *                      for observations of rank 3. It always computes on a backend. With values, these share
  *                      its features or come from a second CNN.
  *
@@ -23,7 +23,6 @@
  *
  *     policy.c         picks the kind, keeps an action's bounds and the normalizer
  *     policy_internal.h  the functions of a kind: policy_flat.c, policy_gpu.c, policy_images.c
- *     policy_flat.h    the functions of a network on the CPU: policy_mlp.c, policy_dense.c
  *     policy_config.h  from an environment's spaces to shapes and parameters
  *     policy_values.h  a policy's values, as checkpoints have them */
 #ifndef WORKER_MODEL_POLICY_H

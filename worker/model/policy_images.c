@@ -14,12 +14,12 @@
 #include "kernels/params/gradients.h"
 #include "kernels/policy/head.h"
 #include "worker/environment/environment_spec.h"
-#include "worker/model/policy_cnn.h"
 #include "worker/model/policy_internal.h"
 #include "worker/model/policy_learner.h"
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,6 +54,106 @@ struct piece {
     uint32_t filled;       // black images behind, or between, the rows make them so many
     const uint32_t *place; // (rows.count) of each row, ascending; NULL: row i is at place i
 };
+
+/* ---- the network ----
+ *
+ * That of Mnih et al., "Human-level control through deep reinforcement learning" (Nature 518, 2015). No
+ * padding; every layer has a bias; policy_config.h lists the parameters.
+ *
+ *     images (rows, channels, height, width)
+ *     -> conv 32 of 8x8, stride 4 -> ReLU -> conv 64 of 4x4, stride 2 -> ReLU -> conv 64 of 3x3 -> ReLU
+ *     -> flatten -> linear 512 -> ReLU = the features -> linear: logits or means
+ *     features, shared or of a second CNN -> linear: the value */
+
+/* Logits or means (rows, outputs); values (rows, 1). */
+struct cnn_outputs {
+    struct variable *action, *value;
+};
+
+enum { WANT_ACTION = 1, WANT_VALUE = 2, WANT_ALL = WANT_ACTION | WANT_VALUE }; // a set
+
+static struct variable *find_parameter(struct params *params, struct tape *tape, const char *layer,
+                                       const char *which)
+{
+    char name[POLICY_NAME_BYTES];
+    snprintf(name, sizeof name, "%s.%s", layer, which);
+    return tape_parameter(tape, params_find(params, name));
+}
+
+/* ReLU in the place of x. */
+static struct variable *activate(struct tape *tape, struct variable *x)
+{
+    struct variable *y = tape_relu(tape, x);
+    tape_drop(tape, x);
+    return y;
+}
+
+static struct variable *convolve(struct params *params, struct tape *tape, const char *layer, uint32_t stride,
+                                 struct variable *x)
+{
+    struct variable *y = tape_conv2d(tape, x, find_parameter(params, tape, layer, "weight"),
+                                     find_parameter(params, tape, layer, "bias"), stride, 0);
+    return activate(tape, y);
+}
+
+static struct variable *flatten(struct tape *tape, struct variable *x)
+{
+    if (x == NULL)
+        return NULL;
+    const uint32_t *size = variable_tensor(x)->shape.size;
+    struct variable *y = tape_reshape(tape, x, SHAPE2(size[0], size[1] * size[2] * size[3]));
+    tape_drop(tape, x);
+    return y;
+}
+
+static struct variable *connect(struct params *params, struct tape *tape, const char *layer,
+                                struct variable *x)
+{
+    return tape_linear(tape, x, find_parameter(params, tape, layer, "weight"),
+                       find_parameter(params, tape, layer, "bias"));
+}
+
+/* The features that the extractor `name` finds in the images. */
+static struct variable *extract(struct params *params, struct tape *tape, const char *name,
+                                struct variable *images)
+{
+    static const char *const convolutions[] = {"cnn.0", "cnn.2", "cnn.4"};
+    static const uint32_t strides[] = {4, 2, 1};
+    char layer[POLICY_NAME_BYTES - 8];
+    struct variable *x = images;
+    for (uint32_t l = 0; l < 3; l++) {
+        snprintf(layer, sizeof layer, "%s.%s", name, convolutions[l]);
+        struct variable *y = convolve(params, tape, layer, strides[l], x);
+        if (l > 0)
+            tape_drop(tape, x);
+        x = y;
+    }
+    snprintf(layer, sizeof layer, "%s.linear.0", name);
+    struct variable *flat = flatten(tape, x), *linear = connect(params, tape, layer, flat);
+    tape_drop(tape, flat);
+    return activate(tape, linear);
+}
+
+/* Computes the outputs that are `wanted`; the others are NULL. */
+static struct cnn_outputs cnn_forward(struct params *params, struct tape *tape, struct variable *images,
+                                      unsigned wanted)
+{
+    const bool shared = params_find(params, "vf_features_extractor.cnn.0.weight") == NULL;
+    struct cnn_outputs outputs = {0};
+    struct variable *features = NULL;
+    if ((wanted & WANT_ACTION) != 0 || shared)
+        features = extract(params, tape, "features_extractor", images);
+    if ((wanted & WANT_ACTION) != 0)
+        outputs.action = connect(params, tape, "action_net", features);
+    if ((wanted & WANT_VALUE) != 0 && !shared) {
+        tape_drop(tape, features);
+        features = extract(params, tape, "vf_features_extractor", images);
+    }
+    if ((wanted & WANT_VALUE) != 0)
+        outputs.value = connect(params, tape, "value_net", features);
+    tape_drop(tape, features);
+    return outputs;
+}
 
 /* ---- pieces ---- */
 
@@ -131,16 +231,16 @@ static struct variable *record_images(const struct policy_images *net, const str
                       DTYPE_F32, "observations", net->images);
 }
 
-/* Records the piece's forward, and reads the outputs that are `wanted` (enum policy_cnn_wanted) into
+/* Records the piece's forward, and reads the outputs that are `wanted` into
  * net->output and net->value, place by place. Their variables have not been taken by an operation. */
-static struct policy_cnn_outputs images_record(const struct policy_images *net, const struct piece *piece,
-                                               unsigned wanted)
+static struct cnn_outputs images_record(const struct policy_images *net, const struct piece *piece,
+                                        unsigned wanted)
 {
-    const struct policy_cnn_outputs outputs =
-        policy_cnn_forward(net->learner.params, net->learner.tape, record_images(net, piece), wanted);
-    if ((wanted & POLICY_CNN_ACTION) != 0)
+    const struct cnn_outputs outputs =
+        cnn_forward(net->learner.params, net->learner.tape, record_images(net, piece), wanted);
+    if ((wanted & WANT_ACTION) != 0)
         tape_read(net->learner.tape, outputs.action, DTYPE_F32, net->output);
-    if ((wanted & POLICY_CNN_VALUE) != 0)
+    if ((wanted & WANT_VALUE) != 0)
         tape_read(net->learner.tape, outputs.value, DTYPE_F32, net->value);
     return outputs;
 }
@@ -178,7 +278,7 @@ static enum status act_piece(const struct policy_images *net, const struct piece
                              const struct dense_draw *draw, struct error *error)
 {
     const bool keeps = piece->rows.values != NULL;
-    const unsigned wanted = POLICY_CNN_ACTION | (keeps ? POLICY_CNN_VALUE : 0);
+    const unsigned wanted = WANT_ACTION | (keeps ? WANT_VALUE : 0);
     const enum status status = infer_piece(net, piece, wanted, error);
     const struct head_rows rows = images_head_rows(net, &piece->rows);
     if (status != STATUS_OK)
@@ -276,7 +376,7 @@ static enum status images_estimate(void *self, const struct policy_rows *rows, s
     enum status status = STATUS_OK;
     for (uint32_t first = 0; first < rows->count && status == STATUS_OK;) {
         const struct piece piece = images_piece_of(net, rows, first);
-        status = infer_piece(net, &piece, POLICY_CNN_VALUE, error);
+        status = infer_piece(net, &piece, WANT_VALUE, error);
         for (uint32_t i = 0; i < piece.rows.count && status == STATUS_OK; i++)
             rows->values[piece.rows.row[i]] = net->value[i];
         first += piece.rows.count;
@@ -305,8 +405,6 @@ static enum status images_load_head(struct policy_images *net, struct error *err
     return status;
 }
 
-enum { ALL = POLICY_CNN_ACTION | POLICY_CNN_VALUE };
-
 /* ---- walking back ---- */
 
 /* Rows that fill up pull at nothing. */
@@ -327,7 +425,7 @@ static struct variable *record_pull(struct tape *tape, struct variable *x, const
 }
 
 /* The sum of all pulls times what they pull at. */
-static struct variable *record_pulls(const struct policy_images *net, struct policy_cnn_outputs outputs)
+static struct variable *record_pulls(const struct policy_images *net, struct cnn_outputs outputs)
 {
     struct variable *pull =
         record_pull(net->learner.tape, outputs.action, "log-probabilities' pull", net->pulls);
@@ -345,7 +443,7 @@ static struct variable *record_pulls(const struct policy_images *net, struct pol
 }
 
 /* Ends the piece's step, whose part of L is `part`. */
-static enum status walk_back(const struct policy_images *net, struct policy_cnn_outputs outputs, double part,
+static enum status walk_back(const struct policy_images *net, struct cnn_outputs outputs, double part,
                              struct error *error)
 {
     struct variable *pull = record_pulls(net, outputs);
@@ -384,7 +482,7 @@ static enum status learn_piece(const struct policy_images *net, const struct pie
     double part = 0;
     tape_begin_adding(net->learner.tape, net->learner.gradients);
     tape_on_progress(net->learner.tape, progress, context);
-    const struct policy_cnn_outputs outputs = images_record(net, piece, POLICY_CNN_ACTION);
+    const struct cnn_outputs outputs = images_record(net, piece, WANT_ACTION);
     if (tape_status(net->learner.tape, NULL) == STATUS_OK)
         part = pull_piece(net, piece, coefficient);
     *loss += part;
@@ -419,13 +517,13 @@ static enum status images_learn(void *self, const struct policy_rows *rows, cons
 /* ---- PPO ---- */
 
 /* Records the piece as for a step, and evaluates its rows' own actions. */
-static struct policy_cnn_outputs evaluate_piece(const struct policy_images *net, const struct piece *piece,
-                                                policy_progress *progress, void *context)
+static struct cnn_outputs evaluate_piece(const struct policy_images *net, const struct piece *piece,
+                                         policy_progress *progress, void *context)
 {
     const struct head_rows rows = images_head_rows(net, &piece->rows);
     tape_begin_adding(net->learner.tape, net->learner.gradients);
     tape_on_progress(net->learner.tape, progress, context);
-    const struct policy_cnn_outputs outputs = images_record(net, piece, ALL);
+    const struct cnn_outputs outputs = images_record(net, piece, WANT_ALL);
     if (tape_status(net->learner.tape, NULL) == STATUS_OK)
         head_evaluate(net->head, &rows, net->log_probability, net->entropy);
     return outputs;
@@ -477,7 +575,7 @@ static enum status improve_pieces(const struct policy_images *net, const struct 
     gradients_begin(net->learner.gradients);
     for (uint32_t first = 0; first < rows->count && status == STATUS_OK;) {
         const struct piece piece = images_piece_of(net, rows, first);
-        const struct policy_cnn_outputs outputs = evaluate_piece(net, &piece, step->progress, step->context);
+        const struct cnn_outputs outputs = evaluate_piece(net, &piece, step->progress, step->context);
         if (tape_status(net->learner.tape, NULL) == STATUS_OK)
             judge_piece(net, &piece, minibatch);
         first += piece.rows.count;
@@ -621,8 +719,6 @@ static enum status images_open(void **self, const struct policy_config *config, 
         status = head_new(&net->head, &shape, error);
     if (status == STATUS_OK)
         status = policy_learner_open(&net->learner, config, backend, error);
-    if (status == STATUS_OK && config->has_value)
-        status = policy_cnn_begin(net->learner.params, config, error);
     return status == STATUS_OK ? images_load_head(net, error) : status;
 }
 

@@ -1,6 +1,6 @@
 /* The table of functions behind policy.h: one table for each kind of policy. policy.c picks the kind.
  *
- *     policy_flat.c   on the CPU, with flat arrays of parameters; over a network of policy_flat.h
+ *     policy_flat.c   on the CPU, with flat arrays of parameters
  *     policy_gpu.c    the tutorial's network on a GPU        policy_images.c  the CNN on a backend
  *
  * Each kind has a struct of its own, `self`. */
@@ -52,7 +52,20 @@ struct policy {
     struct dense_normalizer normalizer; /* of these */
 };
 
-enum { POLICY_CHUNK_ROWS = 256 };
+/* What tests see of policy_flat.c's `self`: this is its first member. policy_flat_load computes with the
+ * values as they are now. */
+struct policy_arrays {
+    size_t count;                              /* floats in each of the arrays */
+    float *values, *gradient, *first, *second; /* the parameters, their gradient, Adam's moments */
+    uint64_t steps;                            /* of Adam */
+    struct team *team;                         /* NULL: one thread learns */
+};
+void policy_flat_load(void *self);
+
+enum {
+    POLICY_CHUNK_ROWS = 256,
+    POLICY_THREAD_ROWS = 4096, /* of REINFORCE on the CPU, for which one thread more is worth its while */
+};
 
 /* Rows [first, first + POLICY_CHUNK_ROWS) of the batch, or as many as there are. */
 static inline struct policy_rows policy_chunk(const struct policy_rows *rows, uint32_t first)

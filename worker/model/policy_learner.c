@@ -1,6 +1,8 @@
 /* Opens and closes what a policy on a backend learns with. */
 #include "worker/model/policy_learner.h"
 
+#include <stdlib.h>
+
 enum status policy_register(struct params *params, const struct policy_config *config, struct error *error)
 {
     struct policy_parameter list[POLICY_PARAMETERS_MAX];
@@ -14,6 +16,28 @@ enum status policy_register(struct params *params, const struct policy_config *c
     return status;
 }
 
+/* Those that params_build has not drawn. */
+static enum status begin_parameters(struct params *params, const struct policy_config *config,
+                                    struct error *error)
+{
+    struct policy_parameter list[POLICY_PARAMETERS_MAX];
+    const uint32_t count = policy_parameters(list, config);
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < count && status == STATUS_OK; i++) {
+        if (list[i].bound > 0 && !config->orthogonal)
+            continue;
+        float *values = calloc(list[i].count, sizeof *values);
+        if (values == NULL)
+            return error_set(error, STATUS_NO_MEMORY, "no memory for the %zu values of %s", list[i].count,
+                             list[i].name);
+        status = policy_begin_parameter(values, &list[i], i, config, error);
+        if (status == STATUS_OK)
+            status = params_write(params, params_at(params, i), DTYPE_F32, values, error);
+        free(values);
+    }
+    return status;
+}
+
 enum status policy_learner_open(struct policy_learner *learner, const struct policy_config *config,
                                 struct backend *backend, struct error *error)
 {
@@ -23,6 +47,8 @@ enum status policy_learner_open(struct policy_learner *learner, const struct pol
         status = policy_register(learner->params, config, error);
     if (status == STATUS_OK)
         status = params_build(learner->params, config->seed, error);
+    if (status == STATUS_OK)
+        status = begin_parameters(learner->params, config, error);
     if (status == STATUS_OK)
         status = optimizer_new(&learner->optimizer, &settings, learner->params, error);
     if (status == STATUS_OK)
