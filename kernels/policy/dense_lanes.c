@@ -2,7 +2,7 @@
  *
  * At a head the rows lie across the lanes, as many as one register holds, and every sum over choices or
  * components runs in ascending order within a lane. Lanes without a row hold zeros. */
-#include "kernels/policy/dense_internal.h"
+#include "kernels/policy/lanes_internal.h"
 
 #include "kernels/lanes/exp_log_tanh.h"
 #include "kernels/lanes/normal_pair.h"
@@ -530,19 +530,19 @@ static void pull(const struct dense_head *head, const struct dense_pulls *pulls,
     }
 }
 
-static void exp_16(const float x[DENSE_LANES], float y[DENSE_LANES])
+static void exp_16(const float x[POLICY_LANES], float y[POLICY_LANES])
 {
     for (uint32_t i = 0; i < LANES_COUNT; i += LANES_WIDTH)
         lanes_store(y + i, lanes_exp_full(lanes_load(x + i)));
 }
 
-static void log_16(const float x[DENSE_LANES], float y[DENSE_LANES])
+static void log_16(const float x[POLICY_LANES], float y[POLICY_LANES])
 {
     for (uint32_t i = 0; i < LANES_COUNT; i += LANES_WIDTH)
         lanes_store(y + i, lanes_log_full(lanes_load(x + i)));
 }
 
-static void tanh_16(const float x[DENSE_LANES], float y[DENSE_LANES])
+static void tanh_16(const float x[POLICY_LANES], float y[POLICY_LANES])
 {
     for (uint32_t i = 0; i < LANES_COUNT; i += LANES_WIDTH)
         lanes_store(y + i, lanes_tanh(lanes_load(x + i)));

@@ -9,7 +9,7 @@
  *
  * Each body takes the shape as arguments. LANES_FOR_SHAPE calls it with CartPole's numbers as constants, so
  * that the compiler keeps a row's sums in registers, or else with the packed shape. */
-#include "kernels/policy/mlp_internal.h"
+#include "kernels/policy/lanes_internal.h"
 
 #include "kernels/lanes/lanes.h"
 
@@ -378,20 +378,20 @@ static double gradient(const struct mlp_packed *packed, const struct mlp_batch *
 
 /* ---- the table ---- */
 
-static void exp_16(const float x[MLP_LANES], float y[MLP_LANES])
+static void exp_16(const float x[POLICY_LANES], float y[POLICY_LANES])
 {
     for (uint32_t p = 0; p < LANES_COUNT; p += LANES_WIDTH)
         lanes_store(y + p, lanes_exp(lanes_load(x + p)));
 }
 
-static void log_16(const float x[MLP_LANES], float y[MLP_LANES])
+static void log_16(const float x[POLICY_LANES], float y[POLICY_LANES])
 {
     for (uint32_t p = 0; p < LANES_COUNT; p += LANES_WIDTH)
         lanes_store(y + p, lanes_log(lanes_load(x + p)));
 }
 
-static void fma_16(const float a[MLP_LANES], const float b[MLP_LANES], const float c[MLP_LANES],
-                   float y[MLP_LANES])
+static void fma_16(const float a[POLICY_LANES], const float b[POLICY_LANES], const float c[POLICY_LANES],
+                   float y[POLICY_LANES])
 {
     for (uint32_t p = 0; p < LANES_COUNT; p += LANES_WIDTH)
         lanes_store(y + p, lanes_fma(lanes_load(a + p), lanes_load(b + p), lanes_load(c + p)));

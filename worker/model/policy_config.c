@@ -80,6 +80,16 @@ static enum status check_components(const struct policy_config *config, struct e
     return STATUS_OK;
 }
 
+static enum status check_layers(const struct policy_config *config, struct error *error)
+{
+    for (uint32_t l = 0; l < config->layers; l++)
+        if (config->width[l] < 1 || config->width[l] > DENSE_WIDTH_MAX)
+            return error_set(error, STATUS_INVALID,
+                             "/policy/hidden: expected 1..%d units in a hidden layer, got %u",
+                             DENSE_WIDTH_MAX, config->width[l]);
+    return STATUS_OK;
+}
+
 static enum status check_dense(const struct policy_config *config, bool gpu, struct error *error)
 {
     const size_t inputs = environment_space_elements(&config->observation);
@@ -106,8 +116,7 @@ static enum status check_dense(const struct policy_config *config, bool gpu, str
                          "for /policy/network \"cnn\", and for one hidden layer with ReLU over a float32 "
                          "vector of at most %d elements and one choice of at most %d",
                          MLP_INPUTS_MAX, MLP_ACTIONS_MAX);
-    const struct dense_shape shape = policy_dense_shape(config);
-    return dense_check_shape(&shape, error);
+    return check_layers(config, error);
 }
 
 static enum status check_cnn(const struct policy_config *config, struct error *error)
@@ -134,12 +143,6 @@ static enum status check_cnn(const struct policy_config *config, struct error *e
     return adam_check(&config->adam, error);
 }
 
-static enum status check_tutorial(const struct policy_config *config, struct error *error)
-{
-    const struct mlp_shape shape = policy_mlp_shape(config);
-    return mlp_check_shape(&shape, config->dropout, error);
-}
-
 static enum status check_normalizer(const struct policy_config *config, struct error *error)
 {
     if (config->normalizes && config->observation.dtype == ENVIRONMENT_U8)
@@ -157,14 +160,10 @@ enum status policy_check(const struct policy_config *config, bool gpu, struct er
         status = check_normalizer(config, error);
     if (status != STATUS_OK)
         return status;
-    switch (policy_form(config)) {
-    case POLICY_FORM_TUTORIAL:
-        return check_tutorial(config, error);
-    case POLICY_FORM_DENSE:
-        return check_dense(config, gpu, error);
-    default:
+    if (policy_form(config) == POLICY_FORM_CNN)
         return check_cnn(config, error);
-    }
+    return policy_form(config) == POLICY_FORM_DENSE ? check_dense(config, gpu, error)
+                                                    : check_layers(config, error);
 }
 
 /* ---- parameters ---- */

@@ -5,7 +5,7 @@
 
 #include "kernels/adam.h"
 #include "kernels/base/status.h"
-#include "kernels/policy/dense_shape.h"
+#include "kernels/policy/dense.h"
 #include "kernels/policy/mlp.h"
 #include "kernels/tensor.h"
 #include "worker/environment/environment.h"

@@ -246,9 +246,9 @@ static void learn_dense(const struct pass *m, uint32_t slot, uint32_t network, c
     const bool is_ppo = coefficient == NULL, of_policy = network == 0;
     const bool of_value = is_ppo && (network == 1 || policy->networks == 1);
     const struct dense_batch batch = dense_batch_of(policy, rows);
-    const struct surrogate_pulls pulls = {.log_probability = of_policy ? pull[0] : NULL,
-                                          .entropy = of_policy && is_ppo ? pull[1] : NULL,
-                                          .value = of_value ? pull[2] : NULL};
+    const struct dense_pulls pulls = {.log_probability = of_policy ? pull[0] : NULL,
+                                      .entropy = of_policy && is_ppo ? pull[1] : NULL,
+                                      .value = of_value ? pull[2] : NULL};
     dense_evaluate(policy->dense, policy->work[slot], &batch,
                    &(struct dense_results){.log_probability = of_policy ? log_probability : NULL,
                                            .entropy = pulls.entropy != NULL ? entropy : NULL,
@@ -260,11 +260,7 @@ static void learn_dense(const struct pass *m, uint32_t slot, uint32_t network, c
                                 sums);
     if (of_value)
         surrogate_judge_values(&m->objective, rows->count, rows->row, value, &pulls, sums);
-    dense_gradient(policy->dense, policy->work[slot],
-                   &(struct dense_pulls){.log_probability = pulls.log_probability,
-                                         .entropy = pulls.entropy,
-                                         .value = pulls.value},
-                   gradient, adds);
+    dense_gradient(policy->dense, policy->work[slot], &pulls, gradient, adds);
 }
 
 /* Chunk number `chunk` of those under way. */

@@ -1,4 +1,4 @@
-/* A policy for images: the CNN on the tape up to its outputs, the head on the host (kernels/policy/head.h).
+/* A policy for images: the CNN on the tape up to its outputs, the head on the host (kernels/policy/dense.h).
  *
  * Rows pass in pieces of at most 256. A piece is filled up with black images, so that the backend need not
  * plan for every number of rows: to a power of two or, of a policy with values, to one size for learning and
@@ -12,7 +12,6 @@
  * gradients add up in the batch's order. */
 #include "kernels/backend.h"
 #include "kernels/params/gradients.h"
-#include "kernels/policy/head.h"
 #include "worker/environment/environment_spec.h"
 #include "worker/model/policy_internal.h"
 #include "worker/model/policy_learner.h"
@@ -554,15 +553,13 @@ static void judge_piece(const struct policy_images *net, const struct piece *pie
                         struct surrogate *minibatch)
 {
     const struct head_rows rows = images_head_rows(net, &piece->rows);
-    const struct surrogate_pulls pulls = {
+    const struct dense_pulls pulls = {
         .log_probability = net->own, .entropy = net->entropy_pulls, .value = net->value_pulls};
     surrogate_judge_actions(minibatch, piece->rows.count, piece->rows.row, net->log_probability, net->entropy,
                             &pulls, &minibatch->sums);
     surrogate_judge_values(minibatch, piece->rows.count, piece->rows.row, net->value, &pulls,
                            &minibatch->sums);
-    head_pull(net->head, &rows,
-              &(struct dense_pulls){.log_probability = net->own, .entropy = net->entropy_pulls}, net->pulls,
-              net->log_std_pulls);
+    head_pull(net->head, &rows, &pulls, net->pulls, net->log_std_pulls);
     clear_filling(piece, net->pulls, net->outputs);
     clear_filling(piece, net->value_pulls, 1);
 }

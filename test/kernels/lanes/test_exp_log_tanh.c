@@ -1,8 +1,7 @@
 /* exp, log and tanh of floats of every size, against libm in double: the errors that
  * kernels/lanes/exp_log_tanh.h states, what is special, and the same bits on every instruction set. The
  * functions are reached through the general policy's tables. */
-#include "kernels/lanes/isa.h"
-#include "kernels/policy/dense_internal.h"
+#include "kernels/policy/lanes_internal.h"
 #include "test/workplace.h"
 
 #include <check.h>
@@ -13,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef void function(const float x[DENSE_LANES], float y[DENSE_LANES]);
+typedef void function(const float x[POLICY_LANES], float y[POLICY_LANES]);
 
 enum { EXP, LOG, TANH, FUNCTIONS };
 
@@ -23,14 +22,11 @@ static const double ulps_max[FUNCTIONS] = {[EXP] = 1, [LOG] = 2, [TANH] = 5};
 
 static const struct dense_lanes *choose(const char *name)
 {
-    static const struct dense_lanes *const lanes[ISA_COUNT] = {[ISA_BASELINE] = &dense_lanes_baseline,
-                                                               [ISA_AVX2] = &dense_lanes_avx2,
-                                                               [ISA_AVX512] = &dense_lanes_avx512};
-    enum isa isa;
+    struct policy_lanes lanes;
     struct error error;
     setenv("COALESCED_ISA", name, 1);
-    if (isa_choose(&isa, &error) == STATUS_OK)
-        return lanes[isa];
+    if (policy_lanes_choose(&lanes, &error) == STATUS_OK)
+        return lanes.dense;
     printf("test_exp_log_tanh: %s is not tested: %s\n", name, error.text);
     return NULL;
 }
@@ -56,8 +52,8 @@ static float float_of(uint32_t bits)
 
 static float apply(function *f, float x)
 {
-    float in[DENSE_LANES], out[DENSE_LANES];
-    for (int i = 0; i < DENSE_LANES; i++)
+    float in[POLICY_LANES], out[POLICY_LANES];
+    for (int i = 0; i < POLICY_LANES; i++)
         in[i] = x;
     f(in, out);
     return out[0];
@@ -88,12 +84,12 @@ static bool is_near(int which, float x, float got)
 /* Bits `first`, first + step, …: stops at the first that is wrong. */
 static void check_range(int which, function *f, uint64_t first, uint64_t end, uint64_t step)
 {
-    for (uint64_t bits = first; bits < end; bits += step * DENSE_LANES) {
-        float x[DENSE_LANES], y[DENSE_LANES];
-        for (uint64_t i = 0; i < DENSE_LANES; i++)
+    for (uint64_t bits = first; bits < end; bits += step * POLICY_LANES) {
+        float x[POLICY_LANES], y[POLICY_LANES];
+        for (uint64_t i = 0; i < POLICY_LANES; i++)
             x[i] = float_of((uint32_t)(bits + i * step));
         f(x, y);
-        for (int i = 0; i < DENSE_LANES; i++)
+        for (int i = 0; i < POLICY_LANES; i++)
             if (!is_near(which, x[i], y[i]))
                 ck_abort_msg("function %d of %a: %a, expected %a", which, (double)x[i], (double)y[i],
                              exact[which]((double)x[i]));
@@ -169,13 +165,13 @@ START_TEST(instruction_sets_agree_bit_for_bit)
 {
     const struct dense_lanes *baseline = choose("baseline"), *lanes = choose(names[_i]);
     for (int which = 0; lanes != NULL && which < FUNCTIONS; which++)
-        for (uint64_t bits = 0; bits < UINT64_C(1) << 32; bits += UINT64_C(65537) * DENSE_LANES) {
-            float x[DENSE_LANES], ours[DENSE_LANES], theirs[DENSE_LANES];
-            for (uint64_t i = 0; i < DENSE_LANES; i++)
+        for (uint64_t bits = 0; bits < UINT64_C(1) << 32; bits += UINT64_C(65537) * POLICY_LANES) {
+            float x[POLICY_LANES], ours[POLICY_LANES], theirs[POLICY_LANES];
+            for (uint64_t i = 0; i < POLICY_LANES; i++)
                 x[i] = float_of((uint32_t)(bits + i * 65537));
             function_of(baseline, which)(x, ours);
             function_of(lanes, which)(x, theirs);
-            for (int i = 0; i < DENSE_LANES; i++)
+            for (int i = 0; i < POLICY_LANES; i++)
                 if (bits_of(ours[i]) != bits_of(theirs[i]) && !(isnan(ours[i]) && isnan(theirs[i])))
                     ck_abort_msg("function %d of %a: %a and %a", which, (double)x[i], (double)ours[i],
                                  (double)theirs[i]);

@@ -4,7 +4,6 @@
 #define TEST_KERNELS_POLICY_DENSE_PROBLEM_H
 
 #include "kernels/policy/dense.h"
-#include "kernels/policy/dense_shape.h"
 
 #include <stdbool.h>
 

@@ -432,50 +432,6 @@ START_TEST(a_nan_is_neither_hidden_nor_spread)
 }
 END_TEST
 
-static void refused(struct dense_shape shape, const char *sentence)
-{
-    struct dense *none = NULL;
-    struct error error = {0};
-    ck_assert_int_eq(dense_new(&none, &shape, &error), STATUS_INVALID);
-    ck_assert_msg(strstr(error.text, sentence) != NULL, "\"%s\" does not say \"%s\"", error.text, sentence);
-    ck_assert_ptr_null(none);
-}
-
-START_TEST(what_cannot_be_is_refused_by_name)
-{
-    const struct dense_shape good = {.inputs = 4, DENSE_HIDDEN(8), DENSE_CATEGORICALS(2, 2)};
-    struct dense_shape bad = good;
-    bad.inputs = 0;
-    refused(bad, "expected 1..65536 inputs, got 0");
-    bad.inputs = 65537;
-    refused(bad, "expected 1..65536 inputs, got 65537");
-    bad = good;
-    bad.layers = 9;
-    refused(bad, "expected 0..8 hidden layers, got 9");
-    bad = good;
-    bad.width[0] = 0;
-    refused(bad, "expected 1..1024 units in a hidden layer, got 0");
-    bad.width[0] = 1025;
-    refused(bad, "expected 1..1024 units in a hidden layer, got 1025");
-    bad = good;
-    bad.activation = (enum dense_activation)7;
-    refused(bad, "expected the activation tanh or relu, got number 7");
-    bad = good;
-    bad.components = 0;
-    refused(bad, "expected 1..256 components of an action, got 0");
-    bad.components = 257;
-    refused(bad, "expected 1..256 components of an action, got 257");
-    bad = good;
-    bad.choices[1] = 0;
-    refused(bad, "expected 1..1024 choices of a component, got 0");
-    bad.choices[1] = 1023;
-    refused(bad, "expected 1..1024 choices of an action's components together, got 1025");
-    setenv("COALESCED_ISA", "sse9", 1);
-    refused(good, "expected avx512, avx2 or baseline, got \"sse9\"");
-    unsetenv("COALESCED_ISA");
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("dense");
@@ -495,7 +451,6 @@ int main(void)
     tcase_add_test(acting, frequencies_follow_the_probabilities);
     tcase_add_test(acting, gaussian_actions_have_their_moments);
     tcase_add_loop_test(acting, a_nan_is_neither_hidden_nor_spread, 0, DENSE_CASES * DENSE_ISAS);
-    tcase_add_test(acting, what_cannot_be_is_refused_by_name);
     suite_add_tcase(suite, acting);
     return suite_run(suite);
 }
