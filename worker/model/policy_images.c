@@ -11,10 +11,8 @@
  * at each output, and the tape walks back from sum(pull * output), whose gradient is L's. The pieces'
  * gradients add up in the batch's order. */
 #include "kernels/backend.h"
-#include "kernels/params/gradients.h"
 #include "worker/environment/environment_spec.h"
 #include "worker/model/policy_internal.h"
-#include "worker/model/policy_learner.h"
 
 #include <assert.h>
 #include <math.h>
@@ -25,7 +23,7 @@
 enum { PIECE_FLOATS = 1 << 24 }; /* of a piece's images, unless one image has more */
 
 struct policy_images {
-    struct policy_learner learner;
+    struct policy_learner learner; // the first member
     struct head *head;
     const struct dense_normalizer *normalizer; // NULL: none
     uint64_t seed;
@@ -502,10 +500,8 @@ static enum status images_learn(void *self, const struct policy_rows *rows, cons
         status = learn_piece(net, &piece, coefficient + first, &found, progress, context, error);
         first += piece.rows.count;
     }
-    if (status == STATUS_OK) // a NaN in a parameter would stay
-        status = gradients_check(net->learner.gradients, error);
     if (status == STATUS_OK)
-        status = optimizer_step(net->learner.optimizer, net->learner.gradients, error);
+        status = policy_learner_step(&net->learner, error);
     if (status == STATUS_OK)
         status = images_load_head(net, error);
     if (status == STATUS_OK)
@@ -632,16 +628,10 @@ static enum status images_improve(void *self, const struct policy_rows *rows,
 
 /* ---- values ---- */
 
-static enum status images_save(void *self, struct policy_values *values, struct error *error)
-{
-    const struct policy_images *net = self;
-    return policy_values_take(values, net->learner.params, net->learner.optimizer, error);
-}
-
 static enum status images_restore(void *self, const struct policy_values *values, struct error *error)
 {
     struct policy_images *net = self;
-    const enum status status = policy_values_give(values, net->learner.params, net->learner.optimizer, error);
+    const enum status status = policy_learner_restore(self, values, error);
     return status == STATUS_OK ? images_load_head(net, error) : status;
 }
 
@@ -741,5 +731,5 @@ const struct policy_kind policy_images_kind = {.open = images_open,
                                                .deviation = images_deviation,
                                                .review = images_review,
                                                .improve = images_improve,
-                                               .save = images_save,
+                                               .save = policy_learner_save,
                                                .restore = images_restore};

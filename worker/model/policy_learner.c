@@ -1,5 +1,5 @@
-/* Opens and closes what a policy on a backend learns with. */
-#include "worker/model/policy_learner.h"
+/* What a policy on a backend learns with: opening, the step, saving. */
+#include "worker/model/policy_internal.h"
 
 #include <stdlib.h>
 
@@ -62,4 +62,43 @@ void policy_learner_close(struct policy_learner *learner)
     gradients_free(learner->gradients);
     optimizer_free(learner->optimizer);
     params_free(learner->params);
+}
+
+enum status policy_learner_step(struct policy_learner *learner, struct error *error)
+{
+    const enum status status = gradients_check(learner->gradients, error); // a NaN in a parameter would stay
+    return status == STATUS_OK ? optimizer_step(learner->optimizer, learner->gradients, error) : status;
+}
+
+/* Copies each array of each parameter, from *values or into them. */
+static enum status copy_values(const struct policy_learner *learner, const struct policy_values *values,
+                               bool into_values, struct error *error)
+{
+    struct params *params = learner->params;
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < params_count(params); i++)
+        for (int array = 0; array < POLICY_ARRAYS && status == STATUS_OK; array++) {
+            struct parameter *parameter = params_at(params, i);
+            struct gradients *moment = optimizer_moment(learner->optimizer, array == POLICY_SECOND_MOMENT);
+            float *copy = policy_values_at(values, i, array);
+            if (array == POLICY_VALUES)
+                status = into_values ? params_read(params, parameter, DTYPE_F32, copy, error)
+                                     : params_write(params, parameter, DTYPE_F32, copy, error);
+            else
+                status = into_values ? gradients_read(moment, parameter, DTYPE_F32, copy, error)
+                                     : gradients_write(moment, parameter, DTYPE_F32, copy, error);
+        }
+    return status;
+}
+
+enum status policy_learner_save(void *learner, struct policy_values *values, struct error *error)
+{
+    values->steps = optimizer_steps(((struct policy_learner *)learner)->optimizer);
+    return copy_values(learner, values, true, error);
+}
+
+enum status policy_learner_restore(void *learner, const struct policy_values *values, struct error *error)
+{
+    optimizer_steps_set(((struct policy_learner *)learner)->optimizer, values->steps);
+    return copy_values(learner, values, false, error);
 }
