@@ -528,30 +528,38 @@ static void gather(const struct dense *dense, const struct dense_work *work, con
     }
 }
 
+/* to = begin + a b, for rows of `a` and columns of `b` in panels (blocks of columns, depth, 16); begin NULL:
+ * on to what is there. `skipped`: of the panels' depth, in front. */
+static void multiply(const struct dense *dense, uint32_t rows, struct dense_matrix a, uint32_t width,
+                     const float *panels, uint32_t depth, uint32_t skipped, uint32_t columns,
+                     const float *begin, struct dense_matrix to)
+{
+    dense->product(&(struct product){.rows = rows,
+                                     .depth = width,
+                                     .columns = columns,
+                                     .a = a.at,
+                                     .a_row = a.stride,
+                                     .a_depth = 1,
+                                     .b = panels + (size_t)skipped * PRODUCT_BLOCK,
+                                     .b_depth = PRODUCT_BLOCK,
+                                     .b_block = (size_t)depth * PRODUCT_BLOCK,
+                                     .begin = begin,
+                                     .c = to.at,
+                                     .c_row = to.stride});
+}
+
 /* to = x W^T + b of a layer's inputs [first, first + width), which x holds. */
 static void layer_forward(const struct dense *dense, const struct dense_layer *layer, struct dense_matrix x,
                           uint32_t rows, uint32_t first, uint32_t width, struct dense_matrix to)
 {
-    dense->product(&(struct product){.rows = rows,
-                                     .depth = width,
-                                     .columns = layer->outputs,
-                                     .a = x.at,
-                                     .a_row = x.stride,
-                                     .a_depth = 1,
-                                     .b = layer->forward + (size_t)first * PRODUCT_BLOCK,
-                                     .b_depth = PRODUCT_BLOCK,
-                                     .b_block = (size_t)layer->inputs * PRODUCT_BLOCK,
-                                     .begin = first == 0 ? layer->begin : NULL,
-                                     .c = to.at,
-                                     .c_row = to.stride});
+    multiply(dense, rows, x, width, layer->forward, layer->inputs, first, layer->outputs,
+             first == 0 ? layer->begin : NULL, to);
 }
 
 /* Which networks' heads are computed. */
 struct heads {
     bool of[DENSE_NETWORKS];
 };
-
-static const struct heads value_alone = {{[DENSE_VALUE] = true}};
 
 static struct heads heads_of(bool policy, bool value)
 {
@@ -644,18 +652,8 @@ static void find_variances(const struct dense *dense, const struct dense_work *w
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t f = 0; f < features; f++)
             to.at[r * to.stride + f] = from.at[r * from.stride + f] * from.at[r * from.stride + f];
-    dense->product(&(struct product){.rows = rows,
-                                     .depth = features,
-                                     .columns = dense->shape.components,
-                                     .a = to.at,
-                                     .a_row = to.stride,
-                                     .a_depth = 1,
-                                     .b = dense->exploration.panels,
-                                     .b_depth = PRODUCT_BLOCK,
-                                     .b_block = (size_t)features * PRODUCT_BLOCK,
-                                     .begin = dense->exploration.begin,
-                                     .c = work->variance.at,
-                                     .c_row = work->variance.stride});
+    multiply(dense, rows, to, features, dense->exploration.panels, features, 0, dense->shape.components,
+             dense->exploration.begin, work->variance);
 }
 
 static void store_values(const struct dense *dense, const struct dense_work *work, uint32_t rows,
@@ -666,52 +664,26 @@ static void store_values(const struct dense *dense, const struct dense_work *wor
         value[r] = v.at[r * v.stride];
 }
 
-/* Rows [first, first + DENSE_CHUNK_ROWS) of the batch. */
-static struct dense_batch chunk_of(const struct dense_batch *batch, uint32_t first)
-{
-    struct dense_batch chunk = *batch;
-    chunk.count = smaller(batch->count - first, DENSE_CHUNK_ROWS);
-    chunk.row += first;
-    return chunk;
-}
-
-static float *behind(float *values, uint32_t first)
-{
-    return values == NULL ? NULL : values + first;
-}
-
 void dense_act(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
                const struct dense_draw *draw, const struct dense_results *results)
 {
     const struct heads heads = heads_of(true, results->value != NULL);
-    assert(results->value == NULL || dense->shape.value);
-    for (uint32_t first = 0; first < batch->count; first += DENSE_CHUNK_ROWS) {
-        const struct dense_batch chunk = chunk_of(batch, first);
-        const struct dense_head head = head_of(dense, work, &chunk);
-        struct dense_draw keys = {0};
-        if (draw != NULL)
-            keys = (struct dense_draw){.seed = draw->seed,
-                                       .episode = draw->episode,
-                                       .environment = draw->environment + first,
-                                       .step = draw->step + first,
-                                       .noise_steps = draw->noise_steps};
-        forward(dense, work, &chunk, &heads);
-        find_variances(dense, work, chunk.count);
-        dense->lanes->act(&head, draw != NULL ? &keys : NULL, behind(results->log_probability, first));
-        if (results->value != NULL)
-            store_values(dense, work, chunk.count, results->value + first);
-    }
+    const struct dense_head head = head_of(dense, work, batch);
+    assert(batch->count <= DENSE_CHUNK_ROWS && (results->value == NULL || dense->shape.value));
+    forward(dense, work, batch, &heads);
+    find_variances(dense, work, batch->count);
+    dense->lanes->act(&head, draw, results->log_probability);
+    if (results->value != NULL)
+        store_values(dense, work, batch->count, results->value);
 }
 
 void dense_value(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
                  float *value)
 {
-    assert(dense->shape.value);
-    for (uint32_t first = 0; first < batch->count; first += DENSE_CHUNK_ROWS) {
-        const struct dense_batch chunk = chunk_of(batch, first);
-        forward(dense, work, &chunk, &value_alone);
-        store_values(dense, work, chunk.count, value + first);
-    }
+    const struct heads heads = heads_of(false, true);
+    assert(batch->count <= DENSE_CHUNK_ROWS && dense->shape.value);
+    forward(dense, work, batch, &heads);
+    store_values(dense, work, batch->count, value);
 }
 
 void dense_evaluate(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
@@ -811,18 +783,8 @@ static void pull_back(const struct dense *dense, const struct dense_work *work,
                       const struct dense_layer *layer, struct dense_matrix pull, struct dense_matrix to,
                       bool more)
 {
-    dense->product(&(struct product){.rows = work->batch.count,
-                                     .depth = layer->outputs,
-                                     .columns = layer->inputs,
-                                     .a = pull.at,
-                                     .a_row = pull.stride,
-                                     .a_depth = 1,
-                                     .b = layer->backward,
-                                     .b_depth = PRODUCT_BLOCK,
-                                     .b_block = (size_t)layer->outputs * PRODUCT_BLOCK,
-                                     .begin = more ? NULL : work->zeros,
-                                     .c = to.at,
-                                     .c_row = to.stride});
+    multiply(dense, work->batch.count, pull, layer->outputs, layer->backward, layer->outputs, 0,
+             layer->inputs, more ? NULL : work->zeros, to);
 }
 
 /* dL/d of hidden layer l, in one of two places by turns. */

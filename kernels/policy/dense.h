@@ -205,12 +205,13 @@ struct dense_results {
     float *value;           // (count); NULL without a value network
 };
 
-/* Chooses an action for each row, and writes it. `draw` NULL: greedily. Any number of rows. */
+/* Chooses an action for each row, of at most DENSE_CHUNK_ROWS (asserted), and writes it. `draw` NULL:
+ * greedily. */
 void dense_act(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
                const struct dense_draw *draw, const struct dense_results *results);
 
-/* Of the values alone; actions and masks are not read. For a state that is bootstrapped from. Any number of
- * rows. */
+/* Of the values alone, for at most DENSE_CHUNK_ROWS rows (asserted); actions and masks are not read. For a
+ * state that is bootstrapped from. */
 void dense_value(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
                  float *value);
 

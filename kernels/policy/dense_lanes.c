@@ -350,14 +350,19 @@ static float *action_of(const struct tile *tile, uint32_t l)
     return batch->actions + (size_t)batch->row[tile->first + l] * tile->head->shape->components;
 }
 
-/* t of component d, by the batch's actions. */
-LANES_INLINE vf deviation(const struct tile *tile, uint32_t d)
+/* a - z of component d, by the batch's actions. */
+LANES_INLINE vf distance(const struct tile *tile, uint32_t d)
 {
     float lane[LANES_WIDTH] = {0};
     for (uint32_t l = 0; l < tile->rows; l++)
         lane[l] = action_of(tile, l)[d];
-    return (lanes_load(lane) - tile_column(tile, tile->head->z, d)) *
-           lanes_set(tile->head->sigma->inverse[d]);
+    return lanes_load(lane) - tile_column(tile, tile->head->z, d);
+}
+
+/* t of component d. */
+LANES_INLINE vf deviation(const struct tile *tile, uint32_t d)
+{
+    return distance(tile, d) * lanes_set(tile->head->sigma->inverse[d]);
 }
 
 LANES_INLINE void evaluate_gaussian(const struct tile *tile, float *log_probability, float *entropy)
@@ -408,15 +413,6 @@ LANES_INLINE void pull_gaussian(const struct tile *tile, vf of_log_probability, 
 }
 
 /* ---- Gaussian, with deviations that depend on the state ---- */
-
-/* a - z of component d, by the batch's actions. */
-LANES_INLINE vf distance(const struct tile *tile, uint32_t d)
-{
-    float lane[LANES_WIDTH] = {0};
-    for (uint32_t l = 0; l < tile->rows; l++)
-        lane[l] = action_of(tile, l)[d];
-    return lanes_load(lane) - tile_column(tile, tile->head->z, d);
-}
 
 LANES_INLINE void evaluate_exploring(const struct tile *tile, float *log_probability, float *entropy)
 {

@@ -106,7 +106,7 @@ START_TEST(greedy_actions_are_the_likeliest)
     const struct dense_results results = dense_problem_results(&problem);
     const struct dense_shape *shape = &problem.shape;
     uint32_t wrong = 0;
-    dense_act(problem.dense, problem.work, &problem.batch, NULL, &results);
+    dense_problem_act_rows(problem.dense, problem.work, &problem.batch, NULL, &results);
     for (uint32_t row = 0; row < problem.rows; row++) {
         dense_ref_evaluate(shape, problem.exact, &problem.batch, row, &expected);
         for (uint32_t c = 0, offset = 0; c < shape->components;
@@ -132,7 +132,7 @@ START_TEST(the_first_of_equal_logits_is_the_greedy_one)
     dense_problem_init(&problem, &one, 5);
     memset(problem.parameters, 0, problem.count * sizeof *problem.parameters);
     ck_assert(dense_problem_load(&problem, NULL));
-    dense_act(problem.dense, problem.work, &problem.batch, NULL, &(struct dense_results){0});
+    dense_problem_act_rows(problem.dense, problem.work, &problem.batch, NULL, &(struct dense_results){0});
     for (uint32_t row = 0; row < problem.rows; row++) {
         const uint8_t *mask = problem.mask + (size_t)row * 4;
         const int32_t first = mask[0] ? 0 : mask[1] ? 1 : mask[2] ? 2 : 3;
@@ -209,7 +209,10 @@ START_TEST(judging_gives_the_bits_of_acting)
     struct everything all = compute_everything();
     ck_assert_mem_eq(all.numbers, all.numbers + 2 * (size_t)problem.rows, problem.rows * sizeof(float));
     if (problem.shape.value) {
-        dense_value(problem.dense, problem.work, &problem.batch, problem.value);
+        for (uint32_t first = 0; first < problem.rows; first += DENSE_CHUNK_ROWS) {
+            const struct dense_batch chunk = dense_problem_piece(&problem, first, DENSE_CHUNK_ROWS);
+            dense_value(problem.dense, problem.work, &chunk, problem.value + first);
+        }
         ck_assert_mem_eq(problem.value, all.numbers + problem.rows, problem.rows * sizeof(float));
         judge((struct dense_results){problem.log_probability, problem.entropy, NULL});
     }
@@ -243,7 +246,7 @@ START_TEST(a_row_does_not_know_its_batch)
         const struct dense_draw draw = {problem.draw.seed, problem.draw.episode, environment, step,
                                         problem.draw.noise_steps};
         const struct dense_results results = {log_probability, NULL, problem.shape.value ? value : NULL};
-        dense_act(problem.dense, problem.work, &piece, &draw, &results);
+        dense_problem_act_rows(problem.dense, problem.work, &piece, &draw, &results);
         for (uint32_t i = 0; i < piece.count; i++) {
             const uint32_t from = first + piece.count - 1 - i;
             ck_assert_mem_eq(&log_probability[i], &all.numbers[from], sizeof(float));
@@ -270,7 +273,7 @@ static void *act_alone(void *context)
     struct dense_batch batch = problem.batch;
     batch.choices = calloc((size_t)problem.rows * problem.shape.components, sizeof *batch.choices);
     if (log_probability != NULL && batch.choices != NULL)
-        dense_act(problem.dense, work, &batch, &problem.draw, &results);
+        dense_problem_act_rows(problem.dense, work, &batch, &problem.draw, &results);
     dense_work_free(work);
     free(batch.choices);
     return log_probability;
@@ -332,8 +335,8 @@ START_TEST(a_forbidden_choice_is_never_made)
         dense_load(problem.dense, problem.parameters);
         for (int greedy = 0; greedy < 2; greedy++) {
             uint32_t wrong = 0;
-            dense_act(problem.dense, problem.work, &problem.batch, greedy ? NULL : &problem.draw,
-                      &(struct dense_results){.log_probability = problem.log_probability});
+            dense_problem_act_rows(problem.dense, problem.work, &problem.batch, greedy ? NULL : &problem.draw,
+                                   &(struct dense_results){.log_probability = problem.log_probability});
             for (uint32_t row = 0; row < problem.rows; row++)
                 wrong += problem.mask[row * 20 + (uint32_t)problem.batch.choices[row]] == 0;
             ck_assert_msg(wrong == 0, "bias %g: %u", (double)biases[b], wrong);
