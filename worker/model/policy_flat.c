@@ -25,21 +25,21 @@ enum {
 /* The tutorial's network. */
 struct tutorial {
     struct mlp_shape shape;
-    struct mlp *mlp;   // NULL: the policy has dense layers
+    struct mlp *mlp;
     struct mlp *whole; // the same without dropout, for policy_choose
     bool whole_loaded; // `whole` has the parameters as they are now
     /* The rows of one chunk without dropout: */
-    float *observations;  // (POLICY_CHUNK_ROWS, inputs)
-    float *probabilities; // (POLICY_CHUNK_ROWS, actions)
-    uint16_t *masks;      // (POLICY_CHUNK_ROWS, mask words)
-    int32_t *drawn;       // (POLICY_CHUNK_ROWS), not used
+    float observations[POLICY_CHUNK_ROWS * MLP_INPUTS_MAX];   // (rows, inputs)
+    float probabilities[POLICY_CHUNK_ROWS * MLP_ACTIONS_MAX]; // (rows, actions)
+    uint16_t masks[POLICY_CHUNK_ROWS * MLP_HIDDEN_MAX / 16];  // (rows, mask words)
+    int32_t drawn[POLICY_CHUNK_ROWS];                         // not used
     uint32_t row[POLICY_CHUNK_ROWS], zero[POLICY_CHUNK_ROWS];
 };
 
 struct policy_flat {
     struct policy_arrays arrays; // the first member; tests look at it
-    struct tutorial tutorial;
-    struct dense *dense;      // NULL: the tutorial's network; both hold a packed copy of the parameters
+    struct tutorial *tutorial;   // NULL: the policy has dense layers
+    struct dense *dense;         // NULL: the tutorial's network; both hold a packed copy of the parameters
     struct dense_work **work; // (works) one for each piece that is computed at once; the first one also acts
     uint32_t works;
     const struct dense_normalizer *normalizer;
@@ -98,7 +98,7 @@ static enum status flat_act(void *self, const struct policy_rows *rows, uint32_t
     (void)error;
     if (policy->dense == NULL) {
         const struct mlp_batch batch = policy_mlp_batch(rows);
-        mlp_act(policy->tutorial.mlp, &batch, policy->seed, episode, environment, step, NULL);
+        mlp_act(policy->tutorial->mlp, &batch, policy->seed, episode, environment, step, NULL);
         return STATUS_OK;
     }
     for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
@@ -116,7 +116,7 @@ static enum status flat_act(void *self, const struct policy_rows *rows, uint32_t
 /* Fills the chunk's probabilities, without dropout. */
 static void find_probabilities(struct policy_flat *policy, const struct policy_rows *chunk)
 {
-    struct tutorial *tutorial = &policy->tutorial;
+    struct tutorial *tutorial = policy->tutorial;
     const uint32_t inputs = policy->inputs;
     const float *observations = chunk->observations;
     for (uint32_t i = 0; i < chunk->count; i++)
@@ -160,8 +160,8 @@ static bool choose_chunk(struct policy_flat *policy, const struct policy_rows *c
                   &(struct dense_results){.log_probability = log_probability});
         return all_finite(log_probability, chunk->count);
     }
-    const uint32_t actions = policy->tutorial.shape.actions;
-    const float *probabilities = policy->tutorial.probabilities;
+    const uint32_t actions = policy->tutorial->shape.actions;
+    const float *probabilities = policy->tutorial->probabilities;
     int32_t *chosen = chunk->actions;
     find_probabilities(policy, chunk);
     if (!all_finite(probabilities, (size_t)chunk->count * actions))
@@ -225,16 +225,6 @@ struct pass {
     struct surrogate_sums wave[WAVE_CHUNKS][2]; // of each chunk under way, by network
 };
 
-/* Fills the pulls of REINFORCE's chunk, whose part of L is added. */
-static void judge_rewards(uint32_t count, const float *coefficient, const float *log_probability, float *pull,
-                          struct surrogate_sums *sums)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        pull[i] = -coefficient[i];
-        sums->policy -= (double)coefficient[i] * (double)log_probability[i];
-    }
-}
-
 /* One network's gradient of the chunk, or of networks that share layers the whole one; `adds` as
  * dense_gradient has it. */
 static void learn_dense(const struct pass *m, uint32_t slot, uint32_t network, const struct policy_rows *rows,
@@ -254,7 +244,7 @@ static void learn_dense(const struct pass *m, uint32_t slot, uint32_t network, c
                                            .entropy = pulls.entropy != NULL ? entropy : NULL,
                                            .value = of_value ? value : NULL});
     if (!is_ppo)
-        judge_rewards(rows->count, coefficient, log_probability, pull[0], sums);
+        policy_judge_rewards(rows->count, coefficient, log_probability, pull[0], sums);
     else if (of_policy)
         surrogate_judge_actions(&m->objective, rows->count, rows->row, log_probability, entropy, &pulls,
                                 sums);
@@ -278,7 +268,7 @@ static void learn_chunk(const struct pass *m, uint32_t slot, uint32_t chunk, uin
     const struct mlp_batch batch = policy_mlp_batch(&rows);
     if (!adds)
         memset(gradient, 0, policy->arrays.count * sizeof *gradient);
-    sums->policy = mlp_gradient(policy->tutorial.mlp, &batch, coefficient, gradient);
+    sums->policy = mlp_gradient(policy->tutorial->mlp, &batch, coefficient, gradient);
 }
 
 /* A network's part of the chunks under way, chunk by chunk. */
@@ -435,11 +425,12 @@ static void step_parameter(void *context, uint32_t number)
 void policy_flat_load(void *self)
 {
     struct policy_flat *policy = self;
-    if (policy->dense != NULL)
+    if (policy->dense != NULL) {
         dense_load(policy->dense, policy->arrays.values);
-    else
-        mlp_load(policy->tutorial.mlp, policy->arrays.values);
-    policy->tutorial.whole_loaded = false;
+        return;
+    }
+    mlp_load(policy->tutorial->mlp, policy->arrays.values);
+    policy->tutorial->whole_loaded = false;
 }
 
 /* Takes Adam's step at learning rate lr, by the gradient times `scale`, which is at most 1. */
@@ -578,26 +569,17 @@ static enum status open_team(struct policy_flat *policy, const struct policy_con
     return threads < 2 ? STATUS_OK : team_new(&policy->arrays.team, threads, error);
 }
 
-static enum status open_tutorial(struct tutorial *tutorial, const struct policy_config *config,
+static enum status open_tutorial(struct policy_flat *policy, const struct policy_config *config,
                                  struct error *error)
 {
-    const struct mlp_shape shape = tutorial->shape = policy_mlp_shape(config);
-    const size_t rows = POLICY_CHUNK_ROWS;
-    enum status status = mlp_new(&tutorial->mlp, &shape, config->dropout, error);
-    if (status == STATUS_OK)
-        status = mlp_new(&tutorial->whole, &shape, 0, error);
-    if (status != STATUS_OK)
-        return status;
-    tutorial->observations = calloc(rows * shape.inputs, sizeof *tutorial->observations);
-    tutorial->probabilities = calloc(rows * shape.actions, sizeof *tutorial->probabilities);
-    tutorial->masks = calloc(rows * mlp_mask_words(&shape), sizeof *tutorial->masks);
-    tutorial->drawn = calloc(rows, sizeof *tutorial->drawn);
-    for (uint32_t i = 0; i < rows; i++)
+    struct tutorial *tutorial = policy->tutorial = calloc(1, sizeof *tutorial);
+    if (tutorial == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy's rows");
+    tutorial->shape = policy_mlp_shape(config);
+    for (uint32_t i = 0; i < POLICY_CHUNK_ROWS; i++)
         tutorial->row[i] = i;
-    return tutorial->observations != NULL && tutorial->probabilities != NULL && tutorial->masks != NULL &&
-                   tutorial->drawn != NULL
-               ? STATUS_OK
-               : error_set(error, STATUS_NO_MEMORY, "no memory for the policy's rows");
+    const enum status status = mlp_new(&tutorial->mlp, &tutorial->shape, config->dropout, error);
+    return status == STATUS_OK ? mlp_new(&tutorial->whole, &tutorial->shape, 0, error) : status;
 }
 
 static enum status open_dense(struct policy_flat *policy, const struct policy_config *config,
@@ -645,7 +627,7 @@ static enum status flat_open(void **self, const struct policy_config *config, st
     arrays->second = arrays->values + 3 * arrays->count;
     status = open_team(policy, config, error);
     if (status == STATUS_OK)
-        status = policy_form(config) == POLICY_FORM_TUTORIAL ? open_tutorial(&policy->tutorial, config, error)
+        status = policy_form(config) == POLICY_FORM_TUTORIAL ? open_tutorial(policy, config, error)
                                                              : open_dense(policy, config, error);
     for (uint32_t i = 0; i < policy->parameter_count && status == STATUS_OK; i++)
         status = policy_begin_parameter(arrays->values + policy->parameters[i].offset, &policy->parameters[i],
@@ -658,14 +640,12 @@ static enum status flat_open(void **self, const struct policy_config *config, st
 static void flat_free(void *self)
 {
     struct policy_flat *policy = self;
-    struct tutorial *tutorial = &policy->tutorial;
     team_free(policy->arrays.team);
-    mlp_free(tutorial->mlp);
-    mlp_free(tutorial->whole);
-    free(tutorial->observations);
-    free(tutorial->probabilities);
-    free(tutorial->masks);
-    free(tutorial->drawn);
+    if (policy->tutorial != NULL) {
+        mlp_free(policy->tutorial->mlp);
+        mlp_free(policy->tutorial->whole);
+    }
+    free(policy->tutorial);
     for (uint32_t i = 0; i < policy->works; i++)
         dense_work_free(policy->work[i]);
     free(policy->work);

@@ -453,72 +453,16 @@ static enum status walk_back(const struct policy_images *net, struct cnn_outputs
     return tape_finish(net->learner.tape, error);
 }
 
-/* ---- REINFORCE ---- */
-
-/* The piece's part of L, and dL/d of the outputs and of log_std. */
-static double pull_piece(const struct policy_images *net, const struct piece *piece, const float *coefficient)
-{
-    const struct head_rows rows = images_head_rows(net, &piece->rows);
-    double loss = 0;
-    head_evaluate(net->head, &rows, net->log_probability, NULL);
-    for (uint32_t i = 0; i < piece->rows.count; i++) {
-        net->own[i] = -coefficient[i];
-        loss -= (double)coefficient[i] * (double)net->log_probability[i];
-    }
-    head_pull(net->head, &rows, &(struct dense_pulls){.log_probability = net->own}, net->pulls,
-              net->log_std_pulls);
-    clear_filling(piece, net->pulls, net->outputs);
-    return loss;
-}
-
-/* Adds the piece's gradient, and its part of L to *loss. */
-static enum status learn_piece(const struct policy_images *net, const struct piece *piece,
-                               const float *coefficient, double *loss, policy_progress *progress,
-                               void *context, struct error *error)
-{
-    double part = 0;
-    tape_begin_adding(net->learner.tape, net->learner.gradients);
-    tape_on_progress(net->learner.tape, progress, context);
-    const struct cnn_outputs outputs = images_record(net, piece, WANT_ACTION);
-    if (tape_status(net->learner.tape, NULL) == STATUS_OK)
-        part = pull_piece(net, piece, coefficient);
-    *loss += part;
-    return walk_back(net, outputs, part, error);
-}
-
-static enum status images_learn(void *self, const struct policy_rows *rows, const float *coefficient,
-                                uint32_t episode, double *loss, policy_progress *progress, void *context,
-                                struct error *error)
-{
-    struct policy_images *net = self;
-    enum status status = STATUS_OK;
-    double found = 0;
-    (void)episode;
-    gradients_begin(net->learner.gradients);
-    for (uint32_t first = 0; first < rows->count && status == STATUS_OK;) {
-        const struct piece piece = images_piece_of(net, rows, first);
-        status = learn_piece(net, &piece, coefficient + first, &found, progress, context, error);
-        first += piece.rows.count;
-    }
-    if (status == STATUS_OK)
-        status = policy_learner_step(&net->learner, error);
-    if (status == STATUS_OK)
-        status = images_load_head(net, error);
-    if (status == STATUS_OK)
-        *loss = found;
-    return status;
-}
-
-/* ---- PPO ---- */
+/* ---- learning ---- */
 
 /* Records the piece as for a step, and evaluates its rows' own actions. */
 static struct cnn_outputs evaluate_piece(const struct policy_images *net, const struct piece *piece,
-                                         policy_progress *progress, void *context)
+                                         unsigned wanted, policy_progress *progress, void *context)
 {
     const struct head_rows rows = images_head_rows(net, &piece->rows);
     tape_begin_adding(net->learner.tape, net->learner.gradients);
     tape_on_progress(net->learner.tape, progress, context);
-    const struct cnn_outputs outputs = images_record(net, piece, WANT_ALL);
+    const struct cnn_outputs outputs = images_record(net, piece, wanted);
     if (tape_status(net->learner.tape, NULL) == STATUS_OK)
         head_evaluate(net->head, &rows, net->log_probability, net->entropy);
     return outputs;
@@ -531,7 +475,7 @@ static enum status images_review(void *self, const struct policy_rows *rows, pol
     gradients_begin(net->learner.gradients);
     for (uint32_t first = 0; first < rows->count;) {
         const struct piece piece = images_piece_of(net, rows, first);
-        evaluate_piece(net, &piece, progress, context);
+        evaluate_piece(net, &piece, WANT_ALL, progress, context);
         const enum status status = tape_finish(net->learner.tape, error);
         if (status != STATUS_OK)
             return status;
@@ -544,36 +488,66 @@ static enum status images_review(void *self, const struct policy_rows *rows, pol
     return STATUS_OK;
 }
 
-/* Adds the piece to the minibatch; what the losses pull at the outputs, the values and log_std. */
-static void judge_piece(const struct policy_images *net, const struct piece *piece,
-                        struct surrogate *minibatch)
+/* Adds the piece to the batch's sums, and fills what the losses pull at the outputs, the values and log_std.
+ * `coefficient` as learn_pieces has it, of the piece's rows. */
+static void judge_piece(const struct policy_images *net, const struct piece *piece, const float *coefficient,
+                        struct surrogate *objective)
 {
-    const struct head_rows rows = images_head_rows(net, &piece->rows);
-    const struct dense_pulls pulls = {
-        .log_probability = net->own, .entropy = net->entropy_pulls, .value = net->value_pulls};
-    surrogate_judge_actions(minibatch, piece->rows.count, piece->rows.row, net->log_probability, net->entropy,
-                            &pulls, &minibatch->sums);
-    surrogate_judge_values(minibatch, piece->rows.count, piece->rows.row, net->value, &pulls,
-                           &minibatch->sums);
-    head_pull(net->head, &rows, &pulls, net->pulls, net->log_std_pulls);
+    const struct policy_rows *rows = &piece->rows;
+    const struct head_rows head_rows = images_head_rows(net, rows);
+    const struct dense_pulls pulls = {.log_probability = net->own,
+                                      .entropy = coefficient == NULL ? net->entropy_pulls : NULL,
+                                      .value = net->value_pulls};
+    if (coefficient != NULL) {
+        struct surrogate_sums sums = {0};
+        policy_judge_rewards(rows->count, coefficient, net->log_probability, net->own, &sums);
+        surrogate_add(&objective->sums, &sums);
+    } else {
+        surrogate_judge_actions(objective, rows->count, rows->row, net->log_probability, net->entropy, &pulls,
+                                &objective->sums);
+        surrogate_judge_values(objective, rows->count, rows->row, net->value, &pulls, &objective->sums);
+    }
+    head_pull(net->head, &head_rows, &pulls, net->pulls, net->log_std_pulls);
     clear_filling(piece, net->pulls, net->outputs);
     clear_filling(piece, net->value_pulls, 1);
 }
 
-static enum status improve_pieces(const struct policy_images *net, const struct policy_rows *rows,
-                                  const struct policy_step *step, struct surrogate *minibatch,
-                                  struct error *error)
+/* Fills the gradient and the objective's sums. `coefficient`: REINFORCE's, and L is sums.policy; NULL: PPO.
+ */
+static enum status learn_pieces(const struct policy_images *net, const struct policy_rows *rows,
+                                const float *coefficient, struct surrogate *objective,
+                                policy_progress *progress, void *context, struct error *error)
 {
+    const unsigned wanted = coefficient != NULL ? WANT_ACTION : WANT_ALL;
     enum status status = STATUS_OK;
     gradients_begin(net->learner.gradients);
     for (uint32_t first = 0; first < rows->count && status == STATUS_OK;) {
         const struct piece piece = images_piece_of(net, rows, first);
-        const struct cnn_outputs outputs = evaluate_piece(net, &piece, step->progress, step->context);
+        const struct cnn_outputs outputs = evaluate_piece(net, &piece, wanted, progress, context);
         if (tape_status(net->learner.tape, NULL) == STATUS_OK)
-            judge_piece(net, &piece, minibatch);
+            judge_piece(net, &piece, coefficient != NULL ? coefficient + first : NULL, objective);
         first += piece.rows.count;
-        status = walk_back(net, outputs, surrogate_losses(minibatch).loss, error);
+        status =
+            walk_back(net, outputs,
+                      coefficient != NULL ? objective->sums.policy : surrogate_losses(objective).loss, error);
     }
+    return status;
+}
+
+static enum status images_learn(void *self, const struct policy_rows *rows, const float *coefficient,
+                                uint32_t episode, double *loss, policy_progress *progress, void *context,
+                                struct error *error)
+{
+    struct policy_images *net = self;
+    struct surrogate objective = {0};
+    (void)episode;
+    enum status status = learn_pieces(net, rows, coefficient, &objective, progress, context, error);
+    if (status == STATUS_OK)
+        status = policy_learner_step(&net->learner, error);
+    if (status == STATUS_OK)
+        status = images_load_head(net, error);
+    if (status == STATUS_OK)
+        *loss = objective.sums.policy;
     return status;
 }
 
@@ -611,7 +585,7 @@ static enum status images_improve(void *self, const struct policy_rows *rows,
     enum status status = policy_begin_objective(&minibatch, rows, targets, step, error);
     if (status != STATUS_OK)
         return status;
-    status = improve_pieces(net, rows, step, &minibatch, error);
+    status = learn_pieces(net, rows, NULL, &minibatch, step->progress, step->context, error);
     *losses = surrogate_losses(&minibatch);
     if (status != STATUS_OK || losses->kl > step->kl_max)
         return status;

@@ -111,6 +111,17 @@ static inline enum status policy_begin_objective(struct surrogate *objective, co
                            error);
 }
 
+/* Fills the pulls of REINFORCE's rows, and adds their part of L to sums->policy. */
+static inline void policy_judge_rewards(uint32_t count, const float *coefficient,
+                                        const float *log_probability, float *pull,
+                                        struct surrogate_sums *sums)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        pull[i] = -coefficient[i];
+        sums->policy -= (double)coefficient[i] * (double)log_probability[i];
+    }
+}
+
 /* ---- a policy on a backend ---- */
 
 /* What it learns with: the first member of policy_gpu.c's and policy_images.c's `self`. */
