@@ -532,18 +532,6 @@ static void exp_16(const float x[POLICY_LANES], float y[POLICY_LANES])
         lanes_store(y + i, lanes_exp_full(lanes_load(x + i)));
 }
 
-static void log_16(const float x[POLICY_LANES], float y[POLICY_LANES])
-{
-    for (uint32_t i = 0; i < LANES_COUNT; i += LANES_WIDTH)
-        lanes_store(y + i, lanes_log_full(lanes_load(x + i)));
-}
-
-static void tanh_16(const float x[POLICY_LANES], float y[POLICY_LANES])
-{
-    for (uint32_t i = 0; i < LANES_COUNT; i += LANES_WIDTH)
-        lanes_store(y + i, lanes_tanh(lanes_load(x + i)));
-}
-
 const struct dense_lanes LANES_NAME(dense_lanes) = {
     .activate = activate,
     .slope = slope,
@@ -552,6 +540,4 @@ const struct dense_lanes LANES_NAME(dense_lanes) = {
     .evaluate = evaluate,
     .pull = pull,
     .exp = exp_16,
-    .log = log_16,
-    .tanh = tanh_16,
 };

@@ -62,10 +62,8 @@ struct dense_lanes {
     void (*pull)(const struct dense_head *head, const struct dense_pulls *pulls, struct dense_matrix dz,
                  struct dense_matrix dlog_sigma);
 
-    /* 16 numbers at a time, each by itself. log and tanh are for the tests. */
+    /* 16 numbers, each by itself. */
     void (*exp)(const float x[POLICY_LANES], float y[POLICY_LANES]);
-    void (*log)(const float x[POLICY_LANES], float y[POLICY_LANES]);
-    void (*tanh)(const float x[POLICY_LANES], float y[POLICY_LANES]);
 };
 
 /* ---- the tutorial's network ---- */
@@ -95,11 +93,6 @@ struct mlp_lanes {
                 uint32_t episode, const uint32_t *environment, const uint32_t *step, float *probabilities);
     double (*gradient)(const struct mlp_packed *packed, const struct mlp_batch *batch,
                        const float *coefficient, float *gradient);
-    /* What the kernels compute exp, log and fma by, 16 values at a time; for the tests. */
-    void (*exp)(const float x[POLICY_LANES], float y[POLICY_LANES]);
-    void (*log)(const float x[POLICY_LANES], float y[POLICY_LANES]);
-    void (*fma)(const float a[POLICY_LANES], const float b[POLICY_LANES], const float c[POLICY_LANES],
-                float y[POLICY_LANES]);
 };
 
 /* ---- the choice ---- */

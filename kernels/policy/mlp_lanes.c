@@ -376,31 +376,4 @@ static double gradient(const struct mlp_packed *packed, const struct mlp_batch *
     return LANES_FOR_SHAPE(packed, gradient_body, batch, coefficient, slab);
 }
 
-/* ---- the table ---- */
-
-static void exp_16(const float x[POLICY_LANES], float y[POLICY_LANES])
-{
-    for (uint32_t p = 0; p < LANES_COUNT; p += LANES_WIDTH)
-        lanes_store(y + p, lanes_exp(lanes_load(x + p)));
-}
-
-static void log_16(const float x[POLICY_LANES], float y[POLICY_LANES])
-{
-    for (uint32_t p = 0; p < LANES_COUNT; p += LANES_WIDTH)
-        lanes_store(y + p, lanes_log(lanes_load(x + p)));
-}
-
-static void fma_16(const float a[POLICY_LANES], const float b[POLICY_LANES], const float c[POLICY_LANES],
-                   float y[POLICY_LANES])
-{
-    for (uint32_t p = 0; p < LANES_COUNT; p += LANES_WIDTH)
-        lanes_store(y + p, lanes_fma(lanes_load(a + p), lanes_load(b + p), lanes_load(c + p)));
-}
-
-const struct mlp_lanes LANES_NAME(mlp_lanes) = {
-    .act = act,
-    .gradient = gradient,
-    .exp = exp_16,
-    .log = log_16,
-    .fma = fma_16,
-};
+const struct mlp_lanes LANES_NAME(mlp_lanes) = {.act = act, .gradient = gradient};
