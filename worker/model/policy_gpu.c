@@ -200,10 +200,11 @@ static enum status gpu_learn(void *self, const struct policy_rows *rows, const f
 static enum status warm_up(struct policy_gpu *gpu, struct error *error)
 {
     const struct mlp_batch nothing = {0};
+    const float none = 0;
     enum status status = STATUS_OK;
     for (int step = 0; step < 2 && status == STATUS_OK; step++) {
         double loss;
-        status = walk_tape(gpu, &nothing, NULL, 0, &loss, NULL, NULL, error);
+        status = walk_tape(gpu, &nothing, &none, 0, &loss, NULL, NULL, error);
     }
     return status;
 }
