@@ -1,15 +1,15 @@
 /* A policy for images: the CNN on the tape up to its outputs, the head on the host (kernels/policy/dense.h).
  *
- * Rows pass in pieces of at most 256. A piece is filled up with black images, so that the backend need not
- * plan for every number of rows: to a power of two or, of a policy with values, to one size for learning and
- * one for acting. A backend rounds a row's sums otherwise in a piece of another size, or at another place in
- * the piece. So, with values, each environment acts at its own place, whoever acts beside it, and the
- * probabilities and values that PPO begins with are those of a review. A greedy choice is made for one image
- * at a time: an evaluation's episodes do not depend on those that are played beside.
+ * The tape computes pieces of at most 256 rows. A piece is filled up with black images, so that the backend
+ * need not plan for every number of rows: to a power of two or, of a policy with values, to one size for
+ * learning and one for acting. A backend's sums depend on the piece's size and on the row's place in it. With
+ * values, therefore, each environment acts at its own place, whoever acts beside it, and PPO begins with the
+ * probabilities and values of a review. A greedy choice takes one image at a time, so that an evaluation's
+ * episodes do not depend on the others.
  *
- * Learning. The outputs of a piece are read from the tape. The head and the objective say by how much L pulls
- * at each output, and the tape walks back from sum(pull * output), whose gradient is L's. The pieces'
- * gradients add up in the batch's order. */
+ * To learn, the outputs of a piece are read from the tape. The head and the objective say by how much L pulls
+ * at each output. The tape walks back from sum(pull * output), whose gradient is L's. The pieces' gradients
+ * add up in the batch's order. */
 #include "kernels/backend.h"
 #include "worker/environment/environment_spec.h"
 #include "worker/model/policy_internal.h"

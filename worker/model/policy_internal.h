@@ -1,9 +1,9 @@
-/* The table of functions behind policy.h: one table for each kind of policy. policy.c picks the kind.
+/* The table of functions of each kind of policy, and what the kinds share. policy.c picks the kind.
  *
- *     policy_flat.c   on the CPU, with flat arrays of parameters
- *     policy_gpu.c    the tutorial's network on a GPU
- *     policy_images.c  the CNN on a backend
- *     policy_learner.c  parameters, optimizer and tape of the last two
+ *     policy_flat.c      on the CPU, with flat arrays of parameters
+ *     policy_gpu.c       the tutorial's network on a GPU
+ *     policy_images.c    the CNN on a backend
+ *     policy_learner.c   parameters, optimizer and tape of the last two
  *
  * Each kind has a struct of its own, `self`. */
 #ifndef WORKER_MODEL_POLICY_INTERNAL_H
