@@ -38,7 +38,7 @@ ISAS := baseline avx2 avx512
 ISA_baseline :=
 ISA_avx2 := -mavx2 -mfma
 ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mprefer-vector-width=512
-LANES := $(wildcard kernels/*/*_lanes.c worker/*/*_lanes.c)
+LANES := $(wildcard kernels/*/*_lanes.c worker/*/*_lanes.c test/kernels/lanes/*_lanes.c)
 ONEDNN := $(wildcard kernels/onednn/*.c)
 BASELINE := $(wildcard test/baseline/*.c)
 CUDA := $(wildcard kernels/cuda/*.cu)
@@ -50,7 +50,7 @@ PROTO_HEADERS := $(patsubst %.proto,$(BUILD)/proto/%.pb-c.h,$(notdir $(PROTO)))
 DAEMON := $(wildcard daemon/*/*.c)
 TEST_SOURCES := $(sort $(shell find test -name '*.c'))
 TEST_PROGRAMS := $(foreach source,$(TEST_SOURCES),$(if $(filter test_%,$(notdir $(source))),$(source)))
-TEST_HELPERS := $(filter-out $(TEST_PROGRAMS) $(BASELINE) test/bench/% test/fuzz/% test/preload/%,$(TEST_SOURCES))
+TEST_HELPERS := $(filter-out $(TEST_PROGRAMS) $(BASELINE) $(LANES) test/bench/% test/fuzz/% test/preload/%,$(TEST_SOURCES))
 TESTS := $(addprefix $(BUILD)/test/,$(basename $(notdir $(TEST_PROGRAMS))))
 # A sanitizer's build leaves out what other programs have shown it already: tests of scripts; of workers in Python; long
 # trainings, whose steps the unit tests take, too. The thread sanitizer, besides, has nothing in commands and supervisors,
@@ -73,6 +73,7 @@ BENCHES := $(addprefix $(BUILD)/test/,$(basename $(notdir $(BENCH_PROGRAMS))))
 LANE_OBJECTS := $(foreach isa,$(ISAS),$(patsubst %.c,$(BUILD)/%.$(isa).o,$(LANES)))
 KERNEL_LANES := $(filter $(BUILD)/kernels/%,$(LANE_OBJECTS))
 WORKER_LANES := $(filter $(BUILD)/worker/%,$(LANE_OBJECTS))
+TEST_LANES := $(filter $(BUILD)/test/%,$(LANE_OBJECTS))
 # The thread sanitizer does not see how OpenMP orders its threads, so its build runs our loops on one thread.
 OPENMP := $(if $(filter thread,$(SAN)),-Wno-unknown-pragmas,-fopenmp)
 # The GPU plug-in needs nvcc and cuDNN. CUDNN_DIR is the folder with cuDNN's include/ and lib/ when it is neither the
@@ -132,7 +133,7 @@ $(BUILD)/proto/%.pb-c.h: %.proto
 	protoc-c --proto_path=$(<D) --c_out=$(@D) $(<F)
 $(BUILD)/proto/%.pb-c.o: $(BUILD)/proto/%.pb-c.h
 	$(CC) $(CPPFLAGS) $(CFLAGS) -w -c -o $@ $(@:.o=.c)
-$(call objects,worker/model/onnx_graph.c): $(BUILD)/proto/onnx.pb-c.h
+$(call objects,worker/model/onnx.c): $(BUILD)/proto/onnx.pb-c.h
 $(call objects,daemon/log/tensorboard.c): $(BUILD)/proto/events.pb-c.h
 
 # gcc 12 keeps the address sanitizer's copies of stack frames at less than a vector's alignment (its bug 110027).
@@ -152,7 +153,7 @@ $(BUILD)/libkernels.a: $(call objects,$(KERNELS)) $(KERNEL_LANES)
 $(BUILD)/libworker.a: $(call objects,$(WORKER)) $(WORKER_LANES) $(BUILD)/proto/onnx.pb-c.o
 $(BUILD)/libdaemon.a: $(call objects,$(DAEMON)) $(BUILD)/proto/events.pb-c.o
 $(BUILD)/libbaseline.a: $(call objects,$(BASELINE))
-$(BUILD)/libtest.a: $(call objects,$(TEST_HELPERS))
+$(BUILD)/libtest.a: $(call objects,$(TEST_HELPERS)) $(TEST_LANES)
 # The oracle has no threads, and its loops are most of what the thread sanitizer would watch.
 ifeq ($(SAN),thread)
 $(call objects,$(wildcard test/oracle/*.c)): CFLAGS += -fno-sanitize=thread

@@ -3,7 +3,7 @@
 #include "worker/reinforce/evaluator.h"
 
 #include "kernels/base/profile.h"
-#include "worker/model/policy_values.h"
+#include "worker/model/policy.h"
 #include "worker/reinforce/evaluation_shares.h"
 #include "worker/reinforce/player.h"
 #include "worker/reinforce/policy_shape.h"

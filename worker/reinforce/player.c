@@ -4,8 +4,8 @@
 
 #include "kernels/backend.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/model/policy.h"
 #include "worker/model/policy_config.h"
-#include "worker/model/policy_values.h"
 #include "worker/reinforce/job_environments.h"
 #include "worker/reinforce/policy_shape.h"
 #include "worker/reinforce/step_message.h"

@@ -3,7 +3,7 @@
 
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/model/onnx.h"
-#include "worker/model/policy_values.h"
+#include "worker/model/policy.h"
 #include "worker/reinforce/policy_shape.h"
 
 enum status policy_export(const char *path, const char *checkpoint, const struct job *job,

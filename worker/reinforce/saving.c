@@ -3,7 +3,7 @@
 
 #include "kernels/base/profile.h"
 #include "worker/checkpoint/checkpoint_saver.h"
-#include "worker/model/policy_values.h"
+#include "worker/model/policy.h"
 #include "worker/reinforce/policy_shape.h"
 
 #include <math.h>

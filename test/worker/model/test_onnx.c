@@ -12,7 +12,7 @@
 #include "worker/environment/environment_spec.h"
 #include "worker/model/classifier.h"
 #include "worker/model/onnx.h"
-#include "worker/model/policy_values.h"
+#include "worker/model/policy.h"
 #include "worker/model/resnet.h"
 
 #include <check.h>

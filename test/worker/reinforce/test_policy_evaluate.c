@@ -4,7 +4,7 @@
 #include "worker/environment/cartpole.h"
 #include "worker/environment/classic.h"
 #include "worker/environment/environments.h"
-#include "worker/model/policy_values.h"
+#include "worker/model/policy.h"
 #include "worker/reinforce/policy_evaluate.h"
 #include "worker/reinforce/policy_shape.h"
 

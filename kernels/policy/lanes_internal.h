@@ -1,13 +1,15 @@
-/* What kernels/policy/dense.h computes besides products: activations, heads, sums; a table for each
- * instruction set. Private to kernels/policy/dense*.c and their tests; dense.h is the manual. */
-#ifndef KERNELS_POLICY_DENSE_INTERNAL_H
-#define KERNELS_POLICY_DENSE_INTERNAL_H
+/* What the policy's kernels compute in lanes: a table of functions for each instruction set. Private to
+ * kernels/policy/ and its tests; dense.h and mlp.h are the manuals. */
+#ifndef KERNELS_POLICY_LANES_INTERNAL_H
+#define KERNELS_POLICY_LANES_INTERNAL_H
 
+#include "kernels/lanes/product_lanes.h"
 #include "kernels/policy/dense.h"
+#include "kernels/policy/mlp.h"
 
-#include <stdbool.h>
+enum { POLICY_LANES = 16 };
 
-enum { DENSE_LANES = 16 };
+/* ---- dense layers: activations, heads, sums ---- */
 
 /* A matrix of rows whose columns come in blocks of 16: whole blocks are read and written. */
 struct dense_matrix {
@@ -60,19 +62,51 @@ struct dense_lanes {
     void (*pull)(const struct dense_head *head, const struct dense_pulls *pulls, struct dense_matrix dz,
                  struct dense_matrix dlog_sigma);
 
-    /* 16 numbers at a time, each by itself. log and tanh are for the tests. */
-    void (*exp)(const float x[DENSE_LANES], float y[DENSE_LANES]);
-    void (*log)(const float x[DENSE_LANES], float y[DENSE_LANES]);
-    void (*tanh)(const float x[DENSE_LANES], float y[DENSE_LANES]);
+    /* 16 numbers, each by itself. */
+    void (*exp)(const float x[POLICY_LANES], float y[POLICY_LANES]);
 };
 
-/* The table of the instruction set in use. Errors: isa_choose's. */
-enum status dense_lanes_choose(const struct dense_lanes **lanes, struct error *error);
+/* ---- the tutorial's network ---- */
 
-/* Fills *sigma by log_std (components). */
-void dense_sigma_load(struct dense_sigma *sigma, const struct dense_lanes *lanes, const float *log_std,
-                      uint32_t components);
+/* The weights as the kernels read them. Unit j stands in lane j mod 16 of block j / 16; a block is
+ *     b1 (16), W1 of input 0 (16), …, of the last input (16), W2 of action 0 (16), …, of the last (16)
+ * in one piece, so that a row walks through memory once. Units beyond `hidden` are zeros. */
+struct mlp_packed {
+    struct mlp_shape shape;
+    uint32_t blocks;           // of 16 units, each with one word of a row's mask
+    uint32_t draw_bound;       // a 32-bit word with the unit's 16 bits on top is above it: kept
+    uint16_t last_word;        // the bits of the last word that are units
+    bool draws;                // false: the dropout is 0, every unit is kept and none drawn
+    float scale;               // 1 / (1 - p)
+    float b2[MLP_ACTIONS_MAX]; // zeros beyond `actions`
+    float *weights;            // (blocks, 1 + inputs + actions, 16), 64-byte aligned
+};
+
+/* Floats in one block of `weights`. */
+static inline size_t mlp_packed_stride(const struct mlp_shape *shape)
+{
+    return (size_t)(1 + shape->inputs + shape->actions) * POLICY_LANES;
+}
+
+struct mlp_lanes {
+    void (*act)(const struct mlp_packed *packed, const struct mlp_batch *batch, uint64_t seed,
+                uint32_t episode, const uint32_t *environment, const uint32_t *step, float *probabilities);
+    double (*gradient)(const struct mlp_packed *packed, const struct mlp_batch *batch,
+                       const float *coefficient, float *gradient);
+};
+
+/* ---- the choice ---- */
 
 extern const struct dense_lanes dense_lanes_baseline, dense_lanes_avx2, dense_lanes_avx512;
+extern const struct mlp_lanes mlp_lanes_baseline, mlp_lanes_avx2, mlp_lanes_avx512;
+
+struct policy_lanes {
+    const struct dense_lanes *dense;
+    const struct mlp_lanes *mlp;
+    product_function *product;
+};
+
+/* The tables of the instruction set in use. Errors: isa_choose's. */
+enum status policy_lanes_choose(struct policy_lanes *lanes, struct error *error);
 
 #endif
