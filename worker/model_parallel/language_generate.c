@@ -2,7 +2,7 @@
 #include "worker/model_parallel/language.h"
 
 #include "kernels/base/rng.h"
-#include "worker/data/spacing.h"
+#include "worker/data/tokenize.h"
 #include "worker/model_parallel/language_model.h"
 
 #include <errno.h>
