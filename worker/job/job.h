@@ -6,6 +6,15 @@
  * the JSON schema and the manual are made from it. Nothing here blocks but job_read_file, which reads a file.
  * Every function may be called from any thread.
  *
+ *     key        a place in the job file, named by its JSON pointer; a row of the table for each set of kinds
+ *     kind       reinforce, parameter-server or model-parallel; decides which keys a job has
+ *     variant    a kind, or the kind reinforce with the algorithm ppo or a2c
+ *     group      a key whose value is an object; its members are keys
+ *     override   a `--set` argument, which replaces one value before the check
+ *     rule       what the values of two or three keys must be together
+ *     limit      a bound on the product of several keys
+ *     problem    one line about what is wrong, with its place in the file
+ *
  * The room includes kernels/base, the names of worker/environment, and the wire's limits. The supervisor and
  * every room whose code depends on the job include this header. */
 #ifndef WORKER_JOB_JOB_H

@@ -5,7 +5,7 @@
 
 #include "kernels/base/rng.h"
 #include "worker/checkpoint/checkpoint.h"
-#include "worker/data/spacing.h"
+#include "worker/data/tokenize.h"
 #include "worker/device.h"
 #include "worker/model_parallel/layer.h"
 #include "worker/model_parallel/parallel_values.h"
