@@ -371,26 +371,9 @@ static void follower_obey_signals(struct follower *f)
     while (read(f->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo == SIGCHLD)
             follower_reap(f);
-        else
+        else if (info.ssi_signo == SIGINT || info.ssi_signo == SIGTERM)
             obey_stop(f);
     }
-}
-
-static enum status take_signals(struct follower *f, struct error *error)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGCHLD);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigprocmask(SIG_BLOCK, &set, NULL);
-    signal(SIGCHLD, SIG_DFL);
-    signal(SIGPIPE, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
-    signal(SIGUSR1, SIG_IGN);
-    f->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    return f->signal_fd >= 0 ? STATUS_OK
-                             : error_set_errno(error, errno, "cannot make a descriptor for signals");
 }
 
 /* ---- the leader's silence ---- */
@@ -555,7 +538,7 @@ static enum status open_follower(struct follower *f, struct error *error)
     const struct monotime until = monotime_add_us(monotime_now(), (uint64_t)(f->config->patience_s * 1e6));
     enum status status = place_seek(f->config->place, f->config->run, until, error);
     if (status == STATUS_OK) /* until here they end the process */
-        status = take_signals(f, error);
+        status = signals_open(&f->signal_fd, error);
     if (status != STATUS_OK)
         return status;
     place_close(f->config->place, f->config->run);

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sysexits.h>
 #include <unistd.h>
@@ -29,6 +30,21 @@ static void set_signals(void)
         signal(ignored[i], SIG_IGN);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+enum status signals_open(int *fd, struct error *error)
+{
+    static const int taken[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+    sigset_t set;
+    sigemptyset(&set);
+    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++)
+        sigaddset(&set, taken[i]);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    /* An ignored SIGCHLD, which a process inherits, would never come, and waitpid would find no child. */
+    signal(SIGCHLD, SIG_DFL);
+    signal(SIGPIPE, SIG_IGN);
+    *fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return *fd >= 0 ? STATUS_OK : error_set_errno(error, errno, "cannot make a descriptor for signals");
 }
 
 /* Under the default policy each of the workers' many small messages preempts its sender. A batch process lets

@@ -48,4 +48,8 @@ struct spawned {
 enum status spawn(struct spawned *process, const char *role, unsigned worker,
                   const struct spawn_setting *setting, struct error *error);
 
+/* From this call on a supervisor takes SIGCHLD, SIGINT, SIGTERM, SIGHUP and SIGUSR1 through the descriptor
+ * *fd, which does not block, and ignores SIGPIPE. STATUS_IO. */
+enum status signals_open(int *fd, struct error *error);
+
 #endif

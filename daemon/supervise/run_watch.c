@@ -34,11 +34,11 @@ static const char *const child_states[CHILD_STATES] = {
 
 static const char *state_of(const struct run_watch *watch)
 {
-    if (job_end_has_failed(watch->end))
+    if (job_end_has_failed(&watch->g->end))
         return "failing";
-    if (watch->end->finished || watch->end->closing)
+    if (watch->g->end.finished || watch->g->end.closing)
         return "ending";
-    if (watch->end->stops > 0)
+    if (watch->g->end.stops > 0)
         return "stopping";
     if (watch->g->hosts->awaited)
         return "waiting for hosts";
@@ -90,7 +90,7 @@ static void paint_worker(const struct run_watch *watch, const struct child *chil
 /* The newest checkpoint's number and age, from the folder's names: its writer is another process. */
 static void find_checkpoint(const struct run_watch *watch, struct run_status *status)
 {
-    const struct path run = rundir_path(watch->g->config->dir);
+    const struct path run = rundir_path(watch->g->dir);
     char text[CHECKPOINT_PATH_BYTES];
     struct stat info = {0};
     struct error error;
@@ -113,8 +113,8 @@ static void find_checkpoint(const struct run_watch *watch, struct run_status *st
 static bool run_watch_paint(const struct run_watch *watch, struct run_status *status)
 {
     *status =
-        (struct run_status){.path = watch->g->config->dir->real,
-                            .job = watch->g->config->job,
+        (struct run_status){.path = watch->g->dir->real,
+                            .job = watch->g->job,
                             .state = state_of(watch),
                             .pid = getpid(),
                             .started_unix_s = watch->begin_unix_s,
@@ -149,7 +149,7 @@ static char *status_text(const struct run_watch *watch)
 static void write_lines(const struct run_watch *watch, FILE *out)
 {
     const char *lines[RUNLOG_TAIL_LINES];
-    const unsigned count = runlog_tail(watch->g->config->log, lines);
+    const unsigned count = runlog_tail(watch->g->log, lines);
     fputc('[', out);
     for (unsigned i = 0; i < count; i++) {
         fputs(i > 0 ? "," : "", out);
@@ -231,8 +231,8 @@ static void update_textfile(struct run_watch *watch)
     struct error error;
     size_t length = 0;
     char *text = metrics_of(watch, OPENMETRICS_TEXTFILE, &length);
-    const bool is_written = text != NULL && write_textfile(watch->g->config->job->metrics.textfile, text,
-                                                           length, &error) == STATUS_OK;
+    const bool is_written =
+        text != NULL && write_textfile(watch->g->job->metrics.textfile, text, length, &error) == STATUS_OK;
     free(text);
     if (!is_written && !watch->textfile_failed)
         log_warning("%s: the job goes on", text == NULL ? "no memory for /metrics/textfile" : error.text);
@@ -261,10 +261,9 @@ void run_watch_mark(struct run_watch *watch, const char *why)
 
 /* ---- opening and closing ---- */
 
-void run_watch_init(struct run_watch *watch, const struct generation *g, const struct job_end *end)
+void run_watch_init(struct run_watch *watch, const struct generation *g)
 {
     *watch = (struct run_watch){.g = g,
-                                .end = end,
                                 .begin = monotime_now(),
                                 .begin_unix_s = unix_s(),
                                 .status = {.fd = -1},
@@ -275,22 +274,21 @@ void run_watch_init(struct run_watch *watch, const struct generation *g, const s
 void run_watch_open_status(struct run_watch *watch)
 {
     struct error error;
-    if (status_socket_open(&watch->status, watch->g->config->dir->address, answer, watch, &error) !=
-        STATUS_OK)
+    if (status_socket_open(&watch->status, watch->g->dir->address, answer, watch, &error) != STATUS_OK)
         log_warning("coalesced status will not find this run: %s", error.text);
 }
 
 /* The address may be in use now and free later: only the first failure is told. */
 static void begin_to_listen(struct run_watch *watch, bool is_first)
 {
-    const char *listen = watch->g->config->job->metrics.listen;
+    const char *listen = watch->g->job->metrics.listen;
     struct error error;
     const struct http_config config = {
         .document = document, .arg = watch, .connections_max = watch->connections_max};
-    const enum status status = listener_open(&watch->listener, watch->g->config->job, config, &error);
+    const enum status status = listener_open(&watch->listener, watch->g->job, config, &error);
     watch->listen_due = status == STATUS_OK ? MONOTIME_NEVER : monotime_add_us(monotime_now(), LISTEN_US);
     if (status == STATUS_OK || is_first)
-        runlog_clear_progress(watch->g->config->log);
+        runlog_clear_progress(watch->g->log);
     if (status == STATUS_OK)
         log_info("the run's page is at %s%s", strchr(listen, '/') == NULL ? "http://" : "", listen);
     else if (is_first)
@@ -300,12 +298,12 @@ static void begin_to_listen(struct run_watch *watch, bool is_first)
 
 void run_watch_open_metrics(struct run_watch *watch)
 {
-    const struct job *job = watch->g->config->job;
+    const struct job *job = watch->g->job;
     watch->textfile_due = job->metrics.has_textfile ? monotime_now() : MONOTIME_NEVER;
     watch->listen_due = MONOTIME_NEVER;
     if (!job->metrics.has_listen)
         return;
-    const unsigned spare = descriptors_spare(job, watch->g->config->place != NULL);
+    const unsigned spare = descriptors_spare(job, watch->g->hosts->place != NULL);
     watch->connections_max = spare > HTTP_DESCRIPTORS ? spare - HTTP_DESCRIPTORS : 0;
     if (watch->connections_max > 0)
         begin_to_listen(watch, true);
@@ -319,7 +317,7 @@ void run_watch_close(struct run_watch *watch)
     status_socket_close(&watch->status);
     listener_close(&watch->listener);
     if (watch->textfile_written)
-        unlink(watch->g->config->job->metrics.textfile);
+        unlink(watch->g->job->metrics.textfile);
 }
 
 /* ---- the loop ---- */

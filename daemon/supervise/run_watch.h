@@ -1,15 +1,15 @@
 /* What the supervisor shows of a run while it goes on: the answers for `coalesced status`, the page, the
  * metrics, the events of the page's streams, and the file for node_exporter (/metrics).
  *
- * It reads the generation and the job's end, and changes neither. The supervisor tells it of each record and
- * each restart. A run that cannot be watched trains all the same: failures are warnings.
+ * It reads the generation, and does not change it. The supervisor tells it of each record and each restart. A
+ * run that cannot be watched trains all the same: failures are warnings.
  *
  * Supervisor process; its only thread; no lock. No call blocks but on files. */
 #ifndef DAEMON_SUPERVISE_RUN_WATCH_H
 #define DAEMON_SUPERVISE_RUN_WATCH_H
 
 #include "daemon/log/run_history.h"
-#include "daemon/supervise/job_end.h"
+#include "daemon/supervise/generation.h"
 #include "daemon/watch/listener.h"
 #include "daemon/watch/run_status.h"
 #include "daemon/watch/status_socket.h"
@@ -20,7 +20,6 @@ enum { RUN_WATCH_WAITS = 1 + STATUS_WAITS };
 
 struct run_watch {
     const struct generation *g;
-    const struct job_end *end;
     struct monotime begin;
     double begin_unix_s; /* the same moment, for those who compare it with the clock of another program */
     struct run_totals totals;
@@ -34,7 +33,7 @@ struct run_watch {
 };
 
 /* A watch of a run that begins now. Nothing is open. */
-void run_watch_init(struct run_watch *watch, const struct generation *g, const struct job_end *end);
+void run_watch_init(struct run_watch *watch, const struct generation *g);
 
 /* Begins to serve what /metrics asks for. An address that is in use is tried again. */
 void run_watch_open_metrics(struct run_watch *watch);

@@ -91,7 +91,7 @@ static void fill_row(const struct generation *g, unsigned worker, const struct w
 /* Writes a file of the run directory. False: failed, with a warning. */
 static bool write_file(const struct generation *g, const char *name, const char *text, size_t length)
 {
-    const struct path run = rundir_path(g->config->dir);
+    const struct path run = rundir_path(g->dir);
     struct error error;
     int fd;
     enum status status = file_open_below(&fd, run, name, O_WRONLY | O_CREAT | O_TRUNC, &error);
@@ -116,7 +116,7 @@ static char *text_of(const struct generation *g, struct monotime begin, const st
         profile_write_trace(out, rows, g->count, begin);
     else
         profile_write_table(out, rows, g->count);
-    if (!is_trace && g->config->dir->resumed)
+    if (!is_trace && g->dir->resumed)
         fprintf(out, "the run was resumed: the figures are of the time since\n");
     const bool failed = ferror(out) != 0;
     if (fclose(out) != 0 || failed) {
@@ -134,11 +134,11 @@ static void write_files(const struct generation *g, struct monotime begin, const
     if (table == NULL || trace == NULL) {
         log_warning("no memory for the profile of %u workers", g->count);
     } else {
-        runlog_clear_progress(g->config->log);
+        runlog_clear_progress(g->log);
         fputs(table, stderr);
         if (write_file(g, "profile.txt", table, table_bytes) &&
             write_file(g, "profile.json", trace, trace_bytes))
-            log_info("the profile is in %s/profile.txt and profile.json", g->config->dir->path);
+            log_info("the profile is in %s/profile.txt and profile.json", g->dir->path);
     }
     free(table);
     free(trace);
