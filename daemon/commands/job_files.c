@@ -1,7 +1,7 @@
 /* Opens the files that jobs name. The command's process, before it forks. */
 #include "daemon/commands/job_files.h"
 
-#include "daemon/process/python_worker.h"
+#include "daemon/process/program.h"
 #include "daemon/run/resume.h"
 #include "daemon/watch/listener.h"
 #include "kernels/base/log.h"

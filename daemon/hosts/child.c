@@ -100,11 +100,10 @@ static void close_call(struct child *child)
 enum status child_spawn(struct child *child, const struct control_start *start, const char *job_text,
                         size_t job_bytes, const struct spawn_setting *setting, struct error *error)
 {
-    struct spawned process;
     struct spawn_setting whole = *setting;
     child_begin(child, start);
     whole.call_fd = open_call(child);
-    const enum status status = spawn(&process, role_by_wire(start->role)->name, start->worker, &whole, error);
+    const enum status status = spawn(&child->pid, &child->fd, start->role, start->worker, &whole, error);
     if (whole.call_fd >= 0)
         close(whole.call_fd);
     if (status != STATUS_OK)
@@ -112,8 +111,6 @@ enum status child_spawn(struct child *child, const struct control_start *start, 
     if (status != STATUS_OK)
         return status;
     child->host = start->keys.host;
-    child->pid = process.pid;
-    child->fd = process.fd;
     child->state = CHILD_STARTING;
     child->last_beat = monotime_now();
     return send_start(child, job_text, job_bytes, error);

@@ -5,7 +5,7 @@
 #include "daemon/hosts/child.h"
 #include "daemon/hosts/relay.h"
 #include "daemon/process/descriptors.h"
-#include "daemon/process/python_worker.h"
+#include "daemon/process/program.h"
 #include "daemon/process/service.h"
 #include "daemon/process/socket_folder.h"
 #include "kernels/base/file.h"
@@ -177,9 +177,8 @@ static enum status spawn_worker(struct follower *f, struct control_start *start,
 {
     const struct place *place = f->config->place;
     struct child *child = &f->children[start->worker];
-    const struct spawn_setting setting = {.command = python_worker_command(&f->python_worker, start->role),
-                                          .run_fd = f->run_fd,
-                                          .segments = &f->segments};
+    const struct spawn_setting setting = {
+        .python = &f->python_worker, .run_fd = f->run_fd, .segments = &f->segments};
     start->keys = place->link.keys;
     memcpy(start->address, f->address, sizeof start->address);
     snprintf(start->far_address, sizeof start->far_address, "%.40s:*", place->listen);

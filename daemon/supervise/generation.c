@@ -203,9 +203,8 @@ enum status generation_start(struct generation *g, struct child *child, const st
                              struct error *error)
 {
     const uint16_t host = choose_host(g, child, start->worker);
-    const struct spawn_setting setting = {.command = python_worker_command(&g->python_worker, start->role),
-                                          .run_fd = g->dir->fd,
-                                          .segments = &g->segments};
+    const struct spawn_setting setting = {
+        .python = &g->python_worker, .run_fd = g->dir->fd, .segments = &g->segments};
     if (host == HOST_LEADER)
         return child_spawn(child, start, g->job_text, g->job_bytes, &setting, error);
     return hosts_spawn(g->hosts, host, child, start, g->job_text, g->job_bytes, error);

@@ -58,7 +58,7 @@ void worker_profiles_keep(struct worker_profiles *profiles, const struct child *
 /* Why a worker has no figures. */
 static void explain_absence(const struct generation *g, const struct child *child, struct profile_row *row)
 {
-    if (python_worker_command(&g->python_worker, roster_role(&g->roster, child->start.worker)) != NULL)
+    if (roster_role(&g->roster, child->start.worker) == g->python_worker.role)
         snprintf(row->note, sizeof row->note, "not profiled: it runs in Python");
     else if (child->starts == 0)
         snprintf(row->note, sizeof row->note, "no figures: it has not started");
