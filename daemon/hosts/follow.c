@@ -8,6 +8,7 @@
 #include "daemon/process/program.h"
 #include "daemon/process/service.h"
 #include "daemon/process/socket_folder.h"
+#include "daemon/run/resume.h"
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
 
@@ -29,7 +30,6 @@ enum {
     REQUEUE_STEP_US = 10000000, /* between the hosts that may ask for a requeue */
     BEAT_US_MIN = 500000,       /* beats of a worker that are passed on */
     MESSAGES_PER_TURN = 64,
-    LINE_BYTES = 4096, /* of the log; an end has fewer */
 };
 
 struct follower {
@@ -284,14 +284,11 @@ static void read_leader(struct follower *f)
 {
     struct control_relay head;
     enum status status = STATUS_OK;
-    for (unsigned i = 0; i < MESSAGES_PER_TURN && status != STATUS_AGAIN && !f->over; i++) {
+    for (unsigned i = 0;
+         i < MESSAGES_PER_TURN && status != STATUS_AGAIN && status != STATUS_PEER_DIED && !f->over; i++) {
         status = relay_receive(&f->relay, &head, &message);
         if (status == STATUS_OK)
             obey_leader(f, &head);
-        if (status == STATUS_PEER_DIED) {
-            f->relay.broken = true;
-            return;
-        }
     }
 }
 
@@ -387,14 +384,6 @@ static void ask_to_join(struct follower *f, struct monotime now)
     f->join_due = monotime_add_us(now, JOIN_US);
 }
 
-/* A new link, which tries all addresses of the leader anew. */
-static void open_link(struct follower *f)
-{
-    relay_close(&f->relay, true);
-    if (relay_open(&f->relay, &f->config->place->link, NULL, &f->failure) != STATUS_OK)
-        f->over = true;
-}
-
 /* What ran here is fenced by the leader, and ends itself. */
 static void follower_cut_off(struct follower *f, struct monotime now, const char *why)
 {
@@ -409,44 +398,25 @@ static void follower_cut_off(struct follower *f, struct monotime now, const char
     relay_close(&f->relay, true);
 }
 
-/* The last line of the run's log; "" where the run directory is not shared, or the line is not whole. */
-static void read_last_line(const struct follower *f, char line[LINE_BYTES])
-{
-    char tail[LINE_BYTES];
-    struct error error;
-    int fd;
-    line[0] = '\0';
-    if (f->config->run == NULL ||
-        file_open_below(&fd, path_of(f->config->run), "episodes.jsonl", O_RDONLY, &error) != STATUS_OK)
-        return;
-    const off_t end = lseek(fd, 0, SEEK_END);
-    const off_t begin = end > LINE_BYTES - 1 ? end - (LINE_BYTES - 1) : 0;
-    const ssize_t got = pread(fd, tail, sizeof tail - 1, begin);
-    close(fd);
-    if (got <= 1 || tail[got - 1] != '\n')
-        return;
-    tail[got - 1] = '\0';
-    const char *last = strrchr(tail, '\n');
-    snprintf(line, LINE_BYTES, "%s", last != NULL ? last + 1 : tail);
-}
-
 /* Whether the run's log ends with the job's end: then the leader is gone because the job is over, and not put
  * back into the queue. A job that has failed is this host's failure, too. */
 static bool job_has_ended(struct follower *f)
 {
     static const char *const ends[] = {"finished", "solved", "stopped", "failed"};
-    char line[LINE_BYTES], event[32];
-    read_last_line(f, line);
-    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+    char event[32];
+    const char *end = NULL;
+    char *line = f->config->run != NULL ? resume_last_line(path_of(f->config->run)) : NULL;
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0] && line != NULL && end == NULL; i++) {
         const int length = snprintf(event, sizeof event, "{\"event\":\"%s\"", ends[i]);
-        if (strncmp(line, event, (size_t)length) != 0)
-            continue;
-        log_info("the leader is gone, and the log says that the job is over: %s", ends[i]);
-        if (strcmp(ends[i], "failed") == 0)
-            error_set(&f->failure, STATUS_UNAVAILABLE, "the job has failed while this host was cut off");
-        return true;
+        end = strncmp(line, event, (size_t)length) == 0 ? ends[i] : NULL;
     }
-    return false;
+    free(line);
+    if (end == NULL)
+        return false;
+    log_info("the leader is gone, and the log says that the job is over: %s", end);
+    if (strcmp(end, "failed") == 0)
+        error_set(&f->failure, STATUS_UNAVAILABLE, "the job has failed while this host was cut off");
+    return true;
 }
 
 /* Asks Slurm to put the job back into the queue. Slurm then ends this process, too. */
@@ -493,7 +463,7 @@ static struct monotime check_deadlines(struct follower *f)
     if (f->relay.broken && f->admitted)
         follower_cut_off(f, now, "the link has ended");
     if (f->relay.broken && !monotime_before(now, f->relay.may_open))
-        open_link(f);
+        f->over = relay_reopen(&f->relay, &f->failure) != STATUS_OK; /* it tries all addresses anew */
     if (f->admitted && !monotime_before(now, monotime_add_us(f->heard, RELAY_SILENCE_US)))
         follower_cut_off(f, now, "nothing was heard of the leader for 3 s");
     if (!f->admitted && !monotime_before(now, f->give_up))
@@ -516,7 +486,7 @@ static void wait_and_read(struct follower *f, struct monotime until)
 {
     struct pollfd *waits = f->waits;
     waits[0] = (struct pollfd){.fd = f->signal_fd, .events = POLLIN};
-    waits[1] = (struct pollfd){.fd = f->relay.broken ? -1 : f->relay.fd, .events = POLLIN};
+    waits[1] = (struct pollfd){.fd = relay_fd(&f->relay), .events = POLLIN};
     for (unsigned i = 0; i < f->count; i++) {
         const struct child *child = &f->children[i];
         const bool listening = child_is_heard(child) && !child->hung_up;

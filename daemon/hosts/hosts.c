@@ -90,14 +90,6 @@ const char *hosts_address(const struct hosts *hosts, uint16_t to, uint16_t from)
     return to == HOST_LEADER ? hosts->of[from].leader : hosts->of[to].address;
 }
 
-enum status hosts_spawn(struct hosts *hosts, uint16_t host, struct child *child,
-                        const struct control_start *start, const char *job_text, size_t job_bytes,
-                        struct error *error)
-{
-    return child_spawn_far(child, start, job_text, job_bytes, &hosts->relay, host, hosts->of[host].name,
-                           error);
-}
-
 /* ---- what the leader decides ---- */
 
 void hosts_admit(struct hosts *hosts, uint16_t index, const struct control_join *join)
@@ -208,10 +200,9 @@ static enum host_event_kind hear(struct hosts *hosts, const struct control_relay
 bool hosts_read(struct hosts *hosts, struct host_event *event)
 {
     *event = (struct host_event){.message = &received};
-    if (hosts_fd(hosts) < 0)
+    if (hosts->of == NULL)
         return false;
     const enum status status = relay_receive(&hosts->relay, &event->head, &received);
-    hosts->relay.broken = status == STATUS_PEER_DIED;
     if (status == STATUS_AGAIN || status == STATUS_PEER_DIED)
         return false;
     event->host = event->head.host;
@@ -227,8 +218,7 @@ static void replace_link(struct hosts *hosts, struct monotime now)
     struct error error = {0};
     if (monotime_before(now, hosts->relay.may_open))
         return;
-    relay_close(&hosts->relay, true);
-    if (relay_open(&hosts->relay, &hosts->relay.order, NULL, &error) != STATUS_OK)
+    if (relay_reopen(&hosts->relay, &error) != STATUS_OK)
         log_error("no other host can be reached: %s", error.text);
 }
 
@@ -341,11 +331,6 @@ void hosts_excuse(struct hosts *hosts, struct monotime now)
         hosts->of[i].heard = now;
 }
 
-int hosts_fd(const struct hosts *hosts)
-{
-    return hosts->of != NULL && hosts->relay.pid != 0 && !hosts->relay.broken ? hosts->relay.fd : -1;
-}
-
 /* ---- opening and closing ---- */
 
 enum status hosts_open(struct hosts *hosts, struct place *place, const struct job *job, const char *run,
@@ -404,7 +389,7 @@ static void await_returns(struct hosts *hosts, int exit_code, const char *text)
         struct host_event event;
         if (hosts->relay.broken)
             replace_link(hosts, now);
-        struct pollfd line = {.fd = hosts_fd(hosts), .events = POLLIN};
+        struct pollfd line = {.fd = relay_fd(&hosts->relay), .events = POLLIN};
         poll(&line, 1, (int)(monotime_us_between(now, until) / 1000) < 100 ? 10 : 100);
         if (!hosts_read(hosts, &event) || event.kind != HOST_ASKS ||
             hosts->of[event.host].state != HOST_IS_LOST)

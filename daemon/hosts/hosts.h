@@ -68,9 +68,6 @@ void hosts_close(struct hosts *hosts, int exit_code, const char *text);
 
 /* ---- events ---- */
 
-/* The descriptor to wait for; -1: none. */
-int hosts_fd(const struct hosts *hosts);
-
 /* Reads a message. False: none waits. */
 bool hosts_read(struct hosts *hosts, struct host_event *event);
 
@@ -125,10 +122,5 @@ const char *hosts_name(const struct hosts *hosts, uint16_t host);
 
 /* Where workers of host `from` reach the listeners of host `to`: "ADDRESS" or "tcp://ADDRESS:PORT". */
 const char *hosts_address(const struct hosts *hosts, uint16_t to, uint16_t from);
-
-/* Starts a worker there. Errors of child_spawn_far. */
-enum status hosts_spawn(struct hosts *hosts, uint16_t host, struct child *child,
-                        const struct control_start *start, const char *job_text, size_t job_bytes,
-                        struct error *error);
 
 #endif

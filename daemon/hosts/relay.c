@@ -114,7 +114,18 @@ void relay_close(struct relay *relay, bool at_once)
     *relay = (struct relay){.fd = -1, .order = relay->order, .broken = true, .may_open = relay->may_open};
 }
 
+enum status relay_reopen(struct relay *relay, struct error *error)
+{
+    relay_close(relay, true);
+    return relay_open(relay, &relay->order, NULL, error);
+}
+
 /* ---- messages ---- */
+
+int relay_fd(const struct relay *relay)
+{
+    return relay->pid != 0 && !relay->broken ? relay->fd : -1;
+}
 
 /* Sends the packet, waiting for room. */
 static void send_packet(struct relay *relay, enum control_kind kind, const void *body, size_t bytes)
@@ -154,9 +165,10 @@ void relay_send(struct relay *relay, uint16_t host, const struct control_start *
 
 enum status relay_receive(struct relay *relay, struct control_relay *head, struct control_message *message)
 {
-    if (relay->pid == 0 || relay->broken)
+    if (relay_fd(relay) < 0)
         return STATUS_PEER_DIED;
     const enum status status = control_receive(relay->fd, false, &packet);
+    relay->broken = status == STATUS_PEER_DIED;
     if (status != STATUS_OK)
         return status;
     if (packet.kind != CONTROL_RELAY)

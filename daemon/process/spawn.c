@@ -195,7 +195,8 @@ enum status spawn(pid_t *pid, int *fd, uint8_t role, unsigned worker, const stru
     const pid_t forked = fork();
     const int errnum = errno;
     if (forked == 0)
-        become_worker(name, worker, line[1], role != 0 && role == setting->python->role, setting, supervisor);
+        become_worker(name, worker, line[1], setting->python != NULL && role == setting->python->role,
+                      setting, supervisor);
     close(line[1]);
     if (forked < 0) {
         close(line[0]);

@@ -27,7 +27,7 @@ void spawn_segments_close(struct spawn_segments *segments);
 
 /* What a worker gets beside its START. */
 struct spawn_setting {
-    const struct python_worker *python; /* the program of workers of its role; others are this binary */
+    const struct python_worker *python; /* the program of the workers of its role; NULL: none is in Python */
     int run_fd;                         /* the run's directory */
     const struct spawn_segments *segments;
     int call_fd; /* memory for its struct plugin_call; -1: none */

@@ -235,8 +235,7 @@ enum status resume_go_back(struct resume_point *point, struct path run, struct r
 
 /* ---- the end ---- */
 
-/* The last line of the run's episodes.jsonl, or NULL. The caller frees it. */
-static char *read_last_line(struct path run)
+char *resume_last_line(struct path run)
 {
     struct error unused;
     int fd;
@@ -263,7 +262,7 @@ bool resume_is_over(const char *run_dir, const struct job *job)
     struct error error;
     struct job wanted = *job;
     const int dir_fd = open(run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    char *line = dir_fd >= 0 ? read_last_line(path_of_folder(dir_fd, run_dir)) : NULL;
+    char *line = dir_fd >= 0 ? resume_last_line(path_of_folder(dir_fd, run_dir)) : NULL;
     snprintf(path, sizeof path, "%s/job.json", run_dir);
     const bool is_over =
         line != NULL && line_ends_job(line, job) &&

@@ -51,6 +51,10 @@ struct resume_point {
 enum status resume_go_back(struct resume_point *point, struct path run, struct runlog *log,
                            const struct line_restart *cause, struct error *error);
 
+/* The last line of the run's episodes.jsonl, which the caller frees; "": the line is not whole; NULL: there
+ * is no such file. */
+char *resume_last_line(struct path run);
+
 /* Whether the run in the directory has ended, is of this job, and /stop asks for no more than it did. Opens
  * nothing but the directory, and its log and job.json, to read. */
 bool resume_is_over(const char *run_dir, const struct job *job);

@@ -43,7 +43,8 @@ static enum status sync_parent(const char *path, struct error *error)
     return file_sync_folder(path_of(dirname(copy)), error);
 }
 
-enum status rundir_make(const char *path, struct error *error)
+/* Makes the directory and its parents, like mkdir -p, and syncs each new entry. */
+static enum status rundir_make(const char *path, struct error *error)
 {
     char parent[RUNDIR_PATH_BYTES];
     snprintf(parent, sizeof parent, "%s", path);
@@ -64,23 +65,25 @@ enum status rundir_make(const char *path, struct error *error)
     return STATUS_OK;
 }
 
-enum status rundir_lock(int *fd, struct path folder, const char *name, struct error *error)
+/* Opens and locks the directory's file `lock`, which holds the process id of its holder. */
+static enum status rundir_lock(struct rundir *dir, struct error *error)
 {
     char pid[32] = "";
-    const enum status status = file_open_below(fd, folder, name, O_RDWR | O_CREAT, error);
+    const enum status status =
+        file_open_below(&dir->lock_fd, path_of_folder(dir->fd, dir->path), "lock", O_RDWR | O_CREAT, error);
     if (status != STATUS_OK)
         return status;
-    if (flock(*fd, LOCK_EX | LOCK_NB) != 0) {
+    if (flock(dir->lock_fd, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK)
-            return error_set_errno(error, errno, "cannot lock %s/%s", folder.text, name);
-        ssize_t got = pread(*fd, pid, sizeof pid - 1, 0);
+            return error_set_errno(error, errno, "cannot lock %s/lock", dir->path);
+        ssize_t got = pread(dir->lock_fd, pid, sizeof pid - 1, 0);
         pid[got > 0 ? strcspn(pid, "\n") : 0] = '\0';
-        return error_set(error, STATUS_BUSY, "%s is in use by process %s", folder.text,
+        return error_set(error, STATUS_BUSY, "%s is in use by process %s", dir->path,
                          pid[0] ? pid : "unknown");
     }
     int length = snprintf(pid, sizeof pid, "%ld\n", (long)getpid());
-    if (ftruncate(*fd, 0) != 0 || !file_write(*fd, pid, (size_t)length))
-        return error_set_errno(error, errno, "cannot write %s/%s", folder.text, name);
+    if (ftruncate(dir->lock_fd, 0) != 0 || !file_write(dir->lock_fd, pid, (size_t)length))
+        return error_set_errno(error, errno, "cannot write %s/lock", dir->path);
     return STATUS_OK;
 }
 
@@ -227,7 +230,7 @@ static enum status open_and_lock(struct rundir *dir, struct error *error)
 {
     dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (dir->fd >= 0)
-        return rundir_lock(&dir->lock_fd, path_as_given(dir), "lock", error);
+        return rundir_lock(dir, error);
     error_set_errno(error, errno, "cannot open the run directory %s", dir->path);
     return error_of_output(error);
 }

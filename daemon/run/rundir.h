@@ -33,13 +33,6 @@ enum { RUNDIR_PATH_BYTES = 4096 };
 enum status rundir_choose(char chosen[RUNDIR_PATH_BYTES], const char *path, const struct job *job,
                           struct error *error);
 
-/* Makes the directory and its parents, like mkdir -p, and syncs each new entry. */
-enum status rundir_make(const char *path, struct error *error);
-
-/* Locks the file `name` below `folder` until *fd is closed, which the caller does, also after an error if *fd
- * is not -1. STATUS_BUSY names the process that holds the lock; others as file_open_as. */
-enum status rundir_lock(int *fd, struct path folder, const char *name, struct error *error);
-
 struct rundir {
     char path[RUNDIR_PATH_BYTES];        /* as on the command line */
     char real[CONTROL_PATH_BYTES];       /* absolute, without links: for messages */

@@ -207,7 +207,8 @@ enum status generation_start(struct generation *g, struct child *child, const st
         .python = &g->python_worker, .run_fd = g->dir->fd, .segments = &g->segments};
     if (host == HOST_LEADER)
         return child_spawn(child, start, g->job_text, g->job_bytes, &setting, error);
-    return hosts_spawn(g->hosts, host, child, start, g->job_text, g->job_bytes, error);
+    return child_spawn_far(child, start, g->job_text, g->job_bytes, &g->hosts->relay, host,
+                           hosts_name(g->hosts, host), error);
 }
 
 enum status generation_start_all(struct generation *g, struct error *error)

@@ -995,7 +995,7 @@ static void wait_and_read(struct supervisor *s, struct monotime until)
     struct generation *g = &s->generation;
     struct pollfd *of_watch = &waits[2], *of_workers = &waits[2 + RUN_WATCH_WAITS];
     waits[0] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
-    waits[1] = (struct pollfd){.fd = hosts_fd(&s->hosts), .events = POLLIN};
+    waits[1] = (struct pollfd){.fd = relay_fd(&s->hosts.relay), .events = POLLIN};
     run_watch_waits(&s->watch, of_watch);
     for (unsigned i = 0; i < g->count; i++) {
         struct child *child = &g->children[i];
