@@ -158,6 +158,28 @@ void child_order(struct child *child, enum control_kind kind, const void *body, 
     kill(child->pid, SIGKILL);
 }
 
+int child_fd(const struct child *child)
+{
+    return child_is_heard(child) && !child->hung_up ? child->fd : -1;
+}
+
+enum status child_receive(struct child *child, struct control_message *message)
+{
+    if (child_fd(child) < 0)
+        return STATUS_AGAIN;
+    const enum status status = control_receive(child->fd, false, message);
+    child->hung_up = status == STATUS_PEER_DIED;
+    return child->hung_up ? STATUS_AGAIN : status;
+}
+
+void child_bury(struct child *child)
+{
+    if (child->fd >= 0)
+        close(child->fd);
+    child->fd = -1;
+    child->state = CHILD_GONE;
+}
+
 void child_kill(struct child *child)
 {
     if (!child_lives(child))

@@ -97,6 +97,16 @@ void child_order(struct child *child, enum control_kind kind, const void *body, 
 /* Takes a beat that says what the worker does. */
 void child_note_use(struct child *child, const struct control_beat *beat, struct monotime now);
 
+/* Receives the child's next message. STATUS_AGAIN: none waits, or the child is not heard. STATUS_INVALID: it
+ * has sent what is no message. */
+enum status child_receive(struct child *child, struct control_message *message);
+
+/* The descriptor to wait for; -1: nothing can come. */
+int child_fd(const struct child *child);
+
+/* After child_reap, and the last message: closes the line. */
+void child_bury(struct child *child);
+
 /* Sends SIGKILL; the child is reaped later. */
 void child_kill(struct child *child);
 

@@ -80,14 +80,6 @@ static void report_exit(struct follower *f, struct child *child)
     tell_leader(f, &child->start, CONTROL_EXITED, &exited, sizeof exited);
 }
 
-static void follower_bury(struct child *child)
-{
-    child->state = CHILD_GONE;
-    if (child->fd >= 0)
-        close(child->fd);
-    child->fd = -1;
-}
-
 /* The leader hears of each, if it can hear. */
 static void kill_all(struct follower *f)
 {
@@ -96,7 +88,7 @@ static void kill_all(struct follower *f)
     for (unsigned i = 0; i < f->count; i++) {
         if (!child_reap(&f->children[i], true))
             continue;
-        follower_bury(&f->children[i]);
+        child_bury(&f->children[i]);
         report_exit(f, &f->children[i]);
     }
 }
@@ -310,12 +302,8 @@ static bool is_passed_on(struct follower *f, unsigned worker)
 static bool read_worker(struct follower *f, unsigned worker)
 {
     struct child *child = &f->children[worker];
-    if (!child_is_heard(child) || child->fd < 0)
-        return false;
-    const enum status status = control_receive(child->fd, false, &message);
-    if (status == STATUS_PEER_DIED)
-        child->hung_up = true;
-    if (status == STATUS_AGAIN || status == STATUS_PEER_DIED)
+    const enum status status = child_receive(child, &message);
+    if (status == STATUS_AGAIN)
         return false;
     if (status != STATUS_OK) {
         log_warning("%s sent a message that is none: killed", child->name);
@@ -342,7 +330,7 @@ static void follower_reap(struct follower *f)
             continue;
         while (read_worker(f, i))
             ;
-        follower_bury(child);
+        child_bury(child);
         report_exit(f, child);
     }
 }
@@ -487,11 +475,8 @@ static void wait_and_read(struct follower *f, struct monotime until)
     struct pollfd *waits = f->waits;
     waits[0] = (struct pollfd){.fd = f->signal_fd, .events = POLLIN};
     waits[1] = (struct pollfd){.fd = relay_fd(&f->relay), .events = POLLIN};
-    for (unsigned i = 0; i < f->count; i++) {
-        const struct child *child = &f->children[i];
-        const bool listening = child_is_heard(child) && !child->hung_up;
-        waits[2 + i] = (struct pollfd){.fd = listening ? child->fd : -1, .events = POLLIN};
-    }
+    for (unsigned i = 0; i < f->count; i++)
+        waits[2 + i] = (struct pollfd){.fd = child_fd(&f->children[i]), .events = POLLIN};
     if (poll(waits, f->count + 2, monotime_poll_ms(monotime_now(), until)) < 0 && errno != EINTR) {
         error_set_errno(&f->failure, errno, "cannot wait for %u workers", f->count);
         f->over = true;

@@ -212,9 +212,7 @@ static void format_exit(const struct child *child, char why[ERROR_TEXT_BYTES])
 
 static void bury(struct supervisor *s, struct child *child)
 {
-    child->state = CHILD_GONE;
-    close(child->fd);
-    child->fd = -1;
+    child_bury(child);
     generation_leave_next(&s->generation);
 }
 
@@ -630,12 +628,8 @@ static struct monotime advance_generation(struct supervisor *s, struct monotime 
 static bool read_message(struct supervisor *s, struct child *child)
 {
     static struct control_message message; /* too large for a stack; one thread */
-    if (!child_is_heard(child))
-        return false;
-    enum status status = control_receive(child->fd, false, &message);
-    if (status == STATUS_PEER_DIED)
-        child->hung_up = true; /* reap_children handles its exit */
-    if (status == STATUS_AGAIN || status == STATUS_PEER_DIED)
+    const enum status status = child_receive(child, &message);
+    if (status == STATUS_AGAIN)
         return false;
     if (status == STATUS_OK)
         react(s, child, message.kind, &message);
@@ -998,10 +992,8 @@ static void wait_and_read(struct supervisor *s, struct monotime until)
     waits[1] = (struct pollfd){.fd = relay_fd(&s->hosts.relay), .events = POLLIN};
     run_watch_waits(&s->watch, of_watch);
     for (unsigned i = 0; i < g->count; i++) {
-        struct child *child = &g->children[i];
-        const bool listening = child_is_heard(child) && !child->hung_up;
-        of_workers[i] = (struct pollfd){.fd = listening ? child->fd : -1, .events = POLLIN};
-        child->heard = 0;
+        of_workers[i] = (struct pollfd){.fd = child_fd(&g->children[i]), .events = POLLIN};
+        g->children[i].heard = 0;
     }
     const int ready = poll(waits, 2 + RUN_WATCH_WAITS + g->count, monotime_poll_ms(monotime_now(), until));
     const int errnum = errno;

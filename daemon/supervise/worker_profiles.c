@@ -88,60 +88,37 @@ static void fill_row(const struct generation *g, unsigned worker, const struct w
                  child->starts);
 }
 
-/* Writes a file of the run directory. False: failed, with a warning. */
-static bool write_file(const struct generation *g, const char *name, const char *text, size_t length)
+static void write_table(const struct generation *g, const struct profile_row *rows, FILE *out)
+{
+    profile_write_table(out, rows, g->count);
+    if (g->dir->resumed)
+        fprintf(out, "the run was resumed: the figures are of the time since\n");
+}
+
+/* Writes a file of the run directory: the trace from `begin` on, or the table if `begin` is NULL. False:
+ * failed, with a warning. */
+static bool write_file(const struct generation *g, const struct profile_row *rows,
+                       const struct monotime *begin, const char *name)
 {
     const struct path run = rundir_path(g->dir);
     struct error error;
     int fd;
-    enum status status = file_open_below(&fd, run, name, O_WRONLY | O_CREAT | O_TRUNC, &error);
-    if (status == STATUS_OK && !file_write(fd, text, length))
-        status = error_set_errno(&error, errno, "cannot write %s/%s", run.text, name);
-    if (status != STATUS_OK)
+    if (file_open_below(&fd, run, name, O_WRONLY | O_CREAT | O_TRUNC, &error) != STATUS_OK) {
         log_warning("%s", error.text);
-    if (fd >= 0)
-        close(fd);
-    return status == STATUS_OK;
-}
-
-/* The table, or the trace, as a text that the caller frees. NULL: no memory. */
-static char *text_of(const struct generation *g, struct monotime begin, const struct profile_row *rows,
-                     bool is_trace, size_t *length)
-{
-    char *text = NULL;
-    FILE *out = open_memstream(&text, length);
+        return false;
+    }
+    FILE *out = fdopen(fd, "w");
     if (out == NULL)
-        return NULL;
-    if (is_trace)
-        profile_write_trace(out, rows, g->count, begin);
+        close(fd);
+    else if (begin != NULL)
+        profile_write_trace(out, rows, g->count, *begin);
     else
-        profile_write_table(out, rows, g->count);
-    if (!is_trace && g->dir->resumed)
-        fprintf(out, "the run was resumed: the figures are of the time since\n");
-    const bool failed = ferror(out) != 0;
-    if (fclose(out) != 0 || failed) {
-        free(text);
-        return NULL;
-    }
-    return text;
-}
-
-static void write_files(const struct generation *g, struct monotime begin, const struct profile_row *rows)
-{
-    size_t table_bytes = 0, trace_bytes = 0;
-    char *table = text_of(g, begin, rows, false, &table_bytes),
-         *trace = text_of(g, begin, rows, true, &trace_bytes);
-    if (table == NULL || trace == NULL) {
-        log_warning("no memory for the profile of %u workers", g->count);
-    } else {
-        runlog_clear_progress(g->log);
-        fputs(table, stderr);
-        if (write_file(g, "profile.txt", table, table_bytes) &&
-            write_file(g, "profile.json", trace, trace_bytes))
-            log_info("the profile is in %s/profile.txt and profile.json", g->dir->path);
-    }
-    free(table);
-    free(trace);
+        write_table(g, rows, out);
+    const bool is_written = out != NULL && ferror(out) == 0;
+    if (out != NULL && fclose(out) == 0 && is_written)
+        return true;
+    log_warning("cannot write %s/%s: %s", run.text, name, strerror(errno));
+    return false;
 }
 
 void worker_profiles_end(struct worker_profiles *profiles, const struct generation *g, struct monotime begin)
@@ -149,8 +126,12 @@ void worker_profiles_end(struct worker_profiles *profiles, const struct generati
     struct profile_row *rows = profiles->is_on ? calloc(g->count, sizeof *rows) : NULL;
     for (unsigned i = 0; i < g->count && rows != NULL; i++)
         fill_row(g, i, profiles->of[i], &rows[i]);
-    if (rows != NULL)
-        write_files(g, begin, rows);
+    if (rows != NULL) {
+        runlog_clear_progress(g->log);
+        write_table(g, rows, stderr);
+        if (write_file(g, rows, NULL, "profile.txt") && write_file(g, rows, &begin, "profile.json"))
+            log_info("the profile is in %s/profile.txt and profile.json", g->dir->path);
+    }
     free(rows);
     for (unsigned i = 0; i < ROSTER_WORKERS_MAX; i++)
         free(profiles->of[i]);
