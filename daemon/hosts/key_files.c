@@ -82,8 +82,7 @@ enum status key_files_make(const char *folder, uint16_t count, struct error *err
 
 /* ---- reading ---- */
 
-/* Reads a key's digits. False: they are no key. */
-static bool read_key(uint8_t key[HOST_KEY_BYTES], const char *hex)
+bool key_files_parse(uint8_t key[HOST_KEY_BYTES], const char *hex)
 {
     size_t bytes;
     const char *end;
@@ -100,7 +99,7 @@ static enum status read_hosts(struct host_keys *keys, const char *path, FILE *fi
         if (line[0] == '#' || line[0] == '\n')
             continue;
         if (sscanf(line, "%u %n", &host, &digits) != 1 || digits == 0 || host != keys->count ||
-            keys->count == HOSTS_MAX || !read_key(keys->public_of_host[host], line + digits))
+            keys->count == HOSTS_MAX || !key_files_parse(keys->public_of_host[host], line + digits))
             return error_set(error, STATUS_INVALID,
                              "%.300s:%u: expected \"%u KEY\", KEY in 64 hexadecimal digits, at most %d hosts",
                              path, number, keys->count, HOSTS_MAX);
@@ -122,7 +121,7 @@ static enum status read_secret(struct host_keys *keys, const char *path, FILE *f
         return error_set(error, STATUS_INVALID,
                          "%.300s: other users may read this secret key (mode %04o): expected mode 0600", path,
                          info.st_mode & 07777);
-    if (fgets(line, sizeof line, file) == NULL || !read_key(keys->secret, line))
+    if (fgets(line, sizeof line, file) == NULL || !key_files_parse(keys->secret, line))
         return error_set(error, STATUS_INVALID, "%.300s: expected a secret key in 64 hexadecimal digits",
                          path);
     host_keys_public(public_key, keys->secret);

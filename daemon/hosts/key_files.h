@@ -14,6 +14,9 @@
  * STATUS_IO, STATUS_PERMISSION. */
 enum status key_files_make(const char *folder, uint16_t count, struct error *error);
 
+/* Reads the digits of a key, up to the end of the text or line. False: they are no key. */
+bool key_files_parse(uint8_t key[HOST_KEY_BYTES], const char *hex);
+
 /* The host whose secret key is the only one in the folder. STATUS_INVALID: there are several, or none. */
 enum status key_files_own(uint16_t *host, const char *folder, struct error *error);
 

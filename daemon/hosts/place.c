@@ -4,7 +4,7 @@
 
 #include "daemon/hosts/key_files.h"
 #include "kernels/base/file.h"
-#include "kernels/base/log.h"
+#include "kernels/base/text.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -83,8 +83,7 @@ static enum status place_by_flags(struct place *place, const struct place_flags 
 {
     struct host_keys *keys = &place->link.keys;
     const char *colon = flags->leader != NULL ? strrchr(flags->leader, ':') : NULL;
-    char *end = NULL;
-    const unsigned long port = colon != NULL ? strtoul(colon + 1, &end, 10) : 0;
+    uint64_t port = 0;
     place->source = PLACE_FLAGS;
     if (flags->keys == NULL)
         return error_set(
@@ -93,7 +92,7 @@ static enum status place_by_flags(struct place *place, const struct place_flags 
     if (flags->leader != NULL && flags->leader[0] == '[')
         return error_set(error, STATUS_INVALID, "--leader: expected a name or an IPv4 address, got %.100s",
                          flags->leader);
-    if (colon == NULL || port == 0 || port > 65535 || *end != '\0' || colon == flags->leader)
+    if (colon == NULL || colon == flags->leader || !text_integer(colon + 1, UINT16_MAX, &port) || port == 0)
         return error_set(error, STATUS_INVALID, "--leader: expected HOST:PORT, got %.100s",
                          flags->leader != NULL ? flags->leader : "nothing");
     const enum status status = key_files_read(keys, flags->keys, flags->host, error);
@@ -104,7 +103,7 @@ static enum status place_by_flags(struct place *place, const struct place_flags 
                          flags->count, flags->keys, keys->count);
     place->hosts = flags->count;
     if (place_is_leader(place))
-        snprintf(place->link.addresses[0], CONTROL_FAR_BYTES, "%.40s:%lu", place->listen, port);
+        snprintf(place->link.addresses[0], CONTROL_FAR_BYTES, "%.40s:%ju", place->listen, (uintmax_t)port);
     else if ((size_t)snprintf(place->link.addresses[0], CONTROL_FAR_BYTES, "tcp://%s", flags->leader) >=
              CONTROL_FAR_BYTES)
         return error_set(error, STATUS_INVALID, "--leader: expected at most %d characters",
@@ -140,12 +139,9 @@ static enum status pmi_read_keys(struct place *place, struct monotime deadline, 
     enum status status = STATUS_OK;
     for (unsigned i = 0; i < keys->count && status == STATUS_OK; i++) {
         char key[32], hex[HEX_BYTES];
-        size_t bytes = 0;
         snprintf(key, sizeof key, "coalesced-key-%u", i);
         status = pmi_get(&place->pmi, key, hex, sizeof hex, deadline, error);
-        if (status == STATUS_OK && (sodium_hex2bin(keys->public_of_host[i], HOST_KEY_BYTES, hex, strlen(hex),
-                                                   NULL, &bytes, NULL) != 0 ||
-                                    bytes != HOST_KEY_BYTES))
+        if (status == STATUS_OK && !key_files_parse(keys->public_of_host[i], hex))
             status = error_set(error, STATUS_IO, "PMI: task %u has put no key: %.100s", i, hex);
     }
     return status;
@@ -211,7 +207,6 @@ static bool read_rendezvous(struct place *place, const char *path, char addresse
 {
     char name[128], line[160], hex[HEX_BYTES + 1];
     uint8_t shared[HOST_KEY_BYTES];
-    size_t bytes = 0;
     struct stat info;
     name_start(name);
     FILE *file = fopen(path, "re");
@@ -223,8 +218,7 @@ static bool read_rendezvous(struct place *place, const char *path, char addresse
                          fgets(hex, sizeof hex, file) != NULL && fgets(addresses, TEXT_BYTES, file) != NULL;
     fclose(file);
     if (!is_read || strncmp(line, name, strlen(name)) != 0 || line[strlen(name)] != '\n' ||
-        sodium_hex2bin(shared, sizeof shared, hex, strcspn(hex, "\n"), NULL, &bytes, NULL) != 0 ||
-        bytes != sizeof shared)
+        !key_files_parse(shared, hex))
         return false;
     host_keys_derive(&place->link.keys, shared, place->link.keys.host, place->link.keys.count);
     sodium_memzero(shared, sizeof shared);
@@ -250,34 +244,23 @@ static enum status seek_rendezvous(struct place *place, const char *run, struct 
 
 /* ---- Slurm ---- */
 
-static bool read_number(const char *variable, unsigned least, unsigned most, uint16_t *number)
-{
-    const char *text = getenv(variable);
-    char *end;
-    if (text == NULL || text[0] < '0' || text[0] > '9')
-        return false;
-    const unsigned long value = strtoul(text, &end, 10);
-    *number = (uint16_t)value;
-    return *end == '\0' && value >= least && value <= most;
-}
-
 /* SLURM_STEP_NUM_TASKS is srun's own: a batch script, which runs once, has only SLURM_NTASKS. */
 static enum status place_by_slurm(struct place *place, struct error *error)
 {
     struct host_keys *keys = &place->link.keys;
-    uint16_t tasks = 1, task = 0;
-    if (!read_number("SLURM_STEP_NUM_TASKS", 1, UINT16_MAX, &tasks) || tasks == 1)
+    uint64_t tasks = 1, task = 0;
+    if (!text_integer(getenv("SLURM_STEP_NUM_TASKS"), UINT16_MAX, &tasks) || tasks <= 1)
         return STATUS_OK;
-    if (tasks > HOSTS_MAX || !read_number("SLURM_PROCID", 0, tasks - 1u, &task))
+    if (tasks > HOSTS_MAX || !text_integer(getenv("SLURM_PROCID"), tasks - 1, &task))
         return error_set(error, STATUS_INVALID,
-                         "task %u of %u of a Slurm step: expected at most %d tasks, one on each host", task,
-                         tasks, HOSTS_MAX);
+                         "task %ju of %ju of a Slurm step: expected at most %d tasks, one on each host",
+                         (uintmax_t)task, (uintmax_t)tasks, HOSTS_MAX);
     place->source = PLACE_FOLDER;
-    place->hosts = tasks;
-    *keys = (struct host_keys){.host = task, .count = tasks};
+    place->hosts = (uint16_t)tasks;
+    *keys = (struct host_keys){.host = (uint16_t)task, .count = place->hosts};
     if (task == HOST_LEADER) { /* its link needs the secret key when it binds */
         randombytes_buf(place->shared, sizeof place->shared);
-        host_keys_derive(keys, place->shared, task, tasks);
+        host_keys_derive(keys, place->shared, HOST_LEADER, place->hosts);
     }
     return STATUS_OK;
 }

@@ -48,12 +48,18 @@ void generation_close(struct generation *g)
     free(g->job_text);
 }
 
-bool generation_goes_on(const struct generation *g)
+/* Whether a worker lives, or waits for its start. */
+static bool has_workers(const struct generation *g)
 {
     for (unsigned i = 0; i < g->count; i++)
         if (g->children[i].state != CHILD_GONE)
             return true;
-    return g->next.is_planned;
+    return false;
+}
+
+bool generation_goes_on(const struct generation *g)
+{
+    return g->next.is_planned || has_workers(g);
 }
 
 void generation_resume_at(struct generation *g, const struct resume_point *point)
@@ -326,12 +332,7 @@ void generation_plan_next(struct generation *g, const struct child *cause, struc
 
 struct monotime generation_next_due(const struct generation *g)
 {
-    if (!g->next.is_planned)
-        return MONOTIME_NEVER;
-    for (unsigned i = 0; i < g->count; i++)
-        if (g->children[i].state != CHILD_GONE)
-            return MONOTIME_NEVER;
-    return g->next.due;
+    return g->next.is_planned && !has_workers(g) ? g->next.due : MONOTIME_NEVER;
 }
 
 void generation_adopt_size(struct generation *g)

@@ -24,7 +24,6 @@
 #include "daemon/hosts/hosts.h"
 #include "daemon/log/runlog.h"
 #include "daemon/process/program.h"
-#include "daemon/run/resume.h"
 #include "daemon/run/rundir.h"
 #include "worker/roster.h"
 

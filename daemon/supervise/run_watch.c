@@ -100,14 +100,10 @@ static void find_checkpoint(const struct run_watch *watch, struct run_status *st
     snprintf(text, sizeof text, "%s/checkpoints/%08llu", run.text, (unsigned long long)status->checkpoint);
     if (status->checkpoint == 0 || file_open_folder(&fd, path_below(run, text), &error) != STATUS_OK)
         return;
-    const bool is_known = fstat(fd, &info) == 0;
+    if (fstat(fd, &info) == 0)
+        status->checkpoint_age_s =
+            unix_s() - (double)info.st_mtim.tv_sec - (double)info.st_mtim.tv_nsec * 1e-9;
     close(fd);
-    if (!is_known)
-        return;
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    status->checkpoint_age_s =
-        (double)(now.tv_sec - info.st_mtim.tv_sec) + (double)(now.tv_nsec - info.st_mtim.tv_nsec) * 1e-9;
 }
 
 static bool run_watch_paint(const struct run_watch *watch, struct run_status *status)
@@ -134,8 +130,10 @@ static bool run_watch_paint(const struct run_watch *watch, struct run_status *st
     return true;
 }
 
-static char *status_text(const struct run_watch *watch)
+/* Also the answer to a client of the status socket. */
+static char *status_text(void *arg)
 {
+    const struct run_watch *watch = arg;
     struct run_status status;
     if (!run_watch_paint(watch, &status))
         return NULL;
@@ -176,7 +174,7 @@ static void write_event(const struct run_watch *watch, const char *status, bool 
     fprintf(out, "}\n\n");
 }
 
-static char *event_text(const struct run_watch *watch, bool is_first, size_t *length)
+static char *event_text(struct run_watch *watch, bool is_first, size_t *length)
 {
     char *text = NULL, *status = status_text(watch);
     FILE *out = status != NULL ? open_memstream(&text, length) : NULL;
@@ -205,7 +203,7 @@ static char *metrics_of(const struct run_watch *watch, enum openmetrics_form for
 
 static char *document(void *arg, enum http_document which, size_t *length)
 {
-    const struct run_watch *watch = arg;
+    struct run_watch *watch = arg;
     if (which == HTTP_METRICS || which == HTTP_OPENMETRICS)
         return metrics_of(watch, which == HTTP_METRICS ? OPENMETRICS_CLASSIC : OPENMETRICS, length);
     if (which == HTTP_FIRST_EVENT)
@@ -240,12 +238,6 @@ static void update_textfile(struct run_watch *watch)
     watch->textfile_failed = !is_written;
 }
 
-/* The answer to a client of the status socket. */
-static char *answer(void *arg)
-{
-    return status_text(arg);
-}
-
 /* ---- records ---- */
 
 void run_watch_record(struct run_watch *watch, const struct control_message *record)
@@ -274,7 +266,7 @@ void run_watch_init(struct run_watch *watch, const struct generation *g)
 void run_watch_open_status(struct run_watch *watch)
 {
     struct error error;
-    if (status_socket_open(&watch->status, watch->g->dir->address, answer, watch, &error) != STATUS_OK)
+    if (status_socket_open(&watch->status, watch->g->dir->address, status_text, watch, &error) != STATUS_OK)
         log_warning("coalesced status will not find this run: %s", error.text);
 }
 

@@ -659,15 +659,6 @@ static void reap_children(struct supervisor *s, bool wait)
 
 /* ---- events of other hosts ---- */
 
-/* A worker is gone with its host, or was reaped there. */
-static void end_worker(struct supervisor *s, struct child *child, const char *end)
-{
-    if (!child_lives(child))
-        return;
-    snprintf(child->end, sizeof child->end, "%s", end);
-    react(s, child, EVENT_EXITED, NULL);
-}
-
 /* The host's workers are handled like workers that were killed: they start elsewhere. */
 static void lose_host(struct supervisor *s, uint16_t host, const char *why)
 {
@@ -676,12 +667,11 @@ static void lose_host(struct supervisor *s, uint16_t host, const char *why)
     log_warning("host %u (%s) is lost: %s", host, hosts_name(&s->hosts, host), why);
     for (unsigned i = 0; i < g->count; i++) {
         struct child *child = &g->children[i];
-        char end[sizeof child->end];
-        if (child->relay == NULL || child->host != host)
+        if (child->host != host || !child_lives(child))
             continue;
-        snprintf(end, sizeof end, "%s is lost: %.120s", child->name, why);
+        snprintf(child->end, sizeof child->end, "%s is lost: %.120s", child->name, why);
         child->deaths = 0; /* the host's fault, not the worker's */
-        end_worker(s, child, end);
+        react(s, child, EVENT_EXITED, NULL);
     }
     generation_shrink(g, host, "is lost");
 }
@@ -695,7 +685,7 @@ static void clear_host(struct supervisor *s, uint16_t host)
     log_info("host %u (%s) departs: its workers start elsewhere", host, hosts_name(&s->hosts, host));
     for (unsigned i = 0; i < g->count; i++) {
         struct child *child = &g->children[i];
-        if (child->relay == NULL || child->host != host || !child_is_heard(child))
+        if (child->host != host || !child_is_heard(child))
             continue;
         child->deaths = 0;
         lose(s, child, STATUS_INTERNAL, "%s ends: its host departs", child->name);
@@ -751,15 +741,14 @@ static void hear_worker(struct supervisor *s, const struct control_relay *head,
                         const struct control_message *message)
 {
     struct child *child = head->worker < s->generation.count ? &s->generation.children[head->worker] : NULL;
-    const struct control_exited *exited = &message->body.exited;
-    char end[sizeof child->end];
-    if (child == NULL || child->relay == NULL || child->host != head->host ||
+    if (child == NULL || !child_lives(child) || child->host != head->host ||
         child->start.incarnation != head->incarnation || child->start.generation != head->generation)
         return;
     if (message->kind == CONTROL_EXITED) {
-        snprintf(end, sizeof end, "%.*s, on host %u (%.40s)", (int)sizeof exited->end - 80, exited->end,
-                 child->host, hosts_name(&s->hosts, child->host));
-        end_worker(s, child, end);
+        snprintf(child->end, sizeof child->end, "%.*s, on host %u (%.40s)",
+                 (int)sizeof message->body.exited.end - 80, message->body.exited.end, child->host,
+                 hosts_name(&s->hosts, child->host));
+        react(s, child, EVENT_EXITED, NULL);
     } else if (child_is_heard(child)) {
         react(s, child, message->kind, message);
     }

@@ -29,7 +29,6 @@
 
 #include "daemon/hosts/place.h"
 #include "daemon/log/runlog.h"
-#include "daemon/run/resume.h"
 #include "daemon/run/rundir.h"
 #include "kernels/base/status.h"
 #include "worker/job/job.h"
