@@ -25,20 +25,6 @@ static enum status fill_start(const struct child *child, const char *job_text, s
     return STATUS_OK;
 }
 
-/* A worker that was killed at once is no error here: its exit is reaped later. */
-static enum status send_start(struct child *child, const char *job_text, size_t job_bytes,
-                              struct error *error)
-{
-    size_t bytes = 0;
-    enum status status = fill_start(child, job_text, job_bytes, &bytes, error);
-    if (status != STATUS_OK)
-        return status;
-    status = control_send(child->fd, CONTROL_START, start_body, bytes);
-    if (status == STATUS_OK || status == STATUS_PEER_DIED)
-        return STATUS_OK;
-    return error_set(error, status, "cannot send START to %s", child->name);
-}
-
 static void child_begin(struct child *child, const struct control_start *start)
 {
     *child = (struct child){.start = *start,
@@ -101,9 +87,10 @@ enum status child_spawn(struct child *child, const struct control_start *start, 
                         size_t job_bytes, const struct spawn_setting *setting, struct error *error)
 {
     struct spawn_setting whole = *setting;
+    size_t bytes = 0;
     child_begin(child, start);
     whole.call_fd = open_call(child);
-    const enum status status = spawn(&child->pid, &child->fd, start->role, start->worker, &whole, error);
+    enum status status = spawn(&child->pid, &child->fd, start->role, start->worker, &whole, error);
     if (whole.call_fd >= 0)
         close(whole.call_fd);
     if (status != STATUS_OK)
@@ -113,7 +100,13 @@ enum status child_spawn(struct child *child, const struct control_start *start, 
     child->host = start->keys.host;
     child->state = CHILD_STARTING;
     child->last_beat = monotime_now();
-    return send_start(child, job_text, job_bytes, error);
+    status = fill_start(child, job_text, job_bytes, &bytes, error);
+    if (status != STATUS_OK)
+        return status;
+    status = control_send(child->fd, CONTROL_START, start_body, bytes);
+    return status == STATUS_OK || status == STATUS_PEER_DIED /* it was killed at once, and is reaped later */
+               ? STATUS_OK
+               : error_set(error, status, "cannot send START to %s", child->name);
 }
 
 enum status child_spawn_far(struct child *child, const struct control_start *start, const char *job_text,

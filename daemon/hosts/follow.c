@@ -495,7 +495,7 @@ static enum status open_follower(struct follower *f, struct error *error)
         status = signals_open(&f->signal_fd, error);
     if (status != STATUS_OK)
         return status;
-    place_close(f->config->place, f->config->run);
+    place_close(f->config->place);
     f->give_up = until;
     return relay_open(&f->relay, &f->config->place->link, NULL, error);
 }

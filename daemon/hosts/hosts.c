@@ -342,7 +342,6 @@ enum status hosts_open(struct hosts *hosts, struct place *place, const struct jo
     *hosts = (struct hosts){
         .place = place,
         .job = job,
-        .run = run,
         .of = calloc(place->link.keys.count, sizeof *hosts->of),
         .due = monotime_add_us(monotime_now(), (uint64_t)(job->hosts.patience_s * 1e6)),
     };
@@ -411,7 +410,7 @@ void hosts_close(struct hosts *hosts, int exit_code, const char *text)
         }
     await_returns(hosts, exit_code, text);
     relay_close(&hosts->relay, false);
-    place_close(hosts->place, hosts->run);
+    place_close(hosts->place);
     free(hosts->of);
     *hosts = (struct hosts){0};
 }

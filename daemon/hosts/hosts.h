@@ -50,7 +50,6 @@ struct hosts {
     struct relay relay;
     struct place *place;
     const struct job *job;
-    const char *run;               /* the run directory */
     struct host *of;               /* (hosts_count) by number; the leader's own is not used */
     bool awaited;                  /* HOSTS_READY has not come yet */
     struct monotime due, beat_due; /* when HOSTS_READY comes at the latest; when to beat next */

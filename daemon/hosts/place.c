@@ -180,13 +180,13 @@ static void name_start(char name[128])
     }
 }
 
-static enum status write_rendezvous(const struct place *place, const char *run, const char *addresses,
+static enum status write_rendezvous(struct place *place, const char *run, const char *addresses,
                                     struct error *error)
 {
-    char path[4200], temporary[4200], name[128], hex[HEX_BYTES], text[TEXT_BYTES + 512];
+    char temporary[sizeof place->rendezvous], name[128], hex[HEX_BYTES], text[TEXT_BYTES + 512];
     sodium_bin2hex(hex, sizeof hex, place->shared, sizeof place->shared);
     name_start(name);
-    snprintf(path, sizeof path, "%.4096s/hosts", run);
+    snprintf(place->rendezvous, sizeof place->rendezvous, "%.4096s/hosts", run);
     snprintf(temporary, sizeof temporary, "%.4096s/hosts.tmp", run);
     const int length = snprintf(text, sizeof text, "%s\n%s\n%s\n", name, hex, addresses);
     unlink(temporary);
@@ -197,8 +197,8 @@ static enum status write_rendezvous(const struct place *place, const char *run, 
         close(fd);
     sodium_memzero(hex, sizeof hex);
     sodium_memzero(text, sizeof text);
-    if (!written || rename(temporary, path) != 0)
-        return error_set_errno(error, written ? errno : errnum, "cannot write %.300s", path);
+    if (!written || rename(temporary, place->rendezvous) != 0)
+        return error_set_errno(error, written ? errno : errnum, "cannot write %.300s", place->rendezvous);
     return STATUS_OK;
 }
 
@@ -280,7 +280,7 @@ enum status place_find(struct place *place, const struct place_flags *flags, con
         return place_by_flags(place, flags, error);
     status = pmi_is_there() ? place_by_pmi(place, deadline, error) : place_by_slurm(place, error);
     if (status == STATUS_OK && place->source == PLACE_ALONE)
-        place_close(place, "");
+        place_close(place);
     if (status == STATUS_OK && place->source != PLACE_ALONE && place_is_leader(place))
         snprintf(place->link.addresses[0], CONTROL_FAR_BYTES, "%.50s:*", place->listen);
     return status;
@@ -321,14 +321,11 @@ enum status place_seek(struct place *place, const char *run, struct monotime dea
     return status == STATUS_OK ? split_addresses(place, text, error) : status;
 }
 
-void place_close(struct place *place, const char *run)
+void place_close(struct place *place)
 {
     enum { GOODBYE_US = 1000000 };
-    char path[4200];
-    if (place->source == PLACE_PMI || place->pmi.fd >= 0)
+    if (place->pmi.fd >= 0)
         pmi_close(&place->pmi, monotime_add_us(monotime_now(), GOODBYE_US), NULL);
-    if (run == NULL || place->source != PLACE_FOLDER || !place_is_leader(place))
-        return;
-    snprintf(path, sizeof path, "%.4096s/hosts", run);
-    unlink(path);
+    if (place->rendezvous[0] != '\0')
+        unlink(place->rendezvous);
 }

@@ -36,6 +36,7 @@ struct place {
     struct control_link link; /* the keys; the addresses: what the leader's link binds, or where others find
                                  the leader */
     char listen[CONTROL_FAR_BYTES]; /* "tcp://ADDRESS": where this host's listeners bind */
+    char rendezvous[4200];          /* RUN/hosts, which the leader has written; "": it has not */
     struct pmi pmi;
 };
 
@@ -64,6 +65,6 @@ enum status place_publish(struct place *place, uint16_t port, const char *run, s
 enum status place_seek(struct place *place, const char *run, struct monotime deadline, struct error *error);
 
 /* Ends the talk with the PMI server, if there is one, and removes RUN/hosts. */
-void place_close(struct place *place, const char *run);
+void place_close(struct place *place);
 
 #endif

@@ -24,7 +24,6 @@
 #include "daemon/process/service.h"
 #include "daemon/supervise/generation.h"
 #include "daemon/supervise/run_watch.h"
-#include "daemon/supervise/worker_profiles.h"
 #include "kernels/base/log.h"
 
 #include <errno.h>
@@ -69,7 +68,6 @@ struct supervisor {
     struct generation generation;
     struct death_tally tally;
     struct run_watch watch;
-    struct worker_profiles profiles;
     uint64_t records; /* of this generation's lead that are in the logs */
     bool log_failed;  /* a record's line is missing: no later one may follow */
     int signal_fd;
@@ -522,7 +520,7 @@ static void kill_late(struct supervisor *s, struct child *child, const struct co
 
 static void keep_profile(struct supervisor *s, struct child *child, const struct control_message *message)
 {
-    worker_profiles_keep(&s->profiles, child, &message->body.profile);
+    run_watch_keep_profile(&s->watch, child, &message->body.profile);
 }
 
 /* ---- the table ---- */
@@ -1049,15 +1047,14 @@ static void run_job(struct supervisor *s)
 
 enum status supervise(const struct supervise_config *config, struct error *error)
 {
-    struct supervisor s = {
-        .config = config, .signal_fd = -1, .profiles = {.is_on = config->job->log.profile}};
-    run_watch_init(&s.watch, &s.generation);
+    struct supervisor s = {.config = config, .signal_fd = -1};
+    run_watch_init(&s.watch, &s.generation, config->job->log.profile);
     enum status status = open_job(&s, error);
     if (status == STATUS_OK) {
         run_job(&s);
         run_watch_close(&s.watch);
         status = write_end(&s, error);
-        worker_profiles_end(&s.profiles, &s.generation, s.watch.begin);
+        run_watch_write_profile(&s.watch);
     } else {
         error_set(&s.generation.end.outcome, status, "%s", error->text);
         run_watch_close(&s.watch);

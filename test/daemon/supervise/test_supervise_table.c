@@ -59,10 +59,10 @@ static void open_supervisor(void)
     config = (struct supervise_config){.job = &job, .dir = &dir, .job_path = "job"};
     const struct run_identity identity = resume_identity(&job);
     ck_assert_int_eq(runlog_open(&config.log, rundir_path(&dir), &job, &identity, &error), STATUS_OK);
-    s = (struct supervisor){.config = &config, .signal_fd = -1, .profiles = {.is_on = true}};
+    s = (struct supervisor){.config = &config, .signal_fd = -1};
     ck_assert_int_eq(generation_open(&s.generation, &job, &dir, config.log, &s.hosts, &error), STATUS_OK);
     ck_assert_uint_eq(s.generation.count, WORKERS);
-    run_watch_init(&s.watch, &s.generation);
+    run_watch_init(&s.watch, &s.generation, true);
     for (unsigned i = 0; i < WORKERS; i++)
         open_child(&s.generation.children[i], (uint16_t)i);
 }
@@ -81,7 +81,7 @@ static void close_supervisor(void)
     }
     generation_close(&s.generation);
     for (unsigned i = 0; i < WORKERS; i++)
-        free(s.profiles.of[i]);
+        free(s.watch.profiles[i]);
     runlog_close(config.log);
     rundir_close(&dir);
 }
@@ -127,7 +127,7 @@ static void describe(char text[160], unsigned worker)
         add(text, "words");
     if (s.generation.holdings[worker].objects != 0)
         add(text, "holdings");
-    if (s.profiles.of[worker] != NULL)
+    if (s.watch.profiles[worker] != NULL)
         add(text, "profile");
     if (child->replaced)
         add(text, "replaced");
