@@ -16,7 +16,7 @@ enum { HEX_BYTES = 2 * HOST_KEY_BYTES + 1, PATH_BYTES = 4096 };
 
 /* ---- writing ---- */
 
-static enum status write_new(const char *path, const char *text, mode_t mode, struct error *error)
+enum status key_files_write(const char *path, const char *text, unsigned mode, struct error *error)
 {
     const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
     if (fd < 0 && errno == EEXIST)
@@ -36,7 +36,7 @@ static enum status write_secret(const char *folder, unsigned host, const uint8_t
     sodium_bin2hex(hex, sizeof hex, secret, HOST_KEY_BYTES);
     snprintf(path, sizeof path, "%.4000s/host-%u.secret", folder, host);
     snprintf(text, sizeof text, "%s\n", hex);
-    const enum status status = write_new(path, text, 0600, error);
+    const enum status status = key_files_write(path, text, 0600, error);
     sodium_memzero(hex, sizeof hex);
     sodium_memzero(text, sizeof text);
     return status;
@@ -74,7 +74,7 @@ enum status key_files_make(const char *folder, uint16_t count, struct error *err
     }
     snprintf(path, sizeof path, "%.4000s/hosts", folder);
     if (status == STATUS_OK)
-        status = write_new(path, text, 0644, error);
+        status = key_files_write(path, text, 0644, error);
     if (status != STATUS_OK)
         remove_secrets(folder, made);
     return status;
@@ -90,38 +90,49 @@ bool key_files_parse(uint8_t key[HOST_KEY_BYTES], const char *hex)
            bytes == HOST_KEY_BYTES && (*end == '\0' || *end == '\n');
 }
 
-static enum status read_hosts(struct host_keys *keys, const char *path, FILE *file, struct error *error)
+static enum status read_hosts(struct host_keys *keys, const char *path, struct error *error)
 {
     char line[256];
-    for (unsigned number = 1; fgets(line, sizeof line, file) != NULL; number++) {
+    bool is_good = true;
+    unsigned number = 0;
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return error_set_errno(error, errno, "cannot read %.300s", path);
+    while (is_good && fgets(line, sizeof line, file) != NULL) {
         unsigned host = 0;
         int digits = 0;
+        number++;
         if (line[0] == '#' || line[0] == '\n')
             continue;
-        if (sscanf(line, "%u %n", &host, &digits) != 1 || digits == 0 || host != keys->count ||
-            keys->count == HOSTS_MAX || !key_files_parse(keys->public_of_host[host], line + digits))
-            return error_set(error, STATUS_INVALID,
-                             "%.300s:%u: expected \"%u KEY\", KEY in 64 hexadecimal digits, at most %d hosts",
-                             path, number, keys->count, HOSTS_MAX);
-        keys->count++;
+        is_good = sscanf(line, "%u %n", &host, &digits) == 1 && digits > 0 && host == keys->count &&
+                  keys->count < HOSTS_MAX && key_files_parse(keys->public_of_host[host], line + digits);
+        keys->count += is_good;
     }
+    fclose(file);
+    if (!is_good)
+        return error_set(error, STATUS_INVALID,
+                         "%.300s:%u: expected \"%u KEY\", KEY in 64 hexadecimal digits, at most %d hosts",
+                         path, number, keys->count, HOSTS_MAX);
     return keys->count > 0
                ? STATUS_OK
                : error_set(error, STATUS_INVALID, "%.300s: expected the hosts' public keys", path);
 }
 
-static enum status read_secret(struct host_keys *keys, const char *path, FILE *file, struct error *error)
+static enum status read_secret(struct host_keys *keys, const char *path, struct error *error)
 {
-    char line[256];
+    char line[256] = "";
     uint8_t public_key[HOST_KEY_BYTES];
-    struct stat info;
-    if (fstat(fileno(file), &info) != 0)
-        return error_set_errno(error, errno, "cannot look at %.300s", path);
+    struct stat info = {0};
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return error_set_errno(error, errno, "cannot read %.300s", path);
+    const bool is_read = fstat(fileno(file), &info) == 0 && fgets(line, sizeof line, file) != NULL;
+    fclose(file);
     if ((info.st_mode & 077) != 0)
         return error_set(error, STATUS_INVALID,
                          "%.300s: other users may read this secret key (mode %04o): expected mode 0600", path,
                          info.st_mode & 07777);
-    if (fgets(line, sizeof line, file) == NULL || !key_files_parse(keys->secret, line))
+    if (!is_read || !key_files_parse(keys->secret, line))
         return error_set(error, STATUS_INVALID, "%.300s: expected a secret key in 64 hexadecimal digits",
                          path);
     host_keys_public(public_key, keys->secret);
@@ -130,18 +141,6 @@ static enum status read_secret(struct host_keys *keys, const char *path, FILE *f
                          "%.300s: this secret key does not belong to host %u's public key in the same folder",
                          path, keys->host);
     return STATUS_OK;
-}
-
-typedef enum status read_file(struct host_keys *keys, const char *path, FILE *file, struct error *error);
-
-static enum status read_with(read_file *reader, struct host_keys *keys, const char *path, struct error *error)
-{
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return error_set_errno(error, errno, "cannot read %.300s", path);
-    const enum status status = reader(keys, path, file, error);
-    fclose(file);
-    return status;
 }
 
 enum status key_files_own(uint16_t *host, const char *folder, struct error *error)
@@ -171,13 +170,11 @@ enum status key_files_read(struct host_keys *keys, const char *folder, uint16_t 
     if (sodium_init() < 0)
         return error_set(error, STATUS_INTERNAL, "libsodium does not start");
     snprintf(path, sizeof path, "%.4000s/hosts", folder);
-    const enum status status = read_with(read_hosts, keys, path, error);
-    if (status != STATUS_OK)
-        return status;
-    if (host >= keys->count)
-        return error_set(error, STATUS_INVALID,
-                         "%.300s has the keys of %u hosts: expected host %u among them", path, keys->count,
-                         host);
+    enum status status = read_hosts(keys, path, error);
+    if (status == STATUS_OK && host >= keys->count)
+        status =
+            error_set(error, STATUS_INVALID, "%.300s has the keys of %u hosts: expected host %u among them",
+                      path, keys->count, host);
     snprintf(path, sizeof path, "%.4000s/host-%u.secret", folder, host);
-    return read_with(read_secret, keys, path, error);
+    return status == STATUS_OK ? read_secret(keys, path, error) : status;
 }

@@ -14,6 +14,10 @@
  * STATUS_IO, STATUS_PERMISSION. */
 enum status key_files_make(const char *folder, uint16_t count, struct error *error);
 
+/* Makes a file with this text and mode, and syncs it. STATUS_BUSY: it is there already; STATUS_IO,
+ * STATUS_PERMISSION. */
+enum status key_files_write(const char *path, const char *text, unsigned mode, struct error *error);
+
 /* Reads the digits of a key, up to the end of the text or line. False: they are no key. */
 bool key_files_parse(uint8_t key[HOST_KEY_BYTES], const char *hex);
 

@@ -3,12 +3,10 @@
 #include "daemon/hosts/place.h"
 
 #include "daemon/hosts/key_files.h"
-#include "kernels/base/file.h"
 #include "kernels/base/text.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <poll.h>
@@ -188,18 +186,14 @@ static enum status write_rendezvous(struct place *place, const char *run, const 
     name_start(name);
     snprintf(place->rendezvous, sizeof place->rendezvous, "%.4096s/hosts", run);
     snprintf(temporary, sizeof temporary, "%.4096s/hosts.tmp", run);
-    const int length = snprintf(text, sizeof text, "%s\n%s\n%s\n", name, hex, addresses);
+    snprintf(text, sizeof text, "%s\n%s\n%s\n", name, hex, addresses);
     unlink(temporary);
-    const int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    const bool written = fd >= 0 && file_write(fd, text, (size_t)length) && fsync(fd) == 0;
-    const int errnum = errno;
-    if (fd >= 0)
-        close(fd);
+    const enum status status = key_files_write(temporary, text, 0600, error);
     sodium_memzero(hex, sizeof hex);
     sodium_memzero(text, sizeof text);
-    if (!written || rename(temporary, place->rendezvous) != 0)
-        return error_set_errno(error, written ? errno : errnum, "cannot write %.300s", place->rendezvous);
-    return STATUS_OK;
+    if (status == STATUS_OK && rename(temporary, place->rendezvous) != 0)
+        return error_set_errno(error, errno, "cannot write %.300s", place->rendezvous);
+    return status;
 }
 
 /* Reads RUN/hosts. False: it is not there, or an earlier start's. */

@@ -24,11 +24,7 @@
 
 /* ---- the same job ---- */
 
-/* The differences that the message lists. The first always fits; a later one that does not is left out. */
-struct differences {
-    char text[ERROR_TEXT_BYTES / 2];
-    size_t length;
-};
+enum { DIFFERENCES_BYTES = ERROR_TEXT_BYTES / 2 }; /* that the message lists */
 
 /* Adds the value at `pointer` as JSON; equal values have equal words. */
 static void add_value(char words[JOB_WORDS_BYTES], const struct job *job, const char *pointer)
@@ -38,19 +34,6 @@ static void add_value(char words[JOB_WORDS_BYTES], const struct job *job, const 
         words_add(words, "absent");
     else
         words_add_value(words, job, key, true);
-}
-
-static void add_difference(struct differences *differences, const char *pointer, const char *was,
-                           const char *is)
-{
-    const size_t room = sizeof differences->text - differences->length;
-    const int length =
-        snprintf(differences->text + differences->length, room, "%s%.60s (was %.60s, now %.60s)",
-                 differences->length > 0 ? ", " : "", pointer, was, is);
-    if (length > 0 && (size_t)length < room)
-        differences->length += (size_t)length;
-    else
-        differences->text[differences->length] = '\0';
 }
 
 /* Whether a run's numbers depend on the key. */
@@ -68,29 +51,34 @@ static bool key_decides(const struct job_key *key, const struct job *job)
     return true;
 }
 
-static void compare_key(struct differences *differences, const char *pointer, const struct job *was,
+/* Adds the key to the list of those that differ. The first always fits; a later one that does not is left
+ * out. */
+static void compare_key(char list[DIFFERENCES_BYTES], const char *pointer, const struct job *was,
                         const struct job *is)
 {
-    char old[JOB_WORDS_BYTES] = "", new[JOB_WORDS_BYTES] = "";
+    char old[JOB_WORDS_BYTES] = "", new[JOB_WORDS_BYTES] = "", text[DIFFERENCES_BYTES];
+    const size_t length = strlen(list);
     add_value(old, was, pointer);
     add_value(new, is, pointer);
-    if (strcmp(old, new) != 0)
-        add_difference(differences, pointer, old, new);
+    const int more = snprintf(text, sizeof text, "%s%.60s (was %.60s, now %.60s)", length > 0 ? ", " : "",
+                              pointer, old, new);
+    if (strcmp(old, new) != 0 && length + (size_t)more < DIFFERENCES_BYTES)
+        memcpy(list + length, text, (size_t)more + 1);
 }
 
 static enum status compare_jobs(const char *path, const struct job *was, const struct job *is,
                                 struct error *error)
 {
-    struct differences differences = {0};
+    char list[DIFFERENCES_BYTES] = "";
     for (size_t i = 0; i < job_key_count; i++)
         if (key_decides(&job_keys[i], is))
-            compare_key(&differences, job_keys[i].pointer, was, is);
-    if (differences.length == 0)
+            compare_key(list, job_keys[i].pointer, was, is);
+    if (list[0] == '\0')
         return STATUS_OK;
     return error_set(error, STATUS_INVALID,
                      "%.120s is another job: %s; a resumed run may change /stop, %s/checkpoint, "
                      "/supervise, /hosts, /listen and /metrics alone",
-                     path, differences.text, is->kind == JOB_MODEL_PARALLEL ? "" : "/log, ");
+                     path, list, is->kind == JOB_MODEL_PARALLEL ? "" : "/log, ");
 }
 
 void resume_keep(struct job *job, const struct job *began)
@@ -406,33 +394,23 @@ static enum status move_earlier_run(struct rundir *dir, struct error *error)
     return status;
 }
 
-/* Writes and syncs job.json.tmp. */
-static enum status write_temporary_job(const struct rundir *dir, const char *text, size_t bytes,
-                                       struct error *error)
-{
-    int fd;
-    enum status status =
-        file_open_below(&fd, path_as_given(dir), "job.json.tmp", O_WRONLY | O_CREAT | O_TRUNC, error);
-    if (status != STATUS_OK)
-        return status;
-    if (!file_write(fd, text, bytes) || fsync(fd) != 0)
-        status = error_set_errno(error, errno, "cannot write %s/job.json", dir->path);
-    close(fd);
-    return status;
-}
-
-/* Replaces job.json by a rename, so that it always holds a whole job, the old one or the new one, also after
- * a loss of power: the file is synced before the rename, the directory after it. */
+/* Whenever the process or the machine stops, job.json holds a whole job, the old one or the new one: the file
+ * is synced before the rename, the directory after it. */
 static enum status write_job(const struct rundir *dir, const struct job *job, struct error *error)
 {
     size_t bytes;
+    int fd;
     char *text = job_format(job, &bytes);
     if (text == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for job.json");
-    enum status status = write_temporary_job(dir, text, bytes, error);
+    enum status status =
+        file_open_below(&fd, path_as_given(dir), "job.json.tmp", O_WRONLY | O_CREAT | O_TRUNC, error);
     if (status == STATUS_OK &&
-        (renameat(dir->fd, "job.json.tmp", dir->fd, "job.json") != 0 || fsync(dir->fd) != 0))
+        (!file_write(fd, text, bytes) || fsync(fd) != 0 ||
+         renameat(dir->fd, "job.json.tmp", dir->fd, "job.json") != 0 || fsync(dir->fd) != 0))
         status = error_set_errno(error, errno, "cannot write %s/job.json", dir->path);
+    if (fd >= 0)
+        close(fd);
     if (status != STATUS_OK)
         unlinkat(dir->fd, "job.json.tmp", 0);
     free(text);

@@ -62,11 +62,12 @@ bool generation_goes_on(const struct generation *g)
     return g->next.is_planned || has_workers(g);
 }
 
-void generation_resume_at(struct generation *g, const struct resume_point *point)
+enum status generation_go_back(struct generation *g, const struct line_restart *cause, struct error *error)
 {
-    g->resume = *point;
+    const enum status status = resume_go_back(&g->resume, rundir_path(g->dir), g->log, cause, error);
     if (g->number == 1)
-        g->furthest = point->update;
+        g->furthest = g->resume.update;
+    return status;
 }
 
 bool generation_note_ready(struct generation *g)

@@ -106,8 +106,8 @@ static inline bool child_is_follow_on(const struct child *child)
 /* Whether a worker lives, waits for its start, or all do. */
 bool generation_goes_on(const struct generation *g);
 
-/* Takes over the checkpoint or beginning from which the workers go on. */
-void generation_resume_at(struct generation *g, const struct resume_point *point);
+/* Goes back to the checkpoint or beginning from which the workers go on. Errors of resume_go_back. */
+enum status generation_go_back(struct generation *g, const struct line_restart *cause, struct error *error);
 
 /* Called when a worker is ready. True: now all workers are, for the first time in the run. */
 bool generation_note_ready(struct generation *g);

@@ -576,15 +576,6 @@ static enum status start_all(struct supervisor *s, struct error *error)
     return STATUS_OK;
 }
 
-static enum status go_back(struct supervisor *s, const struct line_restart *cause, struct error *error)
-{
-    struct resume_point point = {0};
-    const enum status status =
-        resume_go_back(&point, rundir_path(s->config->dir), s->config->log, cause, error);
-    generation_resume_at(&s->generation, &point);
-    return status;
-}
-
 /* Goes back to the newest checkpoint, and says why. */
 static enum status begin_next_generation(struct supervisor *s, struct error *error)
 {
@@ -603,7 +594,7 @@ static enum status begin_next_generation(struct supervisor *s, struct error *err
                                       .incarnation = cause.incarnation,
                                       .generation = g->number,
                                       .reason = g->next.reason};
-    return go_back(s, &line, error);
+    return generation_go_back(g, &line, error);
 }
 
 /* A fork that fails counts as another death of the worker that is the cause: it is tried again. */
@@ -1028,7 +1019,8 @@ static enum status open_job(struct supervisor *s, struct error *error)
     if (status != STATUS_OK)
         return status;
     run_watch_open_metrics(&s->watch);
-    return config->dir->resumed ? go_back(s, NULL, error) : runlog_start(config->log, error);
+    return config->dir->resumed ? generation_go_back(&s->generation, NULL, error)
+                                : runlog_start(config->log, error);
 }
 
 static void run_job(struct supervisor *s)
