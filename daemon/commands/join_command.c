@@ -3,7 +3,6 @@
 #include "daemon/commands/arguments.h"
 #include "daemon/commands/commands.h"
 #include "daemon/hosts/follow.h"
-#include "daemon/hosts/key_files.h"
 #include "daemon/hosts/place.h"
 #include "daemon/process/service.h"
 
