@@ -65,23 +65,19 @@ static uint16_t own_host(const struct follower *f)
     return f->config->place->link.keys.host;
 }
 
-static void tell_leader(struct follower *f, const struct control_start *start, enum control_kind kind,
-                        const void *body, size_t bytes)
-{
-    relay_send(&f->relay, HOST_LEADER, start, kind, body, bytes);
-}
-
 /* ---- workers that end ---- */
 
 static void report_exit(struct follower *f, struct child *child)
 {
     struct control_exited exited = {.pid = child->pid};
     snprintf(exited.end, sizeof exited.end, "%s", child->end);
-    tell_leader(f, &child->start, CONTROL_EXITED, &exited, sizeof exited);
+    relay_send(&f->relay, HOST_LEADER, &child->start, CONTROL_EXITED, &exited, sizeof exited);
 }
 
-/* The leader hears of each, if it can hear. */
-static void kill_all(struct follower *f)
+/* ---- a generation ---- */
+
+/* Kills the workers. The leader hears of each, if it can hear. */
+static void forget_generation(struct follower *f)
 {
     for (unsigned i = 0; i < f->count; i++)
         child_kill(&f->children[i]);
@@ -91,13 +87,6 @@ static void kill_all(struct follower *f)
         child_bury(&f->children[i]);
         report_exit(f, &f->children[i]);
     }
-}
-
-/* ---- a generation ---- */
-
-static void forget_generation(struct follower *f)
-{
-    kill_all(f);
     spawn_segments_close(&f->segments);
     if (f->run_fd >= 0)
         close(f->run_fd);
@@ -160,7 +149,7 @@ static void report_no_start(struct follower *f, const struct control_start *star
     struct child child = {.start = *start};
     snprintf(child.end, sizeof child.end, "%s %u cannot start: %.150s", role_by_wire(start->role)->name,
              start->worker, error->text);
-    tell_leader(f, start, CONTROL_FAILED, error, sizeof *error);
+    relay_send(&f->relay, HOST_LEADER, start, CONTROL_FAILED, error, sizeof *error);
     report_exit(f, &child);
 }
 
@@ -309,8 +298,8 @@ static bool read_worker(struct follower *f, unsigned worker)
         log_warning("%s sent a message that is none: killed", child->name);
         child_kill(child);
     } else if (is_passed_on(f, worker)) {
-        tell_leader(f, &child->start, (enum control_kind)message.kind, message.body.bytes,
-                    message.body_bytes);
+        relay_send(&f->relay, HOST_LEADER, &child->start, (enum control_kind)message.kind, message.body.bytes,
+                   message.body_bytes);
     }
     return true;
 }
@@ -346,7 +335,7 @@ static void obey_stop(struct follower *f)
         return;
     }
     log_info("departing: the leader moves the workers elsewhere; a second signal ends this host at once");
-    tell_leader(f, NULL, CONTROL_DEPART, NULL, 0);
+    relay_send(&f->relay, HOST_LEADER, NULL, CONTROL_DEPART, NULL, 0);
 }
 
 static void follower_obey_signals(struct follower *f)
@@ -368,7 +357,7 @@ static void ask_to_join(struct follower *f, struct monotime now)
         .build = f->relay.order.build, .brings = f->config->brings, .role = f->config->role};
     randombytes_buf(&join.attempt, sizeof join.attempt);
     gethostname(join.name, sizeof join.name - 1);
-    tell_leader(f, NULL, CONTROL_JOIN, &join, sizeof join);
+    relay_send(&f->relay, HOST_LEADER, NULL, CONTROL_JOIN, &join, sizeof join);
     f->join_due = monotime_add_us(now, JOIN_US);
 }
 
@@ -459,7 +448,7 @@ static struct monotime check_deadlines(struct follower *f)
     if (!f->admitted && !f->over && !f->relay.broken && !monotime_before(now, f->join_due))
         ask_to_join(f, now);
     if (f->admitted && !monotime_before(now, f->beat_due)) {
-        tell_leader(f, NULL, CONTROL_BEAT, NULL, 0);
+        relay_send(&f->relay, HOST_LEADER, NULL, CONTROL_BEAT, NULL, 0);
         f->beat_due = monotime_add_us(now, RELAY_BEAT_US);
     }
     struct monotime next = monotime_earliest(service_watchdog(now), monotime_add_us(now, RELAY_BEAT_US));

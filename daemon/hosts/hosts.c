@@ -34,12 +34,6 @@ struct host {
 
 static struct control_message received; /* too large for a stack; one thread */
 
-static void tell_host(struct hosts *hosts, uint16_t host, enum control_kind kind, const void *body,
-                      size_t bytes)
-{
-    relay_send(&hosts->relay, host, NULL, kind, body, bytes);
-}
-
 static bool is_up(const struct host *host)
 {
     return host->state == HOST_UP || host->state == HOST_DEPARTS;
@@ -103,7 +97,7 @@ void hosts_admit(struct hosts *hosts, uint16_t index, const struct control_join 
     snprintf(host->address, sizeof host->address, "%.*s", (int)sizeof join->from - 1, join->from);
     snprintf(host->leader, sizeof host->leader, "%.*s", (int)sizeof join->leader - 1, join->leader);
     log_info("host %u (%s) %s, from %s", index, host->name, is_back ? "is back" : "is here", host->address);
-    tell_host(hosts, index, CONTROL_ADMIT, &admit, sizeof admit);
+    relay_send(&hosts->relay, index, NULL, CONTROL_ADMIT, &admit, sizeof admit);
 }
 
 void hosts_refuse(struct hosts *hosts, uint16_t host, enum status status, const char *text)
@@ -111,7 +105,7 @@ void hosts_refuse(struct hosts *hosts, uint16_t host, enum status status, const 
     struct error error = {0};
     error_set(&error, status, "%s", text);
     log_warning("host %u is refused: %s", host, text);
-    tell_host(hosts, host, CONTROL_REFUSE, &error, sizeof error);
+    relay_send(&hosts->relay, host, NULL, CONTROL_REFUSE, &error, sizeof error);
 }
 
 bool hosts_lose(struct hosts *hosts, uint16_t index)
@@ -144,7 +138,7 @@ static void tell_over(struct hosts *hosts, uint16_t host, int exit_code, const c
 {
     struct control_over over = {.exit_code = exit_code};
     snprintf(over.text, sizeof over.text, "%.190s", text);
-    tell_host(hosts, host, CONTROL_OVER, &over, sizeof over);
+    relay_send(&hosts->relay, host, NULL, CONTROL_OVER, &over, sizeof over);
 }
 
 void hosts_release(struct hosts *hosts, uint16_t host, int exit_code, const char *text)
@@ -262,7 +256,7 @@ static void hosts_beat(struct hosts *hosts, struct monotime now)
         return;
     for (uint16_t i = 1; i < hosts_count(hosts); i++)
         if (is_up(&hosts->of[i]))
-            tell_host(hosts, i, CONTROL_BEAT, NULL, 0);
+            relay_send(&hosts->relay, i, NULL, CONTROL_BEAT, NULL, 0);
     hosts->beat_due = monotime_add_us(now, RELAY_BEAT_US);
 }
 

@@ -174,8 +174,6 @@ static enum status read_keys(struct host_keys *keys, const char *folder, uint16_
 {
     char path[KEY_PATH_BYTES];
     *keys = (struct host_keys){.host = host};
-    if (sodium_init() < 0)
-        return error_set(error, STATUS_INTERNAL, "libsodium does not start");
     snprintf(path, sizeof path, "%.4000s/hosts", folder);
     enum status status = read_hosts(keys, path, error);
     if (status == STATUS_OK && host >= keys->count)

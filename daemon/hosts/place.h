@@ -45,11 +45,6 @@ struct place {
     struct pmi pmi;
 };
 
-static inline bool place_is_alone(const struct place *place)
-{
-    return place->source == PLACE_ALONE;
-}
-
 static inline bool place_is_leader(const struct place *place)
 {
     return place->link.keys.host == HOST_LEADER;

@@ -559,7 +559,7 @@ static void react(struct supervisor *s, struct child *child, unsigned event,
 {
     reaction *what_follows = reactions[event][child->state];
     if (what_follows == NULL)
-        what_follows = child_is_heard(child) ? expel : ignore;
+        what_follows = message != NULL && child_is_heard(child) ? expel : ignore;
     what_follows(s, child, message);
 }
 
