@@ -44,7 +44,6 @@ struct child {
     pid_t pid;                 /* 0: of another host's, not known */
     int fd;                    /* our end of its control line; -1: none */
     uint16_t far_port;         /* of a listener: what it has bound for other hosts; 0: nothing yet */
-    unsigned heard;            /* messages handled in this turn of the supervisor's loop */
     bool hung_up;              /* its end of the line is closed */
     bool bound;                /* BOUND has come */
     bool connected;            /* CONNECT is sent */

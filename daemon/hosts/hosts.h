@@ -45,7 +45,7 @@ struct host_event {
     const struct control_message *message; /* HOST_ASKS: JOIN; HOST_SPEAKS; until the next hosts_read */
 };
 
-/* Embedded by the supervisor; all zero: the job has one host, and every function takes it so. */
+/* Embedded by the supervisor. Every function takes one that is all zero: the job has one host. */
 struct hosts {
     struct relay relay;
     struct place *place;
@@ -99,10 +99,10 @@ void hosts_release(struct hosts *hosts, uint16_t host, int exit_code, const char
 
 /* ---- what is known of a host ---- */
 
-/* How many have a key, the leader included. A job of one host: 1. */
+/* The number of hosts that have a key, the leader included. A job of one host: 1. */
 uint16_t hosts_count(const struct hosts *hosts);
 
-/* With how many the job begins. */
+/* The number of hosts with which the job begins. */
 uint16_t hosts_at_start(const struct hosts *hosts);
 
 /* Whether workers can start there: it is the leader, or is up and in no doubt. */
@@ -116,7 +116,7 @@ bool hosts_is_clearing(const struct hosts *hosts, uint16_t host);
 uint32_t hosts_brings(const struct hosts *hosts, uint16_t host);
 uint32_t hosts_all_bring(const struct hosts *hosts);
 
-/* The name it gave itself, for messages. */
+/* The name that the host gave itself, for messages. */
 const char *hosts_name(const struct hosts *hosts, uint16_t host);
 
 /* Where workers of host `from` reach the listeners of host `to`: "ADDRESS" or "tcp://ADDRESS:PORT". */

@@ -37,7 +37,7 @@ struct place_flags {
 struct place {
     enum place_source source;
     uint16_t hosts; /* with which the job begins: 0 to hosts - 1; keys of higher numbers may join later */
-    uint8_t shared[HOST_KEY_BYTES]; /* PLACE_FOLDER, the leader: of which all keys are computed */
+    uint8_t shared[HOST_KEY_BYTES]; /* PLACE_FOLDER, on the leader: all keys are computed from it */
     struct control_link link; /* the keys; the addresses: what the leader's link binds, or where others find
                                  the leader */
     char listen[CONTROL_FAR_BYTES]; /* "tcp://ADDRESS": where this host's listeners bind */

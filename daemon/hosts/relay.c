@@ -3,15 +3,11 @@
 #include "daemon/hosts/relay.h"
 
 #include "daemon/process/spawn.h"
-#include "kernels/base/log.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sodium.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -14,7 +14,6 @@
 #include <libgen.h>
 #include <limits.h>
 #include <sodium.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

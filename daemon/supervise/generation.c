@@ -218,9 +218,24 @@ enum status generation_start(struct generation *g, struct child *child, const st
                            hosts_name(g->hosts, host), error);
 }
 
+/* Takes over the number of clients that the hosts bring. Between two generations. */
+static void adopt_size(struct generation *g)
+{
+    const unsigned before = g->count;
+    g->drains = false;
+    if (hosts_all_bring(g->hosts) == g->job->added)
+        return;
+    g->job->added = hosts_all_bring(g->hosts);
+    g->roster = roster_of(g->job);
+    g->count = roster_workers(&g->roster);
+    clear_children(g, before);
+}
+
 enum status generation_start_all(struct generation *g, struct error *error)
 {
     const struct place *place = g->hosts->place;
+    if (g->number == 1)
+        adopt_size(g);
     enum status status = g->roster.segments ? spawn_segments_open(&g->segments, g->count, error) : STATUS_OK;
     struct control_start start = {.incarnation = 1, .generation = g->number, .added = g->job->added};
     randombytes_buf(start.secret, sizeof start.secret);
@@ -336,22 +351,10 @@ struct monotime generation_next_due(const struct generation *g)
     return g->next.is_planned && !has_workers(g) ? g->next.due : MONOTIME_NEVER;
 }
 
-void generation_adopt_size(struct generation *g)
-{
-    const unsigned before = g->count;
-    g->drains = false;
-    if (hosts_all_bring(g->hosts) == g->job->added)
-        return;
-    g->job->added = hosts_all_bring(g->hosts);
-    g->roster = roster_of(g->job);
-    g->count = roster_workers(&g->roster);
-    clear_children(g, before);
-}
-
 void generation_begin_next(struct generation *g)
 {
     g->next.is_planned = false;
-    generation_adopt_size(g);
+    adopt_size(g);
     g->number++;
     memset(g->holdings, 0, g->count * sizeof *g->holdings);
     socket_folder_clear(g->dir->address);

@@ -117,7 +117,8 @@ bool generation_advance(struct generation *g, uint64_t number);
 
 /* ---- starts ---- */
 
-/* Starts all workers. An error leaves those that have started. Errors of generation_start. */
+/* Starts all workers. The first generation has what the hosts bring. An error leaves those that have started.
+ * Errors of generation_start. */
 enum status generation_start_all(struct generation *g, struct error *error);
 
 /* Starts a worker: on the host where it was, if that host is up and the worker has not died there again and
@@ -145,9 +146,6 @@ struct monotime generation_next_due(const struct generation *g);
 /* Makes this the planned generation, of the size that the hosts bring. Clears what killed workers have left:
  * their sockets are still there, and their segments may hold half a write. */
 void generation_begin_next(struct generation *g);
-
-/* Takes over the number of clients that the hosts bring. Between two generations. */
-void generation_adopt_size(struct generation *g);
 
 /* ---- hosts ---- */
 

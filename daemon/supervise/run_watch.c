@@ -224,25 +224,20 @@ static char *document(void *arg, enum http_document which, size_t *length)
 
 /* ---- the file ---- */
 
-static enum status write_textfile(const char *path, const char *text, size_t length, struct error *error)
-{
-    struct output output;
-    if (output_open(&output, path) && output_close(&output, fwrite(text, 1, length, output.file) == length))
-        return STATUS_OK;
-    return error_set_errno(error, errno, "cannot write %s", path);
-}
-
 /* A failure is told once; the next one after a success again. */
 static void update_textfile(struct run_watch *watch)
 {
-    struct error error;
+    const char *path = watch->g->job->metrics.textfile;
+    struct output output;
     size_t length = 0;
     char *text = metrics_of(watch, OPENMETRICS_TEXTFILE, &length);
-    const bool is_written =
-        text != NULL && write_textfile(watch->g->job->metrics.textfile, text, length, &error) == STATUS_OK;
+    const bool is_written = text != NULL && output_open(&output, path) &&
+                            output_close(&output, fwrite(text, 1, length, output.file) == length);
+    if (!is_written && !watch->textfile_failed && text == NULL)
+        log_warning("no memory for /metrics/textfile: the job goes on");
+    else if (!is_written && !watch->textfile_failed)
+        log_warning("cannot write %s: %s: the job goes on", path, strerror(errno));
     free(text);
-    if (!is_written && !watch->textfile_failed)
-        log_warning("%s: the job goes on", text == NULL ? "no memory for /metrics/textfile" : error.text);
     watch->textfile_written |= is_written;
     watch->textfile_failed = !is_written;
 }
@@ -389,13 +384,6 @@ void run_watch_init(struct run_watch *watch, const struct generation *g, bool is
                                 .textfile_due = MONOTIME_NEVER};
 }
 
-void run_watch_open_status(struct run_watch *watch)
-{
-    struct error error;
-    if (status_socket_open(&watch->status, watch->g->dir->address, status_text, watch, &error) != STATUS_OK)
-        log_warning("coalesced status will not find this run: %s", error.text);
-}
-
 /* The address may be in use now and free later: only the first failure is told. */
 static void begin_to_listen(struct run_watch *watch, bool is_first)
 {
@@ -414,20 +402,26 @@ static void begin_to_listen(struct run_watch *watch, bool is_first)
                     LISTEN_US / 1000000);
 }
 
-void run_watch_open_metrics(struct run_watch *watch)
+static void open_page(struct run_watch *watch)
 {
-    const struct job *job = watch->g->job;
-    if (job->metrics.has_textfile)
-        watch->textfile_due = monotime_now();
-    if (!job->metrics.has_listen)
-        return;
-    const unsigned spare = descriptors_spare(job, watch->g->hosts->place != NULL);
+    const unsigned spare = descriptors_spare(watch->g->job, watch->g->hosts->place != NULL);
     watch->connections_max = spare > HTTP_DESCRIPTORS ? spare - HTTP_DESCRIPTORS : 0;
     if (watch->connections_max > 0)
         begin_to_listen(watch, true);
     else
         log_warning("the limit on open files (ulimit -Hn) leaves none for /metrics/listen: the job goes on "
                     "without its page");
+}
+
+void run_watch_open(struct run_watch *watch)
+{
+    struct error error;
+    if (watch->g->job->metrics.has_textfile)
+        watch->textfile_due = monotime_now();
+    if (watch->g->job->metrics.has_listen)
+        open_page(watch);
+    if (status_socket_open(&watch->status, watch->g->dir->address, status_text, watch, &error) != STATUS_OK)
+        log_warning("coalesced status will not find this run: %s", error.text);
 }
 
 void run_watch_close(struct run_watch *watch)

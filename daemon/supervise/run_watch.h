@@ -38,11 +38,9 @@ struct run_watch {
 /* A watch of a run that begins now. Nothing is open. `is_profiled`: the workers report profiles. */
 void run_watch_init(struct run_watch *watch, const struct generation *g, bool is_profiled);
 
-/* Begins to serve what /metrics asks for. An address that is in use is tried again. */
-void run_watch_open_metrics(struct run_watch *watch);
-
-/* Opens the socket for `coalesced status`. */
-void run_watch_open_status(struct run_watch *watch);
+/* Opens the socket for `coalesced status`, and begins to serve what /metrics asks for. An address that is in
+ * use is tried again. */
+void run_watch_open(struct run_watch *watch);
 void run_watch_close(struct run_watch *watch);
 
 /* Takes an episode, update or epoch that is in the logs. */

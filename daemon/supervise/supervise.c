@@ -627,10 +627,10 @@ static bool read_message(struct supervisor *s, struct child *child)
     return true;
 }
 
-static void read_messages(struct supervisor *s, struct child *child)
+static void read_messages(struct supervisor *s, struct child *child, unsigned most)
 {
-    while (child->heard < MESSAGES_PER_TURN && read_message(s, child))
-        child->heard++;
+    while (most-- > 0 && read_message(s, child))
+        ;
 }
 
 /* Handles each worker's exit, after the messages that its line still holds. */
@@ -640,8 +640,7 @@ static void reap_children(struct supervisor *s, bool wait)
         struct child *child = &s->generation.children[i];
         if (!child_reap(child, wait))
             continue;
-        for (unsigned last = 0; last < LINE_MESSAGES_MAX && read_message(s, child); last++)
-            ;
+        read_messages(s, child, LINE_MESSAGES_MAX);
         react(s, child, EVENT_EXITED, NULL);
     }
 }
@@ -743,11 +742,10 @@ static void hear_worker(struct supervisor *s, const struct control_relay *head,
     }
 }
 
-/* The first generation waits for the hosts, and has what they bring. */
-static void start_with_hosts(struct supervisor *s)
+/* Starts the first generation. */
+static void start_job(struct supervisor *s)
 {
     struct error error = {0};
-    generation_adopt_size(&s->generation);
     if (start_all(s, &error) != STATUS_OK)
         generation_fail(&s->generation, NULL, error.status, "%s", error.text);
 }
@@ -758,7 +756,7 @@ static void obey_host_event(struct supervisor *s, const struct host_event *event
     case HOST_NOTHING:
         break;
     case HOSTS_READY:
-        start_with_hosts(s);
+        start_job(s);
         break;
     case HOST_ASKS:
         answer_join(s, event->host, &event->message->body.join);
@@ -969,10 +967,8 @@ static void wait_and_read(struct supervisor *s, struct monotime until)
     waits[0] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
     waits[1] = (struct pollfd){.fd = relay_fd(&s->hosts.relay), .events = POLLIN};
     run_watch_waits(&s->watch, of_watch);
-    for (unsigned i = 0; i < g->count; i++) {
+    for (unsigned i = 0; i < g->count; i++)
         of_workers[i] = (struct pollfd){.fd = child_fd(&g->children[i]), .events = POLLIN};
-        g->children[i].heard = 0;
-    }
     const int ready = poll(waits, 2 + RUN_WATCH_WAITS + g->count, monotime_poll_ms(monotime_now(), until));
     const int errnum = errno;
     s->wake_due = monotime_earliest(until, monotime_now());
@@ -982,7 +978,7 @@ static void wait_and_read(struct supervisor *s, struct monotime until)
         return;
     for (unsigned i = 0; i < g->count; i++)
         if (of_workers[i].revents != 0)
-            read_messages(s, &g->children[i]);
+            read_messages(s, &g->children[i], MESSAGES_PER_TURN);
     if (waits[1].revents != 0)
         read_hosts(s);
     run_watch_serve(&s->watch, of_watch);
@@ -1018,18 +1014,16 @@ static enum status open_job(struct supervisor *s, struct error *error)
         status = signals_open(&s->signal_fd, error);
     if (status != STATUS_OK)
         return status;
-    run_watch_open_metrics(&s->watch);
     return config->dir->resumed ? generation_go_back(&s->generation, NULL, error)
                                 : runlog_start(config->log, error);
 }
 
 static void run_job(struct supervisor *s)
 {
-    struct error error = {0};
-    run_watch_open_status(&s->watch);
+    run_watch_open(&s->watch);
     s->wake_due = monotime_now();
-    if (!s->hosts.awaited && start_all(s, &error) != STATUS_OK)
-        generation_fail(&s->generation, NULL, error.status, "%s", error.text);
+    if (!s->hosts.awaited)
+        start_job(s);
     while (goes_on(s)) {
         const struct monotime next = check_deadlines(s);
         if (goes_on(s))
