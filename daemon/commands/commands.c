@@ -4,7 +4,7 @@
 
 #include "daemon/commands/film.h"
 #include "daemon/commands/job_files.h"
-#include "daemon/hosts/key_files.h"
+#include "daemon/hosts/place.h"
 #include "daemon/process/program.h"
 #include "kernels/base/log.h"
 #include "kernels/base/program_files.h"

@@ -2,8 +2,8 @@
  * forks. */
 #include "daemon/commands/job_files.h"
 
-#include "daemon/process/python_worker.h"
-#include "daemon/run/resume.h"
+#include "daemon/process/program.h"
+#include "daemon/run/rundir.h"
 #include "daemon/watch/listener.h"
 #include "kernels/base/log.h"
 #include "worker/checkpoint/checkpoint.h"

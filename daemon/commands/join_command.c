@@ -2,7 +2,6 @@
  * is the supervisor of this host. One thread. */
 #include "daemon/commands/commands.h"
 #include "daemon/hosts/follow.h"
-#include "daemon/hosts/key_files.h"
 #include "daemon/hosts/place.h"
 #include "daemon/process/service.h"
 
