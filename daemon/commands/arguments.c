@@ -5,7 +5,7 @@
 #include "kernels/base/text.h"
 #include "worker/environment/environment_contract.h"
 #include "worker/job/json_document.h"
-#include "worker/reinforce/policy_evaluate.h"
+#include "worker/reinforce/evaluator.h"
 
 #include <getopt.h>
 #include <math.h>

@@ -12,8 +12,7 @@
 #include "worker/job/job_table.h"
 #include "worker/model/model_file.h"
 #include "worker/model_parallel/parallel_data.h"
-#include "worker/reinforce/job_environments.h"
-#include "worker/reinforce/policy_shape.h"
+#include "worker/reinforce/job_open.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -15,8 +15,8 @@
 #include "kernels/kernels.h"
 #include "worker/net/segment.h"
 #include "worker/reinforce/evaluator.h"
+#include "worker/reinforce/job_open.h"
 #include "worker/reinforce/learner.h"
-#include "worker/reinforce/policy_shape.h"
 #include "worker/reinforce/saving.h"
 #include "worker/roster.h"
 
@@ -247,6 +247,28 @@ static enum status decode_step(const struct agent *agent, uint32_t seat, const s
     return step_decode(step, message, &agent->world.spec, most, error);
 }
 
+/* Answers a step of an evaluation. */
+static void evaluate_step(struct agent *agent, uint32_t seat, struct rpc_request *request,
+                          const struct step *step)
+{
+    struct rpc_message answer;
+    struct error why;
+    enum status status = agent->failure.status;
+    if (status == STATUS_OK)
+        status = evaluator_step(agent->evaluator, seat, step, &answer, &why);
+    if (status == STATUS_OK) {
+        rpc_reply(request, &answer);
+        return;
+    }
+    if (agent->failure.status == STATUS_OK && status == STATUS_INVALID) {
+        rpc_reject(request, "%s", why.text);
+        return;
+    }
+    if (agent->failure.status == STATUS_OK)
+        agent->failure = why;
+    rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
+}
+
 /* METHOD_STEP's handler. A step is decoded here, and nothing behind this reads the message. A bad one costs
  * its sender the session and changes nothing. */
 static void agent_step(void *context, struct rpc_request *request, const struct rpc_message *message)
@@ -260,7 +282,7 @@ static void agent_step(void *context, struct rpc_request *request, const struct 
     else if (decode_step(agent, seat, message, &step, &why) != STATUS_OK)
         rpc_reject(request, "%s", why.text);
     else if (agent->phase == AGENT_EVALUATING)
-        evaluator_step(agent->evaluator, seat, request, &step, &agent->failure);
+        evaluate_step(agent, seat, request, &step);
     else if (agent->phase != AGENT_PLAYING || step.episode != agent->progress.episode)
         rpc_reject(request, "step of episode %llu: expected the running episode, %llu",
                    (unsigned long long)step.episode, (unsigned long long)agent->progress.episode);
@@ -452,14 +474,23 @@ static enum status abandon(struct agent *agent)
     return STATUS_OK;
 }
 
+/* Asks the seat's observer for its share of the evaluation, if it has one. */
+static enum status call_for_share(struct agent *agent, uint32_t seat, struct error *error)
+{
+    struct rpc_message message;
+    return evaluator_begin_share(agent->evaluator, seat, &message)
+               ? seats_call(agent->seats, seat, METHOD_RUN_EVALUATION, &message, evaluator_end_share,
+                            agent->evaluator, error)
+               : STATUS_OK;
+}
+
 /* Asks the successors of lost observers for what the phase has the lost ones play. */
 static enum status call_successors(struct agent *agent, struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t seat = 0; status == STATUS_OK && seats_next_successor(agent->seats, &seat); seat++)
-        status = agent->phase == AGENT_EVALUATING
-                     ? evaluator_call(agent->evaluator, agent->seats, seat, error)
-                     : seats_replay(agent->seats, seat, error);
+        status = agent->phase == AGENT_EVALUATING ? call_for_share(agent, seat, error)
+                                                  : seats_replay(agent->seats, seat, error);
     return status;
 }
 
@@ -512,17 +543,24 @@ static enum status learn(struct agent *agent, struct error *error)
     return status;
 }
 
+static enum status begin_evaluation(struct agent *agent, struct error *error)
+{
+    agent->phase = AGENT_EVALUATING;
+    enum status status = evaluator_begin(agent->evaluator, agent->policy, serve_while_learning, agent, error);
+    seats_begin_calls(agent->seats);
+    for (uint32_t seat = 0; seat < job_observers(agent->job) && status == STATUS_OK; seat++)
+        status = call_for_share(agent, seat, error);
+    return status;
+}
+
 static enum status after_learning(struct agent *agent, struct error *error)
 {
     const enum profile_kind before = profile_enter(PROFILE_LEARNING);
     enum status status = learn(agent, error);
     profile_leave(before);
     agent->phase = AGENT_REPORTING;
-    if (status == STATUS_OK && saving_follows_evaluation(agent->job, agent->progress.episode)) {
-        agent->phase = AGENT_EVALUATING;
-        status = evaluator_begin(agent->evaluator, agent->policy, agent->seats, serve_while_learning, agent,
-                                 error);
-    }
+    if (status == STATUS_OK && saving_follows_evaluation(agent->job, agent->progress.episode))
+        status = begin_evaluation(agent, error);
     return status == STATUS_SHUTDOWN ? abandon(agent) : status;
 }
 

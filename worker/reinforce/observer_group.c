@@ -4,7 +4,7 @@
 
 #include "kernels/base/profile.h"
 #include "worker/environment/environment_spec.h"
-#include "worker/reinforce/job_environments.h"
+#include "worker/reinforce/job_open.h"
 #include "worker/reinforce/step_message.h"
 
 #include <stdlib.h>

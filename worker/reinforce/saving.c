@@ -4,7 +4,7 @@
 #include "kernels/base/profile.h"
 #include "worker/checkpoint/checkpoint_saver.h"
 #include "worker/model/policy_values.h"
-#include "worker/reinforce/policy_shape.h"
+#include "worker/reinforce/job_open.h"
 
 #include <math.h>
 #include <stdlib.h>
