@@ -54,14 +54,13 @@ struct agent {
     struct recording *recording;
     struct evaluator *evaluator; /* NULL: the job has no evaluations */
     struct saving *saving;
-    struct returns_config returns;
 
     enum agent_phase phase;
     bool ready; /* READY is reported */
     struct progress progress;
     struct monotime episode_begin;
     struct monotime serve_next; /* while learning: when the loop is served again */
-    struct learner_result learned;
+    double loss, learn_s;       /* of the last update; and how long it took */
     struct control_ppo figures; /* of the last update, where the algorithm is ppo or a2c */
     enum control_end end;
     struct error failure; /* the first one within a callback, which ends the job; STATUS_OK: none */
@@ -151,11 +150,6 @@ static enum status open_world(struct agent *agent, struct error *error)
         return status;
     if (agent->progress.episode > 0 || job->checkpoint.has_every || job->checkpoint.has_every_s)
         recording_warn_of_loss(agent->recording, agent->world.can_save);
-    const double columns = environments_of(job) * agent->world.spec.agents;
-    agent->returns =
-        (struct returns_config){.gamma = job->returns.gamma,
-                                .normalize = job->returns.normalize,
-                                .scale = job->loss.reduction == JOB_REDUCTION_SUM ? 1.0 : 1.0 / columns};
     return STATUS_OK;
 }
 
@@ -390,26 +384,22 @@ static void report_episode(struct agent *agent)
 {
     struct progress *progress = &agent->progress;
     const bool is_actor_critic = job_is_actor_critic(agent->job);
-    double reward, weight = agent->job->running_reward.weight;
-    const bool is_new = recording_reward(agent->recording, &reward);
-    if (is_actor_critic)
-        progress->running_reward =
-            recording_ppo(agent->recording)->recent.ended > 0 ? agent->figures.ep_rew_mean : reward;
-    else if (is_new)
-        progress->running_reward = weight * reward + (1 - weight) * progress->running_reward;
+    const double weight = agent->job->running_reward.weight;
     struct control_episode record = {
         .episode = progress->episode,
-        .reward = reward,
-        .running_reward = progress->running_reward,
-        .loss = agent->learned.loss,
-        .env_steps = rollout_rows(recording_rollout(agent->recording)),
+        .loss = agent->loss,
         .timing = {.episode_s = (double)monotime_us_between(agent->episode_begin, monotime_now()) * 1e-6,
-                   .learn_s = agent->learned.seconds},
+                   .learn_s = agent->learn_s},
         .has_ppo = is_actor_critic,
         .ppo = agent->figures,
     };
+    const bool is_new = recording_report(agent->recording, &record);
+    if (is_actor_critic)
+        progress->running_reward = isnan(record.ppo.ep_rew_mean) ? record.reward : record.ppo.ep_rew_mean;
+    else if (is_new)
+        progress->running_reward = weight * record.reward + (1 - weight) * progress->running_reward;
+    record.running_reward = progress->running_reward;
     inference_report(agent->inference, &record);
-    recording_metrics(agent->recording, &record.metrics);
     worker_record(agent->worker, CONTROL_EPISODE, &record, control_episode_bytes(&record));
 }
 
@@ -533,13 +523,16 @@ static enum status learn(struct agent *agent, struct error *error)
 {
     const struct monotime begin = agent->serve_next = monotime_now();
     struct rollout *rollout = recording_rollout(agent->recording);
-    if (!job_is_actor_critic(agent->job))
-        return learner_run(agent->policy, rollout, &agent->returns, serve_while_learning, agent,
-                           &agent->learned, error);
-    const enum status status = ppo_learn(recording_ppo(agent->recording), agent->policy, rollout,
-                                         serve_while_learning, agent, &agent->figures, error);
-    agent->learned = (struct learner_result){
-        .loss = agent->figures.loss, .seconds = (double)monotime_us_between(begin, monotime_now()) * 1e-6};
+    enum status status;
+    if (job_is_actor_critic(agent->job)) {
+        status = ppo_learn(recording_ppo(agent->recording), agent->policy, rollout, serve_while_learning,
+                           agent, &agent->figures, error);
+        agent->loss = agent->figures.loss;
+    } else {
+        status =
+            learner_run(agent->policy, rollout, agent->job, serve_while_learning, agent, &agent->loss, error);
+    }
+    agent->learn_s = (double)monotime_us_between(begin, monotime_now()) * 1e-6;
     return status;
 }
 

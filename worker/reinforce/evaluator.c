@@ -5,7 +5,7 @@
 #include "kernels/backend.h"
 #include "kernels/base/profile.h"
 #include "worker/environment/environment_spec.h"
-#include "worker/reinforce/episode_metrics.h"
+#include "worker/reinforce/episodes.h"
 #include "worker/reinforce/job_open.h"
 #include "worker/worker.h"
 

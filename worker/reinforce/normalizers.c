@@ -189,11 +189,6 @@ static size_t bytes_with(const struct normalizers *n, uint64_t columns)
            (moments_doubles(&n->observations) + moments_doubles(&n->returns) + columns) * sizeof(double);
 }
 
-size_t normalizers_bytes(const struct normalizers *n)
-{
-    return bytes_with(n, n->columns);
-}
-
 static char *write_moments(const struct moments *m, char *out)
 {
     memcpy(out, &m->count, sizeof m->count);
@@ -209,16 +204,19 @@ static const char *read_moments(struct moments *m, const char *from)
     return from + moments_doubles(m) * sizeof(double);
 }
 
-void normalizers_write(const struct normalizers *n, char *out)
+size_t normalizers_save(const struct normalizers *n, char *out)
 {
     uint64_t shape[HEAD];
-    memcpy(out, shape_of(n, shape), sizeof shape);
-    out = write_moments(&n->observations, out + sizeof shape);
-    out = write_moments(&n->returns, out);
-    memcpy(out, n->so_far, n->columns * sizeof *n->so_far);
+    if (out != NULL) {
+        memcpy(out, shape_of(n, shape), sizeof shape);
+        out = write_moments(&n->observations, out + sizeof shape);
+        out = write_moments(&n->returns, out);
+        memcpy(out, n->so_far, n->columns * sizeof *n->so_far);
+    }
+    return bytes_with(n, n->columns);
 }
 
-size_t normalizers_read(struct normalizers *n, const char *from, size_t bytes)
+size_t normalizers_load(struct normalizers *n, const char *from, size_t bytes)
 {
     uint64_t shape[HEAD] = {0}, mine[HEAD];
     if (bytes >= sizeof shape)

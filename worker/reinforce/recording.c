@@ -3,8 +3,7 @@
 #include "worker/reinforce/recording.h"
 
 #include "kernels/base/log.h"
-#include "worker/reinforce/episode_metrics.h"
-#include "worker/reinforce/episode_returns.h"
+#include "worker/reinforce/episodes.h"
 
 #include <stdlib.h>
 
@@ -13,8 +12,8 @@ struct recording {
     const struct environment_description *world;
     struct rollout *rollout;
     struct episode_metrics metrics;
-    struct episode_returns returns; /* used where rollouts go on */
-    struct ppo ppo;                 /* used where the algorithm is ppo or a2c */
+    struct episodes episodes; /* used where rollouts go on */
+    struct ppo ppo;           /* used where the algorithm is ppo or a2c */
     bool warned_of_course, warned_of_loss;
 };
 
@@ -29,7 +28,8 @@ enum status recording_new(struct recording **out, const struct job *job,
     r->world = world;
     enum status status = rollout_new(&r->rollout, config, error);
     if (status == STATUS_OK)
-        status = episode_returns_open(&r->returns, r->rollout->columns, error);
+        status = episodes_open(&r->episodes, r->rollout->columns,
+                               job_is_actor_critic(job) ? job->algorithm.stats_window_size : 0, error);
     if (status == STATUS_OK)
         status = episode_metrics_open(&r->metrics, &world->spec, r->rollout->columns, error);
     if (status == STATUS_OK && job_is_actor_critic(job))
@@ -42,7 +42,7 @@ void recording_free(struct recording *r)
     if (r == NULL)
         return;
     ppo_close(&r->ppo);
-    episode_returns_close(&r->returns);
+    episodes_close(&r->episodes);
     episode_metrics_close(&r->metrics);
     rollout_free(r->rollout);
     free(r);
@@ -134,7 +134,7 @@ void recording_forget(struct recording *r, uint32_t first, uint32_t count)
 void recording_abandon(struct recording *r, uint32_t first, uint32_t count)
 {
     const uint32_t agents = r->rollout->config.agents;
-    episode_returns_forget(&r->returns, first * agents, count * agents);
+    episodes_forget(&r->episodes, first * agents, count * agents);
     if (job_is_actor_critic(r->job))
         ppo_forget(&r->ppo, first * agents, count * agents);
 }
@@ -162,37 +162,35 @@ void recording_warn_of_loss(struct recording *r, bool can_save)
 
 /* ---- results ---- */
 
-bool recording_reward(struct recording *r, double *reward)
+bool recording_report(struct recording *r, struct control_episode *record)
 {
     const bool least = r->job->running_reward.of == JOB_OF_MIN;
+    bool is_new = true;
     if (r->job->rollout.begin == JOB_BEGIN_CONTINUE)
-        return episode_returns_take(&r->returns, r->rollout, least, reward) > 0;
-    *reward = least ? rollout_reward_min(r->rollout) : rollout_reward_mean(r->rollout);
-    return true;
+        is_new = episodes_take(&r->episodes, r->rollout, least, &record->reward) > 0;
+    else
+        record->reward = least ? rollout_reward_min(r->rollout) : rollout_reward_mean(r->rollout);
+    record->env_steps = rollout_rows(r->rollout);
+    episodes_mean(&r->episodes, &record->ppo.ep_rew_mean, &record->ppo.ep_len_mean);
+    episode_metrics_mean(&r->metrics, 0, r->rollout->columns, &record->metrics);
+    return is_new;
 }
 
-void recording_metrics(const struct recording *r, struct control_metrics *means)
+size_t recording_save(const struct recording *r, char *out)
 {
-    episode_metrics_mean(&r->metrics, 0, r->rollout->columns, means);
+    size_t bytes = episodes_save(&r->episodes, out);
+    if (!job_is_actor_critic(r->job))
+        return bytes;
+    bytes += ppo_save(&r->ppo, out != NULL ? out + bytes : NULL);
+    return bytes + episodes_save_window(&r->episodes, out != NULL ? out + bytes : NULL);
 }
 
-size_t recording_bytes(const struct recording *r)
+size_t recording_load(struct recording *r, const char *from, size_t bytes)
 {
-    return episode_returns_bytes(&r->returns) + (job_is_actor_critic(r->job) ? ppo_bytes(&r->ppo) : 0);
-}
-
-void recording_write(const struct recording *r, char *out)
-{
-    episode_returns_write(&r->returns, out);
-    if (job_is_actor_critic(r->job))
-        ppo_write(&r->ppo, out + episode_returns_bytes(&r->returns));
-}
-
-size_t recording_read(struct recording *r, const char *from, size_t bytes)
-{
-    const size_t returns = episode_returns_read(&r->returns, from, bytes);
+    const size_t returns = episodes_load(&r->episodes, from, bytes);
     if (returns == 0 || !job_is_actor_critic(r->job))
         return returns;
-    const size_t ppo = ppo_read(&r->ppo, from + returns, bytes - returns);
-    return ppo > 0 ? returns + ppo : 0;
+    const size_t ppo = ppo_load(&r->ppo, from + returns, bytes - returns), before = returns + ppo;
+    const size_t window = ppo > 0 ? episodes_load_window(&r->episodes, from + before, bytes - before) : 0;
+    return window > 0 ? before + window : 0;
 }

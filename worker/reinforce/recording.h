@@ -47,16 +47,14 @@ void recording_warn_of_course(struct recording *recording, uint32_t environment,
 /* Warns, once, of what a death or a resume costs with the job's environments (environment_loss). */
 void recording_warn_of_loss(struct recording *recording, bool can_save);
 
-/* The episode's reward. False: it is none of its own, because no environment's episode has ended. */
-bool recording_reward(struct recording *recording, double *reward);
+/* Takes the episode into the returns, and fills its reward, steps and metrics, and the means of recent
+ * episodes (of PPO). False: the reward is none of its own, because no environment's episode has ended. */
+bool recording_report(struct recording *recording, struct control_episode *record);
 
-/* The means of the metrics. */
-void recording_metrics(const struct recording *recording, struct control_metrics *means);
-
-/* The sums on which the next episode depends, as bytes for a checkpoint. Read returns how many of the `bytes`
- * it has read; 0: they are not this job's. */
-size_t recording_bytes(const struct recording *recording);
-void recording_write(const struct recording *recording, char *out);
-size_t recording_read(struct recording *recording, const char *from, size_t bytes);
+/* The sums on which the next episode depends, as bytes for a checkpoint. Save writes them, unless `out` is
+ * NULL, and returns their number. Load returns how many of the `bytes` it has read; 0: they are not this
+ * job's. */
+size_t recording_save(const struct recording *recording, char *out);
+size_t recording_load(struct recording *recording, const char *from, size_t bytes);
 
 #endif

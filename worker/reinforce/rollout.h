@@ -9,7 +9,7 @@
  * last row. In `episode` mode there is one segment; in `steps` mode a segment ends where the environment was
  * reset. An agent that is absent has rows that say nothing, until its environment is reset.
  *
- * A rollout that bootstraps (advantages.h) has one step more, the closing one: rows of number steps_max, with
+ * A rollout that bootstraps (ppo.h) has one step more, the closing one: rows of number steps_max, with
  * an observation and nothing else. And it keeps the last observation of each episode that was truncated,
  * which the environment's reset has replaced in the next row. Pure: no I/O, no clock. One thread. */
 #ifndef WORKER_REINFORCE_ROLLOUT_H
@@ -43,8 +43,8 @@ struct rollout {
     uint8_t *flags;      /* (steps_max, columns): what the row's action ended, environment.h's */
     uint8_t *before;     /* (columns): 0, or ENVIRONMENT_ABSENT for an agent that is away from the start */
     uint16_t *masks;     /* (steps_max, columns, dropout_words): dropout's keep bits */
-    uint32_t *order;     /* (rows_max) row indices by (column, step): returns_coefficients fills it */
-    float *coefficients; /* (rows_max) in the same order; returns_coefficients fills it */
+    uint32_t *order;     /* (rows_max) row indices by (column, step): learner_weigh fills it */
+    float *coefficients; /* (rows_max) in the same order; learner_weigh fills it */
 
     /* With config.bootstraps: */
     float *log_probabilities; /* (steps_max, columns) of the row's action, when it was drawn */
