@@ -42,7 +42,6 @@ struct agent {
     const struct job *job; /* the worker's */
     struct segment outbox; /* never mapped: the agent lends nothing, and reads what observers lend */
     struct rpc *rpc;
-    struct inference *inference;
     struct seats *seats;
     struct own_environments *own; /* NULL: the job has observers */
 
@@ -52,6 +51,7 @@ struct agent {
     struct backend *backend; /* the policy's; NULL: it needs none */
     struct policy *policy;
     struct recording *recording;
+    struct inference *inference;
     struct evaluator *evaluator; /* NULL: the job has no evaluations */
     struct saving *saving;
 
@@ -114,11 +114,12 @@ static enum status open_recording(struct agent *agent, uint32_t steps, struct er
         .dropout_words = policy_dropout_words(agent->policy),
         .bootstraps = job_is_actor_critic(agent->job),
     };
-    const enum status status = recording_new(&agent->recording, agent->job, &agent->world, &config, error);
+    enum status status = recording_new(&agent->recording, agent->job, &agent->world, &config, error);
     if (status != STATUS_OK)
         return status;
-    seats_open(agent->seats, &agent->world, agent->recording);
-    return inference_open(agent->inference, agent->policy, recording_rollout(agent->recording), spec, error);
+    status = inference_new(&agent->inference, agent->policy, recording_rollout(agent->recording), error);
+    seats_open(agent->seats, &agent->world, agent->recording, agent->inference);
+    return status;
 }
 
 static enum status open_saving(struct agent *agent, struct error *error)
@@ -322,9 +323,7 @@ static enum status open_rpc(struct agent *agent, struct error *error)
 static enum status agent_open(struct agent *agent, struct worker *worker, struct error *error)
 {
     *agent = (struct agent){.worker = worker, .job = &worker->job, .progress.evaluated = (double)NAN};
-    enum status status = inference_new(&agent->inference, worker, &agent->failure, error);
-    if (status == STATUS_OK)
-        status = seats_new(&agent->seats, worker, agent->inference, &agent->failure, error);
+    enum status status = seats_new(&agent->seats, worker, &agent->failure, error);
     if (status == STATUS_OK)
         status = open_rpc(agent, error);
     if (status == STATUS_OK)
@@ -335,8 +334,8 @@ static enum status agent_open(struct agent *agent, struct worker *worker, struct
 static void agent_close(struct agent *agent)
 {
     enum { LINGER_MS = 200 };
-    if (agent->inference != NULL)
-        inference_clear(agent->inference);
+    if (agent->seats != NULL)
+        seats_clear(agent->seats);
     saving_free(agent->saving);
     rpc_free(agent->rpc, "the job is over", LINGER_MS);
     agent->worker->rpc = NULL;
@@ -371,7 +370,6 @@ static enum status play_episode(struct agent *agent, struct error *error)
     const uint64_t episode = ++agent->progress.episode;
     agent->episode_begin = monotime_now();
     recording_begin(agent->recording, episode);
-    inference_begin(agent->inference);
     const enum status status = seats_play(agent->seats, episode, error);
     if (status != STATUS_OK)
         return status;
@@ -399,7 +397,7 @@ static void report_episode(struct agent *agent)
     else if (is_new)
         progress->running_reward = weight * record.reward + (1 - weight) * progress->running_reward;
     record.running_reward = progress->running_reward;
-    inference_report(agent->inference, &record);
+    seats_report(agent->seats, &record);
     worker_record(agent->worker, CONTROL_EPISODE, &record, control_episode_bytes(&record));
 }
 
@@ -504,7 +502,7 @@ static enum status await_players(struct agent *agent, struct error *error)
     seats_release(agent->seats);
     if (status == STATUS_OK || !hurry)
         return status;
-    inference_clear(agent->inference);
+    seats_clear(agent->seats);
     return STATUS_SHUTDOWN;
 }
 
@@ -632,7 +630,7 @@ static struct monotime next_turn(const struct agent *agent)
 {
     if (agent->own != NULL && agent->phase == AGENT_PLAYING)
         return (struct monotime){0};
-    return inference_due(agent->inference);
+    return seats_due(agent->seats);
 }
 
 /* One turn of the loop. */
@@ -643,7 +641,7 @@ static enum status agent_turn(struct agent *agent, struct error *error)
     if (status != STATUS_OK)
         return error_set(error, status, "the agent's socket at %s.%u failed", self->address, self->worker);
     if (agent->failure.status == STATUS_OK)
-        inference_run(agent->inference);
+        seats_launch(agent->seats);
     if (agent->own != NULL && agent->phase == AGENT_PLAYING && agent->failure.status == STATUS_OK)
         status = own_environments_play(agent->own, agent->recording, agent->inference, error);
     if (status == STATUS_OK && agent->failure.status != STATUS_OK) {

@@ -17,7 +17,9 @@
  *     agent         receives, and decodes into a struct step     agent.c, step_message.c
  *     seats         hold the step to those before                seats.c
  *     recording     keeps the rows                               recording.c, rollout.c
- *     inference     waits for the batch, acts, and replies       inference.c, coalescer.c
+ *     seats         keep the request until its batch is due      seats.c, coalescer.c
+ *     inference     acts on the batch                            inference.c
+ *     seats         reply
  *
  * Then, episode by episode, agent.c has the learner (learner.c, or ppo.c in its place) compute the next
  * parameters, the evaluator (evaluator.c) play apart from training, and saving (saving.c) take checkpoints. A

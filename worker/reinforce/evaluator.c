@@ -543,7 +543,7 @@ static void add_step(struct evaluator *e, struct share *share, const struct step
 }
 
 /* Copies the rows to where the policy can read them, at addresses of any alignment's. */
-static void gather_rows(struct evaluator *e, const struct step *step)
+static enum status gather_rows(struct evaluator *e, const struct step *step, struct error *error)
 {
     struct player *p = &e->player;
     const size_t choices = choices_of(p->spec);
@@ -554,6 +554,7 @@ static void gather_rows(struct evaluator *e, const struct step *step)
         if (choices > 0)
             memcpy(e->allowed + i * choices, step_mask(step, i), choices);
     }
+    return step_check_copy(step, e->observations, step->rows, error);
 }
 
 enum status evaluator_step(struct evaluator *e, uint32_t seat, const struct step *step,
@@ -566,10 +567,11 @@ enum status evaluator_step(struct evaluator *e, uint32_t seat, const struct step
                                      .allowed = e->allowed,
                                      .dropout = e->player.dropout};
     enum status status = check_step(e, seat, step, error);
+    if (status == STATUS_OK)
+        status = gather_rows(e, step, error);
     if (status != STATUS_OK)
         return status;
     const enum profile_kind before = profile_enter(PROFILE_INFERENCE);
-    gather_rows(e, step);
     add_step(e, &e->shares[seat], step);
     status = player_act(&e->player, &rows, rows.count, error);
     profile_leave(before);

@@ -768,17 +768,18 @@ static enum status play_step(struct group *group, struct recording *recording, s
 {
     struct rpc_message rows;
     struct step step;
-    const void *actions;
     group_rows(group, &rows);
     step_view(&step, &rows, group->spec);
     enum status status = recording_step(recording, &step, error);
-    if (status == STATUS_OK && rollout_is_closing(recording_rollout(recording), &step)) {
+    if (status != STATUS_OK)
+        return status;
+    if (rollout_is_closing(recording_rollout(recording), &step)) {
         group->closes = false;
         return STATUS_OK;
     }
-    if (status == STATUS_OK)
-        status = inference_act(inference, &step, &actions, error);
-    return status == STATUS_OK ? group_advance(group, actions, error) : status;
+    inference_add(inference, &step);
+    status = inference_run(inference, error);
+    return status == STATUS_OK ? group_advance(group, inference_actions(inference, &step), error) : status;
 }
 
 enum status own_environments_play(struct own_environments *own, struct recording *recording,

@@ -10,6 +10,7 @@
 
 #include "worker/reinforce/inference.h"
 #include "worker/reinforce/recording.h"
+#include "worker/worker.h"
 
 struct own_environments;
 

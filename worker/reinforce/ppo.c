@@ -254,10 +254,8 @@ static enum status judge(struct update *u, struct error *error)
     struct rollout *rollout = u->rollout;
     const size_t closing = (size_t)rollout->config.steps_max * rollout->columns;
     normalizers_scale(&u->ppo->normalizers, rollout, u->ppo->rewards);
-    enum status status = rollout_sort_last(rollout, error);
-    if (status == STATUS_OK)
-        status = estimate(u, rollout->observations + closing * rollout->config.observation_bytes,
-                          rollout->columns, rollout->values + closing, error);
+    enum status status = estimate(u, rollout->observations + closing * rollout->config.observation_bytes,
+                                  rollout->columns, rollout->values + closing, error);
     if (status == STATUS_OK)
         status = estimate(u, rollout->last_observations, rollout->last_count, rollout->last_values, error);
     if (status != STATUS_OK)

@@ -91,18 +91,26 @@ static void abandon_failed(struct recording *r, const struct step *step)
     }
 }
 
+static void take_outcomes(struct recording *r, const struct step *step)
+{
+    add_metrics(r, step);
+    abandon_failed(r, step);
+}
+
 enum status recording_repeat(struct recording *r, const struct step *step, struct error *error)
 {
     const enum status status = rollout_record_last(r->rollout, step, error);
-    add_metrics(r, step);
-    abandon_failed(r, step);
+    if (status == STATUS_OK)
+        take_outcomes(r, step);
     return status;
 }
 
 enum status recording_step(struct recording *r, const struct step *step, struct error *error)
 {
-    rollout_record(r->rollout, step);
-    return recording_repeat(r, step, error);
+    const enum status status = rollout_record(r->rollout, step, error);
+    if (status == STATUS_OK)
+        take_outcomes(r, step);
+    return status;
 }
 
 void recording_end(struct recording *r, uint32_t first, const struct step_end *end)
@@ -169,7 +177,7 @@ bool recording_report(struct recording *r, struct control_episode *record)
     if (r->job->rollout.begin == JOB_BEGIN_CONTINUE)
         is_new = episodes_take(&r->episodes, r->rollout, least, &record->reward) > 0;
     else
-        record->reward = least ? rollout_reward_min(r->rollout) : rollout_reward_mean(r->rollout);
+        record->reward = rollout_reward(r->rollout, least);
     record->env_steps = rollout_rows(r->rollout);
     episodes_mean(&r->episodes, &record->ppo.ep_rew_mean, &record->ppo.ep_len_mean);
     episode_metrics_mean(&r->metrics, 0, r->rollout->columns, &record->metrics);

@@ -28,7 +28,7 @@ struct ppo *recording_ppo(struct recording *recording);
 void recording_begin(struct recording *recording, uint64_t episode);
 
 /* Records a step that is good. Repeat: of a step that is recorded already, what the step before has ended,
- * behind recording_forget. STATUS_NO_MEMORY. */
+ * behind recording_forget. Errors as rollout_record. */
 enum status recording_step(struct recording *recording, const struct step *step, struct error *error);
 enum status recording_repeat(struct recording *recording, const struct step *step, struct error *error);
 

@@ -127,21 +127,26 @@ static void record_flags(struct rollout *r, const struct step *step, uint32_t fr
     }
 }
 
-void rollout_record(struct rollout *r, const struct step *step)
+enum status rollout_record(struct rollout *r, const struct step *step, struct error *error)
 {
     const size_t bytes = r->config.observation_bytes;
     const uint32_t agents = step->agents;
-    for (uint32_t i = 0, run; i < step->count; i += run) {
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0, run; i < step->count && status == STATUS_OK; i += run) {
         run = step_run(step, i);
         const uint32_t from = i * agents, column = step->numbers[i] * agents, rows = run * agents;
         const uint32_t row = rollout_row(r, step->number, column);
         memcpy(r->observations + row * bytes, step->observations + from * bytes, rows * bytes);
+        status = step_check_copy(step, r->observations + row * bytes, rows, error);
         record_flags(r, step, from, row, rows);
         if (step->number > 0)
             memcpy(r->rewards + row - r->columns, step->rewards + from, rows * sizeof *r->rewards);
-        for (uint32_t j = 0; j < rows && step->number < r->config.steps_max; j++)
-            r->lengths[column + j] = step->number + 1;
     }
+    if (status == STATUS_OK)
+        status = rollout_record_last(r, step, error);
+    for (uint32_t i = 0; i < step->rows && status == STATUS_OK && !rollout_is_closing(r, step); i++)
+        r->lengths[step->numbers[i / agents] * agents + i % agents] = step->number + 1;
+    return status;
 }
 
 /* Which part of the step's row `from` differs from the recorded row of this column: the observation, the
@@ -228,14 +233,22 @@ static bool grow_last(struct rollout *r, uint32_t capacity)
     return true;
 }
 
-/* Keeps the last observation of an episode that ended with the row. */
-static enum status add_last(struct rollout *r, uint32_t row, const void *observation, struct error *error)
+/* Keeps the last observation of an episode that ended with the row, in the order of rows. */
+static enum status add_last(struct rollout *r, uint32_t row, const struct step *step, const void *observation,
+                            struct error *error)
 {
+    const size_t bytes = r->config.observation_bytes;
+    uint32_t at = r->last_count;
     if (r->last_count == r->last_capacity && !grow_last(r, r->last_capacity * 2 + 16))
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u last observations", r->last_count + 1);
-    memcpy(last_at(r, r->last_count), observation, r->config.observation_bytes);
-    r->last_rows[r->last_count++] = row;
-    return STATUS_OK;
+    while (at > 0 && r->last_rows[at - 1] > row)
+        at--;
+    memmove(r->last_rows + at + 1, r->last_rows + at, (r->last_count - at) * sizeof *r->last_rows);
+    memmove(last_at(r, at + 1), last_at(r, at), (r->last_count - at) * bytes);
+    memcpy(last_at(r, at), observation, bytes);
+    r->last_rows[at] = row;
+    r->last_count++;
+    return step_check_copy(step, last_at(r, at), 1, error);
 }
 
 enum status rollout_record_last(struct rollout *r, const struct step *step, struct error *error)
@@ -250,7 +263,7 @@ enum status rollout_record_last(struct rollout *r, const struct step *step, stru
         if (!step_ended(flags))
             continue;
         if ((flags & ENVIRONMENT_TERMINATED) == 0)
-            status = add_last(r, rollout_row(r, step->number - 1, column), last, error);
+            status = add_last(r, rollout_row(r, step->number - 1, column), step, last, error);
         last += step->observation_bytes;
     }
     return status;
@@ -266,37 +279,6 @@ void rollout_forget_last(struct rollout *r, uint32_t first, uint32_t count)
         memmove(last_at(r, kept++), last_at(r, i), r->config.observation_bytes);
     }
     r->last_count = kept;
-}
-
-static int compare_last(const void *a, const void *b)
-{
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-enum status rollout_sort_last(struct rollout *r, struct error *error)
-{
-    const size_t bytes = r->config.observation_bytes;
-    if (r->last_count < 2)
-        return STATUS_OK;
-    uint64_t *keys = malloc(r->last_count * sizeof *keys);
-    char *sorted = malloc(r->last_capacity * bytes);
-    if (keys == NULL || sorted == NULL) {
-        free(keys);
-        free(sorted);
-        return error_set(error, STATUS_NO_MEMORY, "no memory for %u last observations", r->last_count);
-    }
-    for (uint32_t i = 0; i < r->last_count; i++)
-        keys[i] = (uint64_t)r->last_rows[i] << 32 | i;
-    qsort(keys, r->last_count, sizeof *keys, compare_last);
-    for (uint32_t i = 0; i < r->last_count; i++) {
-        r->last_rows[i] = (uint32_t)(keys[i] >> 32);
-        memcpy(sorted + i * bytes, last_at(r, (uint32_t)keys[i]), bytes);
-    }
-    free(keys);
-    free(r->last_observations);
-    r->last_observations = sorted;
-    return STATUS_OK;
 }
 
 uint64_t rollout_rows(const struct rollout *r)
@@ -319,18 +301,13 @@ static double first_segment_reward(const struct rollout *r, uint32_t column)
     return sum;
 }
 
-double rollout_reward_min(const struct rollout *r)
+double rollout_reward(const struct rollout *r, bool least)
 {
-    double least = first_segment_reward(r, 0);
-    for (uint32_t column = 1; column < r->columns; column++)
-        least = fmin(least, first_segment_reward(r, column));
-    return least;
-}
-
-double rollout_reward_mean(const struct rollout *r)
-{
-    double sum = 0;
-    for (uint32_t column = 0; column < r->columns; column++)
-        sum += first_segment_reward(r, column);
-    return sum / r->columns;
+    double sum = 0, lowest = (double)INFINITY;
+    for (uint32_t column = 0; column < r->columns; column++) {
+        const double reward = first_segment_reward(r, column);
+        sum += reward;
+        lowest = fmin(lowest, reward);
+    }
+    return least ? lowest : sum / r->columns;
 }

@@ -50,7 +50,7 @@ struct rollout {
     float *log_probabilities; /* (steps_max, columns) of the row's action, when it was drawn */
     float *values;            /* (steps_max + 1, columns) of the row's observation, then */
     uint32_t last_count, last_capacity;
-    uint32_t *last_rows; /* (last_count) the rows that were truncated; ascending after rollout_sort_last */
+    uint32_t *last_rows;     /* (last_count) the rows that were truncated; ascending */
     char *last_observations; /* (last_count, observation_bytes) where each of these steps led */
     float *last_values;      /* (last_count) for the learner */
 };
@@ -68,10 +68,13 @@ static inline uint32_t rollout_row(const struct rollout *rollout, uint32_t step,
     return step * rollout->columns + column;
 }
 
-/* Records a step: what its rows show, and what the step before earned and ended. */
-void rollout_record(struct rollout *rollout, const struct step *step);
+/* Records a step: what its rows show, and what the step before earned and ended. STATUS_NO_MEMORY;
+ * STATUS_INVALID: its sender has changed the observations (step_check_copy), and the step counts as not
+ * recorded. */
+enum status rollout_record(struct rollout *rollout, const struct step *step, struct error *error);
 
-/* Keeps the last observations of the episodes that the step before has truncated. STATUS_NO_MEMORY. */
+/* Keeps the last observations of the episodes that the step before has truncated: the part of rollout_record
+ * that is done again where a recorded step comes again. Errors as there. */
 enum status rollout_record_last(struct rollout *rollout, const struct step *step, struct error *error);
 
 /* Compares a step with the recorded one. `count` environments from `first` on could have rows in it. Returns
@@ -95,14 +98,10 @@ bool rollout_is_absent(const struct rollout *rollout, uint32_t step, uint32_t co
 /* Forgets the last observations of columns first … first + count - 1. */
 void rollout_forget_last(struct rollout *rollout, uint32_t first, uint32_t count);
 
-/* Sorts them by row: they came in any order. STATUS_NO_MEMORY. */
-enum status rollout_sort_last(struct rollout *rollout, struct error *error);
-
 /* Rows in all, without the closing ones. */
 uint64_t rollout_rows(const struct rollout *rollout);
 
 /* The sum of rewards of the column's first segment, over columns: the least, or the mean. */
-double rollout_reward_min(const struct rollout *rollout);
-double rollout_reward_mean(const struct rollout *rollout);
+double rollout_reward(const struct rollout *rollout, bool least);
 
 #endif

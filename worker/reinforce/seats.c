@@ -1,8 +1,10 @@
 /* What the agent knows of each observer, and of each group of its environments: calls and their answers, the
- * order of steps, and how a successor plays again what its predecessor has played. The agent's thread. */
+ * order of steps, the requests that wait for actions, and how a successor plays again what its predecessor
+ * has played. The agent's thread. */
 #include "worker/reinforce/seats.h"
 
-#include "kernels/base/log.h"
+#include "kernels/base/profile.h"
+#include "worker/reinforce/coalescer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,9 +12,12 @@
 
 /* A group of a seat's environments in the running episode: its steps come one after the other. */
 struct group {
-    uint32_t first, count; /* its environments, in the numbering of the job */
-    uint32_t next_step;    /* the step that its next request must be for */
-    uint32_t recorded;     /* its steps in the rollout; above next_step while a successor plays again */
+    uint32_t first, count;       /* its environments, in the numbering of the job */
+    uint32_t next_step;          /* the step that its next request must be for */
+    uint32_t recorded;           /* its steps in the rollout; above next_step while a successor plays again */
+    struct rpc_request *request; /* which waits for actions; NULL: none */
+    struct rpc_request *repeat;  /* a successor's, for the same step; NULL: none */
+    struct step step;            /* the request's */
 };
 
 struct seat {
@@ -34,9 +39,9 @@ struct seat {
 struct seats {
     struct worker *worker;
     const struct job *job;
-    struct inference *inference;
     struct error *failure;
     const struct environment_description *world;
+    struct inference *inference;
     struct recording *recording;
     struct rollout *rollout;  /* the recording's */
     uint32_t count, per_seat; /* seats; environments of each */
@@ -48,6 +53,9 @@ struct seats {
     struct group *groups;     /* (count, lines) */
     uint32_t *live;           /* (lines) environments whose episode is not over, in groups of a number */
     uint8_t *alive;           /* (environments) */
+    /* A request in line is its group. The groups of a number share a line: the others' rows may be away. */
+    struct coalescer **coalescers; /* (lines) */
+    struct coalescer_stats stats;  /* of the running episode */
 };
 
 static bool has_steps(const struct seats *s)
@@ -79,8 +87,28 @@ static struct group *groups_of(const struct seats *s, uint32_t seat)
 
 /* ---- opening ---- */
 
-enum status seats_new(struct seats **out, struct worker *worker, struct inference *inference,
-                      struct error *failure, struct error *error)
+static coalescer_launch launch;
+
+static enum status open_coalescers(struct seats *s)
+{
+    static const enum coalescer_mode modes[] = {[JOB_COALESCE_OFF] = COALESCER_OFF,
+                                                [JOB_COALESCE_BARRIER] = COALESCER_BARRIER,
+                                                [JOB_COALESCE_DYNAMIC] = COALESCER_DYNAMIC};
+    const struct coalescer_config config = {.mode = modes[s->job->coalesce.mode],
+                                            .slots_max = s->count,
+                                            .max_batch = s->job->coalesce.max_batch,
+                                            .max_delay_us = s->job->coalesce.max_delay_us,
+                                            .launch = launch,
+                                            .context = s,
+                                            .stats = &s->stats};
+    s->coalescers = calloc(s->lines, sizeof(struct coalescer *));
+    enum status status = s->coalescers != NULL ? STATUS_OK : STATUS_NO_MEMORY;
+    for (uint32_t i = 0; i < s->lines && status == STATUS_OK; i++)
+        status = coalescer_new(&s->coalescers[i], &config);
+    return status;
+}
+
+enum status seats_new(struct seats **out, struct worker *worker, struct error *failure, struct error *error)
 {
     const struct job *job = &worker->job;
     const uint32_t count = job_observers(job);
@@ -90,7 +118,6 @@ enum status seats_new(struct seats **out, struct worker *worker, struct inferenc
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u observers", count);
     *s = (struct seats){.worker = worker,
                         .job = job,
-                        .inference = inference,
                         .failure = failure,
                         .count = count,
                         .per_seat = job->observers.environments,
@@ -99,7 +126,8 @@ enum status seats_new(struct seats **out, struct worker *worker, struct inferenc
     s->groups = calloc(room * s->lines, sizeof *s->groups);
     s->alive = calloc(room * s->per_seat, 1);
     s->live = calloc(s->lines, sizeof *s->live);
-    if (s->of == NULL || s->groups == NULL || s->alive == NULL || s->live == NULL)
+    if (s->of == NULL || s->groups == NULL || s->alive == NULL || s->live == NULL ||
+        open_coalescers(s) != STATUS_OK)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %zu environments", room * s->per_seat);
     for (uint32_t i = 0; i < count; i++)
         s->of[i].seats = s;
@@ -111,9 +139,11 @@ enum status seats_new(struct seats **out, struct worker *worker, struct inferenc
     return STATUS_OK;
 }
 
-void seats_open(struct seats *s, const struct environment_description *world, struct recording *recording)
+void seats_open(struct seats *s, const struct environment_description *world, struct recording *recording,
+                struct inference *inference)
 {
     s->world = world;
+    s->inference = inference;
     s->recording = recording;
     s->rollout = recording_rollout(recording);
 }
@@ -124,6 +154,9 @@ void seats_free(struct seats *s)
         return;
     for (uint32_t i = 0; s->of != NULL && i < s->count; i++)
         free(s->of[i].states);
+    for (uint32_t i = 0; s->coalescers != NULL && i < s->lines; i++)
+        coalescer_free(s->coalescers[i]);
+    free(s->coalescers);
     free(s->of);
     free(s->groups);
     free(s->alive);
@@ -155,13 +188,127 @@ bool seats_are_described(const struct seats *s)
     return s->described == s->count;
 }
 
+/* ---- requests that wait ---- */
+
+static struct coalescer *coalescer_of(const struct seats *s, const struct group *group)
+{
+    return s->coalescers[number_of(s, group)];
+}
+
+/* Answers a request with the actions of its recorded step. The closing step's answer is empty. */
+static void reply(const struct seats *s, struct rpc_request *request, const struct step *step)
+{
+    struct rpc_message answer = {0};
+    if (!rollout_is_closing(s->rollout, step))
+        answer = (struct rpc_message){.tensor_count = 1,
+                                      .tensors = {step_action_tensor(&s->world->spec, step->count)},
+                                      .data = {inference_actions(s->inference, step)}};
+    rpc_reply(request, &answer);
+}
+
+/* Completes a request, if there is one, with an error. */
+static void fail(struct rpc_request **request, enum status status, const char *why)
+{
+    if (*request != NULL)
+        rpc_fail(*request, status, "%s", why);
+    *request = NULL;
+}
+
+/* Fails the request that waits, and the one that repeats it, if there are any. */
+static void withdraw(struct seats *s, struct group *group)
+{
+    static const char why[] = "the observer that sent it is gone";
+    coalescer_remove(coalescer_of(s, group), group);
+    fail(&group->request, STATUS_PEER_DIED, why);
+    fail(&group->repeat, STATUS_PEER_DIED, why);
+}
+
+/* A request that will not be answered, because the job ends. */
+static void drop(void *context, void *group)
+{
+    struct group *of = group;
+    (void)context;
+    fail(&of->request, STATUS_SHUTDOWN, "the job is ending");
+    fail(&of->repeat, STATUS_SHUTDOWN, "the job is ending");
+}
+
+/* The coalescer's launch: one pass of the policy over the batch, then every request's reply. */
+static void launch(void *context, const struct coalescer_slot *slots, size_t count, uint32_t rows)
+{
+    struct seats *s = context;
+    for (size_t i = 0; i < count; i++)
+        inference_add(s->inference, &((const struct group *)slots[i].request)->step);
+    const enum status status = inference_run(s->inference, s->failure);
+    s->worker->work += status == STATUS_OK ? rows : 0;
+    const enum profile_kind before = profile_enter(PROFILE_TRANSPORT);
+    for (size_t i = 0; i < count; i++) {
+        struct group *group = slots[i].request;
+        if (status != STATUS_OK) {
+            drop(NULL, group);
+            continue;
+        }
+        if (group->repeat != NULL) /* first: the step lies in the message of `request` */
+            reply(s, group->repeat, &group->step);
+        reply(s, group->request, &group->step);
+        group->request = group->repeat = NULL;
+    }
+    profile_leave(before);
+}
+
+void seats_launch(struct seats *s)
+{
+    s->worker->queue = 0;
+    for (uint32_t i = 0; i < s->lines; i++) {
+        coalescer_run(s->coalescers[i], monotime_now());
+        s->worker->queue += (uint32_t)coalescer_waiting(s->coalescers[i]);
+    }
+}
+
+struct monotime seats_due(const struct seats *s)
+{
+    struct monotime next = MONOTIME_NEVER;
+    for (uint32_t i = 0; i < s->lines; i++)
+        next = monotime_earliest(next, coalescer_due(s->coalescers[i]));
+    return next;
+}
+
+void seats_clear(struct seats *s)
+{
+    for (uint32_t i = 0; s->coalescers != NULL && i < s->lines; i++)
+        if (s->coalescers[i] != NULL)
+            coalescer_clear(s->coalescers[i], drop);
+}
+
+void seats_report(const struct seats *s, struct control_episode *record)
+{
+    const struct coalescer_stats *stats = &s->stats;
+    const double launches = (double)stats->launches;
+    uint64_t below = 0;
+    record->timing.launches = stats->launches;
+    record->timing.requests = stats->requests;
+    record->timing.batch_mean = launches > 0 ? (double)stats->rows / launches : 0;
+    record->timing.batch_max = stats->batch_max;
+    record->timing.wait_us_p50 = (double)coalescer_wait_us(stats, 0.50);
+    record->timing.wait_us_p99 = (double)coalescer_wait_us(stats, 0.99);
+    record->timing.wait_s = (double)stats->wait_us * 1e-6;
+    _Static_assert((int)COALESCER_BATCH_BUCKETS == (int)CONTROL_BATCH_BUCKETS, "the same buckets");
+    memcpy(record->timing.batches, stats->batches, sizeof record->timing.batches);
+    for (unsigned i = 0; i < CONTROL_WAIT_BUCKETS; i++) { /* these add up over episodes */
+        const bool is_last = i == CONTROL_WAIT_BUCKETS - 1;
+        const uint64_t up_to =
+            is_last ? stats->requests : coalescer_waits_up_to(stats, control_wait_limits_us[i]);
+        record->timing.waits[i] = (uint32_t)(up_to - below);
+        below = up_to;
+    }
+}
+
 /* ---- who lives ---- */
 
 /* Tells the coalescers how many rows live. */
 static void set_live(const struct seats *s)
 {
     for (uint32_t i = 0; i < s->lines; i++)
-        inference_set_live(s->inference, i, s->live[i]);
+        coalescer_set_live(s->coalescers[i], s->live[i] * s->world->spec.agents);
 }
 
 /* The environment sends no rows any more in this episode. */
@@ -203,7 +350,7 @@ static void forget_rows(struct seats *s, struct group *group, uint32_t step)
         s->live[number_of(s, group)] += !s->alive[e];
         s->alive[e] = 1;
     }
-    inference_withdraw(s->inference, place_of(s, group)); /* the predecessor's */
+    withdraw(s, group); /* the predecessor's */
     group->recorded = step;
     set_live(s);
 }
@@ -396,8 +543,7 @@ static enum status check_end(struct seats *s, uint32_t index, const struct rpc_m
     for (uint32_t i = 0; i < s->lines; i++) {
         if (!has_steps(s))
             end_group(s, &groups[i]);
-        if (inference_waits(s->inference, place_of(s, &groups[i])) ||
-            groups[i].next_step != groups[i].recorded)
+        if (groups[i].request != NULL || groups[i].next_step != groups[i].recorded)
             return STATUS_INVALID;
     }
     if (step_end_decode(end, m, &s->world->spec, s->per_seat) != STATUS_OK ||
@@ -468,7 +614,7 @@ enum status seats_replay(struct seats *s, uint32_t index, struct error *error)
         if (has_lost || (s->world->spec.limits & ENVIRONMENT_CANNOT_SEED) != 0)
             forget_rows(s, &groups[i], 0);
         groups[i].next_step = 0;
-        inference_withdraw_repeat(s->inference, place_of(s, &groups[i]));
+        fail(&groups[i].repeat, STATUS_PEER_DIED, "the observer that sent it is gone");
     }
     recording_forget(s->recording, index * s->per_seat, s->per_seat); /* its steps bring them again */
     const enum status status = seats_call(s, index, METHOD_RUN_EPISODE, &message, take_end, s, error);
@@ -484,6 +630,7 @@ enum status seats_play(struct seats *s, uint64_t episode, struct error *error)
 {
     enum status status = STATUS_OK;
     s->episode = episode;
+    s->stats = (struct coalescer_stats){0};
     memset(s->alive, 1, (size_t)s->count * s->per_seat);
     memset(s->live, 0, s->lines * sizeof *s->live);
     for (uint32_t i = 0; i < s->count * s->lines; i++) {
@@ -503,9 +650,7 @@ enum status seats_play(struct seats *s, uint64_t episode, struct error *error)
 static enum status check_order(const struct seats *s, const struct group *group, const struct step *step,
                                struct error *error)
 {
-    const uint32_t place = place_of(s, group);
-    if (inference_repeats(s->inference, place) ||
-        (inference_waits(s->inference, place) && group->next_step == group->recorded))
+    if (group->repeat != NULL || (group->request != NULL && group->next_step == group->recorded))
         return error_set(error, STATUS_INVALID, "step %u while step %u is not answered", step->number,
                          group->next_step - 1);
     const uint32_t steps = s->rollout->config.steps_max + s->rollout->config.bootstraps;
@@ -567,34 +712,38 @@ static enum status check_flags(const struct seats *s, const struct step *step, s
 }
 
 /* A step that repeats a recorded one: it gets the recorded actions, if these are known already. */
-static void repeat_step(struct seats *s, struct group *group, struct rpc_request *request,
-                        const struct step *step)
+static enum status repeat_step(struct seats *s, struct group *group, struct rpc_request *request,
+                               const struct step *step, struct error *error)
 {
-    const uint32_t place = place_of(s, group);
-    if (s->failure->status == STATUS_OK)
-        (void)recording_repeat(s->recording, step, s->failure);
+    const enum status status = recording_repeat(s->recording, step, error);
+    if (status != STATUS_OK)
+        return status;
     group->next_step++;
-    if (inference_waits(s->inference, place) && group->next_step == group->recorded)
-        inference_repeat(s->inference, place, request);
+    if (group->request != NULL && group->next_step == group->recorded)
+        group->repeat = request;
     else
-        inference_reply(s->inference, request, step);
+        reply(s, request, step);
+    return STATUS_OK;
 }
 
-/* Puts the request in line, and its rows into the rollout. */
-static void take_step(struct seats *s, struct group *group, struct rpc_request *request,
-                      const struct step *step)
+/* Puts the step's rows into the rollout, and its request in line, where its group has a place. */
+static enum status take_step(struct seats *s, struct group *group, struct rpc_request *request,
+                             const struct step *step, struct error *error)
 {
-    const bool waits = !rollout_is_closing(s->rollout, step);
-    if (waits && inference_add(s->inference, place_of(s, group), request, step) != STATUS_OK) {
-        rpc_fail(request, STATUS_BUSY, "more requests than environments");
-        return;
-    }
-    if (s->failure->status == STATUS_OK)
-        (void)recording_step(s->recording, step, s->failure);
+    const enum status status = recording_step(s->recording, step, error);
+    if (status != STATUS_OK)
+        return status;
     retire_absent(s, group, step);
     group->recorded = ++group->next_step;
-    if (!waits)
-        inference_reply(s->inference, request, step);
+    if (rollout_is_closing(s->rollout, step)) {
+        reply(s, request, step);
+        return STATUS_OK;
+    }
+    group->request = request;
+    group->step = *step;
+    (void)coalescer_add(coalescer_of(s, group), group, step->rows,
+                        monotime_now()); /* a slot for each group */
+    return STATUS_OK;
 }
 
 /* The group's environments are all over, while others of its observer go on: nobody waits for it. */
@@ -624,18 +773,21 @@ void seats_step(struct seats *s, uint32_t seat, struct rpc_request *request, con
     }
     if (status == STATUS_OK)
         status = check_rows(s, group, step, &why);
-    if (status == STATUS_OK && repeats(s, group, step)) {
-        repeat_step(s, group, request, step);
-        return;
-    }
-    if (status == STATUS_OK)
+    const bool is_repeated = status == STATUS_OK && repeats(s, group, step);
+    if (status == STATUS_OK && !is_repeated)
         status = check_alive(s, step, &why);
-    if (status == STATUS_OK)
+    if (status == STATUS_OK && !is_repeated)
         status = check_flags(s, step, &why);
     if (status == STATUS_OK)
-        take_step(s, group, request, step);
-    else
+        status = is_repeated ? repeat_step(s, group, request, step, &why)
+                             : take_step(s, group, request, step, &why);
+    if (status == STATUS_INVALID) {
         rpc_reject(request, "%s", why.text);
+    } else if (status != STATUS_OK) {
+        rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
+        if (s->failure->status == STATUS_OK)
+            *s->failure = why;
+    }
 }
 
 /* ---- states in checkpoints ---- */

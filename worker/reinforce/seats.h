@@ -12,12 +12,16 @@
  * carries the states of the seat's environments. A successor gets them with its request. States of
  * environments lie behind each other, in order, each behind its length in bytes (uint32).
  *
- * The agent's thread. No call blocks. */
+ * A coalescer for the groups of each number decides when the requests that wait make a batch. One step of
+ * each group of each observer can wait.
+ *
+ * The agent's thread. No call blocks, but seats_launch for the policy's arithmetic. */
 #ifndef WORKER_REINFORCE_SEATS_H
 #define WORKER_REINFORCE_SEATS_H
 
 #include "worker/reinforce/inference.h"
 #include "worker/reinforce/recording.h"
+#include "worker/worker.h"
 
 struct seats;
 
@@ -25,14 +29,13 @@ struct seats;
 typedef enum status seats_answer(void *context, uint32_t seat, const struct rpc_message *answer);
 
 /* The seats of the worker's job. The first failure within a callback goes into *failure, and ends the job.
- * All outlive *out. STATUS_NO_MEMORY. seats_free also follows a failure; NULL is allowed. */
-enum status seats_new(struct seats **out, struct worker *worker, struct inference *inference,
-                      struct error *failure, struct error *error);
+ * Both outlive *out. STATUS_NO_MEMORY. seats_free also follows a failure; NULL is allowed. */
+enum status seats_new(struct seats **out, struct worker *worker, struct error *failure, struct error *error);
 void seats_free(struct seats *seats);
 
-/* Before the first observer has described its environment. Both outlive *seats. */
-void seats_open(struct seats *seats, const struct environment_description *world,
-                struct recording *recording);
+/* Before the first observer has described its environment. All outlive *seats. */
+void seats_open(struct seats *seats, const struct environment_description *world, struct recording *recording,
+                struct inference *inference);
 
 /* ---- sessions ---- */
 
@@ -75,6 +78,18 @@ void seats_release(struct seats *seats);
 /* A decoded METHOD_STEP of the running episode. A step that does not follow costs its observer the session.
  * Another one is recorded, and waits for its actions; or it repeats a recorded one and gets those actions. */
 void seats_step(struct seats *seats, uint32_t seat, struct rpc_request *request, const struct step *step);
+
+/* Launches every batch that is due, and answers its requests. The worker reports how many wait on. */
+void seats_launch(struct seats *seats);
+
+/* When the next batch is due, as coalescer_due. */
+struct monotime seats_due(const struct seats *seats);
+
+/* Fails all requests with STATUS_SHUTDOWN. */
+void seats_clear(struct seats *seats);
+
+/* Fills what the running episode's launches and waits came to. */
+void seats_report(const struct seats *seats, struct control_episode *record);
 
 /* ---- states ---- */
 

@@ -168,9 +168,19 @@ enum status step_decode(struct step *step, const struct rpc_message *m, const st
         return error_set(error, STATUS_INVALID,
                          "numbers, flags or rewards in shared memory: expected them in the message");
     const enum status status = check_message(m, spec, n_max, error);
-    if (status == STATUS_OK)
-        step_view(step, m, spec);
-    return status;
+    if (status != STATUS_OK)
+        return status;
+    step_view(step, m, spec);
+    step->lent_floats = m->lent != 0 && spec->observation.dtype == ENVIRONMENT_F32;
+    return STATUS_OK;
+}
+
+enum status step_check_copy(const struct step *step, const void *copy, uint32_t count, struct error *error)
+{
+    const size_t floats = count * step->observation_bytes / sizeof(float);
+    return !step->lent_floats || environment_floats_are_finite(copy, floats)
+               ? STATUS_OK
+               : error_set(error, STATUS_INVALID, "an observation that its sender has changed is not finite");
 }
 
 enum status step_end_decode(struct step_end *end, const struct rpc_message *m,

@@ -297,6 +297,24 @@ START_TEST(numbers_in_shared_memory_are_refused)
 }
 END_TEST
 
+/* The evaluator checks its own copy again: a refused step changes nothing. */
+START_TEST(observations_that_change_behind_the_check_are_refused)
+{
+    struct rpc_message answer;
+    struct step step;
+    open_shares(1);
+    play_steps(0, 0);
+    request_of(0, EPISODES, 0);
+    sent.message.lent = 1u << STEP_OBSERVATION;
+    must(step_decode(&step, &sent.message, &world.spec, EPISODES, &error));
+    sent.observations[1] = NAN;
+    ck_assert_int_eq(evaluator_step(evaluator, 0, &step, &answer, &error), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.text, "that its sender has changed"));
+    sent.observations[1] = 0;
+    must(evaluator_step(evaluator, 0, &step, &answer, &error));
+}
+END_TEST
+
 START_TEST(outcomes_that_cannot_be_are_refused)
 {
     open_shares(2);
@@ -392,6 +410,7 @@ int main(void)
     tcase_add_test(all, an_episode_without_a_first_step_is_refused);
     tcase_add_test(all, rows_that_the_share_does_not_have_are_refused);
     tcase_add_test(all, numbers_in_shared_memory_are_refused);
+    tcase_add_test(all, observations_that_change_behind_the_check_are_refused);
     tcase_add_test(all, outcomes_that_cannot_be_are_refused);
     tcase_add_test(all, an_agent_can_end_alone);
     tcase_add_test(all, answers_that_do_not_match_are_refused);
