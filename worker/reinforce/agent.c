@@ -463,8 +463,9 @@ static enum status abandon(struct agent *agent)
 }
 
 /* Asks the seat's observer for its share of the evaluation, if it has one. */
-static enum status call_for_share(struct agent *agent, uint32_t seat, struct error *error)
+static enum status call_for_share(void *context, uint32_t seat, struct error *error)
 {
+    struct agent *agent = context;
     struct rpc_message message;
     return evaluator_begin_share(agent->evaluator, seat, &message)
                ? seats_call(agent->seats, seat, METHOD_RUN_EVALUATION, &message, evaluator_end_share,
@@ -472,38 +473,13 @@ static enum status call_for_share(struct agent *agent, uint32_t seat, struct err
                : STATUS_OK;
 }
 
-/* Asks the successors of lost observers for what the phase has the lost ones play. */
-static enum status call_successors(struct agent *agent, struct error *error)
-{
-    enum status status = STATUS_OK;
-    for (uint32_t seat = 0; status == STATUS_OK && seats_next_successor(agent->seats, &seat); seat++)
-        status = agent->phase == AGENT_EVALUATING ? call_for_share(agent, seat, error)
-                                                  : seats_replay(agent->seats, seat, error);
-    return status;
-}
-
 /* STATUS_AGAIN: an observer, or the agent itself, plays still. STATUS_SHUTDOWN: an order to hurry has cut it
- * short. One that has reached an observer, and not yet this process, is waited for. */
+ * short. */
 static enum status await_players(struct agent *agent, struct error *error)
 {
-    const bool hurry = agent->worker->hurry;
-    enum status status = hurry ? STATUS_OK : call_successors(agent, error);
-    if (status != STATUS_OK)
-        return status;
-    const uint32_t lost = seats_lost(agent->seats);
-    if (seats_playing(agent->seats) > (hurry ? lost : 0) ||
-        (agent->own != NULL && !own_environments_are_over(agent->own)))
-        return STATUS_AGAIN;
-    const bool is_cut =
-        lost > 0 || (agent->own != NULL && own_environments_are_cut(agent->own)); /* only in a hurry */
-    status = is_cut ? STATUS_SHUTDOWN : seats_find_failure(agent->seats, error);
-    if (status == STATUS_SHUTDOWN && !hurry)
-        return STATUS_AGAIN;
-    seats_release(agent->seats);
-    if (status == STATUS_OK || !hurry)
-        return status;
-    seats_clear(agent->seats);
-    return STATUS_SHUTDOWN;
+    if (agent->own != NULL)
+        return own_environments_await(agent->own);
+    return seats_await(agent->seats, agent->phase == AGENT_EVALUATING ? call_for_share : NULL, agent, error);
 }
 
 static enum status after_playing(struct agent *agent, struct error *error)
@@ -537,11 +513,9 @@ static enum status learn(struct agent *agent, struct error *error)
 static enum status begin_evaluation(struct agent *agent, struct error *error)
 {
     agent->phase = AGENT_EVALUATING;
-    enum status status = evaluator_begin(agent->evaluator, agent->policy, serve_while_learning, agent, error);
-    seats_begin_calls(agent->seats);
-    for (uint32_t seat = 0; seat < job_observers(agent->job) && status == STATUS_OK; seat++)
-        status = call_for_share(agent, seat, error);
-    return status;
+    const enum status status =
+        evaluator_begin(agent->evaluator, agent->policy, serve_while_learning, agent, error);
+    return status == STATUS_OK ? seats_ask_all(agent->seats, call_for_share, agent, error) : status;
 }
 
 static enum status after_learning(struct agent *agent, struct error *error)
@@ -602,13 +576,6 @@ static enum status after_closing(struct agent *agent, struct error *error)
     return STATUS_OK;
 }
 
-static enum status after_over(struct agent *agent, struct error *error)
-{
-    (void)agent;
-    (void)error;
-    return STATUS_AGAIN;
-}
-
 /* Goes through the phases until one has to wait. */
 static enum status agent_advance(struct agent *agent, struct error *error)
 {
@@ -616,12 +583,11 @@ static enum status agent_advance(struct agent *agent, struct error *error)
         [AGENT_GATHERING] = after_gathering, [AGENT_PLAYING] = after_playing,
         [AGENT_LEARNING] = after_learning,   [AGENT_EVALUATING] = after_evaluating,
         [AGENT_REPORTING] = after_reporting, [AGENT_SAVING] = after_saving,
-        [AGENT_CLOSING] = after_closing,     [AGENT_OVER] = after_over,
+        [AGENT_CLOSING] = after_closing,
     };
-    enum status status;
-    do
+    enum status status = STATUS_OK;
+    while (status == STATUS_OK && agent->phase != AGENT_OVER)
         status = after[agent->phase](agent, error);
-    while (status == STATUS_OK);
     return status == STATUS_AGAIN ? STATUS_OK : status;
 }
 

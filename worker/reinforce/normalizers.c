@@ -80,48 +80,40 @@ void normalizers_scale(const struct normalizers *n, const struct rollout *rollou
         rewards[i] = (float)fmin(fmax((double)rollout->rewards[i] * scale, -limit), limit);
 }
 
-/* Whether the row counts. */
-static bool counts(const struct rollout *rollout, uint32_t step, uint32_t column)
+/* Rows in a rollout, those that its columns do not have included. */
+static uint32_t rows_of(const struct rollout *rollout)
 {
-    const uint32_t row = rollout_row(rollout, step, column);
+    return rollout->columns * rollout->config.steps_max;
+}
+
+static bool counts(const struct rollout *rollout, uint32_t row)
+{
+    const uint32_t step = row / rollout->columns, column = row % rollout->columns;
     return step < rollout->lengths[column] && (rollout->flags[row] & ENVIRONMENT_FAILED) == 0 &&
            !rollout_is_absent(rollout, step, column);
 }
 
 static void take_observations(struct moments *m, const struct rollout *rollout)
 {
-    const float *rows = (const void *)rollout->observations;
+    const float *x = (const void *)rollout->observations;
     double count = 0;
     memset(m->sum, 0, m->elements * sizeof *m->sum);
     memset(m->squares, 0, m->elements * sizeof *m->squares);
-    for (uint32_t step = 0; step < rollout->config.steps_max; step++)
-        for (uint32_t column = 0; column < rollout->columns; column++) {
-            const float *x = rows + (size_t)rollout_row(rollout, step, column) * m->elements;
-            if (!counts(rollout, step, column))
-                continue;
-            count++;
-            for (uint32_t i = 0; i < m->elements; i++)
-                m->sum[i] += (double)x[i];
+    for (uint32_t row = 0; row < rows_of(rollout); row++) {
+        if (!counts(rollout, row))
+            continue;
+        count++;
+        for (uint32_t i = 0; i < m->elements; i++)
+            m->sum[i] += (double)x[(size_t)row * m->elements + i];
+    }
+    for (uint32_t row = 0; row < rows_of(rollout); row++) {
+        const uint32_t elements = counts(rollout, row) ? m->elements : 0;
+        for (uint32_t i = 0; i < elements; i++) {
+            const double apart = (double)x[(size_t)row * elements + i] - m->sum[i] / count;
+            m->squares[i] += apart * apart;
         }
-    for (uint32_t step = 0; step < rollout->config.steps_max; step++)
-        for (uint32_t column = 0; column < rollout->columns; column++) {
-            const float *x = rows + (size_t)rollout_row(rollout, step, column) * m->elements;
-            if (!counts(rollout, step, column))
-                continue;
-            for (uint32_t i = 0; i < m->elements; i++) {
-                const double apart = (double)x[i] - m->sum[i] / count;
-                m->squares[i] += apart * apart;
-            }
-        }
+    }
     moments_merge(m, count);
-}
-
-/* The return of the row, which its column's next row goes on from. */
-static double follow(struct normalizers *n, const struct rollout *rollout, uint32_t row, uint32_t column)
-{
-    const double found = n->job->returns.gamma * n->so_far[column] + (double)rollout->rewards[row];
-    n->so_far[column] = rollout->flags[row] == 0 ? found : 0;
-    return found;
 }
 
 static void take_returns(struct normalizers *n, const struct rollout *rollout)
@@ -129,15 +121,16 @@ static void take_returns(struct normalizers *n, const struct rollout *rollout)
     struct moments *m = &n->returns;
     uint32_t count = 0;
     m->sum[0] = m->squares[0] = 0;
-    for (uint32_t step = 0; step < rollout->config.steps_max; step++)
-        for (uint32_t column = 0; column < rollout->columns; column++) {
-            if (!counts(rollout, step, column)) {
-                n->so_far[column] = 0;
-                continue;
-            }
-            n->path[count] = follow(n, rollout, rollout_row(rollout, step, column), column);
-            m->sum[0] += n->path[count++];
+    for (uint32_t row = 0; row < rows_of(rollout); row++) {
+        double *so_far = &n->so_far[row % rollout->columns];
+        if (!counts(rollout, row)) {
+            *so_far = 0;
+            continue;
         }
+        n->path[count] = n->job->returns.gamma * *so_far + (double)rollout->rewards[row];
+        *so_far = rollout->flags[row] == 0 ? n->path[count] : 0;
+        m->sum[0] += n->path[count++];
+    }
     for (uint32_t i = 0; i < count; i++) {
         const double apart = n->path[i] - m->sum[0] / count;
         m->squares[0] += apart * apart;

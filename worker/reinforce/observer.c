@@ -25,14 +25,6 @@
 /* The most that an answer carries of the environments' states. */
 enum { STATES_BYTES_MAX = WIRE_BODY_BYTES_MAX / 2 };
 
-/* What run_episode's answer says of each environment, or of each of its rows. */
-struct last_steps {
-    float *rewards;  /* (rows) of the last step */
-    float *metrics;  /* (rows, metrics) where the last step ended the row */
-    uint8_t *flags;  /* (rows) */
-    uint32_t *steps; /* (count) */
-};
-
 /* Environments that are stepped together: one METHOD_STEP asks for their actions. */
 struct group {
     struct environments *environments;
@@ -42,7 +34,6 @@ struct group {
     uint32_t agents, flags_bytes;           /* of an environment; of a row of STEP_FLAGS */
     uint32_t number;                        /* of the group */
     uint32_t count, rows, first; /* environments; their rows; the first environment's number in the job */
-    struct last_steps last;      /* the observer's memory; NULLs: nobody asks */
     struct future *answer;       /* of the METHOD_STEP under way; NULL: there is none */
 
     uint32_t episode, step;      /* the step that is asked next */
@@ -52,6 +43,7 @@ struct group {
     uint32_t live;               /* environments whose episode goes on */
     uint32_t *indices, *numbers; /* (live) local; job-wide */
     uint32_t *over;              /* (count) environments that wait for a reset */
+    uint32_t *lengths;           /* (count) steps of those whose episode is over */
     uint32_t ended;              /* rows that ended an episode in the last step, of live environments */
     uint32_t *ended_rows;        /* (ended) */
     /* What a step sends: */
@@ -75,12 +67,13 @@ static enum status group_open_memory(struct group *g, struct error *error)
     g->indices = calloc(n, sizeof *g->indices);
     g->numbers = calloc(n, sizeof *g->numbers);
     g->over = calloc(n, sizeof *g->over);
+    g->lengths = calloc(n, sizeof *g->lengths);
     g->ended_rows = calloc(rows, sizeof *g->ended_rows);
     g->observations = g->own_observations = calloc(2 * rows, g->observation_bytes);
     g->rewards = calloc(rows + rows * g->spec->metric_count, sizeof *g->rewards);
     g->flags = calloc(rows, g->flags_bytes);
-    if (g->indices == NULL || g->numbers == NULL || g->over == NULL || g->ended_rows == NULL ||
-        g->observations == NULL || g->rewards == NULL || g->flags == NULL)
+    if (g->indices == NULL || g->numbers == NULL || g->over == NULL || g->lengths == NULL ||
+        g->ended_rows == NULL || g->observations == NULL || g->rewards == NULL || g->flags == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %zu environments", n);
     return STATUS_OK;
 }
@@ -110,6 +103,7 @@ static void group_close(struct group *g)
     free(g->indices);
     free(g->numbers);
     free(g->over);
+    free(g->lengths);
     free(g->ended_rows);
     free(g->own_observations);
     free(g->rewards);
@@ -250,18 +244,6 @@ static enum status group_tell_done(const struct group *g, struct rpc *rpc, struc
 
 /* ---- stepping ---- */
 
-/* Keeps what run_episode's answer says of the environment after its last step. */
-static void note_last(struct group *g, uint32_t index)
-{
-    const size_t row = (size_t)index * g->agents, metrics = g->spec->metric_count;
-    memcpy(g->last.rewards + row, g->buffers->reward + row, g->agents * sizeof *g->last.rewards);
-    memcpy(g->last.flags + row, g->buffers->flags + row, g->agents);
-    if (metrics > 0)
-        memcpy(g->last.metrics + row * metrics, g->buffers->metrics + row * metrics,
-               g->agents * metrics * sizeof *g->last.metrics);
-    g->last.steps[index] = g->step + 1;
-}
-
 /* Keeps the last observations of the environment's rows that have ended, which a reset overwrites. */
 static void note_ended(struct group *g, uint32_t index)
 {
@@ -294,8 +276,8 @@ static enum status handle_ended(struct group *g, struct error *error)
         const uint8_t flags = all_flags(g, index);
         const bool is_over = flags != 0 && environments_is_over(g->environments, index);
         const bool leaves = until_over && (is_over || (flags & ENVIRONMENT_RESTARTED) != 0);
-        if ((leaves || is_last) && g->last.rewards != NULL)
-            note_last(g, index);
+        if (leaves || is_last)
+            g->lengths[index] = g->step + 1;
         if (is_over)
             g->over[over++] = index;
         if (leaves)
@@ -433,8 +415,10 @@ struct observer {
     struct worker *worker;
     struct rpc *rpc;
     struct groups groups;
-    struct last_steps last;      /* of all groups */
-    struct segment outbox;       /* large observations; not mapped: they are copied into the messages */
+    float *rewards;        /* (rows, then those with metrics) for the answer: what the last steps earned */
+    uint8_t *flags;        /* (rows) likewise */
+    uint32_t *lengths;     /* (environments) likewise */
+    struct segment outbox; /* large observations; not mapped: they are copied into the messages */
     struct rpc_request *episode; /* run_episode, until it is answered */
     char *states;                /* (states_capacity) of all environments, for the answer */
     size_t states_capacity;
@@ -454,22 +438,15 @@ static const struct rpc_method methods[] = {
     {.method = METHOD_RUN_EPISODE, .callers = WIRE_ROLE_AGENT, .any_tensors = true, .handler = run_episode},
 };
 
-static enum status open_last(struct observer *o, struct error *error)
+static enum status open_answer(struct observer *o, struct error *error)
 {
-    const uint32_t rows = o->groups.rows, agents = o->groups.of[0].agents;
-    const size_t metrics = o->groups.of[0].spec->metric_count;
-    o->last.rewards = calloc(rows * (1 + metrics), sizeof *o->last.rewards);
-    o->last.metrics = calloc(rows * metrics + 1, sizeof *o->last.metrics);
-    o->last.flags = calloc(rows, 1);
-    o->last.steps = calloc(o->groups.environments, sizeof *o->last.steps);
-    if (o->last.rewards == NULL || o->last.metrics == NULL || o->last.flags == NULL || o->last.steps == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for %u environments", o->groups.environments);
-    for (uint32_t i = 0, begin = 0; i < o->groups.count; begin += o->groups.of[i++].count)
-        o->groups.of[i].last = (struct last_steps){.rewards = o->last.rewards + begin * agents,
-                                                   .metrics = o->last.metrics + begin * agents * metrics,
-                                                   .flags = o->last.flags + begin * agents,
-                                                   .steps = o->last.steps + begin};
-    return STATUS_OK;
+    const size_t rows = o->groups.rows, environments = o->groups.environments;
+    o->rewards = calloc(rows * (1 + o->groups.of[0].spec->metric_count), sizeof *o->rewards);
+    o->flags = calloc(rows, 1);
+    o->lengths = calloc(environments, sizeof *o->lengths);
+    return o->rewards != NULL && o->flags != NULL && o->lengths != NULL
+               ? STATUS_OK
+               : error_set(error, STATUS_NO_MEMORY, "no memory for %zu environments", environments);
 }
 
 static size_t round_up(size_t bytes)
@@ -555,7 +532,7 @@ static enum status observer_open(struct observer *o, struct worker *worker, stru
         status = groups_open(&o->groups, &worker->job,
                              (worker->self.worker - 1u) * worker->job.observers.environments, error);
     if (status == STATUS_OK)
-        status = open_last(o, error);
+        status = open_answer(o, error);
     if (status == STATUS_OK)
         status = lend_observations(o, error);
     return status == STATUS_OK ? describe(o, error) : status;
@@ -570,25 +547,33 @@ static void observer_close(struct observer *o, bool failed, const char *why)
     rpc_free(o->rpc, why, LINGER_MS);
     o->worker->rpc = NULL;
     groups_close(&o->groups);
-    free(o->last.rewards);
-    free(o->last.metrics);
-    free(o->last.flags);
-    free(o->last.steps);
+    free(o->rewards);
+    free(o->flags);
+    free(o->lengths);
     free(o->states);
     segment_detach(&o->outbox);
 }
 
-/* Puts the metrics of the rows that the last step ended behind the rewards. How many floats there are now. */
-static uint32_t append_metrics(struct observer *o)
+/* Gathers what the last step of each environment earned and ended: the groups' buffers still hold it. Then
+ * the metrics of the rows that have ended. How many floats there are. */
+static uint32_t gather_last_steps(struct observer *o)
 {
-    const uint32_t metrics = o->groups.of[0].spec->metric_count;
-    uint32_t floats = o->groups.rows;
-    for (uint32_t row = 0; row < o->groups.rows && metrics > 0; row++)
-        if (step_ended(o->last.flags[row])) {
-            memcpy(o->last.rewards + floats, o->last.metrics + (size_t)row * metrics,
-                   metrics * sizeof *o->last.rewards);
-            floats += metrics;
-        }
+    uint32_t floats = o->groups.rows, rows = 0, environments = 0;
+    for (uint32_t i = 0; i < o->groups.count; i++) {
+        const struct group *g = &o->groups.of[i];
+        const size_t metrics = g->spec->metric_count;
+        memcpy(o->rewards + rows, g->buffers->reward, g->rows * sizeof *o->rewards);
+        memcpy(o->flags + rows, g->buffers->flags, g->rows);
+        memcpy(o->lengths + environments, g->lengths, g->count * sizeof *o->lengths);
+        for (uint32_t row = 0; row < g->rows && metrics > 0; row++)
+            if (step_ended(g->buffers->flags[row])) {
+                memcpy(o->rewards + floats, g->buffers->metrics + row * metrics,
+                       metrics * sizeof *o->rewards);
+                floats += (uint32_t)metrics;
+            }
+        rows += g->rows;
+        environments += g->count;
+    }
     return floats;
 }
 
@@ -620,10 +605,10 @@ static enum status answer_episode(struct observer *o, struct error *error)
         return status;
     struct rpc_message message = {
         .tensor_count = RETURN_STATES,
-        .tensors = {[RETURN_REWARD] = {.dtype = WIRE_F32, .rank = 1, .dims = {append_metrics(o)}},
+        .tensors = {[RETURN_REWARD] = {.dtype = WIRE_F32, .rank = 1, .dims = {gather_last_steps(o)}},
                     [RETURN_FLAGS] = {.dtype = WIRE_U8, .rank = 1, .dims = {o->groups.rows}},
                     [RETURN_LENGTH] = {.dtype = WIRE_U32, .rank = 1, .dims = {o->groups.environments}}},
-        .data = {o->last.rewards, o->last.flags, o->last.steps},
+        .data = {o->rewards, o->flags, o->lengths},
     };
     if (bytes > 0) {
         message.tensors[message.tensor_count] =
@@ -797,14 +782,9 @@ enum status own_environments_play(struct own_environments *own, struct recording
     return status;
 }
 
-bool own_environments_are_over(const struct own_environments *own)
+enum status own_environments_await(const struct own_environments *own)
 {
-    return own->is_over;
-}
-
-bool own_environments_are_cut(const struct own_environments *own)
-{
-    return own->is_cut;
+    return own->is_cut ? STATUS_SHUTDOWN : own->is_over ? STATUS_OK : STATUS_AGAIN;
 }
 
 size_t own_environments_save(struct own_environments *own, char *out, size_t capacity)

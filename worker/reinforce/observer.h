@@ -30,9 +30,8 @@ enum status own_environments_begin(struct own_environments *own, struct recordin
 enum status own_environments_play(struct own_environments *own, struct recording *recording,
                                   struct inference *inference, struct error *error);
 
-/* Whether the rollout is over; and whether it was cut short. */
-bool own_environments_are_over(const struct own_environments *own);
-bool own_environments_are_cut(const struct own_environments *own);
+/* Whether the rollout is over. STATUS_AGAIN: it is not. STATUS_SHUTDOWN: it was cut short. */
+enum status own_environments_await(const struct own_environments *own);
 
 /* The environments' states, as seats.h lays them out. Save returns their bytes; more than
  * `capacity`: nothing of use is written; 0: they cannot be saved. Load: STATUS_INVALID with

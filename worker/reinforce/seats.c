@@ -378,15 +378,6 @@ static void take_answer(struct future *future, void *arg)
         s->playing--;
 }
 
-void seats_begin_calls(struct seats *s)
-{
-    s->playing = s->lost = 0;
-    for (uint32_t i = 0; i < s->count; i++) {
-        s->of[i].asked = s->of[i].lost = false;
-        s->of[i].returned = STATUS_OK;
-    }
-}
-
 enum status seats_call(struct seats *s, uint32_t index, enum wire_method method,
                        const struct rpc_message *message, seats_answer *answer, void *context,
                        struct error *error)
@@ -410,49 +401,6 @@ enum status seats_call(struct seats *s, uint32_t index, enum wire_method method,
     }
     s->lost += seat->lost;
     return status;
-}
-
-bool seats_next_successor(struct seats *s, uint32_t *index)
-{
-    for (; s->lost > 0 && *index < s->count; ++*index) {
-        struct seat *seat = &s->of[*index];
-        if (!seat->lost || !seat->described)
-            continue;
-        seat->lost = false;
-        s->lost--;
-        return true;
-    }
-    return false;
-}
-
-uint32_t seats_playing(const struct seats *s)
-{
-    return s->playing;
-}
-
-uint32_t seats_lost(const struct seats *s)
-{
-    return s->lost;
-}
-
-enum status seats_find_failure(const struct seats *s, struct error *error)
-{
-    for (uint32_t i = 0; i < s->count; i++) {
-        const enum status status = s->of[i].returned;
-        if (status != STATUS_OK)
-            return error_set(error, status, "observer %u, episode %llu: %s: %s", i + 1,
-                             (unsigned long long)s->episode, status_name(status),
-                             future_text(s->of[i].called));
-    }
-    return STATUS_OK;
-}
-
-void seats_release(struct seats *s)
-{
-    for (uint32_t i = 0; i < s->count; i++) {
-        future_release(s->of[i].called);
-        s->of[i].called = NULL;
-    }
 }
 
 /* ---- a successor ---- */
@@ -603,7 +551,8 @@ static void lose_episodes(struct seats *s, uint32_t index)
     recording_abandon(s->recording, index * s->per_seat, s->per_seat);
 }
 
-enum status seats_replay(struct seats *s, uint32_t index, struct error *error)
+/* Asks the seat's observer to play the running episode. */
+static enum status call_to_play(struct seats *s, uint32_t index, struct error *error)
 {
     struct seat *seat = &s->of[index];
     struct group *groups = groups_of(s, index);
@@ -626,9 +575,28 @@ enum status seats_replay(struct seats *s, uint32_t index, struct error *error)
     return status;
 }
 
-enum status seats_play(struct seats *s, uint64_t episode, struct error *error)
+/* NULL as `ask`: the running episode. */
+static enum status ask_seat(struct seats *s, uint32_t index, seats_ask *ask, void *context,
+                            struct error *error)
+{
+    return ask != NULL ? ask(context, index, error) : call_to_play(s, index, error);
+}
+
+enum status seats_ask_all(struct seats *s, seats_ask *ask, void *context, struct error *error)
 {
     enum status status = STATUS_OK;
+    s->playing = s->lost = 0;
+    for (uint32_t i = 0; i < s->count; i++) {
+        s->of[i].asked = s->of[i].lost = false;
+        s->of[i].returned = STATUS_OK;
+    }
+    for (uint32_t i = 0; i < s->count && status == STATUS_OK; i++)
+        status = ask_seat(s, i, ask, context, error);
+    return status;
+}
+
+enum status seats_play(struct seats *s, uint64_t episode, struct error *error)
+{
     s->episode = episode;
     s->stats = (struct coalescer_stats){0};
     memset(s->alive, 1, (size_t)s->count * s->per_seat);
@@ -638,10 +606,55 @@ enum status seats_play(struct seats *s, uint64_t episode, struct error *error)
         s->live[i % s->lines] += s->groups[i].count;
     }
     set_live(s);
-    seats_begin_calls(s);
-    for (uint32_t i = 0; i < s->count && status == STATUS_OK; i++)
-        status = seats_replay(s, i, error);
+    return seats_ask_all(s, NULL, NULL, error);
+}
+
+/* Asks the successors of lost observers. */
+static enum status ask_successors(struct seats *s, seats_ask *ask, void *context, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; s->lost > 0 && i < s->count && status == STATUS_OK; i++) {
+        if (!s->of[i].lost || !s->of[i].described)
+            continue;
+        s->of[i].lost = false;
+        s->lost--;
+        status = ask_seat(s, i, ask, context, error);
+    }
     return status;
+}
+
+/* The first answer that was an error; STATUS_OK: none was. */
+static enum status find_failure(const struct seats *s, struct error *error)
+{
+    for (uint32_t i = 0; i < s->count; i++) {
+        const enum status status = s->of[i].returned;
+        if (status != STATUS_OK)
+            return error_set(error, status, "observer %u, episode %llu: %s: %s", i + 1,
+                             (unsigned long long)s->episode, status_name(status),
+                             future_text(s->of[i].called));
+    }
+    return STATUS_OK;
+}
+
+enum status seats_await(struct seats *s, seats_ask *ask, void *context, struct error *error)
+{
+    const bool hurry = s->worker->hurry;
+    enum status status = hurry ? STATUS_OK : ask_successors(s, ask, context, error);
+    if (status != STATUS_OK)
+        return status;
+    if (s->playing > (hurry ? s->lost : 0))
+        return STATUS_AGAIN;
+    status = s->lost > 0 ? STATUS_SHUTDOWN : find_failure(s, error);
+    if (status == STATUS_SHUTDOWN && !hurry) /* the order has reached an observer, and not yet this process */
+        return STATUS_AGAIN;
+    for (uint32_t i = 0; i < s->count; i++) {
+        future_release(s->of[i].called);
+        s->of[i].called = NULL;
+    }
+    if (status == STATUS_OK || !hurry)
+        return status;
+    seats_clear(s);
+    return STATUS_SHUTDOWN;
 }
 
 /* ---- a step ---- */

@@ -51,27 +51,22 @@ bool seats_are_described(const struct seats *seats);
 /* Asks every observer to play the episode, `episode` of the job. Errors as rpc_call_then. */
 enum status seats_play(struct seats *seats, uint64_t episode, struct error *error);
 
-/* Asks the seat's observer to play the running episode, as a successor. Errors as rpc_call_then. */
-enum status seats_replay(struct seats *seats, uint32_t seat, struct error *error);
-
-/* Forgets the calls before. Call asks one seat's observer for something else than an episode. Without an
- * observer the seat is lost, and its successor is to be asked. Errors as rpc_call_then. */
-void seats_begin_calls(struct seats *seats);
+/* Calls one seat's observer for something else than an episode. Without an observer the seat is lost, and its
+ * successor is to be asked. Errors as rpc_call_then. */
 enum status seats_call(struct seats *seats, uint32_t seat, enum wire_method method,
                        const struct rpc_message *message, seats_answer *answer, void *context,
                        struct error *error);
 
-/* The next seat, from *seat on, that was lost and has an observer again, which is to be asked: the seat is no
- * longer lost. False: none. */
-bool seats_next_successor(struct seats *seats, uint32_t *seat);
+/* Calls the seat's observer by seats_call, or leaves the seat out. */
+typedef enum status seats_ask(void *context, uint32_t seat, struct error *error);
 
-/* How many seats have not answered, the lost ones included; and how many are lost. */
-uint32_t seats_playing(const struct seats *seats);
-uint32_t seats_lost(const struct seats *seats);
+/* Forgets the calls before, and asks every seat. */
+enum status seats_ask_all(struct seats *seats, seats_ask *ask, void *context, struct error *error);
 
-/* The first answer that was an error, in *error; STATUS_OK: none was. Release forgets the answers. */
-enum status seats_find_failure(const struct seats *seats, struct error *error);
-void seats_release(struct seats *seats);
+/* Whether all have answered, in every turn; meanwhile it asks the successors of lost observers. `ask` NULL:
+ * they play the running episode. STATUS_AGAIN: they have not. STATUS_SHUTDOWN: an order to hurry has cut it
+ * short. Other errors: of the first answer that was one, and of `ask`. */
+enum status seats_await(struct seats *seats, seats_ask *ask, void *context, struct error *error);
 
 /* ---- steps ---- */
 
