@@ -51,7 +51,6 @@ struct agent {
     struct backend *backend; /* the policy's; NULL: it needs none */
     struct policy *policy;
     struct recording *recording;
-    struct inference *inference;
     struct evaluator *evaluator; /* NULL: the job has no evaluations */
     struct saving *saving;
 
@@ -114,12 +113,11 @@ static enum status open_recording(struct agent *agent, uint32_t steps, struct er
         .dropout_words = policy_dropout_words(agent->policy),
         .bootstraps = job_is_actor_critic(agent->job),
     };
-    enum status status = recording_new(&agent->recording, agent->job, &agent->world, &config, error);
+    const enum status status = recording_new(&agent->recording, agent->job, &agent->world, &config, error);
     if (status != STATUS_OK)
         return status;
-    status = inference_new(&agent->inference, agent->policy, recording_rollout(agent->recording), error);
-    seats_open(agent->seats, &agent->world, agent->recording, agent->inference);
-    return status;
+    seats_open(agent->seats, &agent->world, agent->recording, agent->policy);
+    return STATUS_OK;
 }
 
 static enum status open_saving(struct agent *agent, struct error *error)
@@ -347,7 +345,6 @@ static void agent_close(struct agent *agent)
     free(agent->text);
     own_environments_free(agent->own);
     seats_free(agent->seats);
-    inference_free(agent->inference);
 }
 
 /* Serves sockets, orders and the beat between two pieces of learning. A socket that fails here fails the
@@ -609,7 +606,7 @@ static enum status agent_turn(struct agent *agent, struct error *error)
     if (agent->failure.status == STATUS_OK)
         seats_launch(agent->seats);
     if (agent->own != NULL && agent->phase == AGENT_PLAYING && agent->failure.status == STATUS_OK)
-        status = own_environments_play(agent->own, agent->recording, agent->inference, error);
+        status = own_environments_play(agent->own, agent->recording, agent->policy, error);
     if (status == STATUS_OK && agent->failure.status != STATUS_OK) {
         *error = agent->failure;
         return error->status;

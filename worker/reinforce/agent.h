@@ -18,7 +18,7 @@
  *     seats         hold the step to those before                seats.c
  *     recording     keeps the rows                               recording.c, rollout.c
  *     seats         keep the request until its batch is due      seats.c, coalescer.c
- *     inference     acts on the batch                            inference.c
+ *     rollout       has the policy act on the batch              rollout.c
  *     seats         reply
  *
  * Then, episode by episode, agent.c has the learner (learner.c, or ppo.c in its place) compute the next

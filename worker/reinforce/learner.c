@@ -85,12 +85,7 @@ uint32_t learner_weigh(struct rollout *r, const struct job *job)
 enum status learner_run(struct policy *policy, struct rollout *rollout, const struct job *job,
                         policy_progress *progress, void *context, double *loss, struct error *error)
 {
-    const struct policy_rows rows = {.count = learner_weigh(rollout, job),
-                                     .row = rollout->order,
-                                     .observations = rollout->observations,
-                                     .actions = rollout->actions,
-                                     .allowed = rollout->allowed,
-                                     .dropout = rollout->masks};
+    const struct policy_rows rows = rollout_batch(rollout, learner_weigh(rollout, job), rollout->order);
     struct error why = {0};
     const enum status status =
         policy_learn(policy, &rows, rollout->coefficients, rollout->episode, loss, progress, context, &why);

@@ -748,9 +748,10 @@ enum status own_environments_begin(struct own_environments *own, struct recordin
 }
 
 /* One step of the group: its rows into the record, the policy's actions, and the environments. */
-static enum status play_step(struct group *group, struct recording *recording, struct inference *inference,
+static enum status play_step(struct group *group, struct recording *recording, struct policy *policy,
                              struct error *error)
 {
+    struct rollout *rollout = recording_rollout(recording);
     struct rpc_message rows;
     struct step step;
     group_rows(group, &rows);
@@ -758,17 +759,18 @@ static enum status play_step(struct group *group, struct recording *recording, s
     enum status status = recording_step(recording, &step, error);
     if (status != STATUS_OK)
         return status;
-    if (rollout_is_closing(recording_rollout(recording), &step)) {
+    if (rollout_is_closing(rollout, &step)) {
         group->closes = false;
         return STATUS_OK;
     }
-    inference_add(inference, &step);
-    status = inference_run(inference, error);
-    return status == STATUS_OK ? group_advance(group, inference_actions(inference, &step), error) : status;
+    rollout_gather(rollout, &step);
+    status = rollout_act(rollout, policy, error);
+    return status == STATUS_OK ? group_advance(group, rollout_actions(rollout, policy, &step), error)
+                               : status;
 }
 
 enum status own_environments_play(struct own_environments *own, struct recording *recording,
-                                  struct inference *inference, struct error *error)
+                                  struct policy *policy, struct error *error)
 {
     enum { SLICE_US = 10000 };
     const struct monotime end = monotime_add_us(monotime_now(), SLICE_US);
@@ -776,7 +778,7 @@ enum status own_environments_play(struct own_environments *own, struct recording
     while (!own->is_over && status == STATUS_OK && monotime_before(monotime_now(), end)) {
         own->is_over = own->is_cut = own->worker->hurry;
         for (uint32_t i = 0; i < own->groups.count && status == STATUS_OK && !own->is_over; i++)
-            status = play_step(&own->groups.of[i], recording, inference, error);
+            status = play_step(&own->groups.of[i], recording, policy, error);
         own->is_over = own->is_over || group_is_done(&own->groups.of[own->groups.count - 1]);
     }
     return status;

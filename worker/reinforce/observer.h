@@ -8,7 +8,6 @@
 #ifndef WORKER_REINFORCE_OBSERVER_H
 #define WORKER_REINFORCE_OBSERVER_H
 
-#include "worker/reinforce/inference.h"
 #include "worker/reinforce/recording.h"
 #include "worker/worker.h"
 
@@ -28,7 +27,7 @@ enum status own_environments_begin(struct own_environments *own, struct recordin
  * recording_step, policy_act, environments_step and
  * environments_reset. */
 enum status own_environments_play(struct own_environments *own, struct recording *recording,
-                                  struct inference *inference, struct error *error);
+                                  struct policy *policy, struct error *error);
 
 /* Whether the rollout is over. STATUS_AGAIN: it is not. STATUS_SHUTDOWN: it was cut short. */
 enum status own_environments_await(const struct own_environments *own);

@@ -223,15 +223,8 @@ static enum status estimate(const struct update *u, const char *observations, ui
 /* The minibatch of the epoch's order that begins with row number `first`. */
 static struct policy_rows minibatch_at(const struct update *u, uint32_t first)
 {
-    const struct rollout *rollout = u->rollout;
     const uint32_t size = u->ppo->job->algorithm.batch_size, left = u->count - first;
-    return (struct policy_rows){.count = left < size ? left : size,
-                                .row = u->ppo->drawn + first,
-                                .observations = rollout->observations,
-                                .actions = rollout->actions,
-                                .allowed = rollout->allowed,
-                                .log_probabilities = rollout->log_probabilities,
-                                .values = rollout->values};
+    return rollout_batch(u->rollout, left < size ? left : size, u->ppo->drawn + first);
 }
 
 /* Replaces what acting said of the rows by what learning will say of them in the minibatches of the first

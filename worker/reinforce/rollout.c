@@ -1,6 +1,8 @@
-/* Keeps the rows of one episode: records steps, compares repeated ones, and sums rewards. */
+/* Keeps the rows of one episode: records steps, has the policy act on them, compares repeated steps, and sums
+ * rewards. */
 #include "worker/reinforce/rollout.h"
 
+#include "kernels/base/profile.h"
 #include "worker/environment/environment_spec.h"
 #include "worker/job/job.h"
 
@@ -51,6 +53,10 @@ static bool open_rows(struct rollout *r, uint64_t rows)
     r->masks = calloc(rows * config->dropout_words + 1, sizeof *r->masks);
     r->order = calloc(rows, sizeof *r->order);
     r->coefficients = calloc(rows, sizeof *r->coefficients);
+    r->batch_row = calloc(r->columns, sizeof *r->batch_row);
+    r->batch_column = calloc(r->columns, sizeof *r->batch_column);
+    r->batch_step = calloc(r->columns, sizeof *r->batch_step);
+    r->answer = calloc(r->columns, config->action_bytes);
     if (config->bootstraps) {
         r->log_probabilities = calloc(rows, sizeof *r->log_probabilities);
         r->values = calloc(closed, sizeof *r->values);
@@ -58,7 +64,8 @@ static bool open_rows(struct rollout *r, uint64_t rows)
     return (!config->bootstraps || (r->log_probabilities != NULL && r->values != NULL)) &&
            r->lengths != NULL && r->observations != NULL && r->actions != NULL &&
            (r->allowed != NULL || config->choices == 0) && r->rewards != NULL && r->flags != NULL &&
-           r->before != NULL && r->masks != NULL && r->order != NULL && r->coefficients != NULL;
+           r->before != NULL && r->masks != NULL && r->order != NULL && r->coefficients != NULL &&
+           r->batch_row != NULL && r->batch_column != NULL && r->batch_step != NULL && r->answer != NULL;
 }
 
 enum status rollout_new(struct rollout **out, const struct rollout_config *config, struct error *error)
@@ -101,6 +108,10 @@ void rollout_free(struct rollout *r)
     free(r->last_rows);
     free(r->last_observations);
     free(r->last_values);
+    free(r->batch_row);
+    free(r->batch_column);
+    free(r->batch_step);
+    free(r->answer);
     free(r);
 }
 
@@ -205,6 +216,53 @@ bool rollout_is_absent(const struct rollout *r, uint32_t step, uint32_t column)
         return false;
     const uint32_t agents = r->config.agents, first = column / agents * agents;
     return !environment_is_over(r->flags + rollout_row(r, step - 1, first), agents);
+}
+
+/* ---- acting ---- */
+
+void rollout_gather(struct rollout *r, const struct step *step)
+{
+    for (uint32_t i = 0; i < step->rows; i++) {
+        const uint32_t column = step->numbers[i / step->agents] * step->agents + i % step->agents;
+        r->batch_column[r->batch_rows] = column;
+        r->batch_step[r->batch_rows] = step->number;
+        r->batch_row[r->batch_rows++] = rollout_row(r, step->number, column);
+    }
+}
+
+struct policy_rows rollout_batch(const struct rollout *r, uint32_t count, const uint32_t *row)
+{
+    return (struct policy_rows){.count = count,
+                                .row = row,
+                                .observations = r->observations,
+                                .actions = r->actions,
+                                .allowed = r->allowed,
+                                .dropout = r->masks,
+                                .log_probabilities = r->log_probabilities,
+                                .values = r->values};
+}
+
+enum status rollout_act(struct rollout *r, struct policy *policy, struct error *error)
+{
+    const struct policy_rows batch = rollout_batch(r, r->batch_rows, r->batch_row);
+    const enum profile_kind before = profile_enter(PROFILE_INFERENCE);
+    const enum status status = policy_act(policy, &batch, r->episode, r->batch_column, r->batch_step, error);
+    profile_leave(before);
+    r->batch_rows = 0;
+    return status;
+}
+
+const void *rollout_actions(struct rollout *r, const struct policy *policy, const struct step *step)
+{
+    const size_t bytes = r->config.action_bytes;
+    for (uint32_t i = 0, run; i < step->count; i += run) {
+        run = step_run(step, i);
+        memcpy((char *)r->answer + i * step->agents * bytes,
+               r->actions + rollout_row(r, step->number, step->numbers[i] * step->agents) * bytes,
+               run * step->agents * bytes);
+    }
+    policy_bound(policy, r->answer, step->rows);
+    return r->answer;
 }
 
 /* ---- last observations ---- */

@@ -11,11 +11,16 @@
  *
  * A rollout that bootstraps (ppo.h) has one step more, the closing one: rows of number steps_max, with
  * an observation and nothing else. And it keeps the last observation of each episode that was truncated,
- * which the environment's reset has replaced in the next row. Pure: no I/O, no clock. One thread. */
+ * which the environment's reset has replaced in the next row.
+ *
+ *     rollout_record, a step  ->  rollout_gather, once for each step  ->  rollout_act  ->  rollout_actions
+ *
+ * One thread. No I/O; only rollout_act blocks, for the policy's arithmetic. */
 #ifndef WORKER_REINFORCE_ROLLOUT_H
 #define WORKER_REINFORCE_ROLLOUT_H
 
 #include "kernels/base/status.h"
+#include "worker/model/policy.h"
 #include "worker/reinforce/step_message.h"
 
 #include <stdbool.h>
@@ -53,6 +58,11 @@ struct rollout {
     uint32_t *last_rows;     /* (last_count) the rows that were truncated; ascending */
     char *last_observations; /* (last_count, observation_bytes) where each of these steps led */
     float *last_values;      /* (last_count) for the learner */
+
+    /* The batch: */
+    uint32_t batch_rows;                             /* in it so far */
+    uint32_t *batch_row, *batch_column, *batch_step; /* (columns) */
+    void *answer;                                    /* (columns, action_bytes) of rollout_actions */
 };
 
 /* Allocates all memory. STATUS_INVALID when the rows are none or above JOB_ROLLOUT_ROWS_MAX
@@ -76,6 +86,20 @@ enum status rollout_record(struct rollout *rollout, const struct step *step, str
 /* Keeps the last observations of the episodes that the step before has truncated: the part of rollout_record
  * that is done again where a recorded step comes again. Errors as there. */
 enum status rollout_record_last(struct rollout *rollout, const struct step *step, struct error *error);
+
+/* Adds a recorded step's rows to the batch. No column is twice in a batch. */
+void rollout_gather(struct rollout *rollout, const struct step *step);
+
+/* Has the policy act on the batch, and begins an empty one. Errors as policy_act. */
+enum status rollout_act(struct rollout *rollout, struct policy *policy, struct error *error);
+
+/* The actions of a step that was acted on, (rows, components), within their bounds; valid until the next
+ * call.
+ */
+const void *rollout_actions(struct rollout *rollout, const struct policy *policy, const struct step *step);
+
+/* `count` rows of the rollout, by their numbers `row`, for the policy. */
+struct policy_rows rollout_batch(const struct rollout *rollout, uint32_t count, const uint32_t *row);
 
 /* Compares a step with the recorded one. `count` environments from `first` on could have rows in it. Returns
  * which part of a row differs, and sets *environment to that row's environment. NULL: none differs. */

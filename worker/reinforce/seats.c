@@ -41,7 +41,7 @@ struct seats {
     const struct job *job;
     struct error *failure;
     const struct environment_description *world;
-    struct inference *inference;
+    struct policy *policy;
     struct recording *recording;
     struct rollout *rollout;  /* the recording's */
     uint32_t count, per_seat; /* seats; environments of each */
@@ -140,10 +140,10 @@ enum status seats_new(struct seats **out, struct worker *worker, struct error *f
 }
 
 void seats_open(struct seats *s, const struct environment_description *world, struct recording *recording,
-                struct inference *inference)
+                struct policy *policy)
 {
     s->world = world;
-    s->inference = inference;
+    s->policy = policy;
     s->recording = recording;
     s->rollout = recording_rollout(recording);
 }
@@ -202,7 +202,7 @@ static void reply(const struct seats *s, struct rpc_request *request, const stru
     if (!rollout_is_closing(s->rollout, step))
         answer = (struct rpc_message){.tensor_count = 1,
                                       .tensors = {step_action_tensor(&s->world->spec, step->count)},
-                                      .data = {inference_actions(s->inference, step)}};
+                                      .data = {rollout_actions(s->rollout, s->policy, step)}};
     rpc_reply(request, &answer);
 }
 
@@ -237,8 +237,8 @@ static void launch(void *context, const struct coalescer_slot *slots, size_t cou
 {
     struct seats *s = context;
     for (size_t i = 0; i < count; i++)
-        inference_add(s->inference, &((const struct group *)slots[i].request)->step);
-    const enum status status = inference_run(s->inference, s->failure);
+        rollout_gather(s->rollout, &((const struct group *)slots[i].request)->step);
+    const enum status status = rollout_act(s->rollout, s->policy, s->failure);
     s->worker->work += status == STATUS_OK ? rows : 0;
     const enum profile_kind before = profile_enter(PROFILE_TRANSPORT);
     for (size_t i = 0; i < count; i++) {

@@ -19,7 +19,7 @@
 #ifndef WORKER_REINFORCE_SEATS_H
 #define WORKER_REINFORCE_SEATS_H
 
-#include "worker/reinforce/inference.h"
+#include "worker/net/rpc.h"
 #include "worker/reinforce/recording.h"
 #include "worker/worker.h"
 
@@ -35,7 +35,7 @@ void seats_free(struct seats *seats);
 
 /* Before the first observer has described its environment. All outlive *seats. */
 void seats_open(struct seats *seats, const struct environment_description *world, struct recording *recording,
-                struct inference *inference);
+                struct policy *policy);
 
 /* ---- sessions ---- */
 
