@@ -5,7 +5,7 @@
 #include "kernels/backend.h"
 #include "kernels/base/profile.h"
 #include "worker/environment/environment_spec.h"
-#include "worker/reinforce/episodes.h"
+#include "worker/reinforce/episode_metrics.h"
 #include "worker/reinforce/job_open.h"
 #include "worker/worker.h"
 
@@ -510,20 +510,12 @@ static enum status check_step(const struct evaluator *e, uint32_t seat, const st
     return check_rows(e, share, step, error);
 }
 
-/* Adds what the step of the i-th environment, which is this episode, has earned. *metrics are those of the
- * next row that has ended. */
-static void add_outcome(struct player *p, uint32_t episode, const struct step *step, uint32_t i,
-                        const message_f32 **metrics)
+/* Adds what the step of the i-th environment, which is this episode, has earned. */
+static void add_reward(struct player *p, uint32_t episode, const struct step *step, uint32_t i)
 {
     double sum = 0;
-    for (uint32_t a = 0; a < p->agents; a++) {
-        const uint32_t row = i * p->agents + a;
-        sum += (double)step->rewards[row];
-        if (p->metrics.count == 0 || !step_ended(step_flags(step, row)))
-            continue;
-        episode_metrics_add(&p->metrics, episode * p->agents + a, *metrics);
-        *metrics += p->metrics.count;
-    }
+    for (uint32_t a = 0; a < p->agents; a++)
+        sum += (double)step->rewards[i * p->agents + a];
     p->rewards[episode] += sum / p->agents;
     p->lengths[episode]++;
 }
@@ -532,13 +524,13 @@ static void add_outcome(struct player *p, uint32_t episode, const struct step *s
  * has its last step. */
 static void add_step(struct evaluator *e, struct share *share, const struct step *step)
 {
-    const message_f32 *metrics = step->metrics;
     memset(e->alive + share->first, 0, share->count);
     for (uint32_t i = 0; i < step->count; i++) {
         e->alive[step->numbers[i]] = 1;
         if (share->step > 0)
-            add_outcome(&e->player, step->numbers[i], step, i, &metrics);
+            add_reward(&e->player, step->numbers[i], step, i);
     }
+    episode_metrics_take(&e->player.metrics, step, 0);
     share->step++;
 }
 
@@ -605,9 +597,9 @@ enum status evaluator_end_share(void *evaluator, uint32_t seat, const struct rpc
     if (step_end_decode(&end, answer, e->player.spec, share->count) != STATUS_OK || end.has_states ||
         !ends_well(e, share, &end))
         return STATUS_INVALID;
-    const message_f32 *metrics = end.last.metrics;
     for (uint32_t i = 0; i < share->count; i++)
-        add_outcome(&e->player, share->first + i, &end.last, i, &metrics);
+        add_reward(&e->player, share->first + i, &end.last, i);
+    episode_metrics_take(&e->player.metrics, &end.last, share->first);
     share->is_playing = false;
     return STATUS_OK;
 }

@@ -47,13 +47,15 @@ void recording_warn_of_course(struct recording *recording, uint32_t environment,
 /* Warns, once, of what a death or a resume costs with the job's environments (environment_loss). */
 void recording_warn_of_loss(struct recording *recording, bool can_save);
 
-/* Takes the episode into the returns, and fills its reward, steps and metrics, and the means of recent
- * episodes (of PPO). False: the reward is none of its own, because no environment's episode has ended. */
+/* Takes the episode into the returns, and fills its reward, steps and metrics; of PPO, the means over the
+ * last /algorithm/stats_window_size episodes that have ended. False: no episode has ended where rollouts go
+ * on, and the reward is that of the latest which have, or before the first, of the unfinished ones. */
 bool recording_report(struct recording *recording, struct control_episode *record);
 
 /* The sums on which the next episode depends, as bytes for a checkpoint. Save writes them, unless `out` is
  * NULL, and returns their number. Load returns how many of the `bytes` it has read; 0: they are not this
- * job's. */
+ * job's, or of another window. They may have another number of columns (observers were added, or have left):
+ * a column that they do not have begins anew. */
 size_t recording_save(const struct recording *recording, char *out);
 size_t recording_load(struct recording *recording, const char *from, size_t bytes);
 
