@@ -225,7 +225,7 @@ static void agent_describe(void *context, struct rpc_request *request, const str
         return;
     }
     report_ready(agent);
-    seats_describe(agent->seats, worker - 1u);
+    seats_set_described(agent->seats, worker - 1u, true);
     rpc_reply(request, &(struct rpc_message){0});
 }
 
@@ -240,26 +240,15 @@ static enum status decode_step(const struct agent *agent, uint32_t seat, const s
     return step_decode(step, message, &agent->world.spec, most, error);
 }
 
-/* Answers a step of an evaluation. */
-static void evaluate_step(struct agent *agent, uint32_t seat, struct rpc_request *request,
-                          const struct step *step)
+/* Answers a step of an evaluation. Errors as evaluator_step. */
+static enum status evaluate_step(struct agent *agent, uint32_t seat, struct rpc_request *request,
+                                 const struct step *step, struct error *error)
 {
     struct rpc_message answer;
-    struct error why;
-    enum status status = agent->failure.status;
+    const enum status status = evaluator_step(agent->evaluator, seat, step, &answer, error);
     if (status == STATUS_OK)
-        status = evaluator_step(agent->evaluator, seat, step, &answer, &why);
-    if (status == STATUS_OK) {
         rpc_reply(request, &answer);
-        return;
-    }
-    if (agent->failure.status == STATUS_OK && status == STATUS_INVALID) {
-        rpc_reject(request, "%s", why.text);
-        return;
-    }
-    if (agent->failure.status == STATUS_OK)
-        agent->failure = why;
-    rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
+    return status;
 }
 
 /* METHOD_STEP's handler. A step is decoded here, and nothing behind this reads the message. A bad one costs
@@ -270,17 +259,25 @@ static void agent_step(void *context, struct rpc_request *request, const struct 
     const uint32_t seat = rpc_request_source(request) - 1u;
     struct step step;
     struct error why;
-    if (agent->worker->hurry)
+    if (agent->worker->hurry || agent->failure.status != STATUS_OK) {
         rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
-    else if (decode_step(agent, seat, message, &step, &why) != STATUS_OK)
+        return;
+    }
+    enum status status = decode_step(agent, seat, message, &step, &why);
+    if (status == STATUS_OK && agent->phase == AGENT_EVALUATING)
+        status = evaluate_step(agent, seat, request, &step, &why);
+    else if (status == STATUS_OK &&
+             (agent->phase != AGENT_PLAYING || step.episode != agent->progress.episode))
+        status = error_set(&why, STATUS_INVALID, "step of episode %llu: expected the running episode, %llu",
+                           (unsigned long long)step.episode, (unsigned long long)agent->progress.episode);
+    else if (status == STATUS_OK)
+        status = seats_step(agent->seats, seat, request, &step, &why);
+    if (status == STATUS_INVALID) {
         rpc_reject(request, "%s", why.text);
-    else if (agent->phase == AGENT_EVALUATING)
-        evaluate_step(agent, seat, request, &step);
-    else if (agent->phase != AGENT_PLAYING || step.episode != agent->progress.episode)
-        rpc_reject(request, "step of episode %llu: expected the running episode, %llu",
-                   (unsigned long long)step.episode, (unsigned long long)agent->progress.episode);
-    else
-        seats_step(agent->seats, seat, request, &step);
+    } else if (status != STATUS_OK) {
+        rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
+        agent->failure = why;
+    }
 }
 
 static const struct rpc_method methods[] = {
@@ -294,7 +291,7 @@ static const struct rpc_method methods[] = {
 static void observer_left(void *context, uint16_t worker, enum status why, const char *text)
 {
     struct agent *agent = context;
-    seats_leave(agent->seats, worker - 1u);
+    seats_set_described(agent->seats, worker - 1u, false);
     if (why == STATUS_INVALID)
         log_warning("observer %u left: %s", worker, text);
 }

@@ -332,24 +332,20 @@ struct evaluator {
     void *actions;        /* (episodes * agents, bytes of an action) of one answer */
 };
 
-static size_t choices_of(const struct environment_spec *spec)
-{
-    return spec->has_mask == 1 ? environment_choices(spec) : 0;
-}
-
 static enum status open_shares(struct evaluator *e, struct error *error)
 {
     const struct environment_spec *spec = e->player.spec;
     const uint64_t episodes = e->player.episodes, rows = episodes * e->player.agents;
+    const size_t choices = step_flags_bytes(spec) - 1;
     e->count = job_observers(&e->worker->job);
     e->shares = calloc(e->count, sizeof *e->shares);
     e->alive = calloc(episodes, 1);
     e->order = calloc(rows, sizeof *e->order);
     e->observations = calloc(rows, environment_space_bytes(&spec->observation));
-    e->allowed = choices_of(spec) > 0 ? calloc(rows, choices_of(spec)) : NULL;
+    e->allowed = choices > 0 ? calloc(rows, choices) : NULL;
     e->actions = calloc(rows, environment_space_bytes(&spec->action));
     if (e->shares == NULL || e->alive == NULL || e->order == NULL || e->observations == NULL ||
-        (e->allowed == NULL && choices_of(spec) > 0) || e->actions == NULL)
+        (e->allowed == NULL && choices > 0) || e->actions == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u episodes of an evaluation",
                          e->player.episodes);
     for (uint32_t i = 0; i < rows; i++)
@@ -458,14 +454,6 @@ bool evaluator_begin_share(struct evaluator *e, uint32_t seat, struct rpc_messag
     return true;
 }
 
-/* Whether an episode is over behind a step with these flags; *all: those of all of its agents. */
-static bool is_over(const struct step *step, uint32_t i, uint8_t *all)
-{
-    uint8_t flags[ENVIRONMENT_AGENTS_MAX];
-    *all = step_all_flags(step, i, flags);
-    return environment_is_over(flags, step->agents) || (*all & ENVIRONMENT_RESTARTED) != 0;
-}
-
 /* The rows are of episodes of the share that go on, ascending. */
 static enum status check_rows(const struct evaluator *e, const struct share *share, const struct step *step,
                               struct error *error)
@@ -483,7 +471,7 @@ static enum status check_rows(const struct evaluator *e, const struct share *sha
                              episode, least, end - 1);
         least = episode + 1;
         uint8_t all;
-        const bool over = is_over(step, i, &all);
+        const bool over = step_is_over(step, i, &all);
         if (share->step == 0 ? all != 0 : over)
             return error_set(error, STATUS_INVALID,
                              "episode %u has flags %u at step %u: expected one that goes on", episode, all,
@@ -538,7 +526,7 @@ static void add_step(struct evaluator *e, struct share *share, const struct step
 static enum status gather_rows(struct evaluator *e, const struct step *step, struct error *error)
 {
     struct player *p = &e->player;
-    const size_t choices = choices_of(p->spec);
+    const size_t choices = step_flags_bytes(p->spec) - 1;
     memcpy(e->observations, step->observations, step->rows * step->observation_bytes);
     for (uint32_t i = 0; i < step->rows; i++) {
         p->rows[i] = step->numbers[i / step->agents] * step->agents + i % step->agents;
@@ -581,7 +569,7 @@ static bool ends_well(const struct evaluator *e, const struct share *share, cons
     for (uint32_t i = 0; i < share->count; i++) {
         const uint32_t length = end->lengths[i], episode = share->first + i;
         uint8_t all;
-        const bool over = is_over(&end->last, i, &all);
+        const bool over = step_is_over(&end->last, i, &all);
         if (length != p->lengths[episode] + 1 || (all & ~ENVIRONMENT_STEP_FLAGS) != 0 ||
             (e->alive[episode] && length != share->step) || (length < p->steps_max && !over))
             return false;

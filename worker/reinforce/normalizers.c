@@ -162,14 +162,6 @@ void normalizers_forget(struct normalizers *n, uint32_t first, uint32_t count)
 
 enum { HEAD = 3 };
 
-static uint64_t *shape_of(const struct normalizers *n, uint64_t shape[HEAD])
-{
-    shape[0] = n->observations.elements;
-    shape[1] = n->returns.elements;
-    shape[2] = n->columns;
-    return shape;
-}
-
 static size_t moments_doubles(const struct moments *m)
 {
     return 1 + 2 * (size_t)m->elements;
@@ -199,9 +191,9 @@ static const char *read_moments(struct moments *m, const char *from)
 
 size_t normalizers_save(const struct normalizers *n, char *out)
 {
-    uint64_t shape[HEAD];
+    const uint64_t shape[HEAD] = {n->observations.elements, n->returns.elements, n->columns};
     if (out != NULL) {
-        memcpy(out, shape_of(n, shape), sizeof shape);
+        memcpy(out, shape, sizeof shape);
         out = write_moments(&n->observations, out + sizeof shape);
         out = write_moments(&n->returns, out);
         memcpy(out, n->so_far, n->columns * sizeof *n->so_far);
@@ -211,13 +203,13 @@ size_t normalizers_save(const struct normalizers *n, char *out)
 
 size_t normalizers_load(struct normalizers *n, const char *from, size_t bytes)
 {
-    uint64_t shape[HEAD] = {0}, mine[HEAD];
+    const uint64_t mine[HEAD - 1] = {n->observations.elements, n->returns.elements};
+    uint64_t shape[HEAD] = {0};
     if (bytes >= sizeof shape)
         memcpy(shape, from, sizeof shape);
-    shape_of(n, mine);
     const uint64_t columns = shape[HEAD - 1];
     if (columns == 0 || columns > bytes || bytes < bytes_with(n, columns) ||
-        memcmp(shape, mine, (HEAD - 1) * sizeof *shape) != 0)
+        memcmp(shape, mine, sizeof mine) != 0)
         return 0;
     from = read_moments(&n->observations, from + sizeof shape);
     from = read_moments(&n->returns, from);

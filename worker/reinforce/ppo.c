@@ -265,23 +265,17 @@ static enum status judge(struct update *u, struct error *error)
 /* 1 - Var(R - V) / Var(R), V as it was when the rollout was played; NaN where all returns are equal. */
 static double explained_variance(const struct update *u)
 {
-    const struct ppo *ppo = u->ppo;
-    const float *values = u->rollout->values;
-    const uint32_t count = u->count;
-    double sum[2] = {0}, squares[2] = {0}, mean[2];
-    for (uint32_t i = 0; i < count; i++) {
-        const double target = (double)ppo->returns[ppo->order[i]];
-        sum[0] += target;
-        sum[1] += target - (double)values[ppo->order[i]];
-    }
-    for (int k = 0; k < 2; k++)
-        mean[k] = sum[k] / count;
-    for (uint32_t i = 0; i < count; i++) {
-        const double target = (double)ppo->returns[ppo->order[i]];
-        const double apart[2] = {target - mean[0], target - (double)values[ppo->order[i]] - mean[1]};
-        for (int k = 0; k < 2; k++)
-            squares[k] += apart[k] * apart[k];
-    }
+    double sum[2] = {0}, squares[2] = {0}; /* of R; of R - V */
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t i = 0; i < u->count; i++) {
+            const uint32_t row = u->ppo->order[i];
+            const double target = (double)u->ppo->returns[row], value = (double)u->rollout->values[row];
+            for (int k = 0; k < 2; k++) {
+                const double x = k == 0 ? target : target - value, apart = x - sum[k] / u->count;
+                sum[k] += pass == 0 ? x : 0;
+                squares[k] += pass == 1 ? apart * apart : 0;
+            }
+        }
     return squares[0] > 0 ? 1 - squares[1] / squares[0] : (double)NAN;
 }
 

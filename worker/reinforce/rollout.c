@@ -272,21 +272,17 @@ static char *last_at(const struct rollout *r, uint32_t i)
     return r->last_observations + i * r->config.observation_bytes;
 }
 
-/* Makes room for more; false: no memory, and all is as it was. */
+/* Makes room for more; false: no memory. */
 static bool grow_last(struct rollout *r, uint32_t capacity)
 {
     uint32_t *rows = realloc(r->last_rows, capacity * sizeof *rows);
-    if (rows == NULL)
-        return false;
-    r->last_rows = rows;
+    r->last_rows = rows != NULL ? rows : r->last_rows;
     char *observations = realloc(r->last_observations, capacity * r->config.observation_bytes);
-    if (observations == NULL)
-        return false;
-    r->last_observations = observations;
+    r->last_observations = observations != NULL ? observations : r->last_observations;
     float *values = realloc(r->last_values, capacity * sizeof *values);
-    if (values == NULL)
+    r->last_values = values != NULL ? values : r->last_values;
+    if (rows == NULL || observations == NULL || values == NULL)
         return false;
-    r->last_values = values;
     r->last_capacity = capacity;
     return true;
 }

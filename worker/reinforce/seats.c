@@ -12,6 +12,7 @@
 
 /* A group of a seat's environments in the running episode: its steps come one after the other. */
 struct group {
+    uint32_t seat, number;       /* of the seat's groups */
     uint32_t first, count;       /* its environments, in the numbering of the job */
     uint32_t next_step;          /* the step that its next request must be for */
     uint32_t recorded;           /* its steps in the rollout; above next_step while a successor plays again */
@@ -68,17 +69,6 @@ static bool continues(const struct seats *s)
     return s->job->rollout.begin == JOB_BEGIN_CONTINUE;
 }
 
-/* The group's place among all groups, and its number among those of its seat. */
-static uint32_t place_of(const struct seats *s, const struct group *group)
-{
-    return (uint32_t)(group - s->groups);
-}
-
-static uint32_t number_of(const struct seats *s, const struct group *group)
-{
-    return place_of(s, group) % s->lines;
-}
-
 /* The groups of a seat. */
 static struct group *groups_of(const struct seats *s, uint32_t seat)
 {
@@ -133,7 +123,9 @@ enum status seats_new(struct seats **out, struct worker *worker, struct error *f
         s->of[i].seats = s;
     for (uint32_t i = 0; i < count * s->lines; i++) {
         const uint32_t number = i % s->lines, begin = job_group_begin(job, number);
-        s->groups[i] = (struct group){.first = i / s->lines * s->per_seat + begin,
+        s->groups[i] = (struct group){.seat = i / s->lines,
+                                      .number = number,
+                                      .first = i / s->lines * s->per_seat + begin,
                                       .count = job_group_begin(job, number + 1) - begin};
     }
     return STATUS_OK;
@@ -166,16 +158,12 @@ void seats_free(struct seats *s)
 
 /* ---- sessions ---- */
 
-void seats_describe(struct seats *s, uint32_t seat)
+void seats_set_described(struct seats *s, uint32_t index, bool is_described)
 {
-    s->of[seat].described = s->of[seat].fresh = true;
-    s->described++;
-}
-
-void seats_leave(struct seats *s, uint32_t seat)
-{
-    s->described -= s->of[seat].described;
-    s->of[seat].described = false;
+    struct seat *seat = &s->of[index];
+    s->described += is_described - seat->described;
+    seat->described = is_described;
+    seat->fresh = seat->fresh || is_described;
 }
 
 bool seats_is_described(const struct seats *s, uint32_t seat)
@@ -192,7 +180,7 @@ bool seats_are_described(const struct seats *s)
 
 static struct coalescer *coalescer_of(const struct seats *s, const struct group *group)
 {
-    return s->coalescers[number_of(s, group)];
+    return s->coalescers[group->number];
 }
 
 /* Answers a request with the actions of its recorded step. The closing step's answer is empty. */
@@ -314,25 +302,19 @@ static void set_live(const struct seats *s)
 /* The environment sends no rows any more in this episode. */
 static void retire(struct seats *s, const struct group *group, uint32_t environment)
 {
-    s->live[number_of(s, group)] -= s->alive[environment];
+    s->live[group->number] -= s->alive[environment];
     s->alive[environment] = 0;
 }
 
-static void retire_group(struct seats *s, const struct group *group)
-{
-    for (uint32_t e = group->first; e < group->first + group->count; e++)
-        retire(s, group, e);
-    set_live(s);
-}
-
-/* An environment of this group that sends no row any more has ended its episode. */
+/* Environments of the group of which the step has no row have ended their episodes. NULL: all. */
 static void retire_absent(struct seats *s, const struct group *group, const struct step *step)
 {
+    const uint32_t count = step != NULL ? step->count : 0;
     uint32_t i = 0;
-    if (step->count == group->count)
+    if (count == group->count)
         return;
     for (uint32_t e = group->first; e < group->first + group->count; e++) {
-        if (i < step->count && step->numbers[i] == e)
+        if (i < count && step->numbers[i] == e)
             i++;
         else
             retire(s, group, e);
@@ -347,7 +329,7 @@ static void forget_rows(struct seats *s, struct group *group, uint32_t step)
     for (uint32_t e = group->first; e < group->first + group->count; e++) {
         if (!rollout_truncate(s->rollout, e, step))
             continue;
-        s->live[number_of(s, group)] += !s->alive[e];
+        s->live[group->number] += !s->alive[e];
         s->alive[e] = 1;
     }
     withdraw(s, group); /* the predecessor's */
@@ -409,7 +391,7 @@ enum status seats_call(struct seats *s, uint32_t index, enum wire_method method,
  * records either: an observer steps its groups in turn, and a barrier must not wait for one of them alone. */
 static void end_record(struct seats *s, const struct group *group, uint32_t environment, const char *what)
 {
-    struct group *beside = groups_of(s, place_of(s, group) / s->lines);
+    struct group *beside = groups_of(s, group->seat);
     char where[96];
     snprintf(where, sizeof where, "(another %s in step %u of episode %llu)", what, group->next_step,
              (unsigned long long)s->episode);
@@ -475,11 +457,9 @@ static enum status keep_states(struct seats *s, uint32_t index, const void *stat
 static bool ends_well(const struct seats *s, uint32_t index, const struct step_end *end, uint32_t i)
 {
     const uint32_t agents = end->last.agents, length = end->lengths[i];
-    uint8_t flags[ENVIRONMENT_AGENTS_MAX];
-    const uint8_t all = step_all_flags(&end->last, i, flags);
-    const bool ended = has_steps(s)
-                           ? length == s->rollout->config.steps_max
-                           : environment_is_over(flags, agents) || (all & ENVIRONMENT_RESTARTED) != 0;
+    uint8_t all;
+    const bool is_over = step_is_over(&end->last, i, &all);
+    const bool ended = has_steps(s) ? length == s->rollout->config.steps_max : is_over;
     return ended && length > 0 && length == s->rollout->lengths[(index * s->per_seat + i) * agents] &&
            (all & ~ENVIRONMENT_STEP_FLAGS) == 0;
 }
@@ -514,7 +494,7 @@ static enum status take_end(void *context, uint32_t index, const struct rpc_mess
         return STATUS_INVALID;
     recording_end(s->recording, index * s->per_seat, &end);
     for (uint32_t i = 0; i < s->lines; i++)
-        retire_group(s, &groups_of(s, index)[i]);
+        retire_absent(s, &groups_of(s, index)[i], NULL);
     s->of[index].played = true;
     if (keep_states(s, index, end.states, end.state_bytes, &why) != STATUS_OK)
         *s->failure = why;
@@ -708,15 +688,15 @@ static enum status check_alive(const struct seats *s, const struct step *step, s
 static enum status check_flags(const struct seats *s, const struct step *step, struct error *error)
 {
     const unsigned first = continues(s) ? ENVIRONMENT_ABSENT | ENVIRONMENT_FAILED : 0;
-    uint8_t flags[ENVIRONMENT_AGENTS_MAX], all = 0;
     if (has_steps(s) && step->number > 0)
         return STATUS_OK;
     for (uint32_t i = 0; i < step->count; i++) {
-        all |= step_all_flags(step, i, flags);
+        uint8_t all;
+        const bool is_over = step_is_over(step, i, &all);
         if (step->number == 0 && (all & ~first) != 0)
             return error_set(error, STATUS_INVALID, "environment %u of step 0 has flags %u: expected %u", i,
                              all, all & first);
-        if (!has_steps(s) && (environment_is_over(flags, step->agents) || (all & ENVIRONMENT_RESTARTED) != 0))
+        if (!has_steps(s) && is_over)
             return error_set(error, STATUS_INVALID,
                              "environment %u of step %u has flags %u, its episode is over", i, step->number,
                              all);
@@ -754,53 +734,43 @@ static enum status take_step(struct seats *s, struct group *group, struct rpc_re
     }
     group->request = request;
     group->step = *step;
-    (void)coalescer_add(coalescer_of(s, group), group, step->rows,
-                        monotime_now()); /* a slot for each group */
+    /* Never STATUS_BUSY: the line has a slot for each of its groups. */
+    (void)coalescer_add(coalescer_of(s, group), group, step->rows, monotime_now());
     return STATUS_OK;
 }
 
 /* The group's environments are all over, while others of its observer go on: nobody waits for it. */
-static void leave_group(struct seats *s, struct group *group, struct rpc_request *request)
+static enum status leave_group(struct seats *s, struct group *group, struct rpc_request *request,
+                               struct error *error)
 {
-    if (has_steps(s)) {
-        rpc_reject(request, "the end of a group at step %u: expected rows", group->next_step);
-        return;
-    }
+    if (has_steps(s))
+        return error_set(error, STATUS_INVALID, "the end of a group at step %u: expected rows",
+                         group->next_step);
     end_group(s, group);
-    retire_group(s, group);
+    retire_absent(s, group, NULL);
     rpc_reply(request, &(struct rpc_message){0});
+    return STATUS_OK;
 }
 
-void seats_step(struct seats *s, uint32_t seat, struct rpc_request *request, const struct step *step)
+enum status seats_step(struct seats *s, uint32_t seat, struct rpc_request *request, const struct step *step,
+                       struct error *error)
 {
-    struct error why;
-    if (step->group >= s->lines) {
-        rpc_reject(request, "a step of group %u: expected one below %u", step->group, s->lines);
-        return;
-    }
+    if (step->group >= s->lines)
+        return error_set(error, STATUS_INVALID, "a step of group %u: expected one below %u", step->group,
+                         s->lines);
     struct group *group = &groups_of(s, seat)[step->group];
-    enum status status = check_order(s, group, step, &why);
-    if (status == STATUS_OK && step->count == 0) {
-        leave_group(s, group, request);
-        return;
-    }
+    enum status status = check_order(s, group, step, error);
+    if (status == STATUS_OK && step->count == 0)
+        return leave_group(s, group, request, error);
     if (status == STATUS_OK)
-        status = check_rows(s, group, step, &why);
-    const bool is_repeated = status == STATUS_OK && repeats(s, group, step);
-    if (status == STATUS_OK && !is_repeated)
-        status = check_alive(s, step, &why);
-    if (status == STATUS_OK && !is_repeated)
-        status = check_flags(s, step, &why);
+        status = check_rows(s, group, step, error);
+    if (status == STATUS_OK && repeats(s, group, step))
+        return repeat_step(s, group, request, step, error);
     if (status == STATUS_OK)
-        status = is_repeated ? repeat_step(s, group, request, step, &why)
-                             : take_step(s, group, request, step, &why);
-    if (status == STATUS_INVALID) {
-        rpc_reject(request, "%s", why.text);
-    } else if (status != STATUS_OK) {
-        rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
-        if (s->failure->status == STATUS_OK)
-            *s->failure = why;
-    }
+        status = check_alive(s, step, error);
+    if (status == STATUS_OK)
+        status = check_flags(s, step, error);
+    return status == STATUS_OK ? take_step(s, group, request, step, error) : status;
 }
 
 /* ---- states in checkpoints ---- */
@@ -808,13 +778,12 @@ void seats_step(struct seats *s, uint32_t seat, struct rpc_request *request, con
 size_t seats_save(const struct seats *s, char *out)
 {
     size_t bytes = 0;
-    for (uint32_t i = 0; i < s->count; i++) {
+    for (uint32_t i = 0; i < s->count; bytes += s->of[i++].state_bytes) {
         if (s->of[i].state_bytes == 0)
             return 0;
-        bytes += s->of[i].state_bytes;
+        if (out != NULL)
+            memcpy(out + bytes, s->of[i].states, s->of[i].state_bytes);
     }
-    for (uint32_t i = 0; i < s->count && out != NULL; out += s->of[i++].state_bytes)
-        memcpy(out, s->of[i].states, s->of[i].state_bytes);
     return bytes;
 }
 

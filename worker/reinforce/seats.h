@@ -39,9 +39,8 @@ void seats_open(struct seats *seats, const struct environment_description *world
 
 /* ---- sessions ---- */
 
-/* The seat's observer has described its environment; its session has ended. */
-void seats_describe(struct seats *seats, uint32_t seat);
-void seats_leave(struct seats *seats, uint32_t seat);
+/* The seat's observer has described its environment; or its session has ended. */
+void seats_set_described(struct seats *seats, uint32_t seat, bool is_described);
 
 bool seats_is_described(const struct seats *seats, uint32_t seat);
 bool seats_are_described(const struct seats *seats);
@@ -70,9 +69,11 @@ enum status seats_await(struct seats *seats, seats_ask *ask, void *context, stru
 
 /* ---- steps ---- */
 
-/* A decoded METHOD_STEP of the running episode. A step that does not follow costs its observer the session.
- * Another one is recorded, and waits for its actions; or it repeats a recorded one and gets those actions. */
-void seats_step(struct seats *seats, uint32_t seat, struct rpc_request *request, const struct step *step);
+/* Takes a decoded METHOD_STEP of the running episode. It is recorded, and waits for its actions; or it
+ * repeats a recorded one and gets those actions. STATUS_INVALID: it does not follow, and costs its observer
+ * the session; STATUS_NO_MEMORY. After an error the request is the caller's to complete. */
+enum status seats_step(struct seats *seats, uint32_t seat, struct rpc_request *request,
+                       const struct step *step, struct error *error);
 
 /* Launches every batch that is due, and answers its requests. The worker reports how many wait on. */
 void seats_launch(struct seats *seats);
@@ -88,7 +89,7 @@ void seats_report(const struct seats *seats, struct control_episode *record);
 
 /* ---- states ---- */
 
-/* Writes all seats' states, unless a seat has none or `out` is NULL. Returns their bytes. Load, before the
+/* Writes all seats' states, unless `out` is NULL. Returns their bytes; 0: a seat has none. Load, before the
  * first episode: STATUS_INVALID with a sentence. Seats beyond those with states begin anew; states of seats
  * that the job has no more are left. */
 size_t seats_save(const struct seats *seats, char *out);

@@ -217,12 +217,13 @@ enum status step_end_decode(struct step_end *end, const struct rpc_message *m,
                : STATUS_INVALID;
 }
 
-uint8_t step_all_flags(const struct step *step, uint32_t i, uint8_t flags[ENVIRONMENT_AGENTS_MAX])
+bool step_is_over(const struct step *step, uint32_t i, uint8_t *all)
 {
-    uint8_t all = 0;
+    uint8_t flags[ENVIRONMENT_AGENTS_MAX];
+    *all = 0;
     for (uint32_t a = 0; a < step->agents; a++)
-        all |= flags[a] = step_flags(step, i * step->agents + a);
-    return all;
+        *all |= flags[a] = step_flags(step, i * step->agents + a);
+    return environment_is_over(flags, step->agents) || (*all & ENVIRONMENT_RESTARTED) != 0;
 }
 
 uint32_t step_run(const struct step *step, uint32_t i)

@@ -112,8 +112,9 @@ static inline const uint8_t *step_mask(const struct step *step, uint32_t row)
     return step->flags + (size_t)row * step->flags_bytes + 1;
 }
 
-/* The flags of all agents of the i-th environment, together; and one by one, in `flags`. */
-uint8_t step_all_flags(const struct step *step, uint32_t i, uint8_t flags[ENVIRONMENT_AGENTS_MAX]);
+/* Whether the flags of the i-th environment's rows say that its episode is over. *all: these flags together.
+ */
+bool step_is_over(const struct step *step, uint32_t i, uint8_t *all);
 
 /* How many environments from the i-th on have consecutive numbers, so that their rows follow one another in
  * a rollout, too. */
