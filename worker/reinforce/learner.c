@@ -16,26 +16,21 @@ static void discount_segment(float *values, uint32_t count, double gamma)
     }
 }
 
-/* A column's rows lie apart in memory, so they are asked for some steps before they are read. */
-static void prefetch_row(const struct rollout *r, size_t row)
-{
-    enum { STEPS = 16 };
-    const size_t later = row + (size_t)STEPS * r->columns;
-    __builtin_prefetch(r->rewards + later);
-    __builtin_prefetch(r->flags + later);
-}
-
 /* Writes the column's rows that say something, in order, and their discounted returns, unscaled. Leaves out
  * the segments that ended with a failure of the environment. Returns the number of rows. */
 static uint32_t discount_column(const struct rollout *r, uint32_t column, double gamma, uint32_t *rows,
                                 float *values)
 {
+    enum { STEPS_AHEAD = 16 };
     uint32_t count = 0, begin = 0; // rows written; the first one of the segment
     uint8_t flags = r->before[column];
     for (uint32_t step = 0; step < r->lengths[column]; step++) {
         const uint32_t row = rollout_row(r, step, column);
         const bool absent = (flags & ENVIRONMENT_ABSENT) != 0 && rollout_is_absent(r, step, column);
-        prefetch_row(r, row);
+        const size_t later =
+            row + (size_t)STEPS_AHEAD * r->columns; /* the column's rows lie apart in memory */
+        __builtin_prefetch(r->rewards + later);
+        __builtin_prefetch(r->flags + later);
         flags = r->flags[row];
         if (absent)
             continue;

@@ -756,7 +756,7 @@ static enum status play_step(struct group *group, struct recording *recording, s
     struct step step;
     group_rows(group, &rows);
     step_view(&step, &rows, group->spec);
-    enum status status = recording_step(recording, &step, error);
+    enum status status = recording_step(recording, &step, false, error);
     if (status != STATUS_OK)
         return status;
     if (rollout_is_closing(rollout, &step)) {

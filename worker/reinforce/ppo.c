@@ -271,9 +271,11 @@ static double explained_variance(const struct update *u)
             const uint32_t row = u->ppo->order[i];
             const double target = (double)u->ppo->returns[row], value = (double)u->rollout->values[row];
             for (int k = 0; k < 2; k++) {
-                const double x = k == 0 ? target : target - value, apart = x - sum[k] / u->count;
-                sum[k] += pass == 0 ? x : 0;
-                squares[k] += pass == 1 ? apart * apart : 0;
+                const double x = k == 0 ? target : target - value;
+                if (pass == 0)
+                    sum[k] += x;
+                else
+                    squares[k] += (x - sum[k] / u->count) * (x - sum[k] / u->count);
             }
         }
     return squares[0] > 0 ? 1 - squares[1] / squares[0] : (double)NAN;

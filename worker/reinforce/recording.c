@@ -113,26 +113,16 @@ static void abandon_failed(struct recording *r, const struct step *step)
     }
 }
 
-static void take_outcomes(struct recording *r, const struct step *step)
+enum status recording_step(struct recording *r, const struct step *step, bool is_repeated,
+                           struct error *error)
 {
+    const enum status status =
+        is_repeated ? rollout_record_last(r->rollout, step, error) : rollout_record(r->rollout, step, error);
+    if (status != STATUS_OK)
+        return status;
     episode_metrics_take(&r->metrics, step, 0);
     abandon_failed(r, step);
-}
-
-enum status recording_repeat(struct recording *r, const struct step *step, struct error *error)
-{
-    const enum status status = rollout_record_last(r->rollout, step, error);
-    if (status == STATUS_OK)
-        take_outcomes(r, step);
-    return status;
-}
-
-enum status recording_step(struct recording *r, const struct step *step, struct error *error)
-{
-    const enum status status = rollout_record(r->rollout, step, error);
-    if (status == STATUS_OK)
-        take_outcomes(r, step);
-    return status;
+    return STATUS_OK;
 }
 
 void recording_end(struct recording *r, uint32_t first, const struct step_end *end)

@@ -27,10 +27,10 @@ struct ppo *recording_ppo(struct recording *recording);
 /* Forgets all, and begins an episode. */
 void recording_begin(struct recording *recording, uint64_t episode);
 
-/* Records a step that is good. Repeat: of a step that is recorded already, what the step before has ended,
- * behind recording_forget. Errors as rollout_record. */
-enum status recording_step(struct recording *recording, const struct step *step, struct error *error);
-enum status recording_repeat(struct recording *recording, const struct step *step, struct error *error);
+/* Records a step that is good. `is_repeated`: the rollout has the step already, and recording_forget has
+ * dropped what the step before ended. Errors as rollout_record. */
+enum status recording_step(struct recording *recording, const struct step *step, bool is_repeated,
+                           struct error *error);
 
 /* Records what the last steps of environments from `first` on have earned, ended and reported. */
 void recording_end(struct recording *recording, uint32_t first, const struct step_end *end);

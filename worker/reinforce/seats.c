@@ -194,30 +194,27 @@ static void reply(const struct seats *s, struct rpc_request *request, const stru
     rpc_reply(request, &answer);
 }
 
-/* Completes a request, if there is one, with an error. */
-static void fail(struct rpc_request **request, enum status status, const char *why)
+/* Fails the requests of the group, if there are any. */
+static void fail(struct group *group, enum status status, const char *why)
 {
-    if (*request != NULL)
-        rpc_fail(*request, status, "%s", why);
-    *request = NULL;
+    if (group->repeat != NULL)
+        rpc_fail(group->repeat, status, "%s", why);
+    if (group->request != NULL)
+        rpc_fail(group->request, status, "%s", why);
+    group->request = group->repeat = NULL;
 }
 
-/* Fails the request that waits, and the one that repeats it, if there are any. */
+/* Takes the group's requests, whose observer is gone, out of the line. */
 static void withdraw(struct seats *s, struct group *group)
 {
-    static const char why[] = "the observer that sent it is gone";
     coalescer_remove(coalescer_of(s, group), group);
-    fail(&group->request, STATUS_PEER_DIED, why);
-    fail(&group->repeat, STATUS_PEER_DIED, why);
+    fail(group, STATUS_PEER_DIED, "the observer that sent it is gone");
 }
 
-/* A request that will not be answered, because the job ends. */
 static void drop(void *context, void *group)
 {
-    struct group *of = group;
     (void)context;
-    fail(&of->request, STATUS_SHUTDOWN, "the job is ending");
-    fail(&of->repeat, STATUS_SHUTDOWN, "the job is ending");
+    fail(group, STATUS_SHUTDOWN, "the job is ending");
 }
 
 /* The coalescer's launch: one pass of the policy over the batch, then every request's reply. */
@@ -232,7 +229,7 @@ static void launch(void *context, const struct coalescer_slot *slots, size_t cou
     for (size_t i = 0; i < count; i++) {
         struct group *group = slots[i].request;
         if (status != STATUS_OK) {
-            drop(NULL, group);
+            fail(group, STATUS_SHUTDOWN, "the job is ending");
             continue;
         }
         if (group->repeat != NULL) /* first: the step lies in the message of `request` */
@@ -543,7 +540,9 @@ static enum status call_to_play(struct seats *s, uint32_t index, struct error *e
         if (has_lost || (s->world->spec.limits & ENVIRONMENT_CANNOT_SEED) != 0)
             forget_rows(s, &groups[i], 0);
         groups[i].next_step = 0;
-        fail(&groups[i].repeat, STATUS_PEER_DIED, "the observer that sent it is gone");
+        if (groups[i].repeat != NULL)
+            rpc_fail(groups[i].repeat, STATUS_PEER_DIED, "the observer that sent it is gone");
+        groups[i].repeat = NULL;
     }
     recording_forget(s->recording, index * s->per_seat, s->per_seat); /* its steps bring them again */
     const enum status status = seats_call(s, index, METHOD_RUN_EPISODE, &message, take_end, s, error);
@@ -673,17 +672,9 @@ static enum status check_rows(const struct seats *s, const struct group *group, 
     return STATUS_OK;
 }
 
-static enum status check_alive(const struct seats *s, const struct step *step, struct error *error)
-{
-    for (uint32_t i = 0; i < step->count; i++)
-        if (!s->alive[step->numbers[i]])
-            return error_set(error, STATUS_INVALID, "row %u is of environment %u, whose episode is over", i,
-                             step->numbers[i]);
-    return STATUS_OK;
-}
-
-/* At step 0 nothing has ended; agents are absent, and environments may have failed to go on, only where the
- * rollout goes on from the one before. In the mode episode an environment whose episode is over has no rows.
+/* The rows are of environments whose episode goes on. At step 0 nothing has ended; agents are absent, and
+ * environments may have failed to go on, only where the rollout goes on from the one before. In the mode
+ * episode an environment whose episode is over has no rows.
  */
 static enum status check_flags(const struct seats *s, const struct step *step, struct error *error)
 {
@@ -693,6 +684,9 @@ static enum status check_flags(const struct seats *s, const struct step *step, s
     for (uint32_t i = 0; i < step->count; i++) {
         uint8_t all;
         const bool is_over = step_is_over(step, i, &all);
+        if (!s->alive[step->numbers[i]])
+            return error_set(error, STATUS_INVALID, "row %u is of environment %u, whose episode is over", i,
+                             step->numbers[i]);
         if (step->number == 0 && (all & ~first) != 0)
             return error_set(error, STATUS_INVALID, "environment %u of step 0 has flags %u: expected %u", i,
                              all, all & first);
@@ -704,38 +698,29 @@ static enum status check_flags(const struct seats *s, const struct step *step, s
     return STATUS_OK;
 }
 
-/* A step that repeats a recorded one: it gets the recorded actions, if these are known already. */
-static enum status repeat_step(struct seats *s, struct group *group, struct rpc_request *request,
-                               const struct step *step, struct error *error)
+/* Puts the step's rows into the rollout, and its request in line, where its group has a place. A step that
+ * repeats a recorded one gets the recorded actions, as soon as these are known. */
+static enum status take_step(struct seats *s, struct group *group, struct rpc_request *request,
+                             const struct step *step, bool is_repeated, struct error *error)
 {
-    const enum status status = recording_repeat(s->recording, step, error);
+    const enum status status = recording_step(s->recording, step, is_repeated, error);
     if (status != STATUS_OK)
         return status;
     group->next_step++;
-    if (group->request != NULL && group->next_step == group->recorded)
-        group->repeat = request;
-    else
-        reply(s, request, step);
-    return STATUS_OK;
-}
-
-/* Puts the step's rows into the rollout, and its request in line, where its group has a place. */
-static enum status take_step(struct seats *s, struct group *group, struct rpc_request *request,
-                             const struct step *step, struct error *error)
-{
-    const enum status status = recording_step(s->recording, step, error);
-    if (status != STATUS_OK)
-        return status;
-    retire_absent(s, group, step);
-    group->recorded = ++group->next_step;
-    if (rollout_is_closing(s->rollout, step)) {
-        reply(s, request, step);
-        return STATUS_OK;
+    if (!is_repeated) {
+        retire_absent(s, group, step);
+        group->recorded = group->next_step;
     }
-    group->request = request;
-    group->step = *step;
-    /* Never STATUS_BUSY: the line has a slot for each of its groups. */
-    (void)coalescer_add(coalescer_of(s, group), group, step->rows, monotime_now());
+    if (is_repeated && group->request != NULL && group->next_step == group->recorded) {
+        group->repeat = request;
+    } else if (is_repeated || rollout_is_closing(s->rollout, step)) {
+        reply(s, request, step);
+    } else {
+        group->request = request;
+        group->step = *step;
+        /* Never STATUS_BUSY: the line has a slot for each of its groups. */
+        (void)coalescer_add(coalescer_of(s, group), group, step->rows, monotime_now());
+    }
     return STATUS_OK;
 }
 
@@ -765,12 +750,10 @@ enum status seats_step(struct seats *s, uint32_t seat, struct rpc_request *reque
     if (status == STATUS_OK)
         status = check_rows(s, group, step, error);
     if (status == STATUS_OK && repeats(s, group, step))
-        return repeat_step(s, group, request, step, error);
-    if (status == STATUS_OK)
-        status = check_alive(s, step, error);
+        return take_step(s, group, request, step, true, error);
     if (status == STATUS_OK)
         status = check_flags(s, step, error);
-    return status == STATUS_OK ? take_step(s, group, request, step, error) : status;
+    return status == STATUS_OK ? take_step(s, group, request, step, false, error) : status;
 }
 
 /* ---- states in checkpoints ---- */
