@@ -419,22 +419,17 @@ enum status evaluator_begin(struct evaluator *e, struct policy *policy, policy_p
     return status == STATUS_OK && e->count == 0 ? play_all(e, progress, context, error) : status;
 }
 
-/* The metric of this name; NaN: there is none. */
-static double metric_of(const struct control_metrics *metrics, const char *name)
-{
-    for (uint32_t i = 0; i < metrics->count; i++)
-        if (strcmp(metrics->of[i].name, name) == 0)
-            return metrics->of[i].mean;
-    return (double)NAN;
-}
-
 struct control_evaluation evaluator_end(const struct evaluator *e)
 {
     const struct evaluation_summary found = player_summarize(&e->player);
+    double success_rate = (double)NAN;
+    for (uint32_t i = 0; i < found.metrics.count; i++)
+        if (strcmp(found.metrics.of[i].name, "is_success") == 0)
+            success_rate = found.metrics.of[i].mean;
     return (struct control_evaluation){.mean_reward = found.mean,
                                        .std_reward = found.deviation,
                                        .mean_ep_length = found.length,
-                                       .success_rate = metric_of(&found.metrics, "is_success")};
+                                       .success_rate = success_rate};
 }
 
 /* ---- an observer's share ---- */

@@ -305,18 +305,6 @@ static struct policy_step step_of(const struct ppo *ppo)
         .kl_max = stops ? 1.5 * job->algorithm.target_kl : (double)INFINITY};
 }
 
-static void add_losses(struct update *u, const struct surrogate_losses *losses)
-{
-    u->minibatches++;
-    u->sum.policy += losses->policy;
-    u->sum.value += losses->value;
-    u->sum.entropy += losses->entropy;
-    u->sum.clip_fraction += losses->clip_fraction;
-    u->epoch_kl += losses->kl;
-    u->epoch_minibatches++;
-    u->last = *losses;
-}
-
 /* One pass over the rows of the epoch's order. */
 static enum status run_epoch(struct update *u, struct error *error)
 {
@@ -330,7 +318,14 @@ static enum status run_epoch(struct update *u, struct error *error)
         const enum status status = policy_improve(u->policy, &rows, &targets, &u->step, &losses, error);
         if (status != STATUS_OK)
             return status;
-        add_losses(u, &losses);
+        u->minibatches++;
+        u->epoch_minibatches++;
+        u->sum.policy += losses.policy;
+        u->sum.value += losses.value;
+        u->sum.entropy += losses.entropy;
+        u->sum.clip_fraction += losses.clip_fraction;
+        u->epoch_kl += losses.kl;
+        u->last = losses;
         u->step.progress(u->step.context);
         first += rows.count;
     }

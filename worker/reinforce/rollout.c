@@ -276,11 +276,14 @@ static char *last_at(const struct rollout *r, uint32_t i)
 static bool grow_last(struct rollout *r, uint32_t capacity)
 {
     uint32_t *rows = realloc(r->last_rows, capacity * sizeof *rows);
-    r->last_rows = rows != NULL ? rows : r->last_rows;
+    if (rows != NULL)
+        r->last_rows = rows;
     char *observations = realloc(r->last_observations, capacity * r->config.observation_bytes);
-    r->last_observations = observations != NULL ? observations : r->last_observations;
+    if (observations != NULL)
+        r->last_observations = observations;
     float *values = realloc(r->last_values, capacity * sizeof *values);
-    r->last_values = values != NULL ? values : r->last_values;
+    if (values != NULL)
+        r->last_values = values;
     if (rows == NULL || observations == NULL || values == NULL)
         return false;
     r->last_capacity = capacity;

@@ -121,13 +121,14 @@ enum status seats_new(struct seats **out, struct worker *worker, struct error *f
         return error_set(error, STATUS_NO_MEMORY, "no memory for %zu environments", room * s->per_seat);
     for (uint32_t i = 0; i < count; i++)
         s->of[i].seats = s;
-    for (uint32_t i = 0; i < count * s->lines; i++) {
-        const uint32_t number = i % s->lines, begin = job_group_begin(job, number);
-        s->groups[i] = (struct group){.seat = i / s->lines,
-                                      .number = number,
-                                      .first = i / s->lines * s->per_seat + begin,
-                                      .count = job_group_begin(job, number + 1) - begin};
-    }
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t number = 0; number < s->lines; number++) {
+            const uint32_t begin = job_group_begin(job, number);
+            groups_of(s, i)[number] = (struct group){.seat = i,
+                                                     .number = number,
+                                                     .first = i * s->per_seat + begin,
+                                                     .count = job_group_begin(job, number + 1) - begin};
+        }
     return STATUS_OK;
 }
 
