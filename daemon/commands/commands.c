@@ -12,7 +12,7 @@
 #include "kernels/policy/mlp.h"
 #include "worker/environment/environment_contract.h"
 #include "worker/job/json_document.h"
-#include "worker/reinforce/policy_evaluate.h"
+#include "worker/reinforce/evaluator.h"
 
 #include <errno.h>
 #include <getopt.h>

@@ -5,7 +5,7 @@
 #include "daemon/log/runlog.h"
 #include "worker/data_parallel/evaluation.h"
 #include "worker/model_parallel/language.h"
-#include "worker/reinforce/policy_evaluate.h"
+#include "worker/reinforce/evaluator.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -41,7 +41,7 @@ static enum status evaluate_policy(const struct arguments *arguments, const stru
                                    struct error *error)
 {
     const uint32_t episodes = arguments->episodes > 0 ? arguments->episodes : 100;
-    struct player_summary found;
+    struct evaluation_summary found;
     char metrics[EPISODE_MEANS_BYTES];
     const enum status status = policy_evaluate(&found, arguments->checkpoint, job, episodes, error);
     if (status != STATUS_OK)

@@ -13,8 +13,7 @@
 #include "worker/job/job_table.h"
 #include "worker/model/classifier.h"
 #include "worker/model_parallel/parallel_data.h"
-#include "worker/reinforce/job_environments.h"
-#include "worker/reinforce/policy_shape.h"
+#include "worker/reinforce/job_open.h"
 
 #include <errno.h>
 #include <inttypes.h>

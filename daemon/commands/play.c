@@ -5,7 +5,7 @@
 #include "daemon/commands/job_files.h"
 #include "daemon/log/runlog.h"
 #include "worker/environment/environment.h"
-#include "worker/reinforce/policy_play.h"
+#include "worker/reinforce/evaluator.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -155,9 +155,9 @@ struct job {
         int network;              /* enum job_network */
         struct job_widths hidden; /* mlp; in JSON one number, or a list */
         int activation;           /* enum job_activation; mlp */
-        bool has_value_network; /* false: null in JSON, the network's own (worker/reinforce/policy_shape.c) */
+        bool has_value_network; /* false: null in JSON, the network's own (see worker/reinforce/job_open.c) */
         int value_network;      /* enum job_value_network; ppo, a2c */
-        bool has_dropout;       /* false: null in JSON, the network's own (worker/reinforce/policy_shape.h) */
+        bool has_dropout;       /* false: null in JSON, the network's own (see worker/reinforce/job_open.h) */
         double dropout;         /* probability that a unit is dropped */
         bool ortho_init;        /* ppo, a2c: of the first parameters */
         double log_std_init;    /* ppo, a2c: of a Gaussian */

@@ -1,7 +1,7 @@
 /* The policy that a job's keys ask for. */
 #include "test/worker/job/job_fixture.h"
 #include "test/workplace.h"
-#include "worker/reinforce/policy_shape.h"
+#include "worker/reinforce/job_open.h"
 
 #include <check.h>
 #include <stdio.h>
@@ -41,8 +41,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("policy_shape");
-    TCase *tests = tcase_create("policy_shape");
+    Suite *suite = suite_create("job_open");
+    TCase *tests = tcase_create("job_open");
     tcase_add_test(tests, the_value_shares_what_the_job_says_or_the_network_is_used_to);
     suite_add_tcase(suite, tests);
     return suite_run(suite);

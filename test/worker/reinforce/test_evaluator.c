@@ -1,32 +1,35 @@
-/* An evaluation's shares: sums that do not depend on the spread, a successor that begins again, and every
+/* Evaluations by observers: sums that do not depend on the spread, a successor that begins again, and every
  * kind of request and answer that is refused. The world has two agents, masks and a metric; its episodes are
  * made up. */
 #include "test/workplace.h"
 #include "worker/environment/environment_description.h"
-#include "worker/reinforce/evaluation_shares.h"
-#include "worker/reinforce/step_message.h"
+#include "worker/reinforce/evaluator.h"
+#include "worker/worker.h"
 
 #include <check.h>
 #include <math.h>
 
 #define JOB                                                                                                  \
-    "{\"kind\":\"reinforce\",\"device\":\"cpu\",\"algorithm\":{\"name\":\"ppo\"},\"policy\":{\"hidden\":[4]" \
-    "},"                                                                                                     \
-    "\"environment\":{\"gymnasium\":\"World-v0\"}}"
+    "{\"kind\":\"reinforce\",\"device\":\"cpu\",\"algorithm\":{\"name\":\"ppo\"},"                           \
+    "\"policy\":{\"hidden\":[4]},\"environment\":{\"gymnasium\":\"World-v0\"},"                              \
+    "\"evaluation\":{\"every\":1}}"
 
 #define WORLD                                                                                                \
     "{\"name\":\"World-v0\",\"agents\":2,\"steps_max\":0,\"mask\":true,\"can_seed\":true,"                   \
-    "\"can_save\":true,\"singleton\":false,\"metrics\":[\"goal\"],\"observation\":{\"dtype\":\"float32\","   \
+    "\"can_save\":true,\"singleton\":false,\"metrics\":[\"is_success\"],\"observation\":{\"dtype\":"         \
+    "\"float32\","                                                                                           \
     "\"shape\":[2]},"                                                                                        \
     "\"action\":{\"dtype\":\"int32\",\"shape\":[],\"choices\":3}}"
 
 enum { EPISODES = 5, AGENTS = 2, CHOICES = 3, LONGEST = 3, ROWS = EPISODES * AGENTS };
 
 static struct error error;
-static struct job job;
+static struct worker worker;
 static struct environment_description world;
-static struct player player;
-static struct evaluation_shares shares;
+static struct evaluator *evaluator;
+static struct share {
+    uint32_t first, count;
+} shares[8]; /* as the evaluator asks for them */
 
 /* One request, or one answer, and its arrays. */
 static struct {
@@ -44,24 +47,24 @@ static void must(enum status status)
 static void setup(void)
 {
     char *problems = NULL;
-    ck_assert_int_eq(job_parse(&job, JOB, strlen(JOB), "job.json", NULL, 0, &problems), STATUS_OK);
+    ck_assert_int_eq(job_parse(&worker.job, JOB, strlen(JOB), "job.json", NULL, 0, &problems), STATUS_OK);
     must(environment_description_read(&world, WORLD, strlen(WORLD), &error));
-    player = (struct player){.steps_max = LONGEST};
-    must(player_open_apart(&player, &job, &world.spec, EPISODES, &error));
+    worker.job.evaluation.episodes = EPISODES;
+    worker.job.evaluation.steps = LONGEST;
+    worker.job.evaluation.deterministic = true;
 }
 
 static void teardown(void)
 {
-    evaluation_shares_close(&shares);
-    player_close(&player);
+    evaluator_free(evaluator);
     environment_description_fini(&world);
-    shares = (struct evaluation_shares){0};
+    evaluator = NULL;
 }
 
 static void open_shares(uint32_t count)
 {
-    evaluation_shares_close(&shares);
-    must(evaluation_shares_open(&shares, &player, count, false, &error));
+    worker.job.observers.count = count;
+    must(evaluator_new(&evaluator, &worker, &world.spec, &error));
 }
 
 /* ---- the made-up episodes ---- */
@@ -119,25 +122,27 @@ static const struct rpc_message *answer_of(uint32_t first, uint32_t count)
     return &sent.message;
 }
 
-/* Decodes the request and holds it to share `index`. */
-static enum status check(uint32_t index, const struct rpc_message *request, struct step *step)
+/* Decodes the request, and takes it as one of share `index`. */
+static enum status take(uint32_t index, const struct rpc_message *request, struct rpc_message *answer)
 {
-    const enum status status = step_decode(step, request, &world.spec, EPISODES, &error);
-    return status == STATUS_OK ? evaluation_shares_check(&shares, index, step, &error) : status;
+    struct step step;
+    const enum status status = step_decode(&step, request, &world.spec, EPISODES, &error);
+    return status == STATUS_OK ? evaluator_step(evaluator, index, &step, answer, &error) : status;
 }
 
 /* Begins share `index`, and plays its first `steps` steps. */
 static void play_steps(uint32_t index, uint32_t steps)
 {
     struct rpc_message call, answer;
-    struct step asked;
-    evaluation_shares_begin(&shares, index, &call);
+    struct share *share = &shares[index];
+    *share = (struct share){0};
+    if (!evaluator_begin_share(evaluator, index, &call))
+        return;
+    *share = (struct share){(uint32_t)call.args[EVALUATION_FIRST], (uint32_t)call.args[EVALUATION_EPISODES]};
     for (uint32_t step = 0; step < steps; step++) {
-        const struct rpc_message *request =
-            request_of((uint32_t)call.args[EVALUATION_FIRST], (uint32_t)call.args[EVALUATION_EPISODES], step);
+        const struct rpc_message *request = request_of(share->first, share->count, step);
         const uint32_t n = request->tensors[STEP_ENVIRONMENT].dims[0];
-        must(check(index, request, &asked));
-        must(evaluation_shares_step(&shares, index, &asked, &answer, &error));
+        must(take(index, request, &answer));
         ck_assert_uint_eq(answer.tensors[0].dims[0], n * AGENTS);
         for (uint32_t i = 0; i < n * AGENTS; i++)
             ck_assert_uint_eq(((const uint32_t *)answer.data[0])[i],
@@ -149,31 +154,31 @@ static void play_steps(uint32_t index, uint32_t steps)
 static uint32_t longest_of(uint32_t index)
 {
     uint32_t longest = 0;
-    for (uint32_t e = shares.of[index].first; e < shares.of[index].first + shares.of[index].count; e++)
+    for (uint32_t e = shares[index].first; e < shares[index].first + shares[index].count; e++)
         longest = length_of(e) > longest ? length_of(e) : longest;
     return longest;
 }
 
 static void play_share(uint32_t index)
 {
-    if (shares.of[index].count == 0)
-        return;
+    play_steps(index, 0);
     play_steps(index, longest_of(index));
-    must(evaluation_shares_end(&shares, index, answer_of(shares.of[index].first, shares.of[index].count)));
+    if (shares[index].count > 0)
+        must(evaluator_end_share(evaluator, index, answer_of(shares[index].first, shares[index].count)));
 }
 
 static void expect_sums(void)
 {
-    const struct player_summary found = player_summarize(&player);
+    const struct control_evaluation found = evaluator_end(evaluator);
     double mean = 0, length = 0;
     for (uint32_t e = 0; e < EPISODES; e++) {
         length += length_of(e) / (double)EPISODES;
         for (uint32_t step = 0; step < length_of(e); step++)
             mean += (double)(reward_of(e, 0, step) + reward_of(e, 1, step)) / 2 / EPISODES;
     }
-    ck_assert_double_eq_tol(found.mean, mean, 1e-12);
-    ck_assert_double_eq_tol(found.length, length, 1e-12);
-    ck_assert_double_eq(found.metrics.of[0].mean, (0 + 1 + 3 + 4) / 4.0); /* episode 2 is cut */
+    ck_assert_double_eq_tol(found.mean_reward, mean, 1e-12);
+    ck_assert_double_eq_tol(found.mean_ep_length, length, 1e-12);
+    ck_assert_double_eq(found.success_rate, (0 + 1 + 3 + 4) / 4.0); /* episode 2 is cut */
 }
 
 /* ---- what they come to ---- */
@@ -211,8 +216,8 @@ END_TEST
 
 static void refuse(const struct rpc_message *request, const char *words)
 {
-    struct step step;
-    ck_assert_int_eq(check(1, request, &step), STATUS_INVALID);
+    struct rpc_message answer;
+    ck_assert_int_eq(take(1, request, &answer), STATUS_INVALID);
     ck_assert_msg(strstr(error.text, words) != NULL, "\"%s\" has no \"%s\"", error.text, words);
 }
 
@@ -234,14 +239,19 @@ START_TEST(requests_that_do_not_follow_are_refused)
     request_of(2, 3, 1);
     sent.message.tensor_count = 0;
     refuse(&sent.message, "step 1 of an evaluation has no rows");
-    struct step step;
-    must(check(1, request_of(2, 3, 1), &step));
+    struct rpc_message answer;
+    must(take(1, request_of(2, 3, 1), &answer));
 }
 END_TEST
 
 /* The agent of a job in C evaluates in its own process, and hears its observers meanwhile. */
 START_TEST(a_step_is_refused_where_there_are_no_shares)
 {
+    static const char plain[] = "{\"kind\":\"reinforce\",\"device\":\"cpu\",\"algorithm\":{\"name\":\"ppo\"},"
+                                "\"evaluation\":{\"every\":1}}";
+    char *problems = NULL;
+    ck_assert_int_eq(job_parse(&worker.job, plain, strlen(plain), "job.json", NULL, 0, &problems), STATUS_OK);
+    open_shares(2);
     refuse(request_of(2, 3, 0), "of the share that is called for");
 }
 END_TEST
@@ -287,6 +297,24 @@ START_TEST(numbers_in_shared_memory_are_refused)
 }
 END_TEST
 
+/* The evaluator checks its own copy again: a refused step changes nothing. */
+START_TEST(observations_that_change_behind_the_check_are_refused)
+{
+    struct rpc_message answer;
+    struct step step;
+    open_shares(1);
+    play_steps(0, 0);
+    request_of(0, EPISODES, 0);
+    sent.message.lent = 1u << STEP_OBSERVATION;
+    must(step_decode(&step, &sent.message, &world.spec, EPISODES, &error));
+    sent.observations[1] = NAN;
+    ck_assert_int_eq(evaluator_step(evaluator, 0, &step, &answer, &error), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.text, "that its sender has changed"));
+    sent.observations[1] = 0;
+    must(evaluator_step(evaluator, 0, &step, &answer, &error));
+}
+END_TEST
+
 START_TEST(outcomes_that_cannot_be_are_refused)
 {
     open_shares(2);
@@ -319,7 +347,6 @@ END_TEST
 START_TEST(an_agent_can_end_alone)
 {
     struct rpc_message answer;
-    struct step step;
     open_shares(2);
     play_share(0);
     play_steps(1, 1);
@@ -327,19 +354,17 @@ START_TEST(an_agent_can_end_alone)
     sent.flags[0][0] = ENVIRONMENT_TERMINATED | ENVIRONMENT_ABSENT;
     sent.rewards[4] = 100;
     step_tensors(sent.message.tensors, &world.spec, 2, 1);
-    must(check(1, &sent.message, &step));
-    must(evaluation_shares_step(&shares, 1, &step, &answer, &error));
-    must(check(1, request_of(2, 3, 2), &step));
-    must(evaluation_shares_step(&shares, 1, &step, &answer, &error));
-    must(evaluation_shares_end(&shares, 1, answer_of(2, 3)));
+    must(take(1, &sent.message, &answer));
+    must(take(1, request_of(2, 3, 2), &answer));
+    must(evaluator_end_share(evaluator, 1, answer_of(2, 3)));
     /* Two rows each of episodes 0, 1, 3 and 4, and one of episode 2. */
-    ck_assert_double_eq(player_summarize(&player).metrics.of[0].mean, (2 * (0 + 1 + 3 + 4) + 100) / 9.0);
+    ck_assert_double_eq(evaluator_end(evaluator).success_rate, (2 * (0 + 1 + 3 + 4) + 100) / 9.0);
 }
 END_TEST
 
 static void refuse_end(void)
 {
-    ck_assert_int_eq(evaluation_shares_end(&shares, 1, &sent.message), STATUS_INVALID);
+    ck_assert_int_eq(evaluator_end_share(evaluator, 1, &sent.message), STATUS_INVALID);
 }
 
 START_TEST(answers_that_do_not_match_are_refused)
@@ -368,13 +393,13 @@ START_TEST(answers_that_do_not_match_are_refused)
     answer_of(2, 3);
     sent.rewards[0] = INFINITY;
     refuse_end();
-    must(evaluation_shares_end(&shares, 1, answer_of(2, 3)));
+    must(evaluator_end_share(evaluator, 1, answer_of(2, 3)));
 }
 END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("evaluation_shares");
+    Suite *suite = suite_create("evaluator");
     TCase *all = tcase_create("shares");
     tcase_add_checked_fixture(all, setup, teardown);
     tcase_add_loop_test(all, sums_do_not_depend_on_the_spread, 1, 8);
@@ -385,6 +410,7 @@ int main(void)
     tcase_add_test(all, an_episode_without_a_first_step_is_refused);
     tcase_add_test(all, rows_that_the_share_does_not_have_are_refused);
     tcase_add_test(all, numbers_in_shared_memory_are_refused);
+    tcase_add_test(all, observations_that_change_behind_the_check_are_refused);
     tcase_add_test(all, outcomes_that_cannot_be_are_refused);
     tcase_add_test(all, an_agent_can_end_alone);
     tcase_add_test(all, answers_that_do_not_match_are_refused);
