@@ -138,6 +138,16 @@ static bool pmi_copy_field(const struct pmi *pmi, const char *name, char *text, 
     return true;
 }
 
+static bool pmi_copy_size(const struct pmi *pmi, const char *name, size_t *size)
+{
+    char text[16];
+    uint64_t number;
+    if (!pmi_copy_field(pmi, name, text, sizeof text) || !text_integer(text, INT_MAX, &number))
+        return false;
+    *size = number;
+    return true;
+}
+
 /* Judges a line that has come: "cmd=ANSWER rc=0 …", where some servers leave out rc=0. */
 static enum status pmi_check_answer(struct pmi *pmi, const char *answer, struct error *error)
 {
@@ -160,11 +170,14 @@ __attribute__((format(printf, 5, 6))) static enum status pmi_exchange(struct pmi
                                                                       const char *request, ...)
 {
     va_list list;
+    assert(pmi->fd >= 0);
     va_start(list, request);
     const int length = vsnprintf(pmi->line, sizeof pmi->line, request, list);
     va_end(list);
-    assert(pmi->fd >= 0 && length <= PMI_REQUEST_BYTES_MAX);
-    (void)length;
+    if (length > PMI_REQUEST_BYTES_MAX)
+        return error_set(error, STATUS_INVALID,
+                         "the PMI request has %d bytes: expected at most %d; shorten the value", length,
+                         PMI_REQUEST_BYTES_MAX);
     enum status status = pmi_send_request(pmi, answer, deadline, error);
     if (status == STATUS_OK)
         status = pmi_receive_answer(pmi, answer, deadline, error);
@@ -235,6 +248,11 @@ static enum status pmi_greet(struct pmi *pmi, struct monotime deadline, struct e
     if (status == STATUS_OK && !pmi_field_is(pmi, "pmi_version", "1"))
         return pmi_reject_answer(pmi, strlen(pmi->line), "pmi_version=1", error);
     if (status == STATUS_OK)
+        status = pmi_exchange(pmi, "maxes", deadline, error, "cmd=get_maxes\n");
+    if (status == STATUS_OK && !(pmi_copy_size(pmi, "keylen_max", &pmi->key_bytes) &&
+                                 pmi_copy_size(pmi, "vallen_max", &pmi->value_bytes)))
+        return pmi_reject_answer(pmi, strlen(pmi->line), "numbers as keylen_max and vallen_max", error);
+    if (status == STATUS_OK)
         status = pmi_exchange(pmi, "my_kvsname", deadline, error, "cmd=get_my_kvsname\n");
     if (status == STATUS_OK && !pmi_copy_field(pmi, "kvsname", pmi->space, sizeof pmi->space))
         return pmi_reject_answer(pmi, strlen(pmi->line), "kvsname of 1 to 255 bytes", error);
@@ -267,11 +285,35 @@ enum status pmi_close(struct pmi *pmi, struct monotime deadline, struct error *e
 
 /* ---- keys and values ---- */
 
+/* No server reports these mistakes: both servers cut a value at a space, and MPICH's cuts a value and loses a
+ * key that is too long. */
+static enum status pmi_check_text(const char *kind, const char *text, size_t bytes_max, bool equals_sign,
+                                  struct error *error)
+{
+    const size_t length = strlen(text);
+    bool good = length > 0 && length < bytes_max;
+    for (size_t i = 0; i < length; i++)
+        good = good && text[i] > ' ' && text[i] <= '~' && (equals_sign || text[i] != '=');
+    if (good)
+        return STATUS_OK;
+    char shown[128];
+    text_show(shown, sizeof shown, text, length, 40);
+    return error_set(error, STATUS_INVALID,
+                     "the PMI %s \"%s\" of %zu bytes: expected fewer than %zu bytes of printable ASCII "
+                     "without spaces%s",
+                     kind, shown, length, bytes_max, equals_sign ? "" : " and '='");
+}
+
 enum status pmi_put(struct pmi *pmi, const char *key, const char *value, struct monotime deadline,
                     struct error *error)
 {
-    return pmi_exchange(pmi, "put_result", deadline, error, "cmd=put kvsname=%s key=%s value=%s\n",
-                        pmi->space, key, value);
+    enum status status = pmi_check_text("key", key, pmi->key_bytes, false, error);
+    if (status == STATUS_OK)
+        status = pmi_check_text("value", value, pmi->value_bytes, true, error);
+    if (status == STATUS_OK)
+        status = pmi_exchange(pmi, "put_result", deadline, error, "cmd=put kvsname=%s key=%s value=%s\n",
+                              pmi->space, key, value);
+    return status;
 }
 
 enum status pmi_barrier(struct pmi *pmi, struct monotime deadline, struct error *error)
@@ -288,8 +330,10 @@ enum status pmi_barrier(struct pmi *pmi, struct monotime deadline, struct error 
 enum status pmi_get(struct pmi *pmi, const char *key, char *value, size_t value_bytes,
                     struct monotime deadline, struct error *error)
 {
-    const enum status status =
-        pmi_exchange(pmi, "get_result", deadline, error, "cmd=get kvsname=%s key=%s\n", pmi->space, key);
+    enum status status = pmi_check_text("key", key, pmi->key_bytes, false, error);
+    if (status == STATUS_OK)
+        status =
+            pmi_exchange(pmi, "get_result", deadline, error, "cmd=get kvsname=%s key=%s\n", pmi->space, key);
     if (status == STATUS_UNAVAILABLE)
         return error_set(error, STATUS_NOT_FOUND, "no task has put the PMI key %s", key);
     if (status == STATUS_OK && !pmi_copy_field(pmi, "value", value, value_bytes)) {

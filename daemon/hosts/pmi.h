@@ -43,6 +43,8 @@ enum {
 struct pmi {
     int fd;                          /* -1: closed */
     unsigned rank, size;             /* this task's number, from 0, and the number of tasks */
+    size_t key_bytes;                /* the server's limit for a key, with its zero */
+    size_t value_bytes;              /* the server's limit for a value, with its zero */
     char space[PMI_SPACE_BYTES];     /* the name of the tasks' space of keys */
     char line[PMI_ANSWER_BYTES_MAX]; /* the request, then its answer */
 };
@@ -62,9 +64,9 @@ enum status pmi_open(struct pmi *pmi, struct monotime deadline, struct error *er
 enum status pmi_close(struct pmi *pmi, struct monotime deadline, struct error *error);
 
 /* Stores a value for all tasks. Keys are common to all tasks, so the caller adds the rank to the key. Both
- * texts are of printable ASCII without spaces, and a key has no '='. Servers cut what breaks these rules, and
- * do not say so. The key has at most 63 bytes and the value 677: both launchers take that much, with any
- * space's name. */
+ * texts are of printable ASCII without spaces, and a key has no '='. STATUS_INVALID: a text is empty, has
+ * another character or is longer than the server takes, or the request is longer than PMI_REQUEST_BYTES_MAX.
+ * Both launchers take a key of 63 bytes, and with any key and any space's name a value of 677 bytes. */
 enum status pmi_put(struct pmi *pmi, const char *key, const char *value, struct monotime deadline,
                     struct error *error);
 
@@ -72,8 +74,8 @@ enum status pmi_put(struct pmi *pmi, const char *key, const char *value, struct 
 enum status pmi_barrier(struct pmi *pmi, struct monotime deadline, struct error *error);
 
 /* Reads a value that some task has put before the last barrier: `value` becomes zero-terminated printable
- * ASCII without spaces. STATUS_NOT_FOUND: no task has put it; the connection stays open. STATUS_IO, too:
- * the value does not fit in `value_bytes` with its zero. */
+ * ASCII without spaces. STATUS_NOT_FOUND: no task has put it; the connection stays open. STATUS_INVALID: the
+ * key is wrong (pmi_put). STATUS_IO, too: the value does not fit in `value_bytes` with its zero. */
 enum status pmi_get(struct pmi *pmi, const char *key, char *value, size_t value_bytes,
                     struct monotime deadline, struct error *error);
 

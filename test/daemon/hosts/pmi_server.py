@@ -17,6 +17,8 @@ def answer(fields, rank, waiting, values, count):
     command = fields["cmd"]
     if command == "init":
         return [(rank, "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0")]
+    if command == "get_maxes":
+        return [(rank, "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024")]
     if command == "get_my_kvsname":
         return [(rank, "cmd=my_kvsname kvsname=space")]
     if command == "put":

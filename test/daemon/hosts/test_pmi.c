@@ -24,11 +24,13 @@ static struct error error;
 static const struct turn slurm_opening[] = {
     {"cmd=init pmi_version=1 pmi_subversion=1\n",
      "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1\n"},
+    {"cmd=get_maxes\n", "cmd=maxes rc=0 kvsname_max=256 keylen_max=64 vallen_max=1024\n"},
     {"cmd=get_my_kvsname\n", "cmd=my_kvsname rc=0 kvsname=4.0\n"},
 };
 static const struct turn mpich_opening[] = {
     {"cmd=init pmi_version=1 pmi_subversion=1\n",
      "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n"},
+    {"cmd=get_maxes\n", "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=1024\n"},
     {"cmd=get_my_kvsname\n", "cmd=my_kvsname kvsname=4.0\n"},
 };
 
@@ -46,7 +48,7 @@ static struct monotime later(void)
 /* Begins a server that answers client 0's pmi_open and then plays `turns`, and opens `pmi`. */
 static void open_with(const struct turn *turns, unsigned count)
 {
-    add_turns(0, slurm_opening, 2);
+    add_turns(0, slurm_opening, 3);
     add_turns(0, turns, count);
     server_begin();
     ck_assert_int_eq(pmi_open(&pmi, later(), &error), STATUS_OK);
@@ -101,7 +103,7 @@ START_TEST(values_are_exchanged)
         {"cmd=finalize\n", "cmd=finalize_ack\n"}};
     const bool is_mpich = _i & 1;
     server.torn = _i & 2;
-    add_turns(0, is_mpich ? mpich_opening : slurm_opening, 2);
+    add_turns(0, is_mpich ? mpich_opening : slurm_opening, 3);
     add_turns(0, is_mpich ? mpich : slurm, 5);
     server_begin();
     exchange_values(is_mpich);
@@ -139,8 +141,8 @@ START_TEST(a_barrier_waits_for_the_other_side)
 {
     static struct waiter waiter;
     pthread_t thread;
-    add_turns(0, slurm_opening, 2);
-    add_turns(1, slurm_opening, 2);
+    add_turns(0, slurm_opening, 3);
+    add_turns(1, slurm_opening, 3);
     add_turn(1, "cmd=barrier_in\n", NULL);
     add_turn(0, "cmd=barrier_in\n", "cmd=barrier_out rc=0\n");
     add_turn(1, NULL, "cmd=barrier_out rc=0\n");
@@ -150,7 +152,7 @@ START_TEST(a_barrier_waits_for_the_other_side)
     ck_assert_int_eq(pmi_open(&waiter.pmi, later(), &error), STATUS_OK);
     ck_assert_uint_eq(waiter.pmi.rank, 1);
     ck_assert_int_eq(pthread_create(&thread, NULL, wait_at_barrier, &waiter), 0);
-    UNTIL(server.turns_done == 5, sleep_ms(1));
+    UNTIL(server.turns_done == 7, sleep_ms(1));
     sleep_ms(20);
     ck_assert(!waiter.done);
     ck_assert_int_eq(pmi_barrier(&pmi, later(), &error), STATUS_OK);
@@ -268,10 +270,14 @@ static const struct {
     {0, "cmd=response_to_init rc=0 \xff\n", STATUS_IO, "\\xff"},
     {0, "cmd=response_to_init rc=0 pmi_version=1\ncmd=maxes\n", STATUS_IO, "in one line of printable ASCII"},
     {0, too_long, STATUS_IO, "xxx...\": expected cmd=response_to_init in one line"},
-    {1, "cmd=my_kvsname rc=0\n", STATUS_IO, "expected kvsname"},
-    {1, "cmd=my_kvsname rc=0 kvsname=\n", STATUS_IO, "expected kvsname"},
-    {1, "cmd=my_kvsname rc=0 xkvsname=4.0\n", STATUS_IO, "expected kvsname"},
-    {1, hangs_up, STATUS_IO, "closed the connection: expected cmd=my_kvsname"},
+    {1, "cmd=maxes rc=0 kvsname_max=256 keylen_max=64\n", STATUS_IO, "keylen_max and vallen_max"},
+    {1, "cmd=maxes rc=0 keylen_max=64 vallen_max=many\n", STATUS_IO, "keylen_max and vallen_max"},
+    {1, "cmd=maxes rc=0 keylen_max=-64 vallen_max=1024\n", STATUS_IO, "keylen_max and vallen_max"},
+    {1, "cmd=maxes rc=0 keylen_max=64 vallen_max=9999999999\n", STATUS_IO, "keylen_max and vallen_max"},
+    {2, "cmd=my_kvsname rc=0\n", STATUS_IO, "expected kvsname"},
+    {2, "cmd=my_kvsname rc=0 kvsname=\n", STATUS_IO, "expected kvsname"},
+    {2, "cmd=my_kvsname rc=0 xkvsname=4.0\n", STATUS_IO, "expected kvsname"},
+    {2, hangs_up, STATUS_IO, "closed the connection: expected cmd=my_kvsname"},
 };
 
 START_TEST(a_bad_opening_is_an_error)
@@ -294,8 +300,8 @@ START_TEST(a_name_of_the_space_may_be_long)
     const bool fits = _i == 0;
     snprintf(answer, sizeof answer, "cmd=my_kvsname rc=0 kvsname=%0*d\n", fits ? 255 : 256, 7);
     snprintf(put, sizeof put, "cmd=put kvsname=%0*d key=k value=v\n", 255, 7);
-    add_turns(0, slurm_opening, 1);
-    add_turn(0, slurm_opening[1].awaits, answer);
+    add_turns(0, slurm_opening, 2);
+    add_turn(0, slurm_opening[2].awaits, answer);
     if (fits)
         add_turn(0, put, "cmd=put_result rc=0\n");
     server_begin();
@@ -377,6 +383,33 @@ END_TEST
 
 /* ---- keys and values ---- */
 
+START_TEST(a_wrong_text_is_not_sent)
+{
+    static const struct {
+        const char *key, *value, *words;
+    } cases[] = {
+        {"", "v", "PMI key \"\""},
+        {"a b", "v", "PMI key \"a b\""},
+        {"a=b", "v", "spaces and '='"},
+        {"a\n", "v", "PMI key \"a\\u000a\""},
+        {"k", "", "PMI value \"\" of 0 bytes"},
+        {"k", "a b", "PMI value \"a b\""},
+        {"k", "a\ncmd=finalize", "PMI value \"a\\u000acmd=finalize\""},
+        {"k", "\xc3\xa9", "printable ASCII"},
+    };
+    char value[8] = "before";
+    open_with(NULL, 0);
+    ck_assert_int_eq(pmi_put(&pmi, cases[_i].key, cases[_i].value, later(), &error), STATUS_INVALID);
+    assert_error(STATUS_INVALID, cases[_i].words);
+    if (strcmp(cases[_i].value, "v") == 0) {
+        ck_assert_int_eq(pmi_get(&pmi, cases[_i].key, value, sizeof value, later(), &error), STATUS_INVALID);
+        assert_error(STATUS_INVALID, cases[_i].words);
+    }
+    ck_assert_str_eq(value, "before");
+    server_end();
+}
+END_TEST
+
 static const char *repeated(char letter, unsigned count)
 {
     static char texts[2][1200];
@@ -387,20 +420,28 @@ static const char *repeated(char letter, unsigned count)
     return text;
 }
 
-/* As long as pmi_put permits. */
-START_TEST(long_texts_are_sent)
+/* The server limits the key. The request's length limits the value first, unless key and name are short. */
+START_TEST(long_texts_are_sent_up_to_the_limits)
 {
-    char put[PMI_REQUEST_BYTES_MAX + 1], answer[320];
-    const int length = snprintf(put, sizeof put, "cmd=put kvsname=%0*d key=%s value=%s\n", 255, 7,
-                                repeated('k', 63), repeated('v', 677));
-    ck_assert_int_le(length, PMI_REQUEST_BYTES_MAX);
-    snprintf(answer, sizeof answer, "cmd=my_kvsname rc=0 kvsname=%0*d\n", 255, 7);
-    add_turns(0, slurm_opening, 1);
-    add_turn(0, slurm_opening[1].awaits, answer);
-    add_turn(0, put, "cmd=put_result rc=0\n");
-    server_begin();
-    ck_assert_int_eq(pmi_open(&pmi, later(), &error), STATUS_OK);
-    ck_assert_int_eq(pmi_put(&pmi, repeated('k', 63), repeated('v', 677), later(), &error), STATUS_OK);
+    enum { LONGEST = PMI_REQUEST_BYTES_MAX - sizeof "cmd=put kvsname=4.0 key= value=" - 63 };
+    static const struct {
+        unsigned key, value;
+        const char *words;
+    } cases[] = {{63, LONGEST + 1, "has 1025 bytes: expected at most 1024"},
+                 {1, 1024, "vvv...\" of 1024 bytes: expected fewer than 1024 bytes"},
+                 {1, 1199, "of 1199 bytes"},
+                 {64, 1, "kkk...\" of 64 bytes: expected fewer than 64 bytes"}};
+    char put[2 * PMI_REQUEST_BYTES_MAX];
+    const int length = snprintf(put, sizeof put, "cmd=put kvsname=4.0 key=%s value=%s\n", repeated('k', 63),
+                                repeated('v', LONGEST));
+    ck_assert_int_eq(length, PMI_REQUEST_BYTES_MAX);
+    open_with(&(struct turn){put, "cmd=put_result rc=0\n"}, 1);
+    for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *key = repeated('k', cases[i].key), *value = repeated('v', cases[i].value);
+        ck_assert_int_eq(pmi_put(&pmi, key, value, later(), &error), STATUS_INVALID);
+        assert_error(STATUS_INVALID, cases[i].words);
+    }
+    ck_assert_int_eq(pmi_put(&pmi, repeated('k', 63), repeated('v', LONGEST), later(), &error), STATUS_OK);
     server_end();
 }
 END_TEST
@@ -444,7 +485,8 @@ int main(void)
     tcase_add_test(test_case, a_server_that_does_not_read_ends_at_the_deadline);
     tcase_add_loop_test(test_case, a_lost_connection_is_an_error, 0, 2);
     tcase_add_test(test_case, a_refused_value_is_an_error);
-    tcase_add_test(test_case, long_texts_are_sent);
+    tcase_add_loop_test(test_case, a_wrong_text_is_not_sent, 0, 8);
+    tcase_add_test(test_case, long_texts_are_sent_up_to_the_limits);
     tcase_add_loop_test(test_case, a_value_must_fit, 0, 5);
     suite_add_tcase(suite, test_case);
     return suite_run(suite);
