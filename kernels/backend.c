@@ -15,6 +15,7 @@
 enum status backend_open(struct backend **out, const struct backend_ops *ops,
                          const struct backend_settings *settings, struct error *error)
 {
+    assert(ops != NULL);
     struct backend *backend = calloc(1, sizeof *backend);
     if (backend == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the %s backend", ops->name);

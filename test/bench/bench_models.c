@@ -4,8 +4,8 @@
  *   bench_models [resnet|lstm|profile|memory] [--threads N] [--rounds N]       (default: all)
  *
  * Programs that are compared alternate, so that a disturbance affects all. Figures are the median and, in
- * brackets, the fastest and the slowest round. A step does the work of test/bench/peer/resnet50.py and lstm.py.
- * `memory` trains for some steps in a process of its own and prints its peak. No time fails. */
+ * brackets, the fastest and the slowest round. A step does the work of test/bench/peer/resnet50.py and
+ * lstm.py. `memory` trains for some steps in a process of its own and prints its peak. No time fails. */
 #include "kernels/base/monotime.h"
 #include "kernels/params/optim.h"
 #include "test/baseline/mlp_onednn.h"
