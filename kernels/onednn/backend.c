@@ -1,7 +1,7 @@
 /* The CPU backend's table, opening and closing, and the plug-in's one exported symbol. */
 #include "kernels/onednn/onednn.h"
 
-#include "kernels/base/processors.h"
+#include "kernels/base/thread.h"
 #include "kernels/lanes/isa.h"
 
 #include <stdio.h>

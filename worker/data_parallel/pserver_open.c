@@ -5,7 +5,7 @@
 #include "kernels/params/gradients.h"
 #include "worker/data_parallel/pserver.h"
 
-#include "kernels/base/processors.h"
+#include "kernels/base/thread.h"
 
 static const struct rpc_method methods[] = {
     {.method = METHOD_GET_MODEL, .callers = WIRE_ROLE_TRAINER, .handler = pserver_get_model},

@@ -3,8 +3,8 @@
 #include "worker/job/job.h"
 
 #include "kernels/base/file.h"
-#include "kernels/base/processors.h"
 #include "kernels/base/text.h"
+#include "kernels/base/thread.h"
 #include "worker/job/job_reading.h"
 
 #include <errno.h>
