@@ -45,13 +45,8 @@ void adam_factors(const struct adam_settings *settings, uint64_t step, struct ad
 
 adam_lanes_update *adam_choose(void)
 {
-    static adam_lanes_update *const updates[ISA_COUNT] = {[ISA_BASELINE] = adam_lanes_update_baseline,
-                                                          [ISA_AVX2] = adam_lanes_update_avx2,
-                                                          [ISA_AVX512] = adam_lanes_update_avx512};
-    enum isa isa;
-    if (isa_choose(&isa, NULL) != STATUS_OK) /* whoever opened a policy or a backend has been told */
-        isa = ISA_BASELINE;
-    return updates[isa];
+    static adam_lanes_update *const updates[ISA_COUNT] = ISA_EACH(adam_lanes_update);
+    return updates[isa_or_baseline()];
 }
 
 void adam_update(const struct adam_settings *settings, uint64_t step, float *parameters, float *first,

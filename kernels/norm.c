@@ -8,11 +8,6 @@
 
 double norm_of(const float *x, size_t count)
 {
-    static const struct element_lanes *const lanes[ISA_COUNT] = {[ISA_BASELINE] = &element_lanes_baseline,
-                                                                 [ISA_AVX2] = &element_lanes_avx2,
-                                                                 [ISA_AVX512] = &element_lanes_avx512};
-    enum isa isa;
-    if (isa_choose(&isa, NULL) != STATUS_OK) /* whoever opened a policy has been told */
-        isa = ISA_BASELINE;
-    return sqrt(lanes[isa]->square_sum(x, NULL, count));
+    static const struct element_lanes *const lanes[ISA_COUNT] = ISA_EACH(&element_lanes);
+    return sqrt(lanes[isa_or_baseline()]->square_sum(x, NULL, count));
 }

@@ -1,6 +1,16 @@
 /* The room of what everyone uses: status, log, clock, arena, random numbers, files, text, processors. It
  * includes nothing else of the project; every other room includes it.
  *
+ *     status    the kind of a result; 0 is success
+ *     error     a failure's status, and its sentence for a person
+ *     arena     blocks of memory from a source, which it keeps for reuse
+ *     key       the numbers from which a random draw is computed
+ *     stream    one use of random numbers, whose draws depend on no other's
+ *     team      threads that share the pieces of one computation
+ *     output    a file that takes its name once it is whole
+ *     note      which call of a plug-in a process is in, for another process to read
+ *     span      a stretch of the profiled thread's time with one kind of work
+ *
  * This header: the result of a call that can fail. Such a function returns an `enum status`. Where a person
  * reads of the failure, it also takes a `struct error *` and fills it with one sentence that names the object
  * (file, key, peer, shape) and the expected value. Nothing here allocates or blocks; all of it is safe from

@@ -44,3 +44,9 @@ enum status isa_choose(enum isa *out, struct error *error)
     return error_set(error, STATUS_INVALID, "COALESCED_ISA: expected avx512, avx2 or baseline, got \"%.40s\"",
                      wanted);
 }
+
+enum isa isa_or_baseline(void)
+{
+    enum isa isa;
+    return isa_choose(&isa, NULL) == STATUS_OK ? isa : ISA_BASELINE;
+}

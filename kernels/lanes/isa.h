@@ -21,4 +21,13 @@ enum isa { ISA_BASELINE, ISA_AVX2, ISA_AVX512, ISA_COUNT };
  * processor lacks. */
 enum status isa_choose(enum isa *out, struct error *error);
 
+/* isa_choose's, or baseline where it fails: for callers whose process has been told already. */
+enum isa isa_or_baseline(void);
+
+/* The initializer of an array indexed by enum isa: a function of a *_lanes.c, or the address of a table. */
+#define ISA_EACH(name)                                                                                       \
+    {                                                                                                        \
+        [ISA_BASELINE] = name##_baseline, [ISA_AVX2] = name##_avx2, [ISA_AVX512] = name##_avx512             \
+    }
+
 #endif

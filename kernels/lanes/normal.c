@@ -8,9 +8,7 @@
 
 enum status normal_choose(normal_group **out, struct error *error)
 {
-    static normal_group *const groups[ISA_COUNT] = {[ISA_BASELINE] = normal_group_baseline,
-                                                    [ISA_AVX2] = normal_group_avx2,
-                                                    [ISA_AVX512] = normal_group_avx512};
+    static normal_group *const groups[ISA_COUNT] = ISA_EACH(normal_group);
     enum isa isa;
     enum status status = isa_choose(&isa, error);
     if (status == STATUS_OK)

@@ -1,7 +1,7 @@
 /* The CPU backend's table, opening and closing, and the plug-in's one exported symbol. */
 #include "kernels/onednn/onednn.h"
 
-#include "kernels/base/processors.h"
+#include "kernels/base/thread.h"
 #include "kernels/lanes/isa.h"
 
 #include <stdio.h>
@@ -55,15 +55,9 @@ static const char *instructions(void)
 static enum status onednn_open(struct backend *backend, const struct backend_settings *settings,
                                struct error *error)
 {
-    static const struct element_lanes *const element[ISA_COUNT] = {[ISA_BASELINE] = &element_lanes_baseline,
-                                                                   [ISA_AVX2] = &element_lanes_avx2,
-                                                                   [ISA_AVX512] = &element_lanes_avx512};
-    static const struct row_lanes *const row[ISA_COUNT] = {
-        [ISA_BASELINE] = &row_lanes_baseline, [ISA_AVX2] = &row_lanes_avx2, [ISA_AVX512] = &row_lanes_avx512};
-    static sgd_round_lanes_update *const update[ISA_COUNT] = {[ISA_BASELINE] =
-                                                                  sgd_round_lanes_update_baseline,
-                                                              [ISA_AVX2] = sgd_round_lanes_update_avx2,
-                                                              [ISA_AVX512] = sgd_round_lanes_update_avx512};
+    static const struct element_lanes *const element[ISA_COUNT] = ISA_EACH(&element_lanes);
+    static const struct row_lanes *const row[ISA_COUNT] = ISA_EACH(&row_lanes);
+    static sgd_round_lanes_update *const update[ISA_COUNT] = ISA_EACH(sgd_round_lanes_update);
     enum isa isa = ISA_BASELINE;
     enum status status = isa_choose(&isa, error);
     if (status != STATUS_OK)
@@ -103,38 +97,8 @@ static const struct backend_ops onednn_ops = {
     .host = true,
     .open = onednn_open,
     .close = onednn_close,
-    .forward = {[OP_LINEAR] = onednn_linear_forward,
-                [OP_CONV2D] = onednn_conv2d_forward,
-                [OP_BATCH_NORM] = onednn_batch_norm_forward,
-                [OP_MAX_POOL] = onednn_pool_forward,
-                [OP_AVG_POOL] = onednn_pool_forward,
-                [OP_RELU] = loop_run_forward,
-                [OP_ADD] = loop_run_forward,
-                [OP_RESHAPE] = onednn_reshape_forward,
-                [OP_DROPOUT] = loop_run_forward,
-                [OP_LOG_SOFTMAX] = loop_run_forward,
-                [OP_EMBEDDING] = loop_run_forward,
-                [OP_LSTM_LAYER] = loop_run_forward,
-                [OP_MSE] = loop_run_forward,
-                [OP_CROSS_ENTROPY] = loop_run_forward,
-                [OP_LOG_PROBABILITY] = loop_run_forward,
-                [OP_SUM] = loop_run_forward},
-    .backward = {[OP_LINEAR] = onednn_linear_backward,
-                 [OP_CONV2D] = onednn_conv2d_backward,
-                 [OP_BATCH_NORM] = onednn_batch_norm_backward,
-                 [OP_MAX_POOL] = onednn_pool_backward,
-                 [OP_AVG_POOL] = onednn_pool_backward,
-                 [OP_RELU] = loop_run_backward,
-                 [OP_ADD] = onednn_add_backward,
-                 [OP_RESHAPE] = onednn_reshape_backward,
-                 [OP_DROPOUT] = loop_run_backward,
-                 [OP_LOG_SOFTMAX] = loop_run_backward,
-                 [OP_EMBEDDING] = loop_run_backward,
-                 [OP_LSTM_LAYER] = loop_run_backward,
-                 [OP_MSE] = loop_run_backward,
-                 [OP_CROSS_ENTROPY] = loop_run_backward,
-                 [OP_LOG_PROBABILITY] = loop_run_backward,
-                 [OP_SUM] = loop_run_backward},
+    .forward = {[0 ... OP_COUNT - 1] = onednn_forward},
+    .backward = {[0 ... OP_COUNT - 1] = onednn_backward},
     .upload = onednn_upload,
     .download = onednn_download,
     .fill = onednn_fill,

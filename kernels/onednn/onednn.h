@@ -138,9 +138,6 @@ struct binding {
 };
 void builder_step(struct builder *builder, dnnl_primitive_desc_t descriptor, const struct binding *bindings);
 
-/* A step that copies one slot to another, each in its own layout. */
-void builder_reorder(struct builder *builder, int from, int to);
-
 /* After a run, in[index]->wanted says this layout if the input is canonical and as many bytes hold it. */
 void builder_want(struct builder *builder, uint32_t index, const dnnl_memory_desc_t *desc);
 
@@ -151,16 +148,16 @@ enum status onednn_take(struct op_call *call, struct tensor *tensor, const void 
 /* ---- the operations, by file ---- */
 
 typedef enum status onednn_op(struct backend *backend, struct op_call *call, struct error *error);
-onednn_op onednn_conv2d_forward, onednn_conv2d_backward;         /* conv.c */
+onednn_op onednn_forward, onednn_backward;                   /* loops.c: the operation that the call names */
+onednn_op onednn_weighted_forward, onednn_weighted_backward; /* weighted.c: linear, convolution */
 onednn_op onednn_batch_norm_forward, onednn_batch_norm_backward; /* norm.c */
 onednn_op onednn_pool_forward, onednn_pool_backward;             /* pool.c */
-onednn_op onednn_linear_forward, onednn_linear_backward;         /* linear.c */
 onednn_op onednn_reshape_forward, onednn_reshape_backward;       /* element.c */
 onednn_op onednn_add_backward;                                   /* element.c */
 
 /* All others are loops of our own: what a loop reads lies in one layout, the canonical one but for relu and
  * add, and what it writes has memory in that layout. */
-onednn_op loop_run_forward, loop_run_backward;                    /* loops.c */
+onednn_op loop_run_backward;                                      /* loops.c */
 onednn_op relu_forward, relu_backward, add_forward, add_backward; /* element.c */
 onednn_op dropout_forward, dropout_backward;                      /* element.c */
 onednn_op log_softmax_forward, log_softmax_backward;              /* rows.c */

@@ -158,7 +158,8 @@ int builder_saved(struct builder *builder, uint32_t index, const dnnl_memory_des
     return builder_failed(builder) ? 0 : builder_slot(builder, PLACE_SAVED, index, desc);
 }
 
-void builder_reorder(struct builder *builder, int from, int to)
+/* A step that copies one slot to another, each in its own layout. */
+static void builder_reorder(struct builder *builder, int from, int to)
 {
     dnnl_primitive_desc_t descriptor = NULL;
     if (builder_failed(builder) ||

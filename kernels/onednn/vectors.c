@@ -1,5 +1,5 @@
 /* Copies, fills, adds and searches whole tensors, and runs the optimizers. */
-#include "kernels/base/processors.h"
+#include "kernels/base/thread.h"
 #include "kernels/onednn/onednn.h"
 
 #include <math.h>

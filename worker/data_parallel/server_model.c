@@ -1,7 +1,7 @@
 /* Holds a parameter server's model: opens its memory, fills its first version, computes each next one. */
 #include "worker/data_parallel/server_model.h"
 
-#include "kernels/base/processors.h"
+#include "kernels/base/thread.h"
 #include "kernels/params/gradients.h"
 #include "kernels/tape/tape.h"
 #include "worker/model/classifier.h"

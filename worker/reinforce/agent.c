@@ -10,8 +10,8 @@
 #include "worker/reinforce/agent.h"
 
 #include "kernels/base/log.h"
-#include "kernels/base/processors.h"
 #include "kernels/base/profile.h"
+#include "kernels/base/thread.h"
 #include "kernels/kernels.h"
 #include "worker/net/segment.h"
 #include "worker/reinforce/evaluator.h"

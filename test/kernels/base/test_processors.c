@@ -1,6 +1,6 @@
 /* The number of processors. This test has a sched_getaffinity(2) of its own, which answers as a small
  * machine, as a machine with more processors than a cpu_set_t holds, or with an error. */
-#include "kernels/base/processors.h"
+#include "kernels/base/thread.h"
 #include "test/workplace.h"
 
 #include <check.h>
