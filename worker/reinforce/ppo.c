@@ -186,6 +186,7 @@ static void cut(struct ppo *ppo, uint32_t count, uint32_t size)
 void ppo_draw(struct ppo *ppo, uint32_t count, uint32_t update, uint32_t epoch)
 {
     const uint32_t size = ppo->job->algorithm.batch_size;
+    assert(size > 0);
     for (uint32_t i = 0; i < count; i++) {
         const struct rng_key key = {
             .seed = ppo->job->seed, .environment = ppo->order[i], .step = epoch, .episode = update};
