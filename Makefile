@@ -26,8 +26,8 @@ WARNINGS := -Wall -Wextra -Werror -Wshadow -Wvla -Wundef -Wformat=2 -Wstrict-pro
 # it does not know the ranges of numbers.
 OPTIMIZE := $(if $(SAN),-O1 -Wno-format-truncation,-O2 -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
 LANE_OPTIMIZE := $(if $(filter address undefined,$(SAN)),-O1,-O3)
-CFLAGS := -std=gnu17 -fvect-cost-model=dynamic -g -ffp-contract=off -fno-omit-frame-pointer -fPIC -fno-semantic-interposition $(WARNINGS) \
-          $(OPTIMIZE) $(if $(SAN),-fsanitize=$(SANITIZERS) -fno-sanitize-recover=all)
+CFLAGS := -std=gnu17 -fvect-cost-model=dynamic $(if $(SAN),-g1,-g) -ffp-contract=off -fno-omit-frame-pointer -fPIC -fno-semantic-interposition \
+          $(WARNINGS) $(OPTIMIZE) $(if $(SAN),-fsanitize=$(SANITIZERS) -fno-sanitize-recover=all)
 LDFLAGS := -Wl,-z,relro,-z,now $(if $(SAN),-fsanitize=$(SANITIZERS))
 LDLIBS := -lzmq -lcjson -lsodium -ljpeg -lpng -lgif -lz -lprotobuf-c -lm -lpthread -ldl
 
@@ -38,7 +38,7 @@ ISAS := baseline avx2 avx512
 ISA_baseline :=
 ISA_avx2 := -mavx2 -mfma
 ISA_avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mprefer-vector-width=512
-LANES := $(wildcard kernels/*/*_lanes.c worker/*/*_lanes.c)
+LANES := $(wildcard kernels/*/*_lanes.c worker/*/*_lanes.c test/kernels/lanes/*_lanes.c)
 ONEDNN := $(wildcard kernels/onednn/*.c)
 BASELINE := $(wildcard test/baseline/*.c)
 CUDA := $(wildcard kernels/cuda/*.cu)
@@ -50,15 +50,17 @@ PROTO_HEADERS := $(patsubst %.proto,$(BUILD)/proto/%.pb-c.h,$(notdir $(PROTO)))
 DAEMON := $(wildcard daemon/*/*.c)
 TEST_SOURCES := $(sort $(shell find test -name '*.c'))
 TEST_PROGRAMS := $(foreach source,$(TEST_SOURCES),$(if $(filter test_%,$(notdir $(source))),$(source)))
-TEST_HELPERS := $(filter-out $(TEST_PROGRAMS) $(BASELINE) test/bench/% test/fuzz/% test/preload/%,$(TEST_SOURCES))
+TEST_HELPERS := $(filter-out $(TEST_PROGRAMS) $(BASELINE) $(LANES) test/bench/% test/fuzz/% test/preload/%,$(TEST_SOURCES))
 TESTS := $(addprefix $(BUILD)/test/,$(basename $(notdir $(TEST_PROGRAMS))))
 # A sanitizer's build leaves out what other programs have shown it already: tests of scripts; of workers in Python; long
 # trainings, whose steps the unit tests take, too. The thread sanitizer, besides, has nothing in commands and supervisors,
-# which have one thread, nor in the programs of four rooms, but for those named here.
+# which have one thread, nor in the programs of four rooms, but for those named here. Jobs of each kind that end, die and
+# resume under it are in test_restart and test_*_resume.
 UNSANITIZED := test_arrows test_fail_call test_scripts test_unit test_sweep test_plot test_gymnasium test_python_evaluations \
                test_python_trainer test_ppo test_ppo_images test_reproducible test_hosts_network test_hosts_ssh \
-               test_power_failure test_runs_logs test_install
-UNTHREADED := test_begin_anew test_hosts test_http test_play test_status test_tensorboard test_try test_worlds \
+               test_power_failure test_runs_logs test_install test_begin_anew test_best_runs
+UNTHREADED := test_continue test_disk_faults test_hosts test_http test_links test_log_places test_lost_job test_play test_renamed_run \
+              test_status test_tensorboard test_try test_worlds \
               $(filter-out test_backend% test_dense test_denormals test_pmi test_profile test_restart test_sgd_round test_team, \
                   $(basename $(notdir $(filter test/kernels/% test/worker/job/% test/worker/environment/% test/daemon/%,$(TEST_PROGRAMS)))))
 LEFT_OUT := $(if $(SAN),$(UNSANITIZED)) $(if $(filter thread,$(SAN)),$(UNTHREADED))
@@ -71,6 +73,7 @@ BENCHES := $(addprefix $(BUILD)/test/,$(basename $(notdir $(BENCH_PROGRAMS))))
 LANE_OBJECTS := $(foreach isa,$(ISAS),$(patsubst %.c,$(BUILD)/%.$(isa).o,$(LANES)))
 KERNEL_LANES := $(filter $(BUILD)/kernels/%,$(LANE_OBJECTS))
 WORKER_LANES := $(filter $(BUILD)/worker/%,$(LANE_OBJECTS))
+TEST_LANES := $(filter $(BUILD)/test/%,$(LANE_OBJECTS))
 # The thread sanitizer does not see how OpenMP orders its threads, so its build runs our loops on one thread.
 OPENMP := $(if $(filter thread,$(SAN)),-Wno-unknown-pragmas,-fopenmp)
 # The GPU plug-in needs nvcc and cuDNN. CUDNN_DIR is the folder with cuDNN's include/ and lib/ when it is neither the
@@ -130,8 +133,8 @@ $(BUILD)/proto/%.pb-c.h: %.proto
 	protoc-c --proto_path=$(<D) --c_out=$(@D) $(<F)
 $(BUILD)/proto/%.pb-c.o: $(BUILD)/proto/%.pb-c.h
 	$(CC) $(CPPFLAGS) $(CFLAGS) -w -c -o $@ $(@:.o=.c)
-$(call objects,worker/model/onnx_graph.c): $(BUILD)/proto/onnx.pb-c.h
-$(call objects,daemon/log/event_file.c): $(BUILD)/proto/events.pb-c.h
+$(call objects,worker/model/onnx.c): $(BUILD)/proto/onnx.pb-c.h
+$(call objects,daemon/log/tensorboard.c): $(BUILD)/proto/events.pb-c.h
 
 # gcc 12 keeps the address sanitizer's copies of stack frames at less than a vector's alignment (its bug 110027).
 LANE_FLAGS := $(LANE_OPTIMIZE) $(if $(filter address,$(SAN)),--param asan-use-after-return=0)
@@ -150,7 +153,7 @@ $(BUILD)/libkernels.a: $(call objects,$(KERNELS)) $(KERNEL_LANES)
 $(BUILD)/libworker.a: $(call objects,$(WORKER)) $(WORKER_LANES) $(BUILD)/proto/onnx.pb-c.o
 $(BUILD)/libdaemon.a: $(call objects,$(DAEMON)) $(BUILD)/proto/events.pb-c.o
 $(BUILD)/libbaseline.a: $(call objects,$(BASELINE))
-$(BUILD)/libtest.a: $(call objects,$(TEST_HELPERS))
+$(BUILD)/libtest.a: $(call objects,$(TEST_HELPERS)) $(TEST_LANES)
 # The oracle has no threads, and its loops are most of what the thread sanitizer would watch.
 ifeq ($(SAN),thread)
 $(call objects,$(wildcard test/oracle/*.c)): CFLAGS += -fno-sanitize=thread
@@ -170,7 +173,7 @@ $(BUILD)/libcoalesced-onednn.so: $(call objects,$(ONEDNN)) $(BUILD)/libkernels.a
 
 # The HTTP server of /metrics/listen: the daemon's own objects hold what the plug-in has of them.
 $(call objects,$(HTTP)): CFLAGS += -fvisibility=hidden
-$(BUILD)/daemon/watch/http/page.o: daemon/watch/http/page.html
+$(BUILD)/daemon/watch/http/http.o: daemon/watch/http/page.html
 $(BUILD)/libcoalesced-http.so: $(call objects,$(HTTP)) $(BUILD)/libkernels.a
 	$(CC) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -Wl,--no-undefined -o $@ $^ -lmicrohttpd -lsodium
 
@@ -245,12 +248,14 @@ FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/policy/% kernels/lanes/nor
                 $(wildcard worker/net/*.c worker/reference/*.c worker/autograd/*.c worker/job/*.c) \
                 $(filter-out $(LANES),$(wildcard worker/environment/*.c)) \
                 $(filter-out worker/data/loader.c worker/data/synthetic.c,$(wildcard worker/data/*.c)) \
-                worker/checkpoint/checkpoint_folder.c worker/checkpoint/checkpoint_manifest.c
+                worker/checkpoint/checkpoint_manifest.c
 
 # The oracle computes where a target needs a backend.
 build/fuzz/fuzz_dist build/fuzz/fuzz_answers: FUZZ_BACKEND := $(wildcard test/oracle/ref*.c)
-# They undo a death, which no function of the product does, so they include the file that has struct dist.
-build/fuzz/fuzz_dist build/fuzz/fuzz_answers: FUZZ_INCLUDED := worker/autograd/dist_context.c
+# They look into struct rpc and struct sessions, and undo a death in struct dist, so they include the files that have them.
+FUZZ_RPC := worker/net/rpc.c worker/net/rpc_sessions.c
+build/fuzz/fuzz_rref build/fuzz/fuzz_hello: FUZZ_INCLUDED := $(FUZZ_RPC)
+build/fuzz/fuzz_dist build/fuzz/fuzz_answers: FUZZ_INCLUDED := $(FUZZ_RPC) worker/autograd/dist_context.c
 # Its peers stand where sockets are.
 build/fuzz/fuzz_answers: FUZZ_LINK := $(addprefix -Wl$(comma)--wrap=endpoint_,\
     prepare send receive move release wait message_host)

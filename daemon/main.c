@@ -1,5 +1,4 @@
 /* The program's entry: argv in, exit code out. */
-#include "daemon/commands/arguments.h"
 #include "daemon/commands/commands.h"
 #include "kernels/base/denormals.h"
 #include "worker/job/job.h"

@@ -1,9 +1,16 @@
-/* Opens a backend, and calls the functions of its table for memory and optimizers. What those functions may
- * rely on is asserted here. */
+/* Finds, loads and opens backends, and calls the functions of their tables for memory and optimizers. What
+ * those functions may rely on is asserted here. Also the backend that only stores.
+ *
+ * A worker loads its backend once, at its start, on its main thread. */
 #include "kernels/backend.h"
 
+#include "kernels/base/program_files.h"
+
 #include <assert.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum status backend_open(struct backend **out, const struct backend_ops *ops,
                          const struct backend_settings *settings, struct error *error)
@@ -27,6 +34,49 @@ void backend_close(struct backend *backend)
         return;
     backend->ops->close(backend);
     free(backend);
+}
+
+/* ---- plug-ins ---- */
+
+static enum status load_table(const struct backend_ops **out, const char *path, struct error *error)
+{
+    void (*function)(void);
+    struct error why;
+    if (plugin_load(&function, path, BACKEND_PLUGIN_SYMBOL, &why) != STATUS_OK)
+        return error_set(error, why.status, "%s %s", path, why.text);
+    *out = ((backend_plugin *)function)(BACKEND_ABI);
+    return *out != NULL
+               ? STATUS_OK
+               : error_set(error, STATUS_UNAVAILABLE,
+                           "%s is of another version: expected one for interface %d", path, BACKEND_ABI);
+}
+
+enum status backend_load(struct backend **out, const char *name, const struct backend_settings *settings,
+                         struct error *error)
+{
+    char path[PATH_MAX], file[NAME_MAX];
+    const struct backend_ops *ops = NULL;
+    assert(strchr(name, '/') == NULL);
+    snprintf(file, sizeof file, "libcoalesced-%s.so", name);
+    enum status status = program_find(path, PROGRAM_PLUGIN, file, error);
+    if (status == STATUS_OK)
+        status = load_table(&ops, path, error);
+    return status == STATUS_OK ? backend_open(out, ops, settings, error) : status;
+}
+
+enum status backend_load_device(struct backend **out, enum device device,
+                                const struct backend_settings *settings, struct error *why,
+                                struct error *error)
+{
+    struct error reason = {0};
+    if (device != DEVICE_CPU) {
+        if (backend_load(out, "cuda", settings, &reason) == STATUS_OK)
+            return STATUS_OK;
+        if (device == DEVICE_GPU)
+            return error_set(error, STATUS_UNAVAILABLE, "no GPU can be used: %s", reason.text);
+        error_set(why, STATUS_UNAVAILABLE, "no GPU can be used: %s", reason.text);
+    }
+    return backend_load(out, "onednn", settings, error);
 }
 
 /* ---- memory and small things ---- */
@@ -124,3 +174,71 @@ enum status backend_sgd_round(struct backend *backend, struct sgd_round *round, 
     round->not_finite = UINT32_MAX;
     return backend->ops->sgd_round(backend, round, error);
 }
+
+/* ---- the backend that only stores: copies between host arrays and tensors of float32 ---- */
+
+static enum status memory_open(struct backend *backend, const struct backend_settings *settings,
+                               struct error *error)
+{
+    (void)settings;
+    (void)error;
+    backend->source = arena_host;
+    snprintf(backend->text, sizeof backend->text, "host memory");
+    return STATUS_OK;
+}
+
+static void memory_close(struct backend *backend)
+{
+    (void)backend;
+}
+
+static enum status memory_upload(struct backend *backend, struct tensor *to, enum dtype dtype,
+                                 const void *from, struct error *error)
+{
+    (void)backend;
+    (void)error;
+    const size_t count = shape_elements(&to->shape);
+    float *out = to->data;
+    if (dtype == DTYPE_F32)
+        memcpy(out, from, count * sizeof *out);
+    else
+        for (size_t i = 0; i < count; i++)
+            out[i] = (float)((const double *)from)[i];
+    return STATUS_OK;
+}
+
+static enum status memory_download(struct backend *backend, const struct tensor *from, enum dtype dtype,
+                                   void *to, struct error *error)
+{
+    (void)backend;
+    (void)error;
+    const size_t count = shape_elements(&from->shape);
+    const float *in = from->data;
+    if (dtype == DTYPE_F32)
+        memcpy(to, in, count * sizeof *in);
+    else
+        for (size_t i = 0; i < count; i++)
+            ((double *)to)[i] = (double)in[i];
+    return STATUS_OK;
+}
+
+static enum status memory_fill(struct backend *backend, struct tensor *tensor, double value,
+                               struct error *error)
+{
+    (void)backend;
+    (void)error;
+    float *to = tensor->data;
+    const size_t count = shape_elements(&tensor->shape);
+    for (size_t i = 0; i < count; i++)
+        to[i] = (float)value;
+    return STATUS_OK;
+}
+
+const struct backend_ops memory_ops = {.name = "memory",
+                                       .dtype = DTYPE_F32,
+                                       .host = true,
+                                       .open = memory_open,
+                                       .close = memory_close,
+                                       .upload = memory_upload,
+                                       .download = memory_download,
+                                       .fill = memory_fill};

@@ -136,6 +136,12 @@ enum status backend_load_device(struct backend **out, enum device device,
                                 const struct backend_settings *settings, struct error *why,
                                 struct error *error);
 
+/* The backend that stores float32 tensors in host memory, in canonical layouts, and computes nothing. A
+ * process that needs no math library holds the params of its checkpoints in this backend. backend_open can
+ * fail for want of memory alone; backend_upload, backend_download and backend_fill cannot fail. Nothing else
+ * may be called. */
+extern const struct backend_ops memory_ops;
+
 void backend_close(struct backend *backend); /* NULL is nothing */
 
 /* The one symbol that a plug-in exports: a function that returns its table, or NULL if it was built against

@@ -12,7 +12,6 @@
  *     op.h        the operations: what each computes, and one call of one operation
  *     backend.h   a device with its table of functions: opening, loading, memory, optimizers
  *     tensor.h    shapes, dtypes and tensors                 adam.h   Adam's formula
- *     backend_memory.h   a backend that stores and computes nothing
  *
  * It includes kernels/base/ and, for the policy's kernels, kernels/lanes/ and kernels/policy/. The rooms
  * below it (onednn/, cuda/, params/, tape/) and all of worker/ include it. A model calls the tape

@@ -22,14 +22,17 @@ import sys
 
 POINTS_MAX, BLOCK_BYTES, LINE_BYTES_MAX = 2048, 1 << 19, 1 << 23
 LABEL_CHARACTERS_MAX, VALUE_CHARACTERS_MAX = 100, 48
-CODES = {errno.ENOENT: os.EX_NOINPUT, errno.ENOTDIR: os.EX_NOINPUT,
-         errno.EACCES: os.EX_NOPERM, errno.EPERM: os.EX_NOPERM, errno.EROFS: os.EX_NOPERM}
 
 
 class Failure(Exception):
     def __init__(self, sentence, code=os.EX_USAGE):
         super().__init__(sentence)
         self.code = code
+
+
+def code_of(error):
+    """The exit code of an OSError."""
+    return os.EX_NOPERM if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else os.EX_IOERR
 
 
 class Parser(argparse.ArgumentParser):
@@ -79,7 +82,7 @@ def run_program(main):
         if not isinstance(error, BrokenPipeError):
             say(f"{error.filename or 'standard output'}: {error.strerror}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = os.EX_IOERR
+        code = code_of(error)
     sys.exit(code)
 
 
@@ -92,7 +95,8 @@ def open_below(run, name, flags=os.O_RDONLY):
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         problem = "found a symbolic link, expected a regular file" if error.errno == errno.ELOOP else error.strerror
-        raise Failure(f"{path}: {problem}", CODES.get(error.errno, os.EX_IOERR)) from None
+        is_missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
+        raise Failure(f"{path}: {problem}", os.EX_NOINPUT if is_missing else code_of(error)) from None
     about, folder = os.fstat(fd), os.stat(run)
     if stat.S_ISREG(about.st_mode) and about.st_uid in (0, os.geteuid(), folder.st_uid):
         if flags == os.O_RDONLY or about.st_nlink == 1:
@@ -118,7 +122,7 @@ def write_whole(path, content, target):
     except OSError as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
-        raise Failure(f"cannot write {path}: {error.strerror}", os.EX_IOERR) from None
+        raise Failure(f"cannot write {path}: {error.strerror}", code_of(error)) from None
 
 
 # ---- lines ----

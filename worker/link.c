@@ -4,7 +4,6 @@
 #include "kernels/base/log.h"
 #include "worker/control.h"
 #include "worker/net/endpoint.h"
-#include "worker/strangers.h"
 
 #include <poll.h>
 #include <sodium.h>
@@ -244,15 +243,15 @@ static bool link_receive_one(struct link *link, unsigned which)
 static enum status open_endpoints(struct link *link, struct error *error)
 {
     const struct control_link *order = &link->order;
+    const struct endpoint_credentials credentials = {.keys = &order->keys, .host = HOST_LEADER};
     if (is_leader(link)) {
         link->count = 1;
-        return endpoint_bind_far(&link->endpoints[0], NULL, order->addresses[0], &order->keys, HOSTS_MAX,
-                                 error);
+        return endpoint_bind(&link->endpoints[0], NULL, order->addresses[0], &credentials, HOSTS_MAX, error);
     }
     for (unsigned i = 0; i < CONTROL_LEADERS_MAX && order->addresses[i][0] != '\0'; i++) {
         struct endpoint *beside = i > 0 ? link->endpoints[0] : NULL;
-        const enum status status = endpoint_connect_far(&link->endpoints[i], beside, order->addresses[i],
-                                                        &order->keys, HOST_LEADER, error);
+        const enum status status =
+            endpoint_connect(&link->endpoints[i], beside, order->addresses[i], &credentials, error);
         if (status != STATUS_OK)
             return status;
         link->count++;

@@ -1,7 +1,16 @@
-/* A worker process: its START, its line to the supervisor, its sessions, and the table of roles. The main
- * header of the room worker/, the frame of every role. The room includes kernels/base, kernels, worker/job
- * and worker/net. The job kinds' rooms (reinforce, server, parallel) and daemon/ include it, and
- * worker/checkpoint includes its background.h.
+/* The frame of every role: a worker process from START to its exit. The main header of the room worker/.
+ *
+ *   role      what a worker is in its job: agent, observer, pserver, trainer
+ *   roster    the workers of a job, their roles and numbers (roster.h)
+ *   lead      the worker that reports the job's records and its end
+ *   control   the line between a worker and the supervisor: orders come, beats and reports go (control.h)
+ *   record    an episode, update or epoch for the logs
+ *   place     a position in the run's logs, which a checkpoint names (run_place.h)
+ *   link      the process that carries messages between the supervisors of several hosts (link.h)
+ *   stranger  a connection to a worker's or a link's socket that has not shown the job's pass or key
+ *
+ * The room includes kernels/base, kernels, worker/job and worker/net. The job kinds' rooms and daemon/
+ * include it.
  *
  * A worker is the same binary, executed anew with a role. worker_main reads START from the control line,
  * runs the role's loop, reports a failure as its last words, and returns the exit code. A worker ignores
@@ -15,8 +24,8 @@
 #include "kernels/base/status.h"
 #include "worker/control.h"
 #include "worker/job/job.h"
+#include "worker/net/endpoint.h"
 #include "worker/roster.h"
-#include "worker/strangers.h"
 
 #include <stdbool.h>
 

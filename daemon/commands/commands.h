@@ -7,12 +7,46 @@
 #ifndef DAEMON_COMMANDS_COMMANDS_H
 #define DAEMON_COMMANDS_COMMANDS_H
 
-#include "daemon/commands/arguments.h"
 #include "daemon/hosts/follow.h"
+#include "daemon/hosts/place.h"
 #include "kernels/base/status.h"
 #include "worker/job/job.h"
+#include "worker/model_parallel/language.h"
+
+#include <stdbool.h>
+#include <stddef.h>
 
 enum { COMMAND_HELP = -1 };
+
+/* What the command line says behind the command's name. The strings are argv's. */
+struct arguments {
+    bool help; /* --help was among them: nothing else was read */
+    const char *job_path;
+    const char *checkpoint;
+    struct language_generate text;
+    uint32_t episodes;  /* 0: not given */
+    const char *render; /* "text", or a film's path; NULL: not given */
+    bool sample;
+    const char *onnx;        /* the file to write; NULL: not given */
+    const char *environment; /* a plug-in's path, or a built-in environment's name */
+    const char *name;        /* of one of the plug-in's environments; NULL: not given */
+    const char *options;     /* a JSON object */
+    uint32_t steps, limit_s;
+    struct place_flags place;
+    const char *key_folder; /* of keygen */
+    uint32_t hosts;         /* of keygen; 0: not given */
+    uint32_t brings;        /* of join: --observers or --trainers; 0: not given */
+    uint8_t role;           /* enum wire_role, of those */
+    const char *run_dir;    /* NULL: not given */
+    const char *run;        /* of status and stop: a run's directory or name; NULL: not given */
+    bool json, watch;
+    bool resume;
+    const char **overrides; /* the values of --set, in order */
+    size_t override_count;
+};
+
+/* Prints "coalesced: TEXT; see coalesced --help" and returns EX_USAGE. */
+int usage_error(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Runs the command argv[0] with the arguments behind it. Returns the exit code, or COMMAND_HELP: --help was
  * among the arguments, and nothing was done. Output may still be in stdout's buffer. */

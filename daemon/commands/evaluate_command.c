@@ -1,12 +1,11 @@
 /* `coalesced evaluate`: prints how well a model of a checkpoint does. The command's process; its own thread
  * and the math library's. */
-#include "daemon/commands/arguments.h"
 #include "daemon/commands/commands.h"
 #include "daemon/commands/job_files.h"
-#include "daemon/log/episode_means.h"
+#include "daemon/log/runlog.h"
 #include "worker/data_parallel/evaluation.h"
 #include "worker/model_parallel/language.h"
-#include "worker/reinforce/policy_evaluate.h"
+#include "worker/reinforce/evaluator.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -42,7 +41,7 @@ static enum status evaluate_policy(const struct arguments *arguments, const stru
                                    struct error *error)
 {
     const uint32_t episodes = arguments->episodes > 0 ? arguments->episodes : 100;
-    struct player_summary found;
+    struct evaluation_summary found;
     char metrics[EPISODE_MEANS_BYTES];
     const enum status status = policy_evaluate(&found, arguments->checkpoint, job, episodes, error);
     if (status != STATUS_OK)

@@ -1,12 +1,11 @@
-/* Which model a checkpoint holds. The command's process. */
+/* `coalesced export`: writes the model of a checkpoint as ONNX. The command's process. */
 #include "daemon/commands/commands.h"
 
 #include "daemon/commands/job_files.h"
 #include "daemon/commands/python_spaces.h"
 #include "worker/data_parallel/classifier_export.h"
 #include "worker/job/job_table.h"
-#include "worker/reinforce/job_environments.h"
-#include "worker/reinforce/policy_export.h"
+#include "worker/reinforce/job_open.h"
 
 /* A policy of an environment in Python: the environment itself says what its spaces are. */
 static enum status export_for_python(const struct arguments *arguments, const struct job *job,

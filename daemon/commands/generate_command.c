@@ -1,6 +1,5 @@
 /* `coalesced generate`: prints text that a language model writes. The command's process; its own thread and
  * the math library's. */
-#include "daemon/commands/arguments.h"
 #include "daemon/commands/commands.h"
 #include "daemon/commands/job_files.h"
 #include "worker/model_parallel/language.h"

@@ -1,8 +1,9 @@
-/* Opens the files that jobs name. The command's process, before it forks. */
+/* Opens the files that a job names, and reads the job of a checkpoint. The command's process, before it
+ * forks. */
 #include "daemon/commands/job_files.h"
 
-#include "daemon/process/python_worker.h"
-#include "daemon/run/resume.h"
+#include "daemon/process/program.h"
+#include "daemon/run/rundir.h"
 #include "daemon/watch/listener.h"
 #include "kernels/base/log.h"
 #include "worker/checkpoint/checkpoint.h"
@@ -10,10 +11,9 @@
 #include "worker/data_parallel/schedule.h"
 #include "worker/environment/environment_load.h"
 #include "worker/job/job_table.h"
-#include "worker/model/model_file.h"
+#include "worker/model/classifier.h"
 #include "worker/model_parallel/parallel_data.h"
-#include "worker/reinforce/job_environments.h"
-#include "worker/reinforce/policy_shape.h"
+#include "worker/reinforce/job_open.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -100,20 +100,24 @@ static enum status check_init(const struct job *job, const struct rnn_config *rn
     return status;
 }
 
+static enum status open_images(struct schedule *schedule, struct dataset_info *info, const struct job *job,
+                               const char **pointer, struct error *error)
+{
+    const enum status status = dataset_probe(info, job, error);
+    *pointer = status == STATUS_OK ? "/trainers/batch" : "/data/path";
+    return status == STATUS_OK ? schedule_of(schedule, job, info, error) : status;
+}
+
 static enum status check_images(const struct job *job, const char **pointer, struct error *error)
 {
     struct dataset_info info;
     struct schedule schedule;
-    enum status status = dataset_probe(&info, job, error);
-    *pointer = status == STATUS_OK ? "/trainers/batch" : "/data/path";
-    if (status == STATUS_OK)
-        status = schedule_of(&schedule, job, &info, error);
-    if (status == STATUS_OK)
-        warn_of_no_held_out_images(job, &info);
-    if (status == STATUS_OK) {
-        *pointer = "/trainers/python";
-        status = check_python(job, error);
-    }
+    enum status status = open_images(&schedule, &info, job, pointer, error);
+    if (status != STATUS_OK)
+        return status;
+    warn_of_no_held_out_images(job, &info);
+    *pointer = "/trainers/python";
+    status = check_python(job, error);
     return status == STATUS_OK ? check_init(job, NULL, pointer, error) : status;
 }
 
@@ -143,34 +147,21 @@ enum status job_files_check(const struct job *job, const char **pointer, struct 
     return check_environment(job, pointer, error);
 }
 
-static enum status image_epoch_updates(uint64_t *updates, const struct job *job, struct error *error)
+enum status job_files_epoch_updates(uint64_t *updates, const struct job *job, struct error *error)
 {
     struct dataset_info info;
     struct schedule schedule = {0};
-    enum status status = dataset_probe(&info, job, error);
-    if (status == STATUS_OK)
-        status = schedule_of(&schedule, job, &info, error);
-    *updates = schedule.epoch_updates;
-    return status;
-}
-
-static enum status text_epoch_updates(uint64_t *updates, const struct job *job, struct error *error)
-{
-    struct parallel_data data;
-    const enum status status = parallel_data_open(&data, job, NULL, error);
-    *updates = data.epoch_updates;
-    parallel_data_close(&data);
-    return status;
-}
-
-enum status job_files_epoch_updates(uint64_t *updates, const struct job *job, struct error *error)
-{
-    *updates = 0;
+    struct parallel_data data = {0};
+    const char *pointer;
+    enum status status = STATUS_OK;
     if (job->kind == JOB_PARAMETER_SERVER)
-        return image_epoch_updates(updates, job, error);
-    if (job->kind == JOB_MODEL_PARALLEL)
-        return text_epoch_updates(updates, job, error);
-    return STATUS_OK;
+        status = open_images(&schedule, &info, job, &pointer, error);
+    if (job->kind == JOB_MODEL_PARALLEL) {
+        status = parallel_data_open(&data, job, NULL, error);
+        parallel_data_close(&data);
+    }
+    *updates = schedule.epoch_updates + data.epoch_updates;
+    return status;
 }
 
 /* ---- the job of a run or checkpoint ---- */

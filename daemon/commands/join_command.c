@@ -1,9 +1,7 @@
 /* `coalesced join`: adds this host to a running job. The command's process; after the fork of the workers it
  * is the supervisor of this host. One thread. */
-#include "daemon/commands/arguments.h"
 #include "daemon/commands/commands.h"
 #include "daemon/hosts/follow.h"
-#include "daemon/hosts/key_files.h"
 #include "daemon/hosts/place.h"
 #include "daemon/process/service.h"
 

@@ -3,9 +3,9 @@
 
 #include "daemon/commands/film.h"
 #include "daemon/commands/job_files.h"
-#include "daemon/log/episode_means.h"
+#include "daemon/log/runlog.h"
 #include "worker/environment/environment.h"
-#include "worker/reinforce/policy_play.h"
+#include "worker/reinforce/evaluator.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,7 +2,6 @@
 #include "daemon/commands/python_spaces.h"
 
 #include "daemon/process/program.h"
-#include "daemon/process/python_worker.h"
 #include "kernels/base/file.h"
 #include "kernels/base/text.h"
 
@@ -95,7 +94,7 @@ static enum status run_python(const struct program *python, const struct python_
     static char option[] = "--describe";
     char interpreter[PATH_MAX], script[PATH_MAX];
     int how;
-    snprintf(interpreter, sizeof interpreter, "%s", worker->command.interpreter);
+    snprintf(interpreter, sizeof interpreter, "%s", worker->interpreter);
     snprintf(script, sizeof script, "%s", worker->script);
     char *const argv[] = {interpreter, script, option, NULL};
     const enum status status = program_run(python, argv, &how, error);

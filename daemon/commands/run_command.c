@@ -1,13 +1,11 @@
 /* `coalesced run`: finds this host's place, and leads the job or follows its leader. The command's process;
  * after the fork of the workers it is the supervisor's. One thread. */
-#include "daemon/commands/arguments.h"
 #include "daemon/commands/commands.h"
 #include "daemon/hosts/follow.h"
 #include "daemon/hosts/place.h"
 #include "daemon/log/runlog.h"
 #include "daemon/process/descriptors.h"
 #include "daemon/process/service.h"
-#include "daemon/run/resume.h"
 #include "daemon/run/rundir.h"
 #include "daemon/supervise/supervise.h"
 #include "kernels/base/log.h"
@@ -99,7 +97,7 @@ enum status run_job(const struct arguments *arguments, struct job *job, struct e
     service_init();
     enum status status =
         place_find(&place, &arguments->place, listen, monotime_add_us(monotime_now(), patience_us), error);
-    if (status == STATUS_OK && place_is_alone(&place))
+    if (status == STATUS_OK && place.source == PLACE_ALONE)
         return is_over(arguments, job) ? STATUS_OK : run_leader(arguments, job, NULL, error);
     if (status == STATUS_OK && place_is_leader(&place))
         return run_leader(arguments, job, &place, error);

@@ -1,13 +1,15 @@
-/* Asks runs for their status. The command's process; its only thread; blocks. */
+/* The commands `status`, `list` and `stop`: ask runs for their status (daemon/watch/status_socket.h), and
+ * show it as tables. The command's process; its only thread; blocks. */
 #include "daemon/commands/commands.h"
 
-#include "daemon/commands/status_table.h"
 #include "daemon/process/socket_folder.h"
 #include "kernels/base/log.h"
+#include "kernels/base/text.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -22,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ANSWER_BYTES_MAX = 16 << 20, PATIENCE_S = 2 };
+enum { ANSWER_BYTES_MAX = 16 << 20, PATIENCE_S = 2, CELL_BYTES = 64, WORD_BYTES = 32, COLUMNS = 12 };
 
 /* A run that has answered. */
 struct found_run {
@@ -58,18 +60,9 @@ static int connect_to(const char *path)
 /* Reads to the end of the stream. NULL: it did not come, or it is too long. */
 static char *read_all(int fd, size_t *length)
 {
-    char *text = NULL;
-    size_t capacity = 0;
-    *length = 0;
-    for (;;) {
-        if (capacity - *length < 65536) {
-            char *more = capacity < ANSWER_BYTES_MAX ? realloc(text, capacity + 262144) : NULL;
-            if (more == NULL)
-                break;
-            text = more;
-            capacity += 262144;
-        }
-        const ssize_t got = recv(fd, text + *length, capacity - *length, 0);
+    char *text = malloc(ANSWER_BYTES_MAX);
+    for (*length = 0; text != NULL && *length < ANSWER_BYTES_MAX;) {
+        const ssize_t got = recv(fd, text + *length, ANSWER_BYTES_MAX - *length, 0);
         if (got == 0)
             return text;
         if (got < 0 && errno != EINTR)
@@ -194,6 +187,196 @@ static enum status find(struct found_runs *runs, const char *wanted, struct erro
     return status;
 }
 
+/* ---- numbers for people ---- */
+
+static double number_of(const cJSON *object, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+    return cJSON_IsNumber(item) ? item->valuedouble : (double)NAN;
+}
+
+/* A run of another user may answer: what it says is made fit to show. */
+static void write_word(char *shown, size_t bytes, const cJSON *object, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+    const char *text = cJSON_IsString(item) ? item->valuestring : "";
+    text_show(shown, bytes, text, strlen(text), bytes - 1);
+}
+
+static void show_word(const cJSON *object, const char *name)
+{
+    char shown[4096];
+    write_word(shown, sizeof shown, object, name);
+    fputs(shown, stdout);
+}
+
+/* 12345678 is "12.3M". */
+static void write_count(char cell[CELL_BYTES], double value)
+{
+    static const struct {
+        double least;
+        const char *unit;
+    } units[] = {{1e9, "G"}, {1e6, "M"}, {1e4, "k"}};
+    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+        const double scaled = value / (i == 2 ? 1e3 : units[i].least);
+        if (value >= units[i].least) {
+            snprintf(cell, CELL_BYTES, "%.1f%s", scaled, units[i].unit);
+            return;
+        }
+    }
+    snprintf(cell, CELL_BYTES, value < 10 && value != floor(value) ? "%.2f" : "%.0f", value);
+}
+
+static void write_time(char cell[CELL_BYTES], double seconds)
+{
+    if (seconds < 1e-3)
+        snprintf(cell, CELL_BYTES, "%.0f us", seconds * 1e6);
+    else if (seconds < 1)
+        snprintf(cell, CELL_BYTES, "%.1f ms", seconds * 1e3);
+    else if (seconds < 120)
+        snprintf(cell, CELL_BYTES, "%.1f s", seconds);
+    else if (seconds < 7200)
+        snprintf(cell, CELL_BYTES, "%.0f min", seconds / 60);
+    else
+        snprintf(cell, CELL_BYTES, "%.1f h", seconds / 3600);
+}
+
+static void write_bytes(char cell[CELL_BYTES], double bytes)
+{
+    if (bytes >= 0x1p30)
+        snprintf(cell, CELL_BYTES, "%.1f GiB", bytes / 0x1p30);
+    else
+        snprintf(cell, CELL_BYTES, "%.1f MiB", bytes / 0x1p20);
+}
+
+static void write_whole(char cell[CELL_BYTES], double value)
+{
+    snprintf(cell, CELL_BYTES, "%.0f", value);
+}
+
+static void write_share(char cell[CELL_BYTES], double cores)
+{
+    snprintf(cell, CELL_BYTES, "%.0f %%", 100 * cores);
+}
+
+/* ---- the tables ---- */
+
+static void show_progress(const cJSON *status)
+{
+    static const struct {
+        const char *member, *label;
+        int decimals;
+    } numbers[] = {
+        {"episode", "episode", 0}, {"update", "update", 0},       {"running_reward", ", running reward", 2},
+        {"loss", ", loss", 4},     {"accuracy", ", accuracy", 4}, {"perplexity", ", perplexity", 2}};
+    static const char *const rates[] = {"steps", "samples", "tokens"};
+    const cJSON *progress = cJSON_GetObjectItemCaseSensitive(status, "progress");
+    char cell[CELL_BYTES], member[CELL_BYTES];
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        if (isfinite(number_of(progress, numbers[i].member)))
+            printf("%s %.*f", numbers[i].label, numbers[i].decimals, number_of(progress, numbers[i].member));
+    for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) {
+        snprintf(member, sizeof member, "%s_per_s", rates[i]);
+        if (!isfinite(number_of(progress, member)))
+            continue;
+        write_count(cell, number_of(progress, member));
+        printf(", %s %s/s", cell, rates[i]);
+    }
+}
+
+static void show_job(const cJSON *status)
+{
+    char cell[CELL_BYTES];
+    show_word(status, "run");
+    fputs(": ", stdout);
+    show_word(status, "kind");
+    printf(", process %.0f, ", number_of(status, "pid"));
+    show_word(status, "state");
+    write_time(cell, number_of(status, "up_s"));
+    printf(" for %s\n", cell);
+    show_progress(status);
+    write_time(cell, number_of(status, "checkpoint_age_s"));
+    if (isfinite(number_of(status, "checkpoint_age_s")))
+        printf("\ncheckpoint %.0f, %s old\n\n", number_of(status, "checkpoint"), cell);
+    else
+        printf("\nno checkpoint yet\n\n");
+}
+
+static const struct {
+    const char *title, *member;
+    void (*write)(char cell[CELL_BYTES], double value); /* NULL: a word */
+} columns[COLUMNS] = {{"WORKER", "role", NULL},
+                      {"STATE", "state", NULL},
+                      {"HOST", "host_name", NULL},
+                      {"PID", "pid", write_whole},
+                      {"INCARNATION", "incarnation", write_whole},
+                      {"RESTARTS", "restarts", write_count},
+                      {"PER S", "work_per_s", write_count},
+                      {"QUEUE", "queue", write_count},
+                      {"WAIT", "wait_s", write_time},
+                      {"STALE", "staleness", write_count},
+                      {"CPU", "cores", write_share},
+                      {"MEMORY", "resident_bytes", write_bytes}};
+
+/* Writes a cell; "": it says nothing. `worker`: NULL: the column's title. */
+static void write_cell(char cell[CELL_BYTES], const cJSON *worker, int column)
+{
+    const char *member = columns[column].member;
+    char word[WORD_BYTES];
+    cell[0] = '\0';
+    if (worker == NULL) {
+        snprintf(cell, CELL_BYTES, "%s", columns[column].title);
+    } else if (columns[column].write != NULL) {
+        if (isfinite(number_of(worker, member)))
+            columns[column].write(cell, number_of(worker, member));
+    } else if (column == 1) {
+        write_word(cell, CELL_BYTES, worker, member);
+    } else {
+        write_word(word, sizeof word, worker, member);
+        if (column == 0)
+            snprintf(cell, CELL_BYTES, "%s %.0f", word, number_of(worker, "worker"));
+        else if (word[0] != '\0')
+            snprintf(cell, CELL_BYTES, "%.0f %s", number_of(worker, "host"), word);
+    }
+}
+
+/* A column that says nothing in any line has the width 0. */
+static void show_row(const cJSON *worker, const int widths[COLUMNS], int most)
+{
+    char line[COLUMNS * (CELL_BYTES + 2)], cell[CELL_BYTES];
+    int at = 0;
+    for (int i = 0; i < COLUMNS; i++) {
+        if (widths[i] == 0)
+            continue;
+        write_cell(cell, worker, i);
+        at += snprintf(line + at, sizeof line - (size_t)at, columns[i].write == NULL ? "%s%-*s" : "%s%*s",
+                       at > 0 ? "  " : "", widths[i], cell);
+    }
+    printf("%.*s\n", most > 0 && most < at ? most : at, line);
+}
+
+/* Three lines about the job, then a line for each worker. `most`: columns of the terminal, beyond which lines
+ * are cut; 0: they are not. */
+static void show_table(const cJSON *status, int most)
+{
+    const cJSON *workers = cJSON_GetObjectItemCaseSensitive(status, "workers"), *worker;
+    int widths[COLUMNS] = {0};
+    show_job(status);
+    if (!cJSON_IsArray(workers))
+        return;
+    for (worker = workers->child; worker != NULL; worker = worker->next)
+        for (int i = 0; i < COLUMNS; i++) {
+            char cell[CELL_BYTES];
+            write_cell(cell, worker, i);
+            const int length = (int)strlen(cell), least = (int)strlen(columns[i].title);
+            if (length > widths[i])
+                widths[i] = length > least ? length : least;
+        }
+    show_row(NULL, widths, most);
+    for (worker = workers->child; worker != NULL; worker = worker->next)
+        show_row(worker, widths, most);
+}
+
 /* ---- status ---- */
 
 static int terminal_width(void)
@@ -210,7 +393,7 @@ static void show_tables(const struct found_runs *runs)
     for (size_t i = 0; i < runs->count; i++) {
         if (i > 0)
             printf("\n");
-        status_table_write(stdout, runs->of[i].status, width);
+        show_table(runs->of[i].status, width);
     }
 }
 
@@ -270,10 +453,15 @@ enum status status_list(const struct arguments *arguments, struct job *job, stru
     (void)arguments;
     const enum status status = ask_all(&runs, error);
     for (size_t i = 0; i < runs.count; i++) {
-        status_table_line(stdout, runs.of[i].status);
-        printf("\t");
-        status_table_word(stdout, runs.of[i].status, "run");
-        printf("\n");
+        const cJSON *run = runs.of[i].status;
+        show_word(run, "name");
+        putchar('\t');
+        show_word(run, "state");
+        printf("\t%.0f\t", number_of(run, "pid"));
+        show_progress(run);
+        putchar('\t');
+        show_word(run, "run");
+        putchar('\n');
     }
     forget(&runs);
     return status;

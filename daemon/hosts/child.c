@@ -25,20 +25,6 @@ static enum status fill_start(const struct child *child, const char *job_text, s
     return STATUS_OK;
 }
 
-/* A worker that was killed at once is no error here: its exit is reaped later. */
-static enum status send_start(struct child *child, const char *job_text, size_t job_bytes,
-                              struct error *error)
-{
-    size_t bytes = 0;
-    enum status status = fill_start(child, job_text, job_bytes, &bytes, error);
-    if (status != STATUS_OK)
-        return status;
-    status = control_send(child->fd, CONTROL_START, start_body, bytes);
-    if (status == STATUS_OK || status == STATUS_PEER_DIED)
-        return STATUS_OK;
-    return error_set(error, status, "cannot send START to %s", child->name);
-}
-
 static void child_begin(struct child *child, const struct control_start *start)
 {
     *child = (struct child){.start = *start,
@@ -100,11 +86,11 @@ static void close_call(struct child *child)
 enum status child_spawn(struct child *child, const struct control_start *start, const char *job_text,
                         size_t job_bytes, const struct spawn_setting *setting, struct error *error)
 {
-    struct spawned process;
     struct spawn_setting whole = *setting;
+    size_t bytes = 0;
     child_begin(child, start);
     whole.call_fd = open_call(child);
-    const enum status status = spawn(&process, role_by_wire(start->role)->name, start->worker, &whole, error);
+    enum status status = spawn(&child->pid, &child->fd, start->role, start->worker, &whole, error);
     if (whole.call_fd >= 0)
         close(whole.call_fd);
     if (status != STATUS_OK)
@@ -112,11 +98,15 @@ enum status child_spawn(struct child *child, const struct control_start *start, 
     if (status != STATUS_OK)
         return status;
     child->host = start->keys.host;
-    child->pid = process.pid;
-    child->fd = process.fd;
     child->state = CHILD_STARTING;
     child->last_beat = monotime_now();
-    return send_start(child, job_text, job_bytes, error);
+    status = fill_start(child, job_text, job_bytes, &bytes, error);
+    if (status != STATUS_OK)
+        return status;
+    status = control_send(child->fd, CONTROL_START, start_body, bytes);
+    return status == STATUS_OK || status == STATUS_PEER_DIED /* it was killed at once, and is reaped later */
+               ? STATUS_OK
+               : error_set(error, status, "cannot send START to %s", child->name);
 }
 
 enum status child_spawn_far(struct child *child, const struct control_start *start, const char *job_text,
@@ -159,6 +149,28 @@ void child_order(struct child *child, enum control_kind kind, const void *body, 
         return;
     log_warning("%s (process %ld) does not take its orders: killed", child->name, (long)child->pid);
     kill(child->pid, SIGKILL);
+}
+
+int child_fd(const struct child *child)
+{
+    return child_is_heard(child) && !child->hung_up ? child->fd : -1;
+}
+
+enum status child_receive(struct child *child, struct control_message *message)
+{
+    if (child_fd(child) < 0)
+        return STATUS_AGAIN;
+    const enum status status = control_receive(child->fd, false, message);
+    child->hung_up = status == STATUS_PEER_DIED;
+    return child->hung_up ? STATUS_AGAIN : status;
+}
+
+void child_bury(struct child *child)
+{
+    if (child->fd >= 0)
+        close(child->fd);
+    child->fd = -1;
+    child->state = CHILD_GONE;
 }
 
 void child_kill(struct child *child)

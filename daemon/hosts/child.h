@@ -44,7 +44,6 @@ struct child {
     pid_t pid;                 /* 0: of another host's, not known */
     int fd;                    /* our end of its control line; -1: none */
     uint16_t far_port;         /* of a listener: what it has bound for other hosts; 0: nothing yet */
-    unsigned heard;            /* messages handled in this turn of the supervisor's loop */
     bool hung_up;              /* its end of the line is closed */
     bool bound;                /* BOUND has come */
     bool connected;            /* CONNECT is sent */
@@ -96,6 +95,16 @@ void child_order(struct child *child, enum control_kind kind, const void *body, 
 
 /* Takes a beat that says what the worker does. */
 void child_note_use(struct child *child, const struct control_beat *beat, struct monotime now);
+
+/* Receives the child's next message. STATUS_AGAIN: none waits, or the child is not heard. STATUS_INVALID: it
+ * has sent what is no message. */
+enum status child_receive(struct child *child, struct control_message *message);
+
+/* The descriptor to wait for; -1: nothing can come. */
+int child_fd(const struct child *child);
+
+/* After child_reap, and the last message: closes the line. */
+void child_bury(struct child *child);
 
 /* Sends SIGKILL; the child is reaped later. */
 void child_kill(struct child *child);

@@ -5,9 +5,10 @@
 #include "daemon/hosts/child.h"
 #include "daemon/hosts/relay.h"
 #include "daemon/process/descriptors.h"
-#include "daemon/process/python_worker.h"
+#include "daemon/process/program.h"
 #include "daemon/process/service.h"
 #include "daemon/process/socket_folder.h"
+#include "daemon/run/rundir.h"
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
 
@@ -29,7 +30,6 @@ enum {
     REQUEUE_STEP_US = 10000000, /* between the hosts that may ask for a requeue */
     BEAT_US_MIN = 500000,       /* beats of a worker that are passed on */
     MESSAGES_PER_TURN = 64,
-    LINE_BYTES = 4096, /* of the log; an end has fewer */
 };
 
 struct follower {
@@ -65,47 +65,28 @@ static uint16_t own_host(const struct follower *f)
     return f->config->place->link.keys.host;
 }
 
-static void tell_leader(struct follower *f, const struct control_start *start, enum control_kind kind,
-                        const void *body, size_t bytes)
-{
-    relay_send(&f->relay, HOST_LEADER, start, kind, body, bytes);
-}
-
 /* ---- workers that end ---- */
 
 static void report_exit(struct follower *f, struct child *child)
 {
     struct control_exited exited = {.pid = child->pid};
     snprintf(exited.end, sizeof exited.end, "%s", child->end);
-    tell_leader(f, &child->start, CONTROL_EXITED, &exited, sizeof exited);
+    relay_send(&f->relay, HOST_LEADER, &child->start, CONTROL_EXITED, &exited, sizeof exited);
 }
 
-static void follower_bury(struct child *child)
-{
-    child->state = CHILD_GONE;
-    if (child->fd >= 0)
-        close(child->fd);
-    child->fd = -1;
-}
+/* ---- a generation ---- */
 
-/* The leader hears of each, if it can hear. */
-static void kill_all(struct follower *f)
+/* Kills the workers. The leader hears of each, if it can hear. */
+static void forget_generation(struct follower *f)
 {
     for (unsigned i = 0; i < f->count; i++)
         child_kill(&f->children[i]);
     for (unsigned i = 0; i < f->count; i++) {
         if (!child_reap(&f->children[i], true))
             continue;
-        follower_bury(&f->children[i]);
+        child_bury(&f->children[i]);
         report_exit(f, &f->children[i]);
     }
-}
-
-/* ---- a generation ---- */
-
-static void forget_generation(struct follower *f)
-{
-    kill_all(f);
     spawn_segments_close(&f->segments);
     if (f->run_fd >= 0)
         close(f->run_fd);
@@ -168,7 +149,7 @@ static void report_no_start(struct follower *f, const struct control_start *star
     struct child child = {.start = *start};
     snprintf(child.end, sizeof child.end, "%s %u cannot start: %.150s", role_by_wire(start->role)->name,
              start->worker, error->text);
-    tell_leader(f, start, CONTROL_FAILED, error, sizeof *error);
+    relay_send(&f->relay, HOST_LEADER, start, CONTROL_FAILED, error, sizeof *error);
     report_exit(f, &child);
 }
 
@@ -177,9 +158,8 @@ static enum status spawn_worker(struct follower *f, struct control_start *start,
 {
     const struct place *place = f->config->place;
     struct child *child = &f->children[start->worker];
-    const struct spawn_setting setting = {.command = python_worker_command(&f->python_worker, start->role),
-                                          .run_fd = f->run_fd,
-                                          .segments = &f->segments};
+    const struct spawn_setting setting = {
+        .python = &f->python_worker, .run_fd = f->run_fd, .segments = &f->segments};
     start->keys = place->link.keys;
     memcpy(start->address, f->address, sizeof start->address);
     snprintf(start->far_address, sizeof start->far_address, "%.40s:*", place->listen);
@@ -285,14 +265,11 @@ static void read_leader(struct follower *f)
 {
     struct control_relay head;
     enum status status = STATUS_OK;
-    for (unsigned i = 0; i < MESSAGES_PER_TURN && status != STATUS_AGAIN && !f->over; i++) {
+    for (unsigned i = 0;
+         i < MESSAGES_PER_TURN && status != STATUS_AGAIN && status != STATUS_PEER_DIED && !f->over; i++) {
         status = relay_receive(&f->relay, &head, &message);
         if (status == STATUS_OK)
             obey_leader(f, &head);
-        if (status == STATUS_PEER_DIED) {
-            f->relay.broken = true;
-            return;
-        }
     }
 }
 
@@ -314,19 +291,15 @@ static bool is_passed_on(struct follower *f, unsigned worker)
 static bool read_worker(struct follower *f, unsigned worker)
 {
     struct child *child = &f->children[worker];
-    if (!child_is_heard(child) || child->fd < 0)
-        return false;
-    const enum status status = control_receive(child->fd, false, &message);
-    if (status == STATUS_PEER_DIED)
-        child->hung_up = true;
-    if (status == STATUS_AGAIN || status == STATUS_PEER_DIED)
+    const enum status status = child_receive(child, &message);
+    if (status == STATUS_AGAIN)
         return false;
     if (status != STATUS_OK) {
         log_warning("%s sent a message that is none: killed", child->name);
         child_kill(child);
     } else if (is_passed_on(f, worker)) {
-        tell_leader(f, &child->start, (enum control_kind)message.kind, message.body.bytes,
-                    message.body_bytes);
+        relay_send(&f->relay, HOST_LEADER, &child->start, (enum control_kind)message.kind, message.body.bytes,
+                   message.body_bytes);
     }
     return true;
 }
@@ -346,7 +319,7 @@ static void follower_reap(struct follower *f)
             continue;
         while (read_worker(f, i))
             ;
-        follower_bury(child);
+        child_bury(child);
         report_exit(f, child);
     }
 }
@@ -362,7 +335,7 @@ static void obey_stop(struct follower *f)
         return;
     }
     log_info("departing: the leader moves the workers elsewhere; a second signal ends this host at once");
-    tell_leader(f, NULL, CONTROL_DEPART, NULL, 0);
+    relay_send(&f->relay, HOST_LEADER, NULL, CONTROL_DEPART, NULL, 0);
 }
 
 static void follower_obey_signals(struct follower *f)
@@ -371,26 +344,9 @@ static void follower_obey_signals(struct follower *f)
     while (read(f->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo == SIGCHLD)
             follower_reap(f);
-        else
+        else if (info.ssi_signo == SIGINT || info.ssi_signo == SIGTERM)
             obey_stop(f);
     }
-}
-
-static enum status take_signals(struct follower *f, struct error *error)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGCHLD);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    sigprocmask(SIG_BLOCK, &set, NULL);
-    signal(SIGCHLD, SIG_DFL);
-    signal(SIGPIPE, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
-    signal(SIGUSR1, SIG_IGN);
-    f->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    return f->signal_fd >= 0 ? STATUS_OK
-                             : error_set_errno(error, errno, "cannot make a descriptor for signals");
 }
 
 /* ---- the leader's silence ---- */
@@ -401,16 +357,8 @@ static void ask_to_join(struct follower *f, struct monotime now)
         .build = f->relay.order.build, .brings = f->config->brings, .role = f->config->role};
     randombytes_buf(&join.attempt, sizeof join.attempt);
     gethostname(join.name, sizeof join.name - 1);
-    tell_leader(f, NULL, CONTROL_JOIN, &join, sizeof join);
+    relay_send(&f->relay, HOST_LEADER, NULL, CONTROL_JOIN, &join, sizeof join);
     f->join_due = monotime_add_us(now, JOIN_US);
-}
-
-/* A new link, which tries all addresses of the leader anew. */
-static void open_link(struct follower *f)
-{
-    relay_close(&f->relay, true);
-    if (relay_open(&f->relay, &f->config->place->link, NULL, &f->failure) != STATUS_OK)
-        f->over = true;
 }
 
 /* What ran here is fenced by the leader, and ends itself. */
@@ -427,44 +375,25 @@ static void follower_cut_off(struct follower *f, struct monotime now, const char
     relay_close(&f->relay, true);
 }
 
-/* The last line of the run's log; "" where the run directory is not shared, or the line is not whole. */
-static void read_last_line(const struct follower *f, char line[LINE_BYTES])
-{
-    char tail[LINE_BYTES];
-    struct error error;
-    int fd;
-    line[0] = '\0';
-    if (f->config->run == NULL ||
-        file_open_below(&fd, path_of(f->config->run), "episodes.jsonl", O_RDONLY, &error) != STATUS_OK)
-        return;
-    const off_t end = lseek(fd, 0, SEEK_END);
-    const off_t begin = end > LINE_BYTES - 1 ? end - (LINE_BYTES - 1) : 0;
-    const ssize_t got = pread(fd, tail, sizeof tail - 1, begin);
-    close(fd);
-    if (got <= 1 || tail[got - 1] != '\n')
-        return;
-    tail[got - 1] = '\0';
-    const char *last = strrchr(tail, '\n');
-    snprintf(line, LINE_BYTES, "%s", last != NULL ? last + 1 : tail);
-}
-
 /* Whether the run's log ends with the job's end: then the leader is gone because the job is over, and not put
  * back into the queue. A job that has failed is this host's failure, too. */
 static bool job_has_ended(struct follower *f)
 {
     static const char *const ends[] = {"finished", "solved", "stopped", "failed"};
-    char line[LINE_BYTES], event[32];
-    read_last_line(f, line);
-    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {
+    char event[32];
+    const char *end = NULL;
+    char *line = f->config->run != NULL ? resume_last_line(path_of(f->config->run)) : NULL;
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0] && line != NULL && end == NULL; i++) {
         const int length = snprintf(event, sizeof event, "{\"event\":\"%s\"", ends[i]);
-        if (strncmp(line, event, (size_t)length) != 0)
-            continue;
-        log_info("the leader is gone, and the log says that the job is over: %s", ends[i]);
-        if (strcmp(ends[i], "failed") == 0)
-            error_set(&f->failure, STATUS_UNAVAILABLE, "the job has failed while this host was cut off");
-        return true;
+        end = strncmp(line, event, (size_t)length) == 0 ? ends[i] : NULL;
     }
-    return false;
+    free(line);
+    if (end == NULL)
+        return false;
+    log_info("the leader is gone, and the log says that the job is over: %s", end);
+    if (strcmp(end, "failed") == 0)
+        error_set(&f->failure, STATUS_UNAVAILABLE, "the job has failed while this host was cut off");
+    return true;
 }
 
 /* Asks Slurm to put the job back into the queue. Slurm then ends this process, too. */
@@ -511,7 +440,7 @@ static struct monotime check_deadlines(struct follower *f)
     if (f->relay.broken && f->admitted)
         follower_cut_off(f, now, "the link has ended");
     if (f->relay.broken && !monotime_before(now, f->relay.may_open))
-        open_link(f);
+        f->over = relay_reopen(&f->relay, &f->failure) != STATUS_OK; /* it tries all addresses anew */
     if (f->admitted && !monotime_before(now, monotime_add_us(f->heard, RELAY_SILENCE_US)))
         follower_cut_off(f, now, "nothing was heard of the leader for 3 s");
     if (!f->admitted && !monotime_before(now, f->give_up))
@@ -519,7 +448,7 @@ static struct monotime check_deadlines(struct follower *f)
     if (!f->admitted && !f->over && !f->relay.broken && !monotime_before(now, f->join_due))
         ask_to_join(f, now);
     if (f->admitted && !monotime_before(now, f->beat_due)) {
-        tell_leader(f, NULL, CONTROL_BEAT, NULL, 0);
+        relay_send(&f->relay, HOST_LEADER, NULL, CONTROL_BEAT, NULL, 0);
         f->beat_due = monotime_add_us(now, RELAY_BEAT_US);
     }
     struct monotime next = monotime_earliest(service_watchdog(now), monotime_add_us(now, RELAY_BEAT_US));
@@ -534,12 +463,9 @@ static void wait_and_read(struct follower *f, struct monotime until)
 {
     struct pollfd *waits = f->waits;
     waits[0] = (struct pollfd){.fd = f->signal_fd, .events = POLLIN};
-    waits[1] = (struct pollfd){.fd = f->relay.broken ? -1 : f->relay.fd, .events = POLLIN};
-    for (unsigned i = 0; i < f->count; i++) {
-        const struct child *child = &f->children[i];
-        const bool listening = child_is_heard(child) && !child->hung_up;
-        waits[2 + i] = (struct pollfd){.fd = listening ? child->fd : -1, .events = POLLIN};
-    }
+    waits[1] = (struct pollfd){.fd = relay_fd(&f->relay), .events = POLLIN};
+    for (unsigned i = 0; i < f->count; i++)
+        waits[2 + i] = (struct pollfd){.fd = child_fd(&f->children[i]), .events = POLLIN};
     if (poll(waits, f->count + 2, monotime_poll_ms(monotime_now(), until)) < 0 && errno != EINTR) {
         error_set_errno(&f->failure, errno, "cannot wait for %u workers", f->count);
         f->over = true;
@@ -555,10 +481,10 @@ static enum status open_follower(struct follower *f, struct error *error)
     const struct monotime until = monotime_add_us(monotime_now(), (uint64_t)(f->config->patience_s * 1e6));
     enum status status = place_seek(f->config->place, f->config->run, until, error);
     if (status == STATUS_OK) /* until here they end the process */
-        status = take_signals(f, error);
+        status = signals_open(&f->signal_fd, error);
     if (status != STATUS_OK)
         return status;
-    place_close(f->config->place, f->config->run);
+    place_close(f->config->place);
     f->give_up = until;
     return relay_open(&f->relay, &f->config->place->link, NULL, error);
 }

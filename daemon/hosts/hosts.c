@@ -34,12 +34,6 @@ struct host {
 
 static struct control_message received; /* too large for a stack; one thread */
 
-static void tell_host(struct hosts *hosts, uint16_t host, enum control_kind kind, const void *body,
-                      size_t bytes)
-{
-    relay_send(&hosts->relay, host, NULL, kind, body, bytes);
-}
-
 static bool is_up(const struct host *host)
 {
     return host->state == HOST_UP || host->state == HOST_DEPARTS;
@@ -90,14 +84,6 @@ const char *hosts_address(const struct hosts *hosts, uint16_t to, uint16_t from)
     return to == HOST_LEADER ? hosts->of[from].leader : hosts->of[to].address;
 }
 
-enum status hosts_spawn(struct hosts *hosts, uint16_t host, struct child *child,
-                        const struct control_start *start, const char *job_text, size_t job_bytes,
-                        struct error *error)
-{
-    return child_spawn_far(child, start, job_text, job_bytes, &hosts->relay, host, hosts->of[host].name,
-                           error);
-}
-
 /* ---- what the leader decides ---- */
 
 void hosts_admit(struct hosts *hosts, uint16_t index, const struct control_join *join)
@@ -111,7 +97,7 @@ void hosts_admit(struct hosts *hosts, uint16_t index, const struct control_join 
     snprintf(host->address, sizeof host->address, "%.*s", (int)sizeof join->from - 1, join->from);
     snprintf(host->leader, sizeof host->leader, "%.*s", (int)sizeof join->leader - 1, join->leader);
     log_info("host %u (%s) %s, from %s", index, host->name, is_back ? "is back" : "is here", host->address);
-    tell_host(hosts, index, CONTROL_ADMIT, &admit, sizeof admit);
+    relay_send(&hosts->relay, index, NULL, CONTROL_ADMIT, &admit, sizeof admit);
 }
 
 void hosts_refuse(struct hosts *hosts, uint16_t host, enum status status, const char *text)
@@ -119,7 +105,7 @@ void hosts_refuse(struct hosts *hosts, uint16_t host, enum status status, const 
     struct error error = {0};
     error_set(&error, status, "%s", text);
     log_warning("host %u is refused: %s", host, text);
-    tell_host(hosts, host, CONTROL_REFUSE, &error, sizeof error);
+    relay_send(&hosts->relay, host, NULL, CONTROL_REFUSE, &error, sizeof error);
 }
 
 bool hosts_lose(struct hosts *hosts, uint16_t index)
@@ -152,7 +138,7 @@ static void tell_over(struct hosts *hosts, uint16_t host, int exit_code, const c
 {
     struct control_over over = {.exit_code = exit_code};
     snprintf(over.text, sizeof over.text, "%.190s", text);
-    tell_host(hosts, host, CONTROL_OVER, &over, sizeof over);
+    relay_send(&hosts->relay, host, NULL, CONTROL_OVER, &over, sizeof over);
 }
 
 void hosts_release(struct hosts *hosts, uint16_t host, int exit_code, const char *text)
@@ -208,10 +194,9 @@ static enum host_event_kind hear(struct hosts *hosts, const struct control_relay
 bool hosts_read(struct hosts *hosts, struct host_event *event)
 {
     *event = (struct host_event){.message = &received};
-    if (hosts_fd(hosts) < 0)
+    if (hosts->of == NULL)
         return false;
     const enum status status = relay_receive(&hosts->relay, &event->head, &received);
-    hosts->relay.broken = status == STATUS_PEER_DIED;
     if (status == STATUS_AGAIN || status == STATUS_PEER_DIED)
         return false;
     event->host = event->head.host;
@@ -227,8 +212,7 @@ static void replace_link(struct hosts *hosts, struct monotime now)
     struct error error = {0};
     if (monotime_before(now, hosts->relay.may_open))
         return;
-    relay_close(&hosts->relay, true);
-    if (relay_open(&hosts->relay, &hosts->relay.order, NULL, &error) != STATUS_OK)
+    if (relay_reopen(&hosts->relay, &error) != STATUS_OK)
         log_error("no other host can be reached: %s", error.text);
 }
 
@@ -272,7 +256,7 @@ static void hosts_beat(struct hosts *hosts, struct monotime now)
         return;
     for (uint16_t i = 1; i < hosts_count(hosts); i++)
         if (is_up(&hosts->of[i]))
-            tell_host(hosts, i, CONTROL_BEAT, NULL, 0);
+            relay_send(&hosts->relay, i, NULL, CONTROL_BEAT, NULL, 0);
     hosts->beat_due = monotime_add_us(now, RELAY_BEAT_US);
 }
 
@@ -341,11 +325,6 @@ void hosts_excuse(struct hosts *hosts, struct monotime now)
         hosts->of[i].heard = now;
 }
 
-int hosts_fd(const struct hosts *hosts)
-{
-    return hosts->of != NULL && hosts->relay.pid != 0 && !hosts->relay.broken ? hosts->relay.fd : -1;
-}
-
 /* ---- opening and closing ---- */
 
 enum status hosts_open(struct hosts *hosts, struct place *place, const struct job *job, const char *run,
@@ -357,7 +336,6 @@ enum status hosts_open(struct hosts *hosts, struct place *place, const struct jo
     *hosts = (struct hosts){
         .place = place,
         .job = job,
-        .run = run,
         .of = calloc(place->link.keys.count, sizeof *hosts->of),
         .due = monotime_add_us(monotime_now(), (uint64_t)(job->hosts.patience_s * 1e6)),
     };
@@ -404,7 +382,7 @@ static void await_returns(struct hosts *hosts, int exit_code, const char *text)
         struct host_event event;
         if (hosts->relay.broken)
             replace_link(hosts, now);
-        struct pollfd line = {.fd = hosts_fd(hosts), .events = POLLIN};
+        struct pollfd line = {.fd = relay_fd(&hosts->relay), .events = POLLIN};
         poll(&line, 1, (int)(monotime_us_between(now, until) / 1000) < 100 ? 10 : 100);
         if (!hosts_read(hosts, &event) || event.kind != HOST_ASKS ||
             hosts->of[event.host].state != HOST_IS_LOST)
@@ -426,7 +404,7 @@ void hosts_close(struct hosts *hosts, int exit_code, const char *text)
         }
     await_returns(hosts, exit_code, text);
     relay_close(&hosts->relay, false);
-    place_close(hosts->place, hosts->run);
+    place_close(hosts->place);
     free(hosts->of);
     *hosts = (struct hosts){0};
 }

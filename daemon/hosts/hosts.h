@@ -45,12 +45,11 @@ struct host_event {
     const struct control_message *message; /* HOST_ASKS: JOIN; HOST_SPEAKS; until the next hosts_read */
 };
 
-/* Embedded by the supervisor; all zero: the job has one host, and every function takes it so. */
+/* Embedded by the supervisor. Every function takes one that is all zero: the job has one host. */
 struct hosts {
     struct relay relay;
     struct place *place;
     const struct job *job;
-    const char *run;               /* the run directory */
     struct host *of;               /* (hosts_count) by number; the leader's own is not used */
     bool awaited;                  /* HOSTS_READY has not come yet */
     struct monotime due, beat_due; /* when HOSTS_READY comes at the latest; when to beat next */
@@ -67,9 +66,6 @@ enum status hosts_open(struct hosts *hosts, struct place *place, const struct jo
 void hosts_close(struct hosts *hosts, int exit_code, const char *text);
 
 /* ---- events ---- */
-
-/* The descriptor to wait for; -1: none. */
-int hosts_fd(const struct hosts *hosts);
 
 /* Reads a message. False: none waits. */
 bool hosts_read(struct hosts *hosts, struct host_event *event);
@@ -103,10 +99,10 @@ void hosts_release(struct hosts *hosts, uint16_t host, int exit_code, const char
 
 /* ---- what is known of a host ---- */
 
-/* How many have a key, the leader included. A job of one host: 1. */
+/* The number of hosts that have a key, the leader included. A job of one host: 1. */
 uint16_t hosts_count(const struct hosts *hosts);
 
-/* With how many the job begins. */
+/* The number of hosts with which the job begins. */
 uint16_t hosts_at_start(const struct hosts *hosts);
 
 /* Whether workers can start there: it is the leader, or is up and in no doubt. */
@@ -120,15 +116,10 @@ bool hosts_is_clearing(const struct hosts *hosts, uint16_t host);
 uint32_t hosts_brings(const struct hosts *hosts, uint16_t host);
 uint32_t hosts_all_bring(const struct hosts *hosts);
 
-/* The name it gave itself, for messages. */
+/* The name that the host gave itself, for messages. */
 const char *hosts_name(const struct hosts *hosts, uint16_t host);
 
 /* Where workers of host `from` reach the listeners of host `to`: "ADDRESS" or "tcp://ADDRESS:PORT". */
 const char *hosts_address(const struct hosts *hosts, uint16_t to, uint16_t from);
-
-/* Starts a worker there. Errors of child_spawn_far. */
-enum status hosts_spawn(struct hosts *hosts, uint16_t host, struct child *child,
-                        const struct control_start *start, const char *job_text, size_t job_bytes,
-                        struct error *error);
 
 #endif

@@ -1,10 +1,9 @@
-/* Finds the place of this host: reads flags and the environment, and asks PMI or the run directory.
- * Supervisor process, before it forks workers; its only thread. */
+/* Finds the place of this host: reads flags, key files and the environment, and asks PMI or the run
+ * directory. Supervisor process, before it forks workers; its only thread. */
 #include "daemon/hosts/place.h"
 
-#include "daemon/hosts/key_files.h"
 #include "kernels/base/file.h"
-#include "kernels/base/log.h"
+#include "kernels/base/text.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -19,7 +18,171 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { HEX_BYTES = 2 * HOST_KEY_BYTES + 1, TEXT_BYTES = 2048, LOOK_MS = 50 };
+enum { HEX_BYTES = 2 * HOST_KEY_BYTES + 1, TEXT_BYTES = 2048, LOOK_MS = 50, KEY_PATH_BYTES = 4096 };
+
+/* ---- key files ---- */
+
+/* Makes a file, and syncs it. */
+static enum status write_new(const char *path, const char *text, unsigned mode, struct error *error)
+{
+    const int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, mode);
+    if (fd < 0 && errno == EEXIST)
+        return error_set(error, STATUS_BUSY, "%s is there already: expected a folder without keys", path);
+    if (fd < 0)
+        return error_set_errno(error, errno, "cannot make %s", path);
+    const bool written = file_write(fd, text, strlen(text)) && fsync(fd) == 0;
+    const int errnum = errno;
+    close(fd);
+    return written ? STATUS_OK : error_set_errno(error, errnum, "cannot write %s", path);
+}
+
+static enum status write_secret(const char *folder, unsigned host, const uint8_t secret[HOST_KEY_BYTES],
+                                struct error *error)
+{
+    char path[KEY_PATH_BYTES], hex[HEX_BYTES], text[HEX_BYTES + 1];
+    sodium_bin2hex(hex, sizeof hex, secret, HOST_KEY_BYTES);
+    snprintf(path, sizeof path, "%.4000s/host-%u.secret", folder, host);
+    snprintf(text, sizeof text, "%s\n", hex);
+    const enum status status = write_new(path, text, 0600, error);
+    sodium_memzero(hex, sizeof hex);
+    sodium_memzero(text, sizeof text);
+    return status;
+}
+
+/* Takes half a set back: the next try finds no key. */
+static void remove_secrets(const char *folder, unsigned count)
+{
+    char path[KEY_PATH_BYTES];
+    for (unsigned i = 0; i < count; i++) {
+        snprintf(path, sizeof path, "%.4000s/host-%u.secret", folder, i);
+        unlink(path);
+    }
+}
+
+enum status key_files_make(const char *folder, uint16_t count, struct error *error)
+{
+    char path[KEY_PATH_BYTES], text[HOSTS_MAX * (HEX_BYTES + 8)];
+    size_t length = 0;
+    if (sodium_init() < 0)
+        return error_set(error, STATUS_INTERNAL, "libsodium does not start");
+    if (mkdir(folder, 0700) != 0 && errno != EEXIST)
+        return error_set_errno(error, errno, "cannot make the folder %s", folder);
+    enum status status = STATUS_OK;
+    unsigned made = 0;
+    for (; made < count && status == STATUS_OK; made += status == STATUS_OK) {
+        uint8_t secret[HOST_KEY_BYTES], public_key[HOST_KEY_BYTES];
+        char hex[HEX_BYTES];
+        host_keys_draw(secret);
+        host_keys_public(public_key, secret);
+        sodium_bin2hex(hex, sizeof hex, public_key, sizeof public_key);
+        length += (size_t)snprintf(text + length, sizeof text - length, "%u %s\n", made, hex);
+        status = write_secret(folder, made, secret, error);
+        sodium_memzero(secret, sizeof secret);
+    }
+    snprintf(path, sizeof path, "%.4000s/hosts", folder);
+    if (status == STATUS_OK)
+        status = write_new(path, text, 0644, error);
+    if (status != STATUS_OK)
+        remove_secrets(folder, made);
+    return status;
+}
+
+/* Reads a key's digits, up to the end of the text or line. False: they are no key. */
+static bool read_key(uint8_t key[HOST_KEY_BYTES], const char *hex)
+{
+    size_t bytes;
+    const char *end;
+    return sodium_hex2bin(key, HOST_KEY_BYTES, hex, strcspn(hex, "\n"), NULL, &bytes, &end) == 0 &&
+           bytes == HOST_KEY_BYTES && (*end == '\0' || *end == '\n');
+}
+
+static enum status read_hosts(struct host_keys *keys, const char *path, struct error *error)
+{
+    char line[256];
+    bool is_good = true;
+    unsigned number = 0;
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return error_set_errno(error, errno, "cannot read %.300s", path);
+    while (is_good && fgets(line, sizeof line, file) != NULL) {
+        unsigned host = 0;
+        int digits = 0;
+        number++;
+        if (line[0] == '#' || line[0] == '\n')
+            continue;
+        is_good = sscanf(line, "%u %n", &host, &digits) == 1 && digits > 0 && host == keys->count &&
+                  keys->count < HOSTS_MAX && read_key(keys->public_of_host[host], line + digits);
+        keys->count += is_good;
+    }
+    fclose(file);
+    if (!is_good)
+        return error_set(error, STATUS_INVALID,
+                         "%.300s:%u: expected \"%u KEY\", KEY in 64 hexadecimal digits, at most %d hosts",
+                         path, number, keys->count, HOSTS_MAX);
+    return keys->count > 0
+               ? STATUS_OK
+               : error_set(error, STATUS_INVALID, "%.300s: expected the hosts' public keys", path);
+}
+
+static enum status read_secret(struct host_keys *keys, const char *path, struct error *error)
+{
+    char line[256] = "";
+    uint8_t public_key[HOST_KEY_BYTES];
+    struct stat info = {0};
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return error_set_errno(error, errno, "cannot read %.300s", path);
+    const bool is_read = fstat(fileno(file), &info) == 0 && fgets(line, sizeof line, file) != NULL;
+    fclose(file);
+    if ((info.st_mode & 077) != 0)
+        return error_set(error, STATUS_INVALID,
+                         "%.300s: other users may read this secret key (mode %04o): expected mode 0600", path,
+                         info.st_mode & 07777);
+    if (!is_read || !read_key(keys->secret, line))
+        return error_set(error, STATUS_INVALID, "%.300s: expected a secret key in 64 hexadecimal digits",
+                         path);
+    host_keys_public(public_key, keys->secret);
+    if (memcmp(public_key, keys->public_of_host[keys->host], sizeof public_key) != 0)
+        return error_set(error, STATUS_INVALID,
+                         "%.300s: this secret key does not belong to host %u's public key in the same folder",
+                         path, keys->host);
+    return STATUS_OK;
+}
+
+enum status key_files_own(uint16_t *host, const char *folder, struct error *error)
+{
+    unsigned found = 0;
+    for (unsigned i = 0; i < HOSTS_MAX; i++) {
+        char path[KEY_PATH_BYTES];
+        snprintf(path, sizeof path, "%.4000s/host-%u.secret", folder, i);
+        if (access(path, F_OK) != 0)
+            continue;
+        *host = (uint16_t)i;
+        found++;
+    }
+    if (found == 1)
+        return STATUS_OK;
+    return error_set(
+        error, STATUS_INVALID,
+        "%.300s has %u files host-N.secret: expected one, or --node I/N, which says whose key is "
+        "this host's",
+        folder, found);
+}
+
+/* Reads the public keys, and host `host`'s secret key. */
+static enum status read_keys(struct host_keys *keys, const char *folder, uint16_t host, struct error *error)
+{
+    char path[KEY_PATH_BYTES];
+    *keys = (struct host_keys){.host = host};
+    snprintf(path, sizeof path, "%.4000s/hosts", folder);
+    enum status status = read_hosts(keys, path, error);
+    if (status == STATUS_OK && host >= keys->count)
+        status =
+            error_set(error, STATUS_INVALID, "%.300s has the keys of %u hosts: expected host %u among them",
+                      path, keys->count, host);
+    snprintf(path, sizeof path, "%.4000s/host-%u.secret", folder, host);
+    return status == STATUS_OK ? read_secret(keys, path, error) : status;
+}
 
 /* ---- addresses ---- */
 
@@ -83,8 +246,7 @@ static enum status place_by_flags(struct place *place, const struct place_flags 
 {
     struct host_keys *keys = &place->link.keys;
     const char *colon = flags->leader != NULL ? strrchr(flags->leader, ':') : NULL;
-    char *end = NULL;
-    const unsigned long port = colon != NULL ? strtoul(colon + 1, &end, 10) : 0;
+    uint64_t port = 0;
     place->source = PLACE_FLAGS;
     if (flags->keys == NULL)
         return error_set(
@@ -93,10 +255,10 @@ static enum status place_by_flags(struct place *place, const struct place_flags 
     if (flags->leader != NULL && flags->leader[0] == '[')
         return error_set(error, STATUS_INVALID, "--leader: expected a name or an IPv4 address, got %.100s",
                          flags->leader);
-    if (colon == NULL || port == 0 || port > 65535 || *end != '\0' || colon == flags->leader)
+    if (colon == NULL || colon == flags->leader || !text_integer(colon + 1, UINT16_MAX, &port) || port == 0)
         return error_set(error, STATUS_INVALID, "--leader: expected HOST:PORT, got %.100s",
                          flags->leader != NULL ? flags->leader : "nothing");
-    const enum status status = key_files_read(keys, flags->keys, flags->host, error);
+    const enum status status = read_keys(keys, flags->keys, flags->host, error);
     if (status != STATUS_OK)
         return status;
     if (flags->count > keys->count)
@@ -104,7 +266,7 @@ static enum status place_by_flags(struct place *place, const struct place_flags 
                          flags->count, flags->keys, keys->count);
     place->hosts = flags->count;
     if (place_is_leader(place))
-        snprintf(place->link.addresses[0], CONTROL_FAR_BYTES, "%.40s:%lu", place->listen, port);
+        snprintf(place->link.addresses[0], CONTROL_FAR_BYTES, "%.40s:%ju", place->listen, (uintmax_t)port);
     else if ((size_t)snprintf(place->link.addresses[0], CONTROL_FAR_BYTES, "tcp://%s", flags->leader) >=
              CONTROL_FAR_BYTES)
         return error_set(error, STATUS_INVALID, "--leader: expected at most %d characters",
@@ -140,12 +302,9 @@ static enum status pmi_read_keys(struct place *place, struct monotime deadline, 
     enum status status = STATUS_OK;
     for (unsigned i = 0; i < keys->count && status == STATUS_OK; i++) {
         char key[32], hex[HEX_BYTES];
-        size_t bytes = 0;
         snprintf(key, sizeof key, "coalesced-key-%u", i);
         status = pmi_get(&place->pmi, key, hex, sizeof hex, deadline, error);
-        if (status == STATUS_OK && (sodium_hex2bin(keys->public_of_host[i], HOST_KEY_BYTES, hex, strlen(hex),
-                                                   NULL, &bytes, NULL) != 0 ||
-                                    bytes != HOST_KEY_BYTES))
+        if (status == STATUS_OK && !read_key(keys->public_of_host[i], hex))
             status = error_set(error, STATUS_IO, "PMI: task %u has put no key: %.100s", i, hex);
     }
     return status;
@@ -184,26 +343,22 @@ static void name_start(char name[128])
     }
 }
 
-static enum status write_rendezvous(const struct place *place, const char *run, const char *addresses,
+static enum status write_rendezvous(struct place *place, const char *run, const char *addresses,
                                     struct error *error)
 {
-    char path[4200], temporary[4200], name[128], hex[HEX_BYTES], text[TEXT_BYTES + 512];
+    char temporary[sizeof place->rendezvous], name[128], hex[HEX_BYTES], text[TEXT_BYTES + 512];
     sodium_bin2hex(hex, sizeof hex, place->shared, sizeof place->shared);
     name_start(name);
-    snprintf(path, sizeof path, "%.4096s/hosts", run);
+    snprintf(place->rendezvous, sizeof place->rendezvous, "%.4096s/hosts", run);
     snprintf(temporary, sizeof temporary, "%.4096s/hosts.tmp", run);
-    const int length = snprintf(text, sizeof text, "%s\n%s\n%s\n", name, hex, addresses);
+    snprintf(text, sizeof text, "%s\n%s\n%s\n", name, hex, addresses);
     unlink(temporary);
-    const int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-    const bool written = fd >= 0 && file_write(fd, text, (size_t)length) && fsync(fd) == 0;
-    const int errnum = errno;
-    if (fd >= 0)
-        close(fd);
+    const enum status status = write_new(temporary, text, 0600, error);
     sodium_memzero(hex, sizeof hex);
     sodium_memzero(text, sizeof text);
-    if (!written || rename(temporary, path) != 0)
-        return error_set_errno(error, written ? errno : errnum, "cannot write %.300s", path);
-    return STATUS_OK;
+    if (status == STATUS_OK && rename(temporary, place->rendezvous) != 0)
+        return error_set_errno(error, errno, "cannot write %.300s", place->rendezvous);
+    return status;
 }
 
 /* Reads RUN/hosts. False: it is not there, or an earlier start's. */
@@ -211,7 +366,6 @@ static bool read_rendezvous(struct place *place, const char *path, char addresse
 {
     char name[128], line[160], hex[HEX_BYTES + 1];
     uint8_t shared[HOST_KEY_BYTES];
-    size_t bytes = 0;
     struct stat info;
     name_start(name);
     FILE *file = fopen(path, "re");
@@ -223,8 +377,7 @@ static bool read_rendezvous(struct place *place, const char *path, char addresse
                          fgets(hex, sizeof hex, file) != NULL && fgets(addresses, TEXT_BYTES, file) != NULL;
     fclose(file);
     if (!is_read || strncmp(line, name, strlen(name)) != 0 || line[strlen(name)] != '\n' ||
-        sodium_hex2bin(shared, sizeof shared, hex, strcspn(hex, "\n"), NULL, &bytes, NULL) != 0 ||
-        bytes != sizeof shared)
+        !read_key(shared, hex))
         return false;
     host_keys_derive(&place->link.keys, shared, place->link.keys.host, place->link.keys.count);
     sodium_memzero(shared, sizeof shared);
@@ -250,34 +403,23 @@ static enum status seek_rendezvous(struct place *place, const char *run, struct 
 
 /* ---- Slurm ---- */
 
-static bool read_number(const char *variable, unsigned least, unsigned most, uint16_t *number)
-{
-    const char *text = getenv(variable);
-    char *end;
-    if (text == NULL || text[0] < '0' || text[0] > '9')
-        return false;
-    const unsigned long value = strtoul(text, &end, 10);
-    *number = (uint16_t)value;
-    return *end == '\0' && value >= least && value <= most;
-}
-
 /* SLURM_STEP_NUM_TASKS is srun's own: a batch script, which runs once, has only SLURM_NTASKS. */
 static enum status place_by_slurm(struct place *place, struct error *error)
 {
     struct host_keys *keys = &place->link.keys;
-    uint16_t tasks = 1, task = 0;
-    if (!read_number("SLURM_STEP_NUM_TASKS", 1, UINT16_MAX, &tasks) || tasks == 1)
+    uint64_t tasks = 1, task = 0;
+    if (!text_integer(getenv("SLURM_STEP_NUM_TASKS"), UINT16_MAX, &tasks) || tasks <= 1)
         return STATUS_OK;
-    if (tasks > HOSTS_MAX || !read_number("SLURM_PROCID", 0, tasks - 1u, &task))
+    if (tasks > HOSTS_MAX || !text_integer(getenv("SLURM_PROCID"), tasks - 1, &task))
         return error_set(error, STATUS_INVALID,
-                         "task %u of %u of a Slurm step: expected at most %d tasks, one on each host", task,
-                         tasks, HOSTS_MAX);
+                         "task %ju of %ju of a Slurm step: expected at most %d tasks, one on each host",
+                         (uintmax_t)task, (uintmax_t)tasks, HOSTS_MAX);
     place->source = PLACE_FOLDER;
-    place->hosts = tasks;
-    *keys = (struct host_keys){.host = task, .count = tasks};
+    place->hosts = (uint16_t)tasks;
+    *keys = (struct host_keys){.host = (uint16_t)task, .count = place->hosts};
     if (task == HOST_LEADER) { /* its link needs the secret key when it binds */
         randombytes_buf(place->shared, sizeof place->shared);
-        host_keys_derive(keys, place->shared, task, tasks);
+        host_keys_derive(keys, place->shared, HOST_LEADER, place->hosts);
     }
     return STATUS_OK;
 }
@@ -297,7 +439,7 @@ enum status place_find(struct place *place, const struct place_flags *flags, con
         return place_by_flags(place, flags, error);
     status = pmi_is_there() ? place_by_pmi(place, deadline, error) : place_by_slurm(place, error);
     if (status == STATUS_OK && place->source == PLACE_ALONE)
-        place_close(place, "");
+        place_close(place);
     if (status == STATUS_OK && place->source != PLACE_ALONE && place_is_leader(place))
         snprintf(place->link.addresses[0], CONTROL_FAR_BYTES, "%.50s:*", place->listen);
     return status;
@@ -338,14 +480,11 @@ enum status place_seek(struct place *place, const char *run, struct monotime dea
     return status == STATUS_OK ? split_addresses(place, text, error) : status;
 }
 
-void place_close(struct place *place, const char *run)
+void place_close(struct place *place)
 {
     enum { GOODBYE_US = 1000000 };
-    char path[4200];
-    if (place->source == PLACE_PMI || place->pmi.fd >= 0)
+    if (place->pmi.fd >= 0)
         pmi_close(&place->pmi, monotime_add_us(monotime_now(), GOODBYE_US), NULL);
-    if (run == NULL || place->source != PLACE_FOLDER || !place_is_leader(place))
-        return;
-    snprintf(path, sizeof path, "%.4096s/hosts", run);
-    unlink(path);
+    if (place->rendezvous[0] != '\0')
+        unlink(place->rendezvous);
 }

@@ -1,14 +1,19 @@
 /* Finds the place of this supervisor among the hosts of a job: its number, how many there are, the keys, and
- * the way to the leader.
+ * the way to the leader. It comes from one of three sources; with none of them the job has one host:
  *
- *     flags      --node, --leader and --keys say everything; the keys are files (key_files.h)
+ *     flags      --node, --leader and --keys say everything. The keys are the files below.
  *     PMI        PMI_FD is there (srun --mpi=pmi2, mpiexec). Each host puts its public key, and the leader
  *                its addresses (pmi.h). No secret leaves a host.
  *     directory  SLURM_STEP_NUM_TASKS is there (srun alone), and the hosts share the run directory. The
  *                leader writes RUN/hosts, mode 0600, with its addresses and 32 random bytes. All keys are
  *                computed from these bytes.
  *
- * Without all of these the job has one host. Supervisor process, before it forks workers; its only thread. */
+ * Key files: the folder that `coalesced keygen` makes. Every host needs `hosts` and its own secret key.
+ *
+ *     hosts          the public keys of all hosts: a line "NUMBER KEY" for each, KEY in 64 hexadecimal digits
+ *     host-N.secret  the secret key of host N: a line; mode 0600
+ *
+ * Supervisor process, before it forks workers, or a command's; its only thread. */
 #ifndef DAEMON_HOSTS_PLACE_H
 #define DAEMON_HOSTS_PLACE_H
 
@@ -32,17 +37,13 @@ struct place_flags {
 struct place {
     enum place_source source;
     uint16_t hosts; /* with which the job begins: 0 to hosts - 1; keys of higher numbers may join later */
-    uint8_t shared[HOST_KEY_BYTES]; /* PLACE_FOLDER, the leader: of which all keys are computed */
+    uint8_t shared[HOST_KEY_BYTES]; /* PLACE_FOLDER, on the leader: all keys are computed from it */
     struct control_link link; /* the keys; the addresses: what the leader's link binds, or where others find
                                  the leader */
     char listen[CONTROL_FAR_BYTES]; /* "tcp://ADDRESS": where this host's listeners bind */
+    char rendezvous[4200];          /* RUN/hosts, which the leader has written; "": it has not */
     struct pmi pmi;
 };
-
-static inline bool place_is_alone(const struct place *place)
-{
-    return place->source == PLACE_ALONE;
-}
 
 static inline bool place_is_leader(const struct place *place)
 {
@@ -50,8 +51,9 @@ static inline bool place_is_leader(const struct place *place)
 }
 
 /* Finds the place. `listen`: /listen of the job; NULL: every address. Waits for a PMI server until
- * `deadline`. STATUS_INVALID: flags that contradict each other, or an unknown interface; errors of the key
- * files and of PMI. */
+ * `deadline`. STATUS_INVALID: flags that contradict each other, or an unknown interface; a key file with a
+ * wrong line, a secret key that other users can read, or one that does not belong to the public key. Errors
+ * of files and of PMI. */
 enum status place_find(struct place *place, const struct place_flags *flags, const char *listen,
                        struct monotime deadline, struct error *error);
 
@@ -64,6 +66,15 @@ enum status place_publish(struct place *place, uint16_t port, const char *run, s
 enum status place_seek(struct place *place, const char *run, struct monotime deadline, struct error *error);
 
 /* Ends the talk with the PMI server, if there is one, and removes RUN/hosts. */
-void place_close(struct place *place, const char *run);
+void place_close(struct place *place);
+
+/* ---- key files ---- */
+
+/* Makes the folder (mode 0700) with keys for `count` hosts. STATUS_BUSY: it has keys already, which stay.
+ * STATUS_IO, STATUS_PERMISSION. */
+enum status key_files_make(const char *folder, uint16_t count, struct error *error);
+
+/* The host whose secret key is the only one in the folder. STATUS_INVALID: there are several, or none. */
+enum status key_files_own(uint16_t *host, const char *folder, struct error *error);
 
 #endif

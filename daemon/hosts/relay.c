@@ -3,15 +3,11 @@
 #include "daemon/hosts/relay.h"
 
 #include "daemon/process/spawn.h"
-#include "kernels/base/log.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sodium.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -28,12 +24,14 @@ static struct control_message packet; /* too large for a stack; one thread */
 /* ---- the link's life ---- */
 
 /* A hash of this program's file: messages between supervisors are plain structs of one build. */
-static uint64_t hash_program(void)
+static uint64_t relay_build(void)
 {
+    static uint64_t build;
     uint8_t hash[crypto_generichash_BYTES_MIN], block[16384];
-    uint64_t build = 0;
     crypto_generichash_state state;
     ssize_t got = 0;
+    if (build != 0)
+        return build;
     const int fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
     crypto_generichash_init(&state, NULL, 0, sizeof hash);
     while (fd >= 0 && (got = read(fd, block, sizeof block)) > 0)
@@ -42,15 +40,6 @@ static uint64_t hash_program(void)
         close(fd);
     crypto_generichash_final(&state, hash, sizeof hash);
     memcpy(&build, hash, sizeof build);
-    return build;
-}
-
-/* A number that differs between programs: messages between supervisors are plain structs of one build. */
-static uint64_t relay_build(void)
-{
-    static uint64_t build;
-    if (build == 0)
-        build = hash_program();
     return build;
 }
 
@@ -82,19 +71,16 @@ enum status relay_open(struct relay *relay, const struct control_link *order, ui
                        struct error *error)
 {
     static const struct spawn_segments none;
-    struct spawned process;
     struct spawn_setting setting = {
         .run_fd = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC), .segments = &none, .call_fd = -1};
     *relay = (struct relay){.fd = -1, .order = *order, .broken = true};
     relay->order.build = relay_build();
     relay->may_open = monotime_add_us(monotime_now(), REOPEN_US);
-    enum status status = spawn(&process, "link", order->keys.host, &setting, error);
+    enum status status = spawn(&relay->pid, &relay->fd, 0, order->keys.host, &setting, error);
     if (setting.run_fd >= 0)
         close(setting.run_fd);
     if (status != STATUS_OK)
         return status;
-    relay->pid = process.pid;
-    relay->fd = process.fd;
     control_send(relay->fd, CONTROL_LINK, &relay->order, sizeof relay->order);
     status = await_bound(relay, port, error);
     relay->broken = status != STATUS_OK;
@@ -124,7 +110,18 @@ void relay_close(struct relay *relay, bool at_once)
     *relay = (struct relay){.fd = -1, .order = relay->order, .broken = true, .may_open = relay->may_open};
 }
 
+enum status relay_reopen(struct relay *relay, struct error *error)
+{
+    relay_close(relay, true);
+    return relay_open(relay, &relay->order, NULL, error);
+}
+
 /* ---- messages ---- */
+
+int relay_fd(const struct relay *relay)
+{
+    return relay->pid != 0 && !relay->broken ? relay->fd : -1;
+}
 
 /* Sends the packet, waiting for room. */
 static void send_packet(struct relay *relay, enum control_kind kind, const void *body, size_t bytes)
@@ -164,9 +161,10 @@ void relay_send(struct relay *relay, uint16_t host, const struct control_start *
 
 enum status relay_receive(struct relay *relay, struct control_relay *head, struct control_message *message)
 {
-    if (relay->pid == 0 || relay->broken)
+    if (relay_fd(relay) < 0)
         return STATUS_PEER_DIED;
     const enum status status = control_receive(relay->fd, false, &packet);
+    relay->broken = status == STATUS_PEER_DIED;
     if (status != STATUS_OK)
         return status;
     if (packet.kind != CONTROL_RELAY)

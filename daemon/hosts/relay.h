@@ -30,6 +30,12 @@ struct relay {
 enum status relay_open(struct relay *relay, const struct control_link *order, uint16_t *port,
                        struct error *error);
 
+/* Opens a link that has ended, or is stuck, anew with the same order. Errors of relay_open. */
+enum status relay_reopen(struct relay *relay, struct error *error);
+
+/* Our end of the link's line, to wait for; -1: nothing can come. */
+int relay_fd(const struct relay *relay);
+
 /* Of the leader: lets the hosts of these keys in from now on. */
 void relay_admit(struct relay *relay, const struct host_keys *keys);
 

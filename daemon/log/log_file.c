@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { TEXT_BYTES = 4096 + 128, BLOCK_BYTES = 1 << 16 };
@@ -26,6 +27,63 @@ struct log_file {
     crypto_hash_sha256_state sum;
     struct error lost; /* of a file that was left and could not be synced; STATUS_OK: none */
 };
+
+/* ---- lines that are read back ---- */
+
+#define CONTINUED_JSON "{\"event\":\"continued\",\"lines\":"
+#define CONTINUED_TIMING ",\"timing\":{"
+#define CONTINUED_TEXT "Continued: "
+#define CONTINUED_RUN " lines stand in earlier files of run "
+
+/* Returns the line's length. */
+static size_t line_write_continued(char line[TEXT_BYTES], enum run_log log, uint64_t lines,
+                                   const uint8_t id[RUN_ID_BYTES])
+{
+    char hex[2 * RUN_ID_BYTES + 1];
+    struct timespec now;
+    sodium_bin2hex(hex, sizeof hex, id, RUN_ID_BYTES);
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (log == RUN_LOG_TEXT)
+        return (size_t)snprintf(line, TEXT_BYTES, CONTINUED_TEXT "%" PRIu64 CONTINUED_RUN "%s\n", lines, hex);
+    return (size_t)snprintf(
+        line, TEXT_BYTES, CONTINUED_JSON "%" PRIu64 CONTINUED_TIMING "\"unix_s\":%.3f" LOG_RUN_KEY "%s\"}}\n",
+        lines, (double)now.tv_sec + (double)now.tv_nsec * 1e-9, hex);
+}
+
+static bool line_continued(const char *text, uint64_t *lines)
+{
+    return sscanf(text, CONTINUED_JSON "%20" SCNu64 CONTINUED_TIMING, lines) == 1 ||
+           sscanf(text, CONTINUED_TEXT "%20" SCNu64 CONTINUED_RUN, lines) == 1;
+}
+
+static bool line_run_id(const char *text, uint8_t id[RUN_ID_BYTES])
+{
+    const char *const keys[] = {LOG_RUN_KEY, CONTINUED_RUN};
+    size_t bytes = 0;
+    for (size_t i = 0; i < 2 && bytes == 0; i++) {
+        const char *at = strstr(text, keys[i]);
+        if (at != NULL)
+            sodium_hex2bin(id, RUN_ID_BYTES, at + strlen(keys[i]), strcspn(at + strlen(keys[i]), "\"\n"),
+                           NULL, &bytes, NULL);
+    }
+    return bytes == RUN_ID_BYTES;
+}
+
+static bool text_is(const char *text, const char *begin, const char *end)
+{
+    const size_t length = strlen(text);
+    return strncmp(text, begin, strlen(begin)) == 0 && length >= strlen(end) &&
+           strcmp(text + length - strlen(end), end) == 0;
+}
+
+static bool line_is_event(const char *text, enum run_log log)
+{
+    uint64_t lines;
+    if (log == RUN_LOG_TEXT)
+        return text_is(text, "Solved! ", "\n") || text_is(text, "Not solved: ", "\n");
+    return text_is(text, "{\"event\":\"", "}}\n") && strstr(text, "}{") == NULL &&
+           !line_continued(text, &lines);
+}
 
 /* ---- names ---- */
 
@@ -109,9 +167,9 @@ static enum status log_append(struct log_file *file, const char *text, size_t by
     return error->status;
 }
 
-enum status log_file_append(struct log_file *file, const struct line *line, struct error *error)
+enum status log_file_append(struct log_file *file, const char *line, size_t length, struct error *error)
 {
-    const enum status status = log_append(file, line->text, line->length, 1, error);
+    const enum status status = log_append(file, line, length, 1, error);
     if (status == STATUS_OK && file->lost.status != STATUS_OK)
         *error = file->lost;
     return status == STATUS_OK ? file->lost.status : status;
@@ -125,25 +183,24 @@ struct log_place log_file_place(const struct log_file *file)
     return place;
 }
 
-bool log_file_ends_with(const struct log_file *file, const struct line *line)
+bool log_file_ends_with(const struct log_file *file, const char *line, size_t length)
 {
     char end[BLOCK_BYTES];
-    const uint64_t more = file->bytes > line->length; /* the end of the line before */
-    const size_t bytes = line->length + more;
+    const uint64_t more = file->bytes > length; /* the end of the line before */
+    const size_t bytes = length + more;
     return bytes <= file->bytes && bytes <= sizeof end &&
            file_read_at(file->fd, end, bytes, file->bytes - bytes) == (ssize_t)bytes &&
-           memcmp(end + more, line->text, line->length) == 0 && (more == 0 || end[0] == '\n');
+           memcmp(end + more, line, length) == 0 && (more == 0 || end[0] == '\n');
 }
 
 static enum status log_begin_behind(struct log_file *file, uint64_t lines, const uint8_t id[RUN_ID_BYTES],
                                     struct error *error)
 {
-    struct line line;
+    char line[TEXT_BYTES];
     log_begin(file, lines);
     if (lines == 0)
         return STATUS_OK;
-    line_write_continued(&line, file->log, lines, id);
-    return log_append(file, line.text, line.length, 1, error);
+    return log_append(file, line, line_write_continued(line, file->log, lines, id), 1, error);
 }
 
 /* ---- reading ---- */
@@ -161,27 +218,21 @@ static FILE *log_read_from(int fd, uint64_t offset)
     return NULL;
 }
 
-/* The first line, if it is a whole one; else "". False: failed, see errno. */
-static bool log_first_line(int fd, char **line)
+/* The first line, if it is a whole one, not longer than those that are read back; else "". False: failed, see
+ * errno. */
+static bool log_first_line(int fd, char line[TEXT_BYTES])
 {
-    size_t capacity = 0;
-    FILE *in = log_read_from(fd, 0);
-    *line = NULL;
-    if (in == NULL)
-        return false;
-    const ssize_t length = getline(line, &capacity, in);
-    if (*line != NULL && (length <= 0 || strlen(*line) != (size_t)length || (*line)[length - 1] != '\n'))
-        **line = '\0';
-    fclose(in);
-    return *line != NULL;
+    const ssize_t bytes = file_read_at(fd, line, TEXT_BYTES - 1, 0);
+    const char *end = bytes > 0 ? memchr(line, '\n', (size_t)bytes) : NULL;
+    const size_t length = end != NULL ? (size_t)(end + 1 - line) : 0;
+    line[length > 0 && memchr(line, '\0', length) == NULL ? length : 0] = '\0';
+    return bytes >= 0;
 }
 
 bool log_file_run_id(const struct log_file *file, uint8_t id[RUN_ID_BYTES])
 {
-    char *line = NULL;
-    const bool found = log_first_line(file->fd, &line) && line_run_id(line, id);
-    free(line);
-    return found;
+    char line[TEXT_BYTES];
+    return log_first_line(file->fd, line) && line_run_id(line, id);
 }
 
 /* Whether the first bytes of the file `text` are those of the place. */
@@ -203,10 +254,9 @@ static enum status log_has_place(int fd, const char *text, const struct log_plac
     crypto_hash_sha256_final(&sum, sha256);
     *has = memcmp(sha256, place->sha256, sizeof sha256) == 0;
     if (place->bytes == 0) { /* the run's beginning: any file, but for one that was begun later */
-        char *line = NULL;
+        char line[TEXT_BYTES];
         uint64_t lines;
-        *has = place->lines == 0 && !(log_first_line(fd, &line) && line_continued(line, &lines));
-        free(line);
+        *has = place->lines == 0 && !(log_first_line(fd, line) && line_continued(line, &lines));
     }
     return STATUS_OK;
 }
@@ -214,15 +264,13 @@ static enum status log_has_place(int fd, const char *text, const struct log_plac
 /* The length of the first line, if it says that the file begins right behind the place; else 0. */
 static uint64_t log_begins_behind(int fd, const struct log_place *place, const uint8_t id[RUN_ID_BYTES])
 {
-    char *line = NULL;
+    char line[TEXT_BYTES];
     uint8_t of_line[RUN_ID_BYTES];
     uint64_t before;
-    const bool begins = log_first_line(fd, &line) && line_continued(line, &before) &&
+    const bool begins = log_first_line(fd, line) && line_continued(line, &before) &&
                         line_run_id(line, of_line) && before == place->lines &&
                         memcmp(of_line, id, RUN_ID_BYTES) == 0;
-    const uint64_t bytes = begins ? strlen(line) : 0;
-    free(line);
-    return bytes;
+    return begins ? strlen(line) : 0;
 }
 
 /* ---- where a place is ---- */
@@ -234,82 +282,74 @@ struct location {
     char text[TEXT_BYTES]; /* its path */
 };
 
-/* Calls `visit` for each regular file in the run's directory to which a rotation may have renamed the log,
- * open for reading and writing: all but the log's own file, and the files that this log makes. Files that
- * cannot be opened are passed over. The visitor owns the descriptor. */
-typedef enum status log_visitor(const struct log_file *file, int fd, const char *text, void *context,
-                                struct error *error);
-
-static enum status log_visit_moved(const struct log_file *file, log_visitor *visit, void *context,
-                                   struct error *error)
+static enum status log_open_folder(const struct log_file *file, DIR **folder, struct error *error)
 {
-    int folder_fd, fd;
-    struct error unused;
-    enum status status = file_open_folder(&folder_fd, file->run, error);
+    int fd;
+    const enum status status = file_open_folder(&fd, file->run, error);
     if (status != STATUS_OK)
         return status;
-    DIR *folder = fdopendir(folder_fd);
-    if (folder == NULL) {
-        error_set_errno(error, errno, "cannot list %s", file->run.text);
-        close(folder_fd);
-        return error->status;
-    }
-    for (const struct dirent *entry; status == STATUS_OK && (entry = readdir(folder)) != NULL;) {
+    *folder = fdopendir(fd);
+    if (*folder != NULL)
+        return STATUS_OK;
+    error_set_errno(error, errno, "cannot list %s", file->run.text);
+    close(fd);
+    return error->status;
+}
+
+/* Opens the next regular file of the run's directory to which a rotation may have renamed the log, for
+ * reading and writing: all but the log's own file, and the files that this log makes. Files that cannot be
+ * opened are passed over. The descriptor is the caller's; -1: there is none. `text`: the file's path. */
+static int log_next_moved(const struct log_file *file, DIR *folder, char text[TEXT_BYTES])
+{
+    struct error unused;
+    int fd;
+    for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
         const char *const name = entry->d_name, *const end = strrchr(name, '.');
-        char text[TEXT_BYTES];
         if (name[0] == '.' || strcmp(name, run_log_name(RUN_LOG_JSON)) == 0 ||
             strcmp(name, run_log_name(RUN_LOG_TEXT)) == 0 || strstr(name, ".damaged") != NULL ||
             (end != NULL && strcmp(end, ".cut") == 0))
             continue;
-        snprintf(text, sizeof text, "%.3800s/%.255s", file->run.text, name);
+        snprintf(text, TEXT_BYTES, "%.3800s/%.255s", file->run.text, name);
         if (file_open_as(&fd, path_below(file->run, text), O_RDWR, &unused) == STATUS_OK)
-            status = visit(file, fd, text, context, error);
+            return fd;
     }
+    return -1;
+}
+
+static enum status log_locate_moved(const struct log_file *file, const struct log_place *place,
+                                    struct location *at, struct error *error)
+{
+    DIR *folder;
+    bool has = false;
+    enum status status = log_open_folder(file, &folder, error);
+    if (status != STATUS_OK)
+        return status;
+    while (status == STATUS_OK && !has && (at->fd = log_next_moved(file, folder, at->text)) >= 0) {
+        status = log_has_place(at->fd, at->text, place, &has, error);
+        if (!has)
+            close(at->fd);
+    }
+    if (has)
+        at->where = IN_A_MOVED_FILE;
+    else
+        at->fd = -1;
     closedir(folder);
     return status;
 }
 
-struct search {
-    const struct log_place *place;
-    struct location *at;
-};
-
-static enum status log_find_place(const struct log_file *file, int fd, const char *text, void *context,
-                                  struct error *error)
-{
-    const struct search *search = context;
-    bool has = false;
-    (void)file;
-    enum status status = STATUS_OK;
-    if (search->at->where == NOWHERE)
-        status = log_has_place(fd, text, search->place, &has, error);
-    if (status != STATUS_OK || !has) {
-        close(fd);
-        return status;
-    }
-    search->at->where = IN_A_MOVED_FILE;
-    search->at->fd = fd;
-    snprintf(search->at->text, sizeof search->at->text, "%s", text);
-    return STATUS_OK;
-}
-
-/* A file that was begun behind the place, or by nobody yet, is no damaged one: the place is in an earlier
- * file. */
+/* A file that is empty, or that begins after a rotation, is not damaged: an earlier file has the place. */
 static enum status log_locate_elsewhere(const struct log_file *file, const struct log_place *place,
                                         struct location *at, struct error *error)
 {
     struct stat info;
-    char *line = NULL;
+    char line[TEXT_BYTES];
     uint64_t lines = 0;
-    struct search search = {place, at};
     if (fstat(file->fd, &info) != 0)
         return error_set_errno(error, errno, "cannot look at %s", file->text);
-    const bool is_continued = log_first_line(file->fd, &line) && line_continued(line, &lines);
-    free(line);
+    const bool is_continued = log_first_line(file->fd, line) && line_continued(line, &lines);
     if (info.st_size > 0 && !is_continued)
         return STATUS_OK;
-    const enum status status =
-        place->lines > 0 ? log_visit_moved(file, log_find_place, &search, error) : STATUS_OK;
+    const enum status status = place->lines > 0 ? log_locate_moved(file, place, at, error) : STATUS_OK;
     if (status == STATUS_OK && at->where == NOWHERE && (info.st_size == 0 || place->lines == 0))
         at->where = ELSEWHERE;
     return status;
@@ -473,28 +513,32 @@ static enum status log_set_aside(struct log_file *file, const struct log_place *
     return log_open_fd(file, &file->fd, error);
 }
 
-/* A file that was begun behind the place, and renamed since: all its lines are behind the place. */
-struct cleaning {
-    const struct log_place *place;
-    const uint8_t *id;
-    const struct log_cut *cut;
-};
-
-static enum status log_clean(const struct log_file *file, int fd, const char *text, void *context,
-                             struct error *error)
+/* Whether the file began after the place and was renamed since. Then all its lines are after the place. */
+static bool log_is_behind(const struct log_file *file, int fd, const struct log_place *place,
+                          const uint8_t id[RUN_ID_BYTES])
 {
-    const struct cleaning *cleaning = context;
-    char *line = NULL;
-    uint8_t id[RUN_ID_BYTES];
+    char line[TEXT_BYTES];
+    uint8_t of_line[RUN_ID_BYTES];
     uint64_t before = 0;
-    const bool is_own = log_first_line(fd, &line) && (line[0] == '{') == (file->log == RUN_LOG_JSON) &&
-                        line_run_id(line, id) && memcmp(id, cleaning->id, sizeof id) == 0;
-    const bool is_behind = is_own && (line_continued(line, &before) || line_is_event(line, file->log)) &&
-                           before >= cleaning->place->lines;
-    free(line);
-    const enum status status =
-        is_behind ? log_cut_rest(file, fd, text, 0, false, cleaning->cut, error) : STATUS_OK;
-    close(fd);
+    const bool is_own = log_first_line(fd, line) && (line[0] == '{') == (file->log == RUN_LOG_JSON) &&
+                        line_run_id(line, of_line) && memcmp(of_line, id, sizeof of_line) == 0;
+    return is_own && (line_continued(line, &before) || line_is_event(line, file->log)) &&
+           before >= place->lines;
+}
+
+static enum status log_cut_moved(const struct log_file *file, const struct log_place *place,
+                                 const uint8_t id[RUN_ID_BYTES], const struct log_cut *cut,
+                                 struct error *error)
+{
+    char text[TEXT_BYTES];
+    DIR *folder;
+    enum status status = log_open_folder(file, &folder, error);
+    if (status != STATUS_OK)
+        return status;
+    for (int fd; status == STATUS_OK && (fd = log_next_moved(file, folder, text)) >= 0; close(fd))
+        if (log_is_behind(file, fd, place, id))
+            status = log_cut_rest(file, fd, text, 0, false, cut, error);
+    closedir(folder);
     return status;
 }
 
@@ -503,7 +547,6 @@ static enum status log_cut_elsewhere(struct log_file *file, struct location *at,
                                      const struct log_place *place, const uint8_t id[RUN_ID_BYTES],
                                      const struct log_cut *cut, struct error *error)
 {
-    struct cleaning cleaning = {place, id, cut};
     enum status status = STATUS_OK;
     if (at->where == IN_A_MOVED_FILE) {
         status = log_cut_rest(file, at->fd, at->text, at->offset, true, cut, error);
@@ -514,7 +557,7 @@ static enum status log_cut_elsewhere(struct log_file *file, struct location *at,
                     file->text, place->lines);
     }
     if (status == STATUS_OK)
-        status = log_visit_moved(file, log_clean, &cleaning, error);
+        status = log_cut_moved(file, place, id, cut, error);
     if (status == STATUS_OK)
         status = log_cut_rest(file, file->fd, file->text, 0, false, cut, error);
     return status;

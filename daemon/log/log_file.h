@@ -2,7 +2,7 @@
  * place.
  *
  * A run's lines are numbered through all files of the log. After a rotation by rename the new file begins
- * with a line that says how many lines came before it (line_write_continued). A checkpoint names a place
+ * with a line that says how many lines came before it. A checkpoint names a place
  * (struct log_place). A log confirms the place in one of these cases:
  *
  *     the file       its first bytes have the place's digest
@@ -17,7 +17,6 @@
 #ifndef DAEMON_LOG_LOG_FILE_H
 #define DAEMON_LOG_LOG_FILE_H
 
-#include "daemon/log/runlog_lines.h"
 #include "kernels/base/file.h"
 #include "worker/run_place.h"
 
@@ -32,13 +31,17 @@ void log_file_close(struct log_file *file); /* NULL is allowed */
 
 /* Appends one line by one write(2), whole or not at all. STATUS_IO and others name the file; also if the
  * previous file of a rotation could not be synced. */
-enum status log_file_append(struct log_file *file, const struct line *line, struct error *error);
+enum status log_file_append(struct log_file *file, const char *line, size_t length, struct error *error);
 
 /* The place behind the newest line. */
 struct log_place log_file_place(const struct log_file *file);
 
-/* Whether the file's last line is this one. */
-bool log_file_ends_with(const struct log_file *file, const struct line *line);
+/* Whether this line, ended by a line feed, is the file's last one. */
+bool log_file_ends_with(const struct log_file *file, const char *line, size_t length);
+
+/* The key in front of a run's id in the first line of episodes.jsonl, whose end is the line's `timing`: two
+ * runs of one seed have other ids. */
+#define LOG_RUN_KEY ",\"run\":\""
 
 /* The id of the run that the file's first line names. False: it names none. */
 bool log_file_run_id(const struct log_file *file, uint8_t id[RUN_ID_BYTES]);

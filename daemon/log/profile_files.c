@@ -1,7 +1,7 @@
 /* Writes a profile's table and its trace. Pure; the supervisor's only thread. */
 #include "daemon/log/profile_files.h"
 
-#include "daemon/log/run_history.h"
+#include "kernels/base/text.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -74,14 +74,17 @@ void profile_write_table(FILE *out, const struct profile_row *rows, unsigned cou
 /* Names the process, and has the processes shown in the order of the workers. */
 static void write_process(FILE *out, const struct profile_row *row, unsigned pid)
 {
-    fprintf(out, "%s{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":",
-            pid > 1 ? ",\n" : "", pid, pid);
-    run_history_write_string(out, row->name);
-    fprintf(out, "}},\n{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"args\":", pid,
-            pid);
-    fprintf(out, "{\"sort_index\":%u}},\n", pid);
-    fprintf(out, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"args\":", pid, pid);
-    fprintf(out, "{\"name\":\"loop\"}}");
+    char piece[TEXT_ESCAPED_BYTES];
+    fprintf(out, "%s{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":%u,", pid > 1 ? ",\n" : "",
+            pid, pid);
+    fprintf(out, "\"args\":{\"name\":\"");
+    for (const char *at = row->name; *at != '\0'; at++)
+        fputs(text_escape(piece, *at), out);
+    fprintf(out, "\"}},\n");
+    fprintf(out, "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%u,\"tid\":%u,", pid, pid);
+    fprintf(out, "\"args\":{\"sort_index\":%u}},\n", pid);
+    fprintf(out, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%u,\"tid\":%u,", pid, pid);
+    fprintf(out, "\"args\":{\"name\":\"loop\"}}");
 }
 
 static void write_spans(FILE *out, const struct profile_figures *figures, unsigned pid,

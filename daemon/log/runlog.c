@@ -1,22 +1,44 @@
-/* Writes a run's lines to its two logs and to stdout. Supervisor process; its only thread. */
+/* Formats a run's lines, and writes them to its two logs and to stdout. Supervisor process; its only thread.
+ */
 #include "daemon/log/runlog.h"
 
 #include "daemon/log/log_file.h"
-#include "daemon/log/runlog_lines.h"
 #include "daemon/log/tensorboard.h"
 #include "kernels/base/log.h"
 #include "kernels/base/monotime.h"
+#include "kernels/base/text.h"
+#include "worker/job/job_table.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <poll.h>
 #include <sodium.h>
-#include <stdbool.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+
+/* Clears a terminal's line. */
+#define LINE_CLEAR "\r\033[K"
+
+/* The last member of every object of episodes.jsonl begins like this. It holds the time of day. */
+#define LINE_TIMING ",\"timing\":{"
+
+/* The episode, update or epoch of a line of either log that is read back, by its own number. */
+enum line_kind { LINE_OTHER, LINE_EPISODE, LINE_UPDATE, LINE_EPOCH, LINE_KINDS };
+struct line_key {
+    enum line_kind kind;
+    uint64_t number;
+};
+
+struct line {
+    char text[RUNLOG_LINE_BYTES];
+    size_t length; /* strlen(text) */
+};
 
 struct runlog {
     const char *path;
@@ -24,7 +46,7 @@ struct runlog {
     struct run_identity identity;
     bool knows_id; /* the log has named the run's id */
     struct log_file *files[RUN_LOGS];
-    struct line text, json; /* the newest of each file */
+    struct line text, json; /* for each file the line that is being written; empty between lines */
     bool terminal;          /* stdout is a terminal */
     bool silent;            /* stdout is gone */
     bool progress;          /* a progress line stands on the terminal */
@@ -34,8 +56,519 @@ struct runlog {
     uint64_t cut[RUN_LOGS][LINE_KINDS]; /* the highest number of each kind that was cut off the log */
     uint64_t count;                     /* the newest episode or update */
     double running_reward;              /* after the last episode */
-    struct tensorboard board;
+    struct tensorboard *board;
 };
+
+/* ---- members of a JSON object ---- */
+
+static void line_add(struct line *line, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void line_add(struct line *line, const char *format, ...)
+{
+    const size_t room = sizeof line->text - line->length;
+    va_list list;
+    va_start(list, format);
+    const int length = vsnprintf(line->text + line->length, room, format, list);
+    va_end(list);
+    assert(length >= 0 && (size_t)length < room);
+    line->length += (size_t)length;
+}
+
+/* Adds `"key":`, behind a comma if the object has a member already. */
+static void add_key(struct line *line, const char *key)
+{
+    const bool is_first = line->text[line->length - 1] == '{';
+    line_add(line, is_first ? "\"%s\":" : ",\"%s\":", key);
+}
+
+/* A number with all its digits. JSON has no NaN and no infinity. */
+static void add_number(struct line *line, const char *key, double value)
+{
+    add_key(line, key);
+    line_add(line, isfinite(value) ? "%.17g" : "null", value);
+}
+
+static void add_fixed(struct line *line, const char *key, double value, int decimals)
+{
+    add_key(line, key);
+    if (isfinite(value))
+        line_add(line, "%.*f", decimals, value);
+    else
+        line_add(line, "null");
+}
+
+static void add_count(struct line *line, const char *key, uint64_t count)
+{
+    add_key(line, key);
+    line_add(line, "%" PRIu64, count);
+}
+
+/* A JSON string of a text of `bytes` at most, which may be anything: a reason may quote a worker's last
+ * words, and a plug-in names its metrics. */
+static void add_string(struct line *line, const char *text, size_t bytes)
+{
+    char shown[2 * ERROR_TEXT_BYTES], piece[TEXT_ESCAPED_BYTES];
+    text_show(shown, sizeof shown, text, strnlen(text, bytes), ERROR_TEXT_BYTES);
+    line_add(line, "\"");
+    for (const char *at = shown; *at != '\0'; at++)
+        line_add(line, "%s", text_escape(piece, *at));
+    line_add(line, "\"");
+}
+
+static double per_second(uint64_t count, double seconds)
+{
+    return seconds > 0 ? (double)count / seconds : 0;
+}
+
+/* Samples or tokens; those that were read before a resume do not belong to the line's time. */
+static double samples_per_s(const struct control_update *r)
+{
+    return per_second(r->samples - r->timing.samples_before, r->timing.round_s);
+}
+
+/* Every `timing` begins with the time of day. */
+static void add_timing(struct line *line)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    line_add(line, LINE_TIMING "\"unix_s\":%.3f", (double)now.tv_sec + (double)now.tv_nsec * 1e-9);
+}
+
+/* ---- what the workers of a model-parallel job hold ---- */
+
+static const struct {
+    const char *name;
+    size_t offset; /* in struct control_status */
+} holding_names[] = {
+    {"objects", offsetof(struct control_status, objects)},
+    {"references", offsetof(struct control_status, references)},
+    {"users", offsetof(struct control_status, users)},
+    {"contexts", offsetof(struct control_status, contexts)},
+    {"pieces", offsetof(struct control_status, pieces)},
+};
+enum { HOLDINGS = sizeof holding_names / sizeof holding_names[0], USERS = 2 };
+
+static uint32_t workers_of(const struct job *job)
+{
+    return job->server.count + job_trainers(job);
+}
+
+static uint32_t holding_of(const struct control_status *status, unsigned i)
+{
+    uint32_t count;
+    memcpy(&count, (const char *)status + holding_names[i].offset, sizeof count);
+    return count;
+}
+
+/* One object for each worker: how many references to its objects each other worker has, by worker number. */
+static void add_users(struct line *line, const struct control_status *holdings, uint32_t workers)
+{
+    line_add(line, ",\"users_of\":[");
+    for (uint32_t i = 0; i < workers; i++) {
+        line_add(line, i > 0 ? ",{" : "{");
+        for (uint32_t peer = 0; peer < workers; peer++) {
+            char key[16];
+            snprintf(key, sizeof key, "%u", peer);
+            if (holdings[i].users_of[peer] > 0)
+                add_count(line, key, holdings[i].users_of[peer]);
+        }
+        line_add(line, "}");
+    }
+    line_add(line, "]");
+}
+
+static void add_holdings(struct line *line, const struct control_status *holdings, uint32_t workers)
+{
+    for (unsigned i = 0; i < HOLDINGS; i++) {
+        add_key(line, holding_names[i].name);
+        for (uint32_t worker = 0; worker < workers; worker++)
+            line_add(line, "%c%u", worker > 0 ? ',' : '[', holding_of(&holdings[worker], i));
+        line_add(line, "]");
+        if (i == USERS)
+            add_users(line, holdings, workers);
+    }
+}
+
+static void add_sums(struct line *line, const struct control_status *holdings, uint32_t workers)
+{
+    for (unsigned i = 0; i < HOLDINGS; i++) {
+        uint64_t sum = 0;
+        for (uint32_t worker = 0; worker < workers; worker++)
+            sum += holding_of(&holdings[worker], i);
+        add_count(line, holding_names[i].name, sum);
+    }
+}
+
+/* ---- events ---- */
+
+/* The process and the workers are in `timing`: they change no number of the run. */
+static void write_workers(struct line *line, const struct job *job)
+{
+    add_count(line, "pid", (uint64_t)getpid());
+    line_add(line, ",\"version\":\"%s\"", COALESCED_VERSION);
+    if (job->kind == JOB_REINFORCE) {
+        add_count(line, "observers", job_observers(job));
+        add_count(line, "environments", job->observers.environments);
+    } else {
+        add_count(line, "servers", job->server.count);
+        add_count(line, "trainers", job_trainers(job));
+        add_count(line, "batch", job->trainers.batch);
+        add_count(line, "threads", job->trainers.threads);
+    }
+    if (job->kind == JOB_MODEL_PARALLEL)
+        line_add(line, ",\"layer_threads\":[%u,%u,%u]", job->threads[JOB_LAYER_EMBEDDING].count,
+                 job->threads[JOB_LAYER_LSTM].count, job->threads[JOB_LAYER_DECODER].count);
+    line_add(line, "}}\n");
+}
+
+static void write_start(struct line *line, const struct job *job, const uint8_t id[RUN_ID_BYTES])
+{
+    char hex[2 * RUN_ID_BYTES + 1];
+    line_add(line, "{\"event\":\"start\",\"seed\":%" PRIu64, job->seed);
+    add_timing(line);
+    line_add(line, LOG_RUN_KEY "%s\"", sodium_bin2hex(hex, sizeof hex, id, RUN_ID_BYTES));
+    write_workers(line, job);
+}
+
+static void write_cause(struct line *line, const struct line_restart *cause)
+{
+    if (cause->role != NULL)
+        line_add(line, ",\"role\":\"%s\",\"worker\":%u,\"incarnation\":%u", cause->role, cause->worker,
+                 cause->incarnation);
+    line_add(line, ",\"reason\":");
+    add_string(line, cause->reason, strlen(cause->reason));
+}
+
+static void write_resumed(struct line *line, const struct job *job, uint64_t number,
+                          const struct line_restart *cause)
+{
+    line_add(line, "{\"event\":\"resumed\",\"%s\":%" PRIu64,
+             job->kind == JOB_REINFORCE ? "episode" : "update", number);
+    if (cause != NULL) {
+        line_add(line, ",\"generation\":%u", cause->generation);
+        write_cause(line, cause);
+    }
+    add_timing(line);
+    write_workers(line, job);
+}
+
+static void write_restarted(struct line *line, const struct line_restart *restart)
+{
+    line_add(line, "{\"event\":\"restarted\"");
+    write_cause(line, restart);
+    add_timing(line);
+    line_add(line, "}}\n");
+}
+
+/* Each key of /stop with its value, up to `timing`: what the end was an end by. */
+static void write_stop(char words[JOB_WORDS_BYTES], const struct job *job)
+{
+    const char *before = ",\"stop\":{";
+    words[0] = '\0';
+    for (size_t i = 0; i < job_key_count; i++) {
+        const struct job_key *key = &job_keys[i];
+        if (!job_key_is_member(key, "/stop") || (key->kinds & JOB_KINDS_OF(job_variant(job))) == 0)
+            continue;
+        words_add(words, "%s\"%s\":", before, job_key_name(key));
+        words_add_value(words, job, key, true);
+        before = ",";
+    }
+    words_add(words, "}" LINE_TIMING);
+}
+
+bool runlog_ends_job(const char *line, const struct job *job)
+{
+    char stop[JOB_WORDS_BYTES];
+    write_stop(stop, job);
+    return strncmp(line, "{\"event\":", 9) == 0 && strstr(line, stop) != NULL;
+}
+
+static void write_end(struct runlog *log, const char *why, const struct control_status *holdings)
+{
+    const struct job *job = log->job;
+    struct line *line = &log->json;
+    char stop[JOB_WORDS_BYTES];
+    line_add(line, "{\"event\":\"%s\"", why);
+    add_count(line, job->kind == JOB_REINFORCE ? "episodes" : "updates", log->count);
+    if (job->kind == JOB_REINFORCE)
+        add_number(line, "running_reward", log->running_reward);
+    if (job->kind == JOB_MODEL_PARALLEL)
+        add_sums(line, holdings, workers_of(job));
+    if (strcmp(why, "finished") == 0 || strcmp(why, "solved") == 0) {
+        write_stop(stop, job);
+        line_add(line, "%.*s", (int)(strlen(stop) - strlen(LINE_TIMING)), stop);
+    }
+    add_timing(line);
+    add_fixed(line, "job_s", (double)monotime_us_between(log->begin, monotime_now()) * 1e-6, 6);
+    line_add(line, "}}\n");
+}
+
+/* ---- episodes.jsonl ---- */
+
+/* No member where the environment has none. */
+static void add_metrics(struct line *line, const struct control_metrics *metrics)
+{
+    for (uint32_t i = 0; i < metrics->count && i < CONTROL_METRICS_MAX; i++) {
+        const double mean = metrics->of[i].mean;
+        line_add(line, i == 0 ? ",\"metrics\":{" : ",");
+        add_string(line, metrics->of[i].name, sizeof metrics->of[i].name);
+        line_add(line, isfinite(mean) ? ":%.17g" : ":null", mean);
+    }
+    line_add(line, metrics->count > 0 ? "}" : "");
+}
+
+/* Under Stable-Baselines3's names. */
+static void add_ppo(struct line *line, const struct control_ppo *r)
+{
+    add_count(line, "total_timesteps", r->total_timesteps);
+    add_count(line, "n_updates", r->n_updates);
+    add_number(line, "ep_rew_mean", r->ep_rew_mean);
+    add_number(line, "ep_len_mean", r->ep_len_mean);
+    add_number(line, r->is_a2c ? "policy_loss" : "policy_gradient_loss", r->policy_gradient_loss);
+    add_number(line, "value_loss", r->value_loss);
+    add_number(line, "entropy_loss", r->entropy_loss);
+    if (!r->is_a2c) {
+        add_number(line, "approx_kl", r->approx_kl);
+        add_number(line, "clip_fraction", r->clip_fraction);
+    }
+    add_number(line, "explained_variance", r->explained_variance);
+    add_number(line, "learning_rate", r->learning_rate);
+    if (!r->is_a2c)
+        add_number(line, "clip_range", r->clip_range);
+    add_number(line, "std", r->std);
+    if (!r->has_evaluation)
+        return;
+    line_add(line, ",\"eval\":{");
+    add_number(line, "mean_reward", r->evaluation.mean_reward);
+    add_number(line, "std_reward", r->evaluation.std_reward);
+    add_number(line, "mean_ep_length", r->evaluation.mean_ep_length);
+    add_number(line, "success_rate", r->evaluation.success_rate);
+    line_add(line, "}");
+}
+
+static void add_episode(struct line *line, const struct control_episode *r)
+{
+    add_count(line, "episode", r->episode);
+    add_number(line, "reward", r->reward);
+    add_number(line, "running_reward", r->running_reward);
+    add_number(line, "loss", r->loss);
+    add_count(line, "env_steps", r->env_steps);
+    if (r->has_ppo)
+        add_ppo(line, &r->ppo);
+    add_metrics(line, &r->metrics);
+    add_timing(line);
+    add_fixed(line, "episode_s", r->timing.episode_s, 6);
+    add_fixed(line, "learn_s", r->timing.learn_s, 6);
+    add_fixed(line, r->has_ppo ? "fps" : "env_steps_per_s", per_second(r->env_steps, r->timing.episode_s), 1);
+    add_count(line, "launches", r->timing.launches);
+    add_count(line, "requests", r->timing.requests);
+    add_fixed(line, "batch_mean", r->timing.batch_mean, 3);
+    add_count(line, "batch_max", r->timing.batch_max);
+    add_fixed(line, "wait_us_p50", r->timing.wait_us_p50, 0);
+    add_fixed(line, "wait_us_p99", r->timing.wait_us_p99, 0);
+}
+
+/* The loss of each trainer, and what only a parameter server knows. */
+static void add_round(struct line *line, const struct control_update *r)
+{
+    add_key(line, "losses");
+    for (uint32_t i = 0; i < r->trainers; i++)
+        line_add(line, isfinite(r->losses[i]) ? "%c%.17g" : "%cnull", i > 0 ? ',' : '[', r->losses[i]);
+    line_add(line, r->trainers > 0 ? "]" : "[]");
+}
+
+static void add_update(struct line *line, const struct control_update *r, bool is_language)
+{
+    add_count(line, "update", r->update);
+    add_number(line, "loss", r->loss);
+    if (!is_language)
+        add_round(line, r);
+    add_number(line, "lr", r->lr);
+    add_count(line, "samples", r->samples);
+    if (!is_language) {
+        add_count(line, "late", r->late);
+        add_count(line, "version", r->update);
+    }
+    add_timing(line);
+    add_fixed(line, "round_s", r->timing.round_s, 6);
+    if (!is_language) {
+        add_fixed(line, "wait_s", r->timing.wait_s, 6);
+        add_fixed(line, "update_s", r->timing.update_s, 6);
+    }
+    add_fixed(line, "samples_per_s", samples_per_s(r), 1);
+    if (!is_language)
+        add_count(line, "bytes", r->timing.bytes);
+}
+
+static void add_image_evaluation(struct line *line, const struct control_epoch *r)
+{
+    const bool evaluated = r->evaluated > 0;
+    add_number(line, "test_loss", evaluated ? r->evaluation_loss : (double)NAN);
+    add_number(line, "accuracy", evaluated ? (double)r->correct / (double)r->evaluated : (double)NAN);
+    add_fixed(line, "correct", evaluated ? (double)r->correct : (double)NAN, 0);
+    add_count(line, "evaluated", r->evaluated);
+}
+
+static void add_text_evaluation(struct line *line, const struct control_epoch *r)
+{
+    add_number(line, "perplexity", exp(r->loss));
+    line_add(line, r->evaluated > 0 ? ",\"held_out\":{" : ",\"held_out\":null");
+    if (r->evaluated == 0)
+        return;
+    add_number(line, "loss", r->evaluation_loss);
+    add_number(line, "perplexity", exp(r->evaluation_loss));
+    add_number(line, "unigram_perplexity", r->unigram_perplexity);
+    add_count(line, "tokens", r->evaluated);
+    line_add(line, "}");
+}
+
+static void add_epoch(struct line *line, const struct control_epoch *r, bool is_language)
+{
+    add_count(line, "epoch", r->epoch);
+    add_count(line, "update", r->update);
+    add_number(line, "loss", r->loss);
+    if (is_language)
+        add_text_evaluation(line, r);
+    else
+        add_image_evaluation(line, r);
+    add_timing(line);
+    add_fixed(line, "epoch_s", r->timing.epoch_s, 6);
+    add_fixed(line, "evaluation_s", r->timing.evaluation_s, 6);
+}
+
+static void write_json(struct line *line, const struct job *job, const struct control_message *record,
+                       const struct control_status *holdings)
+{
+    const bool is_language = job->kind == JOB_MODEL_PARALLEL;
+    line_add(line, "{");
+    if (record->kind == CONTROL_EPISODE)
+        add_episode(line, &record->body.episode);
+    else if (record->kind == CONTROL_UPDATE)
+        add_update(line, &record->body.update, is_language);
+    else
+        add_epoch(line, &record->body.epoch, is_language);
+    if (record->kind == CONTROL_EPOCH && is_language)
+        add_holdings(line, holdings, workers_of(job));
+    line_add(line, "}}\n");
+}
+
+/* ---- episodes.log and the terminal ---- */
+
+void episode_means_text(char out[EPISODE_MEANS_BYTES], const struct control_metrics *metrics)
+{
+    char name[2 * CONTROL_METRIC_NAME_BYTES];
+    size_t at = 0;
+    out[0] = '\0';
+    for (uint32_t i = 0; i < metrics->count && i < CONTROL_METRICS_MAX; i++) {
+        const double mean = metrics->of[i].mean;
+        text_show(name, sizeof name, metrics->of[i].name,
+                  strnlen(metrics->of[i].name, CONTROL_METRIC_NAME_BYTES), CONTROL_METRIC_NAME_BYTES);
+        at += (size_t)snprintf(out + at, EPISODE_MEANS_BYTES - at, isfinite(mean) ? "\t%s: %.2f" : "\t%s: -",
+                               name, mean);
+    }
+}
+
+static void write_ppo_text(struct line *line, const struct control_ppo *r, double seconds, uint64_t steps)
+{
+    line_add(line, "\tSteps: %" PRIu64, r->total_timesteps);
+    if (isnan(r->ep_rew_mean)) /* no episode has ended */
+        line_add(line, "\tReward: -\tLength: -");
+    else
+        line_add(line, "\tReward: %.2f\tLength: %.1f", r->ep_rew_mean, r->ep_len_mean);
+    if (!r->is_a2c)
+        line_add(line, "\tKL: %.4f", r->approx_kl);
+    line_add(line, "\tEntropy: %.3f\tSteps/s: %.0f", -r->entropy_loss, per_second(steps, seconds));
+    if (r->has_evaluation)
+        line_add(line, "\tEvaluation: %.2f +- %.2f", r->evaluation.mean_reward, r->evaluation.std_reward);
+}
+
+static void write_episode_text(struct line *line, const struct control_episode *r)
+{
+    char metrics[EPISODE_MEANS_BYTES];
+    episode_means_text(metrics, &r->metrics);
+    if (r->has_ppo) {
+        line_add(line, "Episode %" PRIu64, r->episode);
+        write_ppo_text(line, &r->ppo, r->timing.episode_s, r->env_steps);
+        line_add(line, "%s\n", metrics);
+        return;
+    }
+    line_add(line, "Episode %" PRIu64 "\tLast reward: %.2f\tAverage reward: %.2f", r->episode, r->reward,
+             r->running_reward);
+    line_add(line, "%s\n", metrics);
+}
+
+static void write_update_text(struct line *line, const struct control_update *r, bool is_language)
+{
+    line_add(line, "Update %" PRIu64 "\tLoss: %.4f\t", r->update, r->loss);
+    if (is_language)
+        line_add(line, "Perplexity: %.2f\tLr: %g\tTokens/s: %.0f\n", exp(r->loss), r->lr, samples_per_s(r));
+    else
+        line_add(line, "Samples/s: %.1f\n", samples_per_s(r));
+}
+
+/* The sign of a NaN says nothing. */
+static double without_sign_of_nan(double value)
+{
+    return isnan(value) ? (double)NAN : value;
+}
+
+static void write_epoch_text(struct line *line, const struct control_epoch *r, bool is_language)
+{
+    const double loss = without_sign_of_nan(r->evaluation_loss);
+    line_add(line, "Epoch %" PRIu64 "\tLoss: %.4f", r->epoch, r->loss);
+    if (is_language)
+        line_add(line, "\tPerplexity: %.2f", exp(r->loss));
+    if (r->evaluated > 0 && is_language)
+        line_add(line,
+                 "\tHeld-out loss: %.4f\tHeld-out perplexity: %.2f\t(unigram: %.2f; %" PRIu64 " tokens)",
+                 loss, exp(loss), r->unigram_perplexity, r->evaluated);
+    else if (r->evaluated > 0)
+        line_add(line, "\tTest loss: %.4f\tAccuracy: %.2f %%\t(%" PRIu64 " of %" PRIu64 ")", loss,
+                 100 * (double)r->correct / (double)r->evaluated, r->correct, r->evaluated);
+    line_add(line, "\n");
+}
+
+static void write_text(struct line *line, const struct job *job, const struct control_message *record)
+{
+    const bool is_language = job->kind == JOB_MODEL_PARALLEL;
+    if (record->kind == CONTROL_EPISODE)
+        write_episode_text(line, &record->body.episode);
+    else if (record->kind == CONTROL_UPDATE)
+        write_update_text(line, &record->body.update, is_language);
+    else
+        write_epoch_text(line, &record->body.epoch, is_language);
+}
+
+static void write_progress(struct line *line, const struct job *job, const struct control_message *record)
+{
+    const struct control_episode *episode = &record->body.episode;
+    const struct control_update *update = &record->body.update;
+    if (record->kind == CONTROL_EPISODE)
+        line_add(line, LINE_CLEAR "episode %" PRIu64 "  reward %.2f  running %.2f  %.0f steps/s",
+                 episode->episode, episode->reward, episode->running_reward,
+                 per_second(episode->env_steps, episode->timing.episode_s));
+    else if (job->kind == JOB_MODEL_PARALLEL)
+        line_add(line, LINE_CLEAR "update %" PRIu64 "  loss %.4f  perplexity %.2f  %.0f tokens/s",
+                 update->update, update->loss, exp(update->loss), samples_per_s(update));
+    else
+        line_add(line, LINE_CLEAR "update %" PRIu64 "  loss %.4f  %.1f samples/s", update->update,
+                 update->loss, samples_per_s(update));
+}
+
+static struct line_key line_key_of(const char *text)
+{
+    static const struct {
+        const char *begin;
+        enum line_kind kind;
+    } lines[] = {{"{\"episode\":", LINE_EPISODE}, {"Episode ", LINE_EPISODE},  {"{\"update\":", LINE_UPDATE},
+                 {"Update ", LINE_UPDATE},        {"{\"epoch\":", LINE_EPOCH}, {"Epoch ", LINE_EPOCH}};
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        const size_t length = strlen(lines[i].begin);
+        if (strncmp(text, lines[i].begin, length) == 0)
+            return (struct line_key){lines[i].kind, strtoull(text + length, NULL, 10)};
+    }
+    return (struct line_key){.kind = LINE_OTHER};
+}
 
 /* ---- opening and closing ---- */
 
@@ -50,8 +583,9 @@ enum status runlog_open(struct runlog **out, struct path run, const struct job *
     log->identity = *identity;
     log->terminal = isatty(STDOUT_FILENO) == 1;
     log->begin = monotime_now();
-    tensorboard_init(&log->board, run.folder, run.text);
-    enum status status = STATUS_OK;
+    log->board = tensorboard_new(run);
+    enum status status =
+        log->board != NULL ? STATUS_OK : error_set(error, STATUS_NO_MEMORY, "no memory for the logs");
     for (int i = 0; i < RUN_LOGS && status == STATUS_OK; i++)
         status = log_file_open(&log->files[i], run, i, error);
     if (status != STATUS_OK) {
@@ -69,7 +603,7 @@ void runlog_close(struct runlog *log)
     if (log == NULL)
         return;
     runlog_clear_progress(log);
-    if (tensorboard_fini(&log->board, &error) != STATUS_OK)
+    if (tensorboard_free(log->board, &error) != STATUS_OK)
         log_warning("%s: the last events for TensorBoard are lost", error.text);
     for (int i = 0; i < RUN_LOGS; i++)
         log_file_close(log->files[i]);
@@ -116,32 +650,32 @@ static bool progress_is_due(struct runlog *log)
 
 static void draw_progress(struct runlog *log, const struct control_message *record)
 {
-    line_write_progress(&log->text, log->job, record);
+    write_progress(&log->text, log->job, record);
     show_text(log, log->text.text, log->text.length);
+    log->text.length = 0;
     log->progress = true;
 }
 
 static enum status append_json(struct runlog *log, struct error *error)
 {
-    return log_file_append(log->files[RUN_LOG_JSON], &log->json, error);
-}
-
-static void print_text(struct runlog *log)
-{
-    if (!log_output(log->text.text, log->text.length))
-        show_text(log, log->text.text, log->text.length);
+    const size_t length = log->json.length;
+    log->json.length = 0;
+    return log_file_append(log->files[RUN_LOG_JSON], log->json.text, length, error);
 }
 
 /* A line that was printed, and then cut off the log, is not printed again. */
 static enum status append_text(struct runlog *log, struct error *error)
 {
     const struct line_key key = line_key_of(log->text.text);
+    const size_t length = log->text.length;
+    log->text.length = 0;
     runlog_clear_progress(log);
-    if (key.kind == LINE_OTHER || key.number > log->cut[RUN_LOG_TEXT][key.kind])
-        print_text(log);
+    if ((key.kind == LINE_OTHER || key.number > log->cut[RUN_LOG_TEXT][key.kind]) &&
+        !log_output(log->text.text, length))
+        show_text(log, log->text.text, length);
     char *tail = log->tail[log->tail_count++ % RUNLOG_TAIL_LINES];
     snprintf(tail, RUNLOG_TAIL_BYTES, "%.*s", (int)strcspn(log->text.text, "\n"), log->text.text);
-    return log_file_append(log->files[RUN_LOG_TEXT], &log->text, error);
+    return log_file_append(log->files[RUN_LOG_TEXT], log->text.text, length, error);
 }
 
 unsigned runlog_tail(const struct runlog *log, const char *lines[RUNLOG_TAIL_LINES])
@@ -156,42 +690,66 @@ unsigned runlog_tail(const struct runlog *log, const char *lines[RUNLOG_TAIL_LIN
 
 enum status runlog_start(struct runlog *log, struct error *error)
 {
-    line_write_start(&log->json, log->job, log->identity.id);
+    write_start(&log->json, log->job, log->identity.id);
     return append_json(log, error);
 }
 
 enum status runlog_restart(struct runlog *log, const struct line_restart *restart, struct error *error)
 {
-    line_write_restarted(&log->json, restart);
+    write_restarted(&log->json, restart);
     return append_json(log, error);
 }
 
-/* What people read about the run's end. A run that is resumed at its end has the line. */
+/* What people read about the end of a job with a goal, where `reward` is what the goal is for. */
+static void write_verdict(struct line *line, const struct job *job, bool is_solved, double reward,
+                          uint64_t count)
+{
+    const bool is_evaluation = job->stop.has_evaluation_reward;
+    if (is_solved)
+        line_add(line, "Solved! %s is now %.2f!\n",
+                 is_evaluation ? "The evaluation's mean reward" : "Running reward", reward);
+    else if (is_evaluation && isnan(reward))
+        line_add(line,
+                 "Not solved: there was no evaluation in %" PRIu64
+                 " updates, expected one with a mean reward of at least %.2f\n",
+                 count, job->stop.evaluation_reward);
+    else if (is_evaluation)
+        line_add(line,
+                 "Not solved: the evaluation's mean reward is %.2f after %" PRIu64
+                 " updates, expected at least %.2f\n",
+                 reward, count, job->stop.evaluation_reward);
+    else
+        line_add(line,
+                 "Not solved: the running reward is %.2f after %" PRIu64
+                 " episodes, expected more than %.2f\n",
+                 reward, count, job->stop.running_reward);
+}
+
+/* A run that is resumed at its end has the line. */
 static enum status append_verdict(struct runlog *log, const struct control_finished *finished,
                                   struct error *error)
 {
     const bool has_goal = log->job->stop.has_running_reward || log->job->stop.has_evaluation_reward;
-    if (finished->end == CONTROL_END_SOLVED)
-        line_write_solved(&log->text, log->job, finished->reward);
-    else if (finished->end == CONTROL_END_FINISHED && has_goal)
-        line_write_not_solved(&log->text, log->job, finished->reward, log->count);
-    else
+    const bool is_solved = finished->end == CONTROL_END_SOLVED;
+    if (!is_solved && (finished->end != CONTROL_END_FINISHED || !has_goal))
         return STATUS_OK;
-    return log_file_ends_with(log->files[RUN_LOG_TEXT], &log->text) ? STATUS_OK : append_text(log, error);
+    write_verdict(&log->text, log->job, is_solved, finished->reward, log->count);
+    if (!log_file_ends_with(log->files[RUN_LOG_TEXT], log->text.text, log->text.length))
+        return append_text(log, error);
+    log->text.length = 0;
+    return STATUS_OK;
 }
 
-/* The event comes last: behind the event of its end a run is over. */
+/* The event is the last line: a run whose log has it is over. */
 enum status runlog_finish(struct runlog *log, const char *why, const struct control_finished *finished,
                           const struct control_status *holdings, struct error *error)
 {
     if (finished->updates > log->count)
         log->count = finished->updates;
-    const struct line_end end = {why, log->count, log->running_reward,
-                                 (double)monotime_us_between(log->begin, monotime_now()) * 1e-6};
     const enum status status = append_verdict(log, finished, error);
     if (status != STATUS_OK)
         return status;
-    line_write_end(&log->json, log->job, &end, holdings);
+    write_end(log, why, holdings);
     return append_json(log, error);
 }
 
@@ -209,7 +767,7 @@ static bool is_for_text(const struct runlog *log, const struct control_message *
 static void show_in_tensorboard(struct runlog *log, const struct control_message *record)
 {
     struct error error;
-    if (tensorboard_record(&log->board, log->job, record, &error) == STATUS_OK)
+    if (tensorboard_record(log->board, log->job, record, &error) == STATUS_OK)
         return;
     runlog_clear_progress(log);
     log_warning("%s: TensorBoard gets no more of this run; the logs go on", error.text);
@@ -219,15 +777,17 @@ static void show_in_tensorboard(struct runlog *log, const struct control_message
 static enum status append_record(struct runlog *log, const struct control_message *record,
                                  const struct control_status *holdings, struct error *error)
 {
-    line_write_json(&log->json, log->job, record, holdings);
-    line_write_text(&log->text, log->job, record);
+    write_json(&log->json, log->job, record, holdings);
     const struct line_key key = line_key_of(log->json.text);
     const enum status status = append_json(log, error);
     if (status != STATUS_OK)
         return status;
     if (key.number > log->cut[RUN_LOG_JSON][key.kind])
         show_in_tensorboard(log, record);
-    return is_for_text(log, record) ? append_text(log, error) : STATUS_OK;
+    if (!is_for_text(log, record))
+        return STATUS_OK;
+    write_text(&log->text, log->job, record);
+    return append_text(log, error);
 }
 
 /* The line of such an epoch has null in the loss's place. */
@@ -278,7 +838,8 @@ enum status runlog_owns(const struct runlog *log, const struct run_place *place,
     return STATUS_OK;
 }
 
-/* The beginning of a log confirms nothing: any log has one. The log's id may be damaged; it explains only. */
+/* The beginning of a log confirms nothing: any log has one. The log's id may be damaged, so it only explains.
+ */
 enum status runlog_confirm(const struct runlog *log, const struct run_place *place, unsigned least,
                            struct error *why)
 {
@@ -308,7 +869,7 @@ struct cutting {
     uint64_t lines[RUN_LOGS];
 };
 
-/* A damaged line may have any number. One that so few lines cannot reach is none. */
+/* A damaged line may have any number. A number that so few lines cannot reach is ignored. */
 static void cutting_note(void *context, const char *text)
 {
     struct cutting *cutting = context;
@@ -360,7 +921,7 @@ enum status runlog_resume(struct runlog *log, const struct run_place *place, uin
         status = runlog_start(log, error);
     if (status != STATUS_OK)
         return status;
-    line_write_resumed(&log->json, log->job, update, cause);
+    write_resumed(&log->json, log->job, update, cause);
     return append_json(log, error);
 }
 

@@ -4,7 +4,7 @@
  * The room: daemon/log writes down what a run does, and reads it back.
  *
  *     record         an episode, an update or an epoch, as the lead reports it (worker/control.h)
- *     line           a record or an event, as text (runlog_lines.h)
+ *     line           a record or an event, as text
  *     event          a line that is no record: a start, a resume, a restart, an end
  *     log            a file of lines on the disk (log_file.h)
  *     place          a position in a log: lines, bytes, and a digest of the lines so far
@@ -22,16 +22,27 @@
 #ifndef DAEMON_LOG_RUNLOG_H
 #define DAEMON_LOG_RUNLOG_H
 
-#include "daemon/log/runlog_lines.h"
 #include "kernels/base/file.h"
 #include "kernels/base/status.h"
 #include "worker/control.h"
 #include "worker/job/job.h"
 #include "worker/run_place.h"
 
+#include <stdbool.h>
+
 struct runlog;
 
-enum { RUNLOG_TAIL_LINES = 16, RUNLOG_TAIL_BYTES = 200 };
+/* RUNLOG_LINE_BYTES: room for the longest line: the references of each worker to the objects of each other
+ * one, `"N":COUNT,` with at most 18 bytes; a trainer's loss and the counts of each worker; and every double
+ * with at most 330. An episode's line is shorter: 64 metrics with names of 63 bytes, each of which may
+ * take 6. */
+enum {
+    RUNLOG_WORKERS_MAX = JOB_SERVERS_MAX + JOB_TRAINERS_MAX,
+    RUNLOG_LINE_BYTES = 8192 + 128 * RUNLOG_WORKERS_MAX + 18 * RUNLOG_WORKERS_MAX * RUNLOG_WORKERS_MAX,
+    RUNLOG_TAIL_LINES = 16,
+    RUNLOG_TAIL_BYTES = 200,
+    EPISODE_MEANS_BYTES = CONTROL_METRICS_MAX * (2 * CONTROL_METRIC_NAME_BYTES + 330),
+};
 
 /* Opens both logs in the run's directory, which outlives the log. `identity`: of the run; where the log
  * names a run, its id stands in place of identity->id. */
@@ -72,9 +83,18 @@ enum status runlog_continue(struct runlog *log, const struct run_place *place, s
 
 /* ---- lines ---- */
 
+/* A worker died: a successor takes its place, or all workers start again. */
+struct line_restart {
+    const char *role; /* NULL: none died, all start again with another number of observers or trainers */
+    uint16_t worker;
+    uint32_t incarnation; /* the successor's; where all start again, the one that died */
+    uint32_t generation;  /* where all start again; else 0 */
+    const char *reason;   /* a sentence, which may quote anything */
+};
+
 /* One line each: of a start; of a resume; of a worker that starts again; of an episode, update or epoch; of
- * the end. `holdings`: what each worker reported last; only a model-parallel job's lines show it. STATUS_IO
- * names the file.
+ * the end. `holdings`: what each worker reported last. Only a model-parallel job's lines show it: an epoch
+ * what each worker holds, the end the sums, which are 0 after an orderly end. STATUS_IO names the file.
  *
  * runlog_resume: from the checkpoint of `place`, after update or episode `update`, at which the running
  * reward was `running_reward`; NULL: from the run's beginning. By a command (cause NULL), or because of a
@@ -88,5 +108,13 @@ enum status runlog_record(struct runlog *log, const struct control_message *reco
                           const struct control_status *holdings, struct error *error);
 enum status runlog_finish(struct runlog *log, const char *why, const struct control_finished *finished,
                           const struct control_status *holdings, struct error *error);
+
+/* Whether the line of episodes.jsonl says that a run has ended by this job's /stop: finished or solved, and
+ * /stop was the same. */
+bool runlog_ends_job(const char *line, const struct job *job);
+
+/* Writes "\tNAME: MEAN" for each metric of ended episodes, "-" where no episode has ended, and a zero. Names
+ * are made fit to show (kernels/base/text.h). A count or a name that no worker should send is cut. Pure. */
+void episode_means_text(char out[EPISODE_MEANS_BYTES], const struct control_metrics *metrics);
 
 #endif

@@ -1,4 +1,4 @@
-/* Writes a run's records for TensorBoard: their tags, values and steps.
+/* Writes a run's records for TensorBoard, as scalars by tag and step, into RUN/tensorboard.
  *
  * Tags are Stable-Baselines3's where it has one. A value that is no number is left out, as it is null in
  * episodes.jsonl.
@@ -13,39 +13,40 @@
  *                      model-parallel job tokens), eval/loss, and eval/accuracy (a share of 1) or
  *                      eval/perplexity. The step is the update.
  *
- * An environment's metrics have their own names as tags. Supervisor process; its only thread; blocks on the
- * disk. */
+ * An environment's metrics have their own names as tags.
+ *
+ * An event file is named by the time, the host and the process: events.out.tfevents.SECONDS.HOST.PID.N, with
+ * the lowest N that is free. It is a sequence of TFRecords. Each holds one Event (daemon/log/events.proto):
+ *
+ *     uint64 length | uint32 masked CRC-32C of the length | the Event | uint32 masked CRC-32C of the Event
+ *
+ * All numbers are little-endian. Masked: rotated right by 15 bits, plus 0xa282ead8. The first Event is the
+ * file's version.
+ *
+ * Events gather in memory. They are written when the buffer is full, with the first event that comes a second
+ * or more after the last write, and at the end. A process that is killed loses what it gathered since then.
+ * Only a loss of power leaves half an event at a file's end. Nothing is synced. Supervisor process; its only
+ * thread; blocks on the disk. */
 #ifndef DAEMON_LOG_TENSORBOARD_H
 #define DAEMON_LOG_TENSORBOARD_H
 
-#include "daemon/log/event_file.h"
+#include "kernels/base/file.h"
 #include "kernels/base/status.h"
 #include "worker/control.h"
 #include "worker/job/job.h"
 
-#include <stdbool.h>
+struct tensorboard;
 
-#define TENSORBOARD_FOLDER "tensorboard"
+/* `run`: the run's directory, which outlives the writer. NULL: no memory. */
+struct tensorboard *tensorboard_new(struct path run);
 
-/* The tags and values of a record, and its step. Returns how many; 0: the record has nothing to show. Pure.
- */
-size_t tensorboard_scalars(const struct job *job, const struct control_message *record,
-                           struct event_scalar scalars[EVENT_SCALARS_MAX], uint64_t *step);
-
-struct tensorboard {
-    int dir_fd;              /* the run directory, */
-    const char *path;        /* as it is named in messages */
-    struct event_file *file; /* NULL: none is open */
-    bool failed;             /* nothing is written until /log/tensorboard has been off */
-};
-
-void tensorboard_init(struct tensorboard *board, int dir_fd, const char *path);
-/* Errors as event_file_close. */
-enum status tensorboard_fini(struct tensorboard *board, struct error *error);
+/* Writes what has gathered, and frees; NULL is allowed. An error names the file. */
+enum status tensorboard_free(struct tensorboard *board, struct error *error);
 
 /* Writes a record where /log/tensorboard is true, into a new event file after it was false; where it is
- * false, closes the file, if there is one. The first error closes the file too: later records are dropped,
- * without an error, until the key has been false. */
+ * false, closes the file, if there is one. The first error names the file and closes it: the file ends with
+ * the last whole event that it took, and later records are dropped, without an error, until the key has been
+ * false. */
 enum status tensorboard_record(struct tensorboard *board, const struct job *job,
                                const struct control_message *record, struct error *error);
 

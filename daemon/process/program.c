@@ -1,10 +1,12 @@
-/* Runs a program whose input and output are files in memory. The command's process; its only thread. */
+/* Finds Python and the scripts of its workers, and runs programs whose input and output are files in memory.
+ * The supervisor's or a command's only thread. */
 #include "daemon/process/program.h"
 
 #include "kernels/base/file.h"
+#include "kernels/base/program_files.h"
+#include "worker/net/wire.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -29,6 +31,35 @@ bool program_exists(const char *name)
     free(copy);
     return found;
 }
+
+/* ---- workers in Python ---- */
+
+static enum status find_worker(struct python_worker *out, enum wire_role role, const char *interpreter,
+                               const char *script, struct error *error)
+{
+    char path[PATH_MAX];
+    out->role = (uint8_t)role;
+    out->interpreter = interpreter;
+    if (!program_exists(interpreter))
+        return error_set(error, STATUS_NOT_FOUND,
+                         "%.300s: expected a Python interpreter, a path or a name in PATH", interpreter);
+    const enum status status = program_find(path, PROGRAM_WORKER, script, error);
+    return status == STATUS_OK && realpath(path, out->script) == NULL
+               ? error_set_errno(error, errno, "%.300s", path)
+               : status;
+}
+
+enum status python_worker_find(struct python_worker *out, const struct job *job, struct error *error)
+{
+    *out = (struct python_worker){0};
+    if (job_has_python_environments(job))
+        return find_worker(out, WIRE_ROLE_OBSERVER, job->environment.python, "observer.py", error);
+    if (job->trainers.has_class)
+        return find_worker(out, WIRE_ROLE_TRAINER, job->trainers.python, "trainer.py", error);
+    return STATUS_OK;
+}
+
+/* ---- a program between files in memory ---- */
 
 enum status program_open(struct program *program, struct error *error)
 {

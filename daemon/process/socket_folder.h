@@ -17,9 +17,9 @@
 
 #include <glob.h>
 
-/* Makes the folder, and removes the sockets that an earlier run of this identity has left.
- * Writes `address`, "ipc://…": with ".N" behind it, the endpoint of worker N, of which this run has
- * `listeners`. STATUS_PERMISSION: the folder is not the user's alone, or a file that is no socket has a
+/* Makes the folder, and removes the sockets that an earlier run of this identity has left. Writes `address`,
+ * "ipc://…". The run's first `listeners` workers bind there: worker N at the address with ".N" behind it.
+ * STATUS_PERMISSION: the folder is not the user's alone, or a file that is no socket has a
  * socket's name; STATUS_INVALID: a path is too long; STATUS_IO. After an error `address` is as before. */
 enum status socket_folder_open(char address[CONTROL_ADDRESS_BYTES], const char *identity, unsigned listeners,
                                struct error *error);

@@ -5,6 +5,7 @@
 #include "kernels/base/thread.h"
 #include "worker/control.h"
 #include "worker/net/segment.h"
+#include "worker/worker.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -15,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sysexits.h>
 #include <unistd.h>
@@ -29,6 +31,21 @@ static void set_signals(void)
         signal(ignored[i], SIG_IGN);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+enum status signals_open(int *fd, struct error *error)
+{
+    static const int taken[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+    sigset_t set;
+    sigemptyset(&set);
+    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++)
+        sigaddset(&set, taken[i]);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    /* An ignored SIGCHLD, which a process inherits, would never come, and waitpid would find no child. */
+    signal(SIGCHLD, SIG_DFL);
+    signal(SIGPIPE, SIG_IGN);
+    *fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return *fd >= 0 ? STATUS_OK : error_set_errno(error, errno, "cannot make a descriptor for signals");
 }
 
 /* Under the default policy each of the workers' many small messages preempts its sender. A batch process lets
@@ -141,20 +158,11 @@ static _Noreturn void fail_to_execute(const char *program)
     _exit(status_exit_code(why.status));
 }
 
-static _Noreturn void execute_worker(const struct spawn_command *command, const char *role, unsigned worker)
-{
-    const char *program = command != NULL ? command->interpreter : "/proc/self/exe";
-    const char *first = command != NULL ? program : "coalesced";
-    const char *second = command != NULL ? command->script : "worker";
-    char index[16];
-    snprintf(index, sizeof index, "%u", worker);
-    execlp(program, first, second, "--role", role, "--index", index, (char *)NULL);
-    fail_to_execute(program);
-}
-
-static _Noreturn void become_worker(const char *role, unsigned worker, int fd,
+static _Noreturn void become_worker(const char *role, unsigned worker, int fd, bool is_python,
                                     const struct spawn_setting *setting, pid_t supervisor)
 {
+    const char *program = is_python ? setting->python->interpreter : "/proc/self/exe";
+    char index[16];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != supervisor)
         _exit(EX_UNAVAILABLE);
@@ -169,28 +177,33 @@ static _Noreturn void become_worker(const char *role, unsigned worker, int fd,
         log_error("%s %u: cannot place its descriptors: %s", role, worker, strerror(errno));
         _exit(EX_OSERR);
     }
-    execute_worker(setting->command, role, worker);
+    snprintf(index, sizeof index, "%u", worker);
+    execlp(program, is_python ? program : "coalesced", is_python ? setting->python->script : "worker",
+           "--role", role, "--index", index, (char *)NULL);
+    fail_to_execute(program);
 }
 
-enum status spawn(struct spawned *process, const char *role, unsigned worker,
-                  const struct spawn_setting *setting, struct error *error)
+enum status spawn(pid_t *pid, int *fd, uint8_t role, unsigned worker, const struct spawn_setting *setting,
+                  struct error *error)
 {
+    const char *name = role == 0 ? "link" : role_by_wire(role)->name;
     int line[2];
     char limits[THREAD_LIMITS_BYTES];
-    *process = (struct spawned){.pid = -1, .fd = -1};
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, line) != 0)
-        return error_set_errno(error, errno, "cannot make a control line for %s %u", role, worker);
+        return error_set_errno(error, errno, "cannot make a control line for %s %u", name, worker);
     const pid_t supervisor = getpid();
-    const pid_t pid = fork();
+    const pid_t forked = fork();
     const int errnum = errno;
-    if (pid == 0)
-        become_worker(role, worker, line[1], setting, supervisor);
+    if (forked == 0)
+        become_worker(name, worker, line[1], setting->python != NULL && role == setting->python->role,
+                      setting, supervisor);
     close(line[1]);
-    if (pid < 0) {
+    if (forked < 0) {
         close(line[0]);
         thread_limits(limits);
-        return error_set_errno(error, errnum, "cannot fork %s %u%s", role, worker, limits);
+        return error_set_errno(error, errnum, "cannot fork %s %u%s", name, worker, limits);
     }
-    *process = (struct spawned){pid, line[0]};
+    *pid = forked;
+    *fd = line[0];
     return STATUS_OK;
 }

@@ -11,7 +11,7 @@
 #ifndef DAEMON_PROCESS_SPAWN_H
 #define DAEMON_PROCESS_SPAWN_H
 
-#include "kernels/base/status.h"
+#include "daemon/process/program.h"
 
 #include <sys/types.h>
 
@@ -25,27 +25,21 @@ struct spawn_segments {
 enum status spawn_segments_open(struct spawn_segments *segments, unsigned count, struct error *error);
 void spawn_segments_close(struct spawn_segments *segments);
 
-/* Another program than this binary: PATH finds the interpreter. */
-struct spawn_command {
-    const char *interpreter, *script;
-};
-
 /* What a worker gets beside its START. */
 struct spawn_setting {
-    const struct spawn_command *command; /* NULL: this binary */
-    int run_fd;                          /* the run's directory */
+    const struct python_worker *python; /* the program of the workers of its role; NULL: none is in Python */
+    int run_fd;                         /* the run's directory */
     const struct spawn_segments *segments;
     int call_fd; /* memory for its struct plugin_call; -1: none */
 };
 
-struct spawned {
-    pid_t pid;
-    int fd; /* our end of its control line */
-};
+/* Forks and executes the program with a role (enum wire_role; 0: a link) and a number, and with a control
+ * line. *fd is our end of the line. After an error *pid and *fd are as before. STATUS_IO, STATUS_BUSY. */
+enum status spawn(pid_t *pid, int *fd, uint8_t role, unsigned worker, const struct spawn_setting *setting,
+                  struct error *error);
 
-/* Forks and executes the command with a role and a number, and with a control line. STATUS_IO, STATUS_BUSY.
- */
-enum status spawn(struct spawned *process, const char *role, unsigned worker,
-                  const struct spawn_setting *setting, struct error *error);
+/* From this call on a supervisor takes SIGCHLD, SIGINT, SIGTERM, SIGHUP and SIGUSR1 through the descriptor
+ * *fd, which does not block, and ignores SIGPIPE. STATUS_IO. */
+enum status signals_open(int *fd, struct error *error);
 
 #endif

@@ -19,8 +19,8 @@
 #ifndef DAEMON_RUN_RUNDIR_H
 #define DAEMON_RUN_RUNDIR_H
 
-#include "kernels/base/file.h"
-#include "kernels/base/status.h"
+#include "daemon/log/runlog.h"
+#include "worker/checkpoint/checkpoint.h"
 #include "worker/control.h"
 #include "worker/job/job.h"
 
@@ -32,13 +32,6 @@ enum { RUNDIR_PATH_BYTES = 4096 };
  * STATUS_INVALID: it is too long. */
 enum status rundir_choose(char chosen[RUNDIR_PATH_BYTES], const char *path, const struct job *job,
                           struct error *error);
-
-/* Makes the directory and its parents, like mkdir -p, and syncs each new entry. */
-enum status rundir_make(const char *path, struct error *error);
-
-/* Locks the file `name` below `folder` until *fd is closed, which the caller does, also after an error if *fd
- * is not -1. STATUS_BUSY names the process that holds the lock; others as file_open_as. */
-enum status rundir_lock(int *fd, struct path folder, const char *name, struct error *error);
 
 struct rundir {
     char path[RUNDIR_PATH_BYTES];        /* as on the command line */
@@ -55,10 +48,10 @@ struct rundir {
  * and STATUS_IO name the file; STATUS_INVALID: a path is too long.
  *
  * The directory is made with its parents where it is missing. Without `resume` an earlier run's files move to
- * previous-N. With `resume` they stay, and `job` must be the run's own job (errors of resume_adopt;
- * STATUS_NOT_FOUND: there are logs or checkpoints and no job.json). A job.json that is missing or damaged is
- * written anew, with a warning, where a sound checkpoint has the numbers of `job`. Where there is no run, one
- * begins, and a line in the log says so. */
+ * previous-N. With `resume` they stay, and `job` must be the run's own job (STATUS_INVALID names the keys
+ * that differ; STATUS_CORRUPT: job.json is no job file; STATUS_NOT_FOUND: there are logs or checkpoints and
+ * no job.json). A job.json that is missing or damaged is written anew, with a warning, where a sound
+ * checkpoint has the numbers of `job`. Where there is no run, one begins, and a line in the log says so. */
 enum status rundir_open(struct rundir *dir, const char *path, struct job *job, bool resume,
                         struct error *error);
 
@@ -67,5 +60,48 @@ struct path rundir_path(const struct rundir *dir);
 
 /* Removes the sockets that are still there, and unlocks the directory. */
 void rundir_close(struct rundir *dir);
+
+/* ---- continuing a run ----
+ *
+ * --resume and each new generation go on from a checkpoint. A run's numbers depend on the job's keys except
+ * /stop, /checkpoint, /supervise, /hosts, /metrics and /log. In a model-parallel job they depend on /log,
+ * too: its lines are means over so many updates. */
+
+/* Reads RUN/job.json, `path`. STATUS_CORRUPT: it is no job file; others as job_read_file. */
+enum status resume_read_job(struct job *job, struct path path, struct error *error);
+
+/* Copies the numbers of threads that the file of `job` leaves to the machine from `began`, the job with which
+ * the run began. The sums of gradients depend on these numbers. */
+void resume_keep(struct job *job, const struct job *began);
+
+/* The identity of a run of `job`, with a new id. */
+struct run_identity resume_identity(const struct job *job);
+
+struct resume_point {
+    char checkpoint[CHECKPOINT_PATH_BYTES]; /* its folder; "": the run starts again from its beginning */
+    struct run_place place;                 /* that it names, in the logs */
+    uint64_t update;                        /* the last update or episode in it */
+    double running_reward;                  /* reinforce: after that episode; else 0 */
+};
+
+/* Goes back to a checkpoint of the run in the directory `run`. Takes the newest sound one whose place both
+ * logs confirm; if there is none, the newest whose place one log confirms; if there is none, the newest. A
+ * damaged log is no reason to lose what was learned. Where the run has no checkpoint, it goes back to its
+ * beginning.
+ *
+ * Sets later checkpoints aside, and cuts the logs behind the place (runlog_resume, with `cause`). Says each
+ * in a line, and warns of each newer checkpoint that it passes over. STATUS_IO, STATUS_PERMISSION,
+ * STATUS_NO_MEMORY; STATUS_INVALID: all sound checkpoints are another run's, or an older version of the
+ * program has written one. */
+enum status resume_go_back(struct resume_point *point, struct path run, struct runlog *log,
+                           const struct line_restart *cause, struct error *error);
+
+/* The last line of the run's episodes.jsonl, which the caller frees; "": the line is not whole; NULL: there
+ * is no such file. */
+char *resume_last_line(struct path run);
+
+/* Whether the run in the directory has ended, is of this job, and /stop asks for no more than it did. Opens
+ * nothing but the directory, and its log and job.json, to read. */
+bool resume_is_over(const char *run_dir, const struct job *job);
 
 #endif

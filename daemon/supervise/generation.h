@@ -1,21 +1,56 @@
-/* The workers of a job: starts them, places them on hosts, connects them, and plans their next generation.
+/* The workers of a job: starts them, places them on hosts, connects them, plans their next generation, and
+ * has them leave at the end.
  *
  * All workers of a generation began together, from one checkpoint. A replaceable worker may have had
- * predecessors in it (incarnations). The number of workers is fixed within a generation.
+ * predecessors in it (incarnations). The number of workers is fixed within a generation. When hosts join a
+ * running job or leave it, the number changes: the lead drains, and all workers start again under the next
+ * generation. So no episode or update is lost or computed again, and no worker has to know how another one
+ * grows. The clients of a host that is lost run elsewhere until the round is over.
  *
- * Supervisor process; its only thread; no lock. No call blocks but on files. It decides nothing: the files
- * above it (supervise.h) say who starts and who is killed. They read the members, and set only those of a
- * child; functions change the rest. */
+ * A job ends in these steps:
+ *
+ *     failed    a worker's death, or an error of the supervisor, ends the job; the job hurries and closes
+ *     hurried   the workers give up their calls; those that live 2 s later are killed
+ *     closing   each worker is told to leave when its turn has come, and none starts any more
+ *
+ * A worker leaves before the workers that it connects to, so that they receive its BYE: first the workers
+ * that do not listen, then the listeners from the highest number down.
+ *
+ * Supervisor process; its only thread; no lock. No call blocks but on files. supervise.c decides who starts
+ * and who is killed. It reads the members, and sets only those of a child and of the end. */
 #ifndef DAEMON_SUPERVISE_GENERATION_H
 #define DAEMON_SUPERVISE_GENERATION_H
 
 #include "daemon/hosts/hosts.h"
-#include "daemon/process/python_worker.h"
-#include "daemon/supervise/supervise.h"
+#include "daemon/log/runlog.h"
+#include "daemon/process/program.h"
+#include "daemon/run/rundir.h"
 #include "worker/roster.h"
 
+struct job_end {
+    unsigned stops; /* SIGINT and SIGTERM so far */
+    bool hurried, closing;
+    bool finished; /* FINISHED has come: the logs and checkpoints are complete */
+    struct control_finished result;
+    struct monotime kill_at; /* workers that still live at this time are killed */
+    struct error outcome;    /* the job's failure; STATUS_OK: none so far */
+    bool is_follow_on;       /* the outcome's worker failed because a peer did, which may not be reaped yet */
+};
+
+static inline bool job_end_has_begun(const struct job_end *end)
+{
+    return end->finished || end->closing || end->stops > 0;
+}
+
+static inline bool job_end_has_failed(const struct job_end *end)
+{
+    return end->outcome.status != STATUS_OK;
+}
+
 struct generation {
-    const struct supervise_config *config;
+    struct job *job; /* generation_open's; `added` follows the hosts */
+    const struct rundir *dir;
+    struct runlog *log;
     struct hosts *hosts;
     uint32_t number; /* from 1 */
     struct roster roster;
@@ -33,6 +68,7 @@ struct generation {
         uint16_t worker; /* whose death is the cause */
         char reason[ERROR_TEXT_BYTES];
     } next;
+    struct job_end end;
     struct spawn_segments segments;
     struct python_worker python_worker;
     char *job_text; /* the resolved job, for START */
@@ -41,8 +77,8 @@ struct generation {
 
 /* Makes the first generation of the job; no worker starts yet. STATUS_NO_MEMORY; errors of
  * python_worker_find. generation_close follows in every case. */
-enum status generation_open(struct generation *g, const struct supervise_config *config, struct hosts *hosts,
-                            struct error *error);
+enum status generation_open(struct generation *g, struct job *job, const struct rundir *dir,
+                            struct runlog *log, struct hosts *hosts, struct error *error);
 void generation_close(struct generation *g);
 
 static inline struct child *generation_lead(const struct generation *g)
@@ -61,11 +97,17 @@ static inline bool generation_can_replace(const struct generation *g, const stru
     return child->start.worker >= g->roster.replaceable;
 }
 
+/* Follow-on failure: the worker exited because a peer died, and the peer's own exit may not be reaped yet. */
+static inline bool child_is_follow_on(const struct child *child)
+{
+    return child->last_words.status == STATUS_PEER_DIED || child->last_words.status == STATUS_SHUTDOWN;
+}
+
 /* Whether a worker lives, waits for its start, or all do. */
 bool generation_goes_on(const struct generation *g);
 
-/* Takes over the checkpoint or beginning from which the workers go on. */
-void generation_resume_at(struct generation *g, const struct resume_point *point);
+/* Goes back to the checkpoint or beginning from which the workers go on. Errors of resume_go_back. */
+enum status generation_go_back(struct generation *g, const struct line_restart *cause, struct error *error);
 
 /* Called when a worker is ready. True: now all workers are, for the first time in the run. */
 bool generation_note_ready(struct generation *g);
@@ -75,7 +117,8 @@ bool generation_advance(struct generation *g, uint64_t number);
 
 /* ---- starts ---- */
 
-/* Starts all workers. An error leaves those that have started. Errors of generation_start. */
+/* Starts all workers. The first generation has what the hosts bring. An error leaves those that have started.
+ * Errors of generation_start. */
 enum status generation_start_all(struct generation *g, struct error *error);
 
 /* Starts a worker: on the host where it was, if that host is up and the worker has not died there again and
@@ -97,18 +140,12 @@ void generation_tell_death(struct generation *g, const struct child *child);
 void generation_plan_next(struct generation *g, const struct child *cause, struct monotime due,
                           const char *why);
 
-/* No worker starts any more: neither alone nor with all. */
-void generation_forget_starts(struct generation *g);
-
 /* When the planned generation can start: never before all workers are reaped. */
 struct monotime generation_next_due(const struct generation *g);
 
 /* Makes this the planned generation, of the size that the hosts bring. Clears what killed workers have left:
  * their sockets are still there, and their segments may hold half a write. */
 void generation_begin_next(struct generation *g);
-
-/* Takes over the number of clients that the hosts bring (growth.h). Between two generations. */
-void generation_adopt_size(struct generation *g);
 
 /* ---- hosts ---- */
 
@@ -123,8 +160,35 @@ struct child *generation_choose_mover(const struct generation *g, uint16_t to);
  * host. */
 uint32_t generation_fair_share(const struct generation *g, uint16_t host);
 
-/* Clients that no host has brought. They have the lowest numbers; those that hosts bring follow, in order of
- * the hosts. */
-uint32_t generation_own_clients(const struct generation *g);
+/* Checks that the job can have `count` more clients of the role `role` (enum wire_role). STATUS_INVALID, with
+ * a sentence that begins with the job: another kind of job, or more than it may have. */
+enum status generation_check_growth(const struct generation *g, uint32_t role, uint32_t count,
+                                    struct error *error);
+
+/* A host has come or gone: has the lead drain if the number of clients changes with it. `why` is a sentence
+ * that names the host. The caller makes sure that the job is not ending. */
+void generation_resize(struct generation *g, const char *why);
+
+/* The clients that the host has brought leave with it. `end` says how the host ends: "is lost". */
+void generation_shrink(struct generation *g, uint16_t host, const char *end);
+
+/* "observers" or "trainers"; with a count of 1 "observer" or "trainer". */
+const char *generation_unit(const struct generation *g, uint32_t count);
+
+/* ---- the end ---- */
+
+/* Fails the job with a sentence, and hurries and closes it. `cause`: the worker whose death is the reason, or
+ * NULL. The first failure is the outcome, but a cause takes the place of a follow-on failure. Other failures
+ * are only logged. */
+void generation_fail(struct generation *g, const struct child *cause, enum status status, const char *format,
+                     ...) __attribute__((format(printf, 4, 5)));
+
+void generation_hurry(struct generation *g);
+
+/* Closes the job. */
+void generation_leave(struct generation *g);
+
+/* Tells the workers to leave whose turn has come. Called after each exit; does nothing unless closing. */
+void generation_leave_next(struct generation *g);
 
 #endif

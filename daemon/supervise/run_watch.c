@@ -1,7 +1,9 @@
 /* Paints the picture of a run (daemon/watch/run_status.h), and gives it to those who ask, in the form that
- * each asks for. Supervisor process; its only thread; no lock. */
+ * each asks for. Keeps the workers' profiles and writes the run's from them. Supervisor process; its only
+ * thread; no lock. */
 #include "daemon/supervise/run_watch.h"
 
+#include "daemon/log/profile_files.h"
 #include "daemon/process/descriptors.h"
 #include "daemon/watch/openmetrics.h"
 #include "kernels/base/log.h"
@@ -9,6 +11,7 @@
 #include "worker/checkpoint/checkpoint.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +19,12 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+
+/* The newest report of a worker. */
+struct worker_profile {
+    uint32_t starts; /* of the worker, with the one that reports */
+    struct profile_figures figures;
+};
 
 enum { TICK_US = 1000000, TEXTFILE_US = 15000000, LISTEN_US = 5000000 };
 
@@ -34,11 +43,11 @@ static const char *const child_states[CHILD_STATES] = {
 
 static const char *state_of(const struct run_watch *watch)
 {
-    if (job_end_has_failed(watch->end))
+    if (job_end_has_failed(&watch->g->end))
         return "failing";
-    if (watch->end->finished || watch->end->closing)
+    if (watch->g->end.finished || watch->g->end.closing)
         return "ending";
-    if (watch->end->stops > 0)
+    if (watch->g->end.stops > 0)
         return "stopping";
     if (watch->g->hosts->awaited)
         return "waiting for hosts";
@@ -90,7 +99,7 @@ static void paint_worker(const struct run_watch *watch, const struct child *chil
 /* The newest checkpoint's number and age, from the folder's names: its writer is another process. */
 static void find_checkpoint(const struct run_watch *watch, struct run_status *status)
 {
-    const struct path run = rundir_path(watch->g->config->dir);
+    const struct path run = rundir_path(watch->g->dir);
     char text[CHECKPOINT_PATH_BYTES];
     struct stat info = {0};
     struct error error;
@@ -100,21 +109,17 @@ static void find_checkpoint(const struct run_watch *watch, struct run_status *st
     snprintf(text, sizeof text, "%s/checkpoints/%08llu", run.text, (unsigned long long)status->checkpoint);
     if (status->checkpoint == 0 || file_open_folder(&fd, path_below(run, text), &error) != STATUS_OK)
         return;
-    const bool is_known = fstat(fd, &info) == 0;
+    if (fstat(fd, &info) == 0)
+        status->checkpoint_age_s =
+            unix_s() - (double)info.st_mtim.tv_sec - (double)info.st_mtim.tv_nsec * 1e-9;
     close(fd);
-    if (!is_known)
-        return;
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    status->checkpoint_age_s =
-        (double)(now.tv_sec - info.st_mtim.tv_sec) + (double)(now.tv_nsec - info.st_mtim.tv_nsec) * 1e-9;
 }
 
 static bool run_watch_paint(const struct run_watch *watch, struct run_status *status)
 {
     *status =
-        (struct run_status){.path = watch->g->config->dir->real,
-                            .job = watch->g->config->job,
+        (struct run_status){.path = watch->g->dir->real,
+                            .job = watch->g->job,
                             .state = state_of(watch),
                             .pid = getpid(),
                             .started_unix_s = watch->begin_unix_s,
@@ -134,8 +139,10 @@ static bool run_watch_paint(const struct run_watch *watch, struct run_status *st
     return true;
 }
 
-static char *status_text(const struct run_watch *watch)
+/* Also the answer to a client of the status socket. */
+static char *status_text(void *arg)
 {
+    const struct run_watch *watch = arg;
     struct run_status status;
     if (!run_watch_paint(watch, &status))
         return NULL;
@@ -149,7 +156,7 @@ static char *status_text(const struct run_watch *watch)
 static void write_lines(const struct run_watch *watch, FILE *out)
 {
     const char *lines[RUNLOG_TAIL_LINES];
-    const unsigned count = runlog_tail(watch->g->config->log, lines);
+    const unsigned count = runlog_tail(watch->g->log, lines);
     fputc('[', out);
     for (unsigned i = 0; i < count; i++) {
         fputs(i > 0 ? "," : "", out);
@@ -176,7 +183,7 @@ static void write_event(const struct run_watch *watch, const char *status, bool 
     fprintf(out, "}\n\n");
 }
 
-static char *event_text(const struct run_watch *watch, bool is_first, size_t *length)
+static char *event_text(struct run_watch *watch, bool is_first, size_t *length)
 {
     char *text = NULL, *status = status_text(watch);
     FILE *out = status != NULL ? open_memstream(&text, length) : NULL;
@@ -205,7 +212,7 @@ static char *metrics_of(const struct run_watch *watch, enum openmetrics_form for
 
 static char *document(void *arg, enum http_document which, size_t *length)
 {
-    const struct run_watch *watch = arg;
+    struct run_watch *watch = arg;
     if (which == HTTP_METRICS || which == HTTP_OPENMETRICS)
         return metrics_of(watch, which == HTTP_METRICS ? OPENMETRICS_CLASSIC : OPENMETRICS, length);
     if (which == HTTP_FIRST_EVENT)
@@ -217,33 +224,22 @@ static char *document(void *arg, enum http_document which, size_t *length)
 
 /* ---- the file ---- */
 
-static enum status write_textfile(const char *path, const char *text, size_t length, struct error *error)
-{
-    struct output output;
-    if (output_open(&output, path) && output_close(&output, fwrite(text, 1, length, output.file) == length))
-        return STATUS_OK;
-    return error_set_errno(error, errno, "cannot write %s", path);
-}
-
 /* A failure is told once; the next one after a success again. */
 static void update_textfile(struct run_watch *watch)
 {
-    struct error error;
+    const char *path = watch->g->job->metrics.textfile;
+    struct output output;
     size_t length = 0;
     char *text = metrics_of(watch, OPENMETRICS_TEXTFILE, &length);
-    const bool is_written = text != NULL && write_textfile(watch->g->config->job->metrics.textfile, text,
-                                                           length, &error) == STATUS_OK;
+    const bool is_written = text != NULL && output_open(&output, path) &&
+                            output_close(&output, fwrite(text, 1, length, output.file) == length);
+    if (!is_written && !watch->textfile_failed && text == NULL)
+        log_warning("no memory for /metrics/textfile: the job goes on");
+    else if (!is_written && !watch->textfile_failed)
+        log_warning("cannot write %s: %s: the job goes on", path, strerror(errno));
     free(text);
-    if (!is_written && !watch->textfile_failed)
-        log_warning("%s: the job goes on", text == NULL ? "no memory for /metrics/textfile" : error.text);
     watch->textfile_written |= is_written;
     watch->textfile_failed = !is_written;
-}
-
-/* The answer to a client of the status socket. */
-static char *answer(void *arg)
-{
-    return status_text(arg);
 }
 
 /* ---- records ---- */
@@ -259,12 +255,128 @@ void run_watch_mark(struct run_watch *watch, const char *why)
     run_history_mark(&watch->history, why);
 }
 
+/* ---- profiles ---- */
+
+/* The first message of a report begins the figures anew. */
+static void begin_report(const struct child *child, const struct control_profile *part,
+                         struct worker_profile *kept)
+{
+    kept->starts = child->starts;
+    kept->figures = (struct profile_figures){.begin_ns = part->begin_ns,
+                                             .end_ns = part->end_ns,
+                                             .cpu_ns = part->cpu_ns,
+                                             .span_count = part->span_count};
+    memcpy(kept->figures.ns, part->ns, sizeof part->ns);
+    if (child->relay != NULL) /* its host has another clock; the message was not long under way */
+        kept->figures.ahead_ns = (int64_t)(monotime_now().ns - part->end_ns);
+}
+
+void run_watch_keep_profile(struct run_watch *watch, const struct child *child,
+                            const struct control_profile *part)
+{
+    struct worker_profile **kept = &watch->profiles[child->start.worker];
+    if (!watch->is_profiled)
+        return;
+    if (*kept == NULL)
+        *kept = calloc(1, sizeof **kept);
+    if (*kept == NULL)
+        return;
+    if (part->first == 0)
+        begin_report(child, part, *kept);
+    if (part->first != (*kept)->figures.kept) /* a part is missing: the spans end before it */
+        return;
+    memcpy((*kept)->figures.spans + part->first, part->spans, part->count * sizeof part->spans[0]);
+    (*kept)->figures.kept = part->first + part->count;
+}
+
+/* Why a worker has no figures. */
+static void explain_absence(const struct generation *g, const struct child *child, struct profile_row *row)
+{
+    if (roster_role(&g->roster, child->start.worker) == g->python_worker.role)
+        snprintf(row->note, sizeof row->note, "not profiled: it runs in Python");
+    else if (child->starts == 0)
+        snprintf(row->note, sizeof row->note, "no figures: it has not started");
+    else
+        snprintf(row->note, sizeof row->note, "no figures: %.280s",
+                 child->end[0] != '\0' ? child->end : "it did not report them");
+}
+
+static void fill_row(const struct generation *g, unsigned worker, const struct worker_profile *kept,
+                     struct profile_row *row)
+{
+    const struct child *child = &g->children[worker];
+    *row = (struct profile_row){0};
+    if (child->starts > 0)
+        snprintf(row->name, sizeof row->name, "%s", child->name);
+    else
+        snprintf(row->name, sizeof row->name, "%s %u",
+                 role_by_wire(roster_role(&g->roster, (uint16_t)worker))->name, worker);
+    if (kept == NULL || kept->starts != child->starts) {
+        explain_absence(g, child, row);
+        return;
+    }
+    row->figures = &kept->figures;
+    if (child->starts > 1)
+        snprintf(row->note, sizeof row->note, "started %u times: the figures are of the last one",
+                 child->starts);
+}
+
+static void write_table(const struct generation *g, const struct profile_row *rows, FILE *out)
+{
+    profile_write_table(out, rows, g->count);
+    if (g->dir->resumed)
+        fprintf(out, "the run was resumed: the figures are of the time since\n");
+}
+
+/* Writes a file of the run directory: the trace from `begin` on, or the table if `begin` is NULL. False:
+ * failed, with a warning. */
+static bool write_file(const struct generation *g, const struct profile_row *rows,
+                       const struct monotime *begin, const char *name)
+{
+    const struct path run = rundir_path(g->dir);
+    struct error error;
+    int fd;
+    if (file_open_below(&fd, run, name, O_WRONLY | O_CREAT | O_TRUNC, &error) != STATUS_OK) {
+        log_warning("%s", error.text);
+        return false;
+    }
+    FILE *out = fdopen(fd, "w");
+    if (out == NULL)
+        close(fd);
+    else if (begin != NULL)
+        profile_write_trace(out, rows, g->count, *begin);
+    else
+        write_table(g, rows, out);
+    const bool is_written = out != NULL && ferror(out) == 0;
+    if (out != NULL && fclose(out) == 0 && is_written)
+        return true;
+    log_warning("cannot write %s/%s: %s", run.text, name, strerror(errno));
+    return false;
+}
+
+void run_watch_write_profile(struct run_watch *watch)
+{
+    const struct generation *g = watch->g;
+    struct profile_row *rows = watch->is_profiled ? calloc(g->count, sizeof *rows) : NULL;
+    for (unsigned i = 0; i < g->count && rows != NULL; i++)
+        fill_row(g, i, watch->profiles[i], &rows[i]);
+    if (rows != NULL) {
+        runlog_clear_progress(g->log);
+        write_table(g, rows, stderr);
+        if (write_file(g, rows, NULL, "profile.txt") && write_file(g, rows, &watch->begin, "profile.json"))
+            log_info("the profile is in %s/profile.txt and profile.json", g->dir->path);
+    }
+    free(rows);
+    for (unsigned i = 0; i < ROSTER_WORKERS_MAX; i++)
+        free(watch->profiles[i]);
+}
+
 /* ---- opening and closing ---- */
 
-void run_watch_init(struct run_watch *watch, const struct generation *g, const struct job_end *end)
+void run_watch_init(struct run_watch *watch, const struct generation *g, bool is_profiled)
 {
     *watch = (struct run_watch){.g = g,
-                                .end = end,
+                                .is_profiled = is_profiled,
                                 .begin = monotime_now(),
                                 .begin_unix_s = unix_s(),
                                 .status = {.fd = -1},
@@ -272,25 +384,17 @@ void run_watch_init(struct run_watch *watch, const struct generation *g, const s
                                 .textfile_due = MONOTIME_NEVER};
 }
 
-void run_watch_open_status(struct run_watch *watch)
-{
-    struct error error;
-    if (status_socket_open(&watch->status, watch->g->config->dir->address, answer, watch, &error) !=
-        STATUS_OK)
-        log_warning("coalesced status will not find this run: %s", error.text);
-}
-
 /* The address may be in use now and free later: only the first failure is told. */
 static void begin_to_listen(struct run_watch *watch, bool is_first)
 {
-    const char *listen = watch->g->config->job->metrics.listen;
+    const char *listen = watch->g->job->metrics.listen;
     struct error error;
     const struct http_config config = {
         .document = document, .arg = watch, .connections_max = watch->connections_max};
-    const enum status status = listener_open(&watch->listener, watch->g->config->job, config, &error);
+    const enum status status = listener_open(&watch->listener, watch->g->job, config, &error);
     watch->listen_due = status == STATUS_OK ? MONOTIME_NEVER : monotime_add_us(monotime_now(), LISTEN_US);
     if (status == STATUS_OK || is_first)
-        runlog_clear_progress(watch->g->config->log);
+        runlog_clear_progress(watch->g->log);
     if (status == STATUS_OK)
         log_info("the run's page is at %s%s", strchr(listen, '/') == NULL ? "http://" : "", listen);
     else if (is_first)
@@ -298,14 +402,9 @@ static void begin_to_listen(struct run_watch *watch, bool is_first)
                     LISTEN_US / 1000000);
 }
 
-void run_watch_open_metrics(struct run_watch *watch)
+static void open_page(struct run_watch *watch)
 {
-    const struct job *job = watch->g->config->job;
-    watch->textfile_due = job->metrics.has_textfile ? monotime_now() : MONOTIME_NEVER;
-    watch->listen_due = MONOTIME_NEVER;
-    if (!job->metrics.has_listen)
-        return;
-    const unsigned spare = descriptors_spare(job, watch->g->config->place != NULL);
+    const unsigned spare = descriptors_spare(watch->g->job, watch->g->hosts->place != NULL);
     watch->connections_max = spare > HTTP_DESCRIPTORS ? spare - HTTP_DESCRIPTORS : 0;
     if (watch->connections_max > 0)
         begin_to_listen(watch, true);
@@ -314,12 +413,23 @@ void run_watch_open_metrics(struct run_watch *watch)
                     "without its page");
 }
 
+void run_watch_open(struct run_watch *watch)
+{
+    struct error error;
+    if (watch->g->job->metrics.has_textfile)
+        watch->textfile_due = monotime_now();
+    if (watch->g->job->metrics.has_listen)
+        open_page(watch);
+    if (status_socket_open(&watch->status, watch->g->dir->address, status_text, watch, &error) != STATUS_OK)
+        log_warning("coalesced status will not find this run: %s", error.text);
+}
+
 void run_watch_close(struct run_watch *watch)
 {
     status_socket_close(&watch->status);
     listener_close(&watch->listener);
     if (watch->textfile_written)
-        unlink(watch->g->config->job->metrics.textfile);
+        unlink(watch->g->job->metrics.textfile);
 }
 
 /* ---- the loop ---- */

@@ -1,15 +1,15 @@
 /* What the supervisor shows of a run while it goes on: the answers for `coalesced status`, the page, the
- * metrics, the events of the page's streams, and the file for node_exporter (/metrics).
+ * metrics, the events of the page's streams, and the file for node_exporter (/metrics). And at its end: where
+ * the workers' time went (/log/profile).
  *
- * It reads the generation and the job's end, and changes neither. The supervisor tells it of each record and
- * each restart. A run that cannot be watched trains all the same: failures are warnings.
+ * It reads the generation, and does not change it. The supervisor tells it of each record and each restart. A
+ * run that cannot be watched trains all the same: failures are warnings.
  *
  * Supervisor process; its only thread; no lock. No call blocks but on files. */
 #ifndef DAEMON_SUPERVISE_RUN_WATCH_H
 #define DAEMON_SUPERVISE_RUN_WATCH_H
 
-#include "daemon/log/run_history.h"
-#include "daemon/supervise/job_end.h"
+#include "daemon/supervise/generation.h"
 #include "daemon/watch/listener.h"
 #include "daemon/watch/run_status.h"
 #include "daemon/watch/status_socket.h"
@@ -20,7 +20,6 @@ enum { RUN_WATCH_WAITS = 1 + STATUS_WAITS };
 
 struct run_watch {
     const struct generation *g;
-    const struct job_end *end;
     struct monotime begin;
     double begin_unix_s; /* the same moment, for those who compare it with the clock of another program */
     struct run_totals totals;
@@ -29,18 +28,18 @@ struct run_watch {
     struct listener listener;
     unsigned connections_max; /* 0: the page is not served */
     struct monotime listen_due, tick_due, textfile_due;
-    bool textfile_failed;  /* the last time */
+    bool is_profiled;                                    /* without, no profile is kept or written */
+    struct worker_profile *profiles[ROSTER_WORKERS_MAX]; /* the newest report of each worker; NULL: none */
+    bool textfile_failed;                                /* the last time */
     bool textfile_written; /* by this process: it removes the file when it ends */
 };
 
-/* A watch of a run that begins now. Nothing is open. */
-void run_watch_init(struct run_watch *watch, const struct generation *g, const struct job_end *end);
+/* A watch of a run that begins now. Nothing is open. `is_profiled`: the workers report profiles. */
+void run_watch_init(struct run_watch *watch, const struct generation *g, bool is_profiled);
 
-/* Begins to serve what /metrics asks for. An address that is in use is tried again. */
-void run_watch_open_metrics(struct run_watch *watch);
-
-/* Opens the socket for `coalesced status`. */
-void run_watch_open_status(struct run_watch *watch);
+/* Opens the socket for `coalesced status`, and begins to serve what /metrics asks for. An address that is in
+ * use is tried again. */
+void run_watch_open(struct run_watch *watch);
 void run_watch_close(struct run_watch *watch);
 
 /* Takes an episode, update or epoch that is in the logs. */
@@ -48,6 +47,14 @@ void run_watch_record(struct run_watch *watch, const struct control_message *rec
 
 /* Notes a restart; `why` is a sentence. */
 void run_watch_mark(struct run_watch *watch, const char *why);
+
+/* Keeps a part of a worker's profile. */
+void run_watch_keep_profile(struct run_watch *watch, const struct child *child,
+                            const struct control_profile *part);
+
+/* Writes profile.txt and profile.json below the run directory, prints the table, and frees the profiles. A
+ * file that cannot be written is a warning. Blocks on files. */
+void run_watch_write_profile(struct run_watch *watch);
 
 /* Writes the descriptors to wait for, -1 in those that are not used; serves those that are ready. */
 void run_watch_waits(const struct run_watch *watch, struct pollfd waits[RUN_WATCH_WAITS]);

@@ -1,16 +1,37 @@
 /* Runs a job: starts its workers, waits for signals, messages and deadlines, acts on each, and ends the job.
+ *
+ * The file reads from the bottom up: the loop, the events of signals, deadlines and other hosts, the reaction
+ * to each event of a worker (one table), and what follows when a worker is dead, or must die:
+ *
+ *     event                                what follows
+ *     ------------------------------------ -------------------------------------------------------------
+ *     the job is over already              a warning
+ *     a replaceable worker dies            a successor takes its place
+ *     any other worker dies                all start again, from the newest checkpoint
+ *     the failure may not be survived,     the job ends with the worker's status
+ *     or would come again
+ *
+ * A failure may not be survived when the job is ending, or when /supervise/restart is false. It would come
+ * again in these cases: the worker's last words name the machine, the data or the job; the worker has died
+ * DEATHS_MAX times in a row; DEATHS_MAX generations in a row have ended with the same last words and brought
+ * nothing new (a loss that is no number, say).
+ *
+ * After a follow-on failure all other starts wait CAUSE_US: the failure that caused it may end the job.
+ *
  * Supervisor process; its only thread; no lock. */
 #include "daemon/supervise/supervise.h"
 
 #include "daemon/process/service.h"
-#include "daemon/process/socket_folder.h"
-#include "daemon/supervise/growth.h"
-#include "daemon/supervise/supervise_internal.h"
+#include "daemon/supervise/generation.h"
+#include "daemon/supervise/run_watch.h"
 #include "kernels/base/log.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +46,523 @@ enum {
     LINE_MESSAGES_MAX = 4096, /* more than a socket's buffer holds */
 };
 
+/* What can happen to a worker: a message of it, by its kind (enum control_kind), or one of these. */
+enum supervise_event {
+    EVENT_SILENT = CONTROL_KINDS, /* no beat has come for too long */
+    EVENT_LATE,                   /* it lives after the time at which it had to be gone */
+    EVENT_EXITED,                 /* it is reaped; child->end says how it ended */
+    EVENT_DUE,                    /* the time has come at which its successor starts */
+    EVENTS
+};
+
+/* Failures in a row that brought no episode or update that is new. */
+struct death_tally {
+    unsigned fruitless; /* generations */
+    unsigned alike;     /* failures that had the last words `words` */
+    char words[ERROR_TEXT_BYTES];
+};
+
+struct supervisor {
+    const struct supervise_config *config;
+    struct hosts hosts;
+    struct generation generation;
+    struct death_tally tally;
+    struct run_watch watch;
+    uint64_t records; /* of this generation's lead that are in the logs */
+    bool log_failed;  /* a record's line is missing: no later one may follow */
+    int signal_fd;
+    struct monotime wake_due; /* the latest time at which the last wait should have ended */
+};
+
+/* What an event sets off. `message`: NULL where the event is no message. */
+typedef void reaction(struct supervisor *s, struct child *child, const struct control_message *message);
+
+/* ---- deaths ---- */
+
+enum {
+    DEATHS_MAX = 5,
+    FRUITLESS_MAX = 20, /* generations; with their delays some eight minutes */
+    CAUSE_US = 200000,
+};
+
+/* The job's status after this worker's exit. A worker's own status stands if it names the machine or the
+ * data. STATUS_INVALID before READY means a bad job file; after READY it may come from a peer, so it counts
+ * as INTERNAL. */
+static enum status status_of_exit(const struct child *child)
+{
+    switch (child->last_words.status) {
+    case STATUS_INVALID:
+        return child->opened ? STATUS_INTERNAL : STATUS_INVALID;
+    case STATUS_UNAVAILABLE:
+    case STATUS_IO:
+    case STATUS_CORRUPT:
+    case STATUS_NOT_FOUND:
+    case STATUS_PERMISSION:
+        return child->last_words.status;
+    default:
+        return STATUS_INTERNAL;
+    }
+}
+
+/* ---- planning what starts again ---- */
+
+/* The first start comes at once. As long as no episode or update comes between, later ones come 0.5 s after
+ * the death, 1 s after it, then 2 s, up to 30 s. */
+static struct monotime restart_time(unsigned fruitless)
+{
+    enum { FIRST_US = 500000, LONGEST_US = 30000000, DOUBLINGS_MAX = 6 };
+    const unsigned doublings = fruitless < 2 + DOUBLINGS_MAX ? fruitless - 2 : DOUBLINGS_MAX;
+    const uint64_t delay_us = fruitless < 2 ? 0 : (uint64_t)FIRST_US << doublings;
+    return monotime_add_us(monotime_now(), delay_us < LONGEST_US ? delay_us : LONGEST_US);
+}
+
+static void plan_start(struct child *child, struct monotime due, const char *why)
+{
+    child->replaced = true;
+    child->restart_at = due;
+    snprintf(child->reason, sizeof child->reason, "%s", why);
+}
+
+static void plan_next_generation(struct supervisor *s, const struct child *cause, const char *why)
+{
+    generation_plan_next(&s->generation, cause, restart_time(++s->tally.fruitless), why);
+}
+
+/* ---- what follows a death ---- */
+
+/* Whether the job can go on after this death. After an order to stop, only the running round is finished: a
+ * successor can take part in the round, but no new generation begins. */
+static bool is_survivable(const struct supervisor *s, const struct child *child, enum status status)
+{
+    return s->config->job->supervise.restart && status == STATUS_INTERNAL && !s->generation.end.closing &&
+           !s->generation.end.hurried &&
+           (s->generation.end.stops == 0 || generation_can_replace(&s->generation, child));
+}
+
+/* Counts failures that end a generation with the same last words. A worker that is killed has none. */
+static void note_words(struct death_tally *tally, const struct child *child)
+{
+    const char *words = child->last_words.status == STATUS_OK ? "" : child->last_words.text;
+    if (words[0] == '\0' || strcmp(words, tally->words) != 0)
+        tally->alike = 0;
+    if (words[0] != '\0')
+        tally->alike++;
+    snprintf(tally->words, sizeof tally->words, "%s", words);
+}
+
+/* The death of a worker without which the others cannot go on. */
+static void lose_generation(struct supervisor *s, struct child *child, const char *why)
+{
+    if (child_is_follow_on(child)) {
+        plan_start(child, monotime_add_us(monotime_now(), CAUSE_US), why);
+        return;
+    }
+    note_words(&s->tally, child);
+    if (s->tally.alike >= DEATHS_MAX)
+        generation_fail(&s->generation, child, STATUS_INTERNAL,
+                        "%.32s failed %u times in a row in the same way without an episode or update that is "
+                        "new: %.300s",
+                        child->name, s->tally.alike, why);
+    else
+        plan_next_generation(s, child, why);
+}
+
+/* A worker died unasked, or must die: it is killed if it lives. Decides what follows: a successor, the next
+ * generation, or the job's end with `status`. The format makes a sentence that names the worker. */
+__attribute__((format(printf, 4, 5))) static void lose(struct supervisor *s, struct child *child,
+                                                       enum status status, const char *format, ...)
+{
+    char why[ERROR_TEXT_BYTES];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(why, sizeof why, format, list);
+    va_end(list);
+    child_kill(child);
+    if (s->generation.end.finished && !job_end_has_failed(&s->generation.end))
+        log_warning("%s: the job is over, and nothing is lost", why);
+    else if (!is_survivable(s, child, status))
+        generation_fail(&s->generation, child, status, "%s", why);
+    else if (++child->deaths >= DEATHS_MAX)
+        generation_fail(&s->generation, child, STATUS_INTERNAL,
+                        "%.32s died %u times in a row without an episode or update between: %.350s",
+                        child->name, child->deaths, why);
+    else if (generation_can_replace(&s->generation, child))
+        plan_start(child,
+                   monotime_add_us(restart_time(child->deaths), child_is_follow_on(child) ? CAUSE_US : 0),
+                   why);
+    else if (s->tally.fruitless >= FRUITLESS_MAX)
+        generation_fail(&s->generation, child, STATUS_INTERNAL,
+                        "%u generations in a row brought no episode or update that is new: %.350s",
+                        s->tally.fruitless, why);
+    else
+        lose_generation(s, child, why);
+}
+
+/* ---- exits ---- */
+
+/* The worker's end and last words, as one sentence. */
+static void format_exit(const struct child *child, char why[ERROR_TEXT_BYTES])
+{
+    const bool has_words = child->last_words.status != STATUS_OK;
+    snprintf(why, ERROR_TEXT_BYTES, "%s%s%.230s", child->end, has_words ? ": " : "",
+             has_words ? child->last_words.text : "");
+}
+
+static void bury(struct supervisor *s, struct child *child)
+{
+    child_bury(child);
+    generation_leave_next(&s->generation);
+}
+
+/* A worker on another host has failed in a way that would come again there. That host cannot run workers; the
+ * job can, until the leader's host fails in that way too. */
+static void doubt_host(struct supervisor *s, uint16_t host, const char *why)
+{
+    char text[200];
+    if (!hosts_doubt(&s->hosts, host, why))
+        return;
+    snprintf(text, sizeof text, "this host cannot run workers: %.160s", why);
+    generation_shrink(&s->generation, host, "cannot run workers");
+    hosts_release(&s->hosts, host, status_exit_code(STATUS_UNAVAILABLE), text);
+}
+
+/* A worker that did not leave in order no longer holds its references and contexts. */
+static void exit_unasked(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    (void)message;
+    char why[ERROR_TEXT_BYTES];
+    format_exit(child, why);
+    s->generation.holdings[child->start.worker] = (struct control_status){0};
+    bury(s, child);
+    generation_tell_death(&s->generation, child);
+    enum status status = status_of_exit(child);
+    if (child->relay != NULL && status != STATUS_INTERNAL) {
+        doubt_host(s, child->host, why);
+        status = STATUS_INTERNAL;
+    }
+    lose(s, child, status, "%s", why);
+    if (child->replaced)
+        child->state = CHILD_WAITING;
+}
+
+/* A worker that fails after it was told to leave changes the job's outcome only if that is a follow-on
+ * failure and this worker its cause. */
+static void exit_asked(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    (void)message;
+    char why[ERROR_TEXT_BYTES];
+    format_exit(child, why);
+    bury(s, child);
+    if (child->last_words.status == STATUS_OK)
+        return;
+    if (s->generation.end.is_follow_on && !child_is_follow_on(child))
+        generation_fail(&s->generation, child, status_of_exit(child), "%s", why);
+    else
+        log_warning("%s", why);
+}
+
+/* What follows was decided when the worker was killed. */
+static void exit_killed(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    (void)message;
+    s->generation.holdings[child->start.worker] = (struct control_status){0};
+    bury(s, child);
+    if (!child->replaced)
+        return;
+    generation_tell_death(&s->generation, child);
+    child->state = CHILD_WAITING;
+}
+
+/* ---- the time to start again ---- */
+
+/* A fork that fails counts as a death: it is tried again. */
+static void restart_worker(struct supervisor *s, struct child *child)
+{
+    struct error error = {0};
+    struct control_start start = child->start;
+    const struct line_restart line = {.role = role_by_wire(start.role)->name,
+                                      .worker = start.worker,
+                                      .incarnation = ++start.incarnation,
+                                      .reason = child->reason};
+    runlog_clear_progress(s->config->log);
+    run_watch_mark(&s->watch, child->reason);
+    log_warning("%s; incarnation %u takes its place", child->reason, start.incarnation);
+    if (runlog_restart(s->config->log, &line, &error) != STATUS_OK) {
+        s->log_failed = true;
+        generation_fail(&s->generation, NULL, error.status, "%s", error.text);
+        return;
+    }
+    if (generation_start(&s->generation, child, &start, &error) != STATUS_OK) {
+        lose(s, child, STATUS_INTERNAL, "%s", error.text);
+        if (child->state == CHILD_GONE && child->replaced)
+            child->state = CHILD_WAITING;
+    }
+    generation_connect(&s->generation);
+}
+
+/* A worker without a successor waited here for the cause of its failure. None has come, but an order to stop
+ * perhaps has: then no generation begins. */
+static void restart_due(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    (void)message;
+    if (generation_can_replace(&s->generation, child))
+        restart_worker(s, child);
+    else if (s->generation.end.stops > 0)
+        generation_leave(&s->generation);
+    else
+        plan_next_generation(s, child, child->reason);
+}
+
+/* ---- progress ---- */
+
+/* Whether the worker took part. An update of a parameter server has no loss of a trainer that did not. */
+static bool took_part(const struct supervisor *s, const struct child *child,
+                      const struct control_message *record)
+{
+    const unsigned trainer = child->start.worker - s->generation.roster.servers;
+    const bool names_trainers =
+        record->kind == CONTROL_UPDATE && s->config->job->kind == JOB_PARAMETER_SERVER;
+    return !names_trainers || child->start.worker < s->generation.roster.servers ||
+           (trainer < record->body.update.trainers && !isnan(record->body.update.losses[trainer]));
+}
+
+static void note_progress(struct supervisor *s, const struct control_message *record)
+{
+    struct generation *g = &s->generation;
+    for (unsigned i = 0; i < g->count; i++)
+        if (took_part(s, &g->children[i], record))
+            g->children[i].deaths = 0;
+    if (generation_advance(g, record->kind == CONTROL_EPOCH ? 0 : control_record_number(record)))
+        s->tally.fruitless = s->tally.alike = 0;
+}
+
+/* ---- messages ---- */
+
+/* Kills a worker that sent a message which its state does not permit. */
+static void expel(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    static const char *const states[] = {
+        [CHILD_STARTING] = "starting", [CHILD_READY] = "running", [CHILD_LEAVING] = "leaving"};
+    char title[CHILD_TITLE_BYTES];
+    child_title(child, title);
+    lose(s, child, STATUS_INTERNAL, "%s sent a message that is not permitted (kind %u, while %s): killed",
+         title, message->kind, states[child->state]);
+}
+
+static void mark_bound(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    child->bound = true;
+    child->far_port = message->body_bytes >= sizeof message->body.bound ? message->body.bound.far_port : 0;
+    generation_connect(&s->generation);
+}
+
+/* A worker that is leaving had not yet read the order when it said READY. */
+static void mark_opened(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    (void)s;
+    (void)message;
+    child->opened = true;
+}
+
+static void mark_ready(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    mark_opened(s, child, message);
+    child->state = CHILD_READY;
+    if (generation_note_ready(&s->generation))
+        service_notify("READY=1\nSTATUS=training with %u workers", s->generation.count);
+}
+
+static void keep_beat(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    (void)s;
+    child->last_beat = monotime_now();
+    if (message->body_bytes >= sizeof message->body.beat)
+        child_note_use(child, &message->body.beat, child->last_beat);
+}
+
+static void keep_last_words(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    (void)s;
+    child->last_words = message->body.failed;
+    child->last_words.text[ERROR_TEXT_BYTES - 1] = '\0';
+}
+
+/* ---- messages of the lead ---- */
+
+/* The lead reports for all workers, any other worker for itself. */
+static void keep_holdings(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    const uint32_t worker = message->body.status.worker;
+    if (worker < s->generation.count &&
+        (worker == child->start.worker || generation_is_lead(&s->generation, child)))
+        s->generation.holdings[worker] = message->body.status;
+    else
+        expel(s, child, message);
+}
+
+static void show_status(const struct control_message *record)
+{
+    const struct control_episode *episode = &record->body.episode;
+    const struct control_update *update = &record->body.update;
+    const struct control_epoch *epoch = &record->body.epoch;
+    if (record->kind == CONTROL_EPISODE)
+        service_notify("STATUS=episode %" PRIu64 ", running reward %.2f", episode->episode,
+                       episode->running_reward);
+    else if (record->kind == CONTROL_UPDATE)
+        service_notify("STATUS=update %" PRIu64 ", loss %.4f", update->update, update->loss);
+    else
+        service_notify("STATUS=epoch %" PRIu64 ", loss %.4f", epoch->epoch, epoch->loss);
+}
+
+static void tell_place(struct supervisor *s)
+{
+    struct control_logged logged = {.records = s->records};
+    runlog_place(s->config->log, &logged.place);
+    child_order(generation_lead(&s->generation), CONTROL_LOGGED, &logged, sizeof logged);
+}
+
+static void order_save(struct supervisor *s)
+{
+    if (runlog_is_moved(s->config->log))
+        child_order(generation_lead(&s->generation), CONTROL_SAVE, NULL, 0);
+}
+
+/* A record is acknowledged once its lines are in the logs; the lead is at most one record ahead. After one
+ * record could not be logged, later ones are dropped: the log would have a gap. */
+static void log_record(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    struct error error;
+    if (!generation_is_lead(&s->generation, child) ||
+        (message->kind == CONTROL_UPDATE && message->body.update.trainers > JOB_TRAINERS_MAX)) {
+        expel(s, child, message);
+        return;
+    }
+    if (s->log_failed)
+        return;
+    show_status(message);
+    s->log_failed = runlog_record(s->config->log, message, s->generation.holdings, &error) != STATUS_OK;
+    if (s->log_failed) {
+        generation_fail(&s->generation, NULL, error.status, "%s", error.text);
+        return;
+    }
+    run_watch_record(&s->watch, message);
+    note_progress(s, message);
+    s->records++;
+    tell_place(s);
+}
+
+/* The checkpoint that order_save asked for is visible. */
+static void continue_logs(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    struct error error;
+    if (!generation_is_lead(&s->generation, child))
+        expel(s, child, message);
+    else if (runlog_continue(s->config->log, &message->body.saved.place, &error) != STATUS_OK)
+        log_error("%s; the lines go on into the old file", error.text);
+    else
+        tell_place(s);
+}
+
+static void finish_job(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    char why[80];
+    if (!generation_is_lead(&s->generation, child)) {
+        expel(s, child, message);
+        return;
+    }
+    s->generation.end.result = message->body.finished;
+    if (s->generation.end.result.end > CONTROL_END_STOPPED)
+        s->generation.end.result.end = CONTROL_END_STOPPED;
+    if (s->generation.drains && s->generation.end.stops == 0 &&
+        s->generation.end.result.end == CONTROL_END_STOPPED) {
+        snprintf(why, sizeof why, "the number of %s changes with the hosts",
+                 generation_unit(&s->generation, 0));
+        generation_plan_next(&s->generation, NULL, monotime_now(), why);
+        return;
+    }
+    s->generation.end.finished = true;
+    if (!s->generation.was_ready) /* systemd waits for READY, and takes of one message the last state alone */
+        service_notify("READY=1");
+    service_notify("STOPPING=1");
+    generation_leave(&s->generation);
+}
+
+/* ---- deadlines ---- */
+
+/* A starting worker gets more time: it loads libraries and connects to servers, perhaps as one of a thousand
+ * workers. */
+static uint64_t silence_us_max(const struct supervisor *s, const struct child *child)
+{
+    enum { START_US = 30000000 };
+    uint64_t hang_us = (uint64_t)(s->config->job->supervise.hang_s * 1e6);
+    return child->state == CHILD_STARTING ? hang_us + START_US : hang_us;
+}
+
+static void kill_silent(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    char title[CHILD_TITLE_BYTES], place[CHILD_PLACE_BYTES];
+    (void)message;
+    child_title(child, title);
+    child_place(child, place);
+    lose(s, child, STATUS_INTERNAL, "%s sent no heartbeat for %g s%s%s: killed", title,
+         (double)silence_us_max(s, child) / 1e6, place[0] != '\0' ? "," : "", place);
+}
+
+static void kill_late(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    (void)s;
+    (void)message;
+    char title[CHILD_TITLE_BYTES];
+    child_title(child, title);
+    log_warning("%s did not leave in time: killed", title);
+    child_kill(child);
+}
+
+static void keep_profile(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    run_watch_keep_profile(&s->watch, child, &message->body.profile);
+}
+
+/* ---- the table ---- */
+
+static void ignore(struct supervisor *s, struct child *child, const struct control_message *message)
+{
+    (void)s;
+    (void)child;
+    (void)message;
+}
+
+/* clang-format off */
+static reaction *const reactions[EVENTS][CHILD_STATES] = {
+    /*                    starting         ready            leaving          killed       waiting  gone */
+    [CONTROL_BOUND]    = {mark_bound,      expel,           ignore,          ignore,      ignore,  ignore},
+    [CONTROL_READY]    = {mark_ready,      expel,           mark_opened,     ignore,      ignore,  ignore},
+    [CONTROL_BEAT]     = {keep_beat,       keep_beat,       keep_beat,       ignore,      ignore,  ignore},
+    [CONTROL_EPISODE]  = {expel,           log_record,      ignore,          ignore,      ignore,  ignore},
+    [CONTROL_UPDATE]   = {expel,           log_record,      ignore,          ignore,      ignore,  ignore},
+    [CONTROL_EPOCH]    = {expel,           log_record,      ignore,          ignore,      ignore,  ignore},
+    [CONTROL_STATUS]   = {expel,           keep_holdings,   keep_holdings,   ignore,      ignore,  ignore},
+    [CONTROL_FINISHED] = {expel,           finish_job,      ignore,          ignore,      ignore,  ignore},
+    [CONTROL_FAILED]   = {keep_last_words, keep_last_words, keep_last_words, ignore,      ignore,  ignore},
+    [CONTROL_PROFILE]  = {keep_profile,    keep_profile,    keep_profile,    ignore,      ignore,  ignore},
+    [CONTROL_SAVED]    = {expel,           continue_logs,   continue_logs,   ignore,      ignore,  ignore},
+    [EVENT_SILENT]     = {kill_silent,     kill_silent,     kill_silent,     ignore,      ignore,  ignore},
+    [EVENT_LATE]       = {kill_late,       kill_late,       kill_late,       ignore,      ignore,  ignore},
+    [EVENT_EXITED]     = {exit_unasked,    exit_unasked,    exit_asked,      exit_killed, ignore,  ignore},
+    [EVENT_DUE]        = {ignore,          ignore,          ignore,          ignore,      restart_due, ignore},
+};
+/* clang-format on */
+
+/* An order is no message of a worker. */
+static void react(struct supervisor *s, struct child *child, unsigned event,
+                  const struct control_message *message)
+{
+    reaction *what_follows = reactions[event][child->state];
+    if (what_follows == NULL)
+        what_follows = message != NULL && child_is_heard(child) ? expel : ignore;
+    what_follows(s, child, message);
+}
+
 /* ---- generations ---- */
 
 static enum status start_all(struct supervisor *s, struct error *error)
@@ -33,18 +571,9 @@ static enum status start_all(struct supervisor *s, struct error *error)
     if (status != STATUS_OK)
         return status;
     s->records = 0;
-    supervise_tell_place(s);
-    supervise_order_save(s);
+    tell_place(s);
+    order_save(s);
     return STATUS_OK;
-}
-
-static enum status go_back(struct supervisor *s, const struct line_restart *cause, struct error *error)
-{
-    struct resume_point point = {0};
-    const enum status status =
-        resume_go_back(&point, rundir_path(s->config->dir), s->config->log, cause, error);
-    generation_resume_at(&s->generation, &point);
-    return status;
 }
 
 /* Goes back to the newest checkpoint, and says why. */
@@ -57,7 +586,7 @@ static enum status begin_next_generation(struct supervisor *s, struct error *err
     runlog_clear_progress(s->config->log);
     run_watch_mark(&s->watch, g->next.reason);
     if (is_resize)
-        log_info("the job goes on with %u %s", g->roster.clients, growth_unit(g, g->roster.clients));
+        log_info("the job goes on with %u %s", g->roster.clients, generation_unit(g, g->roster.clients));
     else
         log_warning("%s; all workers start again", g->next.reason);
     const struct line_restart line = {.role = is_resize ? NULL : role_by_wire(cause.role)->name,
@@ -65,21 +594,20 @@ static enum status begin_next_generation(struct supervisor *s, struct error *err
                                       .incarnation = cause.incarnation,
                                       .generation = g->number,
                                       .reason = g->next.reason};
-    return go_back(s, &line, error);
+    return generation_go_back(g, &line, error);
 }
 
 /* A fork that fails counts as another death of the worker that is the cause: it is tried again. */
-struct monotime supervise_advance_generation(struct supervisor *s, struct monotime now)
+static struct monotime advance_generation(struct supervisor *s, struct monotime now)
 {
     struct error error = {0};
     const struct monotime due = generation_next_due(&s->generation);
     if (monotime_before(now, due))
         return due;
     if (begin_next_generation(s, &error) != STATUS_OK)
-        job_end_fail(&s->end, &s->generation, error.status, error.text);
+        generation_fail(&s->generation, NULL, error.status, "%s", error.text);
     else if (start_all(s, &error) != STATUS_OK)
-        supervise_lose(s, &s->generation.children[s->generation.next.worker], STATUS_INTERNAL, "%s",
-                       error.text);
+        lose(s, &s->generation.children[s->generation.next.worker], STATUS_INTERNAL, "%s", error.text);
     return MONOTIME_NEVER;
 }
 
@@ -89,24 +617,20 @@ struct monotime supervise_advance_generation(struct supervisor *s, struct monoti
 static bool read_message(struct supervisor *s, struct child *child)
 {
     static struct control_message message; /* too large for a stack; one thread */
-    if (!child_is_heard(child))
-        return false;
-    enum status status = control_receive(child->fd, false, &message);
-    if (status == STATUS_PEER_DIED)
-        child->hung_up = true; /* reap_children handles its exit */
-    if (status == STATUS_AGAIN || status == STATUS_PEER_DIED)
+    const enum status status = child_receive(child, &message);
+    if (status == STATUS_AGAIN)
         return false;
     if (status == STATUS_OK)
-        supervise_react(s, child, message.kind, &message);
+        react(s, child, message.kind, &message);
     else
-        supervise_expel(s, child, message.kind);
+        expel(s, child, &message);
     return true;
 }
 
-static void read_messages(struct supervisor *s, struct child *child)
+static void read_messages(struct supervisor *s, struct child *child, unsigned most)
 {
-    while (child->heard < MESSAGES_PER_TURN && read_message(s, child))
-        child->heard++;
+    while (most-- > 0 && read_message(s, child))
+        ;
 }
 
 /* Handles each worker's exit, after the messages that its line still holds. */
@@ -116,22 +640,12 @@ static void reap_children(struct supervisor *s, bool wait)
         struct child *child = &s->generation.children[i];
         if (!child_reap(child, wait))
             continue;
-        for (unsigned last = 0; last < LINE_MESSAGES_MAX && read_message(s, child); last++)
-            ;
-        supervise_react(s, child, EVENT_EXITED, NULL);
+        read_messages(s, child, LINE_MESSAGES_MAX);
+        react(s, child, EVENT_EXITED, NULL);
     }
 }
 
 /* ---- events of other hosts ---- */
-
-/* A worker is gone with its host, or was reaped there. */
-static void end_worker(struct supervisor *s, struct child *child, const char *end)
-{
-    if (!child_lives(child))
-        return;
-    snprintf(child->end, sizeof child->end, "%s", end);
-    supervise_react(s, child, EVENT_EXITED, NULL);
-}
 
 /* The host's workers are handled like workers that were killed: they start elsewhere. */
 static void lose_host(struct supervisor *s, uint16_t host, const char *why)
@@ -141,31 +655,30 @@ static void lose_host(struct supervisor *s, uint16_t host, const char *why)
     log_warning("host %u (%s) is lost: %s", host, hosts_name(&s->hosts, host), why);
     for (unsigned i = 0; i < g->count; i++) {
         struct child *child = &g->children[i];
-        char end[sizeof child->end];
-        if (child->relay == NULL || child->host != host)
+        if (child->host != host || !child_lives(child))
             continue;
-        snprintf(end, sizeof end, "%s is lost: %.120s", child->name, why);
+        snprintf(child->end, sizeof child->end, "%s is lost: %.120s", child->name, why);
         child->deaths = 0; /* the host's fault, not the worker's */
-        end_worker(s, child, end);
+        react(s, child, EVENT_EXITED, NULL);
     }
-    growth_take_away(g, host, "is lost", job_end_has_begun(&s->end));
+    generation_shrink(g, host, "is lost");
 }
 
 /* A host departs: its workers start elsewhere. When the job is ending anyway, they leave with all others. */
 static void clear_host(struct supervisor *s, uint16_t host)
 {
     struct generation *g = &s->generation;
-    if (s->end.stops > 0 || s->end.closing)
+    if (s->generation.end.stops > 0 || s->generation.end.closing)
         return;
     log_info("host %u (%s) departs: its workers start elsewhere", host, hosts_name(&s->hosts, host));
     for (unsigned i = 0; i < g->count; i++) {
         struct child *child = &g->children[i];
-        if (child->relay == NULL || child->host != host || !child_is_heard(child))
+        if (child->host != host || !child_is_heard(child))
             continue;
         child->deaths = 0;
-        supervise_lose(s, child, STATUS_INTERNAL, "%s ends: its host departs", child->name);
+        lose(s, child, STATUS_INTERNAL, "%s ends: its host departs", child->name);
     }
-    growth_take_away(g, host, "departs", job_end_has_begun(&s->end));
+    generation_shrink(g, host, "departs");
 }
 
 /* Kills clients elsewhere, whose successors start on this host: its share of the workers. */
@@ -176,8 +689,8 @@ static void move_share_to(struct supervisor *s, uint16_t host)
     while (count-- > 0 && (child = generation_choose_mover(&s->generation, host)) != NULL) {
         child->moves_to = host;
         child->deaths = 0;
-        supervise_lose(s, child, STATUS_INTERNAL, "%s moves to host %u (%.40s)", child->name, host,
-                       hosts_name(&s->hosts, host));
+        lose(s, child, STATUS_INTERNAL, "%s moves to host %u (%.40s)", child->name, host,
+             hosts_name(&s->hosts, host));
     }
 }
 
@@ -187,9 +700,9 @@ static void fill_host(struct supervisor *s, uint16_t host, uint32_t brings)
 {
     char why[160];
     snprintf(why, sizeof why, "host %u (%.60s) brings %u %s", host, hosts_name(&s->hosts, host), brings,
-             growth_unit(&s->generation, brings));
+             generation_unit(&s->generation, brings));
     if (brings > 0)
-        growth_follow(&s->generation, why);
+        generation_resize(&s->generation, why);
     else if (!s->hosts.awaited && s->config->job->supervise.restart)
         move_share_to(s, host);
 }
@@ -197,10 +710,10 @@ static void fill_host(struct supervisor *s, uint16_t host, uint32_t brings)
 static void answer_join(struct supervisor *s, uint16_t host, const struct control_join *join)
 {
     struct error error = {0};
-    if (job_end_has_begun(&s->end))
+    if (job_end_has_begun(&s->generation.end))
         error_set(&error, STATUS_SHUTDOWN, "the job is ending");
     else if (join->brings > 0)
-        growth_check(&s->generation, join->role, join->brings, &error);
+        generation_check_growth(&s->generation, join->role, join->brings, &error);
     if (error.status != STATUS_OK) {
         hosts_refuse(&s->hosts, host, error.status, error.text);
         return;
@@ -216,27 +729,25 @@ static void hear_worker(struct supervisor *s, const struct control_relay *head,
                         const struct control_message *message)
 {
     struct child *child = head->worker < s->generation.count ? &s->generation.children[head->worker] : NULL;
-    const struct control_exited *exited = &message->body.exited;
-    char end[sizeof child->end];
-    if (child == NULL || child->relay == NULL || child->host != head->host ||
+    if (child == NULL || !child_lives(child) || child->host != head->host ||
         child->start.incarnation != head->incarnation || child->start.generation != head->generation)
         return;
     if (message->kind == CONTROL_EXITED) {
-        snprintf(end, sizeof end, "%.*s, on host %u (%.40s)", (int)sizeof exited->end - 80, exited->end,
-                 child->host, hosts_name(&s->hosts, child->host));
-        end_worker(s, child, end);
+        snprintf(child->end, sizeof child->end, "%.*s, on host %u (%.40s)",
+                 (int)sizeof message->body.exited.end - 80, message->body.exited.end, child->host,
+                 hosts_name(&s->hosts, child->host));
+        react(s, child, EVENT_EXITED, NULL);
     } else if (child_is_heard(child)) {
-        supervise_react(s, child, message->kind, message);
+        react(s, child, message->kind, message);
     }
 }
 
-/* The first generation waits for the hosts, and has what they bring. */
-static void start_with_hosts(struct supervisor *s)
+/* Starts the first generation. */
+static void start_job(struct supervisor *s)
 {
     struct error error = {0};
-    generation_adopt_size(&s->generation);
     if (start_all(s, &error) != STATUS_OK)
-        job_end_fail(&s->end, &s->generation, error.status, error.text);
+        generation_fail(&s->generation, NULL, error.status, "%s", error.text);
 }
 
 static void obey_host_event(struct supervisor *s, const struct host_event *event)
@@ -245,7 +756,7 @@ static void obey_host_event(struct supervisor *s, const struct host_event *event
     case HOST_NOTHING:
         break;
     case HOSTS_READY:
-        start_with_hosts(s);
+        start_job(s);
         break;
     case HOST_ASKS:
         answer_join(s, event->host, &event->message->body.join);
@@ -282,38 +793,22 @@ static struct monotime check_hosts(struct supervisor *s, struct monotime now)
 
 /* ---- signals ---- */
 
-static enum status take_signals(struct supervisor *s, struct error *error)
-{
-    static const int taken[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1};
-    sigset_t set;
-    sigemptyset(&set);
-    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++)
-        sigaddset(&set, taken[i]);
-    sigprocmask(SIG_BLOCK, &set, NULL);
-    /* An ignored SIGCHLD, which a process inherits, would never come, and waitpid would find no child. */
-    signal(SIGCHLD, SIG_DFL);
-    signal(SIGPIPE, SIG_IGN);
-    s->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    return s->signal_fd >= 0 ? STATUS_OK
-                             : error_set_errno(error, errno, "cannot make a descriptor for signals");
-}
-
 /* The first signal asks for an orderly end, the second for a quick one, the third kills. */
 static void stop_job(struct supervisor *s)
 {
-    s->end.stops++;
+    s->generation.end.stops++;
     runlog_clear_progress(s->config->log);
-    if (s->end.stops == 1) {
+    if (s->generation.end.stops == 1) {
         log_info("stopping: the running round is finished first; a second signal hurries");
         service_notify("STOPPING=1\nSTATUS=finishing the round");
         if (s->generation.next.is_planned) /* no round is running */
-            job_end_close(&s->end, &s->generation);
+            generation_leave(&s->generation);
         child_order(generation_lead(&s->generation), CONTROL_DRAIN, NULL, 0);
-    } else if (s->end.stops == 2) {
+    } else if (s->generation.end.stops == 2) {
         log_info("hurrying: the running round is given up");
-        job_end_hurry(&s->end, &s->generation);
+        generation_hurry(&s->generation);
     } else {
-        s->end.kill_at = monotime_now();
+        s->generation.end.kill_at = monotime_now();
     }
 }
 
@@ -380,7 +875,7 @@ static bool obey_signals(struct supervisor *s)
             reload_job(s);
             break;
         case SIGUSR1:
-            supervise_order_save(s);
+            order_save(s);
             break;
         }
     }
@@ -421,15 +916,15 @@ static struct monotime check_child(struct supervisor *s, struct child *child, st
 {
     const bool waits = child->state == CHILD_WAITING;
     struct monotime due =
-        waits ? child->restart_at : monotime_add_us(child->last_beat, supervise_silence_us_max(s, child));
+        waits ? child->restart_at : monotime_add_us(child->last_beat, silence_us_max(s, child));
     if (child->state == CHILD_KILLED && child->relay != NULL)
         return check_killed_far(s, child, now);
     if (!waits && !child_is_heard(child))
         return MONOTIME_NEVER;
     if (!monotime_before(now, due))
-        supervise_react(s, child, waits ? EVENT_DUE : EVENT_SILENT, NULL);
-    if (!monotime_before(now, s->end.kill_at))
-        supervise_react(s, child, EVENT_LATE, NULL);
+        react(s, child, waits ? EVENT_DUE : EVENT_SILENT, NULL);
+    if (!monotime_before(now, s->generation.end.kill_at))
+        react(s, child, EVENT_LATE, NULL);
     return monotime_before(now, due) ? due : now;
 }
 
@@ -442,23 +937,23 @@ static struct monotime check_deadlines(struct supervisor *s)
     next = monotime_earliest(next, run_watch_check(&s->watch, now));
     for (unsigned i = 0; i < s->generation.count; i++)
         next = monotime_earliest(next, check_child(s, &s->generation.children[i], now));
-    next = monotime_earliest(next, supervise_advance_generation(s, now));
-    return monotime_earliest(next, monotime_before(now, s->end.kill_at) ? s->end.kill_at : MONOTIME_NEVER);
+    next = monotime_earliest(next, advance_generation(s, now));
+    return monotime_earliest(next, monotime_before(now, s->generation.end.kill_at) ? s->generation.end.kill_at
+                                                                                   : MONOTIME_NEVER);
 }
 
 /* ---- the loop ---- */
 
 static bool goes_on(const struct supervisor *s)
 {
-    return generation_goes_on(&s->generation) || (s->hosts.awaited && s->end.stops == 0);
+    return generation_goes_on(&s->generation) || (s->hosts.awaited && s->generation.end.stops == 0);
 }
 
 /* Fails the job and kills all workers at once: without poll the loop cannot go on. */
 static void end_without_poll(struct supervisor *s, int errnum)
 {
-    char why[160];
-    snprintf(why, sizeof why, "cannot wait for %u workers: %s", s->generation.count, strerror(errnum));
-    job_end_fail(&s->end, &s->generation, STATUS_INTERNAL, why);
+    generation_fail(&s->generation, NULL, STATUS_INTERNAL, "cannot wait for %u workers: %s",
+                    s->generation.count, strerror(errnum));
     for (unsigned i = 0; i < s->generation.count; i++)
         child_kill(&s->generation.children[i]);
     reap_children(s, true);
@@ -470,14 +965,10 @@ static void wait_and_read(struct supervisor *s, struct monotime until)
     struct generation *g = &s->generation;
     struct pollfd *of_watch = &waits[2], *of_workers = &waits[2 + RUN_WATCH_WAITS];
     waits[0] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
-    waits[1] = (struct pollfd){.fd = hosts_fd(&s->hosts), .events = POLLIN};
+    waits[1] = (struct pollfd){.fd = relay_fd(&s->hosts.relay), .events = POLLIN};
     run_watch_waits(&s->watch, of_watch);
-    for (unsigned i = 0; i < g->count; i++) {
-        struct child *child = &g->children[i];
-        const bool listening = child_is_heard(child) && !child->hung_up;
-        of_workers[i] = (struct pollfd){.fd = listening ? child->fd : -1, .events = POLLIN};
-        child->heard = 0;
-    }
+    for (unsigned i = 0; i < g->count; i++)
+        of_workers[i] = (struct pollfd){.fd = child_fd(&g->children[i]), .events = POLLIN};
     const int ready = poll(waits, 2 + RUN_WATCH_WAITS + g->count, monotime_poll_ms(monotime_now(), until));
     const int errnum = errno;
     s->wake_due = monotime_earliest(until, monotime_now());
@@ -487,7 +978,7 @@ static void wait_and_read(struct supervisor *s, struct monotime until)
         return;
     for (unsigned i = 0; i < g->count; i++)
         if (of_workers[i].revents != 0)
-            read_messages(s, &g->children[i]);
+            read_messages(s, &g->children[i], MESSAGES_PER_TURN);
     if (waits[1].revents != 0)
         read_hosts(s);
     run_watch_serve(&s->watch, of_watch);
@@ -502,36 +993,37 @@ static enum status write_end(struct supervisor *s, struct error *error)
     static const char *const ends[] = {[CONTROL_END_FINISHED] = "finished",
                                        [CONTROL_END_SOLVED] = "solved",
                                        [CONTROL_END_STOPPED] = "stopped"};
-    const bool has_failed = job_end_has_failed(&s->end);
+    const bool has_failed = job_end_has_failed(&s->generation.end);
     struct error log_error = {0};
-    const enum status status = runlog_finish(s->config->log, has_failed ? "failed" : ends[s->end.result.end],
-                                             &s->end.result, s->generation.holdings, &log_error);
-    *error = has_failed ? s->end.outcome : log_error;
-    return has_failed ? s->end.outcome.status : status;
+    const enum status status =
+        runlog_finish(s->config->log, has_failed ? "failed" : ends[s->generation.end.result.end],
+                      &s->generation.end.result, s->generation.holdings, &log_error);
+    *error = has_failed ? s->generation.end.outcome : log_error;
+    return has_failed ? s->generation.end.outcome.status : status;
 }
 
 /* Opens everything that the workers need, and goes back to the checkpoint of a run that is resumed. */
 static enum status open_job(struct supervisor *s, struct error *error)
 {
     const struct supervise_config *config = s->config;
-    enum status status = generation_open(&s->generation, config, &s->hosts, error);
+    enum status status =
+        generation_open(&s->generation, config->job, config->dir, config->log, &s->hosts, error);
     if (status == STATUS_OK) /* ahead of the signals: they end the process until the hosts have met */
         status = hosts_open(&s->hosts, config->place, config->job, config->dir->real, error);
     if (status == STATUS_OK)
-        status = take_signals(s, error);
+        status = signals_open(&s->signal_fd, error);
     if (status != STATUS_OK)
         return status;
-    run_watch_open_metrics(&s->watch);
-    return config->dir->resumed ? go_back(s, NULL, error) : runlog_start(config->log, error);
+    return config->dir->resumed ? generation_go_back(&s->generation, NULL, error)
+                                : runlog_start(config->log, error);
 }
 
 static void run_job(struct supervisor *s)
 {
-    struct error error = {0};
-    run_watch_open_status(&s->watch);
+    run_watch_open(&s->watch);
     s->wake_due = monotime_now();
-    if (!s->hosts.awaited && start_all(s, &error) != STATUS_OK)
-        job_end_fail(&s->end, &s->generation, error.status, error.text);
+    if (!s->hosts.awaited)
+        start_job(s);
     while (goes_on(s)) {
         const struct monotime next = check_deadlines(s);
         if (goes_on(s))
@@ -541,23 +1033,20 @@ static void run_job(struct supervisor *s)
 
 enum status supervise(const struct supervise_config *config, struct error *error)
 {
-    struct supervisor s = {.config = config,
-                           .signal_fd = -1,
-                           .end = JOB_END_NONE,
-                           .profiles = {.is_on = config->job->log.profile}};
-    run_watch_init(&s.watch, &s.generation, &s.end);
+    struct supervisor s = {.config = config, .signal_fd = -1};
+    run_watch_init(&s.watch, &s.generation, config->job->log.profile);
     enum status status = open_job(&s, error);
     if (status == STATUS_OK) {
         run_job(&s);
         run_watch_close(&s.watch);
         status = write_end(&s, error);
-        worker_profiles_end(&s.profiles, &s.generation, s.watch.begin);
+        run_watch_write_profile(&s.watch);
     } else {
-        error_set(&s.end.outcome, status, "%s", error->text);
+        error_set(&s.generation.end.outcome, status, "%s", error->text);
         run_watch_close(&s.watch);
     }
-    hosts_close(&s.hosts, status_exit_code(s.end.outcome.status),
-                job_end_has_failed(&s.end) ? s.end.outcome.text : "the job is over");
+    hosts_close(&s.hosts, status_exit_code(s.generation.end.outcome.status),
+                job_end_has_failed(&s.generation.end) ? s.generation.end.outcome.text : "the job is over");
     if (s.signal_fd >= 0)
         close(s.signal_fd);
     generation_close(&s.generation);

@@ -15,14 +15,9 @@
  *     follow-on    a worker's failure that another worker's death has caused
  *     to drain     the lead finishes the running round, writes a checkpoint, and says FINISHED
  *
- *     supervise.c          the loop, signals, the events of other hosts
- *     supervise_table.c    the reaction to each event of a worker
- *     supervise_deaths.c   which deaths end the job, and what follows after the others
- *     generation.h         how workers start, and where
- *     growth.h             what a host brings
- *     job_end.h            how a job ends
- *     run_watch.h          status, page and metrics
- *     worker_profiles.h    where the workers' time went
+ *     supervise.c          the loop, the reaction to each event, and which deaths end the job
+ *     generation.h         how workers start, where, how many, and in which order they leave
+ *     run_watch.h          status, page and metrics, and where the workers' time went
  *
  * The end, in order: the lead says FINISHED; the clients leave; the servers leave, from the highest number
  * down; the logs close.
@@ -33,7 +28,6 @@
 
 #include "daemon/hosts/place.h"
 #include "daemon/log/runlog.h"
-#include "daemon/run/resume.h"
 #include "daemon/run/rundir.h"
 #include "kernels/base/status.h"
 #include "worker/job/job.h"

@@ -1,8 +1,7 @@
-/* Checks /metrics, binds the address, and loads the HTTP server's plug-in. Supervisor process; its only
- * thread.
- */
+/* Checks /metrics, binds the address, and loads the HTTP server's plug-in. Supervisor process; one thread. */
 #include "daemon/watch/listener.h"
 
+#include "daemon/watch/status_socket.h"
 #include "kernels/base/file.h"
 #include "kernels/base/program_files.h"
 
@@ -157,7 +156,7 @@ enum status listener_check(const struct job *job, const char **pointer, struct e
 
 /* ---- listening ---- */
 
-/* A socket's file that nobody listens at is a killed run's. */
+/* Removes a socket at which nobody listens: a killed run has left it. */
 static enum status clear_path(const struct place_to_listen *place, const char *text, struct error *error)
 {
     struct stat info;
@@ -173,32 +172,6 @@ static enum status clear_path(const struct place_to_listen *place, const char *t
     if (answers)
         return error_set(error, STATUS_BUSY, "another program listens at %.200s", text);
     return unlink(text) == 0 ? STATUS_OK : error_set_errno(error, errno, "cannot remove %.200s", text);
-}
-
-static enum status bind_socket(const struct place_to_listen *place, const char *text, int *out,
-                               struct error *error)
-{
-    const int yes = 1;
-    const int fd = socket(place->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return error_set_errno(error, errno, "cannot make a socket for %.200s", text);
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    const mode_t before = umask(0177);
-    bool is_bound = bind(fd, (const struct sockaddr *)&place->address, place->bytes) == 0;
-    int errnum = errno;
-    umask(before);
-    if (is_bound && listen(fd, BACKLOG) != 0) {
-        errnum = errno;
-        is_bound = false;
-    }
-    if (is_bound) {
-        *out = fd;
-        return STATUS_OK;
-    }
-    close(fd);
-    if (errnum == EADDRINUSE)
-        return error_set(error, STATUS_BUSY, "another program listens at %.200s (/metrics/listen)", text);
-    return error_set_errno(error, errnum, "cannot listen at %.200s (/metrics/listen)", text);
 }
 
 static enum status load_plugin(const struct http_ops **out, struct error *error)
@@ -238,10 +211,15 @@ enum status listener_open(struct listener *listener, const struct job *job, stru
         config.token = token;
     if (status == STATUS_OK && place.is_socket)
         status = clear_path(&place, job->metrics.listen, error);
-    if (status == STATUS_OK)
-        status = bind_socket(&place, job->metrics.listen, &config.fd, error);
     if (status != STATUS_OK)
         return status;
+    config.fd = status_socket_listen((const struct sockaddr *)&place.address, place.bytes, BACKLOG);
+    if (config.fd < 0 && errno == EADDRINUSE)
+        return error_set(error, STATUS_BUSY, "another program listens at %.200s (/metrics/listen)",
+                         job->metrics.listen);
+    if (config.fd < 0)
+        return error_set_errno(error, errno, "cannot listen at %.200s (/metrics/listen)",
+                               job->metrics.listen);
     config.checks_host = !place.is_socket && config.token == NULL;
     if (place.is_socket)
         snprintf(listener->path, sizeof listener->path, "%.107s", job->metrics.listen);

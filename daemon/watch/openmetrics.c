@@ -13,15 +13,17 @@ struct page {
     FILE *out;
     bool is_classic, names_run;
     const struct run_status *status;
+    const char *name, *suffix; /* of the samples that follow */
 };
 
 /* ---- one metric ---- */
 
 /* Says what the samples that follow are. `name` has no _total; `unit`: "" where there is none. */
-static void begin(const struct page *page, const char *name, const char *type, const char *unit,
-                  const char *help)
+static void begin(struct page *page, const char *name, const char *type, const char *unit, const char *help)
 {
-    const char *total = page->is_classic && strcmp(type, "counter") == 0 ? "_total" : "";
+    page->name = name;
+    page->suffix = strcmp(type, "counter") == 0 ? "_total" : "";
+    const char *total = page->is_classic ? page->suffix : "";
     fprintf(page->out, "# TYPE coalesced_%s%s %s\n", name, total, type);
     if (!page->is_classic && unit[0] != '\0')
         fprintf(page->out, "# UNIT coalesced_%s %s\n", name, unit);
@@ -42,11 +44,11 @@ static void write_label(FILE *out, const char *before, const char *value)
     fputc('"', out);
 }
 
-/* The files of all runs of a host become one text in node_exporter, so there each sample names its run. By
- * HTTP a run is a target of its own. */
-static void write_name(const struct page *page, const char *name, const char *suffix, const char *labels)
+/* node_exporter joins the files of all runs of a host, so each sample in a file names its run. By HTTP a run
+ * is a target of its own. */
+static void write_name(const struct page *page, const char *suffix, const char *labels)
 {
-    fprintf(page->out, "coalesced_%s%s", name, suffix);
+    fprintf(page->out, "coalesced_%s%s", page->name, suffix);
     if (!page->names_run && labels[0] == '\0')
         return;
     fprintf(page->out, "{%s", labels);
@@ -56,84 +58,63 @@ static void write_name(const struct page *page, const char *name, const char *su
 }
 
 /* A sample that is no number is left out: it is not known. `labels` are without braces. */
-static void sample(const struct page *page, const char *name, const char *labels, double value)
+static void sample(const struct page *page, const char *labels, double value)
 {
     if (!isfinite(value))
         return;
-    write_name(page, name, "", labels);
+    write_name(page, page->suffix, labels);
     fprintf(page->out, " %.17g\n", value);
 }
 
-static void gauge(const struct page *page, const char *name, const char *unit, double value, const char *help)
+static void gauge(struct page *page, const char *name, const char *unit, double value, const char *help)
 {
     if (!isfinite(value))
         return;
     begin(page, name, "gauge", unit, help);
-    sample(page, name, "", value);
+    sample(page, "", value);
 }
 
-static void counter(const struct page *page, const char *name, const char *unit, double value,
-                    const char *help)
+static void counter(struct page *page, const char *name, const char *unit, double value, const char *help)
 {
-    char total[96];
-    snprintf(total, sizeof total, "%s_total", name);
     begin(page, name, "counter", unit, help);
-    sample(page, total, "", value);
+    sample(page, "", value);
 }
 
 /* Writes a bucket. A limit is a float, "1.0", as OpenMetrics asks: it is a label, and a Prometheus that
  * rewrites labels to that form (version 3) then has the same series as one that does not. */
-static void write_bucket(const struct page *page, const char *name, double limit, uint64_t up_to)
+static void write_bucket(const struct page *page, double limit, uint64_t up_to)
 {
     char number[32], label[48];
     snprintf(number, sizeof number, "%.10g", limit);
     snprintf(label, sizeof label, "le=\"%s%s\"", isinf(limit) ? "+Inf" : number,
              isinf(limit) || strpbrk(number, ".e") != NULL ? "" : ".0");
-    write_name(page, name, "_bucket", label);
+    write_name(page, "_bucket", label);
     fprintf(page->out, " %llu\n", (unsigned long long)up_to);
 }
 
-/* Counts by bucket become sums up to each limit; the last bucket has none. */
-struct histogram_of {
-    const uint64_t *counts;
-    unsigned buckets;
-    double (*limit)(unsigned bucket);
-    double sum;
-};
-
-static void write_histogram(const struct page *page, const char *name, const char *unit,
-                            const struct histogram_of *histogram, const char *help)
+/* Counts by bucket become sums up to each limit. */
+static void write_histogram(struct page *page, const struct run_histogram *histogram)
 {
+    const int last = histogram->buckets - 1;
     uint64_t up_to = 0;
-    begin(page, name, "histogram", unit, help);
-    for (unsigned i = 0; i < histogram->buckets; i++) {
+    begin(page, histogram->metric, "histogram", histogram->unit, histogram->help);
+    for (int i = 0; i <= last; i++) {
         up_to += histogram->counts[i];
-        write_bucket(page, name, i + 1 < histogram->buckets ? histogram->limit(i) : (double)INFINITY, up_to);
+        write_bucket(page, i < last ? histogram->limit(i) : (double)INFINITY, up_to);
     }
-    write_name(page, name, "_count", "");
+    write_name(page, "_count", "");
     fprintf(page->out, " %llu\n", (unsigned long long)up_to);
-    write_name(page, name, "_sum", "");
+    write_name(page, "_sum", "");
     fprintf(page->out, " %.17g\n", histogram->sum);
 }
 
-static double rows_limit(unsigned bucket)
+/* Writes two histograms, from the `first` of run_histograms on. */
+static void write_histograms(struct page *page, int first)
 {
-    return (double)(UINT64_C(1) << bucket);
-}
-
-static double wait_limit(unsigned bucket)
-{
-    return control_wait_limits_us[bucket] * 1e-6;
-}
-
-static double round_limit(unsigned bucket)
-{
-    return run_round_limits_s[bucket];
-}
-
-static double staleness_limit(unsigned bucket)
-{
-    return bucket;
+    struct run_histogram all[RUN_HISTOGRAMS];
+    run_histograms(all, page->status->totals);
+    write_histogram(page, &all[first]);
+    write_histogram(page, &all[first + 1]);
 }
 
 /* ---- the job ---- */
@@ -141,7 +122,7 @@ static double staleness_limit(unsigned bucket)
 /* One text for all kinds of job: node_exporter refuses a name with two. */
 #define LOSS_HELP "The newest episode's or update's loss."
 
-static void write_run(const struct page *page)
+static void write_run(struct page *page)
 {
     const struct run_status *status = page->status;
     /* The classic format has no type "info"; its sample has the same name. */
@@ -167,13 +148,10 @@ static void write_run(const struct page *page)
               "The episode or update of the newest checkpoint.");
 }
 
-static void write_episodes(const struct page *page)
+static void write_episodes(struct page *page)
 {
     const struct run_totals *t = page->status->totals;
     const struct control_episode *newest = &t->episode;
-    const struct histogram_of rows = {t->batches, CONTROL_BATCH_BUCKETS, rows_limit,
-                                      (double)t->launched_rows};
-    const struct histogram_of waits = {t->waits, CONTROL_WAIT_BUCKETS, wait_limit, t->wait_s};
     counter(page, "episodes", "", (double)t->episodes, "Episodes of the job that have ended.");
     counter(page, "environment_steps", "", (double)t->environment_steps, "Steps of environments.");
     counter(page, "learning_seconds", "seconds", t->learn_s, "The time in which the policy learned.");
@@ -182,11 +160,10 @@ static void write_episodes(const struct page *page)
     gauge(page, "episode_reward", "", t->has_episode ? newest->reward : (double)NAN,
           "The newest episode's reward.");
     gauge(page, "loss", "", t->has_episode ? newest->loss : (double)NAN, LOSS_HELP);
-    write_histogram(page, "coalescer_batch_rows", "rows", &rows, "Rows of a launch.");
-    write_histogram(page, "coalescer_wait_seconds", "seconds", &waits, "A request's wait for its launch.");
+    write_histograms(page, 0);
 }
 
-static void write_ppo(const struct page *page)
+static void write_ppo(struct page *page)
 {
     const struct control_ppo *ppo = &page->status->totals->episode.ppo;
     if (!page->status->totals->has_episode || !page->status->totals->episode.has_ppo)
@@ -206,12 +183,9 @@ static void write_ppo(const struct page *page)
               "The newest evaluation's mean reward.");
 }
 
-static void write_updates(const struct page *page)
+static void write_updates(struct page *page)
 {
     const struct run_totals *t = page->status->totals;
-    const struct histogram_of waits = {t->round_waits, RUN_ROUND_BUCKETS, round_limit, t->round_wait_s};
-    const struct histogram_of stale = {t->staleness, RUN_STALENESS_BUCKETS, staleness_limit,
-                                       (double)t->staleness_sum};
     const bool is_language = page->status->job->kind == JOB_MODEL_PARALLEL;
     counter(page, "updates", "", (double)t->updates, "Updates of the model.");
     counter(page, is_language ? "tokens" : "samples", "", (double)t->samples,
@@ -228,10 +202,7 @@ static void write_updates(const struct page *page)
               (double)t->epoch.correct / (double)t->epoch.evaluated, "The accuracy on held-out data.");
     counter(page, "late_contributions", "", (double)t->late,
             "Contributions that came too late and were dropped.");
-    write_histogram(page, "round_wait_seconds", "seconds", &waits,
-                    "From the first contribution of a round to its last.");
-    write_histogram(page, "staleness_versions", "versions", &stale,
-                    "How many versions old the model of a contribution was.");
+    write_histograms(page, RUN_ROUND_HISTOGRAMS);
 }
 
 /* ---- the workers ---- */
@@ -245,86 +216,70 @@ static const struct worker_status *next_role(const struct run_status *status,
     return next;
 }
 
-/* A role's workers follow each other. */
-static void write_roles(const struct page *page)
+static double restarts_of(const struct worker_status *worker)
+{
+    return worker->restarts;
+}
+
+static double running_of(const struct worker_status *worker)
+{
+    return strcmp(worker->state, "running") == 0;
+}
+
+/* One sample for each role: the sum over its workers, which follow each other. */
+static void write_roles(const struct page *page, double (*value_of)(const struct worker_status *worker))
 {
     const struct run_status *status = page->status;
     const struct worker_status *end = status->workers + status->worker_count;
-    char labels[96];
-    begin(page, "worker_restarts", "counter", "", "Starts of workers after their first one.");
     for (const struct worker_status *w = status->workers, *next; w < end; w = next) {
-        double restarts = 0;
+        char labels[96];
+        double sum = 0;
         next = next_role(status, w);
         for (const struct worker_status *i = w; i < next; i++)
-            restarts += i->restarts;
+            sum += value_of(i);
         snprintf(labels, sizeof labels, "role=\"%.32s\"", w->role);
-        sample(page, "worker_restarts_total", labels, restarts);
-    }
-    begin(page, "workers_running", "gauge", "", "Workers that are ready.");
-    for (const struct worker_status *w = status->workers, *next; w < end; w = next) {
-        double running = 0;
-        next = next_role(status, w);
-        for (const struct worker_status *i = w; i < next; i++)
-            running += strcmp(i->state, "running") == 0;
-        snprintf(labels, sizeof labels, "role=\"%.32s\"", w->role);
-        sample(page, "workers_running", labels, running);
+        sample(page, labels, sum);
     }
 }
 
-/* One sample for each worker, of the number at `offset` in struct control_beat. */
-static void write_use(const struct page *page, const char *name, size_t offset, double unit)
-{
-    for (uint32_t i = 0; i < page->status->worker_count; i++) {
-        const struct worker_status *w = &page->status->workers[i];
-        char labels[96];
-        uint64_t value;
-        memcpy(&value, (const char *)&w->use + offset, sizeof value);
-        snprintf(labels, sizeof labels, "role=\"%.32s\",worker=\"%u\"", w->role, w->worker);
-        if (w->has_use)
-            sample(page, name, labels, (double)value * unit);
-    }
-}
-
-static void write_workers(const struct page *page)
-{
-    begin(page, "worker_cpu_seconds", "counter", "seconds", "Processor time of a worker's process.");
-    write_use(page, "worker_cpu_seconds_total", offsetof(struct control_beat, cpu_us), 1e-6);
-    begin(page, "worker_resident_bytes", "gauge", "bytes", "Memory of a worker's process.");
-    write_use(page, "worker_resident_bytes", offsetof(struct control_beat, resident_bytes), 1);
-    begin(page, "worker_work", "counter", "",
-          "An observer's environment steps, an agent's rows, a server's updates, a trainer's steps.");
-    write_use(page, "worker_work_total", offsetof(struct control_beat, work), 1);
-    begin(page, "worker_queue_length", "gauge", "", "Requests or contributions that wait in a worker.");
-    for (uint32_t i = 0; i < page->status->worker_count; i++) {
-        const struct worker_status *w = &page->status->workers[i];
-        char labels[96];
-        snprintf(labels, sizeof labels, "role=\"%.32s\",worker=\"%u\"", w->role, w->worker);
-        if (w->has_use)
-            sample(page, "worker_queue_length", labels, w->use.queue);
-    }
-}
-
-static void write_dropped(const struct page *page)
+/* One sample for each worker. */
+static void write_uses(struct page *page)
 {
     static const struct {
-        const char *reason;
-        size_t offset;
-    } reasons[] = {{"bad", offsetof(struct control_beat, bad)},
-                   {"stranger", offsetof(struct control_beat, strangers)},
-                   {"duplicate", offsetof(struct control_beat, duplicates)},
-                   {"stale", offsetof(struct control_beat, stale)},
-                   {"timeout", offsetof(struct control_beat, timeouts)}};
+        const char *name, *type, *unit, *help;
+    } uses[] = {{"worker_cpu_seconds", "counter", "seconds", "Processor time of a worker's process."},
+                {"worker_resident_bytes", "gauge", "bytes", "Memory of a worker's process."},
+                {"worker_work", "counter", "",
+                 "An observer's environment steps, an agent's rows, a server's updates, a trainer's steps."},
+                {"worker_queue_length", "gauge", "", "Requests or contributions that wait in a worker."}};
+    for (size_t u = 0; u < sizeof uses / sizeof uses[0]; u++) {
+        begin(page, uses[u].name, uses[u].type, uses[u].unit, uses[u].help);
+        for (uint32_t i = 0; i < page->status->worker_count; i++) {
+            const struct worker_status *w = &page->status->workers[i];
+            const double values[] = {(double)w->use.cpu_us * 1e-6, (double)w->use.resident_bytes,
+                                     (double)w->use.work, w->use.queue};
+            char labels[96];
+            snprintf(labels, sizeof labels, "role=\"%.32s\",worker=\"%u\"", w->role, w->worker);
+            if (w->has_use)
+                sample(page, labels, values[u]);
+        }
+    }
+}
+
+static void write_drops(struct page *page)
+{
+    static const char *const reasons[] = {"bad", "stranger", "duplicate", "stale", "timeout"};
     begin(page, "dropped_messages", "counter", "", "Messages that workers have dropped.");
     for (size_t r = 0; r < sizeof reasons / sizeof reasons[0]; r++) {
         char labels[64];
         double sum = 0;
         for (uint32_t i = 0; i < page->status->worker_count; i++) {
-            uint64_t value;
-            memcpy(&value, (const char *)&page->status->workers[i].use + reasons[r].offset, sizeof value);
-            sum += (double)value;
+            const struct control_beat *use = &page->status->workers[i].use;
+            const uint64_t drops[] = {use->bad, use->strangers, use->duplicates, use->stale, use->timeouts};
+            sum += (double)drops[r];
         }
-        snprintf(labels, sizeof labels, "reason=\"%s\"", reasons[r].reason);
-        sample(page, "dropped_messages_total", labels, sum);
+        snprintf(labels, sizeof labels, "reason=\"%s\"", reasons[r]);
+        sample(page, labels, sum);
     }
 }
 
@@ -346,9 +301,12 @@ char *openmetrics_text(const struct run_status *status, enum openmetrics_form fo
     } else {
         write_updates(&page);
     }
-    write_roles(&page);
-    write_workers(&page);
-    write_dropped(&page);
+    begin(&page, "worker_restarts", "counter", "", "Starts of workers after their first one.");
+    write_roles(&page, restarts_of);
+    begin(&page, "workers_running", "gauge", "", "Workers that are ready.");
+    write_roles(&page, running_of);
+    write_uses(&page);
+    write_drops(&page);
     if (form == OPENMETRICS)
         fprintf(page.out, "# EOF\n");
     const bool is_whole = ferror(page.out) == 0;

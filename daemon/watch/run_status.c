@@ -1,12 +1,13 @@
-/* Sums a run's records, and writes the status as JSON. Supervisor process; its only thread. */
+/* Sums a run's records, keeps their curve, and writes the status as JSON. Supervisor process; its only
+ * thread. */
 #include "daemon/watch/run_status.h"
 
 #include <cjson/cJSON.h>
 #include <math.h>
 #include <string.h>
 
-const double run_round_limits_s[RUN_ROUND_BUCKETS - 1] = {1e-4, 1e-3, 0.005, 0.01, 0.025, 0.05, 0.1,
-                                                          0.25, 0.5,  1,     2.5,  5,     15,   60};
+static const double round_limits_s[RUN_ROUND_BUCKETS - 1] = {1e-4, 1e-3, 0.005, 0.01, 0.025, 0.05, 0.1,
+                                                             0.25, 0.5,  1,     2.5,  5,     15,   60};
 
 /* ---- sums ---- */
 
@@ -33,7 +34,6 @@ static void add_episode(struct run_totals *totals, const struct control_episode 
     totals->environment_steps += episode->env_steps;
     totals->launches += episode->timing.launches;
     totals->launched_rows += (uint64_t)(episode->timing.batch_mean * (double)episode->timing.launches + 0.5);
-    totals->requests += episode->timing.requests;
     for (unsigned i = 0; i < CONTROL_BATCH_BUCKETS; i++)
         totals->batches[i] += episode->timing.batches[i];
     for (unsigned i = 0; i < CONTROL_WAIT_BUCKETS; i++)
@@ -51,7 +51,7 @@ static void add_episode(struct run_totals *totals, const struct control_episode 
 static unsigned round_bucket(double wait_s)
 {
     unsigned i = 0;
-    while (i < RUN_ROUND_BUCKETS - 1 && wait_s > run_round_limits_s[i])
+    while (i < RUN_ROUND_BUCKETS - 1 && wait_s > round_limits_s[i])
         i++;
     return i;
 }
@@ -74,7 +74,6 @@ static void add_update(struct run_totals *totals, const struct control_update *u
                            : 1;
     totals->samples += update->samples - update->timing.samples_before;
     totals->late += update->late;
-    totals->update_s += update->timing.update_s;
     if (update->trainers > 0) { /* a model-parallel job has no rounds of contributions */
         totals->rounds++;
         totals->round_waits[round_bucket(update->timing.wait_s)]++;
@@ -96,6 +95,128 @@ void run_totals_add(struct run_totals *totals, const struct control_message *rec
     totals->has_epoch |= record->kind == CONTROL_EPOCH;
     if (record->kind != CONTROL_EPOCH)
         add_rate(totals, now);
+}
+
+/* ---- histograms ---- */
+
+static double rows_limit(int bucket)
+{
+    return (double)(UINT64_C(1) << bucket);
+}
+
+static double wait_limit(int bucket)
+{
+    return control_wait_limits_us[bucket] * 1e-6;
+}
+
+static double round_limit(int bucket)
+{
+    return round_limits_s[bucket];
+}
+
+static double staleness_limit(int bucket)
+{
+    return bucket;
+}
+
+void run_histograms(struct run_histogram histograms[RUN_HISTOGRAMS], const struct run_totals *t)
+{
+    const struct run_histogram all[RUN_HISTOGRAMS] = {
+        {"batch_rows", "coalescer_batch_rows", "rows", "Rows of a launch.", t->batches, CONTROL_BATCH_BUCKETS,
+         rows_limit, (double)t->launched_rows},
+        {"wait_s", "coalescer_wait_seconds", "seconds", "A request's wait for its launch.", t->waits,
+         CONTROL_WAIT_BUCKETS, wait_limit, t->wait_s},
+        {"round_wait_s", "round_wait_seconds", "seconds",
+         "From the first contribution of a round to its last.", t->round_waits, RUN_ROUND_BUCKETS,
+         round_limit, t->round_wait_s},
+        {"staleness", "staleness_versions", "versions",
+         "How many versions old the model of a contribution was.", t->staleness, RUN_STALENESS_BUCKETS,
+         staleness_limit, (double)t->staleness_sum}};
+    memcpy(histograms, all, sizeof all);
+}
+
+/* ---- history ---- */
+
+static void thin(struct run_history *history)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < history->point_count; i += 2)
+        history->points[kept++] = history->points[i];
+    history->point_count = kept;
+    history->stride *= 2;
+}
+
+void run_history_add(struct run_history *history, const struct control_message *record)
+{
+    const bool is_episode = record->kind == CONTROL_EPISODE;
+    if (!is_episode && record->kind != CONTROL_UPDATE)
+        return;
+    const struct history_point point = {(double)control_record_number(record),
+                                        is_episode ? record->body.episode.running_reward
+                                                   : record->body.update.loss};
+    history->newest = point;
+    if (history->stride == 0)
+        history->stride = 1;
+    if (history->told >= point.number)
+        history->told = point.number - 1;
+    while (history->point_count > 0 && history->points[history->point_count - 1].number >= point.number)
+        history->point_count--;
+    if (history->records++ % history->stride != 0)
+        return;
+    if (history->point_count == HISTORY_POINTS)
+        thin(history);
+    history->points[history->point_count++] = point;
+}
+
+void run_history_mark(struct run_history *history, const char *text)
+{
+    const uint64_t i = history->mark_count++ % HISTORY_MARKS;
+    history->marks[i].number = history->newest.number;
+    snprintf(history->marks[i].text, sizeof history->marks[i].text, "%s", text);
+}
+
+/* JSON has no infinity, and no number that is none. */
+static void write_pair(FILE *out, const char *before, const struct history_point *point)
+{
+    if (isfinite(point->value))
+        fprintf(out, "%s[%.17g,%.9g]", before, point->number, point->value);
+    else
+        fprintf(out, "%s[%.17g,null]", before, point->number);
+}
+
+void run_history_write_points(const struct run_history *history, bool is_first, FILE *out)
+{
+    const uint32_t count = history->point_count;
+    uint32_t first = count;
+    while (first > 0 && (is_first || history->points[first - 1].number > history->told))
+        first--;
+    fputc('[', out);
+    for (uint32_t i = first; i < count; i++)
+        write_pair(out, i > first ? "," : "", &history->points[i]);
+    if (history->records > 0 && (count == 0 || history->points[count - 1].number != history->newest.number))
+        write_pair(out, count > first ? "," : "", &history->newest);
+    fputc(']', out);
+}
+
+void run_history_write_string(FILE *out, const char *text)
+{
+    cJSON *string = cJSON_CreateStringReference(text);
+    char *quoted = cJSON_PrintUnformatted(string);
+    cJSON_Delete(string);
+    fputs(quoted != NULL ? quoted : "\"\"", out);
+    cJSON_free(quoted);
+}
+
+void run_history_write_marks(const struct run_history *history, FILE *out)
+{
+    const uint64_t count = history->mark_count, first = count > HISTORY_MARKS ? count - HISTORY_MARKS : 0;
+    fputc('[', out);
+    for (uint64_t i = first; i < count; i++) {
+        fprintf(out, "%s[%.17g,", i > first ? "," : "", history->marks[i % HISTORY_MARKS].number);
+        run_history_write_string(out, history->marks[i % HISTORY_MARKS].text);
+        fputc(']', out);
+    }
+    fputc(']', out);
 }
 
 /* ---- JSON ---- */
@@ -195,48 +316,21 @@ static const char *kind_name(int kind)
                                         : "parameter-server";
 }
 
-/* Counts by bucket, not summed up; the last bucket has no limit. */
-static void put_buckets(cJSON *object, const char *name, const uint64_t *counts, int buckets,
-                        double (*limit)(int bucket))
-{
-    cJSON *list = cJSON_AddArrayToObject(object, name);
-    for (int i = 0; i < buckets; i++) {
-        cJSON *pair = cJSON_CreateArray();
-        cJSON_AddItemToArray(pair, i + 1 < buckets ? cJSON_CreateNumber(limit(i)) : cJSON_CreateNull());
-        cJSON_AddItemToArray(pair, cJSON_CreateNumber((double)counts[i]));
-        cJSON_AddItemToArray(list, pair);
-    }
-}
-
-static double rows_limit(int bucket)
-{
-    return (double)(UINT64_C(1) << bucket);
-}
-
-static double wait_limit(int bucket)
-{
-    return control_wait_limits_us[bucket] * 1e-6;
-}
-
-static double round_limit(int bucket)
-{
-    return run_round_limits_s[bucket];
-}
-
-static double staleness_limit(int bucket)
-{
-    return bucket;
-}
-
 static void put_histograms(cJSON *object, const struct run_totals *totals)
 {
-    if (totals->launches > 0) {
-        put_buckets(object, "batch_rows", totals->batches, CONTROL_BATCH_BUCKETS, rows_limit);
-        put_buckets(object, "wait_s", totals->waits, CONTROL_WAIT_BUCKETS, wait_limit);
-    }
-    if (totals->rounds > 0) {
-        put_buckets(object, "round_wait_s", totals->round_waits, RUN_ROUND_BUCKETS, round_limit);
-        put_buckets(object, "staleness", totals->staleness, RUN_STALENESS_BUCKETS, staleness_limit);
+    struct run_histogram all[RUN_HISTOGRAMS];
+    run_histograms(all, totals);
+    for (int i = 0; i < RUN_HISTOGRAMS; i++) {
+        if ((i < RUN_ROUND_HISTOGRAMS ? totals->launches : totals->rounds) == 0)
+            continue;
+        cJSON *list = cJSON_AddArrayToObject(object, all[i].member);
+        for (int bucket = 0; bucket < all[i].buckets; bucket++) {
+            cJSON *pair = cJSON_CreateArray();
+            cJSON_AddItemToArray(pair, bucket + 1 < all[i].buckets ? cJSON_CreateNumber(all[i].limit(bucket))
+                                                                   : cJSON_CreateNull());
+            cJSON_AddItemToArray(pair, cJSON_CreateNumber((double)all[i].counts[bucket]));
+            cJSON_AddItemToArray(list, pair);
+        }
     }
 }
 

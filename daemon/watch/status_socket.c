@@ -20,15 +20,23 @@ static void hang_up(struct status_client *client)
     *client = (struct status_client){.fd = -1};
 }
 
-static enum status bind_private(int fd, const struct sockaddr_un *name, struct error *error)
+int status_socket_listen(const struct sockaddr *address, socklen_t bytes, int backlog)
 {
+    const int yes = 1;
+    const int fd = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     const mode_t before = umask(0177);
-    const bool bound = bind(fd, (const struct sockaddr *)name, sizeof *name) == 0;
-    const int errnum = errno;
+    const bool is_bound = bind(fd, address, bytes) == 0;
+    int errnum = errno;
     umask(before);
-    if (bound && listen(fd, STATUS_CLIENTS_MAX) == 0)
-        return STATUS_OK;
-    return error_set_errno(error, bound ? errno : errnum, "cannot listen at %s", name->sun_path);
+    if (is_bound && listen(fd, backlog) == 0)
+        return fd;
+    errnum = is_bound ? errno : errnum;
+    close(fd);
+    errno = errnum;
+    return -1;
 }
 
 enum status status_socket_open(struct status_socket *s, const char *address, status_answer *answer, void *arg,
@@ -45,15 +53,9 @@ enum status status_socket_open(struct status_socket *s, const char *address, sta
     if (lstat(name.sun_path, &info) == 0 && (!S_ISSOCK(info.st_mode) || unlink(name.sun_path) != 0))
         return error_set(error, STATUS_PERMISSION, "%s is in the way: expected a socket or nothing",
                          name.sun_path);
-    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return error_set_errno(error, errno, "cannot make a socket");
-    const enum status status = bind_private(fd, &name, error);
-    if (status != STATUS_OK) {
-        close(fd);
-        return status;
-    }
-    s->fd = fd;
+    s->fd = status_socket_listen((const struct sockaddr *)&name, sizeof name, STATUS_CLIENTS_MAX);
+    if (s->fd < 0)
+        return error_set_errno(error, errno, "cannot listen at %s", name.sun_path);
     memcpy(s->path, name.sun_path, sizeof s->path);
     return STATUS_OK;
 }

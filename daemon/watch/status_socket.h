@@ -13,6 +13,7 @@
 
 #include <poll.h>
 #include <stddef.h>
+#include <sys/socket.h>
 
 enum { STATUS_CLIENTS_MAX = 8, STATUS_WAITS = 1 + STATUS_CLIENTS_MAX };
 
@@ -39,6 +40,10 @@ struct status_socket {
 enum status status_socket_open(struct status_socket *socket, const char *address, status_answer *answer,
                                void *arg, struct error *error);
 void status_socket_close(struct status_socket *socket);
+
+/* Makes a listening socket that does not block; its file, if it has one, has mode 0600. -1: failed, see
+ * errno. */
+int status_socket_listen(const struct sockaddr *address, socklen_t bytes, int backlog);
 
 /* Writes the STATUS_WAITS descriptors to wait for; -1 in those that are not used. */
 void status_socket_waits(const struct status_socket *socket, struct pollfd waits[STATUS_WAITS]);

@@ -15,7 +15,7 @@
 /* The purpose of a draw. The numbers are part of every recorded result: add, never renumber. */
 enum rng_stream {
     RNG_INIT = 1,  /* parameters: element, -, parameter index in word 3; block 0, or 1 (normal.h) for what is
-                      made orthogonal (kernels/policy/dense_shape.h) */
+                      made orthogonal (kernels/policy/orthogonal.h) */
     RNG_RESET = 2, /* an environment's first state */
     RNG_DROPOUT = 3, /* 16 bits per unit */
     RNG_ACTION = 4,  /* block c: word 0 is the uniform of a row's Categorical c. Or, block b: a row's normal

@@ -61,14 +61,6 @@ static inline struct onednn *onednn_of(const struct backend *backend)
     return backend->state;
 }
 
-/* ---- threads.c ---- */
-
-/* Makes the calling thread's parallel regions, the library's too, as wide as the backend was opened. */
-void onednn_use_threads(const struct onednn *onednn);
-
-/* Ends OpenMP's threads. They come back when another backend needs them. */
-void onednn_end_threads(void);
-
 /* ---- layout.c ---- */
 
 /* Turns a failure of the library into one of ours; `shape` may be NULL. */
@@ -179,7 +171,13 @@ onednn_op cross_entropy_forward, cross_entropy_backward;          /* loss.c */
 onednn_op sum_forward, sum_backward;                              /* loss.c */
 onednn_op lstm_forward, lstm_backward;                            /* lstm.c */
 
-/* ---- loops.c: flat memory ---- */
+/* ---- loops.c: threads, and flat memory ---- */
+
+/* Makes the calling thread's parallel regions, the library's too, as wide as the backend was opened. */
+void onednn_use_threads(const struct onednn *onednn);
+
+/* Ends OpenMP's threads. They come back when another backend needs them. */
+void onednn_end_threads(void);
 
 /* Elements with the padding between them, of a tensor with that layout. */
 size_t loop_elements(const struct tensor *tensor);

@@ -7,11 +7,11 @@
 #include "kernels/policy/dense.h"
 
 #include "kernels/lanes/isa.h"
-#include "kernels/lanes/product_lanes.h"
-#include "kernels/policy/dense_internal.h"
+#include "kernels/policy/lanes_internal.h"
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xmmintrin.h>
@@ -64,6 +64,95 @@ struct dense_work {
     bool adds;                 // dense_gradient's, while it runs
     float *memory;             // all of the above
 };
+
+/* ---- the shape ---- */
+
+uint32_t dense_features(const struct dense_shape *shape)
+{
+    return shape->layers == 0 ? shape->inputs : shape->width[shape->layers - 1];
+}
+
+bool dense_explores(const struct dense_shape *shape)
+{
+    return shape->gaussian && shape->state_dependent;
+}
+
+uint32_t dense_outputs(const struct dense_shape *shape)
+{
+    if (shape->gaussian)
+        return shape->components;
+    uint32_t all = 0;
+    for (uint32_t c = 0; c < shape->components; c++)
+        all += shape->choices[c];
+    return all;
+}
+
+/* ---- the list of parameters ---- */
+
+struct list {
+    struct dense_parameter *out;
+    uint32_t count;
+    size_t offset;
+};
+
+static struct dense_parameter *list_add(struct list *list, enum dense_parameter_kind kind, uint32_t rank,
+                                        uint32_t first, uint32_t second)
+{
+    struct dense_parameter *parameter = &list->out[list->count++];
+    *parameter = (struct dense_parameter){
+        .kind = kind, .rank = rank, .shape = {first, second}, .offset = list->offset};
+    parameter->count = (size_t)first * second;
+    list->offset += parameter->count;
+    return parameter;
+}
+
+/* The weight and bias of one Linear of PyTorch's. */
+static void list_linear(struct list *list, enum dense_network_kind network, uint32_t layer, uint32_t outputs,
+                        uint32_t inputs, const char *name)
+{
+    for (int bias = 0; bias < 2; bias++) {
+        struct dense_parameter *parameter =
+            list_add(list, bias ? DENSE_BIAS : DENSE_WEIGHT, bias ? 1 : 2, outputs, bias ? 1 : inputs);
+        parameter->network = network;
+        parameter->layer = layer;
+        parameter->inputs = inputs;
+        snprintf(parameter->name, sizeof parameter->name, "%s.%s", name, bias ? "bias" : "weight");
+    }
+}
+
+static uint32_t layer_inputs(const struct dense_shape *shape, uint32_t layer)
+{
+    return layer == 0 ? shape->inputs : shape->width[layer - 1];
+}
+
+static void list_hidden(struct list *list, const struct dense_shape *shape, enum dense_network_kind network,
+                        const char *of)
+{
+    for (uint32_t l = 0; l < shape->layers; l++) {
+        char name[DENSE_NAME_BYTES - 8];
+        snprintf(name, sizeof name, "mlp_extractor.%s.%u", of, 2 * l);
+        list_linear(list, network, l, shape->width[l], layer_inputs(shape, l), name);
+    }
+}
+
+uint32_t dense_parameters(const struct dense_shape *shape, struct dense_parameter out[DENSE_PARAMETERS_MAX])
+{
+    struct list list = {.out = out};
+    const uint32_t last = shape->layers, features = dense_features(shape);
+    const bool explores = dense_explores(shape);
+    if (shape->gaussian)
+        snprintf(list_add(&list, DENSE_LOG_SIGMA, explores ? 2 : 1, explores ? features : shape->components,
+                          explores ? shape->components : 1)
+                     ->name,
+                 DENSE_NAME_BYTES, "log_std");
+    list_hidden(&list, shape, DENSE_POLICY, shape->shared ? "shared_net" : "policy_net");
+    if (shape->value && !shape->shared)
+        list_hidden(&list, shape, DENSE_VALUE, "value_net");
+    list_linear(&list, DENSE_POLICY, last, dense_outputs(shape), features, "action_net");
+    if (shape->value)
+        list_linear(&list, DENSE_VALUE, last, 1, features, "value_net");
+    return list.count;
+}
 
 /* Whether network n has layer l, of which the heads are the last. */
 static bool dense_has_layer(const struct dense_shape *shape, uint32_t n, uint32_t l)
@@ -159,28 +248,35 @@ static void describe_layers(struct dense *dense)
     }
 }
 
-enum status dense_lanes_choose(const struct dense_lanes **lanes, struct error *error)
+enum status policy_lanes_choose(struct policy_lanes *lanes, struct error *error)
 {
-    static const struct dense_lanes *const tables[ISA_COUNT] = {[ISA_BASELINE] = &dense_lanes_baseline,
-                                                                [ISA_AVX2] = &dense_lanes_avx2,
-                                                                [ISA_AVX512] = &dense_lanes_avx512};
+    static const struct policy_lanes tables[ISA_COUNT] = {
+        [ISA_BASELINE] = {&dense_lanes_baseline, &mlp_lanes_baseline, product_baseline},
+        [ISA_AVX2] = {&dense_lanes_avx2, &mlp_lanes_avx2, product_avx2},
+        [ISA_AVX512] = {&dense_lanes_avx512, &mlp_lanes_avx512, product_avx512}};
     enum isa isa = ISA_BASELINE;
     const enum status status = isa_choose(&isa, error);
     *lanes = tables[isa];
     return status;
 }
 
+/* policy_check refuses what breaks a bound (worker/model/policy_config.h). */
+static void assert_bounds(const struct dense_shape *shape)
+{
+    assert(shape->inputs >= 1 && shape->inputs <= DENSE_INPUTS_MAX);
+    assert(shape->layers >= dense_explores(shape) && shape->layers <= DENSE_LAYERS_MAX);
+    for (uint32_t l = 0; l < shape->layers; l++)
+        assert(shape->width[l] >= 1 && shape->width[l] <= DENSE_WIDTH_MAX);
+    assert(shape->components >= 1 && shape->components <= DENSE_COMPONENTS_MAX);
+    assert(dense_outputs(shape) <= DENSE_OUTPUTS_MAX);
+    (void)shape;
+}
+
 enum status dense_new(struct dense **out, const struct dense_shape *shape, struct error *error)
 {
-    static product_function *const products[ISA_COUNT] = {
-        [ISA_BASELINE] = product_baseline, [ISA_AVX2] = product_avx2, [ISA_AVX512] = product_avx512};
-    const struct dense_lanes *lanes;
-    enum isa isa = ISA_BASELINE;
-    enum status status = dense_check_shape(shape, error);
-    if (status == STATUS_OK)
-        status = isa_choose(&isa, error);
-    if (status == STATUS_OK)
-        status = dense_lanes_choose(&lanes, error);
+    struct policy_lanes lanes;
+    enum status status = policy_lanes_choose(&lanes, error);
+    assert_bounds(shape);
     if (status != STATUS_OK)
         return status;
     struct dense *dense = calloc(1, sizeof *dense);
@@ -188,8 +284,8 @@ enum status dense_new(struct dense **out, const struct dense_shape *shape, struc
         return error_set(error, STATUS_NO_MEMORY, "no memory for a policy");
     dense->shape = *shape;
     dense->outputs = dense_outputs(shape);
-    dense->lanes = lanes;
-    dense->product = products[isa];
+    dense->lanes = lanes.dense;
+    dense->product = lanes.product;
     describe_layers(dense);
     struct places places = {0};
     place_dense(&places, dense);
@@ -263,13 +359,13 @@ static void load_weight(const struct dense_layer *layer, const float *weight)
     }
 }
 
-void dense_sigma_load(struct dense_sigma *sigma, const struct dense_lanes *lanes, const float *log_std,
-                      uint32_t components)
+static void load_sigma(struct dense_sigma *sigma, const struct dense_lanes *lanes, const float *log_std,
+                       uint32_t components)
 {
     const double half_log_two_pi = 0.918938533204672741780;
     double entropy = 0;
     memcpy(sigma->sigma, log_std, components * sizeof *log_std);
-    for (uint32_t d = 0; d < components; d += DENSE_LANES) // in place: each number by itself
+    for (uint32_t d = 0; d < components; d += POLICY_LANES) // in place: each number by itself
         lanes->exp(sigma->sigma + d, sigma->sigma + d);
     for (uint32_t d = 0; d < components; d++) {
         sigma->inverse[d] = 1 / sigma->sigma[d];
@@ -285,7 +381,7 @@ static void load_exploration(struct dense *dense, const float *log_std)
     const uint32_t features = dense_features(&dense->shape), components = dense->shape.components;
     const size_t count = (size_t)features * components;
     memcpy(exploration->sigma, log_std, count * sizeof *log_std);
-    for (size_t i = 0; i < count; i += DENSE_LANES) // in place: each number by itself
+    for (size_t i = 0; i < count; i += POLICY_LANES) // in place: each number by itself
         dense->lanes->exp(exploration->sigma + i, exploration->sigma + i);
     for (size_t i = 0; i < count; i++)
         exploration->squares[i] = exploration->sigma[i] * exploration->sigma[i];
@@ -310,7 +406,7 @@ void dense_load_parameter(struct dense *dense, const float *parameters, uint32_t
         if (dense_explores(&dense->shape))
             load_exploration(dense, from);
         else
-            dense_sigma_load(&dense->sigma, dense->lanes, from, dense->shape.components);
+            load_sigma(&dense->sigma, dense->lanes, from, dense->shape.components);
     }
 }
 
@@ -353,7 +449,7 @@ static void place_work(struct places *places, struct dense_work *work, const str
               (size_t)dense_features(&dense->shape) * dense->shape.components);
     }
     place_matrix(places, &work->piece, DENSE_PIECE_ROWS, DENSE_PIECE_COLUMNS);
-    place(places, &work->scratch, 2 * dense->outputs * DENSE_LANES);
+    place(places, &work->scratch, 2 * dense->outputs * POLICY_LANES);
     place(places, &work->zeros, DENSE_OUTPUTS_MAX);
     place(places, &work->ones, DENSE_CHUNK_ROWS);
 }
@@ -432,30 +528,38 @@ static void gather(const struct dense *dense, const struct dense_work *work, con
     }
 }
 
+/* to = begin + a b, for rows of `a` and columns of `b` in panels (blocks of columns, depth, 16); begin NULL:
+ * on to what is there. `skipped`: of the panels' depth, in front. */
+static void multiply(const struct dense *dense, uint32_t rows, struct dense_matrix a, uint32_t width,
+                     const float *panels, uint32_t depth, uint32_t skipped, uint32_t columns,
+                     const float *begin, struct dense_matrix to)
+{
+    dense->product(&(struct product){.rows = rows,
+                                     .depth = width,
+                                     .columns = columns,
+                                     .a = a.at,
+                                     .a_row = a.stride,
+                                     .a_depth = 1,
+                                     .b = panels + (size_t)skipped * PRODUCT_BLOCK,
+                                     .b_depth = PRODUCT_BLOCK,
+                                     .b_block = (size_t)depth * PRODUCT_BLOCK,
+                                     .begin = begin,
+                                     .c = to.at,
+                                     .c_row = to.stride});
+}
+
 /* to = x W^T + b of a layer's inputs [first, first + width), which x holds. */
 static void layer_forward(const struct dense *dense, const struct dense_layer *layer, struct dense_matrix x,
                           uint32_t rows, uint32_t first, uint32_t width, struct dense_matrix to)
 {
-    dense->product(&(struct product){.rows = rows,
-                                     .depth = width,
-                                     .columns = layer->outputs,
-                                     .a = x.at,
-                                     .a_row = x.stride,
-                                     .a_depth = 1,
-                                     .b = layer->forward + (size_t)first * PRODUCT_BLOCK,
-                                     .b_depth = PRODUCT_BLOCK,
-                                     .b_block = (size_t)layer->inputs * PRODUCT_BLOCK,
-                                     .begin = first == 0 ? layer->begin : NULL,
-                                     .c = to.at,
-                                     .c_row = to.stride});
+    multiply(dense, rows, x, width, layer->forward, layer->inputs, first, layer->outputs,
+             first == 0 ? layer->begin : NULL, to);
 }
 
 /* Which networks' heads are computed. */
 struct heads {
     bool of[DENSE_NETWORKS];
 };
-
-static const struct heads value_alone = {{[DENSE_VALUE] = true}};
 
 static struct heads heads_of(bool policy, bool value)
 {
@@ -548,18 +652,8 @@ static void find_variances(const struct dense *dense, const struct dense_work *w
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t f = 0; f < features; f++)
             to.at[r * to.stride + f] = from.at[r * from.stride + f] * from.at[r * from.stride + f];
-    dense->product(&(struct product){.rows = rows,
-                                     .depth = features,
-                                     .columns = dense->shape.components,
-                                     .a = to.at,
-                                     .a_row = to.stride,
-                                     .a_depth = 1,
-                                     .b = dense->exploration.panels,
-                                     .b_depth = PRODUCT_BLOCK,
-                                     .b_block = (size_t)features * PRODUCT_BLOCK,
-                                     .begin = dense->exploration.begin,
-                                     .c = work->variance.at,
-                                     .c_row = work->variance.stride});
+    multiply(dense, rows, to, features, dense->exploration.panels, features, 0, dense->shape.components,
+             dense->exploration.begin, work->variance);
 }
 
 static void store_values(const struct dense *dense, const struct dense_work *work, uint32_t rows,
@@ -570,52 +664,26 @@ static void store_values(const struct dense *dense, const struct dense_work *wor
         value[r] = v.at[r * v.stride];
 }
 
-/* Rows [first, first + DENSE_CHUNK_ROWS) of the batch. */
-static struct dense_batch chunk_of(const struct dense_batch *batch, uint32_t first)
-{
-    struct dense_batch chunk = *batch;
-    chunk.count = smaller(batch->count - first, DENSE_CHUNK_ROWS);
-    chunk.row += first;
-    return chunk;
-}
-
-static float *behind(float *values, uint32_t first)
-{
-    return values == NULL ? NULL : values + first;
-}
-
 void dense_act(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
                const struct dense_draw *draw, const struct dense_results *results)
 {
     const struct heads heads = heads_of(true, results->value != NULL);
-    assert(results->value == NULL || dense->shape.value);
-    for (uint32_t first = 0; first < batch->count; first += DENSE_CHUNK_ROWS) {
-        const struct dense_batch chunk = chunk_of(batch, first);
-        const struct dense_head head = head_of(dense, work, &chunk);
-        struct dense_draw keys = {0};
-        if (draw != NULL)
-            keys = (struct dense_draw){.seed = draw->seed,
-                                       .episode = draw->episode,
-                                       .environment = draw->environment + first,
-                                       .step = draw->step + first,
-                                       .noise_steps = draw->noise_steps};
-        forward(dense, work, &chunk, &heads);
-        find_variances(dense, work, chunk.count);
-        dense->lanes->act(&head, draw != NULL ? &keys : NULL, behind(results->log_probability, first));
-        if (results->value != NULL)
-            store_values(dense, work, chunk.count, results->value + first);
-    }
+    const struct dense_head head = head_of(dense, work, batch);
+    assert(batch->count <= DENSE_CHUNK_ROWS && (results->value == NULL || dense->shape.value));
+    forward(dense, work, batch, &heads);
+    find_variances(dense, work, batch->count);
+    dense->lanes->act(&head, draw, results->log_probability);
+    if (results->value != NULL)
+        store_values(dense, work, batch->count, results->value);
 }
 
 void dense_value(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
                  float *value)
 {
-    assert(dense->shape.value);
-    for (uint32_t first = 0; first < batch->count; first += DENSE_CHUNK_ROWS) {
-        const struct dense_batch chunk = chunk_of(batch, first);
-        forward(dense, work, &chunk, &value_alone);
-        store_values(dense, work, chunk.count, value + first);
-    }
+    const struct heads heads = heads_of(false, true);
+    assert(batch->count <= DENSE_CHUNK_ROWS && dense->shape.value);
+    forward(dense, work, batch, &heads);
+    store_values(dense, work, batch->count, value);
 }
 
 void dense_evaluate(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
@@ -715,18 +783,8 @@ static void pull_back(const struct dense *dense, const struct dense_work *work,
                       const struct dense_layer *layer, struct dense_matrix pull, struct dense_matrix to,
                       bool more)
 {
-    dense->product(&(struct product){.rows = work->batch.count,
-                                     .depth = layer->outputs,
-                                     .columns = layer->inputs,
-                                     .a = pull.at,
-                                     .a_row = pull.stride,
-                                     .a_depth = 1,
-                                     .b = layer->backward,
-                                     .b_depth = PRODUCT_BLOCK,
-                                     .b_block = (size_t)layer->outputs * PRODUCT_BLOCK,
-                                     .begin = more ? NULL : work->zeros,
-                                     .c = to.at,
-                                     .c_row = to.stride});
+    multiply(dense, work->batch.count, pull, layer->outputs, layer->backward, layer->outputs, 0,
+             layer->inputs, more ? NULL : work->zeros, to);
 }
 
 /* dL/d of hidden layer l, in one of two places by turns. */
@@ -828,4 +886,102 @@ void dense_gradient(const struct dense *dense, struct dense_work *work, const st
     }
     if (dense->shape.shared && (heads.of[DENSE_POLICY] || heads.of[DENSE_VALUE]))
         backward(dense, work, &heads, DENSE_POLICY, gradient);
+}
+
+/* ---- a head alone ---- */
+
+struct head {
+    struct dense_shape shape;
+    uint32_t outputs;
+    const struct dense_lanes *lanes;
+    struct dense_sigma sigma;
+    float *scratch;                // struct dense_head's
+    struct dense_matrix log_sigma; // (rows, components) dL/d log_std of each row
+    float *memory;                 // all of the above, and of sigma
+};
+
+static void place_head(struct places *places, struct head *head)
+{
+    place(places, &head->scratch, 2 * (size_t)head->outputs * POLICY_LANES);
+    place(places, &head->sigma.sigma, head->shape.components);
+    place(places, &head->sigma.inverse, head->shape.components);
+    place(places, &head->sigma.shift, head->shape.components);
+    place_matrix(places, &head->log_sigma, DENSE_CHUNK_ROWS, head->shape.components);
+}
+
+enum status head_new(struct head **out, const struct dense_shape *shape, struct error *error)
+{
+    struct policy_lanes lanes;
+    struct places places = {0};
+    struct head *head = calloc(1, sizeof *head);
+    if (head == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a policy's head");
+    head->shape = *shape;
+    head->outputs = dense_outputs(shape);
+    place_head(&places, head);
+    enum status status = policy_lanes_choose(&lanes, error);
+    if (status == STATUS_OK)
+        status = take_places(&places, "head", error);
+    if (status != STATUS_OK) {
+        free(head);
+        return status;
+    }
+    head->lanes = lanes.dense;
+    head->memory = places.memory;
+    place_head(&places, head);
+    if (shape->gaussian)
+        head_load(head, head->log_sigma.at);
+    *out = head;
+    return STATUS_OK;
+}
+
+void head_free(struct head *head)
+{
+    if (head == NULL)
+        return;
+    free(head->memory);
+    free(head);
+}
+
+void head_load(struct head *head, const float *log_std)
+{
+    load_sigma(&head->sigma, head->lanes, log_std, head->shape.components);
+}
+
+/* The lanes read the outputs only. */
+static struct dense_head lanes_head(const struct head *head, const struct head_rows *rows)
+{
+    assert(rows->batch.count <= DENSE_CHUNK_ROWS);
+    return (struct dense_head){.shape = &head->shape,
+                               .outputs = head->outputs,
+                               .batch = rows->batch,
+                               .z = {(float *)(uintptr_t)rows->outputs, head->outputs},
+                               .scratch = head->scratch,
+                               .sigma = &head->sigma};
+}
+
+void head_act(struct head *head, const struct head_rows *rows, const struct dense_draw *draw,
+              float *log_probability)
+{
+    const struct dense_head lanes = lanes_head(head, rows);
+    head->lanes->act(&lanes, draw, log_probability);
+}
+
+void head_evaluate(struct head *head, const struct head_rows *rows, float *log_probability, float *entropy)
+{
+    const struct dense_head lanes = lanes_head(head, rows);
+    head->lanes->evaluate(&lanes, log_probability, entropy);
+}
+
+void head_pull(struct head *head, const struct head_rows *rows, const struct dense_pulls *pulls,
+               float *d_outputs, float *d_log_std)
+{
+    const struct dense_head lanes = lanes_head(head, rows);
+    const uint32_t components = head->shape.components;
+    head->lanes->pull(&lanes, pulls, (struct dense_matrix){d_outputs, head->outputs}, head->log_sigma);
+    for (uint32_t c = 0; c < components && head->shape.gaussian; c++) {
+        d_log_std[c] = 0;
+        for (uint32_t r = 0; r < rows->batch.count; r++)
+            d_log_std[c] += head->log_sigma.at[r * head->log_sigma.stride + c];
+    }
 }

@@ -13,11 +13,10 @@
  *     draw         random numbers, keyed by (seed, environment, step, episode)
  *     pull         the gradient of the loss at a result: dL/d log-probability, entropy or value
  *
- *     dense.h         dense layers of any depth           mlp.h         the tutorial's network with dropout
- *     dense_shape.h   shapes, parameters, first values    surrogate.h   PPO's objective
- *     head.h          a head alone                        orthogonal.h  orthogonal first values
+ *     dense.h    dense layers of any depth, and a head alone    surrogate.h   PPO's objective
+ *     mlp.h      the tutorial's network with dropout            orthogonal.h  orthogonal first values
  *
- * This header: a policy of dense layers; what its rows choose, and what they learn.
+ * This header: a policy of dense layers. Its shape and parameters; what its rows choose, and what they learn.
  *
  * There are two kernels because the tutorial's network is small: one hidden layer with dropout, at most 16
  * inputs, one Categorical of at most 16 choices. mlp.h computes such a row in one fused pass. A single row
@@ -67,20 +66,93 @@
 #define KERNELS_POLICY_DENSE_H
 
 #include "kernels/base/status.h"
-#include "kernels/policy/dense_shape.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 enum { DENSE_CHUNK_ROWS = 256 };
 
-/* ---- parameters ---- */
+/* ---- the shape ---- */
+
+enum {
+    DENSE_INPUTS_MAX = 65536,
+    DENSE_LAYERS_MAX = 8, /* hidden ones */
+    DENSE_WIDTH_MAX = 1024,
+    DENSE_COMPONENTS_MAX = 256,
+    DENSE_OUTPUTS_MAX = 1024, /* all choices of all components */
+};
+
+enum dense_activation { DENSE_TANH, DENSE_RELU };
+
+struct dense_shape {
+    uint32_t inputs;                  /* floats of an observation */
+    uint32_t layers;                  /* hidden layers; 0: the head reads the observation */
+    uint32_t width[DENSE_LAYERS_MAX]; /* (layers) units of each */
+    enum dense_activation activation;
+    bool value;           /* has a value network: the same hidden layers once more, and one output */
+    bool shared;          /* with `value`: its output reads the policy's hidden layers, and it has none */
+    bool gaussian;        /* an action is floats of a diagonal Gaussian; else choices of Categoricals */
+    bool state_dependent; /* the Gaussian's deviations depend on the last hidden layer, of which there is one
+                           */
+    uint32_t components;  /* of an action */
+    uint32_t choices[DENSE_COMPONENTS_MAX]; /* (components) of each Categorical; not read for a Gaussian */
+};
+
+/* The policy network's outputs: the sum of all choices, or a Gaussian's means. Also the bytes of a row's
+ * mask.
+ */
+uint32_t dense_outputs(const struct dense_shape *shape);
+
+/* What the heads read: units of the last hidden layer, or the inputs. */
+uint32_t dense_features(const struct dense_shape *shape);
+
+/* Whether the policy is a Gaussian whose deviations depend on the state. */
+bool dense_explores(const struct dense_shape *shape);
+
+/* ---- the list of parameters ----
+ *
+ * The names and their order are those of the state_dict of Stable-Baselines3's ActorCriticPolicy, with a
+ * hidden layer every other number as torch.nn.Sequential counts them:
+ *
+ *     log_std                              (components)           Gaussian only; (last width, components)
+ *                                                                 where the deviations depend on the state
+ *     mlp_extractor.policy_net.0.weight    (width, inputs)        … .0.bias, .2.weight, .2.bias, …
+ *     mlp_extractor.value_net.0.weight     (width, inputs)        … with a value network of its own
+ *     action_net.weight                    (outputs, last width)  action_net.bias (outputs)
+ *     value_net.weight                     (1, last width)        value_net.bias (1); with a value network
+ *
+ * Where policy and value share the hidden layers, these are mlp_extractor.shared_net.0.weight … alone, as
+ * Stable-Baselines3 called them until 1.7. */
+
+enum dense_network_kind { DENSE_POLICY, DENSE_VALUE, DENSE_NETWORKS };
+enum dense_parameter_kind { DENSE_WEIGHT, DENSE_BIAS, DENSE_LOG_SIGMA };
+
+enum { DENSE_PARAMETERS_MAX = 1 + DENSE_NETWORKS * (DENSE_LAYERS_MAX + 1) * 2, DENSE_NAME_BYTES = 48 };
+
+struct dense_parameter {
+    char name[DENSE_NAME_BYTES];
+    enum dense_parameter_kind kind;
+    enum dense_network_kind network;
+    uint32_t layer;          /* 0 …; that of the head is shape.layers */
+    uint32_t rank, shape[2]; /* as PyTorch has it */
+    uint32_t inputs;         /* of the layer, for its weight and bias: PyTorch's fan_in */
+    size_t offset, count;    /* floats: where it begins in the flat array, and how many it has */
+};
+
+/* Fills `out`, ascending by offset and without gaps; returns how many there are. */
+uint32_t dense_parameters(const struct dense_shape *shape, struct dense_parameter out[DENSE_PARAMETERS_MAX]);
+
+/* ---- the weights ---- */
 
 struct dense;
 
-/* `shape` is copied; parameters are zeros until dense_load. Takes about 8 bytes for each parameter. Errors:
- * those of dense_check_shape and isa_choose; STATUS_NO_MEMORY. */
+/* `shape` is within its bounds (asserted), and is copied. Parameters are zeros until dense_load. Takes about
+ * 8 bytes for each parameter. Errors: isa_choose's; STATUS_NO_MEMORY. */
 enum status dense_new(struct dense **out, const struct dense_shape *shape, struct error *error);
 void dense_free(struct dense *dense);
 
-/* Computes with these parameters (dense_shape.h) from now on; they are copied. No other thread computes
+/* Computes with these parameters from now on; they are copied. No other thread computes
  * with `dense` meanwhile. */
 void dense_load(struct dense *dense, const float *parameters);
 
@@ -133,12 +205,13 @@ struct dense_results {
     float *value;           // (count); NULL without a value network
 };
 
-/* Chooses an action for each row, and writes it. `draw` NULL: greedily. Any number of rows. */
+/* Chooses an action for each row, of at most DENSE_CHUNK_ROWS (asserted), and writes it. `draw` NULL:
+ * greedily. */
 void dense_act(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
                const struct dense_draw *draw, const struct dense_results *results);
 
-/* Of the values alone; actions and masks are not read. For a state that is bootstrapped from. Any number of
- * rows. */
+/* Of the values alone, for at most DENSE_CHUNK_ROWS rows (asserted); actions and masks are not read. For a
+ * state that is bootstrapped from. */
 void dense_value(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
                  float *value);
 
@@ -149,11 +222,12 @@ void dense_value(const struct dense *dense, struct dense_work *work, const struc
 void dense_evaluate(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
                     const struct dense_results *results);
 
-/* dL/d of each result of the rows that were evaluated, in their order. NULL: all 0. */
+/* dL/d of each result of the rows that were evaluated, in their order. NULL: all 0. surrogate.h writes them;
+ * here they are only read. */
 struct dense_pulls {
-    const float *log_probability; // (count)
-    const float *entropy;         // (count)
-    const float *value;           // (count); NULL without a value network
+    float *log_probability; // (count)
+    float *entropy;         // (count)
+    float *value;           // (count); NULL without a value network
 };
 
 /* dL/d of every parameter of the networks that are pulled at, for the batch that was last evaluated with
@@ -163,5 +237,41 @@ struct dense_pulls {
  * Where the hidden layers are shared, their pull is the policy's and then the value's. */
 void dense_gradient(const struct dense *dense, struct dense_work *work, const struct dense_pulls *pulls,
                     float *gradient, bool adds);
+
+/* ---- a head alone ----
+ *
+ * For a network whose outputs are computed elsewhere: a tape computes those of the CNN. Outputs are logits,
+ * component after component, or means; row i of the outputs is row i of the batch. One thread at a time uses
+ * a head. */
+
+struct head;
+
+/* Of `shape`, only gaussian, components and choices are read. log_std is 0 at first. Errors: isa_choose's;
+ * STATUS_NO_MEMORY. */
+enum status head_new(struct head **out, const struct dense_shape *shape, struct error *error);
+void head_free(struct head *head);
+
+/* Sets log_std (components). Gaussian only. */
+void head_load(struct head *head, const float *log_std);
+
+/* A batch with its outputs. Observations are not read. */
+struct head_rows {
+    struct dense_batch batch; // at most DENSE_CHUNK_ROWS rows (asserted)
+    const float *outputs;     // (count, outputs)
+};
+
+/* Chooses an action for each row, and writes it. `draw` NULL: greedily. log_probability: (count) or NULL. */
+void head_act(struct head *head, const struct head_rows *rows, const struct dense_draw *draw,
+              float *log_probability);
+
+/* The log-probabilities (count) of the batch's own actions, and the entropies (count). entropy: NULL, not
+ * wanted. */
+void head_evaluate(struct head *head, const struct head_rows *rows, float *log_probability, float *entropy);
+
+/* By dL/d log-probability of each row's own action, and dL/d entropy (NULL: all 0), writes dL/d outputs
+ * (count, outputs), and of a Gaussian dL/d log_std (components), summed over the rows, ascending.
+ * pulls->value is not read. */
+void head_pull(struct head *head, const struct head_rows *rows, const struct dense_pulls *pulls,
+               float *d_outputs, float *d_log_std);
 
 #endif

@@ -2,7 +2,7 @@
  *
  * At a head the rows lie across the lanes, as many as one register holds, and every sum over choices or
  * components runs in ascending order within a lane. Lanes without a row hold zeros. */
-#include "kernels/policy/dense_internal.h"
+#include "kernels/policy/lanes_internal.h"
 
 #include "kernels/lanes/exp_log_tanh.h"
 #include "kernels/lanes/normal_pair.h"
@@ -350,14 +350,19 @@ static float *action_of(const struct tile *tile, uint32_t l)
     return batch->actions + (size_t)batch->row[tile->first + l] * tile->head->shape->components;
 }
 
-/* t of component d, by the batch's actions. */
-LANES_INLINE vf deviation(const struct tile *tile, uint32_t d)
+/* a - z of component d, by the batch's actions. */
+LANES_INLINE vf distance(const struct tile *tile, uint32_t d)
 {
     float lane[LANES_WIDTH] = {0};
     for (uint32_t l = 0; l < tile->rows; l++)
         lane[l] = action_of(tile, l)[d];
-    return (lanes_load(lane) - tile_column(tile, tile->head->z, d)) *
-           lanes_set(tile->head->sigma->inverse[d]);
+    return lanes_load(lane) - tile_column(tile, tile->head->z, d);
+}
+
+/* t of component d. */
+LANES_INLINE vf deviation(const struct tile *tile, uint32_t d)
+{
+    return distance(tile, d) * lanes_set(tile->head->sigma->inverse[d]);
 }
 
 LANES_INLINE void evaluate_gaussian(const struct tile *tile, float *log_probability, float *entropy)
@@ -408,15 +413,6 @@ LANES_INLINE void pull_gaussian(const struct tile *tile, vf of_log_probability, 
 }
 
 /* ---- Gaussian, with deviations that depend on the state ---- */
-
-/* a - z of component d, by the batch's actions. */
-LANES_INLINE vf distance(const struct tile *tile, uint32_t d)
-{
-    float lane[LANES_WIDTH] = {0};
-    for (uint32_t l = 0; l < tile->rows; l++)
-        lane[l] = action_of(tile, l)[d];
-    return lanes_load(lane) - tile_column(tile, tile->head->z, d);
-}
 
 LANES_INLINE void evaluate_exploring(const struct tile *tile, float *log_probability, float *entropy)
 {
@@ -530,22 +526,10 @@ static void pull(const struct dense_head *head, const struct dense_pulls *pulls,
     }
 }
 
-static void exp_16(const float x[DENSE_LANES], float y[DENSE_LANES])
+static void exp_16(const float x[POLICY_LANES], float y[POLICY_LANES])
 {
     for (uint32_t i = 0; i < LANES_COUNT; i += LANES_WIDTH)
         lanes_store(y + i, lanes_exp_full(lanes_load(x + i)));
-}
-
-static void log_16(const float x[DENSE_LANES], float y[DENSE_LANES])
-{
-    for (uint32_t i = 0; i < LANES_COUNT; i += LANES_WIDTH)
-        lanes_store(y + i, lanes_log_full(lanes_load(x + i)));
-}
-
-static void tanh_16(const float x[DENSE_LANES], float y[DENSE_LANES])
-{
-    for (uint32_t i = 0; i < LANES_COUNT; i += LANES_WIDTH)
-        lanes_store(y + i, lanes_tanh(lanes_load(x + i)));
 }
 
 const struct dense_lanes LANES_NAME(dense_lanes) = {
@@ -556,6 +540,4 @@ const struct dense_lanes LANES_NAME(dense_lanes) = {
     .evaluate = evaluate,
     .pull = pull,
     .exp = exp_16,
-    .log = log_16,
-    .tanh = tanh_16,
 };

@@ -3,7 +3,7 @@
 #include "kernels/policy/mlp.h"
 
 #include "kernels/lanes/isa.h"
-#include "kernels/policy/mlp_internal.h"
+#include "kernels/policy/lanes_internal.h"
 
 #include <assert.h>
 #include <math.h>
@@ -15,55 +15,32 @@ struct mlp {
     const struct mlp_lanes *lanes;
 };
 
-/* Indexed by enum isa. */
-static const struct mlp_lanes *const lanes_of[ISA_COUNT] = {
-    [ISA_BASELINE] = &mlp_lanes_baseline, [ISA_AVX2] = &mlp_lanes_avx2, [ISA_AVX512] = &mlp_lanes_avx512};
-
 enum status mlp_check_isa(struct error *error)
 {
     enum isa isa;
     return isa_choose(&isa, error);
 }
 
-static enum status check_bound(const char *what, uint32_t value, uint32_t max, struct error *error)
-{
-    if (value >= 1 && value <= max)
-        return STATUS_OK;
-    return error_set(error, STATUS_INVALID, "policy: expected 1..%u %s, got %u", max, what, value);
-}
-
-enum status mlp_check_shape(const struct mlp_shape *shape, double dropout, struct error *error)
-{
-    enum status status = check_bound("inputs", shape->inputs, MLP_INPUTS_MAX, error);
-    if (status == STATUS_OK)
-        status = check_bound("hidden units", shape->hidden, MLP_HIDDEN_MAX, error);
-    if (status == STATUS_OK)
-        status = check_bound("actions", shape->actions, MLP_ACTIONS_MAX, error);
-    if (status == STATUS_OK && !(dropout >= 0 && dropout < 1))
-        status =
-            error_set(error, STATUS_INVALID, "policy: expected a dropout of 0 <= p < 1, got %g", dropout);
-    return status;
-}
-
 enum status mlp_new(struct mlp **out, const struct mlp_shape *shape, double dropout, struct error *error)
 {
-    enum isa isa = ISA_BASELINE;
-    enum status status = mlp_check_shape(shape, dropout, error);
-    if (status == STATUS_OK)
-        status = isa_choose(&isa, error);
+    struct policy_lanes lanes;
+    enum status status = policy_lanes_choose(&lanes, error);
+    assert(shape->inputs >= 1 && shape->inputs <= MLP_INPUTS_MAX);
+    assert(shape->hidden >= 1 && shape->hidden <= MLP_HIDDEN_MAX);
+    assert(shape->actions >= 1 && shape->actions <= MLP_ACTIONS_MAX && dropout >= 0 && dropout < 1);
     if (status != STATUS_OK)
         return status;
     struct mlp *mlp = calloc(1, sizeof *mlp);
     if (mlp == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
-    mlp->lanes = lanes_of[isa];
+    mlp->lanes = lanes.mlp;
     struct mlp_packed *packed = &mlp->packed;
     packed->shape = *shape;
     packed->blocks = mlp_mask_words(shape);
     const uint64_t dropped = (uint64_t)lrint(dropout * 65536); // of 65536
     packed->draws = dropped > 0;
     packed->draw_bound = dropped > 0 ? (uint32_t)((dropped << 16) - 1) : 0;
-    packed->last_word = (uint16_t)(0xffffu >> (packed->blocks * MLP_LANES - shape->hidden));
+    packed->last_word = (uint16_t)(0xffffu >> (packed->blocks * POLICY_LANES - shape->hidden));
     packed->scale = (float)(1 / (1 - dropout));
     size_t bytes = packed->blocks * mlp_packed_stride(shape) * sizeof(float);
     packed->weights = aligned_alloc(64, bytes);
@@ -91,12 +68,13 @@ void mlp_load(struct mlp *mlp, const float *parameters)
                    actions = packed->shape.actions;
     const float *w1 = parameters, *b1 = w1 + (size_t)hidden * inputs, *w2 = b1 + hidden;
     for (uint32_t j = 0; j < hidden; j++) {
-        float *unit = packed->weights + j / MLP_LANES * mlp_packed_stride(&packed->shape) + j % MLP_LANES;
+        float *unit =
+            packed->weights + j / POLICY_LANES * mlp_packed_stride(&packed->shape) + j % POLICY_LANES;
         unit[0] = b1[j];
         for (uint32_t i = 0; i < inputs; i++)
-            unit[(1 + i) * MLP_LANES] = w1[(size_t)j * inputs + i];
+            unit[(1 + i) * POLICY_LANES] = w1[(size_t)j * inputs + i];
         for (uint32_t a = 0; a < actions; a++)
-            unit[(1 + inputs + a) * MLP_LANES] = w2[(size_t)a * hidden + j];
+            unit[(1 + inputs + a) * POLICY_LANES] = w2[(size_t)a * hidden + j];
     }
     memcpy(packed->b2, w2 + (size_t)actions * hidden, actions * sizeof(float));
 }

@@ -56,10 +56,8 @@ struct mlp_batch {
 
 struct mlp; /* the weights, packed for the lanes; only mlp_load changes them */
 
-/* STATUS_INVALID names the bound that `shape` or `dropout` (0 <= p < 1) breaks. */
-enum status mlp_check_shape(const struct mlp_shape *shape, double dropout, struct error *error);
-
-/* Errors: those of mlp_check_shape and mlp_check_isa; STATUS_NO_MEMORY. */
+/* `shape` is within its bounds, and 0 <= dropout < 1 (asserted). Errors: those of mlp_check_isa;
+ * STATUS_NO_MEMORY. */
 enum status mlp_new(struct mlp **out, const struct mlp_shape *shape, double dropout, struct error *error);
 void mlp_free(struct mlp *mlp);
 

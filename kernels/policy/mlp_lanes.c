@@ -9,7 +9,7 @@
  *
  * Each body takes the shape as arguments. LANES_FOR_SHAPE calls it with CartPole's numbers as constants, so
  * that the compiler keeps a row's sums in registers, or else with the packed shape. */
-#include "kernels/policy/mlp_internal.h"
+#include "kernels/policy/lanes_internal.h"
 
 #include "kernels/lanes/lanes.h"
 
@@ -376,31 +376,4 @@ static double gradient(const struct mlp_packed *packed, const struct mlp_batch *
     return LANES_FOR_SHAPE(packed, gradient_body, batch, coefficient, slab);
 }
 
-/* ---- the table ---- */
-
-static void exp_16(const float x[MLP_LANES], float y[MLP_LANES])
-{
-    for (uint32_t p = 0; p < LANES_COUNT; p += LANES_WIDTH)
-        lanes_store(y + p, lanes_exp(lanes_load(x + p)));
-}
-
-static void log_16(const float x[MLP_LANES], float y[MLP_LANES])
-{
-    for (uint32_t p = 0; p < LANES_COUNT; p += LANES_WIDTH)
-        lanes_store(y + p, lanes_log(lanes_load(x + p)));
-}
-
-static void fma_16(const float a[MLP_LANES], const float b[MLP_LANES], const float c[MLP_LANES],
-                   float y[MLP_LANES])
-{
-    for (uint32_t p = 0; p < LANES_COUNT; p += LANES_WIDTH)
-        lanes_store(y + p, lanes_fma(lanes_load(a + p), lanes_load(b + p), lanes_load(c + p)));
-}
-
-const struct mlp_lanes LANES_NAME(mlp_lanes) = {
-    .act = act,
-    .gradient = gradient,
-    .exp = exp_16,
-    .log = log_16,
-    .fma = fma_16,
-};
+const struct mlp_lanes LANES_NAME(mlp_lanes) = {.act = act, .gradient = gradient};

@@ -1,7 +1,7 @@
 /* PPO's objective, row by row in double. Only exp computes in lanes. */
 #include "kernels/policy/surrogate.h"
 
-#include "kernels/policy/dense_internal.h"
+#include "kernels/policy/lanes_internal.h"
 
 #include <assert.h>
 #include <math.h>
@@ -17,9 +17,9 @@ static void find_ratios(const struct surrogate *m, uint32_t count, const uint32_
 {
     for (uint32_t i = 0; i < count; i++)
         ratio[i] = log_probability[i] - m->rows.log_probabilities[row[i]];
-    for (uint32_t i = count; i % DENSE_LANES != 0; i++)
+    for (uint32_t i = count; i % POLICY_LANES != 0; i++)
         ratio[i] = 0;
-    for (uint32_t i = 0; i < count; i += DENSE_LANES) // in place: each number by itself
+    for (uint32_t i = 0; i < count; i += POLICY_LANES) // in place: each number by itself
         m->lanes->exp(ratio + i, ratio + i);
 }
 
@@ -74,12 +74,15 @@ enum status surrogate_begin(struct surrogate *m, const struct surrogate_objectiv
 {
     *m = (struct surrogate){.objective = objective, .rows = *rows, .factor = 1};
     find_scaling(m);
-    return dense_lanes_choose(&m->lanes, error);
+    struct policy_lanes lanes;
+    const enum status status = policy_lanes_choose(&lanes, error);
+    m->lanes = lanes.dense;
+    return status;
 }
 
 void surrogate_judge_actions(const struct surrogate *m, uint32_t count, const uint32_t *row,
                              const float *log_probability, const float *entropy,
-                             const struct surrogate_pulls *pulls, struct surrogate_sums *sums)
+                             const struct dense_pulls *pulls, struct surrogate_sums *sums)
 {
     const struct surrogate_objective *o = m->objective;
     const uint32_t batch = m->rows.count;
@@ -98,8 +101,7 @@ void surrogate_judge_actions(const struct surrogate *m, uint32_t count, const ui
 }
 
 void surrogate_judge_values(const struct surrogate *m, uint32_t count, const uint32_t *row,
-                            const float *value, const struct surrogate_pulls *pulls,
-                            struct surrogate_sums *sums)
+                            const float *value, const struct dense_pulls *pulls, struct surrogate_sums *sums)
 {
     const struct surrogate_objective *o = m->objective;
     assert(count <= SURROGATE_ROWS_MAX);

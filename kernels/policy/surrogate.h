@@ -27,6 +27,7 @@
 #define KERNELS_POLICY_SURROGATE_H
 
 #include "kernels/base/status.h"
+#include "kernels/policy/dense.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -66,11 +67,6 @@ struct surrogate {
     struct surrogate_sums sums;
 };
 
-/* dL/d of each row of a chunk, each (count). NULL: not wanted. */
-struct surrogate_pulls {
-    float *log_probability, *entropy, *value;
-};
-
 /* `objective` and the rows' arrays outlive *m. Errors: isa_choose's. */
 enum status surrogate_begin(struct surrogate *m, const struct surrogate_objective *objective,
                             const struct surrogate_rows *rows, struct error *error);
@@ -80,10 +76,9 @@ enum status surrogate_begin(struct surrogate *m, const struct surrogate_objectiv
  * (asserted). */
 void surrogate_judge_actions(const struct surrogate *m, uint32_t count, const uint32_t *row,
                              const float *log_probability, const float *entropy,
-                             const struct surrogate_pulls *pulls, struct surrogate_sums *sums);
+                             const struct dense_pulls *pulls, struct surrogate_sums *sums);
 void surrogate_judge_values(const struct surrogate *m, uint32_t count, const uint32_t *row,
-                            const float *value, const struct surrogate_pulls *pulls,
-                            struct surrogate_sums *sums);
+                            const float *value, const struct dense_pulls *pulls, struct surrogate_sums *sums);
 
 void surrogate_add(struct surrogate_sums *to, const struct surrogate_sums *more);
 

@@ -54,9 +54,7 @@ check "a job is stopped while an observer imports" ends_within_an_import
 
 # ---- every space, and every form of job ----
 spread='{"count": 2, "environments": 2, "groups": 2}'
-# Python is no sanitizer's build, and test_worlds.sh has the agent act in every space. Three worlds are enough there.
 while read -r title members; do
-    [[ -z ${SAN:-} || $title == CartPole-v1 || $title == Frames || $title == Masked ]] || continue
     world "$members"
     check "$title trains" plays whole
     check "$title has five episodes" test "$(numbers "$scratch/whole" | wc -l)" == 5
@@ -124,9 +122,7 @@ takes_another_course() {
 check "resumed in a world that has changed" takes_another_course
 
 # ---- faults: of the environment, and a part of what the job's last line says ----
-# Python is no sanitizer's build. What counts there are the ways in which an observer ends.
 while IFS='|' read -r name phrase; do
-    [[ -z ${SAN:-} || $name == Step* ]] || continue
     world "\"class\": \"worlds:$name\""
     check "$name" fails_with "$phrase"
 done <<'FAULTS'

@@ -14,9 +14,7 @@ source "$here/worlds.bash"
 
 episodes=20
 toy=$(readlink -f "$BUILD/test/preload/environment_toy.so")
-# An update by a sanitizer's build takes long: rollouts are half as long there, and the deaths over sooner.
 n_steps=16
-[[ -z ${SAN:-} ]] || n_steps=8 disturbed_episodes=60
 ppo='{"name": "ppo", "n_steps": '$n_steps', "batch_size": 40, "n_epochs": 2, "gamma": 0.9, "ent_coef": 0.01}'
 declare -A algorithms=([ppo]=$ppo [a2c]='{"name": "a2c", "n_steps": '$n_steps', "gamma": 0.9}')
 
@@ -79,7 +77,7 @@ learns() {
             "$scratch/learned/episodes.jsonl" >/dev/null
 }
 # The numbers are the plain build's. A sanitizer would see nothing new, for a fifth of this test's time.
-[[ -n ${SAN:-} ]] || check "the token is kept in the middle" learns
+check "the token is kept in the middle" learns
 evaluates_alike() {
     local checkpoint mean deviation
     checkpoint=$scratch/whole/checkpoints/$(newest_checkpoint "$scratch/whole")

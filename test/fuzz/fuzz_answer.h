@@ -116,7 +116,7 @@ static bool is_open(const struct asked *request)
 {
     const uint16_t worker = request->header.destination;
     return request->is_open && rpc_reaches(rpc, worker) &&
-           request->header.request <= rpc->calls.sessions[worker].last_request;
+           request->header.request <= rpc->peers[worker].last_request;
 }
 
 /* The `index`th of those, from the oldest on; NULL: there are not so many. */
@@ -152,7 +152,8 @@ static uint64_t new_number(uint16_t worker, enum made_kind kind)
 static void add_as(struct request *answer, const struct wire_tensor *like, uint8_t dtype)
 {
     const uint32_t rows = like->dims[0];
-    request_add(answer, dtype, (uint32_t)(wire_tensor_bytes(like) / wire_dtype_bytes(like->dtype)), NULL);
+    const struct wire_tensor element = {.dtype = like->dtype};
+    request_add(answer, dtype, (uint32_t)(wire_tensor_bytes(like) / wire_tensor_bytes(&element)), NULL);
     struct wire_tensor *tensor = &answer->header.tensors[answer->header.tensor_count - 1];
     memcpy(tensor->dims, like->dims, sizeof tensor->dims);
     tensor->rank = like->rank;
@@ -206,24 +207,19 @@ static uint64_t make_part(const struct asked *request)
     const uint32_t count = header->tensor_count > 1 ? header->tensors[1].dims[0] : 0;
     *part = (struct made){.number = new_number(header->destination, MADE_OPTIMIZER)};
     part->count = count < 4 ? count : 4;
-    if (NEW_WORDS * sizeof(uint64_t) + count * 12 <= ASKED_BYTES)
-        memcpy(part->indices, request->beginning + NEW_WORDS * sizeof(uint64_t) + count * sizeof(uint64_t),
+    if (sizeof(struct optimizer_words) + count * 12 <= ASKED_BYTES)
+        memcpy(part->indices, request->beginning + sizeof(struct optimizer_words) + count * sizeof(uint64_t),
                part->count * sizeof part->indices[0]);
     return part->number;
 }
 
 static void answer_parameter(struct request *answer, const struct asked *request)
 {
-    static const uint32_t sizes[2] = {WIDTH, WIDTH};
     const uint64_t function = request->header.args[1];
-    if (function == PARAMETER_INFO) {
-        request_add(answer, WIRE_U8, 6, "weight");
-        request_add(answer, WIRE_U32, 2, sizes);
-    } else if (function == PARAMETER_GET) {
+    if (function == PARAMETER_GET)
         request_add(answer, WIRE_F32, WIDTH * WIDTH, NULL);
-    } else if (function == PARAMETER_OPTIMIZER) {
+    else if (function == PARAMETER_OPTIMIZER)
         answer->header.args[0] = make_part(request);
-    }
 }
 
 static void answer_optimizer(struct request *answer, const struct asked *request)
@@ -339,7 +335,7 @@ static bool measure(struct request *answer)
 static bool send_as(struct endpoint_message *out, uint16_t worker, struct wire_header *header,
                     const void *payload)
 {
-    return peer_write(out, worker, &rpc->sessions.table[worker], header, payload);
+    return peer_write(out, worker, &rpc->sessions->table[worker], header, payload);
 }
 
 /* Sends it, or the first piece of it. */
@@ -478,7 +474,7 @@ static bool say_hello(uint16_t worker, struct endpoint_message *out)
     if (!peer_write(out, worker, &later, &hello, room))
         return false;
     const struct greeting greeting = {.header = out->header, .nonce = out->payload};
-    greeting_prove(&greeting, rpc->common.config.secret, out->payload + WIRE_NONCE_BYTES);
+    greeting_prove(&greeting, rpc->config.secret, out->payload + WIRE_NONCE_BYTES);
     return true;
 }
 
@@ -521,7 +517,7 @@ static enum status say(const uint8_t *bytes, struct endpoint_message *out)
         (what == SAY_ANSWER || what == SAY_FAILURE || what == SAY_MANY || what == SAY_NEVER))
         request->is_open = false;
     if (what == SAY_MALFORMED)
-        out->peer = rpc->sessions.table[worker].peer;
+        out->peer = rpc->sessions->table[worker].peer;
     return what == SAY_MALFORMED ? STATUS_INVALID : is_sent ? STATUS_OK : STATUS_AGAIN;
 }
 

@@ -175,7 +175,7 @@ static void act_begin(unsigned which, const uint8_t *bytes)
     struct error error = {0};
     const enum tape_mode mode = (bytes[ACT_HOW] & 1) != 0 ? TAPE_INFER : TAPE_TRAIN;
     end_context(which);
-    if (!is_well(dist_context_new(&contexts[which], dist, mode, tapes[which], NULL, &error), &error))
+    if (!is_well(dist_context_new(&contexts[which], dist, mode, tapes[which], &error), &error))
         contexts[which] = NULL;
 }
 
@@ -256,23 +256,14 @@ static void act_parameters(struct rref *ref)
 
 static void act_parameter(struct rref *ref, const uint8_t *bytes)
 {
-    struct dist_parameter_info info;
     struct error error = {0};
     float values[VALUES] = {0};
     const size_t count = (bytes[ACT_NUMBER] & 1) != 0 ? WIDTH : VALUES;
     enum status status;
-    switch (bytes[ACT_HOW] & 3) {
-    case 0:
-        status = dist_parameter_info(dist, ref, &info, &error);
-        require(status != STATUS_OK || (info.name[0] != '\0' && memchr(info.name, 0, sizeof info.name) &&
-                                        shape_elements(&info.shape) > 0));
-        break;
-    case 1:
+    if ((bytes[ACT_HOW] & 3) <= 1)
         status = dist_parameter_get(dist, ref, bytes[ACT_OTHER] % 3, values, count, &error);
-        break;
-    default:
-        status = dist_parameter_set(dist, ref, bytes[ACT_OTHER] % 3, values, count, &error);
-    }
+    else
+        status = dist_parameter_set(ref, bytes[ACT_OTHER] % 3, values, count, &error);
     is_well(status, &error);
 }
 
@@ -420,12 +411,12 @@ static void give_all_back(void)
 static void require_no_call_left(void)
 {
     size_t free_count = 0;
-    for (const struct future *future = rpc->calls.free; future != NULL; future = future->next)
+    for (const struct future *future = rpc->free_futures; future != NULL; future = future->next)
         free_count++;
-    require(rpc->calls.pending == 0 && rpc->incoming.open == NULL && free_count == rpc->calls.future_count);
+    require(rpc->pending == 0 && rpc->open == NULL && free_count == rpc->future_count);
     require(dist->ended == NULL);
     for (unsigned worker = 0; worker < WORKERS; worker++)
-        require(rpc->incoming.sources[worker].bodies.bytes == 0);
+        require(rpc->peers[worker].bodies.bytes == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

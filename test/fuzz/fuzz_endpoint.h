@@ -58,7 +58,7 @@ enum status __wrap_endpoint_send(struct endpoint *endpoint, struct endpoint_mess
 {
     (void)endpoint;
     for (unsigned worker = 1; worker <= PEERS; worker++) {
-        if (rpc->sessions.table[worker].peer != message->peer)
+        if (rpc->sessions->table[worker].peer != message->peer)
             continue;
         if (is_cut[worker])
             return STATUS_NOT_FOUND;

@@ -41,7 +41,7 @@ static void prove(const uint8_t *header, uint8_t *payload, bool is_hello, const 
 {
     const struct greeting greeting = {
         .header = header, .nonce = nonce, .text = payload + WIRE_PROOF_BYTES, .text_bytes = is_hello ? 0 : 2};
-    greeting_prove(&greeting, rpc->common.config.secret, is_hello ? payload + WIRE_NONCE_BYTES : payload);
+    greeting_prove(&greeting, rpc->config.secret, is_hello ? payload + WIRE_NONCE_BYTES : payload);
 }
 
 /* Writes the greeting that a step stands for. True: the bytes are as they were when the proof was made. */
@@ -77,7 +77,7 @@ static bool write_greeting(const uint8_t step[STEP_BYTES], struct endpoint_messa
 /* ---- in the place of the endpoint's own (Makefile) ---- */
 
 enum status __wrap_endpoint_connect(struct endpoint **out, struct endpoint *beside, const char *address,
-                                    const struct wire_pass *pass, struct error *error);
+                                    const struct endpoint_credentials *shown, struct error *error);
 enum status __wrap_endpoint_send(struct endpoint *endpoint, struct endpoint_message *message);
 enum status __wrap_endpoint_receive(struct endpoint *endpoint, struct endpoint_message *message);
 enum status __wrap_endpoint_wait(struct endpoint *const *endpoints, size_t endpoint_count,
@@ -85,10 +85,10 @@ enum status __wrap_endpoint_wait(struct endpoint *const *endpoints, size_t endpo
                                  struct monotime until, bool *readable);
 
 enum status __wrap_endpoint_connect(struct endpoint **out, struct endpoint *beside, const char *address,
-                                    const struct wire_pass *pass, struct error *error)
+                                    const struct endpoint_credentials *shown, struct error *error)
 {
-    (void)beside, (void)address, (void)pass, (void)error;
-    *out = rpc->sessions.endpoints[0]; /* not used */
+    (void)beside, (void)address, (void)shown, (void)error;
+    *out = rpc->sessions->endpoints[0]; /* not used */
     return STATUS_OK;
 }
 
@@ -133,7 +133,7 @@ static void say_hello(const uint8_t step[STEP_BYTES])
 {
     uint32_t before[WORKERS];
     bool was_live[WORKERS];
-    const struct session *table = rpc->sessions.table;
+    const struct session *table = rpc->sessions->table;
     for (unsigned i = 0; i < WORKERS; i++) {
         before[i] = table[i].incarnation;
         was_live[i] = table[i].is_live;
@@ -159,8 +159,8 @@ static void answer_hello(const uint8_t step[STEP_BYTES])
     is_dialing = false;
     require(!is_here && rpc_reaches(dialer, 0) == (status == STATUS_OK));
     require(status == STATUS_OK ? is_whole && knows_nonce : error.status == status);
-    dialer->sessions.table[0] = (struct session){0};
-    dialer->sessions.socket_count = 0;
+    dialer->sessions->table[0] = (struct session){0};
+    dialer->sessions->socket_count = 0;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -179,9 +179,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     for (unsigned i = 1; i < WORKERS; i++) {
         rpc_peer_died(rpc, (uint16_t)i, UINT32_MAX, "the input is over");
-        rpc->sessions.table[i].was_live = false;
+        rpc->sessions->table[i].was_live = false;
     }
-    rpc->sessions.stranger_count = rpc->sessions.stranger_next = 0;
+    rpc->sessions->stranger_count = rpc->sessions->stranger_next = 0;
     rpc_turn(rpc, (struct monotime){1});
     return 0;
 }

@@ -7,8 +7,8 @@
 #include "test/fuzz/fuzz_peer.h"
 #include "test/oracle/ref.h"
 #include "worker/autograd/dist_context.c" // NOLINT(bugprone-suspicious-include): an input ends with a death, which is undone
+#include "worker/autograd/dist_message.h"
 #include "worker/autograd/dist_versions.h"
-#include "worker/autograd/optimizer_message.h"
 
 enum { WIDTH = 3, OBJECTS_MAX = 24, CONTEXTS_MAX = 3, PIECES_MAX = 12, REFERENCES_MAX = 32 };
 
@@ -35,13 +35,13 @@ static void knot_destroy(void *object)
     require(alive-- > 0);
 }
 
-static enum status knot_create(void *context, uint16_t creator, const struct rpc_message *arguments,
-                               void **object, struct error *error)
+static enum status knot_create(void *context, const struct rref_class *class,
+                               const struct rpc_message *arguments, void **object, struct error *error)
 {
     const struct init init = {INIT_UNIFORM, 0.5};
     struct knot *knot = calloc(1, sizeof *knot);
     const bool has_versions = arguments->args[1] % 2 == 1;
-    (void)context, (void)creator;
+    (void)context, (void)class;
     alive++;
     enum status status = params_new(&knot->params, backend, error);
     if (status == STATUS_OK)
@@ -77,7 +77,7 @@ static struct dist_versions *knot_versions(void *object)
 static struct variable *knot_map(const struct knot *knot, struct dist_piece *piece)
 {
     struct tape *tape = dist_piece_tape(piece);
-    struct variable *x = dist_piece_input(piece, 0);
+    struct variable *x = dist_piece_given(piece)->in[0];
     if (x == NULL || variable_tensor(x)->dtype == DTYPE_I32)
         return tape_fail(tape, STATUS_INVALID, "expected an input");
     return tape_linear(tape, x, tape_parameter(tape, knot->weight), tape_parameter(tape, knot->bias));
@@ -95,16 +95,16 @@ static void knot_then(void *arg, struct dist_piece *piece, enum status status, s
 static void knot_forward(void *object, struct dist_piece *piece)
 {
     struct variable *out = NULL;
-    uint32_t count;
-    const uint64_t *numbers = dist_piece_numbers(piece, &count);
-    const uint32_t function = dist_piece_function(piece);
+    const uint64_t *numbers = dist_piece_given(piece)->numbers;
+    const uint32_t count = dist_piece_given(piece)->number_count;
+    const uint32_t function = dist_piece_given(piece)->function;
     float sum = 0;
     if (function == 3)
         return;
     for (uint32_t i = 0; i < count; i++)
         sum += (float)(numbers[i] % 16);
     if (function == 2 || function == 7)
-        out = dist_piece_input(piece, 0);
+        out = dist_piece_given(piece)->in[0];
     else if (function > 3)
         out = tape_input(dist_piece_tape(piece), SHAPE0(), DTYPE_F32, "sum", &sum);
     else
@@ -141,7 +141,7 @@ static inline void open_worker(struct segment *outbox,
         .rpc = rpc, .rrefs = rrefs, .outbox = outbox, .contexts_max = CONTEXTS_MAX, .pieces_max = PIECES_MAX};
     require(dist_new(&dist, &config, &error) == STATUS_OK);
     require(dist_owner_new(&owner, dist, &error) == STATUS_OK);
-    require(knot_create(NULL, SELF, &one, &knot, &error) == STATUS_OK);
+    require(knot_create(NULL, &knot_class, &one, &knot, &error) == STATUS_OK);
     require(rref_own(rrefs, &knot_class, knot, &own, &error) == STATUS_OK);
     called = own;
 }

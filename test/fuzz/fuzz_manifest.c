@@ -5,7 +5,7 @@
  * format, with its name;
  * and what is said of it is UTF-8 without control characters. */
 #include "kernels/base/text.h"
-#include "worker/checkpoint/checkpoint_internal.h"
+#include "worker/checkpoint/checkpoint_manifest.h"
 
 #include <stdlib.h>
 #include <string.h>

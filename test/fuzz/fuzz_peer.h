@@ -3,7 +3,8 @@
 #ifndef TEST_FUZZ_FUZZ_PEER_H
 #define TEST_FUZZ_FUZZ_PEER_H
 
-#include "worker/net/rpc_internal.h"
+#include "worker/net/rpc.c"          // NOLINT(bugprone-suspicious-include): a session without a connection
+#include "worker/net/rpc_sessions.c" // NOLINT(bugprone-suspicious-include): a session without a connection
 #include "worker/reference/rref.h"
 
 #include <stdio.h>
@@ -47,10 +48,8 @@ static inline void peer_open_rpc(const char *name, struct segment *outbox)
 static inline void peer_open_session(void)
 {
     incarnation++;
-    rpc->sessions.table[PEER] =
-        (struct session){.is_live = true, .was_live = true, .peer = CONNECTION, .incarnation = incarnation};
-    outgoing_open(&rpc->outgoing, PEER, rpc->sessions.endpoints[0], CONNECTION,
-                  rpc->common.config.outbox != NULL);
+    session_open(rpc->sessions, 0, &(struct wire_header){.source = PEER, .incarnation = incarnation},
+                 CONNECTION);
     request_id = 1;
 }
 
@@ -117,20 +116,18 @@ static inline void peer_ask(struct wire_header *header)
 static inline void peer_say(struct wire_header *header, const void *payload)
 {
     struct arrival arrival = {0};
-    struct error error;
     peer_ask(header);
-    require(peer_write(&arrival.frames, PEER, &rpc->sessions.table[PEER], header, payload));
+    require(peer_write(&arrival.frames, PEER, &rpc->sessions->table[PEER], header, payload));
     arrival.header = *header;
-    if (incoming_receive(&rpc->incoming, PEER, &arrival, &error) != STATUS_OK)
-        rpc_reject_worker(rpc, PEER, "%s", error.text);
+    rpc_receive_message(rpc, PEER, &arrival);
 }
 
 /* A turn; that what is answered arrives nowhere does not end the session. */
 static inline void peer_turn(void)
 {
-    struct lane *lane = &rpc->outgoing.lanes[PEER];
-    rpc->outgoing.lost_count -= lane->is_lost;
-    lane->is_lost = false;
+    struct session *session = &rpc->sessions->table[PEER];
+    rpc->sessions->lost_count -= session->is_lost;
+    session->is_lost = false;
     rpc_turn(rpc, (struct monotime){1});
 }
 

@@ -1,7 +1,7 @@
 /* The bodies that pieces make, whatever several peers send in whatever order. The input is a row of steps of
  * eight bytes, each a message's header. A body must come out as it was put in, and at the end no
  * memory is held. */
-#include "worker/net/rpc_arrival.h"
+#include "worker/net/rpc_message.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -51,7 +51,7 @@ static void request_rows(struct request *request, uint8_t shape)
 static uint64_t context_number(uint8_t byte)
 {
     const uint64_t root = byte < 0xf0 ? PEER : byte & 7;
-    const uint64_t begun = root < WORKERS ? rpc->sessions.table[root].incarnation & 0xffff : 1;
+    const uint64_t begun = root < WORKERS ? rpc->sessions->table[root].incarnation & 0xffff : 1;
     return byte == 0xff ? 0 : root << NUMBER_BITS | begun << 32 | (1u + (byte & 7));
 }
 
@@ -76,12 +76,10 @@ static void ask_optimizer(struct request *request, const uint8_t *bytes, uint64_
 {
     const double lr = 0.1;
     const uint32_t count = 1 + (bytes[SHAPE] & 1), indices[2] = {0, 1}, participants[2] = {PEER, 2};
-    uint64_t words[NEW_WORDS] = {[NEW_KIND] = bytes[SHAPE] >> 1 & 1,
-                                 [NEW_LR] = word_of_double(lr),
-                                 [NEW_EPSILON] = word_of_double(lr),
-                                 [NEW_ASYNC] = bytes[SHAPE] >> 2 & 1};
+    const struct optimizer_words words = {
+        .kind = bytes[SHAPE] >> 1 & 1, .lr = lr, .epsilon = lr, .async = bytes[SHAPE] >> 2 & 1};
     const uint64_t numbers[2] = {parameter, parameter + 1};
-    request_add(request, WIRE_U64, NEW_WORDS, words);
+    request_add(request, WIRE_U64, OPTIMIZER_WORDS, &words);
     request_add(request, WIRE_U64, count, numbers);
     request_add(request, WIRE_U32, count, indices);
     request_add(request, WIRE_U32, 1 + (bytes[SHAPE] >> 3 & 1), participants);
@@ -89,16 +87,17 @@ static void ask_optimizer(struct request *request, const uint8_t *bytes, uint64_
 
 static void ask_step(struct request *request, const uint8_t *bytes)
 {
-    const uint64_t words[STEP_WORDS] = {word_of_double(0.1), (bytes[SHAPE] & 1) != 0 ? word_of_double(1) : 0,
-                                        (bytes[SHAPE] & 1) != 0 ? word_of_double(2) : 0, 0};
-    request_add(request, WIRE_U64, STEP_WORDS, words);
+    const bool clips = (bytes[SHAPE] & 1) != 0;
+    const struct step_words words = {.lr = 0.1, .max_norm = clips ? 1 : 0, .norm = clips ? 2 : 0};
+    request_add(request, WIRE_U64, STEP_WORDS, &words);
 }
 
-/* A function of a parameter or an optimizer, with what it takes, or with nothing. */
+/* A function of a parameter or an optimizer (both have three), or none that there is; with what it takes, or
+ * with nothing. */
 static void ask_object(struct request *request, const uint8_t *bytes)
 {
     static const float values[WIDTH * WIDTH] = {1};
-    const unsigned what = bytes[NUMBER] % 8;
+    const unsigned number = bytes[NUMBER] % 8, what = number < 6 ? number % 3 : number;
     request->header.args[1] = what;
     request->header.args[VALUES_WHICH] = bytes[CHANGE] % 5;
     if (bytes[SHAPE] >= 0xf0)

@@ -18,11 +18,11 @@ struct thing {
     uint64_t sum;
 };
 
-static enum status thing_create(void *context, uint16_t creator, const struct rpc_message *arguments,
-                                void **object, struct error *error)
+static enum status thing_create(void *context, const struct rref_class *class,
+                                const struct rpc_message *arguments, void **object, struct error *error)
 {
-    (void)context;
-    require(creator == PEER && arguments->tensor_count >= 1);
+    (void)context, (void)class;
+    require(arguments->tensor_count >= 1);
     if (arguments->args[1] % 8 == 7)
         return error_set(error, STATUS_INVALID, "no thing of %u tensors", arguments->tensor_count);
     struct thing *thing = calloc(1, sizeof *thing);

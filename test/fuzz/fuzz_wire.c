@@ -2,7 +2,7 @@
  * the checks behind it (a method's tensors, the opened message) must stay within the payload. The input's
  * first two bytes are the second frame's length in units that reach over the limit, the rest is the header
  * and, behind it, the payload. */
-#include "worker/net/rpc_rules.h"
+#include "worker/net/rpc_message.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,11 +30,11 @@ static void check_message(const struct wire_header *header, const uint8_t *paylo
     const struct segment segment = {.data = lendable, .bytes = sizeof lendable};
     const void *lent[WIRE_TENSORS_MAX];
     struct error error = {0};
-    if (rules_find_lent(header, &segment, lent, &error) != STATUS_OK) {
-        require(error.status == STATUS_INVALID && rules_lends(header));
+    if (message_find_lent(header, &segment, lent, &error) != STATUS_OK) {
+        require(error.status == STATUS_INVALID && message_lends(header));
         return;
     }
-    rules_open_message(&message, header, payload, lent);
+    message_open(&message, header, payload, lent);
     size_t sum = 0;
     for (unsigned i = 0; i < message.tensor_count; i++) {
         const volatile uint8_t *data = message.data[i];
@@ -52,10 +52,10 @@ static void check_message(const struct wire_header *header, const uint8_t *paylo
 static void check_rules(const struct wire_header *header)
 {
     struct error error = {0};
-    if (rules_check_tensors(&method, 16, header, &error) == STATUS_OK) {
+    if (message_check_tensors(&method, 16, header, &error) == STATUS_OK) {
         uint32_t rows = header->tensors[0].dims[0];
         require(rows >= 1 && rows <= 16 &&
-                (rules_lends(header) || header->payload_bytes == rows * (4 + 16 + 4 + 1)));
+                (message_lends(header) || header->payload_bytes == rows * (4 + 16 + 4 + 1)));
     } else {
         require(error.status == STATUS_INVALID && error.text[0] != '\0');
     }
@@ -84,7 +84,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (header.kind == WIRE_REQUEST)
             check_rules(&header);
         char text[WIRE_ERROR_TEXT_MAX + 1];
-        rules_copy_text(text, sizeof text, payload, payload_bytes);
+        message_copy_text(text, sizeof text, payload, payload_bytes);
         free(payload);
     } else {
         require(error.status == STATUS_INVALID && error.text[0] != '\0');

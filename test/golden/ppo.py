@@ -3,10 +3,10 @@
 
 How to run it, from the repository's root, with Debian's python3-torch: /usr/bin/python3 test/golden/ppo.py
 
-The formulas are those of worker/reinforce/advantages.h and kernels/policy/surrogate.h, written here with autograd
+The formulas are those of worker/reinforce/ppo.h and kernels/policy/surrogate.h, written here with autograd
 alone; those of A2C, with RMSprop, where the option plain is 1. A rollout of 3 environments and 5 steps has a termination and two truncations in its middle, one of them at the
 last step. The policy has hidden layers of 8 and 6 units with tanh, and a value network of its own; its parameters have
-the names and the order of kernels/policy/dense_shape.h. Cases that end in _sde have state-dependent exploration; in those that
+the names and the order of kernels/policy/dense.h. Cases that end in _sde have state-dependent exploration; in those that
 end in _shared the value reads the policy's hidden layers.
 
     # a line of text: the versions

@@ -1,5 +1,5 @@
 /* The backend that only stores: what is uploaded comes back, from and to both widths. */
-#include "kernels/backend_memory.h"
+#include "kernels/backend.h"
 #include "kernels/params/params.h"
 #include "test/workplace.h"
 

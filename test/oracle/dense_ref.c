@@ -29,7 +29,7 @@ static uint32_t inputs_of(const struct dense_shape *shape, uint32_t layer)
     return layer == 0 ? shape->inputs : shape->width[layer - 1];
 }
 
-/* places[network][layer] in the order that dense_shape.h gives: log_std, the policy's hidden layers, the
+/* places[network][layer] in the order that dense.h gives: log_std, the policy's hidden layers, the
  * value network's, the policy's head, the value network's. Shared hidden layers have one place. */
 static void places_of(const struct dense_shape *shape, struct place places[2][DENSE_LAYERS_MAX + 1])
 {

@@ -4,6 +4,7 @@
  *     root          the worker that began the context, and has the loss
  *     call          a function of an object, called within a context: one node on the tape of its caller
  *     piece         what the callee computes for a call, on a tape of its own
+ *     frame         a tape on which calls are recorded: the root's, or a piece's
  *     walk          the backward pass over one tape, in reverse order of recording
  *     version       one copy of an object's parameters (dist_versions.h)
  *     owner         a worker with parameters, which adds up gradients and takes steps (dist_optimizer.h)
@@ -12,14 +13,12 @@
  * This room may include worker/net, worker/reference and the rooms of kernels/. worker/model_parallel
  * includes it. Start here. Then:
  *
- *     dist_context.c     contexts; why sums are equal, and why nothing is left behind
- *     dist_call.[ch]     the caller's side of a context
- *     dist_piece.[ch]    the callee's side of a context
- *     dist_object.[ch]   where pieces of an object compute, and the gradients of its parameters
- *     dist_message.[ch], dist_memory.[ch]    tensors in messages; memory that other workers can read
- *     dist_versions.[ch]                     versions of parameters
- *     dist_optimizer.h, dist_participant.c, dist_owner.c, optimizer_message.[ch]
- *                        the optimizer: the side of a participant, and that of an owner
+ *     dist_context.c       contexts and pieces; why sums are equal, and why nothing is left behind
+ *     dist_call.[ch]       the caller's side of a context
+ *     dist_message.[ch]    messages, the tensors in them, and memory that other workers can read
+ *     dist_versions.[ch]   versions of parameters
+ *     dist_optimizer.h, dist_participant.c, dist_owner.c
+ *                          the optimizer: the side of a participant, and that of an owner
  *
  * An example:
  *
@@ -32,15 +31,13 @@
  *     dist_context_free(context);
  *
  * The callee of a call computes a piece. The backward of the call's node is a second request, which the
- * callee answers with the input gradients. A piece may call other objects. A handler never waits, so the
- * piece continues when its calls are answered (dist_call_async), and answers then. The model of
- * worker/model_parallel needs no such nested call; they are for models with objects that call objects.
+ * callee answers with the input gradients. An object may call other objects (dist_call_async): its piece
+ * continues, and answers, when these calls are answered. The model of worker/model_parallel has no such
+ * calls.
  *
- * ---- Order ----
- * A root's tape is walked in reverse order of recording. At a node whose gradient comes from another worker
- * the walk pauses. So one thread of control runs through all workers. The owner adds up a parameter's
- * gradients in the order of the walk. One worker alone would add them in the same order, so the bits are the
- * same.
+ * The walk pauses at a node whose gradient comes from another worker. So one thread of control runs through
+ * all workers, and a parameter's gradients are added up in the same order, to the same bits, as on one worker
+ * (dist_context.c).
  *
  * ---- Contexts ----
  * A context's id is the root's worker number (upper 16 bits) and a counter. On other workers a context begins
@@ -87,8 +84,8 @@ struct dist_class {
      * runs, the params are placed on its version (dist_versions.h). Otherwise they are placed on the newest.
      */
     struct dist_versions *(*versions)(void *object);
-    /* Computes on the piece's tape, and completes the piece once with dist_return or dist_fail: before it
-     * returns, or after calls of its own (dist_call_async). Never waits. */
+    /* Computes on the piece's tape, and completes the piece once with dist_return: before it returns, or
+     * after calls of its own (dist_call_async). Never waits. */
     void (*forward)(void *object, struct dist_piece *piece);
 };
 
@@ -121,10 +118,9 @@ struct arena_source dist_arena_source(struct dist *dist);
 /* ---- the root ---- */
 
 /* Begins a context and its step on `tape`, which takes its memory from dist_arena_source and records until
- * dist_context_free. mode: TAPE_INFER for a forward alone (pieces keep nothing but their answers).
- * `gradients`: for the root's own parameters, or NULL. */
+ * dist_context_free. mode: TAPE_INFER for a forward alone (pieces keep nothing but their answers). */
 enum status dist_context_new(struct dist_context **out, struct dist *dist, enum tape_mode mode,
-                             struct tape *tape, struct gradients *gradients, struct error *error);
+                             struct tape *tape, struct error *error);
 uint64_t dist_context_id(const struct dist_context *context);
 
 /* Calls `function` of the object and waits for its outputs, serving calls meanwhile. in: variables of the
@@ -145,16 +141,18 @@ void dist_context_free(struct dist_context *context);
 /* ---- a piece: for struct dist_class.forward ---- */
 
 struct tape *dist_piece_tape(struct dist_piece *piece);
-uint32_t dist_piece_function(const struct dist_piece *piece);
-const uint64_t *dist_piece_numbers(const struct dist_piece *piece, uint32_t *count);
-/* NULL: absent. The caller chooses shapes and types: check them. */
-struct variable *dist_piece_input(struct dist_piece *piece, uint32_t index);
-uint32_t dist_piece_inputs(const struct dist_piece *piece);
 
-/* Completes the piece: `out` are variables of its tape. A tape that has failed fails the piece with that. */
+/* What the caller has given. The caller chooses shapes and types: check them. */
+struct dist_given {
+    uint32_t function, number_count, in_count;
+    uint64_t numbers[DIST_NUMBERS_MAX];
+    struct variable *in[DIST_INPUTS_MAX]; /* NULL: absent */
+};
+const struct dist_given *dist_piece_given(const struct dist_piece *piece);
+
+/* Completes the piece: `out` are variables of its tape. A tape that has failed (tape_fail) fails the piece
+ * with that. */
 void dist_return(struct dist_piece *piece, struct variable *const out[], uint32_t out_count);
-void dist_fail(struct dist_piece *piece, enum status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
 
 /* dist_call within a piece: how an object calls another object. Never waits. `then` is called once, inside a
  * turn: with the outputs, or with NULL and the status of the call's failure, which also sticks in the tape.

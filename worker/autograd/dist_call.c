@@ -10,15 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct dist_caller {
-    struct rpc *rpc;
-    const struct error *lost;
-    uint64_t context; /* its id */
-    uint64_t calls;   /* ids given out */
-    bool called[];    /* (workers) in the context by this one, which has not sent END_CONTEXT to it yet */
-};
-
-/* A call, on its caller: exists until the tape releases its node and no function of a future refers to it. */
 struct dist_call {
     struct dist_call *next;
     struct dist_frame *frame; /* NULL: it has ended */
@@ -36,36 +27,13 @@ struct dist_call {
     struct dist_follow follow;            /* then == NULL: the root's, which waits */
 };
 
-/* ---- the context's callers ---- */
+/* ---- the workers that were called ---- */
 
-enum status caller_new(struct dist_caller **out, struct rpc *rpc, uint64_t context, const struct error *lost,
-                       struct error *error)
+enum status lost_check(const struct error *lost, struct error *error)
 {
-    struct dist_caller *caller = calloc(1, sizeof *caller + rpc_workers(rpc) * sizeof caller->called[0]);
-    if (caller == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for a context");
-    caller->rpc = rpc;
-    caller->context = context;
-    caller->lost = lost;
-    *out = caller;
-    return STATUS_OK;
-}
-
-void caller_free(struct dist_caller *caller)
-{
-    free(caller);
-}
-
-uint64_t caller_context(const struct dist_caller *caller)
-{
-    return caller->context;
-}
-
-enum status caller_check_alive(const struct dist_caller *caller, struct error *error)
-{
-    if (caller->lost->status != STATUS_OK)
-        *error = *caller->lost;
-    return caller->lost->status;
+    if (lost->status != STATUS_OK)
+        *error = *lost;
+    return lost->status;
 }
 
 bool caller_send_ends(struct dist_caller *caller)
@@ -88,17 +56,6 @@ bool caller_send_ends(struct dist_caller *caller)
 }
 
 /* ---- calls and frames ---- */
-
-static struct dist_call *call_new(struct dist_frame *frame)
-{
-    struct dist_call *call = calloc(1, sizeof *call);
-    if (call == NULL)
-        return NULL;
-    call->frame = frame;
-    call->next = frame->calls;
-    frame->calls = call;
-    return call;
-}
 
 void call_end(struct dist_call *call)
 {
@@ -133,17 +90,11 @@ static void call_release(void *arg)
     call_end(arg);
 }
 
-static struct dist_call *frame_oldest_unrecorded(const struct dist_frame *frame)
+struct dist_call *frame_next_answered(const struct dist_frame *frame)
 {
     struct dist_call *oldest = NULL;
     for (struct dist_call *call = frame->calls; call != NULL && !call->is_recorded; call = call->next)
         oldest = call;
-    return oldest;
-}
-
-struct dist_call *frame_next_answered(const struct dist_frame *frame)
-{
-    struct dist_call *oldest = frame_oldest_unrecorded(frame);
     return oldest != NULL && !oldest->is_watched ? oldest : NULL;
 }
 
@@ -200,7 +151,7 @@ static enum status call_check(struct dist_frame *frame, const struct dist_asked 
 {
     enum status status = tape_status(frame->tape, error);
     if (status == STATUS_OK)
-        status = caller_check_alive(frame->caller, error);
+        status = lost_check(frame->caller->lost, error);
     if (status != STATUS_OK)
         return status;
     if (asked->in_count > DIST_INPUTS_MAX || asked->number_count > DIST_NUMBERS_MAX)
@@ -209,10 +160,7 @@ static enum status call_check(struct dist_frame *frame, const struct dist_asked 
                          asked->number_count, DIST_INPUTS_MAX, DIST_NUMBERS_MAX);
     if (asked->object == NULL)
         return error_set(error, STATUS_INVALID, "a call of no object");
-    status = rref_ready(asked->object, error);
-    return status != STATUS_AGAIN ? status
-                                  : error_set(error, STATUS_BUSY, "worker %u has not made the object yet",
-                                              rref_owner(asked->object));
+    return rref_check_ready(asked->object, error);
 }
 
 static enum status call_put_inputs(struct dist_call *call, bool trains, struct forward_flags *flags,
@@ -248,12 +196,8 @@ static enum status call_build(struct dist_call *call, const struct dist_asked *a
                                   .inputs = asked->in_count,
                                   .numbers = asked->number_count};
     *message = (struct rpc_message){.context = caller->context};
-    if (asked->number_count > 0) {
-        message->tensor_count = 1;
-        message->tensors[0] =
-            (struct wire_tensor){.dtype = WIRE_U64, .rank = 1, .dims = {asked->number_count}};
-        message->data[0] = asked->numbers;
-    }
+    if (asked->number_count > 0)
+        message_add(message, WIRE_U64, asked->numbers, asked->number_count);
     enum status status = call_put_inputs(call, trains, &flags, message, error);
     call->wanted = flags.wanted;
     call->id = ++caller->calls;
@@ -271,9 +215,12 @@ enum status call_start(struct dist_frame *frame, const struct dist_asked *asked,
     enum status status = call_check(frame, asked, error);
     if (status != STATUS_OK)
         return status;
-    struct dist_call *call = call_new(frame);
+    struct dist_call *call = calloc(1, sizeof *call);
     if (call == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a call");
+    call->frame = frame;
+    call->next = frame->calls;
+    frame->calls = call;
     call->worker = rref_owner(asked->object);
     if (follow != NULL)
         call->follow = *follow;
@@ -308,7 +255,7 @@ static enum status call_send_backward(struct dist_call *call, const struct tenso
 {
     struct dist_frame *frame = call->frame;
     struct rpc_message message = {.context = frame->caller->context, .args = {[BACKWARD_CALL] = call->id}};
-    enum status status = caller_check_alive(frame->caller, error);
+    enum status status = lost_check(frame->caller->lost, error);
     for (uint32_t i = 0; i < call->out_count && status == STATUS_OK; i++) {
         if (dout[i] == NULL)
             continue;
@@ -373,9 +320,7 @@ static enum status call_check_answer(const struct dist_call *call, const struct 
     bool sound = answer->tensor_count <= DIST_OUTPUTS_MAX && answer->args[ANSWER_KEPT] <= 1 &&
                  answer->args[ANSWER_SCALARS] >> answer->tensor_count == 0;
     for (uint32_t i = 0; i < answer->tensor_count && sound; i++)
-        sound = wire_tensor_is_sound(&answer->tensors[i]) &&
-                (!(answer->args[ANSWER_SCALARS] >> i & 1) ||
-                 (answer->tensors[i].rank == 1 && answer->tensors[i].dims[0] == 1));
+        sound = wire_tensor_is_sound(&answer->tensors[i], answer->args[ANSWER_SCALARS] >> i & 1);
     return sound ? STATUS_OK
                  : error_set(error, STATUS_INVALID,
                              "worker %u has answered a call in another form than agreed", call->worker);

@@ -4,18 +4,20 @@
 
 #include "worker/autograd/dist.h"
 
-struct dist_caller; /* what a context here has called */
-struct dist_call; /* a call: exists until the tape releases its node and no function of a future refers to it
-                   */
+/* A call: exists until the tape releases its node and no function of a future refers to it. */
+struct dist_call;
 
-/* `lost` is kept: while its status is not STATUS_OK, every call fails with it. */
-enum status caller_new(struct dist_caller **out, struct rpc *rpc, uint64_t context, const struct error *lost,
-                       struct error *error);
-void caller_free(struct dist_caller *caller);
-uint64_t caller_context(const struct dist_caller *caller); /* the context's id */
+/* What a context here has called. The context sets all but `calls`. */
+struct dist_caller {
+    struct rpc *rpc;
+    const struct error *lost; /* while its status is not STATUS_OK, every call fails with it */
+    uint64_t context;         /* its id */
+    uint64_t calls;           /* ids given out */
+    bool *called; /* (workers) called in the context by this one, which has not sent END_CONTEXT yet */
+};
 
 /* STATUS_PEER_DIED: a worker of the job is gone, so no context can be right. */
-enum status caller_check_alive(const struct dist_caller *caller, struct error *error);
+enum status lost_check(const struct error *lost, struct error *error);
 
 /* Sends END_CONTEXT to the workers that were called. False: some session has no room for it now. */
 bool caller_send_ends(struct dist_caller *caller);

@@ -1,6 +1,8 @@
-/* Moves tensors between tapes and messages, and packs FORWARD's flags. A tensor in a message is canonical,
- * float32 or int32, in host memory. A tensor that lies so already is neither copied nor converted. */
+/* Moves tensors between tapes and messages, packs FORWARD's flags, and gives arenas memory that other workers
+ * can read. A tensor in a message is canonical, float32 or int32, in host memory. A tensor that lies so
+ * already is neither copied nor converted. */
 #include "worker/autograd/dist_message.h"
+#include "kernels/base/arena.h"
 
 #include <assert.h>
 #include <string.h>
@@ -23,9 +25,14 @@ static struct wire_tensor describe(const struct tensor *tensor)
     return wire;
 }
 
+static bool has_one_element(const struct wire_tensor *wire)
+{
+    return wire->rank == 1 && wire->dims[0] == 1;
+}
+
 static struct shape shape_of(const struct wire_tensor *wire, bool is_scalar)
 {
-    struct shape shape = {.rank = is_scalar ? 0 : wire->rank};
+    struct shape shape = {.rank = is_scalar && has_one_element(wire) ? 0 : wire->rank};
     for (uint32_t i = 0; i < shape.rank; i++)
         shape.size[i] = wire->dims[i];
     return shape;
@@ -36,10 +43,11 @@ static enum dtype host_dtype(const struct wire_tensor *wire)
     return wire->dtype == WIRE_U32 ? DTYPE_I32 : DTYPE_F32;
 }
 
-bool wire_tensor_is_sound(const struct wire_tensor *tensor)
+bool wire_tensor_is_sound(const struct wire_tensor *tensor, bool is_scalar)
 {
     const struct shape shape = shape_of(tensor, false);
-    return (tensor->dtype == WIRE_F32 || tensor->dtype == WIRE_U32) && shape_elements(&shape) > 0;
+    return (tensor->dtype == WIRE_F32 || tensor->dtype == WIRE_U32) && shape_elements(&shape) > 0 &&
+           (!is_scalar || has_one_element(tensor));
 }
 
 bool message_is_large(const struct rpc_message *message)
@@ -140,12 +148,27 @@ enum status message_copy_tensor(struct tape *tape, struct arena *staging, const 
                                 uint32_t index, struct tensor *to, struct error *error)
 {
     const struct wire_tensor *wire = &message->tensors[index];
-    const struct shape shape = shape_of(wire, to->shape.rank == 0 && wire->rank == 1 && wire->dims[0] == 1);
+    const struct shape shape = shape_of(wire, to->shape.rank == 0);
     char got[SHAPE_TEXT_BYTES], expected[SHAPE_TEXT_BYTES];
     if (wire->dtype != WIRE_F32 || !shape_equal(&shape, &to->shape))
         return error_set(error, STATUS_INVALID, "a gradient of shape %s, expected float32 %s",
                          shape_text(&shape, got), shape_text(&to->shape, expected));
     return upload(tape, staging, wire, message->data[index], to, error);
+}
+
+/* ---- tensors of rank 1 ---- */
+
+void message_add(struct rpc_message *message, enum wire_dtype dtype, const void *data, uint32_t count)
+{
+    const uint8_t index = message->tensor_count++;
+    message->tensors[index] = (struct wire_tensor){.dtype = (uint8_t)dtype, .rank = 1, .dims = {count}};
+    message->data[index] = data;
+}
+
+uint32_t message_flat(const struct rpc_message *message, uint32_t index, enum wire_dtype dtype)
+{
+    const struct wire_tensor *tensor = &message->tensors[index];
+    return index < message->tensor_count && tensor->dtype == dtype && tensor->rank == 1 ? tensor->dims[0] : 0;
 }
 
 /* ---- flags ---- */
@@ -162,20 +185,14 @@ uint64_t flags_pack(const struct forward_flags *flags)
 /* Whether the message has exactly the tensors that the flags name. */
 static bool tensors_match(const struct rpc_message *message, const struct forward_flags *flags)
 {
-    uint32_t at = 0;
-    if (flags->numbers > 0) {
-        const struct wire_tensor *numbers = &message->tensors[at++];
-        if (message->tensor_count == 0 || numbers->dtype != WIRE_U64 || numbers->rank != 1 ||
-            numbers->dims[0] != flags->numbers)
-            return false;
-    }
+    uint32_t at = flags->numbers > 0;
+    if (flags->numbers > 0 && message_flat(message, 0, WIRE_U64) != flags->numbers)
+        return false;
     for (uint32_t i = 0; i < DIST_INPUTS_MAX; i++) {
         if (!(flags->present >> i & 1))
             continue;
         const struct wire_tensor *tensor = &message->tensors[at];
-        if (at++ >= message->tensor_count || !wire_tensor_is_sound(tensor))
-            return false;
-        if ((flags->scalars >> i & 1) && (tensor->rank != 1 || tensor->dims[0] != 1))
+        if (at++ >= message->tensor_count || !wire_tensor_is_sound(tensor, flags->scalars >> i & 1))
             return false;
         if ((flags->wanted >> i & 1) && tensor->dtype != WIRE_F32)
             return false;
@@ -201,4 +218,87 @@ bool flags_unpack(const struct rpc_message *message, struct forward_flags *flags
         (flags->scalars & ~flags->present) != 0 || (flags->wanted != 0 && !flags->trains))
         return false;
     return tensors_match(message, flags);
+}
+
+/* ---- memory that other workers can read ----
+ * Chunks are blocks of one arena, the heap, whose only chunk is the whole outbox: first fit, neighbours
+ * merged. A large chunk that is given back leaves a hole in the memory file. When the outbox is full, chunks
+ * come from host memory, and tensors there are copied instead of lent. */
+
+enum { DISCARD_BYTES_MIN = 256 << 10 };
+
+/* The heap's own chunk: all of the segment, or nothing. */
+static void *segment_take(void *context, size_t bytes)
+{
+    struct dist_memory *memory = context;
+    if (memory->is_taken || bytes > memory->segment->bytes)
+        return NULL;
+    memory->is_taken = true;
+    return memory->segment->data;
+}
+
+static void segment_give(void *context, void *chunk, size_t bytes)
+{
+    struct dist_memory *memory = context;
+    (void)chunk;
+    (void)bytes;
+    memory->is_taken = false;
+}
+
+/* An empty arena takes one chunk as large as its largest step so far. Taking and releasing one block of the
+ * segment's size makes that chunk the whole segment. */
+enum status memory_new(struct dist_memory *memory, struct segment *segment, struct error *error)
+{
+    *memory = (struct dist_memory){.segment = segment};
+    if (segment == NULL)
+        return STATUS_OK;
+    const struct arena_source whole = {
+        .context = memory, .take = segment_take, .give = segment_give, .poison = arena_host.poison};
+    enum status status = arena_new(&memory->heap, &whole, error);
+    if (status != STATUS_OK)
+        return status;
+    arena_poison(memory->heap, false); // the arenas on top poison their blocks
+    void *all = arena_take(memory->heap, segment->bytes);
+    if (all == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the outbox's heap");
+    arena_release(memory->heap, all);
+    return STATUS_OK;
+}
+
+void memory_free(struct dist_memory *memory)
+{
+    arena_free(memory->heap);
+    memory->heap = NULL;
+}
+
+static bool is_inside(const struct dist_memory *memory, const void *chunk)
+{
+    const struct segment *segment = memory->segment;
+    const unsigned char *at = chunk;
+    return segment != NULL && at >= segment->data && at < segment->data + segment->bytes;
+}
+
+static void *chunk_take(void *context, size_t bytes)
+{
+    struct dist_memory *memory = context;
+    void *chunk = memory->heap != NULL ? arena_take(memory->heap, bytes) : NULL;
+    return chunk != NULL ? chunk : arena_host.take(arena_host.context, bytes);
+}
+
+static void chunk_give(void *context, void *chunk, size_t bytes)
+{
+    struct dist_memory *memory = context;
+    if (!is_inside(memory, chunk)) {
+        arena_host.give(arena_host.context, chunk, bytes);
+        return;
+    }
+    arena_release(memory->heap, chunk);
+    if (bytes >= DISCARD_BYTES_MIN)
+        segment_discard(memory->segment, chunk, bytes);
+}
+
+struct arena_source memory_source(struct dist_memory *memory)
+{
+    return (struct arena_source){
+        .context = memory, .take = chunk_take, .give = chunk_give, .poison = arena_host.poison};
 }

@@ -66,7 +66,6 @@ struct dist_optimizer;
 enum {
     DIST_PARAMETERS_MAX = 256,   /* of an object, and of an optimizer */
     DIST_PARTICIPANTS_MAX = 256, /* workers that take part in its rounds */
-    DIST_NAME_BYTES = 256,       /* of a parameter's name, with its zero; a longer one is cut */
 };
 
 /* ---- every worker ---- */
@@ -87,14 +86,6 @@ extern const struct rref_class dist_parameter_class, dist_optimizer_class;
 enum status dist_parameters(struct dist *dist, struct rref *object, struct rref *out[DIST_PARAMETERS_MAX],
                             uint32_t *count, struct error *error);
 
-/* A parameter's name and shape. Waits. */
-struct dist_parameter_info {
-    char name[DIST_NAME_BYTES];
-    struct shape shape;
-};
-enum status dist_parameter_info(struct dist *dist, struct rref *parameter, struct dist_parameter_info *info,
-                                struct error *error);
-
 enum dist_values {
     DIST_VALUES,       /* the parameter's own */
     DIST_MOMENT_FIRST, /* its optimizer's: SGD's momentum is the first, Adam's are both; zeros before a step
@@ -107,8 +98,8 @@ enum dist_values {
  * object's values are being read; an object with one version is changed in place, as by a step of `all`. */
 enum status dist_parameter_get(struct dist *dist, struct rref *parameter, enum dist_values which,
                                float *values, size_t count, struct error *error);
-enum status dist_parameter_set(struct dist *dist, struct rref *parameter, enum dist_values which,
-                               const float *values, size_t count, struct error *error);
+enum status dist_parameter_set(struct rref *parameter, enum dist_values which, const float *values,
+                               size_t count, struct error *error);
 
 /* ---- the optimizer ---- */
 

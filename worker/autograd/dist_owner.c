@@ -2,7 +2,7 @@
  * optimizers that step them. A role's thread runs all of it, in handlers.
  *
  *     owned        an object with parameters that somebody has asked for
- *     parameter    an object of class "parameter": one parameter of an owned object
+ *     entry        one parameter of an owned object: an object of class "parameter"
  *     local        a local optimizer: the share of a distributed optimizer that lives on this worker, an
  *                  object of class "optimizer". It keeps its parameters, and those their owned objects.
  *     member       a parameter of a local optimizer
@@ -10,8 +10,8 @@
  *     participant  a worker that takes part in the local optimizer's rounds */
 #include "kernels/base/profile.h"
 #include "kernels/params/gradients.h"
+#include "worker/autograd/dist_message.h"
 #include "worker/autograd/dist_versions.h"
-#include "worker/autograd/optimizer_message.h"
 
 #include <assert.h>
 #include <math.h>
@@ -33,17 +33,13 @@ struct owned {
     void *object;
     struct params *params;
     struct dist_versions *versions; /* NULL: its parameters have one version */
-    uint32_t users;                 /* objects of class "parameter" */
+    uint32_t users;                 /* objects of class "parameter": several may be of one entry */
     uint32_t count;                 /* of trained parameters */
-    struct owned_entry {
+    struct entry {
+        struct owned *owned;
         struct parameter *parameter;
         struct group *group; /* of the optimizer that has the parameter, or NULL */
     } entries[];             /* (count), in the params' order */
-};
-
-struct owned_parameter {
-    struct owned *owned;
-    struct owned_entry *entry;
 };
 
 struct group {
@@ -57,9 +53,8 @@ struct group {
 };
 
 struct member {
-    struct owned_parameter *object; /* in use until the optimizer ends */
-    uint64_t number;
-    struct group *group;
+    struct entry *entry;
+    uint64_t number; /* of the object that the optimizer was given; in use until the optimizer ends */
 };
 
 struct participant {
@@ -67,7 +62,7 @@ struct participant {
     struct rpc_request *request; /* in the open round; NULL: none (yet) */
     uint64_t context;
     uint64_t normed; /* the context of its last norm, which a step with clipping has to follow; 0: none */
-    uint64_t words[STEP_WORDS];
+    struct step_words words;
 };
 
 enum round { ROUND_NONE, ROUND_NORM, ROUND_STEP };
@@ -77,16 +72,25 @@ struct local {
     struct local *next;
     struct optimizer_settings settings;
     bool async;
-    struct error ended;     /* not `async`: a participant has died, or has freed its optimizer */
-    uint32_t *indices;      /* (count) of its parameters, in the whole optimizer's list */
-    struct member *members; /* (count) */
-    uint64_t *sums;         /* (count) square sums, doubles' bits */
-    struct group *groups;   /* (group_count) */
-    struct participant *participants;
-    uint32_t count, group_count, participant_count;
+    struct error ended; /* not `async`: a participant has died, or has freed its optimizer */
     enum round round;
     uint32_t waiting; /* participants with a request */
+    uint32_t count, group_count, participant_count;
+    uint32_t indices[DIST_PARAMETERS_MAX];      /* (count) of its parameters, in the whole optimizer's list */
+    struct member members[DIST_PARAMETERS_MAX]; /* (count) */
+    double sums[DIST_PARAMETERS_MAX];           /* (count) square sums */
+    struct group groups[DIST_PARAMETERS_MAX];   /* (group_count) */
+    struct participant participants[DIST_PARTICIPANTS_MAX];
 };
+
+static void request_answer(struct rpc_request *request, enum status status, const struct error *error,
+                           const struct rpc_message *reply)
+{
+    if (status == STATUS_OK)
+        rpc_reply(request, reply);
+    else
+        rpc_fail(request, status, "%s", error->text);
+}
 
 /* ---- objects with parameters ---- */
 
@@ -111,20 +115,10 @@ static enum status owned_new(struct owned **out, struct dist_owner *owner, uint6
     owned->versions = extension->versions != NULL ? extension->versions(object) : NULL;
     for (uint32_t i = 0; i < params_count(params); i++)
         if (params_at(params, i)->kind == PARAMETER_TRAINED)
-            owned->entries[owned->count++].parameter = params_at(params, i);
+            owned->entries[owned->count++] = (struct entry){owned, params_at(params, i), NULL};
     owner->owned = owned;
     *out = owned;
     return STATUS_OK;
-}
-
-static void owned_free(struct owned *owned)
-{
-    struct owned **link = &owned->owner->owned;
-    while (*link != owned)
-        link = &(*link)->next;
-    *link = owned->next;
-    rref_object_done(owned->owner->rrefs, owned->number);
-    free(owned);
 }
 
 /* The object `number`, known already or not, with one more user. STATUS_INVALID: it has no parameters, or too
@@ -154,85 +148,74 @@ static enum status owned_use(struct owned **out, struct dist_owner *owner, uint1
 
 static void owned_release(struct owned *owned)
 {
-    if (--owned->users == 0)
-        owned_free(owned);
-}
-
-/* STATUS_BUSY: all versions of the object's values have readers. Values with one version may always change:
- * readers of those are not known here (dist_optimizer.h, "The round"). */
-static enum status owned_may_change(const struct owned *owned, struct error *error)
-{
-    if (owned->versions == NULL || dist_versions_can_advance(owned->versions))
-        return STATUS_OK;
-    return error_set(error, STATUS_BUSY, "all %u versions of %s are being read",
-                     dist_versions_slots(owned->versions), owned->entries[0].parameter->name);
+    if (--owned->users > 0)
+        return;
+    struct owned **link = &owned->owner->owned;
+    while (*link != owned)
+        link = &(*link)->next;
+    *link = owned->next;
+    rref_object_done(owned->owner->rrefs, owned->number);
+    free(owned);
 }
 
 /* ---- values of one parameter ---- */
 
-static size_t owned_parameter_elements(const struct owned_parameter *parameter)
+static size_t entry_elements(const struct entry *entry)
 {
-    return shape_elements(&parameter->entry->parameter->tensor.shape);
+    return shape_elements(&entry->parameter->tensor.shape);
 }
 
 /* STATUS_INVALID: `count` is not the number of the parameter's values. */
-static enum status owned_parameter_check(const struct owned_parameter *parameter, size_t count,
-                                         struct error *error)
+static enum status entry_check_count(const struct entry *entry, size_t count, struct error *error)
 {
-    const size_t elements = owned_parameter_elements(parameter);
+    const size_t elements = entry_elements(entry);
     return count == elements ? STATUS_OK
                              : error_set(error, STATUS_INVALID, "parameter %s has %zu values, got %zu",
-                                         parameter->entry->parameter->name, elements, count);
+                                         entry->parameter->name, elements, count);
 }
 
-static enum status owned_find_moment(const struct owned_parameter *parameter, uint64_t which,
-                                     struct gradients **out, struct error *error)
+static enum status entry_find_moment(const struct entry *entry, uint64_t which, struct gradients **out,
+                                     struct error *error)
 {
-    const struct group *group = parameter->entry->group;
+    const struct group *group = entry->group;
     const bool known = which == DIST_MOMENT_FIRST || which == DIST_MOMENT_SECOND;
     *out = known && group != NULL ? optimizer_moment(group->optimizer, which == DIST_MOMENT_FIRST ? 0 : 1)
                                   : NULL;
-    return *out != NULL ? STATUS_OK
-                        : error_set(error, STATUS_INVALID, "parameter %s has no %s here",
-                                    parameter->entry->parameter->name,
-                                    which == DIST_MOMENT_FIRST    ? "first moment"
-                                    : which == DIST_MOMENT_SECOND ? "second moment"
-                                                                  : "such values");
+    return *out != NULL
+               ? STATUS_OK
+               : error_set(error, STATUS_INVALID, "parameter %s has no %s here", entry->parameter->name,
+                           which == DIST_MOMENT_FIRST    ? "first moment"
+                           : which == DIST_MOMENT_SECOND ? "second moment"
+                                                         : "such values");
 }
 
-/* All values, canonical float32. STATUS_INVALID: the parameter has no such values. */
-static enum status owned_parameter_read(const struct owned_parameter *parameter, uint64_t which,
-                                        float *values, struct error *error)
+enum status parameter_read(const void *parameter, uint64_t which, float *values, size_t count,
+                           struct error *error)
 {
-    const struct parameter *entry = parameter->entry->parameter;
+    const struct entry *entry = parameter;
     struct gradients *moment;
-    if (which == DIST_VALUES)
-        return params_read(parameter->owned->params, entry, DTYPE_F32, values, error);
-    enum status status = owned_find_moment(parameter, which, &moment, error);
-    return status == STATUS_OK ? gradients_read(moment, entry, DTYPE_F32, values, error) : status;
+    enum status status = entry_check_count(entry, count, error);
+    if (status == STATUS_OK && which == DIST_VALUES)
+        return params_read(entry->owned->params, entry->parameter, DTYPE_F32, values, error);
+    if (status == STATUS_OK)
+        status = entry_find_moment(entry, which, &moment, error);
+    return status == STATUS_OK ? gradients_read(moment, entry->parameter, DTYPE_F32, values, error) : status;
 }
 
-enum status parameter_read_here(const void *parameter, uint64_t which, float *values, size_t count,
-                                struct error *error)
+static enum status entry_write(struct entry *entry, uint64_t which, const float *values, struct error *error)
 {
-    enum status status = owned_parameter_check(parameter, count, error);
-    return status == STATUS_OK ? owned_parameter_read(parameter, which, values, error) : status;
-}
-
-static enum status owned_parameter_write(const struct owned_parameter *parameter, uint64_t which,
-                                         const float *values, struct error *error)
-{
-    struct owned *owned = parameter->owned;
-    struct parameter *entry = parameter->entry->parameter;
+    struct owned *owned = entry->owned;
     struct gradients *moment;
     enum status status = STATUS_OK;
     if (which != DIST_VALUES) {
-        status = owned_find_moment(parameter, which, &moment, error);
-        return status == STATUS_OK ? gradients_write(moment, entry, DTYPE_F32, values, error) : status;
+        status = entry_find_moment(entry, which, &moment, error);
+        return status == STATUS_OK ? gradients_write(moment, entry->parameter, DTYPE_F32, values, error)
+                                   : status;
     }
     if (owned->versions != NULL)
         status = dist_versions_advance(owned->versions, error);
-    return status == STATUS_OK ? params_write(owned->params, entry, DTYPE_F32, values, error) : status;
+    return status == STATUS_OK ? params_write(owned->params, entry->parameter, DTYPE_F32, values, error)
+                               : status;
 }
 
 /* ---- a local optimizer: gathering gradients ----
@@ -262,8 +245,8 @@ static enum status group_add_context(struct local *local, struct group *group, u
     struct gradients *from = NULL;
     enum status status = group_find_gradients(group, context, &from, error);
     for (uint32_t i = 0; i < local->count && from != NULL && status == STATUS_OK; i++)
-        if (local->members[i].group == group)
-            status = gradients_add(group->sum, from, local->members[i].object->entry->parameter, error);
+        if (local->members[i].entry->group == group)
+            status = gradients_add(group->sum, from, local->members[i].entry->parameter, error);
     return status;
 }
 
@@ -301,9 +284,10 @@ static enum status local_gather(struct local *local, const struct participant *p
 static enum status local_check_finite(struct local *local, struct error *error)
 {
     enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < local->count && status == STATUS_OK; i++)
-        status = gradients_check_entry(local->members[i].group->used,
-                                       local->members[i].object->entry->parameter, error);
+    for (uint32_t i = 0; i < local->count && status == STATUS_OK; i++) {
+        const struct entry *entry = local->members[i].entry;
+        status = gradients_check_entry(entry->group->used, entry->parameter, error);
+    }
     return status;
 }
 
@@ -319,11 +303,10 @@ static enum status local_take_norm(struct local *local, const struct participant
     const enum profile_kind before = profile_enter(PROFILE_UPDATE);
     enum status status = local_gather(local, participants, count, error);
     for (uint32_t i = 0; i < local->count && status == STATUS_OK; i++) {
-        const struct member *member = &local->members[i];
-        double sum = 0;
-        status = gradients_square_sum(member->group->used, member->object->entry->parameter, &sum, error);
-        local->sums[i] = word_of_double(sum);
-        finite = finite && isfinite(sum);
+        const struct entry *entry = local->members[i].entry;
+        local->sums[i] = 0;
+        status = gradients_square_sum(entry->group->used, entry->parameter, &local->sums[i], error);
+        finite = finite && isfinite(local->sums[i]);
     }
     profile_leave(before);
     return status == STATUS_OK && !finite ? local_check_finite(local, error) : status;
@@ -334,45 +317,45 @@ static enum status local_take_norm(struct local *local, const struct participant
 static enum status local_check_numbers(const struct local *local, const struct participant *participants,
                                        uint32_t count, struct error *error)
 {
-    const uint64_t *words = participants[0].words;
-    const double max_norm = double_of_word(words[STEP_MAX_NORM]), norm = double_of_word(words[STEP_NORM]);
+    const struct step_words *words = &participants[0].words;
+    const double max_norm = words->max_norm;
     enum status status = STATUS_OK;
     if (!(max_norm >= 0) || !isfinite(max_norm))
         return error_set(error, STATUS_INVALID, "expected a finite max_norm >= 0, got %g", max_norm);
-    if (max_norm > 0 && (!(norm >= 0) || !isfinite(norm)))
-        return error_set(error, STATUS_INVALID, "expected a finite norm >= 0, got %g", norm);
+    if (max_norm > 0 && (!(words->norm >= 0) || !isfinite(words->norm)))
+        return error_set(error, STATUS_INVALID, "expected a finite norm >= 0, got %g", words->norm);
     for (uint32_t i = 0; i < count && max_norm > 0; i++)
         if (participants[i].normed != participants[i].context)
             return error_set(error, STATUS_INVALID,
                              "worker %u steps by a norm, which context %llx has not been asked for",
                              participants[i].worker, (unsigned long long)participants[i].context);
     for (uint32_t g = 0; g < local->group_count && status == STATUS_OK; g++)
-        status = optimizer_lr_set(local->groups[g].optimizer, double_of_word(words[STEP_LR]), error);
+        status = optimizer_lr_set(local->groups[g].optimizer, words->lr, error);
     return status;
 }
 
+/* STATUS_BUSY: all versions of an object's values have readers. Values with one version may always change:
+ * readers of those are not known here (dist_optimizer.h, "The round"). */
 static enum status local_check_versions(const struct local *local, struct error *error)
 {
+    for (uint32_t g = 0; g < local->group_count; g++) {
+        const struct owned *owned = local->groups[g].owned;
+        if (owned->versions != NULL && !dist_versions_can_advance(owned->versions))
+            return error_set(error, STATUS_BUSY, "all %u versions of %s are being read",
+                             dist_versions_slots(owned->versions), owned->entries[0].parameter->name);
+    }
+    return STATUS_OK;
+}
+
+static enum status group_step(struct group *group, const struct step_words *words, struct error *error)
+{
+    const struct owned *owned = group->owned;
+    const double factor = words->max_norm / (words->norm + 1e-6);
     enum status status = STATUS_OK;
-    for (uint32_t g = 0; g < local->group_count && status == STATUS_OK; g++)
-        status = owned_may_change(local->groups[g].owned, error);
-    return status;
-}
-
-static enum status group_clip(struct group *group, double max_norm, double norm, struct error *error)
-{
-    const double factor = max_norm / (norm + 1e-6);
-    if (max_norm == 0 || factor >= 1)
-        return STATUS_OK;
-    return backend_scale(params_backend(group->owned->params), gradients_slab(group->used), factor, error);
-}
-
-static enum status group_step(struct group *group, const uint64_t words[STEP_WORDS], struct error *error)
-{
-    enum status status =
-        group_clip(group, double_of_word(words[STEP_MAX_NORM]), double_of_word(words[STEP_NORM]), error);
-    if (status == STATUS_OK && group->owned->versions != NULL)
-        status = dist_versions_advance(group->owned->versions, error);
+    if (words->max_norm > 0 && factor < 1)
+        status = backend_scale(params_backend(owned->params), gradients_slab(group->used), factor, error);
+    if (status == STATUS_OK && owned->versions != NULL)
+        status = dist_versions_advance(owned->versions, error);
     return status == STATUS_OK ? optimizer_step(group->optimizer, group->used, error) : status;
 }
 
@@ -381,8 +364,8 @@ static enum status group_step(struct group *group, const uint64_t words[STEP_WOR
 static enum status local_take_step(struct local *local, const struct participant *participants,
                                    uint32_t count, struct error *error)
 {
-    const uint64_t *words = participants[0].words;
-    const bool clips = double_of_word(words[STEP_MAX_NORM]) > 0;
+    const struct step_words *words = &participants[0].words;
+    const bool clips = words->max_norm > 0;
     const enum profile_kind before = profile_enter(PROFILE_UPDATE);
     enum status status = local_check_numbers(local, participants, count, error);
     if (status == STATUS_OK)
@@ -421,10 +404,7 @@ static void round_end(struct local *local, struct participant *participants, uin
         if (request == NULL)
             continue;
         local->waiting--;
-        if (status == STATUS_OK)
-            rpc_reply(request, reply);
-        else
-            rpc_fail(request, status, "%s", error->text);
+        request_answer(request, status, error, reply);
     }
 }
 
@@ -433,34 +413,30 @@ static void round_fail(struct local *local, enum status status, const struct err
     round_end(local, local->participants, local->participant_count, status, error, NULL);
 }
 
-static void round_finish_norm(struct local *local, struct participant *participants, uint32_t count)
+static void round_finish(struct local *local, enum round round, struct participant *participants,
+                         uint32_t count)
 {
     struct error error = {0};
     struct rpc_message reply = {0};
-    enum status status = local_take_norm(local, participants, count, &error);
-    for (uint32_t i = 0; i < count; i++)
-        participants[i].normed = status == STATUS_OK ? participants[i].context : 0;
-    message_add(&reply, WIRE_U64, local->sums, local->count);
-    message_add(&reply, WIRE_U32, local->indices, local->count);
-    round_end(local, participants, count, status, &error, &reply);
-}
-
-static void round_finish_step(struct local *local, struct participant *participants, uint32_t count)
-{
-    struct error error = {0};
-    struct rpc_message reply = {0};
-    enum status status = local_take_step(local, participants, count, &error);
+    enum status status = round == ROUND_NORM ? local_take_norm(local, participants, count, &error)
+                                             : local_take_step(local, participants, count, &error);
     for (uint32_t i = 0; i < count; i++) {
-        participants[i].normed = 0;
-        reply.args[0] |= participants[i].words[STEP_LAST] != 0;
+        participants[i].normed = round == ROUND_NORM && status == STATUS_OK ? participants[i].context : 0;
+        reply.args[0] |= participants[i].words.last != 0;
+    }
+    if (round == ROUND_NORM) {
+        message_add(&reply, WIRE_U64, local->sums, local->count);
+        message_add(&reply, WIRE_U32, local->indices, local->count);
     }
     round_end(local, participants, count, status, &error, &reply);
 }
 
 /* A participant steps by contexts whose root it is: the upper 16 bits of the id (dist.h). */
-static enum status round_check_sender(struct local *local, struct participant **out, uint16_t source,
-                                      const struct rpc_message *message, struct error *error)
+static enum status round_take_request(struct local *local, enum round round, struct rpc_request *request,
+                                      const struct rpc_message *message, struct participant **out,
+                                      struct error *error)
 {
+    const uint16_t source = rpc_request_source(request);
     struct participant *participant = round_find_participant(local, source);
     if (participant == NULL)
         return error_set(error, STATUS_INVALID, "worker %u takes no part in this optimizer", source);
@@ -471,19 +447,17 @@ static enum status round_check_sender(struct local *local, struct participant **
         return error_set(error, STATUS_INVALID, "worker %u has asked already in this round", source);
     if (local->ended.status != STATUS_OK)
         *error = local->ended;
+    else if (round == ROUND_STEP && message_flat(message, 0, WIRE_U64) != STEP_WORDS)
+        error_set(error, STATUS_INVALID, "a step has %d words", STEP_WORDS);
+    if (error->status != STATUS_OK)
+        return error->status;
+    participant->words = (struct step_words){0};
+    if (round == ROUND_STEP)
+        memcpy(&participant->words, message->data[0], sizeof participant->words);
+    participant->request = request;
+    participant->context = message->context;
+    local->waiting++;
     *out = participant;
-    return local->ended.status;
-}
-
-static enum status round_check_words(struct participant *participant, enum round round,
-                                     const struct rpc_message *message, struct error *error)
-{
-    memset(participant->words, 0, sizeof participant->words);
-    if (round == ROUND_NORM)
-        return STATUS_OK;
-    if (message_flat(message, 0, WIRE_U64) != STEP_WORDS)
-        return error_set(error, STATUS_INVALID, "a step has %d words", STEP_WORDS);
-    memcpy(participant->words, message->data[0], sizeof participant->words);
     return STATUS_OK;
 }
 
@@ -494,16 +468,15 @@ static enum status round_check_agreement(const struct local *local, const struct
     if (local->round != round)
         return error_set(error, STATUS_INVALID, "worker %u asks for a step %s clipping, others do not",
                          newest->worker, round == ROUND_NORM ? "with" : "without");
+    const struct step_words *mine = &newest->words;
     for (uint32_t i = 0; i < local->participant_count; i++) {
         const struct participant *other = &local->participants[i];
-        if (other->request != NULL && memcmp(other->words, newest->words, STEP_LAST * sizeof(uint64_t)) != 0)
-            return error_set(
-                error, STATUS_INVALID,
-                "worker %u asks for lr %g, max_norm %g of norm %g, worker %u for %g, %g of %g",
-                newest->worker, double_of_word(newest->words[STEP_LR]),
-                double_of_word(newest->words[STEP_MAX_NORM]), double_of_word(newest->words[STEP_NORM]),
-                other->worker, double_of_word(other->words[STEP_LR]),
-                double_of_word(other->words[STEP_MAX_NORM]), double_of_word(other->words[STEP_NORM]));
+        const struct step_words *theirs = &other->words;
+        if (other->request != NULL && memcmp(theirs, mine, offsetof(struct step_words, last)) != 0)
+            return error_set(error, STATUS_INVALID,
+                             "worker %u asks for lr %g, max_norm %g of norm %g, worker %u for %g, %g of %g",
+                             newest->worker, mine->lr, mine->max_norm, mine->norm, other->worker, theirs->lr,
+                             theirs->max_norm, theirs->norm);
     }
     return STATUS_OK;
 }
@@ -511,23 +484,15 @@ static enum status round_check_agreement(const struct local *local, const struct
 static void round_add_request(struct local *local, enum round round, struct rpc_request *request,
                               const struct rpc_message *message)
 {
-    void (*const finish)(struct local *, struct participant *, uint32_t) =
-        round == ROUND_NORM ? round_finish_norm : round_finish_step;
     struct error error = {0};
     struct participant *participant = NULL;
-    enum status status =
-        round_check_sender(local, &participant, rpc_request_source(request), message, &error);
-    if (status == STATUS_OK)
-        status = round_check_words(participant, round, message, &error);
+    enum status status = round_take_request(local, round, request, message, &participant, &error);
     if (status != STATUS_OK) {
         rpc_fail(request, status, "%s", error.text);
         return;
     }
-    participant->request = request;
-    participant->context = message->context;
-    local->waiting++;
     if (local->async) {
-        finish(local, participant, 1);
+        round_finish(local, round, participant, 1);
         return;
     }
     if (local->round == ROUND_NONE)
@@ -536,7 +501,7 @@ static void round_add_request(struct local *local, enum round round, struct rpc_
     if (status != STATUS_OK)
         round_fail(local, status, &error);
     else if (local->waiting == local->participant_count)
-        finish(local, local->participants, local->participant_count);
+        round_finish(local, round, local->participants, local->participant_count);
 }
 
 static void local_norm(void *object, struct rpc_request *request, const struct rpc_message *message)
@@ -566,41 +531,35 @@ static void local_destroy(void *object)
 {
     struct local *local = object;
     struct local **link = &local->owner->locals;
-    while (*link != NULL && *link != local)
+    while (*link != local)
         link = &(*link)->next;
-    if (*link != NULL)
-        *link = local->next;
+    *link = local->next;
     for (uint32_t g = 0; g < local->group_count; g++) {
         optimizer_free(local->groups[g].optimizer);
         gradients_free(local->groups[g].sum);
     }
-    for (uint32_t i = 0; i < local->count; i++)
-        if (local->members[i].object != NULL) {
-            struct owned_entry *entry = local->members[i].object->entry;
-            if (entry->group != NULL && entry->group->local == local)
-                entry->group = NULL;
-            rref_object_done(local->owner->rrefs, local->members[i].number);
-        }
-    free(local->indices);
-    free(local->members);
-    free(local->sums);
-    free(local->groups);
-    free(local->participants);
+    for (uint32_t i = 0; i < local->count && local->members[i].entry != NULL; i++) {
+        struct entry *entry = local->members[i].entry;
+        if (entry->group != NULL && entry->group->local == local)
+            entry->group = NULL;
+        rref_object_done(local->owner->rrefs, local->members[i].number);
+    }
     free(local);
 }
 
 /* ---- a local optimizer: made of a description that another worker sends ---- */
 
-static enum status local_check_message(const struct rpc_message *message, struct error *error)
+/* The settings, indices and participants of the message. */
+static enum status local_decode(struct local *local, const struct rpc_message *message, struct error *error)
 {
-    const uint32_t count = message_flat(message, 1, WIRE_U64),
+    const uint32_t count = message_flat(message, 1, WIRE_U64), workers = rpc_workers(local->owner->rpc),
                    participants = message_flat(message, 3, WIRE_U32);
-    uint64_t words[NEW_WORDS] = {0};
-    if (message_flat(message, 0, WIRE_U64) == NEW_WORDS)
-        memcpy(words, message->data[0], sizeof words);
-    if (message_flat(message, 0, WIRE_U64) != NEW_WORDS || count == 0 ||
-        message_flat(message, 2, WIRE_U32) != count || words[NEW_KIND] > OPTIMIZER_ADAM ||
-        words[NEW_ASYNC] > 1)
+    const bool is_whole = message_flat(message, 0, WIRE_U64) == OPTIMIZER_WORDS && count > 0 &&
+                          message_flat(message, 2, WIRE_U32) == count;
+    struct optimizer_words words;
+    if (is_whole)
+        memcpy(&words, message->data[0], sizeof words);
+    if (!is_whole || words.kind > OPTIMIZER_ADAM || words.async > 1)
         return error_set(error, STATUS_INVALID, "this is no description of an optimizer");
     if (count > DIST_PARAMETERS_MAX)
         return error_set(error, STATUS_INVALID, "an optimizer of %u parameters, expected 1..%d", count,
@@ -608,70 +567,27 @@ static enum status local_check_message(const struct rpc_message *message, struct
     if (participants == 0 || participants > DIST_PARTICIPANTS_MAX)
         return error_set(error, STATUS_INVALID, "an optimizer of %u participants, expected 1..%d",
                          participants, DIST_PARTICIPANTS_MAX);
-    return STATUS_OK;
-}
-
-static enum status local_check_participants(const struct local *local, struct error *error)
-{
-    const uint32_t workers = rpc_workers(local->owner->rpc);
-    for (uint32_t i = 0; i < local->participant_count; i++)
-        if (local->participants[i].worker >= workers)
-            return error_set(error, STATUS_INVALID, "participant %u of an optimizer: there are %u workers",
-                             local->participants[i].worker, workers);
-    for (uint32_t i = 1; i < local->participant_count; i++)
-        if (local->participants[i].worker <= local->participants[i - 1].worker)
-            return error_set(
-                error, STATUS_INVALID,
-                "an optimizer's participants come in ascending order, worker %u after %u does not",
-                local->participants[i].worker, local->participants[i - 1].worker);
-    return STATUS_OK;
-}
-
-static struct optimizer_settings settings_of(const uint64_t words[NEW_WORDS])
-{
-    const double lr = double_of_word(words[NEW_LR]);
-    return (struct optimizer_settings){.kind =
-                                           words[NEW_KIND] == OPTIMIZER_ADAM ? OPTIMIZER_ADAM : OPTIMIZER_SGD,
-                                       .sgd = {.lr = lr, .momentum = double_of_word(words[NEW_MOMENTUM])},
-                                       .adam = {.lr = lr,
-                                                .beta1 = double_of_word(words[NEW_BETA1]),
-                                                .beta2 = double_of_word(words[NEW_BETA2]),
-                                                .epsilon = double_of_word(words[NEW_EPSILON])}};
-}
-
-/* The memory, except the optimizers'; and the settings, indices and participants of the message. */
-static enum status local_alloc(struct local **out, struct dist_owner *owner,
-                               const struct rpc_message *message, struct error *error)
-{
-    const uint32_t count = message_flat(message, 1, WIRE_U64),
-                   participants = message_flat(message, 3, WIRE_U32);
-    struct local *local = calloc(1, sizeof *local);
-    if (local == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for an optimizer");
-    local->owner = owner;
-    local->indices = calloc(count, sizeof *local->indices);
-    local->members = calloc(count, sizeof *local->members);
-    local->sums = calloc(count, sizeof *local->sums);
-    local->groups = calloc(count, sizeof *local->groups);
-    local->participants = calloc(participants, sizeof *local->participants);
-    if (local->indices == NULL || local->members == NULL || local->sums == NULL || local->groups == NULL ||
-        local->participants == NULL) {
-        local_destroy(local);
-        return error_set(error, STATUS_NO_MEMORY, "no memory for an optimizer of %u parameters", count);
-    }
     local->count = count;
     local->participant_count = participants;
-    uint64_t words[NEW_WORDS];
-    memcpy(words, message->data[0], sizeof words);
-    local->settings = settings_of(words);
-    local->async = words[NEW_ASYNC] == 1;
-    memcpy(local->indices, message->data[2], count * sizeof *local->indices);
+    local->async = words.async == 1;
+    local->settings = (struct optimizer_settings){
+        .kind = words.kind == OPTIMIZER_ADAM ? OPTIMIZER_ADAM : OPTIMIZER_SGD,
+        .sgd = {.lr = words.lr, .momentum = words.momentum},
+        .adam = {.lr = words.lr, .beta1 = words.beta1, .beta2 = words.beta2, .epsilon = words.epsilon}};
+    memcpy(local->indices, message->data[2], count * sizeof local->indices[0]);
     for (uint32_t i = 0; i < participants; i++) {
         uint32_t worker;
         memcpy(&worker, (const char *)message->data[3] + i * sizeof worker, sizeof worker);
-        local->participants[i].worker = (uint16_t)(worker <= UINT16_MAX ? worker : UINT16_MAX);
+        if (worker >= workers)
+            return error_set(error, STATUS_INVALID, "participant %u of an optimizer: there are %u workers",
+                             worker, workers);
+        if (i > 0 && worker <= local->participants[i - 1].worker)
+            return error_set(
+                error, STATUS_INVALID,
+                "an optimizer's participants come in ascending order, worker %u after %u does not", worker,
+                local->participants[i - 1].worker);
+        local->participants[i].worker = (uint16_t)worker;
     }
-    *out = local;
     return STATUS_OK;
 }
 
@@ -733,31 +649,27 @@ static enum status local_add_member(struct local *local, uint32_t i, uint16_t so
         return error_set(error, STATUS_INVALID, "object %llu is of class %s, expected a parameter",
                          (unsigned long long)number, class->name);
     }
-    struct member *member = &local->members[i];
-    member->object = object;
-    member->number = number;
-    struct owned_entry *entry = member->object->entry;
+    struct entry *entry = object;
+    local->members[i] = (struct member){entry, number};
     if (entry->group != NULL)
         return error_set(error, STATUS_INVALID, "parameter %s %s", entry->parameter->name,
                          entry->group->local == local ? "is given twice" : "has an optimizer already");
-    status = local_find_group(local, member->object->owned, &member->group, error);
-    if (status != STATUS_OK)
-        return status;
-    entry->group = member->group;
-    member->group->members++;
-    return STATUS_OK;
+    status = local_find_group(local, entry->owned, &entry->group, error);
+    if (status == STATUS_OK)
+        entry->group->members++;
+    return status;
 }
 
 static enum status local_make(struct local **out, struct dist_owner *owner, uint16_t source,
                               const struct rpc_message *message, struct error *error)
 {
-    struct local *local = NULL;
-    enum status status = local_check_message(message, error);
-    if (status == STATUS_OK)
-        status = local_alloc(&local, owner, message, error);
-    if (status != STATUS_OK)
-        return status;
-    status = local_check_participants(local, error);
+    struct local *local = calloc(1, sizeof *local);
+    if (local == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for an optimizer");
+    local->owner = owner;
+    local->next = owner->locals;
+    owner->locals = local;
+    enum status status = local_decode(local, message, error);
     for (uint32_t i = 0; i < local->count && status == STATUS_OK; i++) {
         uint64_t number;
         memcpy(&number, (const char *)message->data[1] + i * sizeof number, sizeof number);
@@ -767,8 +679,6 @@ static enum status local_make(struct local **out, struct dist_owner *owner, uint
         local_destroy(local);
         return status;
     }
-    local->next = owner->locals;
-    owner->locals = local;
     *out = local;
     return STATUS_OK;
 }
@@ -807,71 +717,46 @@ const struct rref_class dist_optimizer_class = {
 
 static void parameter_destroy(void *object)
 {
-    struct owned_parameter *parameter = object;
-    owned_release(parameter->owned);
-    free(parameter);
+    owned_release(((struct entry *)object)->owned);
 }
 
-static void answer_info(void *object, struct rpc_request *request, const struct rpc_message *message)
-{
-    const struct owned_parameter *parameter = object;
-    const char *name = parameter->entry->parameter->name;
-    const struct shape *shape = &parameter->entry->parameter->tensor.shape;
-    struct rpc_message reply = {0};
-    (void)message;
-    const size_t length = strnlen(name, DIST_NAME_BYTES - 1);
-    message_add(&reply, WIRE_U8, name, (uint32_t)length);
-    if (shape->rank > 0)
-        message_add(&reply, WIRE_U32, shape->size, shape->rank);
-    rpc_reply(request, &reply);
-}
-
-/* A reply to this worker itself would lend `values` (rpc.h), so dist_participant.c
- * reads values of this worker's parameters in place (parameter_read_here). */
+/* A reply to this worker itself would lend `values` (rpc.h), so dist_participant.c reads values of this
+ * worker's parameters in place. */
 static void answer_get(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
-    const struct owned_parameter *parameter = object;
-    const size_t elements = owned_parameter_elements(parameter);
+    const size_t elements = entry_elements(object);
     struct error error = {0};
     struct rpc_message reply = {0};
     float *values = malloc(elements * sizeof *values);
     enum status status = values != NULL
-                             ? owned_parameter_read(parameter, message->args[VALUES_WHICH], values, &error)
+                             ? parameter_read(object, message->args[VALUES_WHICH], values, elements, &error)
                              : error_set(&error, STATUS_NO_MEMORY, "no memory for %zu values", elements);
-    if (status == STATUS_OK) {
-        message_add(&reply, WIRE_F32, values, (uint32_t)elements);
-        rpc_reply(request, &reply);
-    } else {
-        rpc_fail(request, status, "%s", error.text);
-    }
+    message_add(&reply, WIRE_F32, values, (uint32_t)elements);
+    request_answer(request, status, &error, &reply);
     free(values);
 }
 
 /* The values are copied, as they may lie at any address in the message. */
 static void answer_set(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
-    const struct owned_parameter *parameter = object;
-    const size_t elements = owned_parameter_elements(parameter);
+    const size_t elements = entry_elements(object);
     const uint32_t count = message->tensor_count == 1 ? message_flat(message, 0, WIRE_F32) : 0;
     struct error error = {0};
     float *values = malloc(elements * sizeof *values);
-    enum status status = owned_parameter_check(parameter, count, &error);
+    enum status status = entry_check_count(object, count, &error);
     if (status == STATUS_OK && values == NULL)
         status = error_set(&error, STATUS_NO_MEMORY, "no memory for %zu values", elements);
     if (status == STATUS_OK) {
         memcpy(values, message->data[0], elements * sizeof *values);
-        status = owned_parameter_write(parameter, message->args[VALUES_WHICH], values, &error);
+        status = entry_write(object, message->args[VALUES_WHICH], values, &error);
     }
     free(values);
-    if (status == STATUS_OK)
-        rpc_reply(request, NULL);
-    else
-        rpc_fail(request, status, "%s", error.text);
+    request_answer(request, status, &error, NULL);
 }
 
 static void answer_optimizer(void *object, struct rpc_request *request, const struct rpc_message *message)
 {
-    const struct owned_parameter *first = object;
+    const struct entry *first = object;
     struct dist_owner *owner = first->owned->owner;
     struct error error = {0};
     struct local *local = NULL;
@@ -882,14 +767,10 @@ static void answer_optimizer(void *object, struct rpc_request *request, const st
         if (status != STATUS_OK)
             local_destroy(local);
     }
-    if (status == STATUS_OK)
-        rpc_reply(request, &reply);
-    else
-        rpc_fail(request, status, "%s", error.text);
+    request_answer(request, status, &error, &reply);
 }
 
 static rref_function *const parameter_functions[PARAMETER_FUNCTIONS] = {
-    [PARAMETER_INFO] = answer_info,
     [PARAMETER_GET] = answer_get,
     [PARAMETER_SET] = answer_set,
     [PARAMETER_OPTIMIZER] = answer_optimizer,
@@ -904,23 +785,6 @@ const struct rref_class dist_parameter_class = {
 
 /* ---- METHOD_PARAMETERS ---- */
 
-/* A new object for parameter `index`, which the caller of `request` uses. */
-static enum status own_parameter(struct owned *owned, uint32_t index, const struct rpc_request *request,
-                                 uint64_t *number, struct error *error)
-{
-    struct owned_parameter *parameter = calloc(1, sizeof *parameter);
-    if (parameter == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for a reference to a parameter");
-    parameter->owned = owned;
-    parameter->entry = &owned->entries[index];
-    owned->users++;
-    enum status status =
-        rref_grant(owned->owner->rrefs, &dist_parameter_class, parameter, request, number, error);
-    if (status != STATUS_OK)
-        parameter_destroy(parameter);
-    return status;
-}
-
 static void answer_parameters(void *context, struct rpc_request *request, const struct rpc_message *message)
 {
     struct error error = {0};
@@ -934,17 +798,15 @@ static void answer_parameters(void *context, struct rpc_request *request, const 
         return;
     }
     while (made < owned->count && status == STATUS_OK) {
-        status = own_parameter(owned, made, request, &numbers[made], &error);
+        status = rref_grant(owned->owner->rrefs, &dist_parameter_class, &owned->entries[made], request,
+                            &numbers[made], &error);
         made += status == STATUS_OK;
+        owned->users += status == STATUS_OK;
     }
-    if (status == STATUS_OK) {
-        message_add(&reply, WIRE_U64, numbers, made);
-        rpc_reply(request, &reply);
-    } else {
-        while (made > 0)
-            rref_revoke(owned->owner->rrefs, numbers[--made], request);
-        rpc_fail(request, status, "%s", error.text);
-    }
+    message_add(&reply, WIRE_U64, numbers, made);
+    while (status != STATUS_OK && made > 0)
+        rref_revoke(owned->owner->rrefs, numbers[--made], request);
+    request_answer(request, status, &error, &reply);
     owned_release(owned);
 }
 

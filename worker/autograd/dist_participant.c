@@ -3,11 +3,21 @@
  *
  * A step calls all owners at once. A parameter's index is its place in the list that the optimizer was made
  * of. */
-#include "worker/autograd/optimizer_message.h"
+#include "worker/autograd/dist_message.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* An owner has answered in a form that no owner of ours answers in: ends its session. STATUS_INVALID. */
+static enum status object_malformed(struct dist *dist, uint16_t owner, struct error *error)
+{
+    rpc_reject_worker(dist_rpc(dist), owner, "an answer about parameters of another form than agreed");
+    return error_set(error, STATUS_INVALID, "worker %u answers about parameters in another form than agreed",
+                     owner);
+}
+
+/* ---- parameters: references ---- */
 
 static enum status check_parameter(const struct rref *parameter, struct error *error)
 {
@@ -16,8 +26,6 @@ static enum status check_parameter(const struct rref *parameter, struct error *e
     return error_set(error, STATUS_INVALID, "expected a reference to a parameter of worker %u",
                      rref_owner(parameter));
 }
-
-/* ---- parameters: references ---- */
 
 /* Accepts every granted reference, also after a failure: a reference that is not accepted would never be
  * given back. After a failure all are released. */
@@ -29,8 +37,8 @@ static enum status accept_all(struct dist *dist, uint16_t owner, const struct rp
     for (uint32_t i = 0; i < count; i++) {
         uint64_t number;
         memcpy(&number, (const char *)value->data[0] + i * sizeof number, sizeof number);
-        enum status each = rref_accept(dist_rrefs(dist), owner, number, dist_parameter_class.name,
-                                       &out[accepted], status == STATUS_OK ? error : NULL);
+        enum status each = rref_accept(dist_rrefs(dist), owner, number, &dist_parameter_class, &out[accepted],
+                                       status == STATUS_OK ? error : NULL);
         accepted += each == STATUS_OK;
         status = status == STATUS_OK ? each : status;
     }
@@ -42,9 +50,7 @@ static enum status accept_all(struct dist *dist, uint16_t owner, const struct rp
 enum status dist_parameters(struct dist *dist, struct rref *object, struct rref *out[DIST_PARAMETERS_MAX],
                             uint32_t *count, struct error *error)
 {
-    enum status status = rref_ready(object, error);
-    if (status == STATUS_AGAIN)
-        return error_set(error, STATUS_BUSY, "the object whose parameters are asked for is not ready");
+    enum status status = rref_check_ready(object, error);
     if (status != STATUS_OK)
         return status;
     const uint16_t owner = rref_owner(object);
@@ -61,36 +67,6 @@ enum status dist_parameters(struct dist *dist, struct rref *object, struct rref 
     return status;
 }
 
-/* ---- parameters: name and shape ---- */
-
-static bool read_info(const struct rpc_message *value, struct dist_parameter_info *info)
-{
-    const uint32_t length = message_flat(value, 0, WIRE_U8), rank = message_flat(value, 1, WIRE_U32);
-    *info = (struct dist_parameter_info){.shape = {.rank = rank}};
-    if (length == 0 || length >= DIST_NAME_BYTES || rank > SHAPE_RANK_MAX ||
-        value->tensor_count != 1 + (rank > 0))
-        return false;
-    memcpy(info->name, value->data[0], length);
-    if (rank > 0)
-        memcpy(info->shape.size, value->data[1], rank * sizeof info->shape.size[0]);
-    return shape_elements(&info->shape) > 0;
-}
-
-enum status dist_parameter_info(struct dist *dist, struct rref *parameter, struct dist_parameter_info *info,
-                                struct error *error)
-{
-    struct future *future;
-    enum status status = check_parameter(parameter, error);
-    if (status == STATUS_OK)
-        status = object_call(dist, parameter, PARAMETER_INFO, &(struct rpc_message){0}, &future, error);
-    if (status != STATUS_OK)
-        return status;
-    if (!read_info(future_value(future), info))
-        status = object_malformed(dist, rref_owner(parameter), error);
-    future_release(future);
-    return status;
-}
-
 /* ---- parameters: values ---- */
 
 enum status dist_parameter_get(struct dist *dist, struct rref *parameter, enum dist_values which,
@@ -100,9 +76,9 @@ enum status dist_parameter_get(struct dist *dist, struct rref *parameter, enum d
     struct future *future;
     enum status status = check_parameter(parameter, error);
     if (status == STATUS_OK && rref_local(parameter) != NULL)
-        return parameter_read_here(rref_local(parameter), which, values, count, error);
+        return parameter_read(rref_local(parameter), which, values, count, error);
     if (status == STATUS_OK)
-        status = object_call(dist, parameter, PARAMETER_GET, &message, &future, error);
+        status = rref_ask(parameter, PARAMETER_GET, &message, &future, error);
     if (status != STATUS_OK)
         return status;
     const struct rpc_message *value = future_value(future);
@@ -117,8 +93,8 @@ enum status dist_parameter_get(struct dist *dist, struct rref *parameter, enum d
     return status;
 }
 
-enum status dist_parameter_set(struct dist *dist, struct rref *parameter, enum dist_values which,
-                               const float *values, size_t count, struct error *error)
+enum status dist_parameter_set(struct rref *parameter, enum dist_values which, const float *values,
+                               size_t count, struct error *error)
 {
     struct future *future;
     struct rpc_message message = {.args = {[VALUES_WHICH] = which}};
@@ -129,7 +105,7 @@ enum status dist_parameter_set(struct dist *dist, struct rref *parameter, enum d
     if (status != STATUS_OK)
         return status;
     message_add(&message, WIRE_F32, values, (uint32_t)count);
-    status = object_call(dist, parameter, PARAMETER_SET, &message, &future, error);
+    status = rref_ask(parameter, PARAMETER_SET, &message, &future, error);
     if (status == STATUS_OK)
         future_release(future);
     return status;
@@ -173,8 +149,7 @@ void dist_optimizer_free(struct dist_optimizer *optimizer)
 static void optimizer_release_futures(struct dist_optimizer *optimizer)
 {
     for (uint32_t p = 0; p < optimizer->share_count; p++) {
-        if (optimizer->shares[p].future != NULL)
-            future_release(optimizer->shares[p].future);
+        future_release(optimizer->shares[p].future);
         optimizer->shares[p].future = NULL;
     }
 }
@@ -239,17 +214,17 @@ static enum status optimizer_check_list(const struct dist_optimizer_config *conf
     return STATUS_OK;
 }
 
-static void optimizer_describe(const struct dist_optimizer_config *config, uint64_t words[NEW_WORDS])
+static struct optimizer_words optimizer_describe(const struct dist_optimizer_config *config)
 {
     const struct optimizer_settings *settings = &config->settings;
-    const bool adam = settings->kind == OPTIMIZER_ADAM;
-    words[NEW_KIND] = settings->kind;
-    words[NEW_LR] = word_of_double(adam ? settings->adam.lr : settings->sgd.lr);
-    words[NEW_MOMENTUM] = word_of_double(settings->sgd.momentum);
-    words[NEW_BETA1] = word_of_double(settings->adam.beta1);
-    words[NEW_BETA2] = word_of_double(settings->adam.beta2);
-    words[NEW_EPSILON] = word_of_double(settings->adam.epsilon);
-    words[NEW_ASYNC] = config->async;
+    return (struct optimizer_words){.kind = settings->kind,
+                                    .lr = settings->kind == OPTIMIZER_ADAM ? settings->adam.lr
+                                                                           : settings->sgd.lr,
+                                    .momentum = settings->sgd.momentum,
+                                    .beta1 = settings->adam.beta1,
+                                    .beta2 = settings->adam.beta2,
+                                    .epsilon = settings->adam.epsilon,
+                                    .async = config->async};
 }
 
 /* Asks the owner of parameters[first], by that one, for a local optimizer of all its parameters in the list.
@@ -261,7 +236,8 @@ static enum status optimizer_ask_for_local(struct dist_optimizer *optimizer, uin
 {
     struct share *share = &optimizer->shares[optimizer->share_count++];
     const uint16_t owner = share->owner = rref_owner(parameters[first]);
-    uint64_t words[NEW_WORDS], numbers[DIST_PARAMETERS_MAX];
+    const struct optimizer_words words = optimizer_describe(config);
+    uint64_t numbers[DIST_PARAMETERS_MAX];
     uint32_t indices[DIST_PARAMETERS_MAX], participants[DIST_PARTICIPANTS_MAX], members = 0;
     struct rpc_message message = {0};
     for (uint32_t i = first; i < count; i++)
@@ -271,8 +247,7 @@ static enum status optimizer_ask_for_local(struct dist_optimizer *optimizer, uin
         }
     for (uint32_t i = 0; i < config->participant_count; i++)
         participants[i] = config->participants[i];
-    optimizer_describe(config, words);
-    message_add(&message, WIRE_U64, words, NEW_WORDS);
+    message_add(&message, WIRE_U64, &words, OPTIMIZER_WORDS);
     message_add(&message, WIRE_U64, numbers, members);
     message_add(&message, WIRE_U32, indices, members);
     message_add(&message, WIRE_U32, participants, config->participant_count);
@@ -301,7 +276,7 @@ static enum status optimizer_accept_locals(struct dist_optimizer *optimizer, enu
         if (each == STATUS_OK)
             each =
                 rref_accept(dist_rrefs(optimizer->dist), share->owner, future_value(share->future)->args[0],
-                            dist_optimizer_class.name, &share->local, tell);
+                            &dist_optimizer_class, &share->local, tell);
         status = status == STATUS_OK ? each : status;
     }
     optimizer_release_futures(optimizer);
@@ -421,13 +396,12 @@ enum status dist_optimizer_step(struct dist_optimizer *optimizer, struct dist_co
         status = optimizer_take_norm(optimizer, context, &step->norm, error);
     if (status != STATUS_OK)
         return status;
-    const double norm = step->max_norm > 0 ? step->norm : 0;
-    const uint64_t words[STEP_WORDS] = {[STEP_LR] = word_of_double(step->lr),
-                                        [STEP_MAX_NORM] = word_of_double(step->max_norm),
-                                        [STEP_NORM] = word_of_double(norm),
-                                        [STEP_LAST] = step->last};
+    const struct step_words words = {.lr = step->lr,
+                                     .max_norm = step->max_norm,
+                                     .norm = step->max_norm > 0 ? step->norm : 0,
+                                     .last = step->last};
     struct rpc_message message = {.context = dist_context_id(context)};
-    message_add(&message, WIRE_U64, words, STEP_WORDS);
+    message_add(&message, WIRE_U64, &words, STEP_WORDS);
     status = optimizer_call_all(optimizer, LOCAL_STEP, &message, error);
     if (status != STATUS_OK)
         return status;

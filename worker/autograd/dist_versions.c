@@ -6,73 +6,46 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct slot {
-    void *slab; // NULL: not taken (yet)
-    uint32_t readers;
-};
-
 struct dist_versions {
     struct params *params;
-    size_t slab_bytes, buffer_bytes;
-    void *buffers;   // NULL: there are none
-    uint32_t newest; // slot
-    uint32_t count;
-    struct slot slots[]; // (count)
+    size_t slab_bytes, bytes;
+    char *slabs;        // one for each slot, then the buffers
+    uint32_t newest;    // slot
+    uint32_t count;     // of slots
+    uint32_t readers[]; // (count)
 };
-
-static enum status take(struct dist_versions *versions, size_t bytes, void **out, struct error *error)
-{
-    const struct arena_source *source = &params_backend(versions->params)->source;
-    *out = source->take(source->context, bytes);
-    if (*out == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for a version of %zu bytes", bytes);
-    memset(*out, 0, bytes);
-    return STATUS_OK;
-}
-
-static void give(struct dist_versions *versions, void *memory, size_t bytes)
-{
-    const struct arena_source *source = &params_backend(versions->params)->source;
-    if (memory != NULL)
-        source->give(source->context, memory, bytes);
-}
-
-static enum status take_all(struct dist_versions *versions, struct error *error)
-{
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < versions->count && status == STATUS_OK; i++)
-        status = take(versions, versions->slab_bytes, &versions->slots[i].slab, error);
-    if (status == STATUS_OK && versions->buffer_bytes > 0)
-        status = take(versions, versions->buffer_bytes, &versions->buffers, error);
-    return status;
-}
 
 enum status dist_versions_new(struct dist_versions **out, struct params *params, uint32_t slots,
                               struct error *error)
 {
-    const struct backend_ops *ops = params_backend(params)->ops;
-    if (!ops->host)
+    const struct backend *backend = params_backend(params);
+    const size_t slab_bytes = params_elements(params) * dtype_bytes(backend->ops->dtype),
+                 buffer_bytes = params_buffer_elements(params) * dtype_bytes(backend->ops->dtype);
+    if (!backend->ops->host)
         return error_set(error, STATUS_UNAVAILABLE,
-                         "parameters on %s have one version: its memory is not the host's", ops->name);
+                         "parameters on %s have one version: its memory is not the host's",
+                         backend->ops->name);
     if (slots < 2 || slots > DIST_VERSIONS_MAX)
         return error_set(error, STATUS_INVALID, "expected 2..%d versions of parameters, got %u",
                          DIST_VERSIONS_MAX, slots);
-    struct dist_versions *versions = calloc(1, sizeof *versions + slots * sizeof versions->slots[0]);
+    if (slab_bytes == 0)
+        return error_set(error, STATUS_INVALID, "no parameter to version");
+    struct dist_versions *versions = calloc(1, sizeof *versions + slots * sizeof versions->readers[0]);
     if (versions == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u versions", slots);
     versions->params = params;
     versions->count = slots;
-    versions->slab_bytes = params_elements(params) * dtype_bytes(ops->dtype);
-    versions->buffer_bytes = params_buffer_elements(params) * dtype_bytes(ops->dtype);
-    enum status status = versions->slab_bytes > 0
-                             ? take_all(versions, error)
-                             : error_set(error, STATUS_INVALID, "no parameter to version");
-    if (status != STATUS_OK) {
-        dist_versions_free(versions);
-        return status;
+    versions->slab_bytes = slab_bytes;
+    versions->bytes = slots * slab_bytes + buffer_bytes;
+    versions->slabs = backend->source.take(backend->source.context, versions->bytes);
+    if (versions->slabs == NULL) {
+        free(versions);
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %u versions of %zu bytes", slots,
+                         slab_bytes);
     }
-    if (versions->buffers != NULL)
-        params_place_buffers(params, versions->buffers);
+    memset(versions->slabs, 0, versions->bytes);
+    if (buffer_bytes > 0)
+        params_place_buffers(params, versions->slabs + slots * slab_bytes);
     dist_versions_place_newest(versions);
     *out = versions;
     return STATUS_OK;
@@ -82,12 +55,11 @@ void dist_versions_free(struct dist_versions *versions)
 {
     if (versions == NULL)
         return;
+    const struct arena_source *source = &params_backend(versions->params)->source;
     params_displace(versions->params);
-    for (uint32_t i = 0; i < versions->count; i++) {
-        assert(versions->slots[i].readers == 0);
-        give(versions, versions->slots[i].slab, versions->slab_bytes);
-    }
-    give(versions, versions->buffers, versions->buffer_bytes);
+    for (uint32_t i = 0; i < versions->count; i++)
+        assert(versions->readers[i] == 0);
+    source->give(source->context, versions->slabs, versions->bytes);
     free(versions);
 }
 
@@ -100,19 +72,20 @@ uint32_t dist_versions_slots(const struct dist_versions *versions)
 
 uint32_t dist_versions_hold(struct dist_versions *versions)
 {
-    versions->slots[versions->newest].readers++;
+    versions->readers[versions->newest]++;
     return versions->newest;
 }
 
 void dist_versions_drop(struct dist_versions *versions, uint32_t slot)
 {
-    assert(versions->slots[slot].readers > 0);
-    versions->slots[slot].readers--;
+    assert(versions->readers[slot] > 0);
+    versions->readers[slot]--;
 }
 
 void dist_versions_place(struct dist_versions *versions, uint32_t slot)
 {
-    params_place(versions->params, 0, params_count(versions->params), versions->slots[slot].slab);
+    params_place(versions->params, 0, params_count(versions->params),
+                 versions->slabs + slot * versions->slab_bytes);
 }
 
 void dist_versions_place_newest(struct dist_versions *versions)
@@ -125,10 +98,10 @@ void dist_versions_place_newest(struct dist_versions *versions)
 /* The slot for the next version, or `count` when none is free. */
 static uint32_t next_slot(const struct dist_versions *versions)
 {
-    if (versions->slots[versions->newest].readers == 0)
+    if (versions->readers[versions->newest] == 0)
         return versions->newest;
     uint32_t slot = 0;
-    while (slot < versions->count && versions->slots[slot].readers > 0)
+    while (slot < versions->count && versions->readers[slot] > 0)
         slot++;
     return slot;
 }
@@ -145,7 +118,8 @@ enum status dist_versions_advance(struct dist_versions *versions, struct error *
         return error_set(error, STATUS_BUSY, "all %u versions of the parameters are being read",
                          versions->count);
     if (to != from)
-        memcpy(versions->slots[to].slab, versions->slots[from].slab, versions->slab_bytes);
+        memcpy(versions->slabs + to * versions->slab_bytes, versions->slabs + from * versions->slab_bytes,
+               versions->slab_bytes);
     versions->newest = to;
     dist_versions_place_newest(versions);
     return STATUS_OK;

@@ -33,7 +33,7 @@ void dist_versions_free(struct dist_versions *versions);
 
 uint32_t dist_versions_slots(const struct dist_versions *versions);
 
-/* ---- for a piece (dist_object.c) ---- */
+/* ---- for a piece (dist_context.c) ---- */
 
 /* One more reader of the newest version, whose slot is returned, and one less. */
 uint32_t dist_versions_hold(struct dist_versions *versions);

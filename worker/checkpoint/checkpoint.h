@@ -14,17 +14,18 @@
  *                                      resumed from
  *
  * This room holds the format's one writer and one reader, and the state machine that takes a checkpoint
- * beside a running loop. It includes kernels/, worker/job and the frame's background thread. The job kinds'
- * rooms (worker/reinforce, worker/data_parallel, worker/model_parallel) and daemon/ include it. It knows no
- * job kind: a kind hands over its values as struct checkpoint_values.
+ * beside a running loop. It knows no job kind: a kind hands over its values as struct checkpoint_values.
  *
- *     checkpoint_saver.[ch]   the state machine: due, gather, wait for the log, write, publish
- *     checkpoint_publish.c    a checkpoint becomes visible (one rename); the best one; older ones are pruned
- *     checkpoint_write.c      the files of a checkpoint
- *     checkpoint_newest.c     finds the newest sound one; checks by hash
- *     checkpoint_load.c       loads a shard, or the whole model
- *     checkpoint_manifest.c   manifest.json
- *     checkpoint_folder.c     folder names, listing, small files
+ *   update     a checkpoint's number; for reinforce, an episode's
+ *   manifest   manifest.json: what the checkpoint says of itself
+ *   place      a position in the run's logs (worker/run_place.h)
+ *   shard      the part of the model that one server owns, and the file that it writes
+ *   score      how good the model is, for the best checkpoint
+ *   saver      takes one checkpoint after the other for a running loop
+ *
+ *     checkpoint.c            folders and files: made, written, published, found, checked, loaded
+ *     checkpoint_manifest.c   the text of manifest.json
+ *     checkpoint_saver.c      the state machine: due, gather, wait for the log, write, publish
  *
  * Order of writing: checkpoint_begin; every server above 0 writes its shard into N.tmp; checkpoint_write
  * (server 0) merges the shards, writes the manifest and syncs every file; checkpoint_publish syncs the logs,
@@ -48,48 +49,10 @@
 
 #include "kernels/base/file.h"
 #include "kernels/params/params_file.h"
-#include "worker/job/job.h"
-#include "worker/run_place.h"
+#include "worker/checkpoint/checkpoint_manifest.h"
 
 enum {
     CHECKPOINT_PATH_BYTES = 4096 + 128, /* PATH_MAX of a run's folder, and the names below it */
-    CHECKPOINT_HASH_BYTES = 32
-};
-
-/* How good the model is, by what the job measures. Of the held-out loss, whose exponential is the perplexity,
- * less is better. */
-enum checkpoint_measure {
-    CHECKPOINT_UNMEASURED,
-    CHECKPOINT_RUNNING_REWARD,
-    CHECKPOINT_ACCURACY,
-    CHECKPOINT_HELD_OUT_LOSS,
-    CHECKPOINT_EVALUATION_REWARD,
-    CHECKPOINT_MEASURES
-};
-struct checkpoint_score {
-    int measure; /* enum checkpoint_measure */
-    double value;
-};
-
-/* A job's progress, beside model and moments. Data order and draws are functions of (seed, step, trainer),
- * so the steps are their position. */
-struct checkpoint_counters {
-    uint64_t update; /* = version; reinforce: the episode */
-    uint32_t trainers;
-    uint64_t steps[JOB_TRAINERS_MAX]; /* each trainer's next step; reinforce: one, Adam's steps so far */
-    uint64_t late;                    /* contributions dropped so far */
-    double epoch_loss;                /* sum of the losses of the running epoch's updates so far */
-    struct checkpoint_score score; /* reinforce: always; else with /checkpoint/best where it was evaluated */
-    double running_reward;         /* reinforce; also the score of a job without evaluations */
-    double line_loss;              /* model-parallel: the same since the last line in the logs */
-    double lr, best_loss;          /* model-parallel: the plateau schedule; best_loss INFINITY: none */
-};
-
-/* Identifies the text that a language model reads (worker/data/corpus.h): a run resumes with that text only.
- */
-struct checkpoint_text {
-    uint64_t tokens; /* training and held out; 0: no text, or a checkpoint older than this field */
-    uint8_t sha256[CHECKPOINT_HASH_BYTES];
 };
 
 /* For a model-parallel job alone: the manifest's `text`, and two more files.

@@ -1,10 +1,11 @@
-/* Writes and reads manifest.json; checkpoint_internal.h lists its keys. The caller's thread. */
-#include "worker/checkpoint/checkpoint_internal.h"
+/* Writes and reads the text of manifest.json; the header lists its keys. Any thread. */
+#include "worker/checkpoint/checkpoint_manifest.h"
 
 #include "worker/job/json_document.h"
 
 #include <inttypes.h>
 #include <math.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -266,17 +267,5 @@ enum status manifest_parse(struct manifest *manifest, const char *name, const ch
     else if (manifest->counters.trainers == 0)
         status = error_set(error, STATUS_CORRUPT, "%s: expected the steps of at least one trainer", name);
     free(expected);
-    return status;
-}
-
-enum status manifest_read(struct manifest *manifest, struct path folder, struct error *error)
-{
-    char path_text[CHECKPOINT_PATH_BYTES], *text;
-    size_t bytes;
-    const struct path path = checkpoint_path(path_text, folder, MANIFEST_NAME);
-    enum status status = checkpoint_read_file(&text, &bytes, path, MANIFEST_BYTES_MAX, error);
-    if (status == STATUS_OK)
-        status = manifest_parse(manifest, path.text, text, bytes, error);
-    free(text);
     return status;
 }

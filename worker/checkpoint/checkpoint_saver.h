@@ -23,8 +23,11 @@
 #define WORKER_CHECKPOINT_CHECKPOINT_SAVER_H
 
 #include "kernels/base/monotime.h"
-#include "worker/background.h"
 #include "worker/checkpoint/checkpoint.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
 
 struct rpc;
 
@@ -62,6 +65,20 @@ enum checkpoint_saver_state {
     CHECKPOINT_GATHERING,
     CHECKPOINT_WRITING,
     CHECKPOINT_PUBLISHING,
+};
+
+/* The thread, which lives as long as the saver is open. */
+struct background {
+    pthread_t thread;
+    sem_t given; /* posted for each piece of work, and to end the thread */
+    int event;
+    bool open, running; /* running: background_end has not answered yet */
+    bool ends;          /* the next post is the end */
+    enum status (*work)(void *arg, struct error *error);
+    void *arg;
+    enum status status; /* the work's result; belongs to the loop once `done` */
+    struct error error;
+    atomic_bool done; /* released by the thread, acquired by the loop */
 };
 
 struct checkpoint_saver {

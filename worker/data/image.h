@@ -39,8 +39,4 @@ enum status image_reshape(struct image *image, uint32_t width, uint32_t height, 
  * name. STATUS_NO_MEMORY. After a failure the image's pixels are undefined. Any thread. */
 enum status image_decode(struct image *image, const uint8_t *bytes, size_t count, struct error *error);
 
-/* The two decoders that image_decode chooses from. */
-enum status image_decode_jpeg(struct image *image, const uint8_t *bytes, size_t count, struct error *error);
-enum status image_decode_png(struct image *image, const uint8_t *bytes, size_t count, struct error *error);
-
 #endif

@@ -1,4 +1,5 @@
-/* Cuts a line into tokens by the kinds of its characters. Pure functions. */
+/* Cuts a line into tokens by the kinds of its characters, and says where spaces stand between tokens. Pure
+ * functions. */
 #include "worker/data/tokenize.h"
 
 #include "kernels/base/text.h"
@@ -60,4 +61,20 @@ size_t tokenize_next(const char *run, size_t bytes)
             word = at + size;
     }
     return word;
+}
+
+/* ---- back to a line ---- */
+
+/* In ASCII; then the right single and double quotation marks, the ellipsis, the right-pointing double angle
+ * quotation mark, the ideographic comma and full stop. */
+static const char closing[] =
+    ".,;:!?)]}%'\xE2\x80\x99\xE2\x80\x9D\xE2\x80\xA6\xC2\xBB\xE3\x80\x81\xE3\x80\x82";
+/* In ASCII; then the left single and double quotation marks, the left-pointing double angle quotation mark,
+ * and the inverted exclamation and question marks. */
+static const char opening[] = "([{\xE2\x80\x98\xE2\x80\x9C\xC2\xAB\xC2\xA1\xC2\xBF";
+
+bool spacing_between(const char *before, const char *token)
+{
+    /* A token that is found in the marks is one of them: punctuation comes in tokens of one character. */
+    return before != NULL && strstr(opening, before) == NULL && strstr(closing, token) == NULL;
 }

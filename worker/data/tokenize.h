@@ -1,4 +1,4 @@
-/* The rule of words: how a line of text becomes tokens. Pure.
+/* The rule of words: how a line of text becomes tokens, and tokens a line again. Pure.
  *
  * A line ends with a newline. White space divides the line into runs. Punctuation at the two ends of a run
  * comes off, one character at a time, and each such character is a token of its own. The rest of the run is
@@ -12,6 +12,7 @@
 #ifndef WORKER_DATA_TOKENIZE_H
 #define WORKER_DATA_TOKENIZE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,5 +32,11 @@ enum word_character tokenize_character(uint32_t code);
 /* The size in bytes of the first token of `run`, which is a run of well-formed characters without white
  * space, or the rest of one behind its first tokens. At least one character; `bytes` > 0. */
 size_t tokenize_next(const char *run, size_t bytes);
+
+/* Whether a space stands between two tokens, when they are written as a line for people; `before` is NULL at
+ * the beginning of the line. No space stands before a closing mark (full stop, comma, colon, closing bracket
+ * or quotation mark) nor behind an opening one. Marks that do both, such as the straight double quote and the
+ * hyphen, have spaces around them; a straight single quote closes, as in "the fathers' house". */
+bool spacing_between(const char *before, const char *token);
 
 #endif

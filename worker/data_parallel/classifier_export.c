@@ -2,7 +2,7 @@
  */
 #include "worker/data_parallel/classifier_export.h"
 
-#include "kernels/backend_memory.h"
+#include "kernels/backend.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/model/classifier.h"
 #include "worker/model/onnx.h"

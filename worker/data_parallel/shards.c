@@ -74,7 +74,7 @@ enum status image_map(struct segment *memory, size_t bytes, const char *what, st
         mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data == MAP_FAILED)
         return error_set_errno(error, errno, "cannot map %zu bytes for %s", bytes, what);
-    *memory = (struct segment){.writable = true, .data = data, .bytes = bytes};
+    *memory = (struct segment){.data = data, .bytes = bytes};
     return STATUS_OK;
 }
 

@@ -1,4 +1,16 @@
-/* The calls between trainers and parameter servers, and how a model lies in memory and in messages.
+/* The parameter-server job kind. This header has the calls between trainers and parameter servers, and how a
+ * model lies in memory and in messages. The room includes kernels/, the frame, worker/job, net, model, data
+ * and checkpoint; daemon/ includes its schedule, its evaluation and its export.
+ *
+ *     shard          the part of the model that one server owns
+ *     image          a whole model or gradient as it is sent
+ *     slot           a place for one image in a server's memory
+ *     version        the model after so many updates
+ *     contribution   one trainer's gradient of one step
+ *     round          the contributions that make the next version (round.h)
+ *     late           a contribution that came after its round; dropped and counted
+ *     share          the part of the held-out data that one trainer evaluates (evaluation.h)
+ *     chunk          the elements of an image that one message carries
  *
  * ---- The image ----
  * Models and gradients are sent as an image: the trained slab of kernels/params/params.h (P float32), then

@@ -6,6 +6,15 @@
  * the JSON schema and the manual are made from it. Nothing here blocks but job_read_file, which reads a file.
  * Every function may be called from any thread.
  *
+ *     key        a place in the job file, named by its JSON pointer; a row of the table for each set of kinds
+ *     kind       reinforce, parameter-server or model-parallel; decides which keys a job has
+ *     variant    a kind, or the kind reinforce with the algorithm ppo or a2c
+ *     group      a key whose value is an object; its members are keys
+ *     override   a `--set` argument, which replaces one value before the check
+ *     rule       what the values of two or three keys must be together
+ *     limit      a bound on the product of several keys
+ *     problem    one line about what is wrong, with its place in the file
+ *
  * The room includes kernels/base, the names of worker/environment, and the wire's limits. The supervisor and
  * every room whose code depends on the job include this header. */
 #ifndef WORKER_JOB_JOB_H
@@ -146,9 +155,9 @@ struct job {
         int network;              /* enum job_network */
         struct job_widths hidden; /* mlp; in JSON one number, or a list */
         int activation;           /* enum job_activation; mlp */
-        bool has_value_network; /* false: null in JSON, the network's own (worker/reinforce/policy_shape.c) */
+        bool has_value_network; /* false: null in JSON, the network's own (see worker/reinforce/job_open.c) */
         int value_network;      /* enum job_value_network; ppo, a2c */
-        bool has_dropout;       /* false: null in JSON, the network's own (worker/reinforce/policy_shape.h) */
+        bool has_dropout;       /* false: null in JSON, the network's own (see worker/reinforce/job_open.h) */
         double dropout;         /* probability that a unit is dropped */
         bool ortho_init;        /* ppo, a2c: of the first parameters */
         double log_std_init;    /* ppo, a2c: of a Gaussian */

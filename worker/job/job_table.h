@@ -1,8 +1,8 @@
 /* The one table of a job file's keys (job_keys.c), and of the rules between keys (job_rules.c).
  *
- * Three readers use it: the check (job_check.c, job_check_rules.c), the JSON schema (job_schema.c) and the
- * manual (job_manual.c). A new key is a row here and a member of struct job; a new rule between keys is a
- * row, too. Constant data and pure functions; any thread. */
+ * Three readers use it: the check (job_reading.c), the JSON schema (job_schema.c) and the manual
+ * (job_manual.c). A new key is a row here and a member of struct job; a new rule between keys is a row, too.
+ * Constant data and pure functions; any thread. */
 #ifndef WORKER_JOB_JOB_TABLE_H
 #define WORKER_JOB_JOB_TABLE_H
 

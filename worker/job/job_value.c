@@ -3,19 +3,24 @@
 #include "worker/job/job_table.h"
 #include "worker/job/json_document.h"
 
+#include <pthread.h>
 #include <regex.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- strings ---- */
 
+/* A pattern is compiled once for the process: that costs more than all else in the reading of a job. */
 bool job_pattern_matches(const struct job_key *key, const char *text)
 {
-    regex_t expression;
-    if (regcomp(&expression, key->pattern, REG_EXTENDED | REG_NOSUB) != 0)
-        return false;
-    const bool match = regexec(&expression, text, 0, NULL, 0) == 0;
-    regfree(&expression);
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static regex_t expressions[JOB_KEYS_MAX];
+    static bool compiled[JOB_KEYS_MAX];
+    const size_t row = (size_t)(key - job_keys);
+    pthread_mutex_lock(&lock);
+    compiled[row] = compiled[row] || regcomp(&expressions[row], key->pattern, REG_EXTENDED | REG_NOSUB) == 0;
+    const bool match = compiled[row] && regexec(&expressions[row], text, 0, NULL, 0) == 0;
+    pthread_mutex_unlock(&lock);
     return match;
 }
 

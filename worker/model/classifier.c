@@ -1,6 +1,7 @@
 /* The image classifier: a ResNet with its loss. A step allocates nothing. */
 #include "worker/model/classifier.h"
 
+#include "kernels/params/params_file.h"
 #include "worker/model/resnet.h"
 
 #include <errno.h>
@@ -213,5 +214,27 @@ enum status classifier_evaluate(struct classifier *classifier, struct tape *tape
         *loss_sum += loss_of_row(classifier->job->loss.name, row, classes, label);
         *correct += is_first_largest(row, classes, label);
     }
+    return status;
+}
+
+/* ---- a file ---- */
+
+enum status model_file_check(const char *path, const struct job *job, const struct rnn_config *rnn,
+                             struct error *error)
+{
+    static const struct backend_ops names_only = {.dtype = DTYPE_F32};
+    struct backend backend = {.ops = &names_only, .source = arena_host};
+    struct params *params = NULL;
+    struct classifier *classifier = NULL;
+    struct params_file *file = NULL;
+    enum status status = params_new(&params, &backend, error);
+    if (status == STATUS_OK)
+        status =
+            rnn != NULL ? rnn_register(rnn, params, error) : classifier_new(&classifier, job, params, error);
+    if (status == STATUS_OK)
+        status = params_file_open(&file, params, path_of(path), &PARAMS_RANGE_ALL, true, error);
+    params_file_close(file);
+    classifier_free(classifier);
+    params_free(params);
     return status;
 }

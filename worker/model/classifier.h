@@ -7,6 +7,7 @@
 #include "kernels/tape/tape.h"
 #include "worker/data/loader.h"
 #include "worker/job/job.h"
+#include "worker/model/rnn.h"
 
 struct classifier;
 
@@ -41,5 +42,12 @@ enum status classifier_statistics(struct classifier *classifier, struct tape *ta
  * ones). Begins and finishes the tape's step itself. */
 enum status classifier_evaluate(struct classifier *classifier, struct tape *tape, const struct batch *batch,
                                 double *loss_sum, uint64_t *correct, struct error *error);
+
+/* Whether a safetensors file holds the values of a job's model, by names, shapes and dtypes: for the check of
+ * a job, which loads no backend and gives no parameter memory. `rnn`: the model of a model-parallel job,
+ * whose vocabulary may be a text's; else NULL, and the model is a classifier. STATUS_INVALID names the first
+ * few entries at fault with both shapes; otherwise the errors of safetensors_open. Blocks on the file. */
+enum status model_file_check(const char *path, const struct job *job, const struct rnn_config *rnn,
+                             struct error *error);
 
 #endif

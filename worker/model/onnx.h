@@ -1,17 +1,19 @@
-/* A model as an ONNX file (worker/model/onnx_graph.h), from params in host memory that hold its values
- * (kernels/backend_memory.h). Constants have the parameters' names, and a layer's node the layer's.
+/* Writes a model as an ONNX file, from params in host memory (kernels/backend.h). A layer's node has
+ * the layer's name, and a constant the parameter's.
  *
- * A policy has the input `observations` (batch, shape…), float32 or uint8 as the environment's space says,
- * and the scaling of bytes and the normalizer are part of the graph. Its outputs are float32:
+ * A policy has the input `observations` (batch, shape…), float32 or uint8 as the environment's space says.
+ * The graph scales bytes and normalizes. The outputs are float32:
  *
- *     logits (batch, sum of choices)     of choices, component after component; a mask is the caller's to
- * apply mean, std (batch, components)      of a Gaussian; actions are not clipped to the space's bounds value
- * (batch, 1)                   of a policy with values
+ *     logits (batch, sum of choices)   of choices, component after component; the caller applies a mask
+ *     mean, std (batch, components)    of a Gaussian; actions are not clipped to the space's bounds
+ *     value (batch, 1)                 of a policy with values
  *
  * An image classifier has the input `images` (batch, channels, size, size) float32, as the job's data gives
  * them to training, and the output `logits` (batch, classes). Batch norms use the running statistics.
  *
- * Blocks on the disk. One thread. */
+ * Both functions replace an older file, and block on the disk. STATUS_NO_MEMORY; STATUS_INVALID: the model is
+ * larger than the 2 GiB of a file of protobuf; others by errno name the file, which may be there, cut short.
+ * One thread. */
 #ifndef WORKER_MODEL_ONNX_H
 #define WORKER_MODEL_ONNX_H
 
@@ -20,11 +22,11 @@
 #include "worker/job/job.h"
 #include "worker/model/policy_config.h"
 
-/* `params`: struct policy_values'. Errors as onnx_graph_new and onnx_graph_write. */
+/* `params`: struct policy_values'. */
 enum status onnx_write_policy(const char *path, const struct policy_config *config, struct params *params,
                               struct error *error);
 
-/* `params`: those that classifier_new has registered. Errors as onnx_graph_new and onnx_graph_write. */
+/* `params`: those that classifier_new has registered. */
 enum status onnx_write_classifier(const char *path, const struct job *job, struct params *params,
                                   struct error *error);
 

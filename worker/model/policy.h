@@ -1,8 +1,16 @@
-/* The policy of an agent: how a row acts on it, and how a rollout moves its parameters.
+/* The policy of an agent: it acts on observations, and learns from a rollout.
  *
- * A policy is made for an environment's spaces (worker/environment/environment.h) and has one of three
- * networks; each has the head that the action asks for, a Categorical for each component or a diagonal
- * Gaussian:
+ *     row          one observation, its action, and what is known of both
+ *     batch        rows to compute with, as indices into the caller's arrays
+ *     chunk        at most 256 rows of a batch on the CPU; a piece is the same on a backend's tape
+ *     network      the layers between observation and head, in one of three forms (below)
+ *     head         the action's distribution: a Categorical for each component, or a diagonal Gaussian
+ *     keep bits    which hidden units dropout keeps in a row
+ *     values       what the value network estimates; of a policy on the whole: its parameters and moments
+ *     normalizer   the statistics by which observations are scaled
+ *
+ * A policy is made for an environment's spaces (worker/environment/environment.h), with one of these
+ * networks:
  *
  *     the tutorial's   affine1 -> dropout -> ReLU -> affine2 -> softmax in one fused pass
  *                      (kernels/policy/mlp.h). Taken for one hidden layer with ReLU, a float32 vector of at
@@ -10,26 +18,25 @@
  *                      captured launch and learns on the tape. It alone has dropout.
  *     dense            up to 8 hidden layers with ReLU or tanh (kernels/policy/dense.h), for every other
  *                      POLICY_MLP. Observations are flattened. On the CPU only.
- *     the CNN          POLICY_CNN: three convolutions and a hidden layer of 512 (worker/model/policy_cnn.h),
- *                      for observations of rank 3. It always computes on a backend. With values, these share
+ *     the CNN          POLICY_CNN: three convolutions and a hidden layer of 512 (policy_images.c), for
+ *                      observations of rank 3. It always computes on a backend. With values, these share
  *                      its features or come from a second CNN.
  *
  * Elements of uint8 observations are scaled by 1 / 255; those of float32 may be normalized. A Gaussian's
- * actions are stored as drawn, outside of their bounds too: the environment gets a copy that policy_bound has
- * clipped.
+ * actions are stored as drawn, even outside of their bounds; the environment gets a copy that policy_bound
+ * has clipped.
  *
- * One thread calls; on the CPU the tutorial's network, and dense layers with values, learn with a team of
+ * One thread calls. On the CPU the tutorial's network, and dense layers with values, learn with a team of
  * config->threads. After policy_new only the CNN's tape allocates.
  *
- *     policy.c         picks the kind, keeps an action's bounds and the normalizer
- *     policy_internal.h  the functions of a kind: policy_flat.c, policy_gpu.c, policy_images.c
- *     policy_flat.h    the functions of a network on the CPU: policy_mlp.c, policy_dense.c
- *     policy_config.h  from an environment's spaces to shapes and parameters
- *     policy_values.h  a policy's values, as checkpoints have them */
+ *     policy_config.h    from an environment's spaces to shapes and parameters
+ *     policy.c           picks the kind; bounds, normalizer, the copy of all values
+ *     policy_internal.h  the table of a kind: policy_flat.c on the CPU, policy_gpu.c, policy_images.c */
 #ifndef WORKER_MODEL_POLICY_H
 #define WORKER_MODEL_POLICY_H
 
 #include "kernels/base/status.h"
+#include "kernels/params/params.h"
 #include "kernels/policy/surrogate.h"
 #include "worker/model/policy_config.h"
 
@@ -140,5 +147,44 @@ struct policy_step {
 enum status policy_improve(struct policy *policy, const struct policy_rows *rows,
                            const struct policy_targets *targets, const struct policy_step *step,
                            struct surrogate_losses *losses, struct error *error);
+
+/* ---- values ----
+ *
+ * A copy of all that a policy has learned, on the host, under the names that checkpoints have
+ * (worker/checkpoint). A checkpoint is written from it on another thread while the policy learns. One thread
+ * at a time. */
+
+struct policy_values {
+    struct backend *backend; /* kernels/backend.h */
+    struct params *params; /* the parameters, as policy_parameters lists them: "affine1.weight", …; then the
+                              normalizer's statistics */
+    uint32_t count;        /* of the parameters */
+    struct params *moments; /* Adam's: "affine1.weight.exp_avg", "affine1.weight.exp_avg_sq", …; of RMSprop
+                               "affine1.weight.square_avg", and buffers, which no file has */
+    uint64_t steps;         /* of the optimizer */
+};
+
+/* The three arrays of floats that each of a policy's parameters has. */
+enum policy_array { POLICY_VALUES, POLICY_FIRST_MOMENT, POLICY_SECOND_MOMENT, POLICY_ARRAYS };
+
+/* What stands behind the parameters, of a policy that normalizes: "obs_rms.mean", "obs_rms.var". */
+enum policy_statistic { POLICY_MEAN, POLICY_VARIANCE };
+
+/* *values is all zero. `config` is one that policy_new takes. All of the copy is zero at first. Afterwards,
+ * and after a failure, policy_values_close. STATUS_NO_MEMORY. */
+enum status policy_values_open(struct policy_values *values, const struct policy_config *config,
+                               struct error *error);
+void policy_values_close(struct policy_values *values);
+
+/* The copy of an array of parameter `index` (policy_parameters), in canonical layout. */
+float *policy_values_at(const struct policy_values *values, uint32_t index, enum policy_array array);
+
+/* The copy of a statistic of the observations' elements. Of a policy that normalizes. */
+float *policy_values_statistic(const struct policy_values *values, enum policy_statistic statistic);
+
+/* Copies all values of the policy into *values; and gives the policy those of *values. Both have one
+ * configuration. Waits for a GPU; on a CPU neither can fail, and nothing is allocated. */
+enum status policy_save(struct policy *policy, struct policy_values *values, struct error *error);
+enum status policy_restore(struct policy *policy, const struct policy_values *values, struct error *error);
 
 #endif

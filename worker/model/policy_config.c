@@ -1,6 +1,8 @@
 /* From spaces to shapes and parameters. */
 #include "worker/model/policy_config.h"
 
+#include "kernels/base/rng.h"
+#include "kernels/policy/orthogonal.h"
 #include "worker/environment/environment_spec.h"
 
 #include <assert.h>
@@ -78,6 +80,16 @@ static enum status check_components(const struct policy_config *config, struct e
     return STATUS_OK;
 }
 
+static enum status check_layers(const struct policy_config *config, struct error *error)
+{
+    for (uint32_t l = 0; l < config->layers; l++)
+        if (config->width[l] < 1 || config->width[l] > DENSE_WIDTH_MAX)
+            return error_set(error, STATUS_INVALID,
+                             "/policy/hidden: expected 1..%d units in a hidden layer, got %u",
+                             DENSE_WIDTH_MAX, config->width[l]);
+    return STATUS_OK;
+}
+
 static enum status check_dense(const struct policy_config *config, bool gpu, struct error *error)
 {
     const size_t inputs = environment_space_elements(&config->observation);
@@ -104,8 +116,7 @@ static enum status check_dense(const struct policy_config *config, bool gpu, str
                          "for /policy/network \"cnn\", and for one hidden layer with ReLU over a float32 "
                          "vector of at most %d elements and one choice of at most %d",
                          MLP_INPUTS_MAX, MLP_ACTIONS_MAX);
-    const struct dense_shape shape = policy_dense_shape(config);
-    return dense_check_shape(&shape, error);
+    return check_layers(config, error);
 }
 
 static enum status check_cnn(const struct policy_config *config, struct error *error)
@@ -132,12 +143,6 @@ static enum status check_cnn(const struct policy_config *config, struct error *e
     return adam_check(&config->adam, error);
 }
 
-static enum status check_tutorial(const struct policy_config *config, struct error *error)
-{
-    const struct mlp_shape shape = policy_mlp_shape(config);
-    return mlp_check_shape(&shape, config->dropout, error);
-}
-
 static enum status check_normalizer(const struct policy_config *config, struct error *error)
 {
     if (config->normalizes && config->observation.dtype == ENVIRONMENT_U8)
@@ -155,27 +160,31 @@ enum status policy_check(const struct policy_config *config, bool gpu, struct er
         status = check_normalizer(config, error);
     if (status != STATUS_OK)
         return status;
-    switch (policy_form(config)) {
-    case POLICY_FORM_TUTORIAL:
-        return check_tutorial(config, error);
-    case POLICY_FORM_DENSE:
-        return check_dense(config, gpu, error);
-    default:
+    if (policy_form(config) == POLICY_FORM_CNN)
         return check_cnn(config, error);
-    }
+    return policy_form(config) == POLICY_FORM_DENSE ? check_dense(config, gpu, error)
+                                                    : check_layers(config, error);
 }
 
 /* ---- parameters ---- */
 
 _Static_assert((int)POLICY_NAME_BYTES >= (int)DENSE_NAME_BYTES, "names of dense layers have room");
 
+/* The weight and bias of a layer. */
+static void list_layer(struct policy_parameter out[2], const char *name, struct shape weight)
+{
+    const uint32_t outputs = weight.size[0];
+    const double bound = 1 / sqrt((double)shape_elements(&weight) / outputs);
+    out[0] = (struct policy_parameter){.shape = weight, .bound = bound};
+    out[1] = (struct policy_parameter){.shape = SHAPE1(outputs), .bound = bound};
+    snprintf(out[0].name, sizeof out[0].name, "%s.weight", name);
+    snprintf(out[1].name, sizeof out[1].name, "%s.bias", name);
+}
+
 static uint32_t tutorial_list(struct policy_parameter out[POLICY_PARAMETERS_MAX], struct mlp_shape shape)
 {
-    const double first = 1 / sqrt(shape.inputs), second = 1 / sqrt(shape.hidden);
-    out[0] = (struct policy_parameter){"affine1.weight", SHAPE2(shape.hidden, shape.inputs), first};
-    out[1] = (struct policy_parameter){"affine1.bias", SHAPE1(shape.hidden), first};
-    out[2] = (struct policy_parameter){"affine2.weight", SHAPE2(shape.actions, shape.hidden), second};
-    out[3] = (struct policy_parameter){"affine2.bias", SHAPE1(shape.actions), second};
+    list_layer(&out[0], "affine1", SHAPE2(shape.hidden, shape.inputs));
+    list_layer(&out[2], "affine2", SHAPE2(shape.actions, shape.hidden));
     return 4;
 }
 
@@ -191,17 +200,6 @@ static uint32_t dense_list(struct policy_parameter out[POLICY_PARAMETERS_MAX], s
         memcpy(out[p].name, list[p].name, DENSE_NAME_BYTES);
     }
     return count;
-}
-
-/* The weight and bias of a layer. */
-static void list_layer(struct policy_parameter out[2], const char *name, struct shape weight)
-{
-    const uint32_t outputs = weight.size[0];
-    const double bound = 1 / sqrt((double)shape_elements(&weight) / outputs);
-    out[0] = (struct policy_parameter){.shape = weight, .bound = bound};
-    out[1] = (struct policy_parameter){.shape = SHAPE1(outputs), .bound = bound};
-    snprintf(out[0].name, sizeof out[0].name, "%s.weight", name);
-    snprintf(out[1].name, sizeof out[1].name, "%s.bias", name);
 }
 
 /* Height or width behind the three convolutions. */
@@ -234,7 +232,7 @@ static uint32_t cnn_list(struct policy_parameter out[POLICY_PARAMETERS_MAX],
     const uint32_t *image = config->observation.shape;
     uint32_t count = 0;
     if (last.gaussian)
-        out[count++] = (struct policy_parameter){"log_std", SHAPE1(last.components), 0};
+        out[count++] = (struct policy_parameter){.name = "log_std", .shape = SHAPE1(last.components)};
     list_extractor(&out[count], "features_extractor", image);
     count += EXTRACTOR_PARAMETERS;
     if (config->has_value && !config->shared_value) {
@@ -253,12 +251,38 @@ static uint32_t cnn_list(struct policy_parameter out[POLICY_PARAMETERS_MAX],
 uint32_t policy_parameters(struct policy_parameter out[POLICY_PARAMETERS_MAX],
                            const struct policy_config *config)
 {
-    switch (policy_form(config)) {
-    case POLICY_FORM_TUTORIAL:
-        return tutorial_list(out, policy_mlp_shape(config));
-    case POLICY_FORM_CNN:
-        return cnn_list(out, config);
-    default:
-        return dense_list(out, policy_dense_shape(config));
+    const enum policy_form form = policy_form(config);
+    const uint32_t count = form == POLICY_FORM_TUTORIAL ? tutorial_list(out, policy_mlp_shape(config))
+                           : form == POLICY_FORM_CNN    ? cnn_list(out, config)
+                                                        : dense_list(out, policy_dense_shape(config));
+    size_t offset = 0;
+    for (uint32_t p = 0; p < count; p++) {
+        out[p].offset = offset;
+        out[p].count = shape_elements(&out[p].shape);
+        offset += out[p].count;
     }
+    return count;
+}
+
+static double gain_of(const char *name)
+{
+    if (strcmp(name, "action_net.weight") == 0)
+        return 0.01;
+    return strcmp(name, "value_net.weight") == 0 ? 1 : sqrt(2);
+}
+
+enum status policy_begin_parameter(float *values, const struct policy_parameter *parameter, uint32_t number,
+                                   const struct policy_config *config, struct error *error)
+{
+    const struct shape *shape = &parameter->shape;
+    const bool is_log_std = strcmp(parameter->name, "log_std") == 0;
+    for (size_t e = 0; e < parameter->count; e++)
+        values[e] = is_log_std ? (float)config->log_std_init
+                    : config->orthogonal
+                        ? 0
+                        : rng_initial_uniform(config->seed, number, (uint32_t)e, parameter->bound);
+    if (is_log_std || !config->orthogonal || shape->rank < 2)
+        return STATUS_OK;
+    return orthogonal_draw(values, shape->size[0], parameter->count / shape->size[0],
+                           gain_of(parameter->name), config->seed, number, error);
 }

@@ -1,113 +1,145 @@
-/* A policy on the CPU without a backend: one flat array of parameters, a network's kernel over the rows, the
- * steps of REINFORCE and of PPO, one Adam (898 floats for CartPole).
+/* A policy on the CPU without a backend: flat arrays of parameters, a kernel over the rows, the steps of
+ * REINFORCE and of PPO, Adam.
  *
- * Rows are learned from in chunks. Each chunk's gradient is summed by itself, and the chunks' sums are added
- * in their order: the same bits whatever thread computes a chunk. */
-#include "worker/model/policy_flat.h"
-
+ * The kernel is the fused one of the tutorial's network (kernels/policy/mlp.h) or that of dense layers
+ * (kernels/policy/dense.h). Rows are learned from in chunks. Each chunk's gradient is summed by itself, and
+ * the chunks' sums are added in their order: the same bits whatever thread computes a chunk. */
 #include "kernels/base/team.h"
 #include "kernels/norm.h"
 #include "worker/environment/environment_spec.h"
+#include "worker/model/policy_internal.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- the gradient of all rows: REINFORCE ---- */
+_Static_assert((int)POLICY_CHUNK_ROWS == (int)DENSE_CHUNK_ROWS, "a chunk of rows is one of the kernel's");
+_Static_assert((int)POLICY_CHUNK_ROWS == (int)MLP_CHUNK_ROWS, "a chunk of rows is one of the kernel's");
 
-/* Consecutive chunks that the team computes, each gradient into memory of its own. The gradients are then
- * added in the chunks' order, as one thread adds them. */
-struct wave {
-    struct policy_flat *policy;
-    const struct policy_rows *rows;
-    const float *coefficient;
-    uint32_t first, chunks; // its first row
-    double loss[POLICY_WAVE_CHUNKS];
+enum {
+    WAVE_CHUNKS = 64, // at most, that a team computes between two calls of policy_progress
+    WAVE_PIECE = 256, // parameters whose gradients one thread adds
 };
 
-static void wave_compute(void *context, uint32_t chunk)
-{
-    struct wave *wave = context;
-    struct policy_flat *policy = wave->policy;
-    const uint32_t first = wave->first + chunk * POLICY_CHUNK_ROWS;
-    const struct policy_rows rows = policy_chunk(wave->rows, first);
-    float *gradient = policy->wave + chunk * policy->count;
-    memset(gradient, 0, policy->count * sizeof *gradient);
-    wave->loss[chunk] = policy->ops->gradient(policy->network, &rows, wave->coefficient + first, gradient);
-}
-
-enum { WAVE_PIECE = 256 }; // parameters that one thread adds
-
-struct wave_sum {
-    const struct policy_flat *policy;
-    uint32_t chunks;
-    bool adds;
+/* The tutorial's network. */
+struct tutorial {
+    struct mlp_shape shape;
+    struct mlp *mlp;
+    struct mlp *whole; // the same without dropout, for policy_choose
+    bool whole_loaded; // `whole` has the parameters as they are now
+    /* The rows of one chunk without dropout: */
+    float observations[POLICY_CHUNK_ROWS * MLP_INPUTS_MAX];   // (rows, inputs)
+    float probabilities[POLICY_CHUNK_ROWS * MLP_ACTIONS_MAX]; // (rows, actions)
+    uint16_t masks[POLICY_CHUNK_ROWS * MLP_HIDDEN_MAX / 16];  // (rows, mask words)
+    int32_t drawn[POLICY_CHUNK_ROWS];                         // not used
+    uint32_t row[POLICY_CHUNK_ROWS], zero[POLICY_CHUNK_ROWS];
 };
 
-static void wave_add(void *context, uint32_t piece)
+struct policy_flat {
+    struct policy_arrays arrays; // the first member; tests look at it
+    struct tutorial *tutorial;   // NULL: the policy has dense layers
+    struct dense *dense;         // NULL: the tutorial's network; both hold a packed copy of the parameters
+    struct dense_work **work; // (works) one for each piece that is computed at once; the first one also acts
+    uint32_t works;
+    const struct dense_normalizer *normalizer;
+    bool bytes, gaussian, has_value;
+    uint32_t inputs; // elements of an observation
+    uint64_t seed;
+    uint32_t noise_steps; // struct dense_draw's
+    struct adam_settings adam;
+    uint32_t networks;    // that share no parameter: 2 with values of their own
+    uint32_t wave_chunks; // that the team computes at once; 0: each piece is a network's whole pass
+    float *wave;          // (wave_chunks, count) their gradients
+    uint32_t parameter_count;
+    struct policy_parameter parameters[POLICY_PARAMETERS_MAX];
+};
+
+static struct dense_batch dense_batch_of(const struct policy_flat *policy, const struct policy_rows *rows)
 {
-    const struct wave_sum *sum = context;
-    const struct policy_flat *policy = sum->policy;
-    const size_t begin = (size_t)piece * WAVE_PIECE, left = policy->count - begin;
-    const size_t end = begin + (left < WAVE_PIECE ? left : WAVE_PIECE);
-    if (!sum->adds)
-        memset(policy->gradient + begin, 0, (end - begin) * sizeof *policy->gradient);
-    for (uint32_t chunk = 0; chunk < sum->chunks; chunk++) {
-        const float *gradient = policy->wave + chunk * policy->count;
-        for (size_t i = begin; i < end; i++)
-            policy->gradient[i] += gradient[i];
+    return (struct dense_batch){.count = rows->count,
+                                .row = rows->row,
+                                .observations = policy->bytes ? NULL : rows->observations,
+                                .bytes = policy->bytes ? rows->observations : NULL,
+                                .normalizer = policy->normalizer,
+                                .mask = rows->allowed,
+                                .choices = policy->gaussian ? NULL : rows->actions,
+                                .actions = policy->gaussian ? rows->actions : NULL};
+}
+
+/* ---- acting ---- */
+
+/* Numbers in the batch's order to where the rows have theirs. */
+static void scatter(const struct policy_rows *rows, const float *from, float *to)
+{
+    for (uint32_t i = 0; i < rows->count; i++)
+        to[rows->row[i]] = from[i];
+}
+
+static void act_dense(const struct policy_flat *policy, const struct policy_rows *chunk,
+                      const struct dense_draw *draw)
+{
+    float log_probability[POLICY_CHUNK_ROWS], value[POLICY_CHUNK_ROWS];
+    const struct dense_batch batch = dense_batch_of(policy, chunk);
+    const bool keeps = chunk->values != NULL;
+    dense_act(policy->dense, policy->work[0], &batch, draw,
+              &(struct dense_results){.log_probability = keeps ? log_probability : NULL,
+                                      .value = keeps ? value : NULL});
+    if (!keeps)
+        return;
+    scatter(chunk, log_probability, chunk->log_probabilities);
+    scatter(chunk, value, chunk->values);
+}
+
+static enum status flat_act(void *self, const struct policy_rows *rows, uint32_t episode,
+                            const uint32_t *environment, const uint32_t *step, struct error *error)
+{
+    const struct policy_flat *policy = self;
+    (void)error;
+    if (policy->dense == NULL) {
+        const struct mlp_batch batch = policy_mlp_batch(rows);
+        mlp_act(policy->tutorial->mlp, &batch, policy->seed, episode, environment, step, NULL);
+        return STATUS_OK;
     }
-}
-
-/* Adds the gradients of the wave's first `chunks` chunks, in their order, to policy->gradient, or puts their
- * sum there. */
-static void add_wave(struct policy_flat *policy, uint32_t chunks, bool adds)
-{
-    struct wave_sum sum = {.policy = policy, .chunks = chunks, .adds = adds};
-    team_run(policy->team, (uint32_t)((policy->count + WAVE_PIECE - 1) / WAVE_PIECE), wave_add, &sum);
-}
-
-/* As pass_of_thread, by the team. */
-static double pass_of_team(struct policy_flat *policy, const struct policy_rows *rows,
-                           const float *coefficient, policy_progress *progress, void *context)
-{
-    struct wave wave = {.policy = policy, .rows = rows, .coefficient = coefficient};
-    double loss = 0;
-    for (; wave.first < rows->count; wave.first += wave.chunks * POLICY_CHUNK_ROWS) {
-        const uint32_t chunks = (rows->count - wave.first + POLICY_CHUNK_ROWS - 1) / POLICY_CHUNK_ROWS;
-        wave.chunks = chunks < POLICY_WAVE_CHUNKS ? chunks : POLICY_WAVE_CHUNKS;
-        team_run(policy->team, wave.chunks, wave_compute, &wave);
-        add_wave(policy, wave.chunks, true);
-        for (uint32_t chunk = 0; chunk < wave.chunks; chunk++)
-            loss += wave.loss[chunk];
-        if (progress != NULL)
-            progress(context);
-    }
-    return loss;
-}
-
-/* L of all rows, chunk by chunk; adds its gradient to policy->gradient. */
-static double pass_of_thread(struct policy_flat *policy, const struct policy_rows *rows,
-                             const float *coefficient, policy_progress *progress, void *context)
-{
-    double loss = 0;
     for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
         const struct policy_rows chunk = policy_chunk(rows, first);
-        loss += policy->ops->gradient(policy->network, &chunk, coefficient + first, policy->gradient);
-        if (progress != NULL)
-            progress(context);
+        act_dense(policy, &chunk,
+                  &(struct dense_draw){.seed = policy->seed,
+                                       .episode = episode,
+                                       .environment = environment + first,
+                                       .step = step + first,
+                                       .noise_steps = policy->noise_steps});
     }
-    return loss;
+    return STATUS_OK;
 }
 
-/* L of all rows; its gradient goes into policy->gradient. */
-static double pass_over_rows(struct policy_flat *policy, const struct policy_rows *rows,
-                             const float *coefficient, policy_progress *progress, void *context)
+/* Fills the chunk's probabilities, without dropout. */
+static void find_probabilities(struct policy_flat *policy, const struct policy_rows *chunk)
 {
-    const bool alone = policy->wave == NULL || rows->count < 2 * POLICY_THREAD_ROWS;
-    memset(policy->gradient, 0, policy->count * sizeof *policy->gradient);
-    return (alone ? pass_of_thread : pass_of_team)(policy, rows, coefficient, progress, context);
+    struct tutorial *tutorial = policy->tutorial;
+    const uint32_t inputs = policy->inputs;
+    const float *observations = chunk->observations;
+    for (uint32_t i = 0; i < chunk->count; i++)
+        memcpy(tutorial->observations + (size_t)i * inputs, observations + (size_t)chunk->row[i] * inputs,
+               inputs * sizeof *observations);
+    const struct mlp_batch batch = {.count = chunk->count,
+                                    .row = tutorial->row,
+                                    .observations = tutorial->observations,
+                                    .masks = tutorial->masks,
+                                    .actions = tutorial->drawn};
+    if (!tutorial->whole_loaded)
+        mlp_load(tutorial->whole, policy->arrays.values);
+    tutorial->whole_loaded = true;
+    mlp_act(tutorial->whole, &batch, 0, 0, tutorial->zero, tutorial->zero, tutorial->probabilities);
+}
+
+static uint32_t most_probable(const float *probabilities, uint32_t actions)
+{
+    uint32_t best = 0;
+    for (uint32_t action = 1; action < actions; action++)
+        if (probabilities[action] > probabilities[best])
+            best = action;
+    return best;
 }
 
 static bool all_finite(const float *values, size_t count)
@@ -118,15 +150,212 @@ static bool all_finite(const float *values, size_t count)
     return true;
 }
 
+/* False: a probability is not finite. */
+static bool choose_chunk(struct policy_flat *policy, const struct policy_rows *chunk)
+{
+    if (policy->dense != NULL) {
+        float log_probability[POLICY_CHUNK_ROWS];
+        const struct dense_batch batch = dense_batch_of(policy, chunk);
+        dense_act(policy->dense, policy->work[0], &batch, NULL,
+                  &(struct dense_results){.log_probability = log_probability});
+        return all_finite(log_probability, chunk->count);
+    }
+    const uint32_t actions = policy->tutorial->shape.actions;
+    const float *probabilities = policy->tutorial->probabilities;
+    int32_t *chosen = chunk->actions;
+    find_probabilities(policy, chunk);
+    if (!all_finite(probabilities, (size_t)chunk->count * actions))
+        return false;
+    for (uint32_t i = 0; i < chunk->count; i++)
+        chosen[chunk->row[i]] = (int32_t)most_probable(probabilities + (size_t)i * actions, actions);
+    return true;
+}
+
+static enum status flat_choose(void *self, const struct policy_rows *rows, struct error *error)
+{
+    struct policy_flat *policy = self;
+    for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
+        const struct policy_rows chunk = policy_chunk(rows, first);
+        if (!choose_chunk(policy, &chunk))
+            return error_set(error, STATUS_CORRUPT, "the probability of an action is not finite");
+    }
+    return STATUS_OK;
+}
+
+static enum status flat_estimate(void *self, const struct policy_rows *rows, struct error *error)
+{
+    const struct policy_flat *policy = self;
+    (void)error;
+    assert(policy->has_value);
+    for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
+        float value[POLICY_CHUNK_ROWS];
+        const struct policy_rows chunk = policy_chunk(rows, first);
+        const struct dense_batch batch = dense_batch_of(policy, &chunk);
+        dense_value(policy->dense, policy->work[0], &batch, value);
+        scatter(&chunk, value, rows->values);
+    }
+    return STATUS_OK;
+}
+
+/* The mean of exp(log_std), which is the first parameter where there is one. */
+static double flat_deviation(const void *self)
+{
+    const struct policy_flat *policy = self;
+    const size_t count = policy->parameters[0].count;
+    double sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += exp((double)policy->arrays.values[i]);
+    return sum / (double)count;
+}
+
+/* ---- the gradient of a batch ---- */
+
+/* A batch to learn from: REINFORCE's rollout or PPO's minibatch. Each network learns by itself where they
+ * share no parameter: no loss of one depends on the other's outputs. Of REINFORCE, a sum's `policy` is L. */
+struct pass {
+    struct policy_flat *policy;
+    const struct policy_rows *rows;
+    policy_progress *progress;
+    void *context;
+    const float *coefficient;                   // REINFORCE's; NULL: PPO
+    struct surrogate objective;                 // PPO's
+    uint32_t chunks_max;                        // that are computed between two calls of progress
+    uint32_t first, chunks;                     // the first row, and how many chunks are under way
+    struct surrogate_sums networks[2];          // of each network's chunks so far
+    struct surrogate_sums wave[WAVE_CHUNKS][2]; // of each chunk under way, by network
+};
+
+/* One network's gradient of the chunk, or of networks that share layers the whole one; `adds` as
+ * dense_gradient has it. */
+static void learn_dense(const struct pass *m, uint32_t slot, uint32_t network, const struct policy_rows *rows,
+                        const float *coefficient, float *gradient, bool adds, struct surrogate_sums *sums)
+{
+    const struct policy_flat *policy = m->policy;
+    float log_probability[POLICY_CHUNK_ROWS], entropy[POLICY_CHUNK_ROWS], value[POLICY_CHUNK_ROWS];
+    float pull[3][POLICY_CHUNK_ROWS];
+    const bool is_ppo = coefficient == NULL, of_policy = network == 0;
+    const bool of_value = is_ppo && (network == 1 || policy->networks == 1);
+    const struct dense_batch batch = dense_batch_of(policy, rows);
+    const struct dense_pulls pulls = {.log_probability = of_policy ? pull[0] : NULL,
+                                      .entropy = of_policy && is_ppo ? pull[1] : NULL,
+                                      .value = of_value ? pull[2] : NULL};
+    dense_evaluate(policy->dense, policy->work[slot], &batch,
+                   &(struct dense_results){.log_probability = of_policy ? log_probability : NULL,
+                                           .entropy = pulls.entropy != NULL ? entropy : NULL,
+                                           .value = of_value ? value : NULL});
+    if (!is_ppo)
+        policy_judge_rewards(rows->count, coefficient, log_probability, pull[0], sums);
+    else if (of_policy)
+        surrogate_judge_actions(&m->objective, rows->count, rows->row, log_probability, entropy, &pulls,
+                                sums);
+    if (of_value)
+        surrogate_judge_values(&m->objective, rows->count, rows->row, value, &pulls, sums);
+    dense_gradient(policy->dense, policy->work[slot], &pulls, gradient, adds);
+}
+
+/* Chunk number `chunk` of those under way. */
+static void learn_chunk(const struct pass *m, uint32_t slot, uint32_t chunk, uint32_t network,
+                        float *gradient, bool adds, struct surrogate_sums *sums)
+{
+    const struct policy_flat *policy = m->policy;
+    const uint32_t first = m->first + chunk * POLICY_CHUNK_ROWS;
+    const struct policy_rows rows = policy_chunk(m->rows, first);
+    const float *coefficient = m->coefficient != NULL ? m->coefficient + first : NULL;
+    if (policy->dense != NULL) {
+        learn_dense(m, slot, network, &rows, coefficient, gradient, adds, sums);
+        return;
+    }
+    const struct mlp_batch batch = policy_mlp_batch(&rows);
+    if (!adds)
+        memset(gradient, 0, policy->arrays.count * sizeof *gradient);
+    sums->policy = mlp_gradient(policy->tutorial->mlp, &batch, coefficient, gradient);
+}
+
+/* A network's part of the chunks under way, chunk by chunk. */
+static void learn_network(void *context, uint32_t network)
+{
+    struct pass *m = context;
+    for (uint32_t chunk = 0; chunk < m->chunks; chunk++) {
+        struct surrogate_sums sums = {0};
+        learn_chunk(m, network, chunk, network, m->policy->arrays.gradient, m->first > 0 || chunk > 0, &sums);
+        surrogate_add(&m->networks[network], &sums);
+    }
+}
+
+/* A network's part of one chunk of the wave. */
+static void learn_piece(void *context, uint32_t piece)
+{
+    struct pass *m = context;
+    const struct policy_flat *policy = m->policy;
+    const uint32_t chunk = piece / policy->networks, network = piece % policy->networks;
+    learn_chunk(m, piece, chunk, network, policy->wave + chunk * policy->arrays.count, false,
+                &m->wave[chunk][network]);
+}
+
+/* Adds some parameters' gradients of the wave's chunks, in their order, to those of the chunks before. */
+static void add_piece(void *context, uint32_t piece)
+{
+    const struct pass *m = context;
+    const struct policy_arrays *arrays = &m->policy->arrays;
+    const size_t begin = (size_t)piece * WAVE_PIECE, left = arrays->count - begin;
+    const size_t end = begin + (left < WAVE_PIECE ? left : WAVE_PIECE);
+    if (m->first == 0)
+        memset(arrays->gradient + begin, 0, (end - begin) * sizeof *arrays->gradient);
+    for (uint32_t chunk = 0; chunk < m->chunks; chunk++) {
+        const float *gradient = m->policy->wave + chunk * arrays->count;
+        for (size_t i = begin; i < end; i++)
+            arrays->gradient[i] += gradient[i];
+    }
+}
+
+/* The chunks under way at once, each gradient into memory of its own. */
+static void learn_wave(struct pass *m)
+{
+    const struct policy_flat *policy = m->policy;
+    memset(m->wave, 0, m->chunks * sizeof *m->wave);
+    team_run(policy->arrays.team, m->chunks * policy->networks, learn_piece, m);
+    team_run(policy->arrays.team, (uint32_t)((policy->arrays.count + WAVE_PIECE - 1) / WAVE_PIECE), add_piece,
+             m);
+    for (uint32_t chunk = 0; chunk < m->chunks; chunk++)
+        for (int network = 0; network < 2; network++)
+            surrogate_add(&m->networks[network], &m->wave[chunk][network]);
+}
+
+/* Fills policy->arrays.gradient and the batch's sums. The same bits whoever computes what: each chunk is
+ * summed by itself, and the chunks' sums are added in their order. */
+static void learn_batch(struct pass *m)
+{
+    const struct policy_flat *policy = m->policy;
+    const uint32_t least = m->coefficient != NULL ? 2 * POLICY_THREAD_ROWS : POLICY_CHUNK_ROWS + 1;
+    const bool waves = policy->wave_chunks > 0 && m->rows->count >= least;
+    m->chunks_max = waves ? policy->wave_chunks : m->coefficient != NULL ? 1 : WAVE_CHUNKS;
+    for (; m->first < m->rows->count; m->first += m->chunks * POLICY_CHUNK_ROWS) {
+        const uint32_t chunks = (m->rows->count - m->first + POLICY_CHUNK_ROWS - 1) / POLICY_CHUNK_ROWS;
+        m->chunks = chunks < m->chunks_max ? chunks : m->chunks_max;
+        if (waves)
+            learn_wave(m);
+        else if (policy->arrays.team != NULL && policy->networks > 1)
+            team_run(policy->arrays.team, policy->networks, learn_network, m);
+        else
+            for (uint32_t network = 0; network < policy->networks; network++)
+                learn_network(m, network);
+        if (m->progress != NULL)
+            m->progress(m->context);
+    }
+    for (int network = 0; network < 2; network++)
+        surrogate_add(&m->objective.sums, &m->networks[network]);
+}
+
+/* ---- what is not finite ---- */
+
 /* The name of the first parameter whose share of `array`, which is laid out like the parameters, holds a NaN
  * or an infinity; NULL when there is none. */
 static const char *first_not_finite(const struct policy_flat *policy, const float *array)
 {
     for (uint32_t i = 0; i < policy->parameter_count; i++) {
-        const size_t count = shape_elements(&policy->parameters[i].shape);
-        if (!all_finite(array, count))
-            return policy->parameters[i].name;
-        array += count;
+        const struct policy_parameter *parameter = &policy->parameters[i];
+        if (!all_finite(array + parameter->offset, parameter->count))
+            return parameter->name;
     }
     return NULL;
 }
@@ -138,7 +367,7 @@ static enum status explain_loss(const struct policy_flat *policy, const struct p
 {
     static const char begin[] = "the first tensor that holds a NaN or an infinity is the";
     const float *observations = rows->observations;
-    for (uint32_t i = 0; i < rows->count && policy->floats; i++)
+    for (uint32_t i = 0; i < rows->count && !policy->bytes; i++)
         if (!all_finite(observations + (size_t)rows->row[i] * policy->inputs, policy->inputs))
             return error_set(error, STATUS_INTERNAL, "the loss is %g; %s observations, row %u of %u", loss,
                              begin, i, rows->count);
@@ -146,7 +375,7 @@ static enum status explain_loss(const struct policy_flat *policy, const struct p
         if (!isfinite(coefficient[i]))
             return error_set(error, STATUS_INTERNAL, "the loss is %g; %s returns, row %u of %u", loss, begin,
                              i, rows->count);
-    const char *parameter = first_not_finite(policy, policy->values);
+    const char *parameter = first_not_finite(policy, policy->arrays.values);
     if (parameter != NULL)
         return error_set(error, STATUS_INTERNAL, "the loss is %g; %s parameter %s", loss, begin, parameter);
     return error_set(error, STATUS_INTERNAL, "the loss is %g; %s log-probabilities", loss, begin);
@@ -156,7 +385,7 @@ static enum status explain_loss(const struct policy_flat *policy, const struct p
  * would stay. */
 static enum status check_gradient(const struct policy_flat *policy, struct error *error)
 {
-    const char *lost = first_not_finite(policy, policy->gradient);
+    const char *lost = first_not_finite(policy, policy->arrays.gradient);
     return lost == NULL
                ? STATUS_OK
                : error_set(error, STATUS_INTERNAL, "the gradient of %s holds a NaN or an infinity", lost);
@@ -171,35 +400,37 @@ struct flat_step {
     float scale; // of the gradient; 1: as it is
 };
 
-/* Where parameter number `parameter` begins in the flat arrays. */
-static size_t parameter_begin(const struct policy_flat *policy, uint32_t parameter)
-{
-    size_t begin = 0;
-    for (uint32_t i = 0; i < parameter; i++)
-        begin += shape_elements(&policy->parameters[i].shape);
-    return begin;
-}
-
 /* Piece by piece, so that Adam finds the scaled gradient in the nearest cache. */
-static void step_parameter(void *context, uint32_t parameter)
+static void step_parameter(void *context, uint32_t number)
 {
     enum { PIECE = 2048 };
     const struct flat_step *step = context;
-    struct policy_flat *policy = step->policy;
-    const float scale = step->scale;
-    size_t at = parameter_begin(policy, parameter);
-    const size_t end = at + shape_elements(&policy->parameters[parameter].shape);
-    for (size_t count; at < end; at += count) {
-        float *gradient = policy->gradient + at;
+    const struct policy_flat *policy = step->policy;
+    const struct policy_arrays *arrays = &policy->arrays;
+    const struct policy_parameter *parameter = &policy->parameters[number];
+    const size_t end = parameter->offset + parameter->count;
+    for (size_t at = parameter->offset, count; at < end; at += count) {
+        float *gradient = arrays->gradient + at;
         count = end - at < PIECE ? end - at : PIECE;
-        if (scale < 1)
+        if (step->scale < 1)
             for (size_t i = 0; i < count; i++)
-                gradient[i] *= scale;
-        step->update(&step->factors, policy->values + at, policy->first + at, policy->second + at, gradient,
+                gradient[i] *= step->scale;
+        step->update(&step->factors, arrays->values + at, arrays->first + at, arrays->second + at, gradient,
                      count);
     }
-    if (policy->ops->load_parameter != NULL)
-        policy->ops->load_parameter(policy->network, parameter);
+    if (policy->dense != NULL)
+        dense_load_parameter(policy->dense, arrays->values, number);
+}
+
+void policy_flat_load(void *self)
+{
+    struct policy_flat *policy = self;
+    if (policy->dense != NULL) {
+        dense_load(policy->dense, policy->arrays.values);
+        return;
+    }
+    mlp_load(policy->tutorial->mlp, policy->arrays.values);
+    policy->tutorial->whole_loaded = false;
 }
 
 /* Takes Adam's step at learning rate lr, by the gradient times `scale`, which is at most 1. */
@@ -208,13 +439,13 @@ static void take_step(struct policy_flat *policy, double lr, float scale)
     struct flat_step step = {.policy = policy, .update = adam_choose(), .scale = scale};
     struct adam_settings adam = policy->adam;
     adam.lr = lr;
-    adam_factors(&adam, ++policy->steps, &step.factors);
-    if (policy->team != NULL)
-        team_run(policy->team, policy->parameter_count, step_parameter, &step);
-    for (uint32_t i = 0; policy->team == NULL && i < policy->parameter_count; i++)
+    adam_factors(&adam, ++policy->arrays.steps, &step.factors);
+    if (policy->arrays.team != NULL)
+        team_run(policy->arrays.team, policy->parameter_count, step_parameter, &step);
+    for (uint32_t i = 0; policy->arrays.team == NULL && i < policy->parameter_count; i++)
         step_parameter(&step, i);
-    if (policy->ops->load_parameter == NULL)
-        policy->ops->load(policy->network);
+    if (policy->dense == NULL)
+        policy_flat_load(policy);
 }
 
 static enum status flat_learn(void *self, const struct policy_rows *rows, const float *coefficient,
@@ -222,8 +453,13 @@ static enum status flat_learn(void *self, const struct policy_rows *rows, const 
                               struct error *error)
 {
     struct policy_flat *policy = self;
+    struct pass m = {
+        .policy = policy, .rows = rows, .progress = progress, .context = context, .coefficient = coefficient};
     (void)episode;
-    const double found = pass_over_rows(policy, rows, coefficient, progress, context);
+    if (rows->count == 0)
+        memset(policy->arrays.gradient, 0, policy->arrays.count * sizeof *policy->arrays.gradient);
+    learn_batch(&m);
+    const double found = m.objective.sums.policy;
     if (!isfinite(found))
         return explain_loss(policy, rows, coefficient, found, error);
     const enum status status = check_gradient(policy, error);
@@ -234,139 +470,23 @@ static enum status flat_learn(void *self, const struct policy_rows *rows, const 
     return STATUS_OK;
 }
 
-/* ---- PPO ---- */
-
-/* A minibatch, of which each network learns by itself where they share no parameter: no loss of one depends
- * on the other's outputs. */
-struct improvement {
-    struct policy_flat *policy;
-    const struct policy_rows *rows;
-    const struct policy_step *step;
-    struct surrogate objective;
-    struct surrogate_sums networks[2];                 // of each network's chunks so far
-    uint32_t first;                                    // the first row of the chunks under way
-    struct surrogate_sums wave[POLICY_WAVE_CHUNKS][2]; // of each of these, by network
-};
-
-/* One network's part of the chunk, or of networks that share layers the whole; `adds` as dense_gradient has
- * it. */
-static void learn_chunk(const struct improvement *m, uint32_t slot, uint32_t network,
-                        const struct policy_rows *rows, float *gradient, bool adds,
-                        struct surrogate_sums *sums)
-{
-    struct policy_flat *policy = m->policy;
-    float log_probability[POLICY_CHUNK_ROWS], entropy[POLICY_CHUNK_ROWS], value[POLICY_CHUNK_ROWS];
-    float pull[3][POLICY_CHUNK_ROWS];
-    const bool of_policy = network == 0, of_value = network == 1 || policy->networks == 1;
-    const struct surrogate_pulls pulls = {.log_probability = of_policy ? pull[0] : NULL,
-                                          .entropy = of_policy ? pull[1] : NULL,
-                                          .value = of_value ? pull[2] : NULL};
-    policy->ops->evaluate(policy->network, slot, rows, of_policy ? log_probability : NULL,
-                          of_policy ? entropy : NULL, of_value ? value : NULL);
-    if (of_policy)
-        surrogate_judge_actions(&m->objective, rows->count, rows->row, log_probability, entropy, &pulls,
-                                sums);
-    if (of_value)
-        surrogate_judge_values(&m->objective, rows->count, rows->row, value, &pulls, sums);
-    policy->ops->pull(policy->network, slot, &pulls, gradient, adds);
-}
-
-/* How many chunks are learned from before the next call of progress, at most `most`. */
-static uint32_t next_chunks(const struct improvement *m, uint32_t most)
-{
-    const uint32_t left = (m->rows->count - m->first + POLICY_CHUNK_ROWS - 1) / POLICY_CHUNK_ROWS;
-    return left < most ? left : most;
-}
-
-static void finish_chunks(struct improvement *m, uint32_t chunks)
-{
-    m->first += chunks * POLICY_CHUNK_ROWS;
-    if (m->step->progress != NULL)
-        m->step->progress(m->step->context);
-}
-
-/* A network's part of the next POLICY_WAVE_CHUNKS chunks, chunk by chunk. */
-static void learn_network(void *context, uint32_t network)
-{
-    struct improvement *m = context;
-    for (uint32_t chunk = 0; chunk < next_chunks(m, POLICY_WAVE_CHUNKS); chunk++) {
-        const uint32_t first = m->first + chunk * POLICY_CHUNK_ROWS;
-        const struct policy_rows rows = policy_chunk(m->rows, first);
-        struct surrogate_sums sums = {0};
-        learn_chunk(m, network, network, &rows, m->policy->gradient, first > 0, &sums);
-        surrogate_add(&m->networks[network], &sums);
-    }
-}
-
-/* A network's part of one chunk of the wave. */
-static void learn_piece(void *context, uint32_t piece)
-{
-    struct improvement *m = context;
-    const uint32_t networks = m->policy->networks, chunk = piece / networks, network = piece % networks;
-    const struct policy_rows rows = policy_chunk(m->rows, m->first + chunk * POLICY_CHUNK_ROWS);
-    learn_chunk(m, piece, network, &rows, m->policy->wave + chunk * m->policy->count, false,
-                &m->wave[chunk][network]);
-}
-
-/* The chunks a wave at a time. */
-static void learn_waves(struct improvement *m)
-{
-    struct policy_flat *policy = m->policy;
-    while (m->first < m->rows->count) {
-        const uint32_t chunks = next_chunks(m, policy->wave_chunks);
-        memset(m->wave, 0, chunks * sizeof *m->wave);
-        team_run(policy->team, chunks * policy->networks, learn_piece, m);
-        add_wave(policy, chunks, m->first > 0);
-        for (uint32_t chunk = 0; chunk < chunks; chunk++)
-            for (int network = 0; network < 2; network++)
-                surrogate_add(&m->networks[network], &m->wave[chunk][network]);
-        finish_chunks(m, chunks);
-    }
-}
-
-/* Each network by itself. */
-static void learn_networks(struct improvement *m)
-{
-    struct policy_flat *policy = m->policy;
-    while (m->first < m->rows->count) {
-        if (policy->team != NULL)
-            team_run(policy->team, policy->networks, learn_network, m);
-        else
-            for (uint32_t network = 0; network < policy->networks; network++)
-                learn_network(m, network);
-        finish_chunks(m, next_chunks(m, POLICY_WAVE_CHUNKS));
-    }
-}
-
-/* Fills policy->gradient and the minibatch's sums. The same bits whoever computes what: each chunk is summed
- * by itself, and the chunks' sums are added in their order. */
-static void learn_minibatch(struct improvement *m)
-{
-    struct policy_flat *policy = m->policy;
-    if (policy->wave_chunks > 0 && m->rows->count > POLICY_CHUNK_ROWS)
-        learn_waves(m);
-    else
-        learn_networks(m);
-    for (int network = 0; network < 2; network++)
-        surrogate_add(&m->objective.sums, &m->networks[network]);
-}
-
 static enum status flat_improve(void *self, const struct policy_rows *rows,
                                 const struct policy_targets *targets, const struct policy_step *step,
                                 struct surrogate_losses *losses, struct error *error)
 {
     struct policy_flat *policy = self;
-    struct improvement m = {.policy = policy, .rows = rows, .step = step};
+    struct pass m = {.policy = policy, .rows = rows, .progress = step->progress, .context = step->context};
+    assert(policy->has_value);
     const enum status status = policy_begin_objective(&m.objective, rows, targets, step, error);
     if (status != STATUS_OK)
         return status;
-    learn_minibatch(&m);
+    learn_batch(&m);
     *losses = surrogate_losses(&m.objective);
     if (!isfinite(losses->loss))
         return explain_loss(policy, rows, NULL, losses->loss, error);
     if (losses->kl > step->kl_max)
         return STATUS_OK;
-    losses->gradient_norm = norm_of(policy->gradient, policy->count);
+    losses->gradient_norm = norm_of(policy->arrays.gradient, policy->arrays.count);
     if (!isfinite(losses->gradient_norm))
         return check_gradient(policy, error);
     take_step(policy, step->lr, (float)policy_clip_factor(losses->gradient_norm, step->max_norm));
@@ -374,70 +494,22 @@ static enum status flat_improve(void *self, const struct policy_rows *rows,
     return STATUS_OK;
 }
 
-/* ---- acting ---- */
-
-static enum status flat_act(void *self, const struct policy_rows *rows, uint32_t episode,
-                            const uint32_t *environment, const uint32_t *step, struct error *error)
-{
-    const struct policy_flat *policy = self;
-    (void)error;
-    policy->ops->act(policy->network, rows, episode, environment, step);
-    return STATUS_OK;
-}
-
-static enum status flat_choose(void *self, const struct policy_rows *rows, struct error *error)
-{
-    const struct policy_flat *policy = self;
-    for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
-        const struct policy_rows chunk = policy_chunk(rows, first);
-        if (!policy->ops->choose(policy->network, &chunk))
-            return error_set(error, STATUS_CORRUPT, "the probability of an action is not finite");
-    }
-    return STATUS_OK;
-}
-
-static enum status flat_estimate(void *self, const struct policy_rows *rows, struct error *error)
-{
-    const struct policy_flat *policy = self;
-    (void)error;
-    for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
-        const struct policy_rows chunk = policy_chunk(rows, first);
-        policy->ops->estimate(policy->network, &chunk);
-    }
-    return STATUS_OK;
-}
-
-/* The mean of exp(log_std), which is the first parameter where there is one. */
-static double flat_deviation(const void *self)
-{
-    const struct policy_flat *policy = self;
-    const size_t count = shape_elements(&policy->parameters[0].shape);
-    double sum = 0;
-    for (size_t i = 0; i < count; i++)
-        sum += exp((double)policy->values[i]);
-    return sum / (double)count;
-}
-
 /* ---- saving and restoring ---- */
 
-/* Copies an array of every parameter, between the policy's flat array `flat` and *values. */
-static void copy_array(const struct policy_flat *policy, float *flat, const struct policy_values *values,
-                       enum policy_array array, bool into_values)
-{
-    for (uint32_t i = 0; i < policy->parameter_count; i++) {
-        const size_t count = shape_elements(&policy->parameters[i].shape);
-        float *copy = policy_values_at(values, i, array);
-        memcpy(into_values ? copy : flat, into_values ? flat : copy, count * sizeof *flat);
-        flat += count;
-    }
-}
-
+/* Copies the parameters and Adam's moments, between the policy's arrays and *values. */
 static void copy_arrays(const struct policy_flat *policy, const struct policy_values *values,
                         bool into_values)
 {
-    copy_array(policy, policy->values, values, POLICY_VALUES, into_values);
-    copy_array(policy, policy->first, values, POLICY_FIRST_MOMENT, into_values);
-    copy_array(policy, policy->second, values, POLICY_SECOND_MOMENT, into_values);
+    float *const flat[POLICY_ARRAYS] = {[POLICY_VALUES] = policy->arrays.values,
+                                        [POLICY_FIRST_MOMENT] = policy->arrays.first,
+                                        [POLICY_SECOND_MOMENT] = policy->arrays.second};
+    for (int array = 0; array < POLICY_ARRAYS; array++)
+        for (uint32_t i = 0; i < policy->parameter_count; i++) {
+            float *own = flat[array] + policy->parameters[i].offset;
+            float *copy = policy_values_at(values, i, array);
+            memcpy(into_values ? copy : own, into_values ? own : copy,
+                   policy->parameters[i].count * sizeof *own);
+        }
 }
 
 static enum status flat_save(void *self, struct policy_values *values, struct error *error)
@@ -445,7 +517,7 @@ static enum status flat_save(void *self, struct policy_values *values, struct er
     const struct policy_flat *policy = self;
     (void)error;
     copy_arrays(policy, values, true);
-    values->steps = policy->steps;
+    values->steps = policy->arrays.steps;
     return STATUS_OK;
 }
 
@@ -454,8 +526,8 @@ static enum status flat_restore(void *self, const struct policy_values *values, 
     struct policy_flat *policy = self;
     (void)error;
     copy_arrays(policy, values, false);
-    policy->steps = values->steps;
-    policy->ops->load(policy->network);
+    policy->arrays.steps = values->steps;
+    policy_flat_load(policy);
     return STATUS_OK;
 }
 
@@ -472,7 +544,7 @@ static uint32_t plan_wave(struct policy_flat *policy, const struct policy_config
     const uint32_t threads = config->threads < pieces ? config->threads : pieces;
     if (threads > policy->networks) {
         const uint32_t wave = 2 * (threads + policy->networks - 1) / policy->networks;
-        policy->wave_chunks = wave < POLICY_WAVE_CHUNKS ? wave : POLICY_WAVE_CHUNKS;
+        policy->wave_chunks = wave < WAVE_CHUNKS ? wave : WAVE_CHUNKS;
     }
     return threads;
 }
@@ -485,16 +557,44 @@ static enum status open_team(struct policy_flat *policy, const struct policy_con
     uint32_t threads = config->threads < most ? config->threads : most;
     if (config->has_value)
         threads = plan_wave(policy, config);
-    else if (threads > 1 && policy->ops->any_thread)
-        policy->wave_chunks = POLICY_WAVE_CHUNKS;
+    else if (threads > 1 && policy_form(config) == POLICY_FORM_TUTORIAL)
+        policy->wave_chunks = WAVE_CHUNKS;
     else
         threads = 1;
     if (policy->wave_chunks > 0) {
-        policy->wave = calloc(policy->wave_chunks * policy->count, sizeof *policy->wave);
+        policy->wave = calloc(policy->wave_chunks * policy->arrays.count, sizeof *policy->wave);
         if (policy->wave == NULL)
             return error_set(error, STATUS_NO_MEMORY, "no memory for the gradients of %u threads", threads);
     }
-    return threads < 2 ? STATUS_OK : team_new(&policy->team, threads, error);
+    return threads < 2 ? STATUS_OK : team_new(&policy->arrays.team, threads, error);
+}
+
+static enum status open_tutorial(struct policy_flat *policy, const struct policy_config *config,
+                                 struct error *error)
+{
+    struct tutorial *tutorial = policy->tutorial = calloc(1, sizeof *tutorial);
+    if (tutorial == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy's rows");
+    tutorial->shape = policy_mlp_shape(config);
+    for (uint32_t i = 0; i < POLICY_CHUNK_ROWS; i++)
+        tutorial->row[i] = i;
+    const enum status status = mlp_new(&tutorial->mlp, &tutorial->shape, config->dropout, error);
+    return status == STATUS_OK ? mlp_new(&tutorial->whole, &tutorial->shape, 0, error) : status;
+}
+
+static enum status open_dense(struct policy_flat *policy, const struct policy_config *config,
+                              struct error *error)
+{
+    const struct dense_shape shape = policy_dense_shape(config);
+    const uint32_t slots = policy->networks * (policy->wave_chunks > 0 ? policy->wave_chunks : 1);
+    policy->gaussian = shape.gaussian;
+    policy->work = calloc(slots, sizeof *policy->work);
+    if (policy->work == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
+    enum status status = dense_new(&policy->dense, &shape, error);
+    for (; policy->works < slots && status == STATUS_OK; policy->works++)
+        status = dense_work_new(&policy->work[policy->works], policy->dense, error);
+    return status;
 }
 
 static enum status flat_open(void **self, const struct policy_config *config, struct backend *backend,
@@ -507,35 +607,51 @@ static enum status flat_open(void **self, const struct policy_config *config, st
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
     if (status != STATUS_OK)
         return status;
-    policy->ops = policy_form(config) == POLICY_FORM_TUTORIAL ? &policy_mlp_network : &policy_dense_network;
-    policy->floats = config->observation.dtype == ENVIRONMENT_F32;
+    policy->normalizer = normalizer;
+    policy->bytes = config->observation.dtype == ENVIRONMENT_U8;
+    policy->has_value = config->has_value;
     policy->inputs = (uint32_t)environment_space_elements(&config->observation);
+    policy->seed = config->seed;
+    policy->noise_steps = config->noise_steps;
     policy->adam = config->adam;
     policy->networks = config->has_value && !config->shared_value ? 2 : 1;
     policy->parameter_count = policy_parameters(policy->parameters, config);
-    policy->count = parameter_begin(policy, policy->parameter_count);
-    assert(policy->count > 0);
-    policy->values = calloc(4 * policy->count, sizeof *policy->values);
-    if (policy->values == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy's %zu parameters", policy->count);
-    policy->gradient = policy->values + policy->count;
-    policy->first = policy->values + 2 * policy->count;
-    policy->second = policy->values + 3 * policy->count;
+    const struct policy_parameter *last = &policy->parameters[policy->parameter_count - 1];
+    struct policy_arrays *arrays = &policy->arrays;
+    arrays->count = last->offset + last->count;
+    arrays->values = calloc(4 * arrays->count, sizeof *arrays->values);
+    if (arrays->values == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy's %zu parameters", arrays->count);
+    arrays->gradient = arrays->values + arrays->count;
+    arrays->first = arrays->values + 2 * arrays->count;
+    arrays->second = arrays->values + 3 * arrays->count;
     status = open_team(policy, config, error);
-    if (status != STATUS_OK)
-        return status;
-    const uint32_t slots = policy->networks * (policy->wave_chunks > 0 ? policy->wave_chunks : 1);
-    return policy->ops->open(&policy->network, config, normalizer, policy->values, slots, error);
+    if (status == STATUS_OK)
+        status = policy_form(config) == POLICY_FORM_TUTORIAL ? open_tutorial(policy, config, error)
+                                                             : open_dense(policy, config, error);
+    for (uint32_t i = 0; i < policy->parameter_count && status == STATUS_OK; i++)
+        status = policy_begin_parameter(arrays->values + policy->parameters[i].offset, &policy->parameters[i],
+                                        i, config, error);
+    if (status == STATUS_OK)
+        policy_flat_load(policy);
+    return status;
 }
 
 static void flat_free(void *self)
 {
     struct policy_flat *policy = self;
-    team_free(policy->team);
-    if (policy->network != NULL)
-        policy->ops->free(policy->network);
+    team_free(policy->arrays.team);
+    if (policy->tutorial != NULL) {
+        mlp_free(policy->tutorial->mlp);
+        mlp_free(policy->tutorial->whole);
+    }
+    free(policy->tutorial);
+    for (uint32_t i = 0; i < policy->works; i++)
+        dense_work_free(policy->work[i]);
+    free(policy->work);
+    dense_free(policy->dense);
     free(policy->wave);
-    free(policy->values);
+    free(policy->arrays.values);
     free(policy);
 }
 

@@ -1,32 +1,29 @@
-/* A policy for images: the CNN on the tape up to its outputs, the head on the host (kernels/policy/head.h).
+/* A policy for images: the CNN on the tape up to its outputs, the head on the host (kernels/policy/dense.h).
  *
- * Rows pass in pieces of at most 256. A piece is filled up with black images, so that the backend need not
- * plan for every number of rows: to a power of two or, of a policy with values, to one size for learning and
- * one for acting. A backend rounds a row's sums otherwise in a piece of another size, or at another place in
- * the piece. So, with values, each environment acts at its own place, whoever acts beside it, and the
- * probabilities and values that PPO begins with are those of a review. A greedy choice is made for one image
- * at a time: an evaluation's episodes do not depend on those that are played beside.
+ * The tape computes pieces of at most 256 rows. A piece is filled up with black images, so that the backend
+ * need not plan for every number of rows: to a power of two or, of a policy with values, to one size for
+ * learning and one for acting. A backend's sums depend on the piece's size and on the row's place in it. With
+ * values, therefore, each environment acts at its own place, whoever acts beside it, and PPO begins with the
+ * probabilities and values of a review. A greedy choice takes one image at a time, so that an evaluation's
+ * episodes do not depend on the others.
  *
- * Learning. The outputs of a piece are read from the tape. The head and the objective say by how much L pulls
- * at each output, and the tape walks back from sum(pull * output), whose gradient is L's. The pieces'
- * gradients add up in the batch's order. */
+ * To learn, the outputs of a piece are read from the tape. The head and the objective say by how much L pulls
+ * at each output. The tape walks back from sum(pull * output), whose gradient is L's. The pieces' gradients
+ * add up in the batch's order. */
 #include "kernels/backend.h"
-#include "kernels/params/gradients.h"
-#include "kernels/policy/head.h"
 #include "worker/environment/environment_spec.h"
-#include "worker/model/policy_cnn.h"
 #include "worker/model/policy_internal.h"
-#include "worker/model/policy_learner.h"
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { PIECE_FLOATS = 1 << 24 }; /* of a piece's images, unless one image has more */
 
 struct policy_images {
-    struct policy_learner learner;
+    struct policy_learner learner; // the first member
     struct head *head;
     const struct dense_normalizer *normalizer; // NULL: none
     uint64_t seed;
@@ -54,6 +51,106 @@ struct piece {
     uint32_t filled;       // black images behind, or between, the rows make them so many
     const uint32_t *place; // (rows.count) of each row, ascending; NULL: row i is at place i
 };
+
+/* ---- the network ----
+ *
+ * That of Mnih et al., "Human-level control through deep reinforcement learning" (Nature 518, 2015). No
+ * padding; every layer has a bias; policy_config.h lists the parameters.
+ *
+ *     images (rows, channels, height, width)
+ *     -> conv 32 of 8x8, stride 4 -> ReLU -> conv 64 of 4x4, stride 2 -> ReLU -> conv 64 of 3x3 -> ReLU
+ *     -> flatten -> linear 512 -> ReLU = the features -> linear: logits or means
+ *     features, shared or of a second CNN -> linear: the value */
+
+/* Logits or means (rows, outputs); values (rows, 1). */
+struct cnn_outputs {
+    struct variable *action, *value;
+};
+
+enum { WANT_ACTION = 1, WANT_VALUE = 2, WANT_ALL = WANT_ACTION | WANT_VALUE }; // a set
+
+static struct variable *find_parameter(struct params *params, struct tape *tape, const char *layer,
+                                       const char *which)
+{
+    char name[POLICY_NAME_BYTES];
+    snprintf(name, sizeof name, "%s.%s", layer, which);
+    return tape_parameter(tape, params_find(params, name));
+}
+
+/* ReLU in the place of x. */
+static struct variable *activate(struct tape *tape, struct variable *x)
+{
+    struct variable *y = tape_relu(tape, x);
+    tape_drop(tape, x);
+    return y;
+}
+
+static struct variable *convolve(struct params *params, struct tape *tape, const char *layer, uint32_t stride,
+                                 struct variable *x)
+{
+    struct variable *y = tape_conv2d(tape, x, find_parameter(params, tape, layer, "weight"),
+                                     find_parameter(params, tape, layer, "bias"), stride, 0);
+    return activate(tape, y);
+}
+
+static struct variable *flatten(struct tape *tape, struct variable *x)
+{
+    if (x == NULL)
+        return NULL;
+    const uint32_t *size = variable_tensor(x)->shape.size;
+    struct variable *y = tape_reshape(tape, x, SHAPE2(size[0], size[1] * size[2] * size[3]));
+    tape_drop(tape, x);
+    return y;
+}
+
+static struct variable *connect(struct params *params, struct tape *tape, const char *layer,
+                                struct variable *x)
+{
+    return tape_linear(tape, x, find_parameter(params, tape, layer, "weight"),
+                       find_parameter(params, tape, layer, "bias"));
+}
+
+/* The features that the extractor `name` finds in the images. */
+static struct variable *extract(struct params *params, struct tape *tape, const char *name,
+                                struct variable *images)
+{
+    static const char *const convolutions[] = {"cnn.0", "cnn.2", "cnn.4"};
+    static const uint32_t strides[] = {4, 2, 1};
+    char layer[POLICY_NAME_BYTES - 8];
+    struct variable *x = images;
+    for (uint32_t l = 0; l < 3; l++) {
+        snprintf(layer, sizeof layer, "%s.%s", name, convolutions[l]);
+        struct variable *y = convolve(params, tape, layer, strides[l], x);
+        if (l > 0)
+            tape_drop(tape, x);
+        x = y;
+    }
+    snprintf(layer, sizeof layer, "%s.linear.0", name);
+    struct variable *flat = flatten(tape, x), *linear = connect(params, tape, layer, flat);
+    tape_drop(tape, flat);
+    return activate(tape, linear);
+}
+
+/* Computes the outputs that are `wanted`; the others are NULL. */
+static struct cnn_outputs cnn_forward(struct params *params, struct tape *tape, struct variable *images,
+                                      unsigned wanted)
+{
+    const bool shared = params_find(params, "vf_features_extractor.cnn.0.weight") == NULL;
+    struct cnn_outputs outputs = {0};
+    struct variable *features = NULL;
+    if ((wanted & WANT_ACTION) != 0 || shared)
+        features = extract(params, tape, "features_extractor", images);
+    if ((wanted & WANT_ACTION) != 0)
+        outputs.action = connect(params, tape, "action_net", features);
+    if ((wanted & WANT_VALUE) != 0 && !shared) {
+        tape_drop(tape, features);
+        features = extract(params, tape, "vf_features_extractor", images);
+    }
+    if ((wanted & WANT_VALUE) != 0)
+        outputs.value = connect(params, tape, "value_net", features);
+    tape_drop(tape, features);
+    return outputs;
+}
 
 /* ---- pieces ---- */
 
@@ -131,16 +228,16 @@ static struct variable *record_images(const struct policy_images *net, const str
                       DTYPE_F32, "observations", net->images);
 }
 
-/* Records the piece's forward, and reads the outputs that are `wanted` (enum policy_cnn_wanted) into
+/* Records the piece's forward, and reads the outputs that are `wanted` into
  * net->output and net->value, place by place. Their variables have not been taken by an operation. */
-static struct policy_cnn_outputs images_record(const struct policy_images *net, const struct piece *piece,
-                                               unsigned wanted)
+static struct cnn_outputs images_record(const struct policy_images *net, const struct piece *piece,
+                                        unsigned wanted)
 {
-    const struct policy_cnn_outputs outputs =
-        policy_cnn_forward(net->learner.params, net->learner.tape, record_images(net, piece), wanted);
-    if ((wanted & POLICY_CNN_ACTION) != 0)
+    const struct cnn_outputs outputs =
+        cnn_forward(net->learner.params, net->learner.tape, record_images(net, piece), wanted);
+    if ((wanted & WANT_ACTION) != 0)
         tape_read(net->learner.tape, outputs.action, DTYPE_F32, net->output);
-    if ((wanted & POLICY_CNN_VALUE) != 0)
+    if ((wanted & WANT_VALUE) != 0)
         tape_read(net->learner.tape, outputs.value, DTYPE_F32, net->value);
     return outputs;
 }
@@ -178,7 +275,7 @@ static enum status act_piece(const struct policy_images *net, const struct piece
                              const struct dense_draw *draw, struct error *error)
 {
     const bool keeps = piece->rows.values != NULL;
-    const unsigned wanted = POLICY_CNN_ACTION | (keeps ? POLICY_CNN_VALUE : 0);
+    const unsigned wanted = WANT_ACTION | (keeps ? WANT_VALUE : 0);
     const enum status status = infer_piece(net, piece, wanted, error);
     const struct head_rows rows = images_head_rows(net, &piece->rows);
     if (status != STATUS_OK)
@@ -276,7 +373,7 @@ static enum status images_estimate(void *self, const struct policy_rows *rows, s
     enum status status = STATUS_OK;
     for (uint32_t first = 0; first < rows->count && status == STATUS_OK;) {
         const struct piece piece = images_piece_of(net, rows, first);
-        status = infer_piece(net, &piece, POLICY_CNN_VALUE, error);
+        status = infer_piece(net, &piece, WANT_VALUE, error);
         for (uint32_t i = 0; i < piece.rows.count && status == STATUS_OK; i++)
             rows->values[piece.rows.row[i]] = net->value[i];
         first += piece.rows.count;
@@ -305,8 +402,6 @@ static enum status images_load_head(struct policy_images *net, struct error *err
     return status;
 }
 
-enum { ALL = POLICY_CNN_ACTION | POLICY_CNN_VALUE };
-
 /* ---- walking back ---- */
 
 /* Rows that fill up pull at nothing. */
@@ -327,7 +422,7 @@ static struct variable *record_pull(struct tape *tape, struct variable *x, const
 }
 
 /* The sum of all pulls times what they pull at. */
-static struct variable *record_pulls(const struct policy_images *net, struct policy_cnn_outputs outputs)
+static struct variable *record_pulls(const struct policy_images *net, struct cnn_outputs outputs)
 {
     struct variable *pull =
         record_pull(net->learner.tape, outputs.action, "log-probabilities' pull", net->pulls);
@@ -345,7 +440,7 @@ static struct variable *record_pulls(const struct policy_images *net, struct pol
 }
 
 /* Ends the piece's step, whose part of L is `part`. */
-static enum status walk_back(const struct policy_images *net, struct policy_cnn_outputs outputs, double part,
+static enum status walk_back(const struct policy_images *net, struct cnn_outputs outputs, double part,
                              struct error *error)
 {
     struct variable *pull = record_pulls(net, outputs);
@@ -358,74 +453,16 @@ static enum status walk_back(const struct policy_images *net, struct policy_cnn_
     return tape_finish(net->learner.tape, error);
 }
 
-/* ---- REINFORCE ---- */
-
-/* The piece's part of L, and dL/d of the outputs and of log_std. */
-static double pull_piece(const struct policy_images *net, const struct piece *piece, const float *coefficient)
-{
-    const struct head_rows rows = images_head_rows(net, &piece->rows);
-    double loss = 0;
-    head_evaluate(net->head, &rows, net->log_probability, NULL);
-    for (uint32_t i = 0; i < piece->rows.count; i++) {
-        net->own[i] = -coefficient[i];
-        loss -= (double)coefficient[i] * (double)net->log_probability[i];
-    }
-    head_pull(net->head, &rows, &(struct dense_pulls){.log_probability = net->own}, net->pulls,
-              net->log_std_pulls);
-    clear_filling(piece, net->pulls, net->outputs);
-    return loss;
-}
-
-/* Adds the piece's gradient, and its part of L to *loss. */
-static enum status learn_piece(const struct policy_images *net, const struct piece *piece,
-                               const float *coefficient, double *loss, policy_progress *progress,
-                               void *context, struct error *error)
-{
-    double part = 0;
-    tape_begin_adding(net->learner.tape, net->learner.gradients);
-    tape_on_progress(net->learner.tape, progress, context);
-    const struct policy_cnn_outputs outputs = images_record(net, piece, POLICY_CNN_ACTION);
-    if (tape_status(net->learner.tape, NULL) == STATUS_OK)
-        part = pull_piece(net, piece, coefficient);
-    *loss += part;
-    return walk_back(net, outputs, part, error);
-}
-
-static enum status images_learn(void *self, const struct policy_rows *rows, const float *coefficient,
-                                uint32_t episode, double *loss, policy_progress *progress, void *context,
-                                struct error *error)
-{
-    struct policy_images *net = self;
-    enum status status = STATUS_OK;
-    double found = 0;
-    (void)episode;
-    gradients_begin(net->learner.gradients);
-    for (uint32_t first = 0; first < rows->count && status == STATUS_OK;) {
-        const struct piece piece = images_piece_of(net, rows, first);
-        status = learn_piece(net, &piece, coefficient + first, &found, progress, context, error);
-        first += piece.rows.count;
-    }
-    if (status == STATUS_OK) // a NaN in a parameter would stay
-        status = gradients_check(net->learner.gradients, error);
-    if (status == STATUS_OK)
-        status = optimizer_step(net->learner.optimizer, net->learner.gradients, error);
-    if (status == STATUS_OK)
-        status = images_load_head(net, error);
-    if (status == STATUS_OK)
-        *loss = found;
-    return status;
-}
-
-/* ---- PPO ---- */
+/* ---- learning ---- */
 
 /* Records the piece as for a step, and evaluates its rows' own actions. */
-static struct policy_cnn_outputs evaluate_piece(const struct policy_images *net, const struct piece *piece,
-                                                policy_progress *progress, void *context)
+static struct cnn_outputs evaluate_piece(const struct policy_images *net, const struct piece *piece,
+                                         unsigned wanted, policy_progress *progress, void *context)
 {
     const struct head_rows rows = images_head_rows(net, &piece->rows);
     tape_begin_adding(net->learner.tape, net->learner.gradients);
     tape_on_progress(net->learner.tape, progress, context);
-    const struct policy_cnn_outputs outputs = images_record(net, piece, ALL);
+    const struct cnn_outputs outputs = images_record(net, piece, wanted);
     if (tape_status(net->learner.tape, NULL) == STATUS_OK)
         head_evaluate(net->head, &rows, net->log_probability, net->entropy);
     return outputs;
@@ -438,7 +475,7 @@ static enum status images_review(void *self, const struct policy_rows *rows, pol
     gradients_begin(net->learner.gradients);
     for (uint32_t first = 0; first < rows->count;) {
         const struct piece piece = images_piece_of(net, rows, first);
-        evaluate_piece(net, &piece, progress, context);
+        evaluate_piece(net, &piece, WANT_ALL, progress, context);
         const enum status status = tape_finish(net->learner.tape, error);
         if (status != STATUS_OK)
             return status;
@@ -451,38 +488,66 @@ static enum status images_review(void *self, const struct policy_rows *rows, pol
     return STATUS_OK;
 }
 
-/* Adds the piece to the minibatch; what the losses pull at the outputs, the values and log_std. */
-static void judge_piece(const struct policy_images *net, const struct piece *piece,
-                        struct surrogate *minibatch)
+/* Adds the piece to the batch's sums, and fills what the losses pull at the outputs, the values and log_std.
+ * `coefficient` as learn_pieces has it, of the piece's rows. */
+static void judge_piece(const struct policy_images *net, const struct piece *piece, const float *coefficient,
+                        struct surrogate *objective)
 {
-    const struct head_rows rows = images_head_rows(net, &piece->rows);
-    const struct surrogate_pulls pulls = {
-        .log_probability = net->own, .entropy = net->entropy_pulls, .value = net->value_pulls};
-    surrogate_judge_actions(minibatch, piece->rows.count, piece->rows.row, net->log_probability, net->entropy,
-                            &pulls, &minibatch->sums);
-    surrogate_judge_values(minibatch, piece->rows.count, piece->rows.row, net->value, &pulls,
-                           &minibatch->sums);
-    head_pull(net->head, &rows,
-              &(struct dense_pulls){.log_probability = net->own, .entropy = net->entropy_pulls}, net->pulls,
-              net->log_std_pulls);
+    const struct policy_rows *rows = &piece->rows;
+    const struct head_rows head_rows = images_head_rows(net, rows);
+    const struct dense_pulls pulls = {.log_probability = net->own,
+                                      .entropy = coefficient == NULL ? net->entropy_pulls : NULL,
+                                      .value = net->value_pulls};
+    if (coefficient != NULL) {
+        struct surrogate_sums sums = {0};
+        policy_judge_rewards(rows->count, coefficient, net->log_probability, net->own, &sums);
+        surrogate_add(&objective->sums, &sums);
+    } else {
+        surrogate_judge_actions(objective, rows->count, rows->row, net->log_probability, net->entropy, &pulls,
+                                &objective->sums);
+        surrogate_judge_values(objective, rows->count, rows->row, net->value, &pulls, &objective->sums);
+    }
+    head_pull(net->head, &head_rows, &pulls, net->pulls, net->log_std_pulls);
     clear_filling(piece, net->pulls, net->outputs);
     clear_filling(piece, net->value_pulls, 1);
 }
 
-static enum status improve_pieces(const struct policy_images *net, const struct policy_rows *rows,
-                                  const struct policy_step *step, struct surrogate *minibatch,
-                                  struct error *error)
+/* Fills the gradient and the objective's sums. `coefficient`: REINFORCE's, and L is sums.policy; NULL: PPO.
+ */
+static enum status learn_pieces(const struct policy_images *net, const struct policy_rows *rows,
+                                const float *coefficient, struct surrogate *objective,
+                                policy_progress *progress, void *context, struct error *error)
 {
+    const unsigned wanted = coefficient != NULL ? WANT_ACTION : WANT_ALL;
     enum status status = STATUS_OK;
     gradients_begin(net->learner.gradients);
     for (uint32_t first = 0; first < rows->count && status == STATUS_OK;) {
         const struct piece piece = images_piece_of(net, rows, first);
-        const struct policy_cnn_outputs outputs = evaluate_piece(net, &piece, step->progress, step->context);
+        const struct cnn_outputs outputs = evaluate_piece(net, &piece, wanted, progress, context);
         if (tape_status(net->learner.tape, NULL) == STATUS_OK)
-            judge_piece(net, &piece, minibatch);
+            judge_piece(net, &piece, coefficient != NULL ? coefficient + first : NULL, objective);
         first += piece.rows.count;
-        status = walk_back(net, outputs, surrogate_losses(minibatch).loss, error);
+        status =
+            walk_back(net, outputs,
+                      coefficient != NULL ? objective->sums.policy : surrogate_losses(objective).loss, error);
     }
+    return status;
+}
+
+static enum status images_learn(void *self, const struct policy_rows *rows, const float *coefficient,
+                                uint32_t episode, double *loss, policy_progress *progress, void *context,
+                                struct error *error)
+{
+    struct policy_images *net = self;
+    struct surrogate objective = {0};
+    (void)episode;
+    enum status status = learn_pieces(net, rows, coefficient, &objective, progress, context, error);
+    if (status == STATUS_OK)
+        status = policy_learner_step(&net->learner, error);
+    if (status == STATUS_OK)
+        status = images_load_head(net, error);
+    if (status == STATUS_OK)
+        *loss = objective.sums.policy;
     return status;
 }
 
@@ -520,7 +585,7 @@ static enum status images_improve(void *self, const struct policy_rows *rows,
     enum status status = policy_begin_objective(&minibatch, rows, targets, step, error);
     if (status != STATUS_OK)
         return status;
-    status = improve_pieces(net, rows, step, &minibatch, error);
+    status = learn_pieces(net, rows, NULL, &minibatch, step->progress, step->context, error);
     *losses = surrogate_losses(&minibatch);
     if (status != STATUS_OK || losses->kl > step->kl_max)
         return status;
@@ -537,16 +602,10 @@ static enum status images_improve(void *self, const struct policy_rows *rows,
 
 /* ---- values ---- */
 
-static enum status images_save(void *self, struct policy_values *values, struct error *error)
-{
-    const struct policy_images *net = self;
-    return policy_values_take(values, net->learner.params, net->learner.optimizer, error);
-}
-
 static enum status images_restore(void *self, const struct policy_values *values, struct error *error)
 {
     struct policy_images *net = self;
-    const enum status status = policy_values_give(values, net->learner.params, net->learner.optimizer, error);
+    const enum status status = policy_learner_restore(self, values, error);
     return status == STATUS_OK ? images_load_head(net, error) : status;
 }
 
@@ -621,8 +680,6 @@ static enum status images_open(void **self, const struct policy_config *config, 
         status = head_new(&net->head, &shape, error);
     if (status == STATUS_OK)
         status = policy_learner_open(&net->learner, config, backend, error);
-    if (status == STATUS_OK && config->has_value)
-        status = policy_cnn_begin(net->learner.params, config, error);
     return status == STATUS_OK ? images_load_head(net, error) : status;
 }
 
@@ -648,5 +705,5 @@ const struct policy_kind policy_images_kind = {.open = images_open,
                                                .deviation = images_deviation,
                                                .review = images_review,
                                                .improve = images_improve,
-                                               .save = images_save,
+                                               .save = policy_learner_save,
                                                .restore = images_restore};

@@ -1,18 +1,19 @@
-/* The table of functions behind policy.h: one table for each kind of policy. policy.c picks the kind.
+/* The table of functions of each kind of policy, and what the kinds share. policy.c picks the kind.
  *
- *     policy_flat.c   on the CPU, with flat arrays of parameters; over a network of policy_flat.h
- *     policy_gpu.c    the tutorial's network on a GPU        policy_images.c  the CNN on a backend
+ *     policy_flat.c      on the CPU, with flat arrays of parameters
+ *     policy_gpu.c       the tutorial's network on a GPU
+ *     policy_images.c    the CNN on a backend
+ *     policy_learner.c   parameters, optimizer and tape of the last two
  *
  * Each kind has a struct of its own, `self`. */
 #ifndef WORKER_MODEL_POLICY_INTERNAL_H
 #define WORKER_MODEL_POLICY_INTERNAL_H
 
-#include "kernels/policy/dense.h"
-#include "kernels/policy/mlp.h"
+#include "kernels/params/optim.h"
+#include "kernels/tape/tape.h"
 #include "worker/model/policy.h"
-#include "worker/model/policy_values.h"
 
-/* The functions of policy.h and policy_values.h with the same names, but that policy.c saves and restores the
+/* The functions of policy.h with the same names, but that policy.c saves and restores the
  * normalizer. A function that a kind does not have is NULL. */
 struct policy_kind {
     /* Finds the config's spaces checked. `normalizer` is NULL or outlives the policy, and changes between two
@@ -52,7 +53,20 @@ struct policy {
     struct dense_normalizer normalizer; /* of these */
 };
 
-enum { POLICY_CHUNK_ROWS = 256 };
+/* What tests see of policy_flat.c's `self`: this is its first member. policy_flat_load computes with the
+ * values as they are now. */
+struct policy_arrays {
+    size_t count;                              /* floats in each of the arrays */
+    float *values, *gradient, *first, *second; /* the parameters, their gradient, Adam's moments */
+    uint64_t steps;                            /* of Adam */
+    struct team *team;                         /* NULL: one thread learns */
+};
+void policy_flat_load(void *self);
+
+enum {
+    POLICY_CHUNK_ROWS = 256,
+    POLICY_THREAD_ROWS = 4096, /* of REINFORCE on the CPU, for which one thread more is worth its while */
+};
 
 /* Rows [first, first + POLICY_CHUNK_ROWS) of the batch, or as many as there are. */
 static inline struct policy_rows policy_chunk(const struct policy_rows *rows, uint32_t first)
@@ -96,5 +110,62 @@ static inline enum status policy_begin_objective(struct surrogate *objective, co
                                                     .normalizes = targets->normalizes},
                            error);
 }
+
+/* Fills the pulls of REINFORCE's rows, and adds their part of L to sums->policy. */
+static inline void policy_judge_rewards(uint32_t count, const float *coefficient,
+                                        const float *log_probability, float *pull,
+                                        struct surrogate_sums *sums)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        pull[i] = -coefficient[i];
+        sums->policy -= (double)coefficient[i] * (double)log_probability[i];
+    }
+}
+
+/* ---- a policy on a backend ---- */
+
+/* What it learns with: the first member of policy_gpu.c's and policy_images.c's `self`. */
+struct policy_learner {
+    struct params *params; /* as policy_parameters lists them */
+    struct gradients *gradients;
+    struct optimizer *optimizer;
+    struct tape *tape;
+};
+
+/* The parameters have their first values. *learner is all zero before; policy_learner_close also follows a
+ * failure. STATUS_INVALID: a weight has too many elements, or Adam's settings; STATUS_NO_MEMORY. */
+enum status policy_learner_open(struct policy_learner *learner, const struct policy_config *config,
+                                struct backend *backend, struct error *error);
+void policy_learner_close(struct policy_learner *learner);
+
+/* Registers the parameters of a configuration; before params_build. */
+enum status policy_register(struct params *params, const struct policy_config *config, struct error *error);
+
+/* Adam's step. STATUS_INTERNAL: a gradient is not finite, and no step is taken. */
+enum status policy_learner_step(struct policy_learner *learner, struct error *error);
+
+/* struct policy_kind's save and restore; `learner` is a struct policy_learner. */
+enum status policy_learner_save(void *learner, struct policy_values *values, struct error *error);
+enum status policy_learner_restore(void *learner, const struct policy_values *values, struct error *error);
+
+/* ---- policy_gpu.c's, for tests ---- */
+
+/* observations (rows, inputs) -> log-probabilities (rows, actions). `params` holds the network's four
+ * parameters (policy_register). `rows` (rows, 3) int32 holds each row's (environment, step, episode), which
+ * key its dropout together with the seed. On a tape that does not record, nothing is dropped. */
+struct variable *policy_batch_forward(struct params *params, struct tape *tape, struct variable *observations,
+                                      struct variable *rows, double dropout, uint64_t seed);
+
+struct policy_batch;
+
+/* For rollouts of config->rows_max rows at the most. STATUS_NO_MEMORY. */
+enum status policy_batch_new(struct policy_batch **out, const struct policy_config *config,
+                             struct error *error);
+void policy_batch_free(struct policy_batch *rows);
+
+/* Records L = sum_i -coefficient[i] * log P(action of row i), over all of the rollout's rows. Errors stick in
+ * the tape. */
+struct variable *policy_batch_loss(struct policy_batch *rows, struct params *params, struct tape *tape,
+                                   const struct mlp_batch *batch, const float *coefficient, uint32_t episode);
 
 #endif

@@ -12,7 +12,7 @@ struct language_generate {
 };
 
 /* Writes text to `stream`: words with single spaces between them, <unk> as it is, punctuation spaced as in
- * prose (worker/data/spacing.h). The same (checkpoint, words, seed, temperature) give the same text.
+ * prose (worker/data/tokenize.h). The same (checkpoint, words, seed, temperature) give the same text.
  * `checkpoint` is a checkpoint's folder, whose job `job` is. STATUS_INVALID: a model without words (synthetic
  * data); STATUS_CORRUPT: a logit is not finite. Errors as checkpoint_load_model. */
 enum status language_generate(const struct job *job, const char *checkpoint,

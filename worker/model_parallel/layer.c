@@ -215,19 +215,16 @@ static struct dist_versions *object_versions(void *object)
 
 static void object_forward(void *object, struct dist_piece *piece)
 {
-    struct variable *in[LAYER_VARIABLES_MAX] = {NULL}, *out[LAYER_VARIABLES_MAX] = {NULL};
-    uint32_t number_count;
-    const uint64_t *numbers = dist_piece_numbers(piece, &number_count);
-    const uint32_t in_count = dist_piece_inputs(piece);
-    if (dist_piece_function(piece) != 0 || number_count != LAYER_NUMBERS) {
-        dist_fail(piece, STATUS_INVALID,
+    const struct dist_given *given = dist_piece_given(piece);
+    struct tape *tape = dist_piece_tape(piece);
+    struct variable *out[LAYER_VARIABLES_MAX] = {NULL};
+    uint32_t out_count = 0;
+    if (given->function != 0 || given->number_count != LAYER_NUMBERS)
+        tape_fail(tape, STATUS_INVALID,
                   "a layer of the model: expected function 0 of %d numbers, got function %u of %u",
-                  LAYER_NUMBERS, dist_piece_function(piece), number_count);
-        return;
-    }
-    for (uint32_t i = 0; i < in_count && i < LAYER_VARIABLES_MAX; i++)
-        in[i] = dist_piece_input(piece, i);
-    const uint32_t out_count = layer_forward(object, dist_piece_tape(piece), in, in_count, numbers, out);
+                  LAYER_NUMBERS, given->function, given->number_count);
+    else
+        out_count = layer_forward(object, tape, given->in, given->in_count, given->numbers, out);
     dist_return(piece, out, out_count);
 }
 
@@ -240,100 +237,57 @@ static const struct dist_class dist_class_of_layers = {
 
 /* ---- constructors ---- */
 
-struct rpc_message layer_arguments(const struct layer_settings *settings, uint64_t numbers[LAYER_ARGUMENTS])
+struct rpc_message layer_arguments(const struct layer_settings *settings)
 {
-    numbers[0] = settings->rnn.tokens;
-    numbers[1] = settings->rnn.embedding;
-    numbers[2] = settings->rnn.hidden;
-    numbers[3] = settings->rnn.layers;
-    memcpy(&numbers[4], &settings->rnn.dropout, sizeof numbers[4]);
-    numbers[5] = settings->seed;
-    numbers[6] = settings->threads;
-    numbers[7] = settings->versions;
     return (struct rpc_message){
         .tensor_count = 2,
-        .tensors = {[1] = {.dtype = WIRE_U64, .rank = 1, .dims = {LAYER_ARGUMENTS}}},
-        .data = {[1] = numbers},
+        .tensors = {[1] = {.dtype = WIRE_U8, .rank = 1, .dims = {sizeof *settings}}},
+        .data = {[1] = settings},
     };
 }
 
-/* Checks what another worker asks for: the model's own code trusts its sizes. */
-static enum status layer_check_arguments(const char *name, const uint64_t numbers[LAYER_ARGUMENTS],
-                                         struct error *error)
+/* Checks what another worker asks for: the model's own code trusts its sizes. dist_versions_new checks how
+ * many versions there are. */
+static enum status layer_check_settings(const char *name, const struct layer_settings *settings,
+                                        struct error *error)
 {
     enum { THREADS_MAX = 1024 };
-    static const struct {
+    const struct {
         const char *what;
-        uint32_t index, most;
-    } checks[] = {{"tokens", 0, INT32_MAX},
-                  {"numbers in an embedding", 1, INT32_MAX},
-                  {"hidden units", 2, INT32_MAX / 4},
-                  {"layers", 3, RNN_LAYERS_MAX},
-                  {"threads", 6, THREADS_MAX}};
-    double dropout;
-    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++) {
-        const uint64_t number = numbers[checks[i].index];
-        if (number == 0 || number > checks[i].most)
-            return error_set(error, STATUS_INVALID, "%s: expected 1..%u %s, got %llu", name, checks[i].most,
-                             checks[i].what, (unsigned long long)number);
-    }
-    memcpy(&dropout, &numbers[4], sizeof dropout);
-    if (dropout >= 0 && dropout < 1)
+        uint32_t number, most;
+    } checks[] = {{"tokens", settings->rnn.tokens, INT32_MAX},
+                  {"numbers in an embedding", settings->rnn.embedding, INT32_MAX},
+                  {"hidden units", settings->rnn.hidden, INT32_MAX / 4},
+                  {"layers", settings->rnn.layers, RNN_LAYERS_MAX},
+                  {"threads", settings->threads, THREADS_MAX}};
+    for (size_t i = 0; i < sizeof checks / sizeof *checks; i++)
+        if (checks[i].number == 0 || checks[i].number > checks[i].most)
+            return error_set(error, STATUS_INVALID, "%s: expected 1..%u %s, got %u", name, checks[i].most,
+                             checks[i].what, checks[i].number);
+    if (settings->rnn.dropout >= 0 && settings->rnn.dropout < 1)
         return STATUS_OK;
-    return error_set(error, STATUS_INVALID, "%s: expected a dropout in [0, 1), got %g", name, dropout);
+    return error_set(error, STATUS_INVALID, "%s: expected a dropout in [0, 1), got %g", name,
+                     settings->rnn.dropout);
 }
 
-static enum status layer_create(enum job_layer which, void *context, const struct rpc_message *arguments,
-                                void **object, struct error *error)
+static enum status layer_create(void *context, const struct rref_class *class,
+                                const struct rpc_message *arguments, void **object, struct error *error)
 {
     const struct job *const *job = context;
     const struct wire_tensor *tensor = &arguments->tensors[1];
-    uint64_t numbers[LAYER_ARGUMENTS];
+    struct layer_settings settings;
     struct layer *layer;
-    if (arguments->tensor_count != 2 || tensor->dtype != WIRE_U64 || tensor->rank != 1 ||
-        tensor->dims[0] != LAYER_ARGUMENTS)
-        return error_set(error, STATUS_INVALID, "%s: expected %d numbers of 64 bits to make it of",
-                         layer_classes[which].name, LAYER_ARGUMENTS);
-    memcpy(numbers, arguments->data[1], sizeof numbers);
-    enum status status = layer_check_arguments(layer_classes[which].name, numbers, error);
-    if (status != STATUS_OK)
-        return status;
-    struct layer_settings settings = {.rnn = {.tokens = (uint32_t)numbers[0],
-                                              .embedding = (uint32_t)numbers[1],
-                                              .hidden = (uint32_t)numbers[2],
-                                              .layers = (uint32_t)numbers[3]},
-                                      .seed = numbers[5],
-                                      .threads = (uint32_t)numbers[6],
-                                      .versions = numbers[7] > UINT32_MAX
-                                                      ? UINT32_MAX
-                                                      : (uint32_t)numbers[7]}; // dist_versions_new checks it
-    memcpy(&settings.rnn.dropout, &numbers[4], sizeof numbers[4]);
-    status = layer_new(&layer, which, &settings, *job, error);
+    if (arguments->tensor_count != 2 || tensor->dtype != WIRE_U8 || tensor->rank != 1 ||
+        tensor->dims[0] != sizeof settings)
+        return error_set(error, STATUS_INVALID, "%s: expected settings of %zu bytes to make it of",
+                         class->name, sizeof settings);
+    memcpy(&settings, arguments->data[1], sizeof settings);
+    enum status status = layer_check_settings(class->name, &settings, error);
+    if (status == STATUS_OK)
+        status = layer_new(&layer, (enum job_layer)(class - layer_classes), &settings, *job, error);
     if (status == STATUS_OK)
         *object = layer;
     return status;
-}
-
-static enum status layer_create_embedding(void *context, uint16_t creator,
-                                          const struct rpc_message *arguments, void **object,
-                                          struct error *error)
-{
-    (void)creator;
-    return layer_create(JOB_LAYER_EMBEDDING, context, arguments, object, error);
-}
-
-static enum status layer_create_lstm(void *context, uint16_t creator, const struct rpc_message *arguments,
-                                     void **object, struct error *error)
-{
-    (void)creator;
-    return layer_create(JOB_LAYER_LSTM, context, arguments, object, error);
-}
-
-static enum status layer_create_decoder(void *context, uint16_t creator, const struct rpc_message *arguments,
-                                        void **object, struct error *error)
-{
-    (void)creator;
-    return layer_create(JOB_LAYER_DECODER, context, arguments, object, error);
 }
 
 static void layer_destroy(void *object)
@@ -342,16 +296,7 @@ static void layer_destroy(void *object)
 }
 
 const struct rref_class layer_classes[JOB_LAYERS] = {
-    [JOB_LAYER_EMBEDDING] = {.name = "embedding",
-                             .create = layer_create_embedding,
-                             .destroy = layer_destroy,
-                             .extension = &dist_class_of_layers},
-    [JOB_LAYER_LSTM] = {.name = "lstm",
-                        .create = layer_create_lstm,
-                        .destroy = layer_destroy,
-                        .extension = &dist_class_of_layers},
-    [JOB_LAYER_DECODER] = {.name = "decoder",
-                           .create = layer_create_decoder,
-                           .destroy = layer_destroy,
-                           .extension = &dist_class_of_layers},
+    [JOB_LAYER_EMBEDDING] = {"embedding", layer_create, layer_destroy, .extension = &dist_class_of_layers},
+    [JOB_LAYER_LSTM] = {"lstm", layer_create, layer_destroy, .extension = &dist_class_of_layers},
+    [JOB_LAYER_DECODER] = {"decoder", layer_create, layer_destroy, .extension = &dist_class_of_layers},
 };

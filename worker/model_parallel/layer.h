@@ -22,12 +22,14 @@
 
 enum { LAYER_VARIABLES_MAX = 3, LAYER_NUMBERS = 2 };
 
+/* Travels as it is to the worker that makes the layer. */
 struct layer_settings {
     struct rnn_config rnn; /* the whole model's */
     uint64_t seed;         /* of the first values and of the draws */
     uint32_t threads;      /* of its backend */
     uint32_t versions;     /* of its parameters, for `async` rounds (dist_versions.h); 0: one */
 };
+_Static_assert(sizeof(struct layer_settings) == 40, "no holes on the wire");
 
 /* Its users read backend and params; the rest is layer.c's. */
 struct layer {
@@ -64,9 +66,7 @@ uint32_t layer_forward(struct layer *layer, struct tape *tape, struct variable *
 /* Rows for a worker's table of classes. The constructors' context begins with a pointer to the job. */
 extern const struct rref_class layer_classes[JOB_LAYERS];
 
-/* The arguments for rpc_remote that make a layer of these settings; `numbers` must stay until it has
- * returned. */
-enum { LAYER_ARGUMENTS = 8 };
-struct rpc_message layer_arguments(const struct layer_settings *settings, uint64_t numbers[LAYER_ARGUMENTS]);
+/* The arguments for rpc_remote that make a layer of these settings, which must stay until it has returned. */
+struct rpc_message layer_arguments(const struct layer_settings *settings);
 
 #endif

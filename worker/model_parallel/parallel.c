@@ -1,5 +1,5 @@
 /* Opens and closes what every worker of a model-parallel job has: segment, rpc, references, contexts. Reports
- * its holdings. The worker's thread runs this. */
+ * its holdings, and is the role pserver, which needs no more. The worker's thread runs this. */
 #include "worker/model_parallel/parallel.h"
 
 #include "worker/model_parallel/layer.h"
@@ -23,14 +23,6 @@ static size_t parallel_segment_bytes(const struct job *job)
     const double bytes =
         low + TIMES * contexts * columns * job->sequence.steps * (tokens + wide) * sizeof(float);
     return (size_t)(bytes < high ? bytes : high);
-}
-
-static struct rpc_config parallel_limits(const struct roster *roster)
-{
-    enum { CALLS = 192 }; /* the lead's at its start, a few for each parameter */
-    return (struct rpc_config){.pending_max = CALLS + 8 * roster_workers(roster),
-                               .incoming_max = CALLS + 16 * roster_workers(roster),
-                               .rows_max = 1};
 }
 
 /* ---- holdings ---- */
@@ -108,13 +100,6 @@ static const struct rpc_method methods[] = {
     {.method = METHOD_HOLDINGS, .callers = WIRE_ROLE_TRAINER, .handler = parallel_handle_holdings}};
 
 /* ---- opening ---- */
-
-static enum status parallel_open_outbox(struct parallel *p, struct error *error)
-{
-    if (!p->roster.segments)
-        return STATUS_OK;
-    return segment_create(&p->outbox, p->worker->self.worker, parallel_segment_bytes(p->job), error);
-}
 
 static void parallel_taken(void *context, uint16_t from, uint64_t tag, struct rref *rref)
 {
@@ -197,14 +182,20 @@ void parallel_read_orders_after_end(struct parallel *p)
 
 enum status parallel_open(struct parallel *p, struct worker *worker, struct error *error)
 {
+    enum { CALLS = 192 }; /* the lead's at its start, a few for each parameter */
     p->worker = worker;
     p->job = &worker->job;
     p->roster = roster_of(p->job);
-    struct rpc_config config = parallel_limits(&p->roster);
-    enum status status = parallel_open_outbox(p, error);
-    config.outbox = p->outbox.data != NULL ? &p->outbox : NULL;
-    config.left = parallel_note_finished;
-    config.context = p;
+    const uint32_t workers = roster_workers(&p->roster);
+    enum status status = STATUS_OK;
+    if (p->roster.segments)
+        status = segment_create(&p->outbox, worker->self.worker, parallel_segment_bytes(p->job), error);
+    struct rpc_config config = {.pending_max = CALLS + 8 * workers,
+                                .incoming_max = CALLS + 16 * workers,
+                                .rows_max = 1,
+                                .outbox = p->outbox.data != NULL ? &p->outbox : NULL,
+                                .left = parallel_note_finished,
+                                .context = p};
     if (status == STATUS_OK)
         status = worker_open_rpc(worker, &config, &p->rpc, error);
     if (status == STATUS_OK)
@@ -237,9 +228,21 @@ enum status parallel_turn(struct parallel *p, struct monotime until, struct erro
     return status == STATUS_OK ? status : error_set(error, status, "the socket failed");
 }
 
-enum status parallel_finish(struct parallel *p, struct future *call, struct error *error)
+/* ---- the role pserver: it holds the objects that trainers make on it, and does nothing else ---- */
+
+enum status parallel_server_run(struct worker *worker, struct error *error)
 {
-    const enum status status = rpc_wait(p->rpc, call, error);
-    future_release(call);
+    struct parallel server = {0};
+    enum status status = parallel_open(&server, worker, error);
+    if (status == STATUS_OK && !worker->leave)
+        worker_report(CONTROL_READY, NULL, 0);
+    while (status == STATUS_OK && !worker->leave) {
+        status = parallel_turn(&server, MONOTIME_NEVER, error);
+        if (status == STATUS_PEER_DIED)
+            status = STATUS_OK; /* another worker's end is the supervisor's to act on */
+    }
+    if (status == STATUS_OK && server.dist != NULL)
+        parallel_report(&server);
+    parallel_close(&server, status == STATUS_OK ? WORKER_FINISHED : error->text);
     return status;
 }

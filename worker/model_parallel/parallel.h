@@ -12,15 +12,12 @@
  * This room includes kernels/, the frame, worker/job, net, reference, autograd, model, data and checkpoint.
  * daemon/ includes its data check and its commands (parallel_data.h, language.h).
  *
- *     parallel.[ch]            what every worker has: socket, segment, references, contexts
- *     parallel_server.c        the role pserver
- *     parallel_trainer.c       the role trainer
- *     parallel_values.[ch], whole_model.[ch]    the values
- *     parallel_hidden_state.[ch]                the hidden state: kept, reset, saved and restored
- *     layer.[ch]               the layers, as modules and as objects
- *     parallel_data.[ch], held_out_loss.[ch], plateau.[ch]    batches, the held-out loss, the learning rate
- *     language.h               `coalesced evaluate` (language_evaluate.c) and `coalesced generate`
- *                              (language_generate.c), of one model (language_model.[ch])
+ *     parallel.[ch]          what every worker has: socket, segment, references, contexts; the role pserver
+ *     parallel_trainer.c     the role trainer
+ *     parallel_values.[ch]   the values, and the saved hidden states
+ *     parallel_data.[ch]     the batches, and the held-out loss
+ *     layer.[ch]             the layers, as modules and as objects
+ *     language.[ch]          `coalesced evaluate` and `coalesced generate`: the layers in one process
  *
  * The lead makes the layers where the job places them, and one optimizer of all their parameters. It shares
  * both with the other trainers. A worker has one thread. */
@@ -70,9 +67,6 @@ void parallel_read_orders_after_end(struct parallel *parallel);
 
 /* One turn at the role's top level. STATUS_PEER_DIED: a worker that this one dialed is gone. */
 enum status parallel_turn(struct parallel *parallel, struct monotime until, struct error *error);
-
-/* Waits for a call and releases it; its status and sentence are the result. */
-enum status parallel_finish(struct parallel *parallel, struct future *call, struct error *error);
 
 /* ---- holdings ----
  * An epoch's line in the log has every worker's holdings at the end of the epoch: its live objects,

@@ -1,6 +1,6 @@
 /* The language model's data: batches of a text, or of the tutorial's random numbers, by trainer and
- * iteration; and the numbers of updates that follow from its size. Pure after parallel_data_open, which
- * blocks on the text's file; belongs to one thread. */
+ * iteration; the numbers of updates that follow from its size; and the loss over the held-out lines. Pure
+ * after parallel_data_open, which blocks on the text's file; belongs to one thread. */
 #ifndef WORKER_MODEL_PARALLEL_PARALLEL_DATA_H
 #define WORKER_MODEL_PARALLEL_PARALLEL_DATA_H
 
@@ -46,7 +46,31 @@ uint64_t parallel_data_tokens(const struct parallel_data *data, uint64_t first, 
 /* Whether an epoch ends with iteration `iteration`; the job's last iteration ends one in any case. */
 bool parallel_data_ends_epoch(const struct parallel_data *data, uint64_t iteration);
 
-/* Elements of a state of `columns` columns. */
+/* Elements of a state's h (or c) of `columns` columns. */
 size_t parallel_data_state_count(const struct parallel_data *data, uint32_t columns);
+
+/* The state before the first iteration of trainer `trainer`: zeros with a text. With random data it is normal
+ * draws, keyed by seed and trainer (the tutorial's torch.randn). h, c: (layers, batch, hidden). */
+void parallel_data_first_state(const struct parallel_data *data, uint32_t trainer, float *h, float *c);
+
+/* ---- the loss over the held-out lines of a text ----
+ * The lead of a running job and `coalesced evaluate` share it, so their losses are equal bit for bit. */
+
+/* One batch of a training or an evaluation. */
+struct parallel_batch {
+    uint32_t steps, columns;
+    const int32_t *tokens, *targets;
+    const float *h, *c;   /* (layers, columns, hidden): the state before */
+    float *h_out, *c_out; /* the state after; may be the same memory */
+};
+
+/* Computes one batch without learning: its mean loss, and the state. */
+typedef enum status held_out_forward(void *context, const struct parallel_batch *batch, double *loss,
+                                     struct error *error);
+
+/* *loss: the mean over all `*count` targets. The state begins at zero and is carried from batch to batch.
+ * Allocates memory for the call. */
+enum status held_out_loss(const struct parallel_data *data, held_out_forward *forward, void *context,
+                          double *loss, uint64_t *count, struct error *error);
 
 #endif

@@ -14,12 +14,9 @@
 #include "kernels/base/profile.h"
 #include "worker/checkpoint/checkpoint_saver.h"
 #include "worker/device.h"
-#include "worker/model_parallel/held_out_loss.h"
 #include "worker/model_parallel/layer.h"
 #include "worker/model_parallel/parallel.h"
-#include "worker/model_parallel/parallel_hidden_state.h"
 #include "worker/model_parallel/parallel_values.h"
-#include "worker/model_parallel/plateau.h"
 
 #include <assert.h>
 #include <math.h>
@@ -37,6 +34,19 @@ struct parallel_question {
     struct rpc_request *request; /* NULL: none */
 };
 
+/* What the LSTM carries from one iteration to the next: h and c, (layers, batch, hidden) each. They enter the
+ * LSTM's call as plain values, and the new ones are copied out. So the graph of an iteration ends there. */
+struct hidden_state {
+    size_t count;           /* elements of h */
+    float *h, *c;           /* before the next iteration */
+    float *h_next, *c_next; /* after it */
+};
+
+/* The learning rate, and the lowest held-out loss so far (INFINITY: none). */
+struct plateau {
+    double lr, best_loss;
+};
+
 struct parallel_trainer {
     struct parallel base;
     const struct job *job;
@@ -47,7 +57,7 @@ struct parallel_trainer {
     struct tape *tape;
     struct rref *layers[JOB_LAYERS];
     struct dist_optimizer *optimizer;
-    struct rref *parameters[DIST_PARAMETERS_MAX]; /* the lead's, in the whole model's order */
+    struct rref *parameters[JOB_LAYERS * DIST_PARAMETERS_MAX]; /* the lead's, in the whole model's order */
     uint32_t parameter_count;
     struct rref
         *locals[DIST_PARAMETERS_MAX]; /* not the lead's: local optimizers, until dist_optimizer_join */
@@ -69,7 +79,7 @@ struct parallel_trainer {
     uint64_t begun;                          /* `iteration` at the start of this process */
     struct monotime line_begin, epoch_begin; /* the time between two epochs counts for neither */
     struct parallel_values values;
-    struct checkpoint_saver saver; /* the lead's */
+    struct checkpoint_saver saver;
 
     /* ---- other trainers ---- */
     struct rref *peers[JOB_TRAINERS_MAX]; /* the lead's references to trainer i */
@@ -216,16 +226,6 @@ static enum status peer_wait(struct parallel_trainer *t, struct error *error)
     return status;
 }
 
-/* A call of which only the status matters. Waits. */
-static enum status peer_call(struct parallel_trainer *t, uint16_t worker, enum wire_method method,
-                             const struct rpc_message *message, struct error *error)
-{
-    struct future *answer = NULL;
-    const enum status status = rpc_call(t->base.rpc, worker, method, message, MONOTIME_NEVER, &answer, error);
-    future_release(answer);
-    return status;
-}
-
 /* Returns when the messages sent before have reached all workers (from the lead; otherwise all servers and
  * the lead). Repeats that `turns` times. */
 static enum status peer_flush(struct parallel_trainer *t, uint32_t turns, struct error *error)
@@ -234,8 +234,12 @@ static enum status peer_flush(struct parallel_trainer *t, uint32_t turns, struct
         parallel_trainer_leads(t) ? roster_workers(&t->base.roster) : t->base.roster.lead + 1u;
     const struct rpc_message nothing = {0};
     enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < turns * end && status == STATUS_OK; i++)
-        status = peer_call(t, (uint16_t)(i % end), METHOD_ECHO, &nothing, error);
+    for (uint32_t i = 0; i < turns * end && status == STATUS_OK; i++) {
+        struct future *answer;
+        status =
+            rpc_call(t->base.rpc, (uint16_t)(i % end), METHOD_ECHO, &nothing, MONOTIME_NEVER, &answer, error);
+        future_release(answer);
+    }
     return status;
 }
 
@@ -254,43 +258,30 @@ static enum status peer_follow(struct parallel_trainer *t, uint64_t epoch, struc
     return status;
 }
 
+/* Gives `worker` the reference, and waits until it is there. */
+static enum status trainer_share(struct parallel_trainer *t, struct rref *rref, uint16_t worker, uint64_t tag,
+                                 struct error *error)
+{
+    struct future *shared = NULL;
+    enum status status = rref_share(rref, worker, tag, &shared, error);
+    if (status == STATUS_OK)
+        status = rpc_wait(t->base.rpc, shared, error);
+    future_release(shared);
+    return status;
+}
+
 static enum status peer_introduce(struct parallel_trainer *t, struct error *error)
 {
     struct rref *self;
-    struct future *shared;
     enum status status = rref_own(t->base.rrefs, &parallel_trainer_class, t, &self, error);
     if (status != STATUS_OK)
         return status;
-    status = rref_share(self, t->base.roster.lead, t->number, &shared, error);
-    if (status == STATUS_OK)
-        status = parallel_finish(&t->base, shared, error);
+    status = trainer_share(t, self, t->base.roster.lead, t->number, error);
     rref_release(self);
     return status;
 }
 
-/* The lead waits for a reference from every other trainer; the others send theirs. */
-static enum status peer_meet(struct parallel_trainer *t, struct error *error)
-{
-    enum status status = STATUS_OK;
-    if (!parallel_trainer_leads(t))
-        return peer_introduce(t, error);
-    while (status == STATUS_OK && t->peer_count + 1 < t->trainers)
-        status = peer_wait(t, error);
-    return status;
-}
-
 /* ---- questions between trainers: the lead asks ---- */
-
-static enum status peer_ask(struct parallel_trainer *t, uint32_t number, enum peer_function function,
-                            const struct rpc_message *message, struct future **out, struct error *error)
-{
-    enum status status = rref_call(t->peers[number], function, message, MONOTIME_NEVER, out, error);
-    if (status == STATUS_OK)
-        status = rpc_wait(t->base.rpc, *out, error);
-    else
-        *out = NULL;
-    return status;
-}
 
 static enum status peer_ask_all(struct parallel_trainer *t, enum peer_function function,
                                 const struct rpc_message *message, struct error *error)
@@ -298,7 +289,7 @@ static enum status peer_ask_all(struct parallel_trainer *t, enum peer_function f
     enum status status = STATUS_OK;
     for (uint32_t i = 1; i < t->trainers && status == STATUS_OK; i++) {
         struct future *call;
-        status = peer_ask(t, i, function, message, &call, error);
+        status = rref_ask(t->peers[i], function, message, &call, error);
         future_release(call);
     }
     return status;
@@ -314,7 +305,7 @@ static enum status peer_state(struct parallel_trainer *t, uint32_t number, float
     const size_t bytes = t->hidden.count * sizeof *h;
     const struct rpc_message question = {.args = {[ASKED_ITERATION] = t->iteration}};
     struct future *call;
-    enum status status = peer_ask(t, number, PEER_STATE, &question, &call, error);
+    enum status status = rref_ask(t->peers[number], PEER_STATE, &question, &call, error);
     if (status == STATUS_OK) {
         const struct rpc_message *value = future_value(call);
         if (value->tensor_count != 2 || wire_tensor_bytes(&value->tensors[0]) != bytes ||
@@ -370,18 +361,20 @@ static enum status peer_rate(struct parallel_trainer *t, uint64_t epoch, struct 
 /* All others begin their next iterations. */
 static enum status peer_resume(struct parallel_trainer *t, struct error *error)
 {
-    const struct rpc_message nothing = {0};
-    return peers_in_step(t) ? STATUS_OK : peer_ask_all(t, PEER_RESUME, &nothing, error);
-}
-
-/* Tells all others to end, and waits until they hold nothing. */
-static enum status peer_dismiss(struct parallel_trainer *t, struct error *error)
-{
-    const struct rpc_message nothing = {0};
-    return peer_ask_all(t, PEER_LEAVE, &nothing, error);
+    return peers_in_step(t) ? STATUS_OK : peer_ask_all(t, PEER_RESUME, NULL, error);
 }
 
 /* ---- resuming ---- */
+
+/* Copies this trainer's state to those that a checkpoint has, or from them. */
+static void hidden_state_copy(struct parallel_trainer *t, bool saves)
+{
+    const size_t bytes = t->hidden.count * sizeof *t->hidden.h;
+    float *h, *c;
+    parallel_values_state(&t->values, t->number, &h, &c);
+    memcpy(saves ? h : t->hidden.h, saves ? t->hidden.h : h, bytes);
+    memcpy(saves ? c : t->hidden.c, saves ? t->hidden.c : c, bytes);
+}
 
 /* In a run that resumes: this trainer's counters and hidden state from the checkpoint. STATUS_INVALID: the
  * checkpoint is of another number of trainers, or of another text. */
@@ -402,22 +395,22 @@ static enum status parallel_resume(struct parallel_trainer *t, struct error *err
     t->epoch_loss = counters.epoch_loss;
     t->line_loss = counters.line_loss;
     t->plateau = (struct plateau){.lr = counters.lr, .best_loss = counters.best_loss};
-    status = parallel_values_check(&t->values, &t->data, path, &text, error);
-    return status == STATUS_OK ? hidden_state_load(&t->hidden, t->number, path, error) : status;
+    status = parallel_values_resume(&t->values, &t->data, path, &text, error);
+    if (status == STATUS_OK)
+        hidden_state_copy(t, false);
+    return status;
 }
 
 /* The lead's: sends the values that were read to their owners. Waits. */
 static enum status lead_send_values(struct parallel_trainer *t, struct error *error)
 {
     assert(t->parameter_count == params_count(t->values.whole.params));
-    if (!parallel_values_begin(t->base.worker))
+    const bool resumes = worker_resumes(t->base.worker);
+    if (!parallel_values_come_from_file(t->base.worker))
         return STATUS_OK;
-    enum status status = parallel_values_send(&t->values, t->base.dist, t->parameters, false, error);
-    if (status != STATUS_OK || !worker_resumes(t->base.worker))
-        return status;
-    if (t->values.whole.momentum != NULL)
-        status = parallel_values_send(&t->values, t->base.dist, t->parameters, true, error);
-    return status == STATUS_OK ? dist_optimizer_steps_set(t->optimizer, t->iteration, error) : status;
+    enum status status = parallel_values_move(&t->values, true, resumes, t->base.dist, t->parameters, error);
+    return status == STATUS_OK && resumes ? dist_optimizer_steps_set(t->optimizer, t->iteration, error)
+                                          : status;
 }
 
 static uint64_t epoch_number(const struct parallel_trainer *t)
@@ -444,10 +437,10 @@ static enum status checkpoint_fetch_states(struct parallel_trainer *t, uint64_t 
 {
     enum status status = STATUS_OK;
     steps[0] = t->iteration;
-    hidden_state_save(&t->hidden, 0);
+    hidden_state_copy(t, true);
     for (uint32_t i = 1; i < t->trainers && status == STATUS_OK; i++) {
         float *h, *c;
-        hidden_state_saved(&t->hidden, i, &h, &c);
+        parallel_values_state(&t->values, i, &h, &c);
         status = peer_state(t, i, h, c, &steps[i], error);
     }
     return status;
@@ -497,9 +490,7 @@ static enum status checkpoint_begin_scored(struct parallel_trainer *t, struct ch
     status =
         checkpoint_fetch_states(t, saving.counters.steps, error); // first: with `async` it pauses the others
     if (status == STATUS_OK)
-        status = parallel_values_fetch(values, t->base.dist, t->parameters, false, error);
-    if (status == STATUS_OK && values->whole.momentum != NULL)
-        status = parallel_values_fetch(values, t->base.dist, t->parameters, true, error);
+        status = parallel_values_move(values, false, true, t->base.dist, t->parameters, error);
     profile_leave(before);
     if (status == STATUS_OK)
         status = peer_resume(t, error);
@@ -591,7 +582,7 @@ static enum status parallel_trainer_forward(void *arg, const struct parallel_bat
 {
     struct parallel_trainer *t = arg;
     struct dist_context *context;
-    enum status status = dist_context_new(&context, t->base.dist, TAPE_INFER, t->tape, NULL, error);
+    enum status status = dist_context_new(&context, t->base.dist, TAPE_INFER, t->tape, error);
     if (status != STATUS_OK)
         return status;
     const enum profile_kind before = profile_enter(PROFILE_INFERENCE);
@@ -640,7 +631,7 @@ static enum status parallel_trainer_step(struct parallel_trainer *t, struct erro
     const enum profile_kind before = profile_enter(PROFILE_DATA);
     batch.steps = parallel_data_batch(&t->data, t->number, t->iteration, t->tokens, t->targets);
     profile_enter(PROFILE_LEARNING);
-    enum status status = dist_context_new(&context, t->base.dist, TAPE_TRAIN, t->tape, NULL, &why);
+    enum status status = dist_context_new(&context, t->base.dist, TAPE_TRAIN, t->tape, &why);
     if (status == STATUS_OK) {
         status = trainer_learn(t, context, &batch, &loss, &why);
         dist_context_free(context);
@@ -649,7 +640,11 @@ static enum status parallel_trainer_step(struct parallel_trainer *t, struct erro
     if (status != STATUS_OK)
         return error_set(error, status, "trainer %u, iteration %llu: %s", t->base.worker->self.worker,
                          (unsigned long long)t->iteration + 1, why.text);
-    hidden_state_advance(&t->hidden); // before it, the lead's question would get the old state
+    t->hidden = (struct hidden_state){.count = t->hidden.count,
+                                      .h = t->hidden.h_next,
+                                      .c = t->hidden.c_next,
+                                      .h_next = t->hidden.h,
+                                      .c_next = t->hidden.c}; // before it, the lead would get the old state
     t->in_iteration = false;
     t->iteration++;
     t->epoch_loss += loss;
@@ -705,6 +700,16 @@ static enum status parallel_trainer_line(struct parallel_trainer *t, struct erro
 
 /* ---- the end of an epoch ---- */
 
+/* As in the tutorial's language model: a held-out loss that is not finite, or not below the best one so far,
+ * multiplies the rate by `decay`, unless the rate would become 0. */
+static void plateau_see(struct plateau *plateau, double loss, double decay)
+{
+    if (isfinite(loss) && loss < plateau->best_loss)
+        plateau->best_loss = loss;
+    else if (plateau->lr * decay > 0)
+        plateau->lr *= decay;
+}
+
 static enum status epoch_evaluate(struct parallel_trainer *t, struct control_epoch *record,
                                   struct error *error)
 {
@@ -736,7 +741,8 @@ static enum status epoch_lead(struct parallel_trainer *t, struct error *error)
     return peer_rate(t, epoch, error);
 }
 
-/* The lead evaluates, sets the next rate, reports and sends the rate; the others, if in step, wait for it. */
+/* The lead evaluates, sets the next rate, reports and sends the rate; the others, if in step, wait for it. A
+ * text's next epoch begins with a state of zeros; with random data the state is carried on. */
 static enum status parallel_trainer_epoch(struct parallel_trainer *t, struct error *error)
 {
     const struct monotime begin = monotime_now();
@@ -744,8 +750,10 @@ static enum status parallel_trainer_epoch(struct parallel_trainer *t, struct err
         parallel_trainer_leads(t) ? epoch_lead(t, error) : peer_follow(t, epoch_number(t), error);
     if (status != STATUS_OK)
         return status;
-    if (!t->last)
-        hidden_state_end_epoch(&t->hidden, &t->data);
+    if (!t->last && t->data.text) {
+        memset(t->hidden.h, 0, t->hidden.count * sizeof *t->hidden.h);
+        memset(t->hidden.c, 0, t->hidden.count * sizeof *t->hidden.c);
+    }
     t->epoch_loss = 0;
     t->epoch_begin = monotime_now();
     t->line_begin = monotime_add_us(t->line_begin, monotime_us_between(begin, t->epoch_begin));
@@ -757,12 +765,22 @@ static enum status parallel_trainer_epoch(struct parallel_trainer *t, struct err
 
 static enum status trainer_open_memory(struct parallel_trainer *t, struct error *error)
 {
+    struct hidden_state *hidden = &t->hidden;
+    float **const states[] = {&hidden->h, &hidden->c, &hidden->h_next, &hidden->c_next};
     t->tokens = calloc(parallel_data_tokens_max(&t->data), sizeof *t->tokens);
     t->targets = calloc(parallel_data_targets_max(&t->data), sizeof *t->targets);
     if (t->tokens == NULL || t->targets == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a batch of %u columns",
                          t->job->trainers.batch);
-    return hidden_state_open(&t->hidden, &t->data, t->number, error);
+    hidden->count = parallel_data_state_count(&t->data, t->job->trainers.batch);
+    for (size_t i = 0; i < sizeof states / sizeof states[0]; i++) {
+        *states[i] = calloc(hidden->count, sizeof **states[i]);
+        if (*states[i] == NULL)
+            return error_set(error, STATUS_NO_MEMORY, "no memory for a hidden state of %zu numbers",
+                             hidden->count);
+    }
+    parallel_data_first_state(&t->data, t->number, hidden->h, hidden->c);
+    return STATUS_OK;
 }
 
 static enum status trainer_open_tape(struct parallel_trainer *t, struct error *error)
@@ -824,8 +842,7 @@ static enum status parallel_trainer_open(struct parallel_trainer *t, struct work
     if (status == STATUS_OK)
         status = trainer_open_tape(t, error);
     if (status == STATUS_OK)
-        status =
-            parallel_values_open(&t->values, worker, parallel_trainer_leads(t), &t->data, &t->hidden, error);
+        status = parallel_values_open(&t->values, worker, parallel_trainer_leads(t), &t->data, error);
     if (status == STATUS_OK)
         status = parallel_resume(t, error);
     if (status == STATUS_OK)
@@ -837,12 +854,6 @@ static enum status parallel_trainer_open(struct parallel_trainer *t, struct work
 }
 
 /* ---- the start: the lead makes the layers and the optimizer ---- */
-
-static uint16_t trainer_place_of(const struct parallel_trainer *t, enum job_layer layer)
-{
-    const struct job_numbered *place = &t->job->placement[layer];
-    return place->name == JOB_ON_SERVER ? (uint16_t)place->number : t->base.roster.lead;
-}
 
 static enum status trainer_wait_ready(struct parallel_trainer *t, struct rref *rref, const char *what,
                                       struct error *error)
@@ -864,14 +875,14 @@ static enum status lead_make_layers(struct parallel_trainer *t, struct error *er
     const bool async = t->job->server.round.name == JOB_ROUND_ASYNC;
     enum status status = STATUS_OK;
     for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++) {
-        uint64_t numbers[LAYER_ARGUMENTS];
         const struct layer_settings settings = {.rnn = t->data.rnn,
                                                 .seed = t->job->seed,
                                                 .threads = t->job->threads[i].count,
                                                 .versions = async ? t->trainers + 1 : 0};
-        const struct rpc_message arguments = layer_arguments(&settings, numbers);
-        status = rpc_remote(t->base.rrefs, trainer_place_of(t, i), layer_classes[i].name, &arguments,
-                            &t->layers[i], error);
+        const struct rpc_message arguments = layer_arguments(&settings);
+        const struct job_numbered *place = &t->job->placement[i];
+        const uint16_t worker = place->name == JOB_ON_SERVER ? (uint16_t)place->number : t->base.roster.lead;
+        status = rpc_remote(t->base.rrefs, worker, layer_classes[i].name, &arguments, &t->layers[i], error);
     }
     for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++)
         status = trainer_wait_ready(t, t->layers[i], layer_classes[i].name, error);
@@ -881,25 +892,19 @@ static enum status lead_make_layers(struct parallel_trainer *t, struct error *er
 /* In the order of the layers, which is the whole model's. The owners say how many each layer has. */
 static enum status lead_find_parameters(struct parallel_trainer *t, struct error *error)
 {
-    static struct rref *of_layer[DIST_PARAMETERS_MAX]; /* too much for a stack */
     const uint32_t expected = params_count(t->values.whole.params);
-    uint32_t found = 0;
     for (int i = 0; i < JOB_LAYERS; i++) {
         uint32_t count = 0;
-        const enum status status = dist_parameters(t->base.dist, t->layers[i], of_layer, &count, error);
+        const enum status status =
+            dist_parameters(t->base.dist, t->layers[i], t->parameters + t->parameter_count, &count, error);
         if (status != STATUS_OK)
             return status;
-        found += count;
-        for (uint32_t j = 0; j < count; j++)
-            if (t->parameter_count < DIST_PARAMETERS_MAX)
-                t->parameters[t->parameter_count++] = of_layer[j];
-            else
-                rref_release(of_layer[j]);
+        t->parameter_count += count;
     }
-    return found == expected
+    return t->parameter_count == expected
                ? STATUS_OK
                : error_set(error, STATUS_INVALID, "the owners' layers have %u parameters, the model has %u",
-                           found, expected);
+                           t->parameter_count, expected);
 }
 
 static enum status lead_make_optimizer(struct parallel_trainer *t, struct error *error)
@@ -921,12 +926,8 @@ static enum status lead_share_with(struct parallel_trainer *t, uint32_t number, 
 {
     const uint16_t worker = (uint16_t)(t->base.roster.servers + number);
     enum status status = dist_optimizer_share(t->optimizer, worker, TAG_OPTIMIZER, error);
-    for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++) {
-        struct future *shared;
-        status = rref_share(t->layers[i], worker, (uint64_t)i, &shared, error);
-        if (status == STATUS_OK)
-            status = parallel_finish(&t->base, shared, error);
-    }
+    for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++)
+        status = trainer_share(t, t->layers[i], worker, (uint64_t)i, error);
     return status;
 }
 
@@ -946,6 +947,14 @@ static enum status lead_make_all(struct parallel_trainer *t, struct error *error
 
 /* ---- the start: the others take references to them ---- */
 
+static void trainer_release_all(struct rref *references[], uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        rref_release(references[i]);
+        references[i] = NULL;
+    }
+}
+
 static enum status trainer_take_all(struct parallel_trainer *t, struct error *error)
 {
     enum status status = STATUS_OK;
@@ -953,17 +962,19 @@ static enum status trainer_take_all(struct parallel_trainer *t, struct error *er
         status = peer_wait(t, error);
     if (status == STATUS_OK)
         status = dist_optimizer_join(&t->optimizer, t->base.dist, t->locals, t->local_count, error);
-    for (; t->local_count > 0; t->local_count--)
-        rref_release(t->locals[t->local_count - 1]);
+    trainer_release_all(t->locals, t->local_count);
     return status;
 }
 
+/* The lead waits for a reference from every other trainer; the others send theirs. */
 static enum status parallel_trainer_meet(struct parallel_trainer *t, struct error *error)
 {
-    enum status status = peer_meet(t, error);
-    if (status != STATUS_OK)
-        return status;
-    status = parallel_trainer_leads(t) ? lead_make_all(t, error) : trainer_take_all(t, error);
+    const bool leads = parallel_trainer_leads(t);
+    enum status status = leads ? STATUS_OK : peer_introduce(t, error);
+    while (leads && status == STATUS_OK && t->peer_count + 1 < t->trainers)
+        status = peer_wait(t, error);
+    if (status == STATUS_OK)
+        status = leads ? lead_make_all(t, error) : trainer_take_all(t, error);
     t->line_begin = t->epoch_begin = monotime_now();
     return status;
 }
@@ -975,18 +986,10 @@ static void parallel_trainer_release(struct parallel_trainer *t)
 {
     dist_optimizer_free(t->optimizer);
     t->optimizer = NULL;
-    for (; t->local_count > 0; t->local_count--)
-        rref_release(t->locals[t->local_count - 1]);
-    for (; t->parameter_count > 0; t->parameter_count--)
-        rref_release(t->parameters[t->parameter_count - 1]);
-    for (int i = 0; i < JOB_LAYERS; i++) {
-        rref_release(t->layers[i]);
-        t->layers[i] = NULL;
-    }
-    for (uint32_t i = 0; i < t->trainers; i++) {
-        rref_release(t->peers[i]);
-        t->peers[i] = NULL;
-    }
+    trainer_release_all(t->locals, t->local_count);
+    trainer_release_all(t->parameters, t->parameter_count);
+    trainer_release_all(t->layers, JOB_LAYERS);
+    trainer_release_all(t->peers, t->trainers);
 }
 
 static void parallel_trainer_close(struct parallel_trainer *t, const char *why)
@@ -997,7 +1000,10 @@ static void parallel_trainer_close(struct parallel_trainer *t, const char *why)
     parallel_close(&t->base, why);
     backend_close(t->backend);
     parallel_data_close(&t->data);
-    hidden_state_close(&t->hidden);
+    free(t->hidden.h);
+    free(t->hidden.c);
+    free(t->hidden.h_next);
+    free(t->hidden.c_next);
     free(t->tokens);
     free(t->targets);
 }
@@ -1016,7 +1022,7 @@ static enum status parallel_trainer_finish(struct parallel_trainer *t, struct er
     const bool leads = parallel_trainer_leads(t);
     enum status status = leads ? parallel_checkpoint_wait(t, error) : STATUS_OK;
     if (status == STATUS_OK && leads)
-        status = peer_dismiss(t, error);
+        status = peer_ask_all(t, PEER_LEAVE, NULL, error); // answered when they hold nothing
     if (status != STATUS_OK)
         return status;
     parallel_trainer_release(t);
@@ -1043,13 +1049,6 @@ static void parallel_trainer_give_up(struct parallel_trainer *t)
         worker_report(CONTROL_FINISHED, &finished, sizeof finished);
 }
 
-/* Waits for the order to leave. Other workers may have it already, and be gone. */
-static enum status parallel_trainer_await_leave(struct parallel_trainer *t, struct error *error)
-{
-    const enum status status = parallel_turn(&t->base, MONOTIME_NEVER, error);
-    return status == STATUS_PEER_DIED ? STATUS_OK : status;
-}
-
 /* ---- the loop ---- */
 
 static enum status parallel_trainer_advance(struct parallel_trainer *t, struct error *error)
@@ -1057,8 +1056,10 @@ static enum status parallel_trainer_advance(struct parallel_trainer *t, struct e
     enum status status = parallel_checkpoint_advance(t, error);
     if (status != STATUS_OK && status != STATUS_AGAIN)
         return status;
-    if (t->over)
-        return parallel_trainer_await_leave(t, error);
+    if (t->over) { // waits for the order to leave; other workers may have it already, and be gone
+        status = parallel_turn(&t->base, MONOTIME_NEVER, error);
+        return status == STATUS_PEER_DIED ? STATUS_OK : status;
+    }
     if (t->is_paused)
         return peer_wait(t, error);
     if (t->epoch_open)

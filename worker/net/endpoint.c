@@ -10,14 +10,15 @@
  * sockets, all of them must be quiet. */
 #include "worker/net/endpoint.h"
 
+#include "kernels/base/log.h"
 #include "kernels/base/thread.h"
 #include "worker/net/endpoint_door.h"
-#include "worker/net/endpoint_gate.h"
 #include "worker/net/wire.h"
 
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -47,7 +48,9 @@ enum {
     SPINS_IN_VAIN_MAX = 3,
     SLEEPS_PER_TRIAL = 64,
     UNWATCHED_MAX = 32,
-    SENDING_WAIT_US_MAX = 1000, /* how often a refused send is tried again at the least */
+    SENDING_WAIT_US_MAX = 1000,    /* how often a refused send is tried again at the least */
+    STRANGERS_EVERY_US = 10000000, /* between two warnings */
+    STRANGERS_LOOK_US = 100000,
 };
 
 /* A ZeroMQ context and how many endpoints live in it; all of one thread. */
@@ -103,13 +106,6 @@ static enum status socket_set_options(struct endpoint *endpoint, struct error *e
                   : STATUS_OK;
 }
 
-/* How an endpoint knows the other ends of its connections: by a pass on one host, by keys between hosts. */
-struct credentials {
-    const struct wire_pass *pass; /* NULL: keys */
-    const struct host_keys *keys;
-    uint16_t host; /* a DEALER's: where the listener is */
-};
-
 static enum status context_open_door(struct shared_context *context, struct error *error)
 {
     return context->door != NULL ? STATUS_OK : endpoint_door_open(&context->door, context->zmq, error);
@@ -155,7 +151,7 @@ static enum status socket_set_router_keys(struct endpoint *endpoint, const struc
     return status;
 }
 
-static enum status socket_set_keys(struct endpoint *endpoint, const struct credentials *shown,
+static enum status socket_set_keys(struct endpoint *endpoint, const struct endpoint_credentials *shown,
                                    struct error *error)
 {
     const struct host_keys *keys = shown->keys;
@@ -250,35 +246,6 @@ static void context_leave(struct shared_context *context)
     (void)left;
 }
 
-static enum status endpoint_open(struct endpoint **out, struct endpoint *beside, bool is_router,
-                                 const struct credentials *shown, struct error *error)
-{
-    struct endpoint *endpoint = calloc(1, sizeof *endpoint);
-    if (endpoint == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for a socket");
-    enum status status = STATUS_OK;
-    endpoint->is_router = is_router;
-    if (beside != NULL)
-        endpoint->context = beside->context;
-    else
-        status = context_new(&endpoint->context, error);
-    if (status == STATUS_OK) {
-        endpoint->context->users++;
-        endpoint->socket = zmq_socket(endpoint->context->zmq, is_router ? ZMQ_ROUTER : ZMQ_DEALER);
-        status = endpoint->socket != NULL ? socket_set_options(endpoint, error)
-                                          : error_set_errno(error, errno, "cannot make a ZeroMQ socket");
-    }
-    if (status == STATUS_OK)
-        status = shown->pass != NULL ? socket_set_pass(endpoint, shown->pass, error)
-                                     : socket_set_keys(endpoint, shown, error);
-    if (status != STATUS_OK) {
-        endpoint_free(endpoint, 0);
-        return status;
-    }
-    *out = endpoint;
-    return STATUS_OK;
-}
-
 /* libzmq removes any file at the path before it binds: so no file may be there. */
 static enum status address_check_ipc_path(const char *address, bool must_be_free, struct error *error)
 {
@@ -313,22 +280,48 @@ static bool address_is_loopback(const char *host_and_port)
     return inet_pton(AF_INET, host, &parsed) == 1 && ntohl(parsed.s_addr) >> 24 == 127;
 }
 
-static enum status address_check_far(const char *address, struct error *error)
+static enum status address_check(const char *address, bool is_bind, bool is_far, struct error *error)
 {
-    return strncmp(address, "tcp://", 6) == 0
-               ? STATUS_OK
-               : error_set(error, STATUS_INVALID, "%s: expected tcp:// between hosts", address);
-}
-
-static enum status address_check(const char *address, bool is_bind, struct error *error)
-{
-    if (strncmp(address, "ipc://", 6) == 0)
+    if (strncmp(address, "ipc://", 6) == 0 && !is_far)
         return address_check_ipc_path(address, is_bind, error);
     if (strncmp(address, "tcp://", 6) != 0)
-        return error_set(error, STATUS_INVALID, "%s: expected ipc:// or tcp://", address);
-    if (is_bind && !address_is_loopback(address + 6))
+        return error_set(error, STATUS_INVALID, "%s: expected %s", address,
+                         is_far ? "tcp:// between hosts" : "ipc:// or tcp://");
+    if (is_bind && !is_far && !address_is_loopback(address + 6))
         return error_set(error, STATUS_INVALID, "%s: expected a loopback address: connections have no keys",
                          address);
+    return STATUS_OK;
+}
+
+static enum status endpoint_open(struct endpoint **out, struct endpoint *beside, const char *address,
+                                 bool is_router, const struct endpoint_credentials *shown,
+                                 struct error *error)
+{
+    enum status status = address_check(address, is_router, shown->pass == NULL, error);
+    if (status != STATUS_OK)
+        return status;
+    struct endpoint *endpoint = calloc(1, sizeof *endpoint);
+    if (endpoint == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a socket");
+    endpoint->is_router = is_router;
+    if (beside != NULL)
+        endpoint->context = beside->context;
+    else
+        status = context_new(&endpoint->context, error);
+    if (status == STATUS_OK) {
+        endpoint->context->users++;
+        endpoint->socket = zmq_socket(endpoint->context->zmq, is_router ? ZMQ_ROUTER : ZMQ_DEALER);
+        status = endpoint->socket != NULL ? socket_set_options(endpoint, error)
+                                          : error_set_errno(error, errno, "cannot make a ZeroMQ socket");
+    }
+    if (status == STATUS_OK)
+        status = shown->pass != NULL ? socket_set_pass(endpoint, shown->pass, error)
+                                     : socket_set_keys(endpoint, shown, error);
+    if (status != STATUS_OK) {
+        endpoint_free(endpoint, 0);
+        return status;
+    }
+    *out = endpoint;
     return STATUS_OK;
 }
 
@@ -345,11 +338,11 @@ static enum status endpoint_remember_path(struct endpoint *endpoint, const char 
     return STATUS_OK;
 }
 
-static enum status endpoint_open_bound(struct endpoint **out, struct endpoint *beside, const char *address,
-                                       const struct credentials *shown, unsigned peers, struct error *error)
+enum status endpoint_bind(struct endpoint **out, struct endpoint *beside, const char *address,
+                          const struct endpoint_credentials *asked, unsigned peers, struct error *error)
 {
     struct endpoint *endpoint;
-    enum status status = endpoint_open(&endpoint, beside, true, shown, error);
+    enum status status = endpoint_open(&endpoint, beside, address, true, asked, error);
     if (status != STATUS_OK)
         return status;
     endpoint_gate_widen(STRANGERS_MAX + peers);
@@ -372,28 +365,12 @@ static enum status endpoint_open_bound(struct endpoint **out, struct endpoint *b
     return STATUS_OK;
 }
 
-enum status endpoint_bind(struct endpoint **out, const char *address, const struct wire_pass *pass,
-                          unsigned peers, struct error *error)
-{
-    const struct credentials shown = {.pass = pass};
-    const enum status status = address_check(address, true, error);
-    return status == STATUS_OK ? endpoint_open_bound(out, NULL, address, &shown, peers, error) : status;
-}
-
-enum status endpoint_bind_far(struct endpoint **out, struct endpoint *beside, const char *address,
-                              const struct host_keys *keys, unsigned peers, struct error *error)
-{
-    const struct credentials shown = {.keys = keys};
-    const enum status status = address_check_far(address, error);
-    return status == STATUS_OK ? endpoint_open_bound(out, beside, address, &shown, peers, error) : status;
-}
-
-static enum status endpoint_open_connected(struct endpoint **out, struct endpoint *beside,
-                                           const char *address, const struct credentials *shown,
-                                           struct error *error)
+enum status endpoint_connect(struct endpoint **out, struct endpoint *beside, const char *address,
+                             const struct endpoint_credentials *shown, struct error *error)
 {
     struct endpoint *endpoint;
-    enum status status = endpoint_open(&endpoint, beside, false, shown, error);
+    assert(shown->pass != NULL || shown->host < shown->keys->count);
+    enum status status = endpoint_open(&endpoint, beside, address, false, shown, error);
     if (status != STATUS_OK)
         return status;
     if (zmq_connect(endpoint->socket, address) != 0) {
@@ -404,23 +381,6 @@ static enum status endpoint_open_connected(struct endpoint **out, struct endpoin
     }
     *out = endpoint;
     return STATUS_OK;
-}
-
-enum status endpoint_connect(struct endpoint **out, struct endpoint *beside, const char *address,
-                             const struct wire_pass *pass, struct error *error)
-{
-    const struct credentials shown = {.pass = pass};
-    const enum status status = address_check(address, false, error);
-    return status == STATUS_OK ? endpoint_open_connected(out, beside, address, &shown, error) : status;
-}
-
-enum status endpoint_connect_far(struct endpoint **out, struct endpoint *beside, const char *address,
-                                 const struct host_keys *keys, uint16_t host, struct error *error)
-{
-    const struct credentials shown = {.keys = keys, .host = host};
-    assert(host < keys->count);
-    const enum status status = address_check_far(address, error);
-    return status == STATUS_OK ? endpoint_open_connected(out, beside, address, &shown, error) : status;
 }
 
 void endpoint_admit(struct endpoint *endpoint, const struct host_keys *keys)
@@ -622,6 +582,20 @@ struct endpoint_counts endpoint_counts(const struct endpoint *endpoint)
     return (struct endpoint_counts){.unproven = gate.accepted - gate.admitted - gate.waiting,
                                     .refused = door != NULL ? endpoint_door_refused(door) : 0,
                                     .crowded = gate.crowded};
+}
+
+void strangers_report(struct strangers *reported, const char *whose, const struct endpoint_counts *counts,
+                      uint64_t ignored, struct monotime now)
+{
+    const uint64_t sum = counts->unproven + counts->refused + counts->crowded + ignored;
+    reported->due = monotime_add_us(now, sum == reported->sum ? STRANGERS_LOOK_US : STRANGERS_EVERY_US);
+    if (sum == reported->sum)
+        return;
+    reported->sum = sum;
+    log_warning("strangers at %s socket since the start: %" PRIu64
+                " connections ended without this job's pass, %" PRIu64 " showed a wrong one, %" PRIu64
+                " were cut off because too many waited, %" PRIu64 " messages were ignored",
+                whose, counts->unproven, counts->refused, counts->crowded, ignored);
 }
 
 void endpoint_move(struct endpoint_message *to, struct endpoint_message *from)

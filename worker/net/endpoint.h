@@ -28,34 +28,33 @@ struct endpoint_message {
     uint64_t frames[2][ENDPOINT_FRAME_WORDS]; /* ZeroMQ's own two message structs */
 };
 
-/* Makes a bound ROUTER, to which only connections with `pass` get through. Of connections
- * that have not shown the pass yet, STRANGERS_MAX and one for each of `peers` may wait at a time; when more
- * come, those that have waited longest are cut off (endpoint_gate.h). "ipc://PATH": refuses a PATH that
- * exists (STATUS_BUSY), is not absolute or is longer than 107 bytes (STATUS_INVALID); the file is removed by
- * endpoint_free. "tcp://" beyond loopback is refused: endpoint_bind_far is for that. */
-enum status endpoint_bind(struct endpoint **out, const char *address, const struct wire_pass *pass,
-                          unsigned peers, struct error *error);
+/* How an endpoint knows the other ends of its connections: by a pass on one host; between hosts by keys, with
+ * which ZMTP's CURVE handshake lets only the hosts of `keys` in and encrypts the bytes. */
+struct endpoint_credentials {
+    const struct wire_pass *pass; /* a ROUTER asks for it, a DEALER shows it; NULL: keys */
+    const struct host_keys *keys;
+    uint16_t host; /* a DEALER's: where the listener is */
+};
 
-/* Makes a connected DEALER, which shows `pass`, in the ZeroMQ context of `beside` when that is not NULL:
- * endpoints of one thread that are waited for together share one. */
+/* Makes a bound ROUTER. Of connections that have not shown the pass or a key yet, STRANGERS_MAX and one for
+ * each of `peers` may wait at a time; when more come, those that have waited longest are cut off
+ * (endpoint_door.h). `beside`: in the ZeroMQ context of that endpoint when it is not NULL; endpoints of one
+ * thread that are waited for together share one, and of them at most one is bound with a pass and one with
+ * keys. With a pass, "ipc://PATH": refuses a PATH that exists (STATUS_BUSY), is not absolute or is longer
+ * than 107 bytes (STATUS_INVALID); the file is removed by endpoint_free; "tcp://" beyond loopback is refused.
+ * With keys, "tcp://ADDRESS:PORT", PORT "*" for one that is free; STATUS_UNAVAILABLE: this libzmq has no
+ * CURVE. */
+enum status endpoint_bind(struct endpoint **out, struct endpoint *beside, const char *address,
+                          const struct endpoint_credentials *asked, unsigned peers, struct error *error);
+
+/* Makes a connected DEALER. The addresses are endpoint_bind's; the path need not be free. */
 enum status endpoint_connect(struct endpoint **out, struct endpoint *beside, const char *address,
-                             const struct wire_pass *pass, struct error *error);
+                             const struct endpoint_credentials *shown, struct error *error);
 
-/* The same between hosts: "tcp://ADDRESS:PORT", PORT "*" for one that is free. Connections make ZMTP's CURVE
- * handshake: only the hosts of `keys` get through, and the bytes are encrypted. `beside` as below; of the
- * endpoints of a context at most one is bound by endpoint_bind_far. Beyond the errors of endpoint_bind:
- * STATUS_UNAVAILABLE, this libzmq has no CURVE. */
-enum status endpoint_bind_far(struct endpoint **out, struct endpoint *beside, const char *address,
-                              const struct host_keys *keys, unsigned peers, struct error *error);
-
-/* From now on an endpoint that endpoint_bind_far has made lets the hosts of these keys in. */
+/* From now on an endpoint that was bound with keys lets the hosts of these keys in. */
 void endpoint_admit(struct endpoint *endpoint, const struct host_keys *keys);
 
-/* Makes a DEALER that is connected to a listener on host `host`, in the ZeroMQ context of `beside`. */
-enum status endpoint_connect_far(struct endpoint **out, struct endpoint *beside, const char *address,
-                                 const struct host_keys *keys, uint16_t host, struct error *error);
-
-/* The port that endpoint_bind_far has bound. */
+/* The port at which an endpoint was bound by tcp. */
 uint16_t endpoint_port(const struct endpoint *endpoint);
 
 /* Sent messages may leave for `linger_ms` more. The last endpoint of a context waits for its own and for
@@ -92,6 +91,17 @@ struct endpoint_counts {
     uint64_t crowded;  /* cut off while they waited, to make room */
 };
 struct endpoint_counts endpoint_counts(const struct endpoint *endpoint);
+
+/* What a user sees of strangers at a process's sockets. */
+struct strangers {
+    struct monotime due; /* when to count again: 10 s after a warning */
+    uint64_t sum;        /* of the counts in the last warning */
+};
+
+/* Warns on standard error if more strangers have come since the last warning; called when `due` has come.
+ * `whose`: the process whose socket it is, as in "this worker's"; `ignored`: messages of theirs. */
+void strangers_report(struct strangers *reported, const char *whose, const struct endpoint_counts *counts,
+                      uint64_t ignored, struct monotime now);
 
 /* Moves a message into `to`, which holds none; `from` holds none afterwards, and must not be released. Never
  * copy the struct: ZeroMQ keeps a small frame's bytes inside it, and `header` and `payload` point there. */

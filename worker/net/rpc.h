@@ -1,6 +1,13 @@
-/* Remote calls between the workers of a job. The main header of the room worker/net, which holds the calls
- * (rpc*.c; rpc_internal.h lists the files), the wire format (wire.h, and PROTOCOL.md in prose), the sockets
- * (endpoint.h), and the memory that workers share (segment.h).
+/* Remote calls between the workers of a job. The main header of the room worker/net:
+ *
+ *   rpc.c            calls, requests, the turn
+ *   rpc_sessions.c   the peers, their sockets, and the messages on their way to them
+ *   rpc_message.c    values become a message, and back
+ *   wire.c           the header's format; PROTOCOL.md says the same in prose
+ *   endpoint.c       ZeroMQ; endpoint_door.c: who gets in; greeting.c and host_keys.c: secrets and keys
+ *   segment.c        the memory that workers share
+ *
+ * The nouns:
  *
  *   rpc         one worker's end of its sessions
  *   session     two workers that have exchanged HELLO and WELCOME, until BYE or a death
@@ -274,12 +281,12 @@ void rpc_reject_worker(struct rpc *rpc, uint16_t worker, const char *format, ...
 /* ---- counters, since the start ---- */
 
 struct rpc_counters {
-    uint64_t sent, received; /* messages */
-    uint64_t bad;            /* messages that cost their sender the session */
-    uint64_t strangers;      /* messages of peers without a session: ignored */
-    uint64_t duplicates;     /* requests seen before: dropped */
-    uint64_t stale;          /* replies without a pending call, old generations: dropped */
-    uint64_t timeouts;       /* of this worker's calls */
+    uint64_t sent;       /* messages */
+    uint64_t bad;        /* messages that cost their sender the session */
+    uint64_t strangers;  /* messages of peers without a session: ignored */
+    uint64_t duplicates; /* requests seen before: dropped */
+    uint64_t stale;      /* replies without a pending call, old generations: dropped */
+    uint64_t timeouts;   /* of this worker's calls */
     /* Connections to the bound socket; see struct endpoint_counts in worker/net/endpoint.h. */
     uint64_t unproven; /* they ended without having shown the pass */
     uint64_t refused;  /* they showed a wrong one */

@@ -1,76 +1,51 @@
-/* Sessions: who the peers are. One place for each worker of the roster; the sockets; HELLO, WELCOME and BYE;
- * and the connections without a session, the strangers.
+/* Sessions: who the peers are, and the way of messages to and from them. One place for each worker of the
+ * roster; the sockets; HELLO, WELCOME and BYE; and the connections without a session, the strangers.
  *
- * A connection of a bound socket that has no session is a stranger. A stranger may say HELLO. Anything else,
- * or a HELLO that is refused, is answered with one BYE, and the connection is ignored while it stands in a
- * ring of those that this worker ended last.
+ *   held      a message that found its peer's queue full: it waits in its session, behind earlier messages,
+ * and is tried again every turn, so messages arrive in the order of sending lost      a session whose peer a
+ * send has found gone; the rpc ends it outside of the sender's work own       the session with this worker
+ * itself, which never ends; the next turn takes its messages farewell  a BYE that waits for room; it belongs
+ * to no session leaving   a body of more than one payload: it leaves in pieces, right before its message.
+ * Pieces that find room are copied from the caller's memory; the rest is copied into a buffer stranger  a
+ * connection of a bound socket without a session. It may say HELLO. Anything else, or a HELLO that is
+ * refused, is answered with one BYE; then the connection is ignored while it stands in a ring of those that
+ * this worker ended last
  *
  * The listener proves the secret over the dialing worker's fresh nonce. The dialing worker proves it over its
  * own nonce: a nonce of the listener would cost one more round trip, and a HELLO that is repeated by another
- * has no effect anyway, because the listener accepts one HELLO of each incarnation.
- *
- * The members of the structs are for rpc_sessions.c alone. */
+ * has no effect anyway, because the listener accepts one HELLO of each incarnation. */
 #ifndef WORKER_NET_RPC_SESSIONS_H
 #define WORKER_NET_RPC_SESSIONS_H
 
-#include "worker/net/rpc_arrival.h"
-#include "worker/net/rpc_outgoing.h"
+#include "worker/net/rpc_message.h"
 
-struct session {
-    bool is_live, was_live;
-    size_t socket;                   /* of a session that is or was live */
-    uint32_t peer;                   /* the bound socket's name for the connection; 0: a dialed one */
-    uint32_t incarnation;            /* the peer's */
-    uint8_t nonce[WIRE_NONCE_BYTES]; /* of this worker's HELLO */
-};
+struct sessions;
 
-struct session_socket {
-    int dialed;  /* the worker that it is for; -1: a bound one, which tells its connections apart by `peer` */
-    bool is_far; /* to other hosts, with keys: nothing is lent through it */
-};
+/* Binds `address`, unless it is NULL, and config->far_address. `config` and `counters`, which sessions counts
+ * in, outlive the sessions. Errors as rpc_open. sessions_free: as endpoint_free. */
+enum status sessions_open(struct sessions **out, const struct rpc_config *config,
+                          struct rpc_counters *counters, const char *address, struct error *error);
+void sessions_free(struct sessions *sessions, int linger_ms);
 
-/* A connection of a bound socket that this worker ended with BYE. */
-struct stranger {
-    size_t socket;
-    uint32_t peer;
-};
-
-struct sessions {
-    struct rpc_common *common;
-    struct outgoing *outgoing;
-    struct session *table;                           /* (workers) */
-    struct session_socket sockets[ENDPOINT_SET_MAX]; /* the bound ones first: this host's, the other hosts' */
-    struct endpoint *endpoints[ENDPOINT_SET_MAX];    /* theirs */
-    size_t socket_count, bound_count;
-    unsigned gone_count; /* sessions that this worker dialed and that have ended */
-    uint8_t *welcome;    /* WELCOME's payload: room for the proof, the job's text, a terminating zero */
-    size_t job_bytes;    /* of the job's text */
-    struct stranger strangers[STRANGERS_MAX];
-    unsigned stranger_count, stranger_next;
-};
-
-/* STATUS_NO_MEMORY. sessions_fini: as endpoint_free. */
-enum status sessions_init(struct sessions *sessions, struct rpc_common *common, struct outgoing *outgoing);
-void sessions_fini(struct sessions *sessions, int linger_ms);
-
-/* rpc_open's and rpc_dial's. */
-enum status sessions_bind(struct sessions *sessions, const char *address, struct error *error);
+/* rpc_dial's, rpc_welcome's, rpc_far_port's, rpc_is_far's, rpc_is_gone's and rpc_counters'. */
 enum status sessions_dial(struct sessions *sessions, const struct rpc_address *addresses, size_t count,
                           struct monotime deadline, struct error *error);
-
-/* rpc_welcome's, rpc_far_port's and rpc_counters'. */
 const char *sessions_job(const struct sessions *sessions, size_t *bytes);
 uint16_t sessions_far_port(const struct sessions *sessions);
-struct endpoint_counts sessions_strangers(const struct sessions *sessions);
-
-/* The sockets, whose places in this array are their names. */
-struct endpoint *const *sessions_endpoints(const struct sessions *sessions, size_t *count);
-
-/* NULL: there is none. */
-const struct session *sessions_live(const struct sessions *sessions, uint16_t worker);
 bool sessions_is_far(const struct sessions *sessions, uint16_t worker);
 bool sessions_is_gone(const struct sessions *sessions, uint16_t worker);
+struct endpoint_counts sessions_strangers(const struct sessions *sessions);
+
+/* Whether there is a session with `worker`, of any incarnation up to `incarnation_max`. */
+bool sessions_is_live(const struct sessions *sessions, uint16_t worker, uint32_t incarnation_max);
+
+/* How many sessions that this worker dialed have ended. */
 unsigned sessions_gone_count(const struct sessions *sessions);
+
+/* ---- receiving ---- */
+
+/* The sockets are numbered from 0. */
+size_t sessions_socket_count(const struct sessions *sessions);
 
 enum received {
     RECEIVED_NOTHING, /* no message has come */
@@ -87,11 +62,45 @@ enum received {
 enum received sessions_receive(struct sessions *sessions, size_t socket, struct arrival *arrival,
                                uint16_t *worker, struct error *fault);
 
+/* Takes the oldest message to this worker itself, with its tail. False: there is none. */
+bool sessions_take_own(struct sessions *sessions, struct endpoint_message *out);
+
 /* Answers a HELLO with WELCOME and begins the session. False: WELCOME could not be sent, and the peer says
  * HELLO again. */
 bool sessions_accept(struct sessions *sessions, size_t socket, const struct arrival *hello);
 
-/* Ends a session, with BYE unless `bye` is NULL. */
+/* Ends a session, with BYE unless `bye` is NULL. The messages that wait for the peer are dropped. */
 void sessions_close(struct sessions *sessions, uint16_t worker, const char *bye);
+
+/* As endpoint_wait, for all sockets, and sooner where a held message may leave. STATUS_IO. */
+enum status sessions_wait(struct sessions *sessions, struct endpoint_watch *watches, size_t count,
+                          struct monotime until);
+
+/* ---- sending ----
+ * The caller sets the kind, method, destination, request id, and what the kind has of its own. */
+
+/* Sends a request, or holds it. Errors as rpc_call_async. */
+enum status sessions_send_request(struct sessions *sessions, struct wire_header *header,
+                                  const struct rpc_message *message, struct error *error);
+
+/* Sends the answer to a request, `value` or `text`, or holds it. When there is no memory for the answer the
+ * session is lost: otherwise the caller would wait for ever. STATUS_NO_MEMORY: the same in the session with
+ * this worker itself, which cannot be lost. */
+enum status sessions_send_answer(struct sessions *sessions, struct wire_header *header,
+                                 const struct rpc_message *value, const char *text);
+
+/* Sends what is held and finds room. sessions_flush_until: until nothing is held or `deadline`; messages that
+ * arrive meanwhile are dropped. */
+void sessions_flush(struct sessions *sessions);
+void sessions_flush_until(struct sessions *sessions, struct monotime deadline);
+
+/* Whether large tensors are lent in the session with `worker`. */
+bool sessions_lends(const struct sessions *sessions, uint16_t worker);
+
+/* Whether `worker` leaves so many answers unread that no further request of it is served. */
+bool sessions_is_unread(const struct sessions *sessions, uint16_t worker);
+
+/* A worker whose session is lost, -1: none. */
+int sessions_find_lost(const struct sessions *sessions);
 
 #endif

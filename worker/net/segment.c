@@ -35,7 +35,7 @@ static enum status segment_map(struct segment *segment, uint16_t worker, size_t 
     if (data == MAP_FAILED)
         return error_set_errno(error, errno, "cannot map the %zu bytes of worker %u's segment", bytes,
                                worker);
-    *segment = (struct segment){.worker = worker, .writable = writable, .data = data, .bytes = bytes};
+    *segment = (struct segment){.worker = worker, .data = data, .bytes = bytes};
     return STATUS_OK;
 }
 

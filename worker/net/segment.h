@@ -20,7 +20,6 @@ enum { SEGMENT_FD_FIRST = 6 }; /* behind CONTROL_FD, CONTROL_RUN_FD and CONTROL_
 
 struct segment {
     uint16_t worker;
-    bool writable;
     unsigned char *data; /* NULL: not mapped */
     size_t bytes;
 };

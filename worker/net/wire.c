@@ -16,7 +16,7 @@ _Static_assert(offsetof(struct wire_header, tensors) == 88, "nor before the tens
 _Static_assert((WIRE_HEADER_BYTES + WIRE_PAYLOAD_BYTES_MAX) * WIRE_QUEUE_MAX <= 64000000, "64 MB per peer");
 _Static_assert(STATUS_COUNT <= UINT8_MAX && (unsigned)METHOD_COUNT <= UINT16_MAX, "they fit their fields");
 
-size_t wire_dtype_bytes(enum wire_dtype dtype)
+static size_t wire_dtype_bytes(enum wire_dtype dtype)
 {
     static const size_t bytes[] = {
         [WIRE_F32] = 4, [WIRE_U32] = 4, [WIRE_U8] = 1, [WIRE_U64] = 8, [WIRE_BF16] = 2};

@@ -133,8 +133,7 @@ void wire_encode(const struct wire_header *header, uint8_t bytes[WIRE_HEADER_BYT
 enum status wire_decode(struct wire_header *header, const uint8_t *bytes, size_t length, size_t payload_bytes,
                         struct error *error);
 
-/* Bytes of one element; of the whole tensor (its dims have been checked by wire_decode). */
-size_t wire_dtype_bytes(enum wire_dtype dtype);
+/* Bytes of the tensor, whose dims have been checked by wire_decode. */
 size_t wire_tensor_bytes(const struct wire_tensor *tensor);
 
 #endif

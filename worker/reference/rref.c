@@ -105,14 +105,8 @@ struct rrefs {
 
 /* ---- how long the rrefs last: until no call is pending ---- */
 
-/* A call or a request will end in a callback with this memory; the callback begins with rrefs_call_ends. */
-static void rrefs_call_begins(struct rrefs *rrefs)
-{
-    rrefs->pending++;
-}
-
-/* False: the rrefs are closed, and perhaps freed by this. Calls and requests end in rpc_free at the latest.
- */
+/* Begins every callback that `pending` counts. False: the rrefs are closed, and perhaps freed by this. Calls
+ * and requests end in rpc_free at the latest. */
 static bool rrefs_call_ends(struct rrefs *rrefs)
 {
     assert(rrefs->pending > 0);
@@ -219,12 +213,6 @@ static void object_uncount(struct rrefs *rrefs, struct rref_object *object, uint
     rrefs->has_unused = rrefs->has_unused || !object_is_used(object);
 }
 
-static void objects_drop_uses_of(struct rrefs *rrefs, uint16_t worker)
-{
-    for (struct rref_object *object = rrefs->objects; object != NULL; object = object->next)
-        object_uncount(rrefs, object, worker, object->uses_of[worker]);
-}
-
 enum status rref_grant(struct rrefs *rrefs, const struct rref_class *class, void *object,
                        const struct rpc_request *request, uint64_t *number, struct error *error)
 {
@@ -309,7 +297,7 @@ static enum status object_create(struct rrefs *rrefs, const struct rref_class *c
     void *object;
     enum status status = objects_check_room(rrefs, error);
     if (status == STATUS_OK)
-        status = class->create(rrefs->config.context, rpc_request_source(request), message, &object, error);
+        status = class->create(rrefs->config.context, class, message, &object, error);
     if (status != STATUS_OK)
         return status;
     status = rref_grant(rrefs, class, object, request, number, error);
@@ -407,7 +395,7 @@ static void on_object(void *context, struct rpc_request *request, const struct r
         rpc_fail(request, status, "%s", error.text);
         return;
     }
-    rrefs_call_begins(rrefs);
+    rrefs->pending++;
     rpc_on_answer(request, object_on_answered, rrefs, number);
     if (function < class->function_count)
         class->functions[function](object, request, message);
@@ -543,7 +531,7 @@ static enum status reference_send(struct rref *ref, uint16_t worker, enum wire_m
     enum status status =
         rpc_call_then(ref->rrefs->rpc, worker, method, message, MONOTIME_NEVER, then, ref, out, error);
     if (status == STATUS_OK)
-        rrefs_call_begins(ref->rrefs);
+        ref->rrefs->pending++;
     return status;
 }
 
@@ -631,11 +619,9 @@ enum status rref_own(struct rrefs *rrefs, const struct rref_class *class, void *
 }
 
 /* Makes a reference before it checks references_max: only a reference can give the granted use back. */
-enum status rref_accept(struct rrefs *rrefs, uint16_t owner, uint64_t object, const char *class_name,
+enum status rref_accept(struct rrefs *rrefs, uint16_t owner, uint64_t object, const struct rref_class *class,
                         struct rref **out, struct error *error)
 {
-    const struct rref_class *class =
-        class_name == NULL ? NULL : rrefs_class(rrefs, class_name, strlen(class_name));
     struct rref *ref;
     *out = NULL;
     if (!rpc_reaches(rrefs->rpc, owner))
@@ -662,6 +648,14 @@ enum status rref_ready(const struct rref *rref, struct error *error)
         return error_set(error, rref->failure.status, "%s", rref->failure.text);
     return rpc_reaches(rref->rrefs->rpc, rref->owner) ? STATUS_OK
                                                       : owner_is_gone(rref->owner, rref->number, error);
+}
+
+enum status rref_check_ready(const struct rref *rref, struct error *error)
+{
+    enum status status = rref_ready(rref, error);
+    if (status != STATUS_AGAIN)
+        return status;
+    return error_set(error, STATUS_BUSY, "the reference to an object of worker %u is not ready", rref->owner);
 }
 
 struct rref *rref_copy(struct rref *rref)
@@ -707,25 +701,30 @@ void *rref_local(const struct rref *rref)
     return object->object;
 }
 
-static enum status reference_check_ready(const struct rref *rref, struct error *error)
-{
-    enum status status = rref_ready(rref, error);
-    if (status != STATUS_AGAIN)
-        return status;
-    return error_set(error, STATUS_BUSY, "the reference to an object of worker %u is not ready", rref->owner);
-}
-
 enum status rref_call(struct rref *rref, uint32_t function, const struct rpc_message *message,
                       struct monotime deadline, struct future **out, struct error *error)
 {
     struct rpc_message full = {0};
-    enum status status = reference_check_ready(rref, error);
+    enum status status = rref_check_ready(rref, error);
     if (message != NULL)
         full = *message;
     full.args[0] = rref->number;
     full.args[1] = function;
     if (status == STATUS_OK)
         status = rpc_call_async(rref->rrefs->rpc, rref->owner, METHOD_OBJECT, &full, deadline, out, error);
+    return status;
+}
+
+enum status rref_ask(struct rref *rref, uint32_t function, const struct rpc_message *message,
+                     struct future **out, struct error *error)
+{
+    struct future *future = NULL;
+    enum status status = rref_call(rref, function, message, MONOTIME_NEVER, &future, error);
+    if (status == STATUS_OK)
+        status = rpc_wait(rref->rrefs->rpc, future, error);
+    *out = status == STATUS_OK ? future : NULL;
+    if (status != STATUS_OK)
+        future_release(future);
     return status;
 }
 
@@ -743,7 +742,7 @@ enum status rref_share(struct rref *rref, uint16_t worker, uint64_t tag, struct 
                        struct error *error)
 {
     const struct rpc_message message = {.args = {rref->number, rref->owner, tag}};
-    enum status status = reference_check_ready(rref, error);
+    enum status status = rref_check_ready(rref, error);
     if (status == STATUS_OK)
         status = reference_send(rref, worker, METHOD_SHARE, &message, reference_on_shared, out, error);
     if (status == STATUS_OK)
@@ -839,7 +838,8 @@ static void rrefs_on_left(void *context, uint16_t worker, enum status why, const
     (void)text;
     if (rrefs->is_closed)
         return;
-    objects_drop_uses_of(rrefs, worker);
+    for (struct rref_object *object = rrefs->objects; object != NULL; object = object->next)
+        object_uncount(rrefs, object, worker, object->uses_of[worker]);
 }
 
 static struct monotime rrefs_on_turn(void *arg)
@@ -851,19 +851,11 @@ static struct monotime rrefs_on_turn(void *arg)
     return references_retry_releases(rrefs);
 }
 
-static void check_classes(const struct rrefs_config *config)
-{
-    for (size_t i = 0; i < config->class_count; i++) {
-        const struct rref_class *class = config->classes[i];
-        assert(class->name[0] != '\0' && strlen(class->name) <= RREF_NAME_BYTES && class->destroy != NULL);
-        (void)class;
-    }
-}
-
 enum status rrefs_new(struct rrefs **out, const struct rrefs_config *config, struct error *error)
 {
     assert(config->objects_max >= 1 && config->references_max >= 1);
-    check_classes(config);
+    for (size_t i = 0; i < config->class_count; i++)
+        assert(strlen(config->classes[i]->name) - 1 < RREF_NAME_BYTES && config->classes[i]->destroy != NULL);
     struct rrefs *rrefs = calloc(1, sizeof *rrefs);
     if (rrefs == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for references");
@@ -883,7 +875,7 @@ void rrefs_free(struct rrefs *rrefs)
     if (rrefs == NULL)
         return;
     rrefs->is_closed = true;
-    rrefs_call_begins(rrefs);
+    rrefs->pending++;
     objects_destroy(rrefs, true);
     rrefs_call_ends(rrefs);
 }

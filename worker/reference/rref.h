@@ -22,8 +22,8 @@
  * A worker that dies loses its references and its objects. References to those objects answer
  * STATUS_PEER_DIED from then on.
  *
- * All functions are for the thread that owns the rpc. None blocks. A function that needs another worker's
- * answer returns a future, for rpc_wait at a role's top level. */
+ * All functions are for the thread that owns the rpc. Only rref_ask blocks. The others return a future where
+ * another worker must answer, for rpc_wait at a role's top level. */
 #ifndef WORKER_REFERENCE_RREF_H
 #define WORKER_REFERENCE_RREF_H
 
@@ -42,8 +42,8 @@ struct rref_class {
     const char *name; /* "embedding"; at most RREF_NAME_BYTES */
     /* NULL: only the owner makes such objects (rref_own). `arguments` are valid during the call.
      * STATUS_INVALID: the arguments do not fit; the sentence reaches the worker that asked. */
-    enum status (*create)(void *context, uint16_t creator, const struct rpc_message *arguments, void **object,
-                          struct error *error);
+    enum status (*create)(void *context, const struct rref_class *class, const struct rpc_message *arguments,
+                          void **object, struct error *error);
     void (*destroy)(void *object);
     /* May be NULL. `worker` has released its last handle; the object may have other users. Not called when a
      * worker dies (rpc_on_left). */
@@ -94,6 +94,9 @@ enum status rref_own(struct rrefs *rrefs, const struct rref_class *class, void *
 /* STATUS_OK. STATUS_AGAIN: the owner has not answered yet. Otherwise: why there is no such object. */
 enum status rref_ready(const struct rref *rref, struct error *error);
 
+/* The same, with STATUS_BUSY and a sentence while the owner has not answered. */
+enum status rref_check_ready(const struct rref *rref, struct error *error);
+
 /* Another handle of the same reference. Sends nothing. */
 struct rref *rref_copy(struct rref *rref);
 
@@ -118,6 +121,11 @@ void *rref_local(const struct rref *rref);
 enum status rref_call(struct rref *rref, uint32_t function, const struct rpc_message *message,
                       struct monotime deadline, struct future **out, struct error *error);
 
+/* rref_call and rpc_wait in one, for a role's top level: blocks as rpc_call. On STATUS_OK *out holds the
+ * answer until it is released, otherwise *out is NULL. */
+enum status rref_ask(struct rref *rref, uint32_t function, const struct rpc_message *message,
+                     struct future **out, struct error *error);
+
 /* Passes the reference to `worker` (may be this one), which gets a handle by its `taken`, with `tag`. The
  * future is done when `worker` has the handle. This handle stays the caller's, and may be released at once.
  * STATUS_PERMISSION: `worker` takes no references; STATUS_BUSY: it has references_max. */
@@ -136,10 +144,10 @@ enum status rref_grant(struct rrefs *rrefs, const struct rref_class *class, void
                        const struct rpc_request *request, uint64_t *number, struct error *error);
 void rref_revoke(struct rrefs *rrefs, uint64_t number, const struct rpc_request *request);
 
-/* On the caller: a handle for the use that `owner` has granted. class_name may be NULL. STATUS_BUSY
+/* On the caller: a handle for the use that `owner` has granted. `class` may be NULL. STATUS_BUSY
  * (references_max): the use is given back. STATUS_NO_MEMORY: the owner counts the use until the session with
  * it ends. STATUS_PEER_DIED: the owner has died since. */
-enum status rref_accept(struct rrefs *rrefs, uint16_t owner, uint64_t object, const char *class_name,
+enum status rref_accept(struct rrefs *rrefs, uint16_t owner, uint64_t object, const struct rref_class *class,
                         struct rref **out, struct error *error);
 
 /* ---- objects, for the layer above ---- */

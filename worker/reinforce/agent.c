@@ -15,8 +15,8 @@
 #include "kernels/kernels.h"
 #include "worker/net/segment.h"
 #include "worker/reinforce/evaluator.h"
+#include "worker/reinforce/job_open.h"
 #include "worker/reinforce/learner.h"
-#include "worker/reinforce/policy_shape.h"
 #include "worker/reinforce/saving.h"
 #include "worker/roster.h"
 
@@ -42,7 +42,6 @@ struct agent {
     const struct job *job; /* the worker's */
     struct segment outbox; /* never mapped: the agent lends nothing, and reads what observers lend */
     struct rpc *rpc;
-    struct inference *inference;
     struct seats *seats;
     struct own_environments *own; /* NULL: the job has observers */
 
@@ -54,14 +53,13 @@ struct agent {
     struct recording *recording;
     struct evaluator *evaluator; /* NULL: the job has no evaluations */
     struct saving *saving;
-    struct returns_config returns;
 
     enum agent_phase phase;
     bool ready; /* READY is reported */
     struct progress progress;
     struct monotime episode_begin;
     struct monotime serve_next; /* while learning: when the loop is served again */
-    struct learner_result learned;
+    double loss, learn_s;       /* of the last update; and how long it took */
     struct control_ppo figures; /* of the last update, where the algorithm is ppo or a2c */
     enum control_end end;
     struct error failure; /* the first one within a callback, which ends the job; STATUS_OK: none */
@@ -118,8 +116,8 @@ static enum status open_recording(struct agent *agent, uint32_t steps, struct er
     const enum status status = recording_new(&agent->recording, agent->job, &agent->world, &config, error);
     if (status != STATUS_OK)
         return status;
-    seats_open(agent->seats, &agent->world, agent->recording);
-    return inference_open(agent->inference, agent->policy, recording_rollout(agent->recording), spec, error);
+    seats_open(agent->seats, &agent->world, agent->recording, agent->policy);
+    return STATUS_OK;
 }
 
 static enum status open_saving(struct agent *agent, struct error *error)
@@ -151,11 +149,6 @@ static enum status open_world(struct agent *agent, struct error *error)
         return status;
     if (agent->progress.episode > 0 || job->checkpoint.has_every || job->checkpoint.has_every_s)
         recording_warn_of_loss(agent->recording, agent->world.can_save);
-    const double columns = environments_of(job) * agent->world.spec.agents;
-    agent->returns =
-        (struct returns_config){.gamma = job->returns.gamma,
-                                .normalize = job->returns.normalize,
-                                .scale = job->loss.reduction == JOB_REDUCTION_SUM ? 1.0 : 1.0 / columns};
     return STATUS_OK;
 }
 
@@ -232,7 +225,7 @@ static void agent_describe(void *context, struct rpc_request *request, const str
         return;
     }
     report_ready(agent);
-    seats_describe(agent->seats, worker - 1u);
+    seats_set_described(agent->seats, worker - 1u, true);
     rpc_reply(request, &(struct rpc_message){0});
 }
 
@@ -247,6 +240,17 @@ static enum status decode_step(const struct agent *agent, uint32_t seat, const s
     return step_decode(step, message, &agent->world.spec, most, error);
 }
 
+/* Answers a step of an evaluation. Errors as evaluator_step. */
+static enum status evaluate_step(struct agent *agent, uint32_t seat, struct rpc_request *request,
+                                 const struct step *step, struct error *error)
+{
+    struct rpc_message answer;
+    const enum status status = evaluator_step(agent->evaluator, seat, step, &answer, error);
+    if (status == STATUS_OK)
+        rpc_reply(request, &answer);
+    return status;
+}
+
 /* METHOD_STEP's handler. A step is decoded here, and nothing behind this reads the message. A bad one costs
  * its sender the session and changes nothing. */
 static void agent_step(void *context, struct rpc_request *request, const struct rpc_message *message)
@@ -255,17 +259,25 @@ static void agent_step(void *context, struct rpc_request *request, const struct 
     const uint32_t seat = rpc_request_source(request) - 1u;
     struct step step;
     struct error why;
-    if (agent->worker->hurry)
+    if (agent->worker->hurry || agent->failure.status != STATUS_OK) {
         rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
-    else if (decode_step(agent, seat, message, &step, &why) != STATUS_OK)
+        return;
+    }
+    enum status status = decode_step(agent, seat, message, &step, &why);
+    if (status == STATUS_OK && agent->phase == AGENT_EVALUATING)
+        status = evaluate_step(agent, seat, request, &step, &why);
+    else if (status == STATUS_OK &&
+             (agent->phase != AGENT_PLAYING || step.episode != agent->progress.episode))
+        status = error_set(&why, STATUS_INVALID, "step of episode %llu: expected the running episode, %llu",
+                           (unsigned long long)step.episode, (unsigned long long)agent->progress.episode);
+    else if (status == STATUS_OK)
+        status = seats_step(agent->seats, seat, request, &step, &why);
+    if (status == STATUS_INVALID) {
         rpc_reject(request, "%s", why.text);
-    else if (agent->phase == AGENT_EVALUATING)
-        evaluator_step(agent->evaluator, seat, request, &step, &agent->failure);
-    else if (agent->phase != AGENT_PLAYING || step.episode != agent->progress.episode)
-        rpc_reject(request, "step of episode %llu: expected the running episode, %llu",
-                   (unsigned long long)step.episode, (unsigned long long)agent->progress.episode);
-    else
-        seats_step(agent->seats, seat, request, &step);
+    } else if (status != STATUS_OK) {
+        rpc_fail(request, STATUS_SHUTDOWN, "the job is ending");
+        agent->failure = why;
+    }
 }
 
 static const struct rpc_method methods[] = {
@@ -279,7 +291,7 @@ static const struct rpc_method methods[] = {
 static void observer_left(void *context, uint16_t worker, enum status why, const char *text)
 {
     struct agent *agent = context;
-    seats_leave(agent->seats, worker - 1u);
+    seats_set_described(agent->seats, worker - 1u, false);
     if (why == STATUS_INVALID)
         log_warning("observer %u left: %s", worker, text);
 }
@@ -306,9 +318,7 @@ static enum status open_rpc(struct agent *agent, struct error *error)
 static enum status agent_open(struct agent *agent, struct worker *worker, struct error *error)
 {
     *agent = (struct agent){.worker = worker, .job = &worker->job, .progress.evaluated = (double)NAN};
-    enum status status = inference_new(&agent->inference, worker, &agent->failure, error);
-    if (status == STATUS_OK)
-        status = seats_new(&agent->seats, worker, agent->inference, &agent->failure, error);
+    enum status status = seats_new(&agent->seats, worker, &agent->failure, error);
     if (status == STATUS_OK)
         status = open_rpc(agent, error);
     if (status == STATUS_OK)
@@ -319,8 +329,8 @@ static enum status agent_open(struct agent *agent, struct worker *worker, struct
 static void agent_close(struct agent *agent)
 {
     enum { LINGER_MS = 200 };
-    if (agent->inference != NULL)
-        inference_clear(agent->inference);
+    if (agent->seats != NULL)
+        seats_clear(agent->seats);
     saving_free(agent->saving);
     rpc_free(agent->rpc, "the job is over", LINGER_MS);
     agent->worker->rpc = NULL;
@@ -332,7 +342,6 @@ static void agent_close(struct agent *agent)
     free(agent->text);
     own_environments_free(agent->own);
     seats_free(agent->seats);
-    inference_free(agent->inference);
 }
 
 /* Serves sockets, orders and the beat between two pieces of learning. A socket that fails here fails the
@@ -355,7 +364,6 @@ static enum status play_episode(struct agent *agent, struct error *error)
     const uint64_t episode = ++agent->progress.episode;
     agent->episode_begin = monotime_now();
     recording_begin(agent->recording, episode);
-    inference_begin(agent->inference);
     const enum status status = seats_play(agent->seats, episode, error);
     if (status != STATUS_OK)
         return status;
@@ -368,26 +376,22 @@ static void report_episode(struct agent *agent)
 {
     struct progress *progress = &agent->progress;
     const bool is_actor_critic = job_is_actor_critic(agent->job);
-    double reward, weight = agent->job->running_reward.weight;
-    const bool is_new = recording_reward(agent->recording, &reward);
-    if (is_actor_critic)
-        progress->running_reward =
-            recording_ppo(agent->recording)->recent.ended > 0 ? agent->figures.ep_rew_mean : reward;
-    else if (is_new)
-        progress->running_reward = weight * reward + (1 - weight) * progress->running_reward;
+    const double weight = agent->job->running_reward.weight;
     struct control_episode record = {
         .episode = progress->episode,
-        .reward = reward,
-        .running_reward = progress->running_reward,
-        .loss = agent->learned.loss,
-        .env_steps = rollout_rows(recording_rollout(agent->recording)),
+        .loss = agent->loss,
         .timing = {.episode_s = (double)monotime_us_between(agent->episode_begin, monotime_now()) * 1e-6,
-                   .learn_s = agent->learned.seconds},
+                   .learn_s = agent->learn_s},
         .has_ppo = is_actor_critic,
         .ppo = agent->figures,
     };
-    inference_report(agent->inference, &record);
-    recording_metrics(agent->recording, &record.metrics);
+    const bool is_new = recording_report(agent->recording, &record);
+    if (is_actor_critic)
+        progress->running_reward = isnan(record.ppo.ep_rew_mean) ? record.reward : record.ppo.ep_rew_mean;
+    else if (is_new)
+        progress->running_reward = weight * record.reward + (1 - weight) * progress->running_reward;
+    record.running_reward = progress->running_reward;
+    seats_report(agent->seats, &record);
     worker_record(agent->worker, CONTROL_EPISODE, &record, control_episode_bytes(&record));
 }
 
@@ -452,39 +456,24 @@ static enum status abandon(struct agent *agent)
     return STATUS_OK;
 }
 
-/* Asks the successors of lost observers for what the phase has the lost ones play. */
-static enum status call_successors(struct agent *agent, struct error *error)
+/* Asks the seat's observer for its share of the evaluation, if it has one. */
+static enum status call_for_share(void *context, uint32_t seat, struct error *error)
 {
-    enum status status = STATUS_OK;
-    for (uint32_t seat = 0; status == STATUS_OK && seats_next_successor(agent->seats, &seat); seat++)
-        status = agent->phase == AGENT_EVALUATING
-                     ? evaluator_call(agent->evaluator, agent->seats, seat, error)
-                     : seats_replay(agent->seats, seat, error);
-    return status;
+    struct agent *agent = context;
+    struct rpc_message message;
+    return evaluator_begin_share(agent->evaluator, seat, &message)
+               ? seats_call(agent->seats, seat, METHOD_RUN_EVALUATION, &message, evaluator_end_share,
+                            agent->evaluator, error)
+               : STATUS_OK;
 }
 
 /* STATUS_AGAIN: an observer, or the agent itself, plays still. STATUS_SHUTDOWN: an order to hurry has cut it
- * short. One that has reached an observer, and not yet this process, is waited for. */
+ * short. */
 static enum status await_players(struct agent *agent, struct error *error)
 {
-    const bool hurry = agent->worker->hurry;
-    enum status status = hurry ? STATUS_OK : call_successors(agent, error);
-    if (status != STATUS_OK)
-        return status;
-    const uint32_t lost = seats_lost(agent->seats);
-    if (seats_playing(agent->seats) > (hurry ? lost : 0) ||
-        (agent->own != NULL && !own_environments_are_over(agent->own)))
-        return STATUS_AGAIN;
-    const bool is_cut =
-        lost > 0 || (agent->own != NULL && own_environments_are_cut(agent->own)); /* only in a hurry */
-    status = is_cut ? STATUS_SHUTDOWN : seats_find_failure(agent->seats, error);
-    if (status == STATUS_SHUTDOWN && !hurry)
-        return STATUS_AGAIN;
-    seats_release(agent->seats);
-    if (status == STATUS_OK || !hurry)
-        return status;
-    inference_clear(agent->inference);
-    return STATUS_SHUTDOWN;
+    if (agent->own != NULL)
+        return own_environments_await(agent->own);
+    return seats_await(agent->seats, agent->phase == AGENT_EVALUATING ? call_for_share : NULL, agent, error);
 }
 
 static enum status after_playing(struct agent *agent, struct error *error)
@@ -502,14 +491,25 @@ static enum status learn(struct agent *agent, struct error *error)
 {
     const struct monotime begin = agent->serve_next = monotime_now();
     struct rollout *rollout = recording_rollout(agent->recording);
-    if (!job_is_actor_critic(agent->job))
-        return learner_run(agent->policy, rollout, &agent->returns, serve_while_learning, agent,
-                           &agent->learned, error);
-    const enum status status = ppo_learn(recording_ppo(agent->recording), agent->policy, rollout,
-                                         serve_while_learning, agent, &agent->figures, error);
-    agent->learned = (struct learner_result){
-        .loss = agent->figures.loss, .seconds = (double)monotime_us_between(begin, monotime_now()) * 1e-6};
+    enum status status;
+    if (job_is_actor_critic(agent->job)) {
+        status = ppo_learn(recording_ppo(agent->recording), agent->policy, rollout, serve_while_learning,
+                           agent, &agent->figures, error);
+        agent->loss = agent->figures.loss;
+    } else {
+        status =
+            learner_run(agent->policy, rollout, agent->job, serve_while_learning, agent, &agent->loss, error);
+    }
+    agent->learn_s = (double)monotime_us_between(begin, monotime_now()) * 1e-6;
     return status;
+}
+
+static enum status begin_evaluation(struct agent *agent, struct error *error)
+{
+    agent->phase = AGENT_EVALUATING;
+    const enum status status =
+        evaluator_begin(agent->evaluator, agent->policy, serve_while_learning, agent, error);
+    return status == STATUS_OK ? seats_ask_all(agent->seats, call_for_share, agent, error) : status;
 }
 
 static enum status after_learning(struct agent *agent, struct error *error)
@@ -518,11 +518,8 @@ static enum status after_learning(struct agent *agent, struct error *error)
     enum status status = learn(agent, error);
     profile_leave(before);
     agent->phase = AGENT_REPORTING;
-    if (status == STATUS_OK && saving_follows_evaluation(agent->job, agent->progress.episode)) {
-        agent->phase = AGENT_EVALUATING;
-        status = evaluator_begin(agent->evaluator, agent->policy, agent->seats, serve_while_learning, agent,
-                                 error);
-    }
+    if (status == STATUS_OK && saving_follows_evaluation(agent->job, agent->progress.episode))
+        status = begin_evaluation(agent, error);
     return status == STATUS_SHUTDOWN ? abandon(agent) : status;
 }
 
@@ -573,13 +570,6 @@ static enum status after_closing(struct agent *agent, struct error *error)
     return STATUS_OK;
 }
 
-static enum status after_over(struct agent *agent, struct error *error)
-{
-    (void)agent;
-    (void)error;
-    return STATUS_AGAIN;
-}
-
 /* Goes through the phases until one has to wait. */
 static enum status agent_advance(struct agent *agent, struct error *error)
 {
@@ -587,12 +577,11 @@ static enum status agent_advance(struct agent *agent, struct error *error)
         [AGENT_GATHERING] = after_gathering, [AGENT_PLAYING] = after_playing,
         [AGENT_LEARNING] = after_learning,   [AGENT_EVALUATING] = after_evaluating,
         [AGENT_REPORTING] = after_reporting, [AGENT_SAVING] = after_saving,
-        [AGENT_CLOSING] = after_closing,     [AGENT_OVER] = after_over,
+        [AGENT_CLOSING] = after_closing,
     };
-    enum status status;
-    do
+    enum status status = STATUS_OK;
+    while (status == STATUS_OK && agent->phase != AGENT_OVER)
         status = after[agent->phase](agent, error);
-    while (status == STATUS_OK);
     return status == STATUS_AGAIN ? STATUS_OK : status;
 }
 
@@ -601,7 +590,7 @@ static struct monotime next_turn(const struct agent *agent)
 {
     if (agent->own != NULL && agent->phase == AGENT_PLAYING)
         return (struct monotime){0};
-    return inference_due(agent->inference);
+    return seats_due(agent->seats);
 }
 
 /* One turn of the loop. */
@@ -612,9 +601,9 @@ static enum status agent_turn(struct agent *agent, struct error *error)
     if (status != STATUS_OK)
         return error_set(error, status, "the agent's socket at %s.%u failed", self->address, self->worker);
     if (agent->failure.status == STATUS_OK)
-        inference_run(agent->inference);
+        seats_launch(agent->seats);
     if (agent->own != NULL && agent->phase == AGENT_PLAYING && agent->failure.status == STATUS_OK)
-        status = own_environments_play(agent->own, agent->recording, agent->inference, error);
+        status = own_environments_play(agent->own, agent->recording, agent->policy, error);
     if (status == STATUS_OK && agent->failure.status != STATUS_OK) {
         *error = agent->failure;
         return error->status;

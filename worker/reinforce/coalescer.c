@@ -4,6 +4,7 @@
  * A batch is usually the whole line, so that usually nothing moves. */
 #include "worker/reinforce/coalescer.h"
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,18 +99,67 @@ static unsigned batch_bucket(uint32_t rows)
     return power < COALESCER_BATCH_BUCKETS ? power : COALESCER_BATCH_BUCKETS - 1;
 }
 
+/* ---- waits: the WAIT_BITS bits below a time's leading one choose the bucket ---- */
+
+enum { WAIT_BITS = 4, WAIT_STEPS = 1 << WAIT_BITS };
+_Static_assert((int)COALESCER_WAIT_BUCKETS == (32 - WAIT_BITS + 1) << WAIT_BITS, "a bucket for every uint32");
+
+static unsigned wait_bucket(uint64_t wait_us)
+{
+    const uint32_t value = wait_us > UINT32_MAX ? UINT32_MAX : (uint32_t)wait_us;
+    if (value < WAIT_STEPS)
+        return value;
+    const unsigned shift = 31u - (unsigned)__builtin_clz(value) - WAIT_BITS;
+    return (shift << WAIT_BITS) + (value >> shift);
+}
+
+/* The longest wait of the bucket: a percentile never understates. */
+static uint64_t longest_wait(unsigned bucket)
+{
+    if (bucket < 2 * WAIT_STEPS)
+        return bucket;
+    const unsigned shift = (bucket >> WAIT_BITS) - 1;
+    return (((uint64_t)(bucket & (WAIT_STEPS - 1)) + WAIT_STEPS + 1) << shift) - 1;
+}
+
+uint64_t coalescer_wait_us(const struct coalescer_stats *stats, double fraction)
+{
+    const uint64_t wanted = (uint64_t)ceil(fraction * (double)stats->requests);
+    uint64_t seen = 0;
+    for (unsigned i = 0; i < COALESCER_WAIT_BUCKETS; i++) {
+        seen += stats->waits[i];
+        if (seen >= wanted && seen > 0)
+            return longest_wait(i);
+    }
+    return 0;
+}
+
+uint64_t coalescer_waits_up_to(const struct coalescer_stats *stats, uint32_t limit_us)
+{
+    uint64_t count = 0;
+    for (unsigned i = 0; i <= wait_bucket(limit_us); i++)
+        count += stats->waits[i];
+    return count;
+}
+
+/* ---- launching ---- */
+
 static void launch_batch(struct coalescer *c, struct monotime now)
 {
+    struct coalescer_stats *stats = c->config.stats;
     uint32_t rows;
-    size_t count = measure_batch(c, &rows);
-    c->config.stats->launches++;
-    c->config.stats->batches[batch_bucket(rows)]++;
-    c->config.stats->requests += count;
-    c->config.stats->rows += rows;
-    if (rows > c->config.stats->batch_max)
-        c->config.stats->batch_max = rows;
-    for (size_t i = 0; i < count; i++)
-        histogram_add(&c->config.stats->wait_us, monotime_us_between(c->line[i].arrived, now));
+    const size_t count = measure_batch(c, &rows);
+    stats->launches++;
+    stats->batches[batch_bucket(rows)]++;
+    stats->requests += count;
+    stats->rows += rows;
+    if (rows > stats->batch_max)
+        stats->batch_max = rows;
+    for (size_t i = 0; i < count; i++) {
+        const uint64_t wait_us = monotime_us_between(c->line[i].arrived, now);
+        stats->wait_us += wait_us;
+        stats->waits[wait_bucket(wait_us)]++;
+    }
     c->config.launch(c->config.context, c->line, count, rows);
     c->count -= count;
     c->rows -= rows;

@@ -15,11 +15,10 @@
 
 #include "kernels/base/monotime.h"
 #include "kernels/base/status.h"
-#include "worker/reinforce/histogram.h"
 
 #include <stddef.h>
 
-enum { COALESCER_BATCH_BUCKETS = 16 };
+enum { COALESCER_BATCH_BUCKETS = 16, COALESCER_WAIT_BUCKETS = 464 };
 
 enum coalescer_mode { COALESCER_OFF, COALESCER_BARRIER, COALESCER_DYNAMIC };
 
@@ -39,7 +38,9 @@ struct coalescer_stats {
     uint32_t batch_max;                        /* rows of the largest launch */
     uint32_t batches[COALESCER_BATCH_BUCKETS]; /* [i]: launches of more than 2^(i-1) rows, at most 2^i; the
                                                   last: all greater ones */
-    struct histogram wait_us;                  /* from a request's arrival to its launch */
+    uint64_t wait_us;                          /* the sum of the requests' waits, from arrival to launch */
+    uint32_t waits[COALESCER_WAIT_BUCKETS];    /* how many, by their length: 16 buckets per power of two, as
+                                                  HdrHistogram has them */
 };
 
 struct coalescer_config {
@@ -74,6 +75,13 @@ struct monotime coalescer_due(const struct coalescer *coalescer);
 
 /* Launches every batch that is due at `now`. */
 void coalescer_run(struct coalescer *coalescer, struct monotime now);
+
+/* The least time in microseconds that `fraction` (0 < fraction <= 1) of the waits do not exceed, or up to
+ * 1/16 more; 0 when there were none. Waits of 2^32 us and more count as 2^32 - 1. */
+uint64_t coalescer_wait_us(const struct coalescer_stats *stats, double fraction);
+
+/* How many waits were at most `limit_us`, or up to 1/16 more. */
+uint64_t coalescer_waits_up_to(const struct coalescer_stats *stats, uint32_t limit_us);
 
 /* How many requests wait. */
 size_t coalescer_waiting(const struct coalescer *coalescer);

@@ -39,6 +39,19 @@ void episode_metrics_add(struct episode_metrics *metrics, uint32_t column, const
     metrics->ended[column]++;
 }
 
+void episode_metrics_take(struct episode_metrics *metrics, const struct step *step, uint32_t first)
+{
+    const message_f32 *values = step->metrics;
+    for (uint32_t i = 0; i < step->rows && metrics->count > 0; i++) {
+        const uint32_t at = i / step->agents, agent = i % step->agents;
+        if (!step_ended(step_flags(step, i)))
+            continue;
+        const uint32_t environment = step->numbers != NULL ? step->numbers[at] : first + at;
+        episode_metrics_add(metrics, environment * step->agents + agent, values);
+        values += metrics->count;
+    }
+}
+
 static double mean_of(const struct episode_metrics *metrics, uint32_t first, uint32_t columns,
                       uint32_t metric)
 {

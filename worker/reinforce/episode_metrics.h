@@ -4,9 +4,7 @@
 #ifndef WORKER_REINFORCE_EPISODE_METRICS_H
 #define WORKER_REINFORCE_EPISODE_METRICS_H
 
-#include "kernels/base/status.h"
 #include "worker/control.h"
-#include "worker/environment/environment.h"
 #include "worker/reinforce/step_message.h"
 
 struct episode_metrics {
@@ -27,6 +25,10 @@ void episode_metrics_clear(struct episode_metrics *metrics, uint32_t first, uint
 
 /* Adds an ended episode of the column, with its (count) values. */
 void episode_metrics_add(struct episode_metrics *metrics, uint32_t column, const message_f32 *values);
+
+/* Adds the rows that the step before has ended; of an answer's step, which has no numbers, those of
+ * environments from `first` on. */
+void episode_metrics_take(struct episode_metrics *metrics, const struct step *step, uint32_t first);
 
 /* Writes the names, and the means over the ended episodes of columns first … first + columns - 1; NaN where
  * none has ended. Columns are added in ascending order. */

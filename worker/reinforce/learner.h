@@ -1,4 +1,5 @@
-/* The learner: turns a finished rollout into the policy's next parameters.
+/* The learner: turns a finished rollout into the policy's next parameters, by one step of REINFORCE. PPO and
+ * A2C have ppo.h in its place.
  *
  * It runs on the agent's thread, at the top level of the loop: the agent launches nothing before the next
  * parameters are there. The policy shares out a large rollout's rows to threads of its own (/policy/threads),
@@ -7,20 +8,23 @@
 #ifndef WORKER_REINFORCE_LEARNER_H
 #define WORKER_REINFORCE_LEARNER_H
 
-#include "kernels/base/status.h"
+#include "worker/job/job.h"
 #include "worker/model/policy.h"
-#include "worker/reinforce/returns.h"
 #include "worker/reinforce/rollout.h"
 
-struct learner_result {
-    double loss; /* under the old parameters */
-    double seconds;
-};
+/* Weighs all rows and takes one step of the policy. *loss is the one under the old parameters. `progress` is
+ * policy_learn's. On failure the parameters are as before, and *error names the episode and the cause. */
+enum status learner_run(struct policy *policy, struct rollout *rollout, const struct job *job,
+                        policy_progress *progress, void *context, double *loss, struct error *error);
 
-/* Computes the returns of all rows and takes one step of the policy. `progress` is policy_learn's. On failure
- * the parameters are as before, *result is not touched, and *error names the episode and the cause. */
-enum status learner_run(struct policy *policy, struct rollout *rollout, const struct returns_config *returns,
-                        policy_progress *progress, void *context, struct learner_result *result,
-                        struct error *error);
+/* Fills rollout->order with every row that is learned from, by (column, step), and rollout->coefficients with
+ * the row's return, the discounted sum of rewards to its segment's end: R_t = r_t + gamma R_(t+1), in double,
+ * last row first. Rows of absent agents, and segments that end with ENVIRONMENT_FAILED, are left out. Returns
+ * the number of rows.
+ *
+ * With /returns/normalize, per column: (R - mean) / (std + 1.19e-7), std with n - 1. That runs over all of
+ * one column's rows, so that it does not depend on how environments are spread; a column with a single row
+ * has no standard deviation and gets coefficient 0. With the mean as /loss/reduction: over the columns. */
+uint32_t learner_weigh(struct rollout *rollout, const struct job *job);
 
 #endif

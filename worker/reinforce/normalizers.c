@@ -80,48 +80,40 @@ void normalizers_scale(const struct normalizers *n, const struct rollout *rollou
         rewards[i] = (float)fmin(fmax((double)rollout->rewards[i] * scale, -limit), limit);
 }
 
-/* Whether the row counts. */
-static bool counts(const struct rollout *rollout, uint32_t step, uint32_t column)
+/* Rows in a rollout, those that its columns do not have included. */
+static uint32_t rows_of(const struct rollout *rollout)
 {
-    const uint32_t row = rollout_row(rollout, step, column);
+    return rollout->columns * rollout->config.steps_max;
+}
+
+static bool counts(const struct rollout *rollout, uint32_t row)
+{
+    const uint32_t step = row / rollout->columns, column = row % rollout->columns;
     return step < rollout->lengths[column] && (rollout->flags[row] & ENVIRONMENT_FAILED) == 0 &&
            !rollout_is_absent(rollout, step, column);
 }
 
 static void take_observations(struct moments *m, const struct rollout *rollout)
 {
-    const float *rows = (const void *)rollout->observations;
+    const float *x = (const void *)rollout->observations;
     double count = 0;
     memset(m->sum, 0, m->elements * sizeof *m->sum);
     memset(m->squares, 0, m->elements * sizeof *m->squares);
-    for (uint32_t step = 0; step < rollout->config.steps_max; step++)
-        for (uint32_t column = 0; column < rollout->columns; column++) {
-            const float *x = rows + (size_t)rollout_row(rollout, step, column) * m->elements;
-            if (!counts(rollout, step, column))
-                continue;
-            count++;
-            for (uint32_t i = 0; i < m->elements; i++)
-                m->sum[i] += (double)x[i];
+    for (uint32_t row = 0; row < rows_of(rollout); row++) {
+        if (!counts(rollout, row))
+            continue;
+        count++;
+        for (uint32_t i = 0; i < m->elements; i++)
+            m->sum[i] += (double)x[(size_t)row * m->elements + i];
+    }
+    for (uint32_t row = 0; row < rows_of(rollout); row++) {
+        const uint32_t elements = counts(rollout, row) ? m->elements : 0;
+        for (uint32_t i = 0; i < elements; i++) {
+            const double apart = (double)x[(size_t)row * elements + i] - m->sum[i] / count;
+            m->squares[i] += apart * apart;
         }
-    for (uint32_t step = 0; step < rollout->config.steps_max; step++)
-        for (uint32_t column = 0; column < rollout->columns; column++) {
-            const float *x = rows + (size_t)rollout_row(rollout, step, column) * m->elements;
-            if (!counts(rollout, step, column))
-                continue;
-            for (uint32_t i = 0; i < m->elements; i++) {
-                const double apart = (double)x[i] - m->sum[i] / count;
-                m->squares[i] += apart * apart;
-            }
-        }
+    }
     moments_merge(m, count);
-}
-
-/* The return of the row, which its column's next row goes on from. */
-static double follow(struct normalizers *n, const struct rollout *rollout, uint32_t row, uint32_t column)
-{
-    const double found = n->job->returns.gamma * n->so_far[column] + (double)rollout->rewards[row];
-    n->so_far[column] = rollout->flags[row] == 0 ? found : 0;
-    return found;
 }
 
 static void take_returns(struct normalizers *n, const struct rollout *rollout)
@@ -129,15 +121,16 @@ static void take_returns(struct normalizers *n, const struct rollout *rollout)
     struct moments *m = &n->returns;
     uint32_t count = 0;
     m->sum[0] = m->squares[0] = 0;
-    for (uint32_t step = 0; step < rollout->config.steps_max; step++)
-        for (uint32_t column = 0; column < rollout->columns; column++) {
-            if (!counts(rollout, step, column)) {
-                n->so_far[column] = 0;
-                continue;
-            }
-            n->path[count] = follow(n, rollout, rollout_row(rollout, step, column), column);
-            m->sum[0] += n->path[count++];
+    for (uint32_t row = 0; row < rows_of(rollout); row++) {
+        double *so_far = &n->so_far[row % rollout->columns];
+        if (!counts(rollout, row)) {
+            *so_far = 0;
+            continue;
         }
+        n->path[count] = n->job->returns.gamma * *so_far + (double)rollout->rewards[row];
+        *so_far = rollout->flags[row] == 0 ? n->path[count] : 0;
+        m->sum[0] += n->path[count++];
+    }
     for (uint32_t i = 0; i < count; i++) {
         const double apart = n->path[i] - m->sum[0] / count;
         m->squares[0] += apart * apart;
@@ -169,14 +162,6 @@ void normalizers_forget(struct normalizers *n, uint32_t first, uint32_t count)
 
 enum { HEAD = 3 };
 
-static uint64_t *shape_of(const struct normalizers *n, uint64_t shape[HEAD])
-{
-    shape[0] = n->observations.elements;
-    shape[1] = n->returns.elements;
-    shape[2] = n->columns;
-    return shape;
-}
-
 static size_t moments_doubles(const struct moments *m)
 {
     return 1 + 2 * (size_t)m->elements;
@@ -187,11 +172,6 @@ static size_t bytes_with(const struct normalizers *n, uint64_t columns)
 {
     return HEAD * sizeof(uint64_t) +
            (moments_doubles(&n->observations) + moments_doubles(&n->returns) + columns) * sizeof(double);
-}
-
-size_t normalizers_bytes(const struct normalizers *n)
-{
-    return bytes_with(n, n->columns);
 }
 
 static char *write_moments(const struct moments *m, char *out)
@@ -209,24 +189,27 @@ static const char *read_moments(struct moments *m, const char *from)
     return from + moments_doubles(m) * sizeof(double);
 }
 
-void normalizers_write(const struct normalizers *n, char *out)
+size_t normalizers_save(const struct normalizers *n, char *out)
 {
-    uint64_t shape[HEAD];
-    memcpy(out, shape_of(n, shape), sizeof shape);
-    out = write_moments(&n->observations, out + sizeof shape);
-    out = write_moments(&n->returns, out);
-    memcpy(out, n->so_far, n->columns * sizeof *n->so_far);
+    const uint64_t shape[HEAD] = {n->observations.elements, n->returns.elements, n->columns};
+    if (out != NULL) {
+        memcpy(out, shape, sizeof shape);
+        out = write_moments(&n->observations, out + sizeof shape);
+        out = write_moments(&n->returns, out);
+        memcpy(out, n->so_far, n->columns * sizeof *n->so_far);
+    }
+    return bytes_with(n, n->columns);
 }
 
-size_t normalizers_read(struct normalizers *n, const char *from, size_t bytes)
+size_t normalizers_load(struct normalizers *n, const char *from, size_t bytes)
 {
-    uint64_t shape[HEAD] = {0}, mine[HEAD];
+    const uint64_t mine[HEAD - 1] = {n->observations.elements, n->returns.elements};
+    uint64_t shape[HEAD] = {0};
     if (bytes >= sizeof shape)
         memcpy(shape, from, sizeof shape);
-    shape_of(n, mine);
     const uint64_t columns = shape[HEAD - 1];
     if (columns == 0 || columns > bytes || bytes < bytes_with(n, columns) ||
-        memcmp(shape, mine, (HEAD - 1) * sizeof *shape) != 0)
+        memcmp(shape, mine, sizeof mine) != 0)
         return 0;
     from = read_moments(&n->observations, from + sizeof shape);
     from = read_moments(&n->returns, from);

@@ -49,11 +49,11 @@ void normalizers_take(struct normalizers *n, const struct rollout *rollout, stru
 /* The unfinished episodes of columns first … first + count - 1 have come to nothing. */
 void normalizers_forget(struct normalizers *n, uint32_t first, uint32_t count);
 
-/* All of it as bytes, for a checkpoint. Read answers how many of the `bytes` it has read; 0, and nothing is
- * changed: they are of another job's. They may have another number of columns (observers were added, or have
- * left): a column that they do not have begins anew. The policy has its statistics from its own values. */
-size_t normalizers_bytes(const struct normalizers *n);
-void normalizers_write(const struct normalizers *n, char *out);
-size_t normalizers_read(struct normalizers *n, const char *from, size_t bytes);
+/* All of it as bytes, for a checkpoint. Save writes them, unless `out` is NULL, and returns their number.
+ * Load returns how many of the `bytes` it has read; 0, and nothing is changed: they are of another job's.
+ * They may have another number of columns (observers were added, or have left): a column that they do not
+ * have begins anew. The policy has its statistics from its own values. */
+size_t normalizers_save(const struct normalizers *n, char *out);
+size_t normalizers_load(struct normalizers *n, const char *from, size_t bytes);
 
 #endif

@@ -3,36 +3,37 @@
  *
  *     rewards     scaled, if the job normalizes them                                       normalizers.c
  *     values      of the closing observations and of the last ones of truncated episodes   policy_estimate
- *     advantages  and returns                                                              advantages.c
- *     epochs      minibatches of a permutation of the rows                                 minibatches.c
+ *     advantages  and returns                                                              ppo_judge
+ *     epochs      minibatches of a permutation of the rows                                 ppo_draw
  *     steps       the clipped objective, one step for each minibatch                       policy_improve
  *
  * A2C (Mnih et al., arXiv 1602.01783) is PPO with one epoch, whose one minibatch is the whole rollout, and
  * with the plain policy loss (Huang et al., arXiv 2205.09123).
  *
- * The log-probabilities and values of the rows themselves are those that acting wrote into the rollout or, of
- * a policy that policy_needs_review, those of one pass over the rollout before the first epoch, in its
+ * The log-probabilities and values of the rows themselves are those that acting wrote into the rollout. Of a
+ * policy that policy_needs_review, they are those of one pass over the rollout before the first epoch, in its
  * minibatches: in the first minibatch every probability ratio is exactly 1. The agent's thread. */
 #ifndef WORKER_REINFORCE_PPO_H
 #define WORKER_REINFORCE_PPO_H
 
 #include "worker/control.h"
 #include "worker/model/policy.h"
-#include "worker/reinforce/advantages.h"
-#include "worker/reinforce/minibatches.h"
 #include "worker/reinforce/normalizers.h"
-#include "worker/reinforce/recent_episodes.h"
 
+/* Arrays by row have (rows_max) elements; a row is rollout_row's number. */
 struct ppo {
     const struct job *job;
     uint64_t steps;   /* of all environments, in all rollouts that were learned from */
     uint64_t updates; /* epochs so far: Stable-Baselines3's n_updates */
-    struct recent_episodes recent;
     struct normalizers normalizers;
-    struct minibatches minibatches;
-    uint32_t *order;                       /* (rows_max) of the rollout */
-    uint32_t *plain;                       /* (columns or more) 0, 1, …: a batch of rows that lie densely */
-    float *rewards, *advantages, *returns; /* by row; rewards as they are learned from */
+    uint32_t rows_max;
+    float *rewards;               /* by row: as they are learned from, which may be scaled */
+    float *advantages, *returns;  /* by row: of the rows in `order` */
+    uint32_t *order;              /* the rows that are learned from, by (column, step) */
+    uint32_t *plain;              /* 0, 1, …: a batch of rows that lie densely */
+    uint32_t *drawn;              /* the epoch's order: minibatch m begins at m * batch_size */
+    uint32_t *minibatch_of;       /* by row */
+    uint64_t *keys, *sorted_keys; /* draw and row */
 };
 
 /* `job` outlives *ppo. The rollout is the one that all calls get. STATUS_NO_MEMORY. ppo_close also follows a
@@ -41,20 +42,40 @@ enum status ppo_open(struct ppo *ppo, const struct job *job, const struct rollou
                      struct error *error);
 void ppo_close(struct ppo *ppo);
 
-/* Learns from the rollout, and fills *figures. `progress` is called between two minibatches. Errors:
- * policy_improve's; STATUS_NO_MEMORY. */
+/* Learns from the rollout, and fills *figures but for the means over episodes. `progress` is called between
+ * two minibatches. Errors: policy_improve's; STATUS_NO_MEMORY. */
 enum status ppo_learn(struct ppo *ppo, struct policy *policy, struct rollout *rollout,
                       policy_progress *progress, void *context, struct control_ppo *figures,
                       struct error *error);
 
+/* Generalised advantage estimation (Schulman et al., arXiv 1506.02438), backward in time along each column:
+ *
+ *     delta_t = r_t + gamma V(s_{t+1}) (1 - terminated_t) - V(s_t)
+ *     A_t = delta_t + gamma lambda (1 - ended_t) A_{t+1}          R_t = A_t + V(s_t)
+ *
+ * r is ppo->rewards, V(s) rollout->values. V(s_{t+1}) is the value of the next row; behind the rollout's last
+ * step, of the closing observation; where the episode was truncated, rollout->last_values of the observation
+ * that the reset has replaced, unless /algorithm/bootstrap_truncated has it count as terminated, as in
+ * CleanRL's ppo.py. Rows of absent agents, and segments that end with ENVIRONMENT_FAILED, are left out. Sums
+ * are in double, and rounded once. Fills order, advantages and returns; returns the number of rows in
+ * `order`. */
+uint32_t ppo_judge(struct ppo *ppo, const struct rollout *rollout);
+
+/* Permutes the first `count` rows of ppo->order for an epoch (from 0) of an update, into ppo->drawn, and cuts
+ * them into minibatches of /algorithm/batch_size; the last one may be smaller. Rows are sorted by (draw,
+ * row): a row's draw is word 0 of block 0 of stream RNG_SHUFFLE at (seed, row, epoch, update), a function of
+ * these numbers alone. Within a minibatch rows ascend, which changes no sum's meaning and reads memory in
+ * order. */
+void ppo_draw(struct ppo *ppo, uint32_t count, uint32_t update, uint32_t epoch);
+
 /* The unfinished episodes of columns first … first + count - 1 have come to nothing. */
 void ppo_forget(struct ppo *ppo, uint32_t first, uint32_t count);
 
-/* All that the next update depends on beside the policy, as bytes for a checkpoint. Read answers how many of
- * the `bytes` it has read; 0: they are of other normalizers or of another window of recent episodes, and *ppo
- * is good for ppo_close alone. They may have another number of columns, as normalizers.h says. */
-size_t ppo_bytes(const struct ppo *ppo);
-void ppo_write(const struct ppo *ppo, char *out);
-size_t ppo_read(struct ppo *ppo, const char *from, size_t bytes);
+/* All that the next update depends on beside the policy, as bytes for a checkpoint. Save writes them, unless
+ * `out` is NULL, and returns their number. Load returns how many of the `bytes` it has read; 0: they are of
+ * other normalizers, and *ppo is good for ppo_close alone. They may have another number of columns, as
+ * normalizers.h says. */
+size_t ppo_save(const struct ppo *ppo, char *out);
+size_t ppo_load(struct ppo *ppo, const char *from, size_t bytes);
 
 #endif

@@ -4,19 +4,51 @@
 
 #include "kernels/base/log.h"
 #include "worker/reinforce/episode_metrics.h"
-#include "worker/reinforce/episode_returns.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* One agent's episode: from the environment's reset to a row that has flags. */
+struct episode {
+    double reward; /* undiscounted */
+    uint64_t length;
+};
+
+/* Returns of episodes that span rollouts. One that failed counts for nothing. */
+struct returns {
+    uint32_t columns;
+    uint64_t ended;         /* so far, of all columns */
+    double latest;          /* of the last rollout in which one ended: their mean reward, or the least */
+    struct episode *so_far; /* (columns) the unfinished ones */
+    struct episode *before; /* (columns) so_far as it was before the rollout that is taken */
+    uint32_t window;        /* 0 of REINFORCE */
+    struct episode
+        *recent; /* (window) episode number e, from 0 in order of (step, column), at e mod window */
+};
 
 struct recording {
     const struct job *job;
     const struct environment_description *world;
     struct rollout *rollout;
     struct episode_metrics metrics;
-    struct episode_returns returns; /* used where rollouts go on */
-    struct ppo ppo;                 /* used where the algorithm is ppo or a2c */
+    struct returns returns; /* used where rollouts go on */
+    struct ppo ppo;         /* used where the algorithm is ppo or a2c */
     bool warned_of_course, warned_of_loss;
 };
+
+static enum status open_returns(struct returns *returns, const struct job *job, uint32_t columns,
+                                struct error *error)
+{
+    returns->columns = columns;
+    returns->window = job_is_actor_critic(job) ? job->algorithm.stats_window_size : 0;
+    returns->so_far = calloc(columns, sizeof *returns->so_far);
+    returns->before = calloc(columns, sizeof *returns->before);
+    returns->recent = calloc((size_t)returns->window + 1, sizeof *returns->recent);
+    return returns->so_far != NULL && returns->before != NULL && returns->recent != NULL
+               ? STATUS_OK
+               : error_set(error, STATUS_NO_MEMORY, "no memory for the episodes of %u columns", columns);
+}
 
 enum status recording_new(struct recording **out, const struct job *job,
                           const struct environment_description *world, const struct rollout_config *config,
@@ -29,7 +61,7 @@ enum status recording_new(struct recording **out, const struct job *job,
     r->world = world;
     enum status status = rollout_new(&r->rollout, config, error);
     if (status == STATUS_OK)
-        status = episode_returns_open(&r->returns, r->rollout->columns, error);
+        status = open_returns(&r->returns, job, r->rollout->columns, error);
     if (status == STATUS_OK)
         status = episode_metrics_open(&r->metrics, &world->spec, r->rollout->columns, error);
     if (status == STATUS_OK && job_is_actor_critic(job))
@@ -42,7 +74,9 @@ void recording_free(struct recording *r)
     if (r == NULL)
         return;
     ppo_close(&r->ppo);
-    episode_returns_close(&r->returns);
+    free(r->returns.so_far);
+    free(r->returns.before);
+    free(r->returns.recent);
     episode_metrics_close(&r->metrics);
     rollout_free(r->rollout);
     free(r);
@@ -66,18 +100,6 @@ void recording_begin(struct recording *r, uint64_t episode)
     episode_metrics_clear(&r->metrics, 0, r->rollout->columns);
 }
 
-/* The metrics of the rows that the step before has ended. */
-static void add_metrics(struct recording *r, const struct step *step)
-{
-    const message_f32 *values = step->metrics;
-    for (uint32_t i = 0; i < step->rows && r->metrics.count > 0; i++)
-        if (step_ended(step_flags(step, i))) {
-            episode_metrics_add(&r->metrics,
-                                step->numbers[i / step->agents] * step->agents + i % step->agents, values);
-            values += r->metrics.count;
-        }
-}
-
 /* The environments whose saved states led to another place have been reset. */
 static void abandon_failed(struct recording *r, const struct step *step)
 {
@@ -91,35 +113,29 @@ static void abandon_failed(struct recording *r, const struct step *step)
     }
 }
 
-enum status recording_repeat(struct recording *r, const struct step *step, struct error *error)
+enum status recording_step(struct recording *r, const struct step *step, bool is_repeated,
+                           struct error *error)
 {
-    const enum status status = rollout_record_last(r->rollout, step, error);
-    add_metrics(r, step);
+    const enum status status =
+        is_repeated ? rollout_record_last(r->rollout, step, error) : rollout_record(r->rollout, step, error);
+    if (status != STATUS_OK)
+        return status;
+    episode_metrics_take(&r->metrics, step, 0);
     abandon_failed(r, step);
-    return status;
-}
-
-enum status recording_step(struct recording *r, const struct step *step, struct error *error)
-{
-    rollout_record(r->rollout, step);
-    return recording_repeat(r, step, error);
+    return STATUS_OK;
 }
 
 void recording_end(struct recording *r, uint32_t first, const struct step_end *end)
 {
     const struct step *last = &end->last;
-    const message_f32 *metrics = last->metrics;
     for (uint32_t i = 0; i < last->rows; i++) {
         const uint32_t column = first * last->agents + i;
         const uint32_t row = rollout_row(r->rollout, r->rollout->lengths[column] - 1, column);
         r->rollout->rewards[row] = last->rewards[i];
         r->rollout->flags[row] = step_flags(last, i);
-        if (r->metrics.count == 0 || !step_ended(step_flags(last, i)))
-            continue;
-        if (!r->rollout->config.bootstraps) /* else the closing step has brought them */
-            episode_metrics_add(&r->metrics, column, metrics);
-        metrics += r->metrics.count;
     }
+    if (!r->rollout->config.bootstraps) /* else the closing step has brought them */
+        episode_metrics_take(&r->metrics, last, first);
 }
 
 /* ---- forgetting ---- */
@@ -134,7 +150,7 @@ void recording_forget(struct recording *r, uint32_t first, uint32_t count)
 void recording_abandon(struct recording *r, uint32_t first, uint32_t count)
 {
     const uint32_t agents = r->rollout->config.agents;
-    episode_returns_forget(&r->returns, first * agents, count * agents);
+    memset(r->returns.so_far + first * agents, 0, count * agents * sizeof *r->returns.so_far);
     if (job_is_actor_critic(r->job))
         ppo_forget(&r->ppo, first * agents, count * agents);
 }
@@ -160,39 +176,159 @@ void recording_warn_of_loss(struct recording *r, bool can_save)
     r->warned_of_loss = true;
 }
 
-/* ---- results ---- */
+/* ---- returns ---- */
 
-bool recording_reward(struct recording *r, double *reward)
+/* The mean and the least of some returns. */
+struct summary {
+    uint64_t count;
+    double sum, least;
+};
+
+static void summary_add(struct summary *summary, double value)
+{
+    summary->least = summary->count == 0 ? value : fmin(summary->least, value);
+    summary->sum += value;
+    summary->count++;
+}
+
+/* Adds a row to the column's unfinished episode. True: the row ends one that counts, *ended. */
+static bool add_row(struct episode *so_far, const struct rollout *rollout, uint32_t step, uint32_t column,
+                    struct episode *ended)
+{
+    const uint32_t row = rollout_row(rollout, step, column);
+    if (step >= rollout->lengths[column] || rollout_is_absent(rollout, step, column))
+        return false;
+    so_far[column].reward += (double)rollout->rewards[row];
+    so_far[column].length++;
+    if (rollout->flags[row] == 0)
+        return false;
+    *ended = so_far[column];
+    so_far[column] = (struct episode){0};
+    return (rollout->flags[row] & ENVIRONMENT_FAILED) == 0;
+}
+
+/* Takes a rollout's rewards in: sums column by column, the window step by step. *reward: the mean of the
+ * episodes that have ended or, with `least`, the least. If none has (false): that of the latest which have;
+ * before the first, of the unfinished ones. */
+static bool take_returns(struct returns *e, const struct rollout *rollout, bool least, double *reward)
+{
+    struct summary ended = {0}, unfinished = {0};
+    struct episode episode;
+    memcpy(e->before, e->so_far, e->columns * sizeof *e->before);
+    for (uint32_t column = 0; column < e->columns; column++) {
+        for (uint32_t step = 0; step < rollout->lengths[column]; step++)
+            if (add_row(e->so_far, rollout, step, column, &episode))
+                summary_add(&ended, episode.reward);
+        summary_add(&unfinished, e->so_far[column].reward);
+    }
+    for (uint32_t step = 0, number = 0; e->window > 0 && step < rollout->config.steps_max; step++)
+        for (uint32_t column = 0; column < e->columns; column++)
+            if (add_row(e->before, rollout, step, column, &episode))
+                e->recent[(e->ended + number++) % e->window] = episode;
+    const struct summary *of = ended.count > 0 ? &ended : &unfinished;
+    const double value = least ? of->least : of->sum / (double)of->count;
+    e->ended += ended.count;
+    if (ended.count > 0)
+        e->latest = value;
+    *reward = e->ended > 0 ? e->latest : value;
+    return ended.count > 0;
+}
+
+/* Means over the window, or as many episodes as have ended; NaN: none. */
+static void find_means(const struct returns *e, double *reward, double *length)
+{
+    const uint64_t count = e->ended < e->window ? e->ended : e->window;
+    *reward = *length = count > 0 ? 0 : (double)NAN;
+    for (uint64_t i = 0; i < count; i++) {
+        *reward += e->recent[i].reward / (double)count;
+        *length += (double)e->recent[i].length / (double)count;
+    }
+}
+
+bool recording_report(struct recording *r, struct control_episode *record)
 {
     const bool least = r->job->running_reward.of == JOB_OF_MIN;
+    bool is_new = true;
     if (r->job->rollout.begin == JOB_BEGIN_CONTINUE)
-        return episode_returns_take(&r->returns, r->rollout, least, reward) > 0;
-    *reward = least ? rollout_reward_min(r->rollout) : rollout_reward_mean(r->rollout);
-    return true;
+        is_new = take_returns(&r->returns, r->rollout, least, &record->reward);
+    else
+        record->reward = rollout_reward(r->rollout, least);
+    record->env_steps = rollout_rows(r->rollout);
+    find_means(&r->returns, &record->ppo.ep_rew_mean, &record->ppo.ep_len_mean);
+    episode_metrics_mean(&r->metrics, 0, r->rollout->columns, &record->metrics);
+    return is_new;
 }
 
-void recording_metrics(const struct recording *r, struct control_metrics *means)
+/* ---- bytes: the rewards of the unfinished episodes; of PPO, its state, the window and these episodes ----
+ */
+
+struct returns_head {
+    uint64_t columns, ended;
+    double latest;
+};
+
+struct window_head {
+    uint64_t columns, window, ended;
+};
+
+/* Writes to out + at, unless `out` is NULL. Returns where the next bytes lie. */
+static size_t put(char *out, size_t at, const void *from, size_t bytes)
 {
-    episode_metrics_mean(&r->metrics, 0, r->rollout->columns, means);
+    if (out != NULL)
+        memcpy(out + at, from, bytes);
+    return at + bytes;
 }
 
-size_t recording_bytes(const struct recording *r)
+size_t recording_save(const struct recording *r, char *out)
 {
-    return episode_returns_bytes(&r->returns) + (job_is_actor_critic(r->job) ? ppo_bytes(&r->ppo) : 0);
+    const struct returns *e = &r->returns;
+    const struct returns_head head = {e->columns, e->ended, e->latest};
+    const struct window_head window = {e->columns, e->window, e->ended};
+    size_t at = put(out, 0, &head, sizeof head);
+    for (uint32_t i = 0; i < e->columns; i++)
+        at = put(out, at, &e->so_far[i].reward, sizeof(double));
+    if (!job_is_actor_critic(r->job))
+        return at;
+    at += ppo_save(&r->ppo, out != NULL ? out + at : NULL);
+    at = put(out, at, &window, sizeof window);
+    at = put(out, at, e->recent, e->window * sizeof *e->recent);
+    return put(out, at, e->so_far, e->columns * sizeof *e->so_far);
 }
 
-void recording_write(const struct recording *r, char *out)
+static size_t load_rewards(struct returns *e, const char *from, size_t bytes)
 {
-    episode_returns_write(&r->returns, out);
-    if (job_is_actor_critic(r->job))
-        ppo_write(&r->ppo, out + episode_returns_bytes(&r->returns));
+    struct returns_head head = {0};
+    if (bytes >= sizeof head)
+        memcpy(&head, from, sizeof head);
+    if (head.columns == 0 || head.columns > (bytes - sizeof head) / sizeof(double))
+        return 0;
+    e->ended = head.ended;
+    e->latest = head.latest;
+    for (uint32_t i = 0; i < head.columns && i < e->columns; i++)
+        memcpy(&e->so_far[i].reward, from + sizeof head + i * sizeof(double), sizeof(double));
+    return sizeof head + head.columns * sizeof(double);
 }
 
-size_t recording_read(struct recording *r, const char *from, size_t bytes)
+static size_t load_window(struct returns *e, const char *from, size_t bytes)
 {
-    const size_t returns = episode_returns_read(&r->returns, from, bytes);
-    if (returns == 0 || !job_is_actor_critic(r->job))
-        return returns;
-    const size_t ppo = ppo_read(&r->ppo, from + returns, bytes - returns);
-    return ppo > 0 ? returns + ppo : 0;
+    const size_t before = sizeof(struct window_head) + e->window * sizeof *e->recent;
+    struct window_head head = {0};
+    if (bytes >= before)
+        memcpy(&head, from, sizeof head);
+    if (head.columns == 0 || head.window != e->window || head.columns > (bytes - before) / sizeof *e->so_far)
+        return 0;
+    memcpy(e->recent, from + sizeof head, before - sizeof head);
+    memcpy(e->so_far, from + before,
+           (head.columns < e->columns ? head.columns : e->columns) * sizeof *e->so_far);
+    return before + head.columns * sizeof *e->so_far;
+}
+
+size_t recording_load(struct recording *r, const char *from, size_t bytes)
+{
+    const size_t rewards = load_rewards(&r->returns, from, bytes);
+    if (rewards == 0 || !job_is_actor_critic(r->job))
+        return rewards;
+    const size_t ppo = ppo_load(&r->ppo, from + rewards, bytes - rewards), before = rewards + ppo;
+    const size_t window = ppo > 0 ? load_window(&r->returns, from + before, bytes - before) : 0;
+    return window > 0 ? before + window : 0;
 }

@@ -27,10 +27,10 @@ struct ppo *recording_ppo(struct recording *recording);
 /* Forgets all, and begins an episode. */
 void recording_begin(struct recording *recording, uint64_t episode);
 
-/* Records a step that is good. Repeat: of a step that is recorded already, what the step before has ended,
- * behind recording_forget. STATUS_NO_MEMORY. */
-enum status recording_step(struct recording *recording, const struct step *step, struct error *error);
-enum status recording_repeat(struct recording *recording, const struct step *step, struct error *error);
+/* Records a step that is good. `is_repeated`: the rollout has the step already, and recording_forget has
+ * dropped what the step before ended. Errors as rollout_record. */
+enum status recording_step(struct recording *recording, const struct step *step, bool is_repeated,
+                           struct error *error);
 
 /* Records what the last steps of environments from `first` on have earned, ended and reported. */
 void recording_end(struct recording *recording, uint32_t first, const struct step_end *end);
@@ -47,16 +47,16 @@ void recording_warn_of_course(struct recording *recording, uint32_t environment,
 /* Warns, once, of what a death or a resume costs with the job's environments (environment_loss). */
 void recording_warn_of_loss(struct recording *recording, bool can_save);
 
-/* The episode's reward. False: it is none of its own, because no environment's episode has ended. */
-bool recording_reward(struct recording *recording, double *reward);
+/* Takes the episode into the returns, and fills its reward, steps and metrics; of PPO, the means over the
+ * last /algorithm/stats_window_size episodes that have ended. False: no episode has ended where rollouts go
+ * on, and the reward is that of the latest which have, or before the first, of the unfinished ones. */
+bool recording_report(struct recording *recording, struct control_episode *record);
 
-/* The means of the metrics. */
-void recording_metrics(const struct recording *recording, struct control_metrics *means);
-
-/* The sums on which the next episode depends, as bytes for a checkpoint. Read returns how many of the `bytes`
- * it has read; 0: they are not this job's. */
-size_t recording_bytes(const struct recording *recording);
-void recording_write(const struct recording *recording, char *out);
-size_t recording_read(struct recording *recording, const char *from, size_t bytes);
+/* The sums on which the next episode depends, as bytes for a checkpoint. Save writes them, unless `out` is
+ * NULL, and returns their number. Load returns how many of the `bytes` it has read; 0: they are not this
+ * job's, or of another window. They may have another number of columns (observers were added, or have left):
+ * a column that they do not have begins anew. */
+size_t recording_save(const struct recording *recording, char *out);
+size_t recording_load(struct recording *recording, const char *from, size_t bytes);
 
 #endif

@@ -1,6 +1,8 @@
-/* Keeps the rows of one episode: records steps, compares repeated ones, and sums rewards. */
+/* Keeps the rows of one episode: records steps, has the policy act on them, compares repeated steps, and sums
+ * rewards. */
 #include "worker/reinforce/rollout.h"
 
+#include "kernels/base/profile.h"
 #include "worker/environment/environment_spec.h"
 #include "worker/job/job.h"
 
@@ -51,6 +53,10 @@ static bool open_rows(struct rollout *r, uint64_t rows)
     r->masks = calloc(rows * config->dropout_words + 1, sizeof *r->masks);
     r->order = calloc(rows, sizeof *r->order);
     r->coefficients = calloc(rows, sizeof *r->coefficients);
+    r->batch_row = calloc(r->columns, sizeof *r->batch_row);
+    r->batch_column = calloc(r->columns, sizeof *r->batch_column);
+    r->batch_step = calloc(r->columns, sizeof *r->batch_step);
+    r->answer = calloc(r->columns, config->action_bytes);
     if (config->bootstraps) {
         r->log_probabilities = calloc(rows, sizeof *r->log_probabilities);
         r->values = calloc(closed, sizeof *r->values);
@@ -58,7 +64,8 @@ static bool open_rows(struct rollout *r, uint64_t rows)
     return (!config->bootstraps || (r->log_probabilities != NULL && r->values != NULL)) &&
            r->lengths != NULL && r->observations != NULL && r->actions != NULL &&
            (r->allowed != NULL || config->choices == 0) && r->rewards != NULL && r->flags != NULL &&
-           r->before != NULL && r->masks != NULL && r->order != NULL && r->coefficients != NULL;
+           r->before != NULL && r->masks != NULL && r->order != NULL && r->coefficients != NULL &&
+           r->batch_row != NULL && r->batch_column != NULL && r->batch_step != NULL && r->answer != NULL;
 }
 
 enum status rollout_new(struct rollout **out, const struct rollout_config *config, struct error *error)
@@ -101,6 +108,10 @@ void rollout_free(struct rollout *r)
     free(r->last_rows);
     free(r->last_observations);
     free(r->last_values);
+    free(r->batch_row);
+    free(r->batch_column);
+    free(r->batch_step);
+    free(r->answer);
     free(r);
 }
 
@@ -127,21 +138,26 @@ static void record_flags(struct rollout *r, const struct step *step, uint32_t fr
     }
 }
 
-void rollout_record(struct rollout *r, const struct step *step)
+enum status rollout_record(struct rollout *r, const struct step *step, struct error *error)
 {
     const size_t bytes = r->config.observation_bytes;
     const uint32_t agents = step->agents;
-    for (uint32_t i = 0, run; i < step->count; i += run) {
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0, run; i < step->count && status == STATUS_OK; i += run) {
         run = step_run(step, i);
         const uint32_t from = i * agents, column = step->numbers[i] * agents, rows = run * agents;
         const uint32_t row = rollout_row(r, step->number, column);
         memcpy(r->observations + row * bytes, step->observations + from * bytes, rows * bytes);
+        status = step_check_copy(step, r->observations + row * bytes, rows, error);
         record_flags(r, step, from, row, rows);
         if (step->number > 0)
             memcpy(r->rewards + row - r->columns, step->rewards + from, rows * sizeof *r->rewards);
-        for (uint32_t j = 0; j < rows && step->number < r->config.steps_max; j++)
-            r->lengths[column + j] = step->number + 1;
     }
+    if (status == STATUS_OK)
+        status = rollout_record_last(r, step, error);
+    for (uint32_t i = 0; i < step->rows && status == STATUS_OK && !rollout_is_closing(r, step); i++)
+        r->lengths[step->numbers[i / agents] * agents + i % agents] = step->number + 1;
+    return status;
 }
 
 /* Which part of the step's row `from` differs from the recorded row of this column: the observation, the
@@ -202,6 +218,53 @@ bool rollout_is_absent(const struct rollout *r, uint32_t step, uint32_t column)
     return !environment_is_over(r->flags + rollout_row(r, step - 1, first), agents);
 }
 
+/* ---- acting ---- */
+
+void rollout_gather(struct rollout *r, const struct step *step)
+{
+    for (uint32_t i = 0; i < step->rows; i++) {
+        const uint32_t column = step->numbers[i / step->agents] * step->agents + i % step->agents;
+        r->batch_column[r->batch_rows] = column;
+        r->batch_step[r->batch_rows] = step->number;
+        r->batch_row[r->batch_rows++] = rollout_row(r, step->number, column);
+    }
+}
+
+struct policy_rows rollout_batch(const struct rollout *r, uint32_t count, const uint32_t *row)
+{
+    return (struct policy_rows){.count = count,
+                                .row = row,
+                                .observations = r->observations,
+                                .actions = r->actions,
+                                .allowed = r->allowed,
+                                .dropout = r->masks,
+                                .log_probabilities = r->log_probabilities,
+                                .values = r->values};
+}
+
+enum status rollout_act(struct rollout *r, struct policy *policy, struct error *error)
+{
+    const struct policy_rows batch = rollout_batch(r, r->batch_rows, r->batch_row);
+    const enum profile_kind before = profile_enter(PROFILE_INFERENCE);
+    const enum status status = policy_act(policy, &batch, r->episode, r->batch_column, r->batch_step, error);
+    profile_leave(before);
+    r->batch_rows = 0;
+    return status;
+}
+
+const void *rollout_actions(struct rollout *r, const struct policy *policy, const struct step *step)
+{
+    const size_t bytes = r->config.action_bytes;
+    for (uint32_t i = 0, run; i < step->count; i += run) {
+        run = step_run(step, i);
+        memcpy((char *)r->answer + i * step->agents * bytes,
+               r->actions + rollout_row(r, step->number, step->numbers[i] * step->agents) * bytes,
+               run * step->agents * bytes);
+    }
+    policy_bound(policy, r->answer, step->rows);
+    return r->answer;
+}
+
 /* ---- last observations ---- */
 
 static char *last_at(const struct rollout *r, uint32_t i)
@@ -209,33 +272,40 @@ static char *last_at(const struct rollout *r, uint32_t i)
     return r->last_observations + i * r->config.observation_bytes;
 }
 
-/* Makes room for more; false: no memory, and all is as it was. */
+/* Makes room for more; false: no memory. */
 static bool grow_last(struct rollout *r, uint32_t capacity)
 {
     uint32_t *rows = realloc(r->last_rows, capacity * sizeof *rows);
-    if (rows == NULL)
-        return false;
-    r->last_rows = rows;
+    if (rows != NULL)
+        r->last_rows = rows;
     char *observations = realloc(r->last_observations, capacity * r->config.observation_bytes);
-    if (observations == NULL)
-        return false;
-    r->last_observations = observations;
+    if (observations != NULL)
+        r->last_observations = observations;
     float *values = realloc(r->last_values, capacity * sizeof *values);
-    if (values == NULL)
+    if (values != NULL)
+        r->last_values = values;
+    if (rows == NULL || observations == NULL || values == NULL)
         return false;
-    r->last_values = values;
     r->last_capacity = capacity;
     return true;
 }
 
-/* Keeps the last observation of an episode that ended with the row. */
-static enum status add_last(struct rollout *r, uint32_t row, const void *observation, struct error *error)
+/* Keeps the last observation of an episode that ended with the row, in the order of rows. */
+static enum status add_last(struct rollout *r, uint32_t row, const struct step *step, const void *observation,
+                            struct error *error)
 {
+    const size_t bytes = r->config.observation_bytes;
+    uint32_t at = r->last_count;
     if (r->last_count == r->last_capacity && !grow_last(r, r->last_capacity * 2 + 16))
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u last observations", r->last_count + 1);
-    memcpy(last_at(r, r->last_count), observation, r->config.observation_bytes);
-    r->last_rows[r->last_count++] = row;
-    return STATUS_OK;
+    while (at > 0 && r->last_rows[at - 1] > row)
+        at--;
+    memmove(r->last_rows + at + 1, r->last_rows + at, (r->last_count - at) * sizeof *r->last_rows);
+    memmove(last_at(r, at + 1), last_at(r, at), (r->last_count - at) * bytes);
+    memcpy(last_at(r, at), observation, bytes);
+    r->last_rows[at] = row;
+    r->last_count++;
+    return step_check_copy(step, last_at(r, at), 1, error);
 }
 
 enum status rollout_record_last(struct rollout *r, const struct step *step, struct error *error)
@@ -250,7 +320,7 @@ enum status rollout_record_last(struct rollout *r, const struct step *step, stru
         if (!step_ended(flags))
             continue;
         if ((flags & ENVIRONMENT_TERMINATED) == 0)
-            status = add_last(r, rollout_row(r, step->number - 1, column), last, error);
+            status = add_last(r, rollout_row(r, step->number - 1, column), step, last, error);
         last += step->observation_bytes;
     }
     return status;
@@ -266,37 +336,6 @@ void rollout_forget_last(struct rollout *r, uint32_t first, uint32_t count)
         memmove(last_at(r, kept++), last_at(r, i), r->config.observation_bytes);
     }
     r->last_count = kept;
-}
-
-static int compare_last(const void *a, const void *b)
-{
-    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-enum status rollout_sort_last(struct rollout *r, struct error *error)
-{
-    const size_t bytes = r->config.observation_bytes;
-    if (r->last_count < 2)
-        return STATUS_OK;
-    uint64_t *keys = malloc(r->last_count * sizeof *keys);
-    char *sorted = malloc(r->last_capacity * bytes);
-    if (keys == NULL || sorted == NULL) {
-        free(keys);
-        free(sorted);
-        return error_set(error, STATUS_NO_MEMORY, "no memory for %u last observations", r->last_count);
-    }
-    for (uint32_t i = 0; i < r->last_count; i++)
-        keys[i] = (uint64_t)r->last_rows[i] << 32 | i;
-    qsort(keys, r->last_count, sizeof *keys, compare_last);
-    for (uint32_t i = 0; i < r->last_count; i++) {
-        r->last_rows[i] = (uint32_t)(keys[i] >> 32);
-        memcpy(sorted + i * bytes, last_at(r, (uint32_t)keys[i]), bytes);
-    }
-    free(keys);
-    free(r->last_observations);
-    r->last_observations = sorted;
-    return STATUS_OK;
 }
 
 uint64_t rollout_rows(const struct rollout *r)
@@ -319,18 +358,13 @@ static double first_segment_reward(const struct rollout *r, uint32_t column)
     return sum;
 }
 
-double rollout_reward_min(const struct rollout *r)
+double rollout_reward(const struct rollout *r, bool least)
 {
-    double least = first_segment_reward(r, 0);
-    for (uint32_t column = 1; column < r->columns; column++)
-        least = fmin(least, first_segment_reward(r, column));
-    return least;
-}
-
-double rollout_reward_mean(const struct rollout *r)
-{
-    double sum = 0;
-    for (uint32_t column = 0; column < r->columns; column++)
-        sum += first_segment_reward(r, column);
-    return sum / r->columns;
+    double sum = 0, lowest = (double)INFINITY;
+    for (uint32_t column = 0; column < r->columns; column++) {
+        const double reward = first_segment_reward(r, column);
+        sum += reward;
+        lowest = fmin(lowest, reward);
+    }
+    return least ? lowest : sum / r->columns;
 }

@@ -9,13 +9,18 @@
  * last row. In `episode` mode there is one segment; in `steps` mode a segment ends where the environment was
  * reset. An agent that is absent has rows that say nothing, until its environment is reset.
  *
- * A rollout that bootstraps (advantages.h) has one step more, the closing one: rows of number steps_max, with
+ * A rollout that bootstraps (ppo.h) has one step more, the closing one: rows of number steps_max, with
  * an observation and nothing else. And it keeps the last observation of each episode that was truncated,
- * which the environment's reset has replaced in the next row. Pure: no I/O, no clock. One thread. */
+ * which the environment's reset has replaced in the next row.
+ *
+ *     rollout_record, a step  ->  rollout_gather, once for each step  ->  rollout_act  ->  rollout_actions
+ *
+ * One thread. No I/O; only rollout_act blocks, for the policy's arithmetic. */
 #ifndef WORKER_REINFORCE_ROLLOUT_H
 #define WORKER_REINFORCE_ROLLOUT_H
 
 #include "kernels/base/status.h"
+#include "worker/model/policy.h"
 #include "worker/reinforce/step_message.h"
 
 #include <stdbool.h>
@@ -43,16 +48,21 @@ struct rollout {
     uint8_t *flags;      /* (steps_max, columns): what the row's action ended, environment.h's */
     uint8_t *before;     /* (columns): 0, or ENVIRONMENT_ABSENT for an agent that is away from the start */
     uint16_t *masks;     /* (steps_max, columns, dropout_words): dropout's keep bits */
-    uint32_t *order;     /* (rows_max) row indices by (column, step): returns_coefficients fills it */
-    float *coefficients; /* (rows_max) in the same order; returns_coefficients fills it */
+    uint32_t *order;     /* (rows_max) row indices by (column, step): learner_weigh fills it */
+    float *coefficients; /* (rows_max) in the same order; learner_weigh fills it */
 
     /* With config.bootstraps: */
     float *log_probabilities; /* (steps_max, columns) of the row's action, when it was drawn */
     float *values;            /* (steps_max + 1, columns) of the row's observation, then */
     uint32_t last_count, last_capacity;
-    uint32_t *last_rows; /* (last_count) the rows that were truncated; ascending after rollout_sort_last */
+    uint32_t *last_rows;     /* (last_count) the rows that were truncated; ascending */
     char *last_observations; /* (last_count, observation_bytes) where each of these steps led */
     float *last_values;      /* (last_count) for the learner */
+
+    /* The batch: */
+    uint32_t batch_rows;                             /* in it so far */
+    uint32_t *batch_row, *batch_column, *batch_step; /* (columns) */
+    void *answer;                                    /* (columns, action_bytes) of rollout_actions */
 };
 
 /* Allocates all memory. STATUS_INVALID when the rows are none or above JOB_ROLLOUT_ROWS_MAX
@@ -68,11 +78,28 @@ static inline uint32_t rollout_row(const struct rollout *rollout, uint32_t step,
     return step * rollout->columns + column;
 }
 
-/* Records a step: what its rows show, and what the step before earned and ended. */
-void rollout_record(struct rollout *rollout, const struct step *step);
+/* Records a step: what its rows show, and what the step before earned and ended. STATUS_NO_MEMORY;
+ * STATUS_INVALID: its sender has changed the observations (step_check_copy), and the step counts as not
+ * recorded. */
+enum status rollout_record(struct rollout *rollout, const struct step *step, struct error *error);
 
-/* Keeps the last observations of the episodes that the step before has truncated. STATUS_NO_MEMORY. */
+/* Keeps the last observations of the episodes that the step before has truncated: the part of rollout_record
+ * that is done again where a recorded step comes again. Errors as there. */
 enum status rollout_record_last(struct rollout *rollout, const struct step *step, struct error *error);
+
+/* Adds a recorded step's rows to the batch. No column is twice in a batch. */
+void rollout_gather(struct rollout *rollout, const struct step *step);
+
+/* Has the policy act on the batch, and begins an empty one. Errors as policy_act. */
+enum status rollout_act(struct rollout *rollout, struct policy *policy, struct error *error);
+
+/* The actions of a step that was acted on, (rows, components), within their bounds; valid until the next
+ * call.
+ */
+const void *rollout_actions(struct rollout *rollout, const struct policy *policy, const struct step *step);
+
+/* `count` rows of the rollout, by their numbers `row`, for the policy. */
+struct policy_rows rollout_batch(const struct rollout *rollout, uint32_t count, const uint32_t *row);
 
 /* Compares a step with the recorded one. `count` environments from `first` on could have rows in it. Returns
  * which part of a row differs, and sets *environment to that row's environment. NULL: none differs. */
@@ -95,14 +122,10 @@ bool rollout_is_absent(const struct rollout *rollout, uint32_t step, uint32_t co
 /* Forgets the last observations of columns first … first + count - 1. */
 void rollout_forget_last(struct rollout *rollout, uint32_t first, uint32_t count);
 
-/* Sorts them by row: they came in any order. STATUS_NO_MEMORY. */
-enum status rollout_sort_last(struct rollout *rollout, struct error *error);
-
 /* Rows in all, without the closing ones. */
 uint64_t rollout_rows(const struct rollout *rollout);
 
 /* The sum of rewards of the column's first segment, over columns: the least, or the mean. */
-double rollout_reward_min(const struct rollout *rollout);
-double rollout_reward_mean(const struct rollout *rollout);
+double rollout_reward(const struct rollout *rollout, bool least);
 
 #endif

@@ -3,8 +3,8 @@
 
 #include "kernels/base/profile.h"
 #include "worker/checkpoint/checkpoint_saver.h"
-#include "worker/model/policy_values.h"
-#include "worker/reinforce/policy_shape.h"
+#include "worker/model/policy.h"
+#include "worker/reinforce/job_open.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -38,13 +38,13 @@ static enum status gather_states(struct saving *s, size_t *bytes, struct error *
     *bytes = 0;
     if (s->config.worker->job.rollout.begin != JOB_BEGIN_CONTINUE)
         return STATUS_OK;
-    const size_t sums = recording_bytes(s->config.recording);
+    const size_t sums = recording_save(s->config.recording, NULL);
     const size_t states =
         own != NULL ? own_environments_save(own, NULL, 0) : seats_save(s->config.seats, NULL);
     s->states = malloc(sums + states);
     if (s->states == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the environments' states in a checkpoint");
-    recording_write(s->config.recording, s->states);
+    recording_save(s->config.recording, s->states);
     if (states > 0 && own != NULL)
         own_environments_save(own, s->states + sums, states);
     else if (states > 0)
@@ -60,7 +60,7 @@ static enum status spread_states(struct saving *s, const char *from, size_t byte
     const struct job *job = &s->config.worker->job;
     if (job->rollout.begin != JOB_BEGIN_CONTINUE || bytes == 0)
         return STATUS_OK;
-    const size_t sums = recording_read(s->config.recording, from, bytes);
+    const size_t sums = recording_load(s->config.recording, from, bytes);
     if (sums == 0)
         return error_set(error, STATUS_INVALID, "its environments%s are not those of this job",
                          job_is_actor_critic(job) ? ", or its /algorithm/stats_window_size," : "");

@@ -6,7 +6,7 @@
 #ifndef WORKER_REINFORCE_SAVING_H
 #define WORKER_REINFORCE_SAVING_H
 
-#include "worker/reinforce/own_environments.h"
+#include "worker/reinforce/observer.h"
 #include "worker/reinforce/seats.h"
 
 struct saving;

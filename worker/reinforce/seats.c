@@ -1,8 +1,10 @@
 /* What the agent knows of each observer, and of each group of its environments: calls and their answers, the
- * order of steps, and how a successor plays again what its predecessor has played. The agent's thread. */
+ * order of steps, the requests that wait for actions, and how a successor plays again what its predecessor
+ * has played. The agent's thread. */
 #include "worker/reinforce/seats.h"
 
-#include "kernels/base/log.h"
+#include "kernels/base/profile.h"
+#include "worker/reinforce/coalescer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,9 +12,13 @@
 
 /* A group of a seat's environments in the running episode: its steps come one after the other. */
 struct group {
-    uint32_t first, count; /* its environments, in the numbering of the job */
-    uint32_t next_step;    /* the step that its next request must be for */
-    uint32_t recorded;     /* its steps in the rollout; above next_step while a successor plays again */
+    uint32_t seat, number;       /* of the seat's groups */
+    uint32_t first, count;       /* its environments, in the numbering of the job */
+    uint32_t next_step;          /* the step that its next request must be for */
+    uint32_t recorded;           /* its steps in the rollout; above next_step while a successor plays again */
+    struct rpc_request *request; /* which waits for actions; NULL: none */
+    struct rpc_request *repeat;  /* a successor's, for the same step; NULL: none */
+    struct step step;            /* the request's */
 };
 
 struct seat {
@@ -34,9 +40,9 @@ struct seat {
 struct seats {
     struct worker *worker;
     const struct job *job;
-    struct inference *inference;
     struct error *failure;
     const struct environment_description *world;
+    struct policy *policy;
     struct recording *recording;
     struct rollout *rollout;  /* the recording's */
     uint32_t count, per_seat; /* seats; environments of each */
@@ -48,6 +54,9 @@ struct seats {
     struct group *groups;     /* (count, lines) */
     uint32_t *live;           /* (lines) environments whose episode is not over, in groups of a number */
     uint8_t *alive;           /* (environments) */
+    /* A request in line is its group. The groups of a number share a line: the others' rows may be away. */
+    struct coalescer **coalescers; /* (lines) */
+    struct coalescer_stats stats;  /* of the running episode */
 };
 
 static bool has_steps(const struct seats *s)
@@ -60,17 +69,6 @@ static bool continues(const struct seats *s)
     return s->job->rollout.begin == JOB_BEGIN_CONTINUE;
 }
 
-/* The group's place among all groups, and its number among those of its seat. */
-static uint32_t place_of(const struct seats *s, const struct group *group)
-{
-    return (uint32_t)(group - s->groups);
-}
-
-static uint32_t number_of(const struct seats *s, const struct group *group)
-{
-    return place_of(s, group) % s->lines;
-}
-
 /* The groups of a seat. */
 static struct group *groups_of(const struct seats *s, uint32_t seat)
 {
@@ -79,8 +77,28 @@ static struct group *groups_of(const struct seats *s, uint32_t seat)
 
 /* ---- opening ---- */
 
-enum status seats_new(struct seats **out, struct worker *worker, struct inference *inference,
-                      struct error *failure, struct error *error)
+static coalescer_launch launch;
+
+static enum status open_coalescers(struct seats *s)
+{
+    static const enum coalescer_mode modes[] = {[JOB_COALESCE_OFF] = COALESCER_OFF,
+                                                [JOB_COALESCE_BARRIER] = COALESCER_BARRIER,
+                                                [JOB_COALESCE_DYNAMIC] = COALESCER_DYNAMIC};
+    const struct coalescer_config config = {.mode = modes[s->job->coalesce.mode],
+                                            .slots_max = s->count,
+                                            .max_batch = s->job->coalesce.max_batch,
+                                            .max_delay_us = s->job->coalesce.max_delay_us,
+                                            .launch = launch,
+                                            .context = s,
+                                            .stats = &s->stats};
+    s->coalescers = calloc(s->lines, sizeof(struct coalescer *));
+    enum status status = s->coalescers != NULL ? STATUS_OK : STATUS_NO_MEMORY;
+    for (uint32_t i = 0; i < s->lines && status == STATUS_OK; i++)
+        status = coalescer_new(&s->coalescers[i], &config);
+    return status;
+}
+
+enum status seats_new(struct seats **out, struct worker *worker, struct error *failure, struct error *error)
 {
     const struct job *job = &worker->job;
     const uint32_t count = job_observers(job);
@@ -90,7 +108,6 @@ enum status seats_new(struct seats **out, struct worker *worker, struct inferenc
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u observers", count);
     *s = (struct seats){.worker = worker,
                         .job = job,
-                        .inference = inference,
                         .failure = failure,
                         .count = count,
                         .per_seat = job->observers.environments,
@@ -99,21 +116,27 @@ enum status seats_new(struct seats **out, struct worker *worker, struct inferenc
     s->groups = calloc(room * s->lines, sizeof *s->groups);
     s->alive = calloc(room * s->per_seat, 1);
     s->live = calloc(s->lines, sizeof *s->live);
-    if (s->of == NULL || s->groups == NULL || s->alive == NULL || s->live == NULL)
+    if (s->of == NULL || s->groups == NULL || s->alive == NULL || s->live == NULL ||
+        open_coalescers(s) != STATUS_OK)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %zu environments", room * s->per_seat);
     for (uint32_t i = 0; i < count; i++)
         s->of[i].seats = s;
-    for (uint32_t i = 0; i < count * s->lines; i++) {
-        const uint32_t number = i % s->lines, begin = job_group_begin(job, number);
-        s->groups[i] = (struct group){.first = i / s->lines * s->per_seat + begin,
-                                      .count = job_group_begin(job, number + 1) - begin};
-    }
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t number = 0; number < s->lines; number++) {
+            const uint32_t begin = job_group_begin(job, number);
+            groups_of(s, i)[number] = (struct group){.seat = i,
+                                                     .number = number,
+                                                     .first = i * s->per_seat + begin,
+                                                     .count = job_group_begin(job, number + 1) - begin};
+        }
     return STATUS_OK;
 }
 
-void seats_open(struct seats *s, const struct environment_description *world, struct recording *recording)
+void seats_open(struct seats *s, const struct environment_description *world, struct recording *recording,
+                struct policy *policy)
 {
     s->world = world;
+    s->policy = policy;
     s->recording = recording;
     s->rollout = recording_rollout(recording);
 }
@@ -124,6 +147,9 @@ void seats_free(struct seats *s)
         return;
     for (uint32_t i = 0; s->of != NULL && i < s->count; i++)
         free(s->of[i].states);
+    for (uint32_t i = 0; s->coalescers != NULL && i < s->lines; i++)
+        coalescer_free(s->coalescers[i]);
+    free(s->coalescers);
     free(s->of);
     free(s->groups);
     free(s->alive);
@@ -133,16 +159,12 @@ void seats_free(struct seats *s)
 
 /* ---- sessions ---- */
 
-void seats_describe(struct seats *s, uint32_t seat)
+void seats_set_described(struct seats *s, uint32_t index, bool is_described)
 {
-    s->of[seat].described = s->of[seat].fresh = true;
-    s->described++;
-}
-
-void seats_leave(struct seats *s, uint32_t seat)
-{
-    s->described -= s->of[seat].described;
-    s->of[seat].described = false;
+    struct seat *seat = &s->of[index];
+    s->described += is_described - seat->described;
+    seat->described = is_described;
+    seat->fresh = seat->fresh || is_described;
 }
 
 bool seats_is_described(const struct seats *s, uint32_t seat)
@@ -155,37 +177,142 @@ bool seats_are_described(const struct seats *s)
     return s->described == s->count;
 }
 
+/* ---- requests that wait ---- */
+
+static struct coalescer *coalescer_of(const struct seats *s, const struct group *group)
+{
+    return s->coalescers[group->number];
+}
+
+/* Answers a request with the actions of its recorded step. The closing step's answer is empty. */
+static void reply(const struct seats *s, struct rpc_request *request, const struct step *step)
+{
+    struct rpc_message answer = {0};
+    if (!rollout_is_closing(s->rollout, step))
+        answer = (struct rpc_message){.tensor_count = 1,
+                                      .tensors = {step_action_tensor(&s->world->spec, step->count)},
+                                      .data = {rollout_actions(s->rollout, s->policy, step)}};
+    rpc_reply(request, &answer);
+}
+
+/* Fails the requests of the group, if there are any. */
+static void fail(struct group *group, enum status status, const char *why)
+{
+    if (group->repeat != NULL)
+        rpc_fail(group->repeat, status, "%s", why);
+    if (group->request != NULL)
+        rpc_fail(group->request, status, "%s", why);
+    group->request = group->repeat = NULL;
+}
+
+/* Takes the group's requests, whose observer is gone, out of the line. */
+static void withdraw(struct seats *s, struct group *group)
+{
+    coalescer_remove(coalescer_of(s, group), group);
+    fail(group, STATUS_PEER_DIED, "the observer that sent it is gone");
+}
+
+static void drop(void *context, void *group)
+{
+    (void)context;
+    fail(group, STATUS_SHUTDOWN, "the job is ending");
+}
+
+/* The coalescer's launch: one pass of the policy over the batch, then every request's reply. */
+static void launch(void *context, const struct coalescer_slot *slots, size_t count, uint32_t rows)
+{
+    struct seats *s = context;
+    for (size_t i = 0; i < count; i++)
+        rollout_gather(s->rollout, &((const struct group *)slots[i].request)->step);
+    const enum status status = rollout_act(s->rollout, s->policy, s->failure);
+    s->worker->work += status == STATUS_OK ? rows : 0;
+    const enum profile_kind before = profile_enter(PROFILE_TRANSPORT);
+    for (size_t i = 0; i < count; i++) {
+        struct group *group = slots[i].request;
+        if (status != STATUS_OK) {
+            fail(group, STATUS_SHUTDOWN, "the job is ending");
+            continue;
+        }
+        if (group->repeat != NULL) /* first: the step lies in the message of `request` */
+            reply(s, group->repeat, &group->step);
+        reply(s, group->request, &group->step);
+        group->request = group->repeat = NULL;
+    }
+    profile_leave(before);
+}
+
+void seats_launch(struct seats *s)
+{
+    s->worker->queue = 0;
+    for (uint32_t i = 0; i < s->lines; i++) {
+        coalescer_run(s->coalescers[i], monotime_now());
+        s->worker->queue += (uint32_t)coalescer_waiting(s->coalescers[i]);
+    }
+}
+
+struct monotime seats_due(const struct seats *s)
+{
+    struct monotime next = MONOTIME_NEVER;
+    for (uint32_t i = 0; i < s->lines; i++)
+        next = monotime_earliest(next, coalescer_due(s->coalescers[i]));
+    return next;
+}
+
+void seats_clear(struct seats *s)
+{
+    for (uint32_t i = 0; s->coalescers != NULL && i < s->lines; i++)
+        if (s->coalescers[i] != NULL)
+            coalescer_clear(s->coalescers[i], drop);
+}
+
+void seats_report(const struct seats *s, struct control_episode *record)
+{
+    const struct coalescer_stats *stats = &s->stats;
+    const double launches = (double)stats->launches;
+    uint64_t below = 0;
+    record->timing.launches = stats->launches;
+    record->timing.requests = stats->requests;
+    record->timing.batch_mean = launches > 0 ? (double)stats->rows / launches : 0;
+    record->timing.batch_max = stats->batch_max;
+    record->timing.wait_us_p50 = (double)coalescer_wait_us(stats, 0.50);
+    record->timing.wait_us_p99 = (double)coalescer_wait_us(stats, 0.99);
+    record->timing.wait_s = (double)stats->wait_us * 1e-6;
+    _Static_assert((int)COALESCER_BATCH_BUCKETS == (int)CONTROL_BATCH_BUCKETS, "the same buckets");
+    memcpy(record->timing.batches, stats->batches, sizeof record->timing.batches);
+    for (unsigned i = 0; i < CONTROL_WAIT_BUCKETS; i++) { /* these add up over episodes */
+        const bool is_last = i == CONTROL_WAIT_BUCKETS - 1;
+        const uint64_t up_to =
+            is_last ? stats->requests : coalescer_waits_up_to(stats, control_wait_limits_us[i]);
+        record->timing.waits[i] = (uint32_t)(up_to - below);
+        below = up_to;
+    }
+}
+
 /* ---- who lives ---- */
 
 /* Tells the coalescers how many rows live. */
 static void set_live(const struct seats *s)
 {
     for (uint32_t i = 0; i < s->lines; i++)
-        inference_set_live(s->inference, i, s->live[i]);
+        coalescer_set_live(s->coalescers[i], s->live[i] * s->world->spec.agents);
 }
 
 /* The environment sends no rows any more in this episode. */
 static void retire(struct seats *s, const struct group *group, uint32_t environment)
 {
-    s->live[number_of(s, group)] -= s->alive[environment];
+    s->live[group->number] -= s->alive[environment];
     s->alive[environment] = 0;
 }
 
-static void retire_group(struct seats *s, const struct group *group)
-{
-    for (uint32_t e = group->first; e < group->first + group->count; e++)
-        retire(s, group, e);
-    set_live(s);
-}
-
-/* An environment of this group that sends no row any more has ended its episode. */
+/* Environments of the group of which the step has no row have ended their episodes. NULL: all. */
 static void retire_absent(struct seats *s, const struct group *group, const struct step *step)
 {
+    const uint32_t count = step != NULL ? step->count : 0;
     uint32_t i = 0;
-    if (step->count == group->count)
+    if (count == group->count)
         return;
     for (uint32_t e = group->first; e < group->first + group->count; e++) {
-        if (i < step->count && step->numbers[i] == e)
+        if (i < count && step->numbers[i] == e)
             i++;
         else
             retire(s, group, e);
@@ -200,10 +327,10 @@ static void forget_rows(struct seats *s, struct group *group, uint32_t step)
     for (uint32_t e = group->first; e < group->first + group->count; e++) {
         if (!rollout_truncate(s->rollout, e, step))
             continue;
-        s->live[number_of(s, group)] += !s->alive[e];
+        s->live[group->number] += !s->alive[e];
         s->alive[e] = 1;
     }
-    inference_withdraw(s->inference, place_of(s, group)); /* the predecessor's */
+    withdraw(s, group); /* the predecessor's */
     group->recorded = step;
     set_live(s);
 }
@@ -231,15 +358,6 @@ static void take_answer(struct future *future, void *arg)
         s->playing--;
 }
 
-void seats_begin_calls(struct seats *s)
-{
-    s->playing = s->lost = 0;
-    for (uint32_t i = 0; i < s->count; i++) {
-        s->of[i].asked = s->of[i].lost = false;
-        s->of[i].returned = STATUS_OK;
-    }
-}
-
 enum status seats_call(struct seats *s, uint32_t index, enum wire_method method,
                        const struct rpc_message *message, seats_answer *answer, void *context,
                        struct error *error)
@@ -265,56 +383,13 @@ enum status seats_call(struct seats *s, uint32_t index, enum wire_method method,
     return status;
 }
 
-bool seats_next_successor(struct seats *s, uint32_t *index)
-{
-    for (; s->lost > 0 && *index < s->count; ++*index) {
-        struct seat *seat = &s->of[*index];
-        if (!seat->lost || !seat->described)
-            continue;
-        seat->lost = false;
-        s->lost--;
-        return true;
-    }
-    return false;
-}
-
-uint32_t seats_playing(const struct seats *s)
-{
-    return s->playing;
-}
-
-uint32_t seats_lost(const struct seats *s)
-{
-    return s->lost;
-}
-
-enum status seats_find_failure(const struct seats *s, struct error *error)
-{
-    for (uint32_t i = 0; i < s->count; i++) {
-        const enum status status = s->of[i].returned;
-        if (status != STATUS_OK)
-            return error_set(error, status, "observer %u, episode %llu: %s: %s", i + 1,
-                             (unsigned long long)s->episode, status_name(status),
-                             future_text(s->of[i].called));
-    }
-    return STATUS_OK;
-}
-
-void seats_release(struct seats *s)
-{
-    for (uint32_t i = 0; i < s->count; i++) {
-        future_release(s->of[i].called);
-        s->of[i].called = NULL;
-    }
-}
-
 /* ---- a successor ---- */
 
 /* The group's step is recorded, and comes out as another one. The seat's other groups do not go on by their
  * records either: an observer steps its groups in turn, and a barrier must not wait for one of them alone. */
 static void end_record(struct seats *s, const struct group *group, uint32_t environment, const char *what)
 {
-    struct group *beside = groups_of(s, place_of(s, group) / s->lines);
+    struct group *beside = groups_of(s, group->seat);
     char where[96];
     snprintf(where, sizeof where, "(another %s in step %u of episode %llu)", what, group->next_step,
              (unsigned long long)s->episode);
@@ -380,11 +455,9 @@ static enum status keep_states(struct seats *s, uint32_t index, const void *stat
 static bool ends_well(const struct seats *s, uint32_t index, const struct step_end *end, uint32_t i)
 {
     const uint32_t agents = end->last.agents, length = end->lengths[i];
-    uint8_t flags[ENVIRONMENT_AGENTS_MAX];
-    const uint8_t all = step_all_flags(&end->last, i, flags);
-    const bool ended = has_steps(s)
-                           ? length == s->rollout->config.steps_max
-                           : environment_is_over(flags, agents) || (all & ENVIRONMENT_RESTARTED) != 0;
+    uint8_t all;
+    const bool is_over = step_is_over(&end->last, i, &all);
+    const bool ended = has_steps(s) ? length == s->rollout->config.steps_max : is_over;
     return ended && length > 0 && length == s->rollout->lengths[(index * s->per_seat + i) * agents] &&
            (all & ~ENVIRONMENT_STEP_FLAGS) == 0;
 }
@@ -396,8 +469,7 @@ static enum status check_end(struct seats *s, uint32_t index, const struct rpc_m
     for (uint32_t i = 0; i < s->lines; i++) {
         if (!has_steps(s))
             end_group(s, &groups[i]);
-        if (inference_waits(s->inference, place_of(s, &groups[i])) ||
-            groups[i].next_step != groups[i].recorded)
+        if (groups[i].request != NULL || groups[i].next_step != groups[i].recorded)
             return STATUS_INVALID;
     }
     if (step_end_decode(end, m, &s->world->spec, s->per_seat) != STATUS_OK ||
@@ -420,7 +492,7 @@ static enum status take_end(void *context, uint32_t index, const struct rpc_mess
         return STATUS_INVALID;
     recording_end(s->recording, index * s->per_seat, &end);
     for (uint32_t i = 0; i < s->lines; i++)
-        retire_group(s, &groups_of(s, index)[i]);
+        retire_absent(s, &groups_of(s, index)[i], NULL);
     s->of[index].played = true;
     if (keep_states(s, index, end.states, end.state_bytes, &why) != STATUS_OK)
         *s->failure = why;
@@ -457,7 +529,8 @@ static void lose_episodes(struct seats *s, uint32_t index)
     recording_abandon(s->recording, index * s->per_seat, s->per_seat);
 }
 
-enum status seats_replay(struct seats *s, uint32_t index, struct error *error)
+/* Asks the seat's observer to play the running episode. */
+static enum status call_to_play(struct seats *s, uint32_t index, struct error *error)
 {
     struct seat *seat = &s->of[index];
     struct group *groups = groups_of(s, index);
@@ -468,7 +541,9 @@ enum status seats_replay(struct seats *s, uint32_t index, struct error *error)
         if (has_lost || (s->world->spec.limits & ENVIRONMENT_CANNOT_SEED) != 0)
             forget_rows(s, &groups[i], 0);
         groups[i].next_step = 0;
-        inference_withdraw_repeat(s->inference, place_of(s, &groups[i]));
+        if (groups[i].repeat != NULL)
+            rpc_fail(groups[i].repeat, STATUS_PEER_DIED, "the observer that sent it is gone");
+        groups[i].repeat = NULL;
     }
     recording_forget(s->recording, index * s->per_seat, s->per_seat); /* its steps bring them again */
     const enum status status = seats_call(s, index, METHOD_RUN_EPISODE, &message, take_end, s, error);
@@ -480,10 +555,30 @@ enum status seats_replay(struct seats *s, uint32_t index, struct error *error)
     return status;
 }
 
-enum status seats_play(struct seats *s, uint64_t episode, struct error *error)
+/* NULL as `ask`: the running episode. */
+static enum status ask_seat(struct seats *s, uint32_t index, seats_ask *ask, void *context,
+                            struct error *error)
+{
+    return ask != NULL ? ask(context, index, error) : call_to_play(s, index, error);
+}
+
+enum status seats_ask_all(struct seats *s, seats_ask *ask, void *context, struct error *error)
 {
     enum status status = STATUS_OK;
+    s->playing = s->lost = 0;
+    for (uint32_t i = 0; i < s->count; i++) {
+        s->of[i].asked = s->of[i].lost = false;
+        s->of[i].returned = STATUS_OK;
+    }
+    for (uint32_t i = 0; i < s->count && status == STATUS_OK; i++)
+        status = ask_seat(s, i, ask, context, error);
+    return status;
+}
+
+enum status seats_play(struct seats *s, uint64_t episode, struct error *error)
+{
     s->episode = episode;
+    s->stats = (struct coalescer_stats){0};
     memset(s->alive, 1, (size_t)s->count * s->per_seat);
     memset(s->live, 0, s->lines * sizeof *s->live);
     for (uint32_t i = 0; i < s->count * s->lines; i++) {
@@ -491,10 +586,55 @@ enum status seats_play(struct seats *s, uint64_t episode, struct error *error)
         s->live[i % s->lines] += s->groups[i].count;
     }
     set_live(s);
-    seats_begin_calls(s);
-    for (uint32_t i = 0; i < s->count && status == STATUS_OK; i++)
-        status = seats_replay(s, i, error);
+    return seats_ask_all(s, NULL, NULL, error);
+}
+
+/* Asks the successors of lost observers. */
+static enum status ask_successors(struct seats *s, seats_ask *ask, void *context, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; s->lost > 0 && i < s->count && status == STATUS_OK; i++) {
+        if (!s->of[i].lost || !s->of[i].described)
+            continue;
+        s->of[i].lost = false;
+        s->lost--;
+        status = ask_seat(s, i, ask, context, error);
+    }
     return status;
+}
+
+/* The first answer that was an error; STATUS_OK: none was. */
+static enum status find_failure(const struct seats *s, struct error *error)
+{
+    for (uint32_t i = 0; i < s->count; i++) {
+        const enum status status = s->of[i].returned;
+        if (status != STATUS_OK)
+            return error_set(error, status, "observer %u, episode %llu: %s: %s", i + 1,
+                             (unsigned long long)s->episode, status_name(status),
+                             future_text(s->of[i].called));
+    }
+    return STATUS_OK;
+}
+
+enum status seats_await(struct seats *s, seats_ask *ask, void *context, struct error *error)
+{
+    const bool hurry = s->worker->hurry;
+    enum status status = hurry ? STATUS_OK : ask_successors(s, ask, context, error);
+    if (status != STATUS_OK)
+        return status;
+    if (s->playing > (hurry ? s->lost : 0))
+        return STATUS_AGAIN;
+    status = s->lost > 0 ? STATUS_SHUTDOWN : find_failure(s, error);
+    if (status == STATUS_SHUTDOWN && !hurry) /* the order has reached an observer, and not yet this process */
+        return STATUS_AGAIN;
+    for (uint32_t i = 0; i < s->count; i++) {
+        future_release(s->of[i].called);
+        s->of[i].called = NULL;
+    }
+    if (status == STATUS_OK || !hurry)
+        return status;
+    seats_clear(s);
+    return STATUS_SHUTDOWN;
 }
 
 /* ---- a step ---- */
@@ -503,9 +643,7 @@ enum status seats_play(struct seats *s, uint64_t episode, struct error *error)
 static enum status check_order(const struct seats *s, const struct group *group, const struct step *step,
                                struct error *error)
 {
-    const uint32_t place = place_of(s, group);
-    if (inference_repeats(s->inference, place) ||
-        (inference_waits(s->inference, place) && group->next_step == group->recorded))
+    if (group->repeat != NULL || (group->request != NULL && group->next_step == group->recorded))
         return error_set(error, STATUS_INVALID, "step %u while step %u is not answered", step->number,
                          group->next_step - 1);
     const uint32_t steps = s->rollout->config.steps_max + s->rollout->config.bootstraps;
@@ -535,30 +673,25 @@ static enum status check_rows(const struct seats *s, const struct group *group, 
     return STATUS_OK;
 }
 
-static enum status check_alive(const struct seats *s, const struct step *step, struct error *error)
-{
-    for (uint32_t i = 0; i < step->count; i++)
-        if (!s->alive[step->numbers[i]])
-            return error_set(error, STATUS_INVALID, "row %u is of environment %u, whose episode is over", i,
-                             step->numbers[i]);
-    return STATUS_OK;
-}
-
-/* At step 0 nothing has ended; agents are absent, and environments may have failed to go on, only where the
- * rollout goes on from the one before. In the mode episode an environment whose episode is over has no rows.
+/* The rows are of environments whose episode goes on. At step 0 nothing has ended; agents are absent, and
+ * environments may have failed to go on, only where the rollout goes on from the one before. In the mode
+ * episode an environment whose episode is over has no rows.
  */
 static enum status check_flags(const struct seats *s, const struct step *step, struct error *error)
 {
     const unsigned first = continues(s) ? ENVIRONMENT_ABSENT | ENVIRONMENT_FAILED : 0;
-    uint8_t flags[ENVIRONMENT_AGENTS_MAX], all = 0;
     if (has_steps(s) && step->number > 0)
         return STATUS_OK;
     for (uint32_t i = 0; i < step->count; i++) {
-        all |= step_all_flags(step, i, flags);
+        uint8_t all;
+        const bool is_over = step_is_over(step, i, &all);
+        if (!s->alive[step->numbers[i]])
+            return error_set(error, STATUS_INVALID, "row %u is of environment %u, whose episode is over", i,
+                             step->numbers[i]);
         if (step->number == 0 && (all & ~first) != 0)
             return error_set(error, STATUS_INVALID, "environment %u of step 0 has flags %u: expected %u", i,
                              all, all & first);
-        if (!has_steps(s) && (environment_is_over(flags, step->agents) || (all & ENVIRONMENT_RESTARTED) != 0))
+        if (!has_steps(s) && is_over)
             return error_set(error, STATUS_INVALID,
                              "environment %u of step %u has flags %u, its episode is over", i, step->number,
                              all);
@@ -566,76 +699,62 @@ static enum status check_flags(const struct seats *s, const struct step *step, s
     return STATUS_OK;
 }
 
-/* A step that repeats a recorded one: it gets the recorded actions, if these are known already. */
-static void repeat_step(struct seats *s, struct group *group, struct rpc_request *request,
-                        const struct step *step)
+/* Puts the step's rows into the rollout, and its request in line, where its group has a place. A step that
+ * repeats a recorded one gets the recorded actions, as soon as these are known. */
+static enum status take_step(struct seats *s, struct group *group, struct rpc_request *request,
+                             const struct step *step, bool is_repeated, struct error *error)
 {
-    const uint32_t place = place_of(s, group);
-    if (s->failure->status == STATUS_OK)
-        (void)recording_repeat(s->recording, step, s->failure);
+    const enum status status = recording_step(s->recording, step, is_repeated, error);
+    if (status != STATUS_OK)
+        return status;
     group->next_step++;
-    if (inference_waits(s->inference, place) && group->next_step == group->recorded)
-        inference_repeat(s->inference, place, request);
-    else
-        inference_reply(s->inference, request, step);
-}
-
-/* Puts the request in line, and its rows into the rollout. */
-static void take_step(struct seats *s, struct group *group, struct rpc_request *request,
-                      const struct step *step)
-{
-    const bool waits = !rollout_is_closing(s->rollout, step);
-    if (waits && inference_add(s->inference, place_of(s, group), request, step) != STATUS_OK) {
-        rpc_fail(request, STATUS_BUSY, "more requests than environments");
-        return;
+    if (!is_repeated) {
+        retire_absent(s, group, step);
+        group->recorded = group->next_step;
     }
-    if (s->failure->status == STATUS_OK)
-        (void)recording_step(s->recording, step, s->failure);
-    retire_absent(s, group, step);
-    group->recorded = ++group->next_step;
-    if (!waits)
-        inference_reply(s->inference, request, step);
+    if (is_repeated && group->request != NULL && group->next_step == group->recorded) {
+        group->repeat = request;
+    } else if (is_repeated || rollout_is_closing(s->rollout, step)) {
+        reply(s, request, step);
+    } else {
+        group->request = request;
+        group->step = *step;
+        /* Never STATUS_BUSY: the line has a slot for each of its groups. */
+        (void)coalescer_add(coalescer_of(s, group), group, step->rows, monotime_now());
+    }
+    return STATUS_OK;
 }
 
 /* The group's environments are all over, while others of its observer go on: nobody waits for it. */
-static void leave_group(struct seats *s, struct group *group, struct rpc_request *request)
+static enum status leave_group(struct seats *s, struct group *group, struct rpc_request *request,
+                               struct error *error)
 {
-    if (has_steps(s)) {
-        rpc_reject(request, "the end of a group at step %u: expected rows", group->next_step);
-        return;
-    }
+    if (has_steps(s))
+        return error_set(error, STATUS_INVALID, "the end of a group at step %u: expected rows",
+                         group->next_step);
     end_group(s, group);
-    retire_group(s, group);
+    retire_absent(s, group, NULL);
     rpc_reply(request, &(struct rpc_message){0});
+    return STATUS_OK;
 }
 
-void seats_step(struct seats *s, uint32_t seat, struct rpc_request *request, const struct step *step)
+enum status seats_step(struct seats *s, uint32_t seat, struct rpc_request *request, const struct step *step,
+                       struct error *error)
 {
-    struct error why;
-    if (step->group >= s->lines) {
-        rpc_reject(request, "a step of group %u: expected one below %u", step->group, s->lines);
-        return;
-    }
+    if (step->group >= s->lines)
+        return error_set(error, STATUS_INVALID, "a step of group %u: expected one below %u", step->group,
+                         s->lines);
     struct group *group = &groups_of(s, seat)[step->group];
-    enum status status = check_order(s, group, step, &why);
-    if (status == STATUS_OK && step->count == 0) {
-        leave_group(s, group, request);
-        return;
-    }
+    enum status status = check_order(s, group, step, error);
+    if (status == STATUS_OK && step->count == 0)
+        return leave_group(s, group, request, error);
     if (status == STATUS_OK)
-        status = check_rows(s, group, step, &why);
-    if (status == STATUS_OK && repeats(s, group, step)) {
-        repeat_step(s, group, request, step);
-        return;
-    }
+        status = check_rows(s, group, step, error);
+    if (status == STATUS_OK && repeats(s, group, step))
+        return take_step(s, group, request, step, true, error);
     if (status == STATUS_OK)
-        status = check_alive(s, step, &why);
-    if (status == STATUS_OK)
-        status = check_flags(s, step, &why);
-    if (status == STATUS_OK)
-        take_step(s, group, request, step);
-    else
-        rpc_reject(request, "%s", why.text);
+        status = check_flags(s, step, error);
+    return status == STATUS_OK ? take_step(s, group, request, step, false, error) : status;
 }
 
 /* ---- states in checkpoints ---- */
@@ -643,13 +762,12 @@ void seats_step(struct seats *s, uint32_t seat, struct rpc_request *request, con
 size_t seats_save(const struct seats *s, char *out)
 {
     size_t bytes = 0;
-    for (uint32_t i = 0; i < s->count; i++) {
+    for (uint32_t i = 0; i < s->count; bytes += s->of[i++].state_bytes) {
         if (s->of[i].state_bytes == 0)
             return 0;
-        bytes += s->of[i].state_bytes;
+        if (out != NULL)
+            memcpy(out + bytes, s->of[i].states, s->of[i].state_bytes);
     }
-    for (uint32_t i = 0; i < s->count && out != NULL; out += s->of[i++].state_bytes)
-        memcpy(out, s->of[i].states, s->of[i].state_bytes);
     return bytes;
 }
 

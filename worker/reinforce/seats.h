@@ -12,12 +12,16 @@
  * carries the states of the seat's environments. A successor gets them with its request. States of
  * environments lie behind each other, in order, each behind its length in bytes (uint32).
  *
- * The agent's thread. No call blocks. */
+ * A coalescer for the groups of each number decides when the requests that wait make a batch. One step of
+ * each group of each observer can wait.
+ *
+ * The agent's thread. No call blocks, but seats_launch for the policy's arithmetic. */
 #ifndef WORKER_REINFORCE_SEATS_H
 #define WORKER_REINFORCE_SEATS_H
 
-#include "worker/reinforce/inference.h"
+#include "worker/net/rpc.h"
 #include "worker/reinforce/recording.h"
+#include "worker/worker.h"
 
 struct seats;
 
@@ -25,20 +29,18 @@ struct seats;
 typedef enum status seats_answer(void *context, uint32_t seat, const struct rpc_message *answer);
 
 /* The seats of the worker's job. The first failure within a callback goes into *failure, and ends the job.
- * All outlive *out. STATUS_NO_MEMORY. seats_free also follows a failure; NULL is allowed. */
-enum status seats_new(struct seats **out, struct worker *worker, struct inference *inference,
-                      struct error *failure, struct error *error);
+ * Both outlive *out. STATUS_NO_MEMORY. seats_free also follows a failure; NULL is allowed. */
+enum status seats_new(struct seats **out, struct worker *worker, struct error *failure, struct error *error);
 void seats_free(struct seats *seats);
 
-/* Before the first observer has described its environment. Both outlive *seats. */
-void seats_open(struct seats *seats, const struct environment_description *world,
-                struct recording *recording);
+/* Before the first observer has described its environment. All outlive *seats. */
+void seats_open(struct seats *seats, const struct environment_description *world, struct recording *recording,
+                struct policy *policy);
 
 /* ---- sessions ---- */
 
-/* The seat's observer has described its environment; its session has ended. */
-void seats_describe(struct seats *seats, uint32_t seat);
-void seats_leave(struct seats *seats, uint32_t seat);
+/* The seat's observer has described its environment; or its session has ended. */
+void seats_set_described(struct seats *seats, uint32_t seat, bool is_described);
 
 bool seats_is_described(const struct seats *seats, uint32_t seat);
 bool seats_are_described(const struct seats *seats);
@@ -48,37 +50,46 @@ bool seats_are_described(const struct seats *seats);
 /* Asks every observer to play the episode, `episode` of the job. Errors as rpc_call_then. */
 enum status seats_play(struct seats *seats, uint64_t episode, struct error *error);
 
-/* Asks the seat's observer to play the running episode, as a successor. Errors as rpc_call_then. */
-enum status seats_replay(struct seats *seats, uint32_t seat, struct error *error);
-
-/* Forgets the calls before. Call asks one seat's observer for something else than an episode. Without an
- * observer the seat is lost, and its successor is to be asked. Errors as rpc_call_then. */
-void seats_begin_calls(struct seats *seats);
+/* Calls one seat's observer for something else than an episode. Without an observer the seat is lost, and its
+ * successor is to be asked. Errors as rpc_call_then. */
 enum status seats_call(struct seats *seats, uint32_t seat, enum wire_method method,
                        const struct rpc_message *message, seats_answer *answer, void *context,
                        struct error *error);
 
-/* The next seat, from *seat on, that was lost and has an observer again, which is to be asked: the seat is no
- * longer lost. False: none. */
-bool seats_next_successor(struct seats *seats, uint32_t *seat);
+/* Calls the seat's observer by seats_call, or leaves the seat out. */
+typedef enum status seats_ask(void *context, uint32_t seat, struct error *error);
 
-/* How many seats have not answered, the lost ones included; and how many are lost. */
-uint32_t seats_playing(const struct seats *seats);
-uint32_t seats_lost(const struct seats *seats);
+/* Forgets the calls before, and asks every seat. */
+enum status seats_ask_all(struct seats *seats, seats_ask *ask, void *context, struct error *error);
 
-/* The first answer that was an error, in *error; STATUS_OK: none was. Release forgets the answers. */
-enum status seats_find_failure(const struct seats *seats, struct error *error);
-void seats_release(struct seats *seats);
+/* Whether all have answered, in every turn; meanwhile it asks the successors of lost observers. `ask` NULL:
+ * they play the running episode. STATUS_AGAIN: they have not. STATUS_SHUTDOWN: an order to hurry has cut it
+ * short. Other errors: of the first answer that was one, and of `ask`. */
+enum status seats_await(struct seats *seats, seats_ask *ask, void *context, struct error *error);
 
 /* ---- steps ---- */
 
-/* A decoded METHOD_STEP of the running episode. A step that does not follow costs its observer the session.
- * Another one is recorded, and waits for its actions; or it repeats a recorded one and gets those actions. */
-void seats_step(struct seats *seats, uint32_t seat, struct rpc_request *request, const struct step *step);
+/* Takes a decoded METHOD_STEP of the running episode. It is recorded, and waits for its actions; or it
+ * repeats a recorded one and gets those actions. STATUS_INVALID: it does not follow, and costs its observer
+ * the session; STATUS_NO_MEMORY. After an error the request is the caller's to complete. */
+enum status seats_step(struct seats *seats, uint32_t seat, struct rpc_request *request,
+                       const struct step *step, struct error *error);
+
+/* Launches every batch that is due, and answers its requests. The worker reports how many wait on. */
+void seats_launch(struct seats *seats);
+
+/* When the next batch is due, as coalescer_due. */
+struct monotime seats_due(const struct seats *seats);
+
+/* Fails all requests with STATUS_SHUTDOWN. */
+void seats_clear(struct seats *seats);
+
+/* Fills what the running episode's launches and waits came to. */
+void seats_report(const struct seats *seats, struct control_episode *record);
 
 /* ---- states ---- */
 
-/* Writes all seats' states, unless a seat has none or `out` is NULL. Returns their bytes. Load, before the
+/* Writes all seats' states, unless `out` is NULL. Returns their bytes; 0: a seat has none. Load, before the
  * first episode: STATUS_INVALID with a sentence. Seats beyond those with states begin anew; states of seats
  * that the job has no more are left. */
 size_t seats_save(const struct seats *seats, char *out);

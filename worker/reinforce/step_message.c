@@ -168,9 +168,19 @@ enum status step_decode(struct step *step, const struct rpc_message *m, const st
         return error_set(error, STATUS_INVALID,
                          "numbers, flags or rewards in shared memory: expected them in the message");
     const enum status status = check_message(m, spec, n_max, error);
-    if (status == STATUS_OK)
-        step_view(step, m, spec);
-    return status;
+    if (status != STATUS_OK)
+        return status;
+    step_view(step, m, spec);
+    step->lent_floats = m->lent != 0 && spec->observation.dtype == ENVIRONMENT_F32;
+    return STATUS_OK;
+}
+
+enum status step_check_copy(const struct step *step, const void *copy, uint32_t count, struct error *error)
+{
+    const size_t floats = count * step->observation_bytes / sizeof(float);
+    return !step->lent_floats || environment_floats_are_finite(copy, floats)
+               ? STATUS_OK
+               : error_set(error, STATUS_INVALID, "an observation that its sender has changed is not finite");
 }
 
 enum status step_end_decode(struct step_end *end, const struct rpc_message *m,
@@ -207,12 +217,13 @@ enum status step_end_decode(struct step_end *end, const struct rpc_message *m,
                : STATUS_INVALID;
 }
 
-uint8_t step_all_flags(const struct step *step, uint32_t i, uint8_t flags[ENVIRONMENT_AGENTS_MAX])
+bool step_is_over(const struct step *step, uint32_t i, uint8_t *all)
 {
-    uint8_t all = 0;
+    uint8_t flags[ENVIRONMENT_AGENTS_MAX];
+    *all = 0;
     for (uint32_t a = 0; a < step->agents; a++)
-        all |= flags[a] = step_flags(step, i * step->agents + a);
-    return all;
+        *all |= flags[a] = step_flags(step, i * step->agents + a);
+    return environment_is_over(flags, step->agents) || (*all & ENVIRONMENT_RESTARTED) != 0;
 }
 
 uint32_t step_run(const struct step *step, uint32_t i)

@@ -73,6 +73,7 @@ struct step {
     const message_f32 *rewards; /* (rows) */
     const message_f32 *metrics; /* (ended, metrics) */
     const uint8_t *flags;       /* (rows, flags_bytes) flags, then the action mask */
+    bool lent_floats;           /* the sender can still change the observations, and floats can become NaN */
 };
 
 /* Checks a request, and decodes it: the tensors against the spec, for at most n_max environments; the flags
@@ -80,6 +81,10 @@ struct step {
  * with a sentence. */
 enum status step_decode(struct step *step, const struct rpc_message *message,
                         const struct environment_spec *spec, uint32_t n_max, struct error *error);
+
+/* Whether this copy of `count` of the step's observations is finite. It can be otherwise where the sender has
+ * changed them behind the check. STATUS_INVALID with a sentence. */
+enum status step_check_copy(const struct step *step, const void *copy, uint32_t count, struct error *error);
 
 /* The decoded answer to METHOD_RUN_EPISODE or METHOD_RUN_EVALUATION. */
 struct step_end {
@@ -107,8 +112,9 @@ static inline const uint8_t *step_mask(const struct step *step, uint32_t row)
     return step->flags + (size_t)row * step->flags_bytes + 1;
 }
 
-/* The flags of all agents of the i-th environment, together; and one by one, in `flags`. */
-uint8_t step_all_flags(const struct step *step, uint32_t i, uint8_t flags[ENVIRONMENT_AGENTS_MAX]);
+/* Whether the flags of the i-th environment's rows say that its episode is over. *all: these flags together.
+ */
+bool step_is_over(const struct step *step, uint32_t i, uint8_t *all);
 
 /* How many environments from the i-th on have consecutive numbers, so that their rows follow one another in
  * a rollout, too. */

@@ -1,8 +1,6 @@
-/* Requests and answers by libmicrohttpd (http.h). Supervisor process; its only thread. */
+/* Answers requests by libmicrohttpd (http.h): documents, the page, and streams of server-sent events
+ * (https://html.spec.whatwg.org/multipage/server-sent-events.html). Supervisor process; its only thread. */
 #include "daemon/watch/http/http.h"
-
-#include "daemon/watch/http/page.h"
-#include "daemon/watch/http/streams.h"
 
 #include <arpa/inet.h>
 #include <microhttpd.h>
@@ -11,12 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/random.h>
+#include <sys/types.h>
 
 enum {
     CONNECTIONS_MAX = 1200,
     IDLE_S = 10,
     CONNECTION_BYTES = 8192, /* for a request's line and headers */
+    STREAMS_MAX = 64,
+    STREAM_LAG_BYTES_MAX = 4 << 20,
 };
 
 struct http {
@@ -24,7 +24,8 @@ struct http {
     char *token;
     struct MHD_Daemon *daemon;
     int epoll_fd;
-    struct streams streams;
+    unsigned stream_count;
+    struct stream *streams;
 };
 
 /* A header's value; "" where it has a zero in it; NULL where there is none. */
@@ -145,20 +146,30 @@ static enum MHD_Result send_metrics(const struct http *http, struct MHD_Connecti
     return send_document(http, connection, HTTP_METRICS, "text/plain; version=0.0.4; charset=utf-8");
 }
 
+/* ---- the page ---- */
+
+/* The assembler reads the file: it stays a file that a browser can open and a person can edit. */
+__asm__(".pushsection .rodata\n"
+        "page_begin: .incbin \"daemon/watch/http/page.html\"\n"
+        ".byte 0\n"
+        ".popsection\n");
+extern const char page_begin[];
+
 /* The page may run its own script and style alone, which it names by a number of this one answer, and may
  * talk to this server alone. */
 static enum MHD_Result send_page(struct MHD_Connection *connection)
 {
-    unsigned char random[16];
-    char nonce[2 * sizeof random + 1], policy[400];
-    size_t length;
-    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+    static const char placeholder[] =
+        "NONCE-NONCE-NONCE-NONCE-NONCE-NO"; /* in page.html; as long as a nonce */
+    unsigned char random[(sizeof placeholder - 1) / 2];
+    char nonce[sizeof placeholder], policy[400], *text = strdup(page_begin);
+    if (text == NULL)
         return MHD_NO;
-    for (size_t i = 0; i < sizeof random; i++)
-        snprintf(nonce + 2 * i, 3, "%02x", random[i]);
-    char *text = page_with_nonce(nonce, &length);
-    struct MHD_Response *response =
-        text != NULL ? response_of(text, length, true, "text/html; charset=utf-8") : NULL;
+    randombytes_buf(random, sizeof random);
+    sodium_bin2hex(nonce, sizeof nonce, random, sizeof random);
+    for (char *at = text; (at = strstr(at, placeholder)) != NULL;)
+        memcpy(at, nonce, sizeof nonce - 1);
+    struct MHD_Response *response = response_of(text, strlen(text), true, "text/html; charset=utf-8");
     snprintf(policy, sizeof policy,
              "default-src 'none'; script-src 'nonce-%s'; style-src 'nonce-%s'; connect-src 'self'; "
              "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -168,12 +179,109 @@ static enum MHD_Result send_page(struct MHD_Connection *connection)
     return send_response(connection, MHD_HTTP_OK, response);
 }
 
+/* ---- streams ---- */
+
+/* What a client of /events has not been sent yet. A stream that has nothing to send sleeps
+ * (MHD_suspend_connection). */
+struct stream {
+    struct http *http;
+    struct stream *next;
+    struct MHD_Connection *connection;
+    char *text;
+    size_t begin, end, capacity; /* what is not sent yet lies in [begin, end) */
+    bool sleeps, ends;
+};
+
+static void stream_wake(struct stream *stream)
+{
+    if (stream->sleeps)
+        MHD_resume_connection(stream->connection);
+    stream->sleeps = false;
+}
+
+/* False: it lags too far behind, or there is no memory. */
+static bool stream_append(struct stream *stream, const char *event, size_t length)
+{
+    memmove(stream->text, stream->text + stream->begin, stream->end - stream->begin);
+    stream->end -= stream->begin;
+    stream->begin = 0;
+    if (stream->end + length > stream->capacity) {
+        const size_t wanted = 2 * (stream->end + length);
+        char *more = stream->end + length <= STREAM_LAG_BYTES_MAX ? realloc(stream->text, wanted) : NULL;
+        if (more == NULL)
+            return false;
+        stream->text = more;
+        stream->capacity = wanted;
+    }
+    memcpy(stream->text + stream->end, event, length);
+    stream->end += length;
+    return true;
+}
+
+/* Called when the connection can take more. */
+static ssize_t stream_give(void *arg, uint64_t position, char *out, size_t most)
+{
+    struct stream *stream = arg;
+    const size_t there = stream->end - stream->begin, bytes = there < most ? there : most;
+    (void)position;
+    if (stream->ends)
+        return MHD_CONTENT_READER_END_OF_STREAM;
+    if (bytes == 0) {
+        stream->sleeps = true;
+        MHD_suspend_connection(stream->connection);
+        return 0;
+    }
+    memcpy(out, stream->text + stream->begin, bytes);
+    stream->begin += bytes;
+    return (ssize_t)bytes;
+}
+
+/* Called when the connection is gone. */
+static void stream_forget(void *arg)
+{
+    struct stream *stream = arg, **at = &stream->http->streams;
+    while (*at != NULL && *at != stream)
+        at = &(*at)->next;
+    if (*at == stream) {
+        *at = stream->next;
+        stream->http->stream_count--;
+    }
+    free(stream->text);
+    free(stream);
+}
+
+/* Begins a stream, which sends `text` first and frees it. NULL: too many, or no memory; `text` is freed too.
+ */
+static struct MHD_Response *stream_begin(struct http *http, struct MHD_Connection *connection, char *text,
+                                         size_t length)
+{
+    enum { BLOCK_BYTES = 16384 };
+    struct stream *stream = http->stream_count < STREAMS_MAX ? calloc(1, sizeof *stream) : NULL;
+    struct MHD_Response *response =
+        stream != NULL ? MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, BLOCK_BYTES, stream_give, stream,
+                                                           stream_forget)
+                       : NULL;
+    if (response == NULL) {
+        free(text);
+        free(stream);
+        return NULL;
+    }
+    *stream = (struct stream){.http = http,
+                              .next = http->streams,
+                              .connection = connection,
+                              .text = text,
+                              .end = length,
+                              .capacity = length};
+    http->streams = stream;
+    http->stream_count++;
+    return response;
+}
+
 static enum MHD_Result send_events(struct http *http, struct MHD_Connection *connection)
 {
     size_t length = 0;
     char *first = http->config.document(http->config.arg, HTTP_FIRST_EVENT, &length);
-    struct MHD_Response *response =
-        first != NULL ? streams_begin(&http->streams, connection, first, length) : NULL;
+    struct MHD_Response *response = first != NULL ? stream_begin(http, connection, first, length) : NULL;
     if (response == NULL)
         return refuse(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "too many streams\n");
     MHD_add_response_header(response, "Content-Type", "text/event-stream");
@@ -182,7 +290,7 @@ static enum MHD_Result send_events(struct http *http, struct MHD_Connection *con
 
 /* ---- whether a client may ask ---- */
 
-/* Takes as long wherever the first difference is. */
+/* Takes equally long wherever the first difference is. */
 static bool is_token(const struct http *http, const char *shown, size_t bytes)
 {
     return bytes == strlen(http->token) && sodium_memcmp(shown, http->token, bytes) == 0;
@@ -261,8 +369,8 @@ static bool has_body(struct MHD_Connection *connection)
            header_of(connection, "Transfer-Encoding") != NULL;
 }
 
-/* Called when the headers are there, and again at the request's end. An answer at the first call makes the
- * library close the connection behind it: a body is so never read. */
+/* Called when the headers have come, and again at the request's end. After an answer at the first call the
+ * library closes the connection, so no body is ever read. */
 static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, const char *path,
                               const char *method, const char *version, const char *body, size_t *body_bytes,
                               void **state)
@@ -292,7 +400,10 @@ static void http_close(struct http *http)
 {
     if (http == NULL)
         return;
-    streams_end(&http->streams);
+    for (struct stream *stream = http->streams; stream != NULL; stream = stream->next) {
+        stream->ends = true;
+        stream_wake(stream);
+    }
     if (http->daemon != NULL)
         MHD_stop_daemon(http->daemon);
     free(http->token);
@@ -343,7 +454,7 @@ static unsigned connections_open(const struct http *http)
     return MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_CURRENT_CONNECTIONS)->num_connections;
 }
 
-/* A full server listens again at the beginning of the run behind the one that closed a connection. */
+/* When a full server has closed a connection, it accepts again in its next run. */
 static void http_serve(struct http *http)
 {
     const unsigned before = connections_open(http);
@@ -354,12 +465,16 @@ static void http_serve(struct http *http)
 
 static unsigned http_streams(const struct http *http)
 {
-    return http->streams.count;
+    return http->stream_count;
 }
 
 static void http_tell(struct http *http, const char *event, size_t length)
 {
-    streams_tell(&http->streams, event, length);
+    for (struct stream *stream = http->streams; stream != NULL; stream = stream->next) {
+        if (!stream->ends && !stream_append(stream, event, length))
+            stream->ends = true;
+        stream_wake(stream);
+    }
 }
 
 static const struct http_ops ops = {.open = http_open,

@@ -116,6 +116,19 @@ wrong_values() {
         says "--parallel: expected an integer in 1..256, got 0" said && [[ ! -e none ]]
 }
 
+# As root, too, nobody may make a folder there.
+a_folder_that_cannot_be_made() {
+    sweeps 77 /sys/none "${short[@]}" --over /seed=1 && says "/sys/none: " said
+}
+
+# A program whose checks warn stands for `coalesced`.
+warnings_are_shown_once() {
+    # shellcheck disable=SC2016 # the wrapper expands them
+    printf '#!/bin/sh\n[ "$1" != check ] || echo "coalesced: a warning" >&2\nexec "%s" "$@"\n' "$COALESCED" >warns &&
+        chmod +x warns && COALESCED=$scratch/warns python3 "$root/scripts/coalesced-sweep" "$job" --run-dir warned "${short[@]}" \
+        --over /seed=1..3 >said 2>&1 && [[ $(grep -c "coalesced: a warning" said) == 1 ]]
+}
+
 # SIGTERM ends the running runs in order; the others wait. Resumed, all reach their end, with the numbers of runs that
 # were never stopped.
 stops_in_order() {
@@ -286,6 +299,8 @@ check "--resume leaves finished runs alone" leaves_finished_runs_alone
 check "--resume with a later end" goes_on_to_a_later_end
 check "--resume with other axes" keeps_other_rows
 check "a wrong value is found before anything starts" wrong_values
+check "a folder that cannot be made" a_folder_that_cannot_be_made
+check "warnings of a check are shown once" warnings_are_shown_once
 check "SIGTERM, and --resume" stops_in_order
 check "ctrl-C on a terminal" ctrl_c
 check "kill -9 leaves no child" no_child_is_left

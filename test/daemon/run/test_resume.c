@@ -1,6 +1,5 @@
-/* --resume (daemon/run/resume.h, daemon/run/rundir.h): which job may go on in a run directory, and from which
+/* --resume (daemon/run/rundir.h): which job may go on in a run directory, and from which
  * checkpoint. */
-#include "daemon/run/resume.h"
 #include "daemon/run/rundir.h"
 #include "test/daemon/paths.h"
 #include "test/process.h"

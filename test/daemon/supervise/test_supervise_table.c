@@ -1,7 +1,7 @@
 /* The supervisor's table, cell by cell: what each event does to a worker in each state. A job of one agent,
  * the lead, and two observers, which are replaceable. The workers are processes that wait to be killed; this
  * program is executed as their successors, and then exits at once. */
-#include "daemon/supervise/supervise_internal.h"
+#include "daemon/supervise/supervise.c" // NOLINT(bugprone-suspicious-include): the table is its own
 #include "test/workplace.h"
 
 #include <check.h>
@@ -59,11 +59,10 @@ static void open_supervisor(void)
     config = (struct supervise_config){.job = &job, .dir = &dir, .job_path = "job"};
     const struct run_identity identity = resume_identity(&job);
     ck_assert_int_eq(runlog_open(&config.log, rundir_path(&dir), &job, &identity, &error), STATUS_OK);
-    s = (struct supervisor){
-        .config = &config, .signal_fd = -1, .end = JOB_END_NONE, .profiles = {.is_on = true}};
-    ck_assert_int_eq(generation_open(&s.generation, &config, &s.hosts, &error), STATUS_OK);
+    s = (struct supervisor){.config = &config, .signal_fd = -1};
+    ck_assert_int_eq(generation_open(&s.generation, &job, &dir, config.log, &s.hosts, &error), STATUS_OK);
     ck_assert_uint_eq(s.generation.count, WORKERS);
-    run_watch_init(&s.watch, &s.generation, &s.end);
+    run_watch_init(&s.watch, &s.generation, true);
     for (unsigned i = 0; i < WORKERS; i++)
         open_child(&s.generation.children[i], (uint16_t)i);
 }
@@ -82,7 +81,7 @@ static void close_supervisor(void)
     }
     generation_close(&s.generation);
     for (unsigned i = 0; i < WORKERS; i++)
-        free(s.profiles.of[i]);
+        free(s.watch.profiles[i]);
     runlog_close(config.log);
     rundir_close(&dir);
 }
@@ -128,7 +127,7 @@ static void describe(char text[160], unsigned worker)
         add(text, "words");
     if (s.generation.holdings[worker].objects != 0)
         add(text, "holdings");
-    if (s.profiles.of[worker] != NULL)
+    if (s.watch.profiles[worker] != NULL)
         add(text, "profile");
     if (child->replaced)
         add(text, "replaced");
@@ -136,9 +135,9 @@ static void describe(char text[160], unsigned worker)
         add(text, "death");
     if (s.generation.next.is_planned)
         add(text, "regeneration");
-    if (s.end.finished)
+    if (s.generation.end.finished)
         add(text, "finished");
-    if (s.end.outcome.status != STATUS_OK)
+    if (s.generation.end.outcome.status != STATUS_OK)
         add(text, "failed");
     add_orders(text, worker);
 }
@@ -292,7 +291,7 @@ static void walk(const char *const expected[EVENTS][CHILD_STATES], unsigned work
         open_supervisor();
         put(&s.generation.children[worker], (enum child_state)state);
         describe(was, worker);
-        supervise_react(&s, &s.generation.children[worker], event, message_of(event, worker));
+        react(&s, &s.generation.children[worker], event, message_of(event, worker));
         describe(is, worker);
         const char *wanted = expected[event][state] != NULL ? expected[event][state] : was;
         ck_assert_msg(strcmp(is, wanted) == 0, "%s, %s: expected \"%s\", got \"%s\"", event_names[event],
@@ -320,10 +319,10 @@ START_TEST(a_killed_worker_is_replaced_once_it_is_reaped)
 {
     char text[160];
     open_supervisor();
-    supervise_react(&s, &s.generation.children[OBSERVER], EVENT_SILENT, NULL);
+    react(&s, &s.generation.children[OBSERVER], EVENT_SILENT, NULL);
     add_orders(text, LEAD);
     ck_assert(child_reap(&s.generation.children[OBSERVER], true));
-    supervise_react(&s, &s.generation.children[OBSERVER], EVENT_EXITED, NULL);
+    react(&s, &s.generation.children[OBSERVER], EVENT_EXITED, NULL);
     describe(text, OBSERVER);
     ck_assert_str_eq(text, "waiting opened beat replaced death");
     describe(text, LEAD);
@@ -337,12 +336,12 @@ START_TEST(a_generation_ends_all_workers)
 {
     open_supervisor();
     put(&s.generation.children[2], CHILD_WAITING);
-    supervise_react(&s, &s.generation.children[LEAD], EVENT_SILENT, NULL);
+    react(&s, &s.generation.children[LEAD], EVENT_SILENT, NULL);
     ck_assert(s.generation.next.is_planned);
     ck_assert_int_eq(s.generation.children[LEAD].state, CHILD_KILLED);
     ck_assert_int_eq(s.generation.children[OBSERVER].state, CHILD_KILLED);
     ck_assert_int_eq(s.generation.children[2].state, CHILD_GONE);
-    job_end_close(&s.end, &s.generation);
+    generation_leave(&s.generation);
     ck_assert(!s.generation.next.is_planned);
     close_supervisor();
 }
@@ -351,12 +350,12 @@ END_TEST
 START_TEST(a_death_after_the_end_of_the_job_is_no_failure)
 {
     open_supervisor();
-    supervise_react(&s, &s.generation.children[LEAD], CONTROL_FINISHED, message_of(CONTROL_FINISHED, LEAD));
+    react(&s, &s.generation.children[LEAD], CONTROL_FINISHED, message_of(CONTROL_FINISHED, LEAD));
     ck_assert_int_eq(s.generation.children[OBSERVER].state, CHILD_LEAVING);
     ck_assert_int_eq(s.generation.children[LEAD].state, CHILD_READY);
-    supervise_react(&s, &s.generation.children[LEAD], EVENT_SILENT, NULL);
-    supervise_react(&s, &s.generation.children[OBSERVER], EVENT_SILENT, NULL);
-    ck_assert_int_eq(s.end.outcome.status, STATUS_OK);
+    react(&s, &s.generation.children[LEAD], EVENT_SILENT, NULL);
+    react(&s, &s.generation.children[OBSERVER], EVENT_SILENT, NULL);
+    ck_assert_int_eq(s.generation.end.outcome.status, STATUS_OK);
     close_supervisor();
 }
 END_TEST
@@ -382,9 +381,9 @@ START_TEST(last_words_decide)
     struct control_message message = {.kind = CONTROL_FAILED,
                                       .body.failed = {.status = failures[_i].words, .text = "words"}};
     open_supervisor();
-    supervise_react(&s, &s.generation.children[OBSERVER], CONTROL_FAILED, &message);
-    supervise_react(&s, &s.generation.children[OBSERVER], EVENT_EXITED, NULL);
-    ck_assert_int_eq(s.end.outcome.status, failures[_i].outcome);
+    react(&s, &s.generation.children[OBSERVER], CONTROL_FAILED, &message);
+    react(&s, &s.generation.children[OBSERVER], EVENT_EXITED, NULL);
+    ck_assert_int_eq(s.generation.end.outcome.status, failures[_i].outcome);
     ck_assert_int_eq(s.generation.children[OBSERVER].state,
                      failures[_i].outcome == STATUS_OK ? CHILD_WAITING : CHILD_GONE);
     close_supervisor();
@@ -396,10 +395,10 @@ static void lose_lead_to_a_peer(void)
 {
     struct control_message message = {.kind = CONTROL_FAILED, .body.failed = {.status = STATUS_PEER_DIED}};
     open_supervisor();
-    supervise_react(&s, &s.generation.children[LEAD], CONTROL_FAILED, &message);
-    supervise_react(&s, &s.generation.children[LEAD], EVENT_EXITED, NULL);
+    react(&s, &s.generation.children[LEAD], CONTROL_FAILED, &message);
+    react(&s, &s.generation.children[LEAD], EVENT_EXITED, NULL);
     ck_assert_int_eq(s.generation.children[LEAD].state, CHILD_WAITING);
-    ck_assert_int_eq(s.end.outcome.status, STATUS_OK);
+    ck_assert_int_eq(s.generation.end.outcome.status, STATUS_OK);
 }
 
 /* A cause that would come again ends the job. */
@@ -408,9 +407,9 @@ START_TEST(a_follow_on_failure_waits_for_its_cause)
     struct control_message message = {.kind = CONTROL_FAILED, .body.failed = {.status = STATUS_IO}};
     lose_lead_to_a_peer();
     ck_assert_int_eq(s.generation.children[OBSERVER].state, CHILD_READY);
-    supervise_react(&s, &s.generation.children[OBSERVER], CONTROL_FAILED, &message);
-    supervise_react(&s, &s.generation.children[OBSERVER], EVENT_EXITED, NULL);
-    ck_assert_int_eq(s.end.outcome.status, STATUS_IO);
+    react(&s, &s.generation.children[OBSERVER], CONTROL_FAILED, &message);
+    react(&s, &s.generation.children[OBSERVER], EVENT_EXITED, NULL);
+    ck_assert_int_eq(s.generation.end.outcome.status, STATUS_IO);
     ck_assert_int_eq(s.generation.children[LEAD].state, CHILD_GONE);
     close_supervisor();
 }
@@ -419,10 +418,10 @@ END_TEST
 START_TEST(a_job_stops_while_a_follow_on_failure_waits)
 {
     lose_lead_to_a_peer();
-    s.end.stops = 1;
-    supervise_react(&s, &s.generation.children[LEAD], EVENT_DUE, NULL);
+    s.generation.end.stops = 1;
+    react(&s, &s.generation.children[LEAD], EVENT_DUE, NULL);
     ck_assert(!s.generation.next.is_planned);
-    ck_assert_int_eq(s.end.outcome.status, STATUS_OK);
+    ck_assert_int_eq(s.generation.end.outcome.status, STATUS_OK);
     ck_assert_int_eq(s.generation.children[LEAD].state, CHILD_GONE);
     ck_assert_int_eq(s.generation.children[OBSERVER].state, CHILD_LEAVING);
     close_supervisor();
@@ -438,14 +437,14 @@ START_TEST(deaths_without_progress_come_later_and_end)
     child = &s.generation.children[OBSERVER];
     for (unsigned i = 0; i < 4; i++) {
         const struct monotime before = monotime_now();
-        supervise_lose(&s, child, STATUS_INTERNAL, "a death");
+        lose(&s, child, STATUS_INTERNAL, "a death");
         ck_assert(!monotime_before(child->restart_at, monotime_add_us(before, delays_ms[i] * 1000)));
         ck_assert(!monotime_before(monotime_add_us(monotime_now(), delays_ms[i] * 1000), child->restart_at));
-        ck_assert_int_eq(s.end.outcome.status, STATUS_OK);
+        ck_assert_int_eq(s.generation.end.outcome.status, STATUS_OK);
     }
-    supervise_lose(&s, child, STATUS_INTERNAL, "a death");
-    ck_assert_int_eq(s.end.outcome.status, STATUS_INTERNAL);
-    ck_assert_str_eq(s.end.outcome.text,
+    lose(&s, child, STATUS_INTERNAL, "a death");
+    ck_assert_int_eq(s.generation.end.outcome.status, STATUS_INTERNAL);
+    ck_assert_str_eq(s.generation.end.outcome.text,
                      "observer 1 died 5 times in a row without an episode or update between: a death");
     close_supervisor();
 }
@@ -455,12 +454,12 @@ START_TEST(an_episode_ends_the_row_of_deaths)
 {
     open_supervisor();
     for (unsigned i = 0; i < 4; i++)
-        supervise_lose(&s, &s.generation.children[OBSERVER], STATUS_INTERNAL, "a death");
-    supervise_react(&s, &s.generation.children[LEAD], CONTROL_EPISODE, message_of(CONTROL_EPISODE, LEAD));
+        lose(&s, &s.generation.children[OBSERVER], STATUS_INTERNAL, "a death");
+    react(&s, &s.generation.children[LEAD], CONTROL_EPISODE, message_of(CONTROL_EPISODE, LEAD));
     ck_assert_uint_eq(s.generation.children[OBSERVER].deaths, 0);
-    supervise_lose(&s, &s.generation.children[OBSERVER], STATUS_INTERNAL, "a death");
-    supervise_react(&s, &s.generation.children[LEAD], CONTROL_EPISODE,
-                    message_of(CONTROL_EPISODE, LEAD)); /* no new one */
+    lose(&s, &s.generation.children[OBSERVER], STATUS_INTERNAL, "a death");
+    react(&s, &s.generation.children[LEAD], CONTROL_EPISODE,
+          message_of(CONTROL_EPISODE, LEAD)); /* no new one */
     ck_assert_uint_eq(s.generation.children[OBSERVER].deaths, 0);
     close_supervisor();
 }
@@ -471,22 +470,22 @@ START_TEST(generations_without_anything_new_end)
 {
     const struct control_message *episode = message_of(CONTROL_EPISODE, LEAD);
     open_supervisor();
-    supervise_react(&s, &s.generation.children[LEAD], CONTROL_EPISODE, episode);
+    react(&s, &s.generation.children[LEAD], CONTROL_EPISODE, episode);
     for (unsigned i = 0; i < 20; i++) {
-        supervise_lose(&s, &s.generation.children[LEAD], STATUS_INTERNAL, "a death");
-        supervise_note_progress(&s, episode);
-        ck_assert_int_eq(s.end.outcome.status, STATUS_OK);
+        lose(&s, &s.generation.children[LEAD], STATUS_INTERNAL, "a death");
+        note_progress(&s, episode);
+        ck_assert_int_eq(s.generation.end.outcome.status, STATUS_OK);
     }
     if (_i == 0) {
-        supervise_lose(&s, &s.generation.children[LEAD], STATUS_INTERNAL, "a death");
-        ck_assert_str_eq(s.end.outcome.text,
+        lose(&s, &s.generation.children[LEAD], STATUS_INTERNAL, "a death");
+        ck_assert_str_eq(s.generation.end.outcome.text,
                          "20 generations in a row brought no episode or update that is new: a death");
     } else {
         struct control_message next = *episode;
         next.body.episode.episode = 2;
-        supervise_note_progress(&s, &next);
-        supervise_lose(&s, &s.generation.children[LEAD], STATUS_INTERNAL, "a death");
-        ck_assert_int_eq(s.end.outcome.status, STATUS_OK);
+        note_progress(&s, &next);
+        lose(&s, &s.generation.children[LEAD], STATUS_INTERNAL, "a death");
+        ck_assert_int_eq(s.generation.end.outcome.status, STATUS_OK);
         ck_assert_uint_eq(s.tally.fruitless, 1);
     }
     close_supervisor();
@@ -510,7 +509,7 @@ static void reap_all(void)
 {
     for (unsigned i = 0; i < WORKERS; i++)
         if (s.generation.children[i].state == CHILD_KILLED && child_reap(&s.generation.children[i], true))
-            supervise_react(&s, &s.generation.children[i], EVENT_EXITED, NULL);
+            react(&s, &s.generation.children[i], EVENT_EXITED, NULL);
 }
 
 /* The machine has no room for a process when a generation starts: the workers that are there already end, and
@@ -518,17 +517,17 @@ static void reap_all(void)
 START_TEST(a_generation_whose_fork_fails_is_tried_again)
 {
     open_supervisor();
-    supervise_lose(&s, &s.generation.children[LEAD], STATUS_INTERNAL, "a death");
+    lose(&s, &s.generation.children[LEAD], STATUS_INTERNAL, "a death");
     reap_all();
     forks_to_failure = (unsigned)_i;
-    supervise_advance_generation(&s, monotime_now());
-    ck_assert_int_eq(s.end.outcome.status, STATUS_OK);
+    advance_generation(&s, monotime_now());
+    ck_assert_int_eq(s.generation.end.outcome.status, STATUS_OK);
     ck_assert(s.generation.next.is_planned);
     ck_assert_ptr_nonnull(strstr(s.generation.next.reason, "cannot fork "));
     reap_all();
-    const struct monotime due = supervise_advance_generation(&s, monotime_now());
+    const struct monotime due = advance_generation(&s, monotime_now());
     ck_assert(monotime_before(monotime_now(), due));
-    supervise_advance_generation(&s, due);
+    advance_generation(&s, due);
     ck_assert_uint_eq(s.generation.number, 3);
     for (unsigned i = 0; i < WORKERS; i++)
         ck_assert_int_eq(s.generation.children[i].state, CHILD_STARTING);

@@ -2,7 +2,7 @@
 # A Prometheus scrapes a job of each kind, once a second: what it stores is what the dashboard and the alert rules of config/
 # ask for. A Prometheus that stalls stops no job, and the textfile is whole whenever it is read.
 #
-# PROMETHEUS_S=60 has it scrape for that many seconds (15 otherwise) before it is asked.
+# PROMETHEUS_S=60 has it scrape for that many seconds (8 otherwise) before it is asked.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
@@ -12,7 +12,7 @@ source "$here/../../shell.bash"
 source "$here/../runs.bash"
 config=$here/../../../config
 helper=(/usr/bin/python3 "$here/prometheus.py")
-scraped_s=${PROMETHEUS_S:-15}
+scraped_s=${PROMETHEUS_S:-8}
 
 [[ -z ${SAN:-} ]] || skip "a sanitizer's build serves the same text, slowly"
 for tool in prometheus promtool prometheus-node-exporter; do

@@ -1,4 +1,4 @@
-/* Streams of events (daemon/watch/http/streams.h), through the plug-in and a socket: a reader gets every
+/* Streams of events (daemon/watch/http/http.c), through the plug-in and a socket: a reader gets every
  * event whole and in order, one that does not read is cut off and costs the others nothing, and there is a
  * limit.
  */

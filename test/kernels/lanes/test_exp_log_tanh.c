@@ -1,8 +1,6 @@
 /* exp, log and tanh of floats of every size, against libm in double: the errors that
- * kernels/lanes/exp_log_tanh.h states, what is special, and the same bits on every instruction set. The
- * functions are reached through the general policy's tables. */
-#include "kernels/lanes/isa.h"
-#include "kernels/policy/dense_internal.h"
+ * kernels/lanes/exp_log_tanh.h states, what is special, and the same bits on every instruction set. */
+#include "test/kernels/lanes/function_lanes.h"
 #include "test/workplace.h"
 
 #include <check.h>
@@ -13,29 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef void function(const float x[DENSE_LANES], float y[DENSE_LANES]);
-
 enum { EXP, LOG, TANH, FUNCTIONS };
 
 static const char *const names[] = {"avx512", "avx2", "baseline"};
 static double (*const exact[FUNCTIONS])(double) = {[EXP] = exp, [LOG] = log, [TANH] = tanh};
 static const double ulps_max[FUNCTIONS] = {[EXP] = 1, [LOG] = 2, [TANH] = 5};
 
-static const struct dense_lanes *choose(const char *name)
-{
-    static const struct dense_lanes *const lanes[ISA_COUNT] = {[ISA_BASELINE] = &dense_lanes_baseline,
-                                                               [ISA_AVX2] = &dense_lanes_avx2,
-                                                               [ISA_AVX512] = &dense_lanes_avx512};
-    enum isa isa;
-    struct error error;
-    setenv("COALESCED_ISA", name, 1);
-    if (isa_choose(&isa, &error) == STATUS_OK)
-        return lanes[isa];
-    printf("test_exp_log_tanh: %s is not tested: %s\n", name, error.text);
-    return NULL;
-}
-
-static function *function_of(const struct dense_lanes *lanes, int which)
+static function_of_16 *function_of(const struct function_lanes *lanes, int which)
 {
     return which == EXP ? lanes->exp : which == LOG ? lanes->log : lanes->tanh;
 }
@@ -54,10 +36,10 @@ static float float_of(uint32_t bits)
     return x;
 }
 
-static float apply(function *f, float x)
+static float apply(function_of_16 *f, float x)
 {
-    float in[DENSE_LANES], out[DENSE_LANES];
-    for (int i = 0; i < DENSE_LANES; i++)
+    float in[FUNCTION_LANES], out[FUNCTION_LANES];
+    for (int i = 0; i < FUNCTION_LANES; i++)
         in[i] = x;
     f(in, out);
     return out[0];
@@ -86,14 +68,14 @@ static bool is_near(int which, float x, float got)
 }
 
 /* Bits `first`, first + step, …: stops at the first that is wrong. */
-static void check_range(int which, function *f, uint64_t first, uint64_t end, uint64_t step)
+static void check_range(int which, function_of_16 *f, uint64_t first, uint64_t end, uint64_t step)
 {
-    for (uint64_t bits = first; bits < end; bits += step * DENSE_LANES) {
-        float x[DENSE_LANES], y[DENSE_LANES];
-        for (uint64_t i = 0; i < DENSE_LANES; i++)
+    for (uint64_t bits = first; bits < end; bits += step * FUNCTION_LANES) {
+        float x[FUNCTION_LANES], y[FUNCTION_LANES];
+        for (uint64_t i = 0; i < FUNCTION_LANES; i++)
             x[i] = float_of((uint32_t)(bits + i * step));
         f(x, y);
-        for (int i = 0; i < DENSE_LANES; i++)
+        for (int i = 0; i < FUNCTION_LANES; i++)
             if (!is_near(which, x[i], y[i]))
                 ck_abort_msg("function %d of %a: %a, expected %a", which, (double)x[i], (double)y[i],
                              exact[which]((double)x[i]));
@@ -104,7 +86,7 @@ static void check_range(int which, function *f, uint64_t first, uint64_t end, ui
  * FUNCTIONS + function. */
 START_TEST(errors_are_as_stated)
 {
-    const struct dense_lanes *lanes = choose(names[_i / FUNCTIONS]);
+    const struct function_lanes *lanes = function_lanes_choose(names[_i / FUNCTIONS]);
     if (lanes != NULL)
         check_range(_i % FUNCTIONS, function_of(lanes, _i % FUNCTIONS), 0, UINT64_C(1) << 32, 4099);
 }
@@ -120,7 +102,7 @@ START_TEST(errors_are_as_stated_where_it_is_hard)
                   {LOG, 0.99f, 1.01f},         {LOG, 0x1p-149f, 0x1p-140f}, {LOG, 0x1.ffp-127f, 0x1.01p-126f},
                   {TANH, 8.0f, 8.2f},          {TANH, -8.0f, -8.2f},        {TANH, 4.2f, 4.22f},
                   {TANH, 0x1p-149f, 0x1p-140f}};
-    const struct dense_lanes *lanes = choose(names[_i]);
+    const struct function_lanes *lanes = function_lanes_choose(names[_i]);
     for (size_t r = 0; lanes != NULL && r < sizeof ranges / sizeof *ranges; r++)
         check_range(ranges[r].which, function_of(lanes, ranges[r].which), bits_of(ranges[r].first),
                     bits_of(ranges[r].end), 1);
@@ -129,11 +111,11 @@ END_TEST
 
 START_TEST(special_numbers_are_special)
 {
-    const struct dense_lanes *lanes = choose(names[_i]);
+    const struct function_lanes *lanes = function_lanes_choose(names[_i]);
     if (lanes == NULL)
         return;
     const struct {
-        function *f;
+        function_of_16 *f;
         float x, expected;
     } cases[] = {{lanes->exp, 0.0f, 1},
                  {lanes->exp, -0.0f, 1},
@@ -167,15 +149,16 @@ END_TEST
 
 START_TEST(instruction_sets_agree_bit_for_bit)
 {
-    const struct dense_lanes *baseline = choose("baseline"), *lanes = choose(names[_i]);
+    const struct function_lanes *baseline = function_lanes_choose("baseline"),
+                                *lanes = function_lanes_choose(names[_i]);
     for (int which = 0; lanes != NULL && which < FUNCTIONS; which++)
-        for (uint64_t bits = 0; bits < UINT64_C(1) << 32; bits += UINT64_C(65537) * DENSE_LANES) {
-            float x[DENSE_LANES], ours[DENSE_LANES], theirs[DENSE_LANES];
-            for (uint64_t i = 0; i < DENSE_LANES; i++)
+        for (uint64_t bits = 0; bits < UINT64_C(1) << 32; bits += UINT64_C(65537) * FUNCTION_LANES) {
+            float x[FUNCTION_LANES], ours[FUNCTION_LANES], theirs[FUNCTION_LANES];
+            for (uint64_t i = 0; i < FUNCTION_LANES; i++)
                 x[i] = float_of((uint32_t)(bits + i * 65537));
             function_of(baseline, which)(x, ours);
             function_of(lanes, which)(x, theirs);
-            for (int i = 0; i < DENSE_LANES; i++)
+            for (int i = 0; i < FUNCTION_LANES; i++)
                 if (bits_of(ours[i]) != bits_of(theirs[i]) && !(isnan(ours[i]) && isnan(theirs[i])))
                     ck_abort_msg("function %d of %a: %a and %a", which, (double)x[i], (double)ours[i],
                                  (double)theirs[i]);

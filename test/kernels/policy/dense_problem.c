@@ -215,10 +215,35 @@ struct dense_batch dense_problem_piece(const struct dense_problem *problem, uint
     return piece;
 }
 
+static float *behind(float *values, uint32_t first)
+{
+    return values == NULL ? NULL : values + first;
+}
+
+void dense_problem_act_rows(const struct dense *dense, struct dense_work *work,
+                            const struct dense_batch *batch, const struct dense_draw *draw,
+                            const struct dense_results *results)
+{
+    for (uint32_t first = 0; first < batch->count; first += DENSE_CHUNK_ROWS) {
+        struct dense_batch chunk = *batch;
+        struct dense_draw own = {0};
+        chunk.row += first;
+        chunk.count = batch->count - first < DENSE_CHUNK_ROWS ? batch->count - first : DENSE_CHUNK_ROWS;
+        if (draw != NULL) {
+            own = *draw;
+            own.environment += first;
+            own.step += first;
+        }
+        dense_act(dense, work, &chunk, draw != NULL ? &own : NULL,
+                  &(struct dense_results){.log_probability = behind(results->log_probability, first),
+                                          .value = behind(results->value, first)});
+    }
+}
+
 void dense_problem_act(struct dense_problem *problem)
 {
     const struct dense_results results = dense_problem_results(problem);
-    dense_act(problem->dense, problem->work, &problem->batch, &problem->draw, &results);
+    dense_problem_act_rows(problem->dense, problem->work, &problem->batch, &problem->draw, &results);
 }
 
 void dense_problem_learn(struct dense_problem *problem)

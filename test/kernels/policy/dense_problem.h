@@ -4,7 +4,6 @@
 #define TEST_KERNELS_POLICY_DENSE_PROBLEM_H
 
 #include "kernels/policy/dense.h"
-#include "kernels/policy/dense_shape.h"
 
 #include <stdbool.h>
 
@@ -64,7 +63,12 @@ struct dense_pulls dense_problem_pulls(const struct dense_problem *problem, uint
 /* Rows [first, first + count) of the batch. */
 struct dense_batch dense_problem_piece(const struct dense_problem *problem, uint32_t first, uint32_t count);
 
-/* dense_act on the whole batch. */
+/* dense_act on a batch of any size, chunk by chunk. */
+void dense_problem_act_rows(const struct dense *dense, struct dense_work *work,
+                            const struct dense_batch *batch, const struct dense_draw *draw,
+                            const struct dense_results *results);
+
+/* The same on the whole problem. */
 void dense_problem_act(struct dense_problem *problem);
 
 /* Zeroes problem->gradient, then evaluates the whole batch and sums its gradient, chunk by chunk. */

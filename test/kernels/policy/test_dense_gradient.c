@@ -180,8 +180,8 @@ START_TEST(pulls_that_are_not_given_are_zero)
     if (!open_case(_i))
         return;
     const struct dense_batch chunk = dense_problem_piece(&problem, 0, DENSE_CHUNK_ROWS);
-    const float none[DENSE_CHUNK_ROWS] = {0};
-    const float *value = problem.shape.value ? none : NULL;
+    float none[DENSE_CHUNK_ROWS] = {0};
+    float *value = problem.shape.value ? none : NULL;
     const struct {
         struct dense_pulls sparse, full;
     } pairs[] = {{{.log_probability = problem.pull[0]}, {problem.pull[0], none, value}},

@@ -238,7 +238,7 @@ static inline struct tape *dist_tape(unsigned worker)
 static inline struct dist_context *dist_begin(unsigned worker, struct tape *tape)
 {
     struct dist_context *context;
-    CK_DIST(dist_context_new(&context, stage.sides[worker].dist, TAPE_TRAIN, tape, NULL, &stage.error));
+    CK_DIST(dist_context_new(&context, stage.sides[worker].dist, TAPE_TRAIN, tape, &stage.error));
     return context;
 }
 

@@ -60,13 +60,13 @@ static inline uint64_t mix(uint64_t a, uint64_t b)
 
 /* ---- making ---- */
 
-static inline enum status knot_create(void *context, uint16_t creator, const struct rpc_message *arguments,
-                                      void **object, struct error *error)
+static inline enum status knot_create(void *context, const struct rref_class *class,
+                                      const struct rpc_message *arguments, void **object, struct error *error)
 {
     struct dist_side *side = context;
     struct knot *knot = calloc(1, sizeof *knot);
     const struct init init = {INIT_UNIFORM, 0.5};
-    (void)creator;
+    (void)class;
     *knot = (struct knot){.side = side, .name = arguments->args[1]};
     const uint32_t rows = arguments->args[2] == 0 ? WIDTH : (uint32_t)arguments->args[2];
     enum status status = params_new(&knot->params, side->backend, error);
@@ -178,7 +178,7 @@ static inline void knot_call_next(struct knot_work *work)
         return;
     }
     struct variable *in[2] = {draw % 3 == 0 ? work->last : work->h,
-                              draw % 5 == 0 ? dist_piece_input(work->piece, 0) : NULL};
+                              draw % 5 == 0 ? dist_piece_given(work->piece)->in[0] : NULL};
     const uint64_t name = stage.tables + draw / 7 % (stage.objects - stage.tables);
     dist_call_async(work->piece, object[name], KNOT_GRAPH, numbers, 2, in, 2, knot_then, work);
 }
@@ -198,15 +198,15 @@ static inline void knot_go_on(struct knot_work *work)
 static inline void knot_graph(struct knot *knot, struct dist_piece *piece)
 {
     struct tape *tape = dist_piece_tape(piece);
-    uint32_t count;
-    const uint64_t *numbers = dist_piece_numbers(piece, &count);
+    const uint64_t *numbers = dist_piece_given(piece)->numbers;
+    const uint32_t count = dist_piece_given(piece)->number_count;
     ck_assert_uint_eq(count, 2);
     struct knot_work *work = calloc(1, sizeof *work);
     *work = (struct knot_work){.knot = knot, .piece = piece, .key = numbers[0], .levels = numbers[1]};
     work->children = work->levels == 0 ? 0 : mix(work->key, 99) % (CHILDREN_MAX + 1);
-    work->h = knot_map(knot, tape, dist_piece_input(piece, 0));
-    if (dist_piece_input(piece, 1) != NULL)
-        work->h = tape_add(tape, work->h, dist_piece_input(piece, 1), true);
+    work->h = knot_map(knot, tape, dist_piece_given(piece)->in[0]);
+    if (dist_piece_given(piece)->in[1] != NULL)
+        work->h = tape_add(tape, work->h, dist_piece_given(piece)->in[1], true);
     work->last = tape_relu(tape, work->h);
     knot_go_on(work);
 }
@@ -220,8 +220,9 @@ static inline void knot_pass_on(void *arg, struct dist_piece *piece, enum status
         return;
     }
     ck_assert_uint_ge(out_count, 1);
-    struct variable *y =
-        dist_piece_function(piece) == KNOT_NESTED ? knot_map(knot, dist_piece_tape(piece), out[0]) : out[0];
+    struct variable *y = dist_piece_given(piece)->function == KNOT_NESTED
+                             ? knot_map(knot, dist_piece_tape(piece), out[0])
+                             : out[0];
     dist_return(piece, &y, 1);
 }
 
@@ -233,16 +234,15 @@ static inline void knot_call_second(void *arg, struct dist_piece *piece, enum st
         knot_pass_on(knot, piece, status, out, out_count);
         return;
     }
-    struct rref *second = knot->side->object[dist_piece_numbers(piece, &out_count)[1]];
+    struct rref *second = knot->side->object[dist_piece_given(piece)->numbers[1]];
     dist_call_async(piece, second, KNOT_MAP, NULL, 0, out, 1, knot_pass_on, knot);
 }
 
 static inline void knot_call_on(struct knot *knot, struct dist_piece *piece)
 {
-    uint32_t count;
-    const uint64_t *numbers = dist_piece_numbers(piece, &count);
-    const uint32_t function = dist_piece_function(piece);
-    struct variable *x = dist_piece_input(piece, 0);
+    const uint64_t *numbers = dist_piece_given(piece)->numbers;
+    const uint32_t function = dist_piece_given(piece)->function;
+    struct variable *x = dist_piece_given(piece)->in[0];
     if (function == KNOT_DOWN && numbers[0] > 0) {
         const uint64_t next[2] = {numbers[0] - 1, (numbers[1] + 1) % stage.objects};
         dist_call_async(piece, knot->side->object[next[1]], KNOT_DOWN, next, 2, &x, 1, knot_pass_on, knot);
@@ -262,9 +262,9 @@ static inline void knot_call_on(struct knot *knot, struct dist_piece *piece)
 
 static inline void knot_number(struct dist_piece *piece)
 {
-    uint32_t count;
     float sum = 0;
-    const uint64_t *numbers = dist_piece_numbers(piece, &count);
+    const uint64_t *numbers = dist_piece_given(piece)->numbers;
+    const uint32_t count = dist_piece_given(piece)->number_count;
     for (uint32_t i = 0; i < count; i++)
         sum += (float)numbers[i];
     struct variable *out = tape_input(dist_piece_tape(piece), SHAPE0(), DTYPE_F32, "sum", &sum);
@@ -286,8 +286,8 @@ static inline void knot_forward(void *object, struct dist_piece *piece)
 {
     struct knot *knot = object;
     struct tape *tape = dist_piece_tape(piece);
-    struct variable *x = dist_piece_input(piece, 0), *out[2];
-    switch (dist_piece_function(piece)) {
+    struct variable *x = dist_piece_given(piece)->in[0], *out[2];
+    switch (dist_piece_given(piece)->function) {
     case KNOT_MAP:
         out[0] = knot_map(knot, tape, x);
         dist_return(piece, out, 1);
@@ -301,7 +301,8 @@ static inline void knot_forward(void *object, struct dist_piece *piece)
         dist_return(piece, out, 2);
         break;
     case KNOT_FAIL:
-        dist_fail(piece, STATUS_INVALID, "knot %u has no such thing", (unsigned)knot->name);
+        tape_fail(tape, STATUS_INVALID, "knot %u has no such thing", (unsigned)knot->name);
+        dist_return(piece, NULL, 0);
         break;
     case KNOT_KEEP:
         break;
@@ -331,7 +332,8 @@ static inline void knot_forward(void *object, struct dist_piece *piece)
         stage.forward(knot, piece);
         break;
     default:
-        dist_fail(piece, STATUS_NOT_FOUND, "no such function");
+        tape_fail(tape, STATUS_NOT_FOUND, "no such function");
+        dist_return(piece, NULL, 0);
     }
 }
 
@@ -340,7 +342,7 @@ static inline void table_forward(void *object, struct dist_piece *piece)
     struct knot *knot = object;
     struct tape *tape = dist_piece_tape(piece);
     struct variable *out =
-        tape_embedding(tape, dist_piece_input(piece, 0), tape_parameter(tape, knot->weight));
+        tape_embedding(tape, dist_piece_given(piece)->in[0], tape_parameter(tape, knot->weight));
     dist_return(piece, &out, 1);
 }
 

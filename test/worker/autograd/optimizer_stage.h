@@ -9,8 +9,8 @@
 
 #include "kernels/params/gradients.h"
 #include "test/worker/net/net_cluster.h"
+#include "worker/autograd/dist_message.h"
 #include "worker/autograd/dist_versions.h"
-#include "worker/autograd/optimizer_message.h"
 
 #include <math.h>
 
@@ -74,8 +74,8 @@ static inline void part_destroy(void *object)
 }
 
 /* args: 1 the part's number, 2 how many versions it has (0: one), 3 rows of its weight (0: WIDTH). */
-static inline enum status part_create(void *context, uint16_t creator, const struct rpc_message *arguments,
-                                      void **object, struct error *error)
+static inline enum status part_create(void *context, const struct rref_class *class,
+                                      const struct rpc_message *arguments, void **object, struct error *error)
 {
     struct part *part = calloc(1, sizeof *part);
     const unsigned number = (unsigned)arguments->args[1];
@@ -83,7 +83,7 @@ static inline enum status part_create(void *context, uint16_t creator, const str
     const uint32_t rows = arguments->args[3] == 0 ? WIDTH : (uint32_t)arguments->args[3];
     const struct init init = {INIT_UNIFORM, 0.5};
     char name[32];
-    (void)creator;
+    (void)class;
     part->side = context;
     STAGE_OK(params_new(&part->params, stage.backend, error));
     snprintf(name, sizeof name, "part%u.weight", number);
@@ -133,13 +133,13 @@ static inline void part_forward(void *object, struct dist_piece *piece)
 {
     const struct part *part = object;
     struct tape *tape = dist_piece_tape(piece);
-    if (dist_piece_function(piece) == PART_PASS) {
-        struct variable *in[1] = {dist_piece_input(piece, 0)};
+    if (dist_piece_given(piece)->function == PART_PASS) {
+        struct variable *in[1] = {dist_piece_given(piece)->in[0]};
         dist_call_async(piece, part->side->taken[0], PART_MAP, NULL, 0, in, 1, part_pass_on, NULL);
         return;
     }
-    struct variable *out = tape_linear(tape, dist_piece_input(piece, 0), tape_parameter(tape, part->weight),
-                                       tape_parameter(tape, part->bias));
+    struct variable *out = tape_linear(tape, dist_piece_given(piece)->in[0],
+                                       tape_parameter(tape, part->weight), tape_parameter(tape, part->bias));
     dist_return(piece, &out, 1);
 }
 
@@ -152,10 +152,11 @@ static inline void hollow_destroy(void *object)
     (void)object;
 }
 /* An object that cannot be called, nor has it parameters. */
-static inline enum status hollow_create(void *context, uint16_t creator, const struct rpc_message *arguments,
-                                        void **object, struct error *error)
+static inline enum status hollow_create(void *context, const struct rref_class *class,
+                                        const struct rpc_message *arguments, void **object,
+                                        struct error *error)
 {
-    (void)creator, (void)arguments, (void)error;
+    (void)class, (void)arguments, (void)error;
     *object = context;
     return STATUS_OK;
 }
@@ -431,8 +432,8 @@ static inline void model_read(const struct model *model, float *values)
 static inline void model_write(const struct model *model, float *values)
 {
     for (uint32_t i = 0; i < model->parameter_count; i++)
-        STAGE_OK(dist_parameter_set(dist_of(model), model->parameters[i], DIST_VALUES, values_of(values, i),
-                                    elements_of(i), &stage.error));
+        STAGE_OK(dist_parameter_set(model->parameters[i], DIST_VALUES, values_of(values, i), elements_of(i),
+                                    &stage.error));
 }
 
 /* What the owners of the parts have of the context; zeros where it has no gradients. */
@@ -481,7 +482,7 @@ static inline struct variable *model_forward(const struct model *model, struct d
         x[i] = sinf((float)(seed * 31 + i));
         target[i] = cosf((float)(seed * 17 + i));
     }
-    STAGE_OK(dist_context_new(context, side->dist, TAPE_TRAIN, side->tape, NULL, &stage.error));
+    STAGE_OK(dist_context_new(context, side->dist, TAPE_TRAIN, side->tape, &stage.error));
     side->context = *context;
     struct variable *h = tape_input(side->tape, SHAPE2(ROWS, WIDTH), DTYPE_F32, "x", x);
     for (uint32_t p = 0; p < depth; p++) {

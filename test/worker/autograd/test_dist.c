@@ -156,7 +156,7 @@ START_TEST(inference_keeps_nothing)
     dist_start(&ref_ops, false, 2);
     dist_object(1, "knot", 0);
     tape = dist_tape(ROOT);
-    CK_DIST(dist_context_new(&context, stage.sides[ROOT].dist, TAPE_INFER, tape, NULL, &stage.error));
+    CK_DIST(dist_context_new(&context, stage.sides[ROOT].dist, TAPE_INFER, tape, &stage.error));
     struct variable *y = call_one(0, KNOT_MAP, call_one(0, KNOT_MAP, rows(1)));
     ck_assert(!variable_needs_gradient(y));
     ck_assert_uint_eq(dist_counts_of(1).pieces, 2);

@@ -71,13 +71,13 @@ static void one_of_two(void *arg, struct dist_piece *piece, enum status status, 
     }
     struct tape *at = dist_piece_tape(piece);
     struct variable *sum = tape_add(at, pair.out[0], pair.out[1], false);
-    sum = tape_add(at, sum, knot_map(pair.knot, at, dist_piece_input(piece, 0)), false);
+    sum = tape_add(at, sum, knot_map(pair.knot, at, dist_piece_given(piece)->in[0]), false);
     dist_return(piece, &sum, 1);
 }
 
 static void call_two(struct knot *knot, struct dist_piece *piece)
 {
-    struct variable *in = dist_piece_input(piece, 0);
+    struct variable *in = dist_piece_given(piece)->in[0];
     pair = (struct pair){.knot = knot};
     stage.sides[FAR].asleep = SLEEP_TURNS;
     for (unsigned i = 0; i < 2; i++)
@@ -123,7 +123,7 @@ static void told_of_the_end(void *arg, struct dist_piece *piece, enum status sta
 
 static void call_two_for_nothing(struct knot *knot, struct dist_piece *piece)
 {
-    struct variable *in = dist_piece_input(piece, 0);
+    struct variable *in = dist_piece_given(piece)->in[0];
     pair = (struct pair){.knot = knot};
     dist_call_async(piece, knot->side->object[1], KNOT_KEEP, NULL, 0, &in, 1, told_of_the_end, NULL);
     dist_call_async(piece, knot->side->object[0], KNOT_MAP, NULL, 0, &in, 1, told_of_the_end, NULL);
@@ -166,7 +166,7 @@ static void answer_early(void *arg, struct dist_piece *piece, enum status status
                          struct variable *const out[], uint32_t out_count)
 {
     struct knot *knot = arg;
-    struct variable *in = dist_piece_input(piece, 0), *y = out[0];
+    struct variable *in = dist_piece_given(piece)->in[0], *y = out[0];
     ck_assert_int_eq(status, STATUS_OK);
     ck_assert_uint_eq(out_count, 1);
     stage.sides[FAR].asleep = far_sleeps;
@@ -176,7 +176,7 @@ static void answer_early(void *arg, struct dist_piece *piece, enum status status
 
 static void call_and_answer_early(struct knot *knot, struct dist_piece *piece)
 {
-    struct variable *in = dist_piece_input(piece, 0);
+    struct variable *in = dist_piece_given(piece)->in[0];
     dist_call_async(piece, knot->side->object[1], KNOT_MAP, NULL, 0, &in, 1, answer_early, knot);
 }
 
@@ -213,7 +213,7 @@ static void pass_on(void *arg, struct dist_piece *piece, enum status status, str
 
 static void call_and_let_go(struct knot *knot, struct dist_piece *piece)
 {
-    struct variable *in = dist_piece_input(piece, 0);
+    struct variable *in = dist_piece_given(piece)->in[0];
     struct rref **object = &knot->side->object[1];
     dist_call_async(piece, *object, KNOT_MAP, NULL, 0, &in, 1, pass_on, NULL);
     rref_release(*object);

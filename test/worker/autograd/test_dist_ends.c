@@ -340,7 +340,7 @@ START_TEST(a_worker_ends_while_it_waits)
     dist_expect_nothing_left();
     struct error error;
     tape = dist_tape(ROOT);
-    ck_assert_int_eq(dist_context_new(&context, stage.sides[ROOT].dist, TAPE_TRAIN, tape, NULL, &error),
+    ck_assert_int_eq(dist_context_new(&context, stage.sides[ROOT].dist, TAPE_TRAIN, tape, &error),
                      STATUS_PEER_DIED);
     expect_text(&error, STATUS_PEER_DIED, "worker 2 is gone");
     tape_free(tape);

@@ -133,7 +133,7 @@ START_TEST(limits_are_told)
     }
     more[15] = dist_tape(ROOT);
     ck_assert_int_eq(
-        dist_context_new(&refused_one, stage.sides[ROOT].dist, TAPE_TRAIN, more[15], NULL, &stage.error),
+        dist_context_new(&refused_one, stage.sides[ROOT].dist, TAPE_TRAIN, more[15], &stage.error),
         STATUS_BUSY);
     for (int i = 0; i < 15; i++)
         dist_context_free(contexts[i]);

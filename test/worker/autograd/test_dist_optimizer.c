@@ -324,7 +324,7 @@ static void restore(const struct model *model, struct dist_optimizer *optimizer,
     model_write(model, state->values);
     for (unsigned m = 0; m < 2; m++)
         for (uint32_t i = 0; i < model->parameter_count; i++)
-            STAGE_OK(dist_parameter_set(dist_of(model), model->parameters[i], DIST_MOMENT_FIRST + m,
+            STAGE_OK(dist_parameter_set(model->parameters[i], DIST_MOMENT_FIRST + m,
                                         values_of(state->moments[m], i), elements_of(i), &stage.error));
     STAGE_OK(dist_optimizer_steps_set(optimizer, steps, &stage.error));
 }
@@ -388,8 +388,7 @@ START_TEST(values_that_were_asked_for_leave_no_copy_at_their_owner)
         dist_parameter_get(dist_of(&model), model.parameters[0], DIST_VALUES, values, LARGE, &stage.error));
     STAGE_OK(dist_parameter_get(dist_of(&model), model.parameters[0], DIST_MOMENT_FIRST, values, LARGE,
                                 &stage.error));
-    STAGE_OK(dist_parameter_set(dist_of(&model), model.parameters[0], DIST_MOMENT_FIRST, values, LARGE,
-                                &stage.error));
+    STAGE_OK(dist_parameter_set(model.parameters[0], DIST_MOMENT_FIRST, values, LARGE, &stage.error));
     stage_turns(4);
     const size_t after = bytes_in_use();
     ck_assert_msg(after < before + copy, "%zu bytes were in use, then %zu; a copy has %zu", before, after,

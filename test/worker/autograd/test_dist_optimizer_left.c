@@ -34,9 +34,9 @@ static void share_with(unsigned worker, struct rref *out[OWNERS])
 static struct future *ask_for_step(struct rref *local, const struct dist_context *context)
 {
     struct future *future;
-    const uint64_t words[STEP_WORDS] = {word_of_double(0.5)};
+    const struct step_words words = {.lr = 0.5};
     struct rpc_message message = {.context = dist_context_id(context)};
-    message_add(&message, WIRE_U64, words, STEP_WORDS);
+    message_add(&message, WIRE_U64, &words, STEP_WORDS);
     STAGE_OK(rref_call(local, LOCAL_STEP, &message, MONOTIME_NEVER, &future, &stage.error));
     return future;
 }
@@ -145,7 +145,7 @@ static float call_alone(const struct model *shared, const float values[ROWS * WI
     struct side *side = &stage.sides[TRAINER];
     struct dist_context *context;
     struct variable *out;
-    STAGE_OK(dist_context_new(&context, side->dist, TAPE_INFER, side->tape, NULL, &stage.error));
+    STAGE_OK(dist_context_new(&context, side->dist, TAPE_INFER, side->tape, &stage.error));
     struct variable *x = tape_input(side->tape, SHAPE2(ROWS, WIDTH), DTYPE_F32, "x", values);
     dist_call(context, shared->parts[0], PART_MAP, NULL, 0, &x, 1, &out, 1);
     STAGE_OK(tape_status(side->tape, &stage.error));
@@ -171,7 +171,7 @@ START_TEST(a_context_sees_one_version)
     model_share(&other, &model, TRAINER);
     make_optimizer(true, participants, 2);
     const float first = call_alone(&other, values);
-    STAGE_OK(dist_context_new(&context, side->dist, TAPE_TRAIN, side->tape, NULL, &stage.error));
+    STAGE_OK(dist_context_new(&context, side->dist, TAPE_TRAIN, side->tape, &stage.error));
     side->context = context;
     struct variable *x = tape_input(side->tape, SHAPE2(ROWS, WIDTH), DTYPE_F32, "x", values);
     for (unsigned i = 0; i < CALLS; i++) {

@@ -73,7 +73,7 @@ static void end_contexts(void)
 /* ---- one request of one sharer to one owner ---- */
 
 static struct future *send_words(unsigned sharer, unsigned owner, uint64_t context, uint32_t function,
-                                 const uint64_t *words)
+                                 const struct step_words *words)
 {
     struct future *future = NULL;
     struct rpc_message message = {.context = context};
@@ -85,8 +85,8 @@ static struct future *send_words(unsigned sharer, unsigned owner, uint64_t conte
 
 static struct future *send_step(unsigned sharer, unsigned owner, double lr, bool last)
 {
-    const uint64_t words[STEP_WORDS] = {word_of_double(lr), 0, 0, last};
-    return send_words(sharer, owner, dist_context_id(contexts[sharer]), LOCAL_STEP, words);
+    const struct step_words words = {.lr = lr, .last = last};
+    return send_words(sharer, owner, dist_context_id(contexts[sharer]), LOCAL_STEP, &words);
 }
 
 static struct future *send_norm(unsigned sharer, unsigned owner)
@@ -182,11 +182,10 @@ START_TEST(a_round_with_clipping_scales_the_sum)
         expected += (double)sum[i] * (double)sum[i];
     ck_assert_double_eq_tol(squares, expected, 1e-12 * expected);
     const double norm = sqrt(squares), max_norm = norm / 3;
-    const uint64_t words[STEP_WORDS] = {word_of_double(0.5), word_of_double(max_norm), word_of_double(norm),
-                                        0};
+    const struct step_words words = {.lr = 0.5, .max_norm = max_norm, .norm = norm};
     for (unsigned o = 0; o < OWNERS; o++) {
         for (unsigned i = 0; i < SHARERS; i++)
-            futures[i] = send_words(i, o, dist_context_id(contexts[i]), LOCAL_STEP, words);
+            futures[i] = send_words(i, o, dist_context_id(contexts[i]), LOCAL_STEP, &words);
         for (unsigned i = 0; i < SHARERS; i++)
             ck_assert_uint_eq(expect_answer(futures[i]), 0);
     }
@@ -236,8 +235,8 @@ START_TEST(who_asks_twice_or_has_no_part_is_refused_alone)
         futures[i] = send_step(i, 0, 0.5, false);
     again = send_step(1, 0, 0.5, false);
     expect_refusal(again, STATUS_INVALID, "worker 3 has asked already in this round");
-    const uint64_t words[STEP_WORDS] = {word_of_double(0.5)};
-    again = send_words(2, 0, dist_context_id(contexts[1]), LOCAL_STEP, words);
+    const struct step_words words = {.lr = 0.5};
+    again = send_words(2, 0, dist_context_id(contexts[1]), LOCAL_STEP, &words);
     expect_refusal(again, STATUS_INVALID, "worker 4 cannot step by context");
     again = send_words(2, 0, dist_context_id(contexts[2]), LOCAL_STEP, NULL);
     expect_refusal(again, STATUS_INVALID, "a step has 4 words");
@@ -252,12 +251,12 @@ END_TEST
 
 START_TEST(a_step_by_a_norm_follows_that_norm)
 {
-    const uint64_t words[STEP_WORDS] = {word_of_double(0.5), word_of_double(1), word_of_double(2), 0};
+    const struct step_words words = {.lr = 0.5, .max_norm = 1, .norm = 2};
     struct future *futures[SHARERS];
     open_round(false, 0);
     all_backward();
     for (unsigned i = 0; i < SHARERS; i++)
-        futures[i] = send_words(i, 1, dist_context_id(contexts[i]), LOCAL_STEP, words);
+        futures[i] = send_words(i, 1, dist_context_id(contexts[i]), LOCAL_STEP, &words);
     for (unsigned i = 0; i < SHARERS; i++)
         expect_refusal(futures[i], STATUS_INVALID, "has not been asked for");
     end_contexts();

@@ -1,6 +1,6 @@
 /* Damaged checkpoints: each kind of damage is found, told by name, and passed over for the one before. */
 #include "test/worker/checkpoint/checkpoint_fixture.h"
-#include "worker/checkpoint/checkpoint_internal.h"
+#include "worker/checkpoint/checkpoint_manifest.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,10 +1,11 @@
 /* The manifest of a checkpoint: a written manifest is read again, and any other text is refused with its
  * place. */
 #include "test/workplace.h"
-#include "worker/checkpoint/checkpoint_internal.h"
+#include "worker/checkpoint/checkpoint_manifest.h"
 
 #include <float.h>
 #include <math.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

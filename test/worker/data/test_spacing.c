@@ -1,6 +1,6 @@
 /* Tokens in a line as people write them. */
 #include "test/workplace.h"
-#include "worker/data/spacing.h"
+#include "worker/data/tokenize.h"
 
 #include <check.h>
 #include <stdio.h>

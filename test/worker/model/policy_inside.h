@@ -2,9 +2,9 @@
 #ifndef TEST_WORKER_MODEL_POLICY_INSIDE_H
 #define TEST_WORKER_MODEL_POLICY_INSIDE_H
 
-#include "worker/model/policy_flat.h"
+#include "worker/model/policy_internal.h"
 
-static inline struct policy_flat *policy_inside(const struct policy *policy)
+static inline struct policy_arrays *policy_inside(const struct policy *policy)
 {
     return policy->self;
 }
@@ -12,8 +12,7 @@ static inline struct policy_flat *policy_inside(const struct policy *policy)
 /* Computes with the values that a test wrote. */
 static inline void policy_inside_load(const struct policy *policy)
 {
-    const struct policy_flat *flat = policy->self;
-    flat->ops->load(flat->network);
+    policy_flat_load(policy->self);
 }
 
 #endif

@@ -2,7 +2,7 @@
  * test_onnx.sh to compare; without it, into a folder that is removed. A policy's outputs are seen through
  * what it does: the log-probabilities of drawn actions, values, the choices, and of the tutorial's network
  * the probabilities. */
-#include "kernels/backend_memory.h"
+#include "kernels/backend.h"
 #include "kernels/policy/mlp.h"
 #include "test/process.h"
 #include "test/training.h"
@@ -12,7 +12,7 @@
 #include "worker/environment/environment_spec.h"
 #include "worker/model/classifier.h"
 #include "worker/model/onnx.h"
-#include "worker/model/policy_values.h"
+#include "worker/model/policy.h"
 #include "worker/model/resnet.h"
 
 #include <check.h>

@@ -121,7 +121,7 @@ START_TEST(what_cannot_be_is_refused)
     struct policy_config config = cartpole;
     config.width[0] = 5000;
     ck_assert_int_eq(policy_new(&none, &config, NULL, &error), STATUS_INVALID);
-    ck_assert_ptr_nonnull(strstr(error.text, "hidden units, got 5000"));
+    ck_assert_ptr_nonnull(strstr(error.text, "units in a hidden layer, got 5000"));
     config = cartpole;
     config.adam.lr = NAN;
     ck_assert_int_eq(policy_new(&none, &config, NULL, &error), STATUS_INVALID);

@@ -1,13 +1,13 @@
-/* A rollout as tensors on the tape (worker/model/policy_batch.h), on the oracle's backend: loss and gradient
- * are those of test/oracle/mlp_ref.h, which reads the masks that acted, while these draw them again. */
+/* A rollout as tensors on the tape (worker/model/policy_gpu.c), on the oracle's backend: loss and
+ * gradient are those of test/oracle/mlp_ref.h, which reads the masks that acted, while these draw them again.
+ */
 #include "kernels/params/gradients.h"
 #include "test/oracle/mlp_ref.h"
 #include "test/oracle/ref.h"
 #include "test/values.h"
 #include "test/worker/model/policy_problem.h"
 #include "test/workplace.h"
-#include "worker/model/policy_batch.h"
-#include "worker/model/policy_learner.h"
+#include "worker/model/policy_internal.h"
 
 #include <check.h>
 #include <math.h>

@@ -106,7 +106,7 @@ START_TEST(what_does_not_fit_is_refused_by_its_key)
     config.action.choices = (const uint32_t[]){1000, 25};
     expect_check(false, "action has 1025 choices in all: expected at most 1024");
     config.width[0] = 1025;
-    expect_check(false, "1..1024 hidden units, got 1025");
+    expect_check(false, "/policy/hidden: expected 1..1024 units in a hidden layer, got 1025");
 }
 END_TEST
 

@@ -4,9 +4,8 @@
 #include "test/training.h"
 #include "test/values.h"
 #include "test/workplace.h"
+#include "worker/model/policy.h"
 #include "worker/model/policy_internal.h"
-#include "worker/model/policy_learner.h"
-#include "worker/model/policy_values.h"
 
 #include <check.h>
 #include <math.h>

@@ -4,8 +4,8 @@
 #include "test/values.h"
 #include "test/worker/model/policy_world.h"
 #include "test/workplace.h"
+#include "worker/model/policy.h"
 #include "worker/model/policy_config.h"
-#include "worker/model/policy_values.h"
 
 #include <check.h>
 #include <math.h>

@@ -4,8 +4,7 @@
 #include "test/training.h"
 #include "test/worker/model/policy_problem.h"
 #include "test/workplace.h"
-#include "worker/model/policy_batch.h"
-#include "worker/model/policy_learner.h"
+#include "worker/model/policy_internal.h"
 
 #include <check.h>
 #include <math.h>

@@ -4,6 +4,7 @@
 #include "worker/model_parallel/layer.h"
 
 #include <check.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -220,15 +221,14 @@ START_TEST(what_does_not_fit_is_refused_by_name)
 }
 END_TEST
 
-/* Number `index` of what another worker gives a constructor is `number`. */
-static void not_made_of(int index, uint64_t number, const char *expected)
+/* What another worker gives a constructor. */
+static void not_made_of(const struct layer_settings *bad, const char *expected)
 {
-    uint64_t of[LAYER_ARGUMENTS];
-    const struct rpc_message message = layer_arguments(&settings, of);
+    const struct rpc_message message = layer_arguments(bad);
     void *object;
-    of[index] = number;
     for (int layer = 0; layer < JOB_LAYERS; layer++) {
-        ck_assert_int_eq(layer_classes[layer].create(NULL, 0, &message, &object, &error), STATUS_INVALID);
+        const struct rref_class *class = &layer_classes[layer];
+        ck_assert_int_eq(class->create(NULL, class, &message, &object, &error), STATUS_INVALID);
         ck_assert_msg(strstr(error.text, expected) != NULL, "\"%s\" does not say \"%s\"", error.text,
                       expected);
     }
@@ -236,19 +236,31 @@ static void not_made_of(int index, uint64_t number, const char *expected)
 
 START_TEST(what_no_layer_can_be_made_of_is_refused)
 {
-    uint64_t of[LAYER_ARGUMENTS];
-    struct rpc_message message = layer_arguments(&settings, of);
+    const struct rref_class *class = &layer_classes[JOB_LAYER_LSTM];
+    struct rpc_message message = layer_arguments(&settings);
+    struct layer_settings bad;
     void *object;
-    message.tensors[1].dims[0] = LAYER_ARGUMENTS - 1;
-    ck_assert_int_eq(layer_classes[JOB_LAYER_LSTM].create(NULL, 0, &message, &object, &error),
-                     STATUS_INVALID);
-    ck_assert_msg(strstr(error.text, "lstm: expected 8 numbers") != NULL, "%s", error.text);
-    not_made_of(0, 0, "1..2147483647 tokens, got 0");
-    not_made_of(1, UINT64_MAX, "1..2147483647 numbers in an embedding, got 18446744073709551615");
-    not_made_of(2, 0, "1..536870911 hidden units, got 0");
-    not_made_of(3, 9, "1..8 layers, got 9");
-    not_made_of(4, UINT64_MAX, "a dropout in [0, 1), got ");
-    not_made_of(6, 4096, "1..1024 threads, got 4096");
+    message.tensors[1].dims[0]--;
+    ck_assert_int_eq(class->create(NULL, class, &message, &object, &error), STATUS_INVALID);
+    ck_assert_msg(strstr(error.text, "lstm: expected settings of 40 bytes") != NULL, "%s", error.text);
+    bad = settings;
+    bad.rnn.tokens = 0;
+    not_made_of(&bad, "1..2147483647 tokens, got 0");
+    bad = settings;
+    bad.rnn.embedding = UINT32_MAX;
+    not_made_of(&bad, "1..2147483647 numbers in an embedding, got 4294967295");
+    bad = settings;
+    bad.rnn.hidden = 0;
+    not_made_of(&bad, "1..536870911 hidden units, got 0");
+    bad = settings;
+    bad.rnn.layers = 9;
+    not_made_of(&bad, "1..8 layers, got 9");
+    bad = settings;
+    bad.rnn.dropout = (double)NAN;
+    not_made_of(&bad, "a dropout in [0, 1), got ");
+    bad = settings;
+    bad.threads = 4096;
+    not_made_of(&bad, "1..1024 threads, got 4096");
 }
 END_TEST
 

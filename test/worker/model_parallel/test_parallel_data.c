@@ -1,8 +1,7 @@
 /* The data of a model-parallel job, by trainer and iteration: epochs, limits, counts of tokens, shapes,
  * and the first state of a training. */
 #include "test/workplace.h"
-#include "worker/model_parallel/held_out_loss.h"
-#include "worker/model_parallel/parallel_hidden_state.h"
+#include "worker/model_parallel/parallel_data.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -76,7 +75,7 @@ START_TEST(trainers_begin_with_states_of_their_own)
     open_data(JOB_OF("\"stop\":{\"updates\":3}"));
     ck_assert_uint_eq(parallel_data_state_count(&data, 3), 36);
     for (uint32_t trainer = 0; trainer < 2; trainer++)
-        hidden_state_first(&data, trainer, h[trainer], c[trainer]);
+        parallel_data_first_state(&data, trainer, h[trainer], c[trainer]);
     ck_assert_mem_ne(h[0], h[1], sizeof h[0]);
     ck_assert_mem_ne(h[0], c[0], sizeof h[0]);
     for (int i = 0; i < 36; i++)
@@ -125,7 +124,7 @@ START_TEST(a_text_is_cut_into_everybodys_columns)
         sum += 3 * steps;
     }
     ck_assert_uint_eq(parallel_data_tokens(&data, 0, data.updates), sum);
-    hidden_state_first(&data, 1, h, c);
+    parallel_data_first_state(&data, 1, h, c);
     for (int i = 0; i < 36; i++)
         ck_assert(h[i] == 0 && c[i] == 0);
     parallel_data_close(&data);

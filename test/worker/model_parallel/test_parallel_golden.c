@@ -10,8 +10,7 @@
 #include "test/worker/data_parallel/server_fixture.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/model_parallel/parallel_data.h"
-#include "worker/model_parallel/parallel_hidden_state.h"
-#include "worker/model_parallel/whole_model.h"
+#include "worker/model_parallel/parallel_values.h"
 
 #include <math.h>
 
@@ -193,7 +192,7 @@ static void open_one(const char *const *sets, size_t set_count)
     const struct optimizer_settings sgd = {
         .kind = OPTIMIZER_SGD, .sgd = {.lr = one.job.optimizer.lr, .momentum = one.job.optimizer.momentum}};
     training_ok(parallel_data_open(&one.data, &one.job, NULL, &error), &error);
-    hidden_state_first(&one.data, 0, one.h, one.c);
+    parallel_data_first_state(&one.data, 0, one.h, one.c);
     one.rnn = one.data.rnn;
     training_ok(backend_load(&one.backend, "onednn", &threads, &error), &error);
     training_ok(params_new(&one.params, one.backend, &error), &error);

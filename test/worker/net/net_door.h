@@ -3,7 +3,6 @@
 #define TEST_WORKER_NET_NET_DOOR_H
 
 #include "worker/net/endpoint_door.h"
-#include "worker/net/endpoint_gate.h"
 #include "worker/net/greeting.h"
 
 #include <check.h>

@@ -216,7 +216,7 @@ static inline void on_left(void *context, uint16_t worker, enum status why, cons
     service->why = why;
 }
 
-static const struct rpc_method methods[] = {
+static const struct rpc_method raw_methods[] = {
     {.method = METHOD_STEP,
      .callers = WIRE_ROLE_OBSERVER,
      .tensor_count = 2,
@@ -226,7 +226,7 @@ static const struct rpc_method methods[] = {
 static inline void service_start(struct net *net, struct service *service, unsigned clients)
 {
     memset(service, 0, sizeof *service);
-    struct rpc_config config = net_server_config(methods, 1, service);
+    struct rpc_config config = net_server_config(raw_methods, 1, service);
     config.left = on_left;
     net_serve(net, &config);
     for (unsigned i = 1; i <= clients; i++) {

@@ -18,6 +18,7 @@
 #include <zmq.h>
 
 static const struct wire_pass pass = {"0", "let me in"};
+static const struct endpoint_credentials with_pass = {.pass = &pass};
 
 struct place {
     char folder[64], path[160], address[192];
@@ -42,7 +43,7 @@ static struct endpoint *bound(const char *address)
 {
     struct endpoint *endpoint;
     struct error error = {0};
-    enum status status = endpoint_bind(&endpoint, address, &pass, 8, &error);
+    enum status status = endpoint_bind(&endpoint, NULL, address, &with_pass, 8, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
     return endpoint;
 }
@@ -51,7 +52,7 @@ static struct endpoint *connected(const char *address)
 {
     struct endpoint *endpoint;
     struct error error = {0};
-    enum status status = endpoint_connect(&endpoint, NULL, address, &pass, &error);
+    enum status status = endpoint_connect(&endpoint, NULL, address, &with_pass, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
     return endpoint;
 }
@@ -117,7 +118,7 @@ static void expect_bind_refused(const char *address, enum status status, const c
 {
     struct endpoint *endpoint = NULL;
     struct error error = {0};
-    ck_assert_int_eq(endpoint_bind(&endpoint, address, &pass, 8, &error), status);
+    ck_assert_int_eq(endpoint_bind(&endpoint, NULL, address, &with_pass, 8, &error), status);
     ck_assert_ptr_null(endpoint);
     ck_assert_msg(strstr(error.text, says) != NULL, "\"%s\" does not say \"%s\"", error.text, says);
 }
@@ -149,7 +150,8 @@ START_TEST(test_addresses)
     expect_bind_refused("ipc:///nowhere/at/all/server", STATUS_IO, "/nowhere/at/all/server");
     struct endpoint *endpoint = NULL;
     struct error error = {0};
-    ck_assert_int_eq(endpoint_connect(&endpoint, NULL, "carrier-pigeon://x", &pass, &error), STATUS_INVALID);
+    ck_assert_int_eq(endpoint_connect(&endpoint, NULL, "carrier-pigeon://x", &with_pass, &error),
+                     STATUS_INVALID);
     ck_assert_ptr_null(endpoint);
     endpoint_free(bound("tcp://127.0.0.1:*"), 0);
     endpoint_free(NULL, 0);
@@ -198,7 +200,9 @@ START_TEST(test_wrong_pass)
     struct place place = place_new();
     struct endpoint *router = bound(place.address), *strangers[4], *dealer;
     for (unsigned i = 0; i < 4; i++) {
-        ck_assert_int_eq(endpoint_connect(&strangers[i], NULL, place.address, &wrong[i], NULL), STATUS_OK);
+        ck_assert_int_eq(endpoint_connect(&strangers[i], NULL, place.address,
+                                          &(struct endpoint_credentials){.pass = &wrong[i]}, NULL),
+                         STATUS_OK);
         send_text(strangers[i], 0, "hello", "");
     }
     UNTIL(endpoint_counts(router).refused == 4, sched_yield());
@@ -232,9 +236,13 @@ START_TEST(test_key_that_comes_late)
     const struct host_keys all = keys_of(0), own = keys_of(1);
     struct host_keys early = all;
     memset(early.public_of_host[1], 0, HOST_KEY_BYTES);
-    ck_assert_int_eq(endpoint_bind_far(&server, NULL, "tcp://127.0.0.1:*", &early, 8, &error), STATUS_OK);
+    ck_assert_int_eq(endpoint_bind(&server, NULL, "tcp://127.0.0.1:*",
+                                   &(struct endpoint_credentials){.keys = &early}, 8, &error),
+                     STATUS_OK);
     snprintf(address, sizeof address, "tcp://127.0.0.1:%u", endpoint_port(server));
-    ck_assert_int_eq(endpoint_connect_far(&client, NULL, address, &own, 0, &error), STATUS_OK);
+    ck_assert_int_eq(
+        endpoint_connect(&client, NULL, address, &(struct endpoint_credentials){.keys = &own}, &error),
+        STATUS_OK);
     send_text(client, 0, "hello", "");
     UNTIL(endpoint_counts(server).unproven >= 1, sched_yield());
     endpoint_admit(server, &all);
@@ -413,7 +421,7 @@ START_TEST(test_wait_any)
     struct error error = {0};
     bool readable = false;
     uint32_t peers[2];
-    ck_assert_int_eq(endpoint_connect(&dealers[1], dealers[0], place.address, &pass, &error), STATUS_OK);
+    ck_assert_int_eq(endpoint_connect(&dealers[1], dealers[0], place.address, &with_pass, &error), STATUS_OK);
     for (unsigned i = 0; i < 2; i++) {
         send_text(dealers[i], 0, "hello", "");
         expect_text(router, "hello", "", &peers[i]);

@@ -171,11 +171,11 @@ END_TEST
 
 START_TEST(test_tensor_bytes)
 {
-    ck_assert_uint_eq(wire_dtype_bytes(WIRE_F32), 4);
-    ck_assert_uint_eq(wire_dtype_bytes(WIRE_U32), 4);
-    ck_assert_uint_eq(wire_dtype_bytes(WIRE_U8), 1);
-    ck_assert_uint_eq(wire_dtype_bytes(WIRE_U64), 8);
-    ck_assert_uint_eq(wire_dtype_bytes(WIRE_BF16), 2);
+    ck_assert_uint_eq(wire_tensor_bytes(&(struct wire_tensor){WIRE_F32, 1, .dims = {1}}), 4);
+    ck_assert_uint_eq(wire_tensor_bytes(&(struct wire_tensor){WIRE_U32, 1, .dims = {1}}), 4);
+    ck_assert_uint_eq(wire_tensor_bytes(&(struct wire_tensor){WIRE_U8, 1, .dims = {1}}), 1);
+    ck_assert_uint_eq(wire_tensor_bytes(&(struct wire_tensor){WIRE_U64, 1, .dims = {1}}), 8);
+    ck_assert_uint_eq(wire_tensor_bytes(&(struct wire_tensor){WIRE_BF16, 1, .dims = {1}}), 2);
     ck_assert_uint_eq(wire_tensor_bytes(&(struct wire_tensor){WIRE_F32, 3, .dims = {2, 3, 5}}), 120);
     ck_assert_uint_eq(wire_tensor_bytes(&(struct wire_tensor){WIRE_U8, 1, .dims = {9}}), 9);
     ck_assert_uint_eq(wire_tensor_bytes(&(struct wire_tensor){WIRE_U64, 2, .dims = {3, 2}}), 48);

@@ -10,7 +10,7 @@
 enum {
     CELLS_MAX = 256,
     CELL_UNLUCKY = 13,
-    CELL_SUICIDE = 14, /* its constructor ends the session of who asked */
+    CELL_SUICIDE = 14, /* its constructor ends the session of worker args[2] */
     OBJECTS_MAX = 16,
     REFERENCES_MAX = 16,
     TAKEN_MAX = 64
@@ -52,16 +52,15 @@ static inline struct cell *cell_new(uint16_t owner, uint64_t number)
     return cell;
 }
 
-static inline enum status cell_create(void *context, uint16_t creator, const struct rpc_message *arguments,
-                                      void **object, struct error *error)
+static inline enum status cell_create(void *context, const struct rref_class *class,
+                                      const struct rpc_message *arguments, void **object, struct error *error)
 {
     struct side *side = context;
     uint64_t number = arguments->args[1];
     if (number == CELL_UNLUCKY)
-        return error_set(error, STATUS_INVALID, "a cell of worker %u cannot have the number %d", creator,
-                         CELL_UNLUCKY);
+        return error_set(error, STATUS_INVALID, "a %s cannot have the number %d", class->name, CELL_UNLUCKY);
     if (number == CELL_SUICIDE)
-        rpc_peer_died(side->member->rpc, creator, UINT32_MAX, "its constructor says so");
+        rpc_peer_died(side->member->rpc, (uint16_t)arguments->args[2], UINT32_MAX, "its constructor says so");
     struct cell *cell = cell_new(side->member->worker, number);
     if (arguments->tensor_count > 1)
         memcpy(&cell->sum, arguments->data[1], sizeof cell->sum);
@@ -241,7 +240,7 @@ static inline struct rref *cell_ask(unsigned from, unsigned owner, uint64_t numb
     struct rref *rref;
     struct error error = {0};
     enum status status = rpc_remote(sides[from].rrefs, (uint16_t)owner, "cell",
-                                    &(struct rpc_message){.args = {0, number}}, &rref, &error);
+                                    &(struct rpc_message){.args = {0, number, from}}, &rref, &error);
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
     return rref;
 }

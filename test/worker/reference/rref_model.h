@@ -99,14 +99,14 @@ static inline void *new_item(uint16_t owner, uint64_t number)
     return &items[number];
 }
 
-static inline enum status item_create(void *context, uint16_t creator, const struct rpc_message *arguments,
-                                      void **object, struct error *error)
+static inline enum status item_create(void *context, const struct rref_class *class,
+                                      const struct rpc_message *arguments, void **object, struct error *error)
 {
     const struct person *person = context;
     uint64_t number = arguments->args[1];
     if (number % UNLUCKY == 0)
-        return error_set(error, STATUS_INVALID, "item %llu of worker %u is unlucky",
-                         (unsigned long long)number, creator);
+        return error_set(error, STATUS_INVALID, "%s %llu is unlucky", class->name,
+                         (unsigned long long)number);
     *object = new_item(person->worker, number);
     return STATUS_OK;
 }

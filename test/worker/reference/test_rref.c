@@ -210,7 +210,7 @@ START_TEST(test_granted_in_a_reply)
     future_release(future);
     rref_turns(3);
     ck_assert_uint_eq(cells_destroyed[61], 0);
-    ck_assert_int_eq(rref_accept(sides[0].rrefs, 1, object, "private", &made, &error), STATUS_OK);
+    ck_assert_int_eq(rref_accept(sides[0].rrefs, 1, object, &private_class, &made, &error), STATUS_OK);
     ck_assert_ptr_eq(rref_class_of(made), &private_class);
     cell_expect(made, 61);
     rref_release(made);

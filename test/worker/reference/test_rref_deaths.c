@@ -105,7 +105,7 @@ START_TEST(test_owner_dies_before_its_grant_is_accepted)
     rref_kill(2);
     ck_assert(!rpc_reaches(cluster.members[0].rpc, 2));
     ck_assert(!rpc_reaches(cluster.members[0].rpc, MEMBERS));
-    ck_assert_int_eq(rref_accept(sides[0].rrefs, 2, object, "private", &made, &error), STATUS_PEER_DIED);
+    ck_assert_int_eq(rref_accept(sides[0].rrefs, 2, object, &private_class, &made, &error), STATUS_PEER_DIED);
     ck_assert_str_eq(error.text, "worker 2, which had object 2, is gone");
     ck_assert_ptr_null(made);
     rref_release(maker);

@@ -35,8 +35,7 @@ START_TEST(test_what_cannot_be_made)
     for (uint16_t owner = 0; owner < 2; owner++) {
         expect_not_made(0, owner, "sell", 1, STATUS_NOT_FOUND, "no constructor \"sell\"; it has: cell, mute");
         expect_not_made(0, owner, "private", 1, STATUS_NOT_FOUND, "no constructor \"private\"");
-        expect_not_made(0, owner, "cell", CELL_UNLUCKY, STATUS_INVALID,
-                        "a cell of worker 0 cannot have the number 13");
+        expect_not_made(0, owner, "cell", CELL_UNLUCKY, STATUS_INVALID, "a cell cannot have the number 13");
     }
     char name[RREF_NAME_BYTES + 2];
     memset(name, 'x', sizeof name);
@@ -213,7 +212,7 @@ START_TEST(test_references_max)
     cell_destroy(cell);
     struct future *future = cell_call(rrefs[1], CELL_MAKE, 52);
     ck_assert_int_eq(cluster_await(&cluster, future), STATUS_OK);
-    expect_error(rref_accept(sides[0].rrefs, 1, future_value(future)->args[0], "cell", &more, &error),
+    expect_error(rref_accept(sides[0].rrefs, 1, future_value(future)->args[0], &cell_class, &more, &error),
                  STATUS_BUSY, &error, "16 references");
     future_release(future);
     await_destroyed(52);
@@ -244,8 +243,9 @@ START_TEST(test_grants_beyond_the_limit)
         future_release(futures[i]);
     }
     for (unsigned i = 0; i < GRANTS; i++)
-        expect_error(rref_accept(sides[0].rrefs, (uint16_t)(1 + i % 2), numbers[i], "cell", &more, &error),
-                     STATUS_BUSY, &error, "worker 0 holds 16 references, the limit");
+        expect_error(
+            rref_accept(sides[0].rrefs, (uint16_t)(1 + i % 2), numbers[i], &cell_class, &more, &error),
+            STATUS_BUSY, &error, "worker 0 holds 16 references, the limit");
     for (unsigned i = 0; i < GRANTS; i++)
         await_destroyed(50 + i);
     ck_assert_uint_eq(rref_counts_of(0).references, REFERENCES_MAX);

@@ -216,7 +216,7 @@ static void do_judge(struct person *person, struct asked *asked)
         ck_assert_uint_eq(value->args[0], asked->item);
     if (status == STATUS_OK && asked->what == ASK_MAKE) {
         struct rref *rref;
-        status = rref_accept(person->rrefs, asked->other, value->args[0], "item", &rref, &error);
+        status = rref_accept(person->rrefs, asked->other, value->args[0], &item_class, &rref, &error);
         if (status == STATUS_OK)
             hold(person, rref, asked->made);
         else

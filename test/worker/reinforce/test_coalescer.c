@@ -214,8 +214,8 @@ START_TEST(counts_launches_rows_and_waits)
     ck_assert_uint_eq(stats.requests, 2);
     ck_assert_uint_eq(stats.rows, 3);
     ck_assert_uint_eq(stats.batch_max, 3);
-    ck_assert_uint_eq(histogram_percentile(&stats.wait_us, 0.5), 2);
-    ck_assert_uint_eq(histogram_percentile(&stats.wait_us, 1.0), 12);
+    ck_assert_uint_eq(coalescer_wait_us(&stats, 0.5), 2);
+    ck_assert_uint_eq(coalescer_wait_us(&stats, 1.0), 12);
     coalescer_free(c);
 }
 END_TEST
@@ -260,6 +260,54 @@ START_TEST(a_request_can_be_removed)
 }
 END_TEST
 
+/* Requests that come one after the other, and wait so long each. */
+static void wait_for(struct coalescer *c, uint64_t wait_us)
+{
+    add(c, 0, 1, 0);
+    coalescer_run(c, at_us(wait_us));
+    seen.count = 0;
+}
+
+START_TEST(short_waits_are_exact)
+{
+    struct coalescer *c = make(COALESCER_OFF, 64, 0);
+    ck_assert_uint_eq(coalescer_wait_us(&stats, 0.5), 0);
+    for (uint64_t wait = 1; wait <= 20; wait++)
+        wait_for(c, wait);
+    ck_assert_uint_eq(coalescer_wait_us(&stats, 0.5), 10);
+    ck_assert_uint_eq(coalescer_wait_us(&stats, 0.99), 20);
+    ck_assert_uint_eq(coalescer_wait_us(&stats, 0.01), 1);
+    ck_assert_uint_eq(coalescer_waits_up_to(&stats, 5), 5);
+    ck_assert_uint_eq(stats.wait_us, 210);
+    coalescer_free(c);
+}
+END_TEST
+
+START_TEST(every_wait_is_within_a_sixteenth_and_never_understated)
+{
+    struct coalescer *c = make(COALESCER_OFF, 64, 0);
+    for (uint64_t wait = 1; wait < UINT32_MAX; wait = wait * 17 / 16 + 1) {
+        memset(&stats, 0, sizeof stats);
+        wait_for(c, wait);
+        const uint64_t told = coalescer_wait_us(&stats, 1);
+        ck_assert_uint_ge(told, wait);
+        ck_assert_uint_le(told, wait + wait / 16 + 1);
+    }
+    coalescer_free(c);
+}
+END_TEST
+
+START_TEST(huge_waits_count_as_the_largest)
+{
+    struct coalescer *c = make(COALESCER_OFF, 64, 0);
+    wait_for(c, UINT64_MAX / 1000);
+    wait_for(c, 3);
+    ck_assert_uint_eq(coalescer_wait_us(&stats, 0.5), 3);
+    ck_assert_uint_eq(coalescer_wait_us(&stats, 1), UINT32_MAX);
+    coalescer_free(c);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("coalescer");
@@ -275,6 +323,9 @@ int main(void)
     tcase_add_test(modes, counts_launches_rows_and_waits);
     tcase_add_test(modes, line_is_bounded_and_can_be_cleared);
     tcase_add_test(modes, a_request_can_be_removed);
+    tcase_add_test(modes, short_waits_are_exact);
+    tcase_add_test(modes, every_wait_is_within_a_sixteenth_and_never_understated);
+    tcase_add_test(modes, huge_waits_count_as_the_largest);
     suite_add_tcase(suite, modes);
     return suite_run(suite);
 }

@@ -4,9 +4,9 @@
 #include "worker/environment/cartpole.h"
 #include "worker/environment/classic.h"
 #include "worker/environment/environments.h"
-#include "worker/model/policy_values.h"
-#include "worker/reinforce/policy_evaluate.h"
-#include "worker/reinforce/policy_shape.h"
+#include "worker/model/policy.h"
+#include "worker/reinforce/evaluator.h"
+#include "worker/reinforce/job_open.h"
 
 #include <math.h>
 
@@ -116,7 +116,7 @@ static double play_by_hand(rule *of, uint32_t environment)
 START_TEST(it_plays_what_is_most_probable)
 {
     static rule *const rules[] = {always_left, always_right, follow};
-    struct player_summary got;
+    struct evaluation_summary got;
     double sums[EPISODES], mean = 0, squares = 0, least = INFINITY, most = 0;
     for (uint32_t i = 0; i < EPISODES; i++) {
         sums[i] = play_by_hand(rules[_i], i);
@@ -139,7 +139,7 @@ END_TEST
 /* Another seed has other first states. */
 START_TEST(one_episode_is_the_first_of_many)
 {
-    struct player_summary got, other;
+    struct evaluation_summary got, other;
     write_model(follow);
     must(policy_evaluate(&got, model, &job, 1, &error));
     ck_assert_double_eq(got.mean, play_by_hand(follow, 0));
@@ -154,7 +154,7 @@ END_TEST
 
 START_TEST(a_model_of_another_shape_is_refused)
 {
-    struct player_summary got;
+    struct evaluation_summary got;
     write_model(follow);
     job.policy.hidden.value[0] = 64;
     ck_assert_int_eq(policy_evaluate(&got, model, &job, 1, &error), STATUS_INVALID);
@@ -164,7 +164,7 @@ END_TEST
 
 START_TEST(a_model_whose_probabilities_are_not_finite_is_refused)
 {
-    struct player_summary got;
+    struct evaluation_summary got;
     write_model(overflow);
     ck_assert_int_eq(policy_evaluate(&got, model, &job, EPISODES, &error), STATUS_CORRUPT);
     ck_assert_msg(strstr(error.text, "the probability of an action is not finite") != NULL, "%s", error.text);

@@ -3,7 +3,7 @@
 #include "test/worker/model/policy_inside.h"
 #include "test/workplace.h"
 #include "worker/environment/environment.h"
-#include "worker/reinforce/advantages.h"
+#include "worker/reinforce/ppo.h"
 
 #include <check.h>
 #include <math.h>
@@ -212,7 +212,6 @@ static struct rollout *open_rollout(const struct golden_case *of, const struct r
                                   .flags = &flags};
         ck_assert_int_eq(rollout_record_last(r, &step, NULL), STATUS_OK);
     }
-    ck_assert_int_eq(rollout_sort_last(r, NULL), STATUS_OK);
     return r;
 }
 
@@ -226,32 +225,24 @@ static void estimate(struct policy *policy, const void *observations, uint32_t c
     ck_assert_int_eq(policy_estimate(policy, &rows, NULL), STATUS_OK);
 }
 
-struct judged {
-    float advantages[ROWS], returns[ROWS];
-};
-
-static void check_advantages(const struct record *record, struct policy *policy, struct rollout *r,
-                             bool bootstraps, struct judged *judged)
+/* Of a job that outlives the result. */
+static struct ppo check_advantages(const struct record *record, const struct job *job, struct policy *policy,
+                                   struct rollout *r)
 {
-    uint32_t order[ROWS];
     float *closing = r->values + ROWS;
-    const struct advantages_config config = {.gamma = 0.98, .lambda = 0.9, .bootstrap_truncated = bootstraps};
-    const struct advantages advantages = {.reward = r->rewards,
-                                          .value = r->values,
-                                          .closing = closing,
-                                          .truncated = r->last_values,
-                                          .advantage = judged->advantages,
-                                          .returns = judged->returns,
-                                          .order = order};
+    struct ppo ppo;
+    ck_assert_int_eq(ppo_open(&ppo, job, r, NULL), STATUS_OK);
+    memcpy(ppo.rewards, r->rewards, ROWS * sizeof *ppo.rewards);
     estimate(policy, r->observations + ROWS * r->config.observation_bytes, COLUMNS, closing);
     estimate(policy, r->last_observations, r->last_count, r->last_values);
     expect(record, "=closing", closing, COLUMNS);
     expect(record, "=truncated", r->last_values, 2);
-    ck_assert_uint_eq(advantages_estimate(r, &config, &advantages), ROWS);
+    ck_assert_uint_eq(ppo_judge(&ppo, r), ROWS);
     for (uint32_t i = 0; i < ROWS; i++)
-        ck_assert_uint_eq(order[i], i % STEPS * COLUMNS + i / STEPS);
-    expect(record, "=advantages", judged->advantages, ROWS);
-    expect(record, "=returns", judged->returns, ROWS);
+        ck_assert_uint_eq(ppo.order[i], i % STEPS * COLUMNS + i / STEPS);
+    expect(record, "=advantages", ppo.advantages, ROWS);
+    expect(record, "=returns", ppo.returns, ROWS);
+    return ppo;
 }
 
 static void check_losses(const struct record *record, const char *name, const struct surrogate_losses *l)
@@ -263,13 +254,13 @@ static void check_losses(const struct record *record, const char *name, const st
 }
 
 static void check_minibatch(const struct record *record, struct policy *policy, const struct rollout *r,
-                            const struct judged *judged, const float options[], int number)
+                            const struct ppo *ppo, const float options[], int number)
 {
     char name[32];
     float order[ROWS / 3];
     uint32_t row[ROWS / 3];
     struct surrogate_losses losses;
-    const struct policy_targets targets = {judged->advantages, judged->returns, options[NORMALIZES] != 0};
+    const struct policy_targets targets = {ppo->advantages, ppo->returns, options[NORMALIZES] != 0};
     const struct policy_step step = {
         .objective = {.clip = (double)options[CLIP],
                       .value_clip = options[VALUE_CLIP] != 0 ? (double)options[VALUE_CLIP] : (double)INFINITY,
@@ -305,14 +296,17 @@ START_TEST(three_minibatches_are_pytorchs)
     static struct record record;
     const struct golden_case *of = &cases[_i];
     float options[OPTIONS];
-    struct judged judged;
     read_record(&record, of->name);
     take_floats(&record, "options", options, OPTIONS);
     struct policy *policy = open_policy(of, &record, options[PLAIN] != 0);
     struct rollout *rollout = open_rollout(of, &record);
-    check_advantages(&record, policy, rollout, options[BOOTSTRAPS] != 0, &judged);
+    const struct job job = {
+        .returns.gamma = 0.98,
+        .algorithm = {.gae_lambda = 0.9, .bootstrap_truncated = options[BOOTSTRAPS] != 0}};
+    struct ppo ppo = check_advantages(&record, &job, policy, rollout);
     for (int i = 0; i < 3; i++)
-        check_minibatch(&record, policy, rollout, &judged, options, i);
+        check_minibatch(&record, policy, rollout, &ppo, options, i);
+    ppo_close(&ppo);
     rollout_free(rollout);
     policy_free(policy);
 }

@@ -4,6 +4,7 @@
 #include "worker/environment/environment.h"
 
 #include <check.h>
+#include <math.h>
 #include <string.h>
 
 START_TEST(rewards_are_those_of_the_first_segment)
@@ -12,8 +13,8 @@ START_TEST(rewards_are_those_of_the_first_segment)
     rollout_fill(rollout, 0, (const uint8_t[]){0, 0, 1, 0, 0}, 5);
     rollout_fill(rollout, 1, (const uint8_t[]){0, 0, 0, 0, 0}, 5);
     rollout_fill(rollout, 2, (const uint8_t[]){0, 1, 0, 0, 1}, 5);
-    ck_assert_double_eq(rollout_reward_min(rollout), 2);
-    ck_assert_double_eq_tol(rollout_reward_mean(rollout), 10.0 / 3, 1e-12);
+    ck_assert_double_eq(rollout_reward(rollout, true), 2);
+    ck_assert_double_eq_tol(rollout_reward(rollout, false), 10.0 / 3, 1e-12);
     rollout_free(rollout);
 }
 END_TEST
@@ -69,6 +70,51 @@ START_TEST(an_agent_is_absent_from_its_end_to_the_reset)
 }
 END_TEST
 
+/* Observations of a step in shared memory, which their sender changes behind the check. */
+START_TEST(a_copy_that_is_not_finite_is_refused)
+{
+    const struct rollout_config config = {.environments = 2,
+                                          .agents = 1,
+                                          .steps_max = 4,
+                                          .observation_bytes = sizeof(float),
+                                          .action_bytes = 4,
+                                          .bootstraps = true};
+    static const uint32_t numbers[] = {0, 1};
+    static const uint8_t flags[] = {0, ENVIRONMENT_TRUNCATED};
+    static const float rewards[2];
+    float observations[3] = {1, 2, 3};
+    struct rollout *rollout;
+    struct error error;
+    struct step step = {.number = 1,
+                        .count = 2,
+                        .agents = 1,
+                        .rows = 2,
+                        .ended = 1,
+                        .flags_bytes = 1,
+                        .observation_bytes = sizeof(float),
+                        .numbers = numbers,
+                        .observations = (const char *)observations,
+                        .last = (const char *)(observations + 2),
+                        .rewards = rewards,
+                        .flags = flags,
+                        .lent_floats = true};
+    ck_assert_int_eq(rollout_new(&rollout, &config, NULL), STATUS_OK);
+    rollout_begin(rollout, 1);
+    for (int i = 0; i < 3; i++) {
+        const float before = observations[i];
+        observations[i] = i == 1 ? INFINITY : NAN;
+        ck_assert_int_eq(rollout_record(rollout, &step, &error), STATUS_INVALID);
+        ck_assert_ptr_nonnull(strstr(error.text, "that its sender has changed"));
+        ck_assert(rollout->lengths[0] == 0 && rollout->lengths[1] == 0);
+        rollout_forget_last(rollout, 0, 2);
+        observations[i] = before;
+    }
+    ck_assert_int_eq(rollout_record(rollout, &step, &error), STATUS_OK);
+    ck_assert(rollout->lengths[0] == 2 && rollout->lengths[1] == 2 && rollout->last_count == 1);
+    rollout_free(rollout);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("rollout");
@@ -77,6 +123,7 @@ int main(void)
     tcase_add_test(rollout, too_many_rows_are_refused_by_name);
     tcase_add_test(rollout, more_memory_than_the_machine_has_is_refused);
     tcase_add_test(rollout, an_agent_is_absent_from_its_end_to_the_reset);
+    tcase_add_test(rollout, a_copy_that_is_not_finite_is_refused);
     suite_add_tcase(suite, rollout);
     return suite_run(suite);
 }

@@ -1,0 +1,191 @@
+/* The returns of episodes that span rollouts, against sums by hand; the window of recent episodes, in the
+ * order of their ends; both through a checkpoint's bytes. */
+#include "test/worker/reinforce/rollout_rows.h"
+#include "test/workplace.h"
+#include "worker/environment/environment.h"
+#include "worker/reinforce/recording.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+
+enum { ENDS = ENVIRONMENT_TERMINATED, CUT = ENVIRONMENT_TRUNCATED, BROKE = ENVIRONMENT_FAILED, WINDOW = 100 };
+
+static const struct environment_description world = {.spec.agents = 1};
+static const uint8_t none[4];
+static struct control_episode record;
+
+/* Of REINFORCE, or with a window, of PPO. */
+static struct job job_of(int of, uint32_t window)
+{
+    return (struct job){.rollout.begin = JOB_BEGIN_CONTINUE,
+                        .running_reward.of = of,
+                        .algorithm = {.name = window > 0 ? JOB_ALGORITHM_PPO : JOB_ALGORITHM_REINFORCE,
+                                      .stats_window_size = window}};
+}
+
+static struct recording *make(const struct job *job, uint32_t columns, uint32_t steps)
+{
+    const struct rollout_config config = {.environments = columns,
+                                          .agents = 1,
+                                          .steps_max = steps,
+                                          .observation_bytes = 16,
+                                          .action_bytes = 4,
+                                          .bootstraps = job_is_actor_critic(job)};
+    struct recording *recording;
+    ck_assert_int_eq(recording_new(&recording, job, &world, &config, NULL), STATUS_OK);
+    recording_begin(recording, 1);
+    return recording;
+}
+
+/* Takes a rollout of reward 1 per step in which two columns' steps have these flags. */
+static double take(struct recording *recording, const uint8_t first[4], const uint8_t second[4], bool is_new)
+{
+    rollout_fill(recording_rollout(recording), 0, first, 4);
+    rollout_fill(recording_rollout(recording), 1, second, 4);
+    ck_assert(recording_report(recording, &record) == is_new);
+    return record.reward;
+}
+
+/* ---- returns ---- */
+
+START_TEST(sums_go_on_over_rollouts)
+{
+    const struct job job = job_of(JOB_OF_MEAN, 0);
+    struct recording *r = make(&job, 2, 4);
+    ck_assert_double_eq(take(r, none, none, false), 4);
+    ck_assert_double_eq(take(r, (uint8_t[]){0, ENDS, 0, 0}, none, true), 6);
+    ck_assert_double_eq(take(r, none, none, false), 6); /* the latest */
+    ck_assert_double_eq(take(r, (uint8_t[]){CUT, 0, ENDS, 0}, (uint8_t[]){0, 0, 0, ENDS}, true),
+                        (7.0 + 2.0 + 16.0) / 3);
+    recording_free(r);
+}
+END_TEST
+
+START_TEST(the_least_of_them)
+{
+    const struct job job = job_of(JOB_OF_MIN, 0);
+    struct recording *r = make(&job, 2, 4);
+    ck_assert_double_eq(take(r, (uint8_t[]){0, 0, ENDS, 0}, (uint8_t[]){0, ENDS, 0, CUT}, true), 2);
+    recording_free(r);
+}
+END_TEST
+
+START_TEST(what_failed_counts_for_nothing)
+{
+    const struct job job = job_of(JOB_OF_MEAN, 0);
+    struct recording *r = make(&job, 2, 4);
+    ck_assert_double_eq(take(r, (uint8_t[]){0, BROKE, 0, ENDS}, (uint8_t[]){0, 0, 0, BROKE}, true), 2);
+    recording_free(r);
+}
+END_TEST
+
+START_TEST(abandoned_columns_begin_anew)
+{
+    const struct job job = job_of(JOB_OF_MEAN, 0);
+    struct recording *r = make(&job, 2, 4);
+    take(r, none, none, false);
+    recording_abandon(r, 1, 1);
+    ck_assert_double_eq(take(r, (uint8_t[]){0, 0, 0, ENDS}, (uint8_t[]){0, 0, 0, ENDS}, true),
+                        (8.0 + 4.0) / 2);
+    recording_free(r);
+}
+END_TEST
+
+/* A third column begins anew. */
+START_TEST(bytes_bring_them_back)
+{
+    const struct job job = job_of(JOB_OF_MEAN, 0);
+    struct recording *r = make(&job, 2, 4), *again = make(&job, 2, 4), *wider = make(&job, 3, 4);
+    const size_t length = recording_save(r, NULL);
+    char *bytes = malloc(length);
+    take(r, (uint8_t[]){0, ENDS, 0, 0}, none, true);
+    ck_assert_uint_eq(recording_save(r, bytes), length);
+    ck_assert_uint_eq(recording_load(again, bytes, length - 1), 0);
+    ck_assert_uint_eq(recording_load(again, bytes, length), length);
+    ck_assert_uint_eq(recording_load(wider, bytes, length), length);
+    ck_assert_double_eq(take(again, none, none, false), 2);
+    ck_assert_double_eq(take(again, (uint8_t[]){ENDS, 0, 0, 0}, none, true), 2 + 4 + 1);
+    rollout_fill(recording_rollout(wider), 2, (uint8_t[]){ENDS, 0, 0, 0}, 4);
+    ck_assert_double_eq(take(wider, (uint8_t[]){ENDS, 0, 0, 0}, (uint8_t[]){ENDS, 0, 0, 0}, true),
+                        (3.0 + 5.0 + 1.0) / 3);
+    recording_free(r);
+    recording_free(again);
+    recording_free(wider);
+    free(bytes);
+}
+END_TEST
+
+/* ---- recent episodes ---- */
+
+static void expect_means(double reward, double length)
+{
+    ck_assert_double_eq_tol(record.ppo.ep_rew_mean, reward, 1e-9);
+    ck_assert_double_eq_tol(record.ppo.ep_len_mean, length, 1e-9);
+}
+
+START_TEST(an_episode_spans_rollouts)
+{
+    const struct job job = job_of(JOB_OF_MEAN, WINDOW);
+    struct recording *r = make(&job, 2, 4);
+    struct rollout *rollout = recording_rollout(r);
+    take(r, none, (uint8_t[]){0, 0, BROKE, 0}, false);
+    ck_assert(isnan(record.ppo.ep_rew_mean) && isnan(record.ppo.ep_len_mean));
+    rollout_fill(rollout, 0, (const uint8_t[]){0, ENDS, 0, 0}, 4);
+    rollout_fill(rollout, 1, (const uint8_t[]){CUT, 0, 0, 0}, 4);
+    rollout->rewards[rollout_row(rollout, 0, 1)] = 5;
+    ck_assert(recording_report(r, &record));
+    expect_means((6 + 6) / 2.0, (6 + 2) / 2.0);
+    recording_abandon(r, 0, 2);
+    take(r, (uint8_t[]){ENDS, 0, 0, 0}, none, true);
+    expect_means((6 + 6 + 1) / 3.0, (6 + 2 + 1) / 3.0);
+    recording_free(r);
+}
+END_TEST
+
+START_TEST(a_window_is_kept)
+{
+    const struct job job = job_of(JOB_OF_MEAN, WINDOW), narrow = job_of(JOB_OF_MEAN, WINDOW - 1);
+    struct recording *r = make(&job, 1, 1), *again = make(&job, 2, 1), *other = make(&narrow, 1, 1);
+    rollout_fill(recording_rollout(r), 0, (const uint8_t[]){ENDS}, 1);
+    for (int i = 0; i < 250; i++) {
+        recording_rollout(r)->rewards[0] = (float)i;
+        ck_assert(recording_report(r, &record));
+    }
+    expect_means(199.5, 1);
+    const size_t length = recording_save(r, NULL);
+    char *bytes = malloc(length);
+    recording_save(r, bytes);
+    ck_assert_uint_eq(recording_load(other, bytes, length), 0);
+    ck_assert_uint_eq(recording_load(again, bytes, length - 1), 0);
+    ck_assert_uint_eq(recording_load(again, bytes, length), length);
+    rollout_fill(recording_rollout(again), 0, none, 1);
+    rollout_fill(recording_rollout(again), 1, (const uint8_t[]){0}, 1);
+    ck_assert(!recording_report(again, &record));
+    expect_means(199.5, 1);
+    rollout_fill(recording_rollout(again), 0, (const uint8_t[]){ENDS},
+                 1); /* reward 1, in the place of 150's */
+    ck_assert(recording_report(again, &record));
+    expect_means((199.5 * WINDOW - 150 + 2) / WINDOW, (WINDOW + 1.0) / WINDOW);
+    free(bytes);
+    recording_free(r);
+    recording_free(again);
+    recording_free(other);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("recording");
+    TCase *sums = tcase_create("returns"), *recent = tcase_create("recent");
+    tcase_add_test(sums, sums_go_on_over_rollouts);
+    tcase_add_test(sums, the_least_of_them);
+    tcase_add_test(sums, what_failed_counts_for_nothing);
+    tcase_add_test(sums, abandoned_columns_begin_anew);
+    tcase_add_test(sums, bytes_bring_them_back);
+    suite_add_tcase(suite, sums);
+    tcase_add_test(recent, an_episode_spans_rollouts);
+    tcase_add_test(recent, a_window_is_kept);
+    suite_add_tcase(suite, recent);
+    return suite_run(suite);
+}

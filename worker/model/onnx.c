@@ -1,0 +1,559 @@
+/* Builds ONNX's messages for a policy or a ResNet, and encodes them with protobuf-c: IR version 8, operator
+ * set 17 (ONNX 1.12). Tensors' values are written from where they lie.
+ *
+ * A value is the graph's input, a constant, or a node's output; it is known by its name. A function that adds
+ * nodes takes the name of the value that they read, and returns that of their result. The thread that
+ * exports. */
+#include "worker/model/onnx.h"
+
+#include "kernels/base/output.h"
+#include "worker/environment/environment_spec.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <onnx.pb-c.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { IR_VERSION = 8, OPERATOR_SET = 17 };
+
+/* Our own models stay below these (asserted). */
+enum {
+    NODES_MAX = 256,
+    CONSTANTS_MAX = 384,
+    VALUES_MAX = 4, // inputs and outputs of the graph, together
+    RANK_MAX = 5,
+    INPUTS_MAX = 5, // of a node
+    ATTRIBUTES_MAX = 3,
+    INTS_MAX = 4, // of an attribute
+    TEXT_BYTES = 1 << 16,
+};
+
+/* TensorProto.DataType */
+enum type { TYPE_FLOAT = 1, TYPE_UINT8 = 2 };
+
+struct node {
+    Onnx__NodeProto proto;
+    char *output, *inputs[INPUTS_MAX];
+    Onnx__AttributeProto attributes[ATTRIBUTES_MAX], *attribute_list[ATTRIBUTES_MAX];
+    int64_t ints[ATTRIBUTES_MAX][INTS_MAX];
+};
+
+struct constant {
+    Onnx__TensorProto proto;
+    int64_t dims[RANK_MAX];
+    float scalar;
+};
+
+struct value {
+    Onnx__ValueInfoProto proto;
+    Onnx__TypeProto type;
+    Onnx__TypeProto__Tensor tensor;
+    Onnx__TensorShapeProto shape;
+    Onnx__TensorShapeProto__Dimension dims[RANK_MAX], *dim_list[RANK_MAX];
+};
+
+struct graph {
+    Onnx__GraphProto proto;
+    struct params *params;
+    struct node nodes[NODES_MAX];
+    struct constant constants[CONSTANTS_MAX];
+    struct value values[VALUES_MAX];
+    Onnx__NodeProto *node_list[NODES_MAX];
+    Onnx__TensorProto *constant_list[CONSTANTS_MAX];
+    Onnx__ValueInfoProto *input_list[VALUES_MAX], *output_list[VALUES_MAX];
+    char text[TEXT_BYTES]; // names that print made
+    size_t text_used;
+    float *scale; // (elements of an observation) of the normalizer
+};
+
+/* protobuf-c takes no const text, and changes none. */
+static char *unconst(const char *text)
+{
+    return (char *)(uintptr_t)text;
+}
+
+/* A name that lives as long as the graph. */
+__attribute__((format(printf, 2, 3))) static const char *print(struct graph *g, const char *format, ...)
+{
+    char *text = g->text + g->text_used;
+    const size_t room = TEXT_BYTES - g->text_used;
+    va_list list;
+    va_start(list, format);
+    const int length = vsnprintf(text, room, format, list);
+    va_end(list);
+    assert(length >= 0 && (size_t)length < room);
+    g->text_used += (size_t)length + 1;
+    return text;
+}
+
+static enum status graph_new(struct graph **out, const char *name, struct params *params, struct error *error)
+{
+    struct graph *g = calloc(1, sizeof *g);
+    if (g == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the graph of %s", name);
+    onnx__graph_proto__init(&g->proto);
+    g->proto.name = unconst(name);
+    g->proto.node = g->node_list;
+    g->proto.initializer = g->constant_list;
+    g->proto.input = g->input_list;
+    g->proto.output = g->output_list;
+    g->params = params;
+    *out = g;
+    return STATUS_OK;
+}
+
+static void graph_free(struct graph *g)
+{
+    free(g->scale);
+    free(g);
+}
+
+/* ---- inputs and outputs ---- */
+
+/* A value (batch, size[0], …), whose first dimension is free. */
+static Onnx__ValueInfoProto *add_value(struct graph *g, const char *name, enum type type, uint32_t rank,
+                                       const uint32_t *size)
+{
+    const size_t count = g->proto.n_input + g->proto.n_output;
+    assert(count < VALUES_MAX && rank < RANK_MAX);
+    struct value *value = &g->values[count];
+    onnx__value_info_proto__init(&value->proto);
+    onnx__type_proto__init(&value->type);
+    onnx__type_proto__tensor__init(&value->tensor);
+    onnx__tensor_shape_proto__init(&value->shape);
+    for (uint32_t d = 0; d <= rank; d++) {
+        onnx__tensor_shape_proto__dimension__init(&value->dims[d]);
+        value->dims[d].value_case = ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE;
+        value->dims[d].dim_value = d > 0 ? size[d - 1] : 0;
+        value->dim_list[d] = &value->dims[d];
+    }
+    value->dims[0].value_case = ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_PARAM;
+    value->dims[0].dim_param = unconst("batch");
+    value->shape.n_dim = rank + 1;
+    value->shape.dim = value->dim_list;
+    value->tensor.elem_type = (int32_t)type;
+    value->tensor.shape = &value->shape;
+    value->type.value_case = ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE;
+    value->type.tensor_type = &value->tensor;
+    value->proto.name = unconst(name);
+    value->proto.type = &value->type;
+    return &value->proto;
+}
+
+static const char *add_input(struct graph *g, const char *name, enum type type, uint32_t rank,
+                             const uint32_t *size)
+{
+    Onnx__ValueInfoProto *value = add_value(g, name, type, rank, size);
+    g->input_list[g->proto.n_input++] = value;
+    return name;
+}
+
+/* An output (batch, columns). */
+static void add_output(struct graph *g, const char *name, uint32_t columns)
+{
+    Onnx__ValueInfoProto *value = add_value(g, name, TYPE_FLOAT, 1, &columns);
+    g->output_list[g->proto.n_output++] = value;
+}
+
+/* ---- constants ---- */
+
+/* A float32 tensor, row-major, whose values outlive the graph. */
+static struct constant *add_constant(struct graph *g, const char *name, uint32_t rank, const uint32_t *size,
+                                     const float *values)
+{
+    assert(g->proto.n_initializer < CONSTANTS_MAX && rank <= RANK_MAX);
+    struct constant *constant = &g->constants[g->proto.n_initializer];
+    size_t elements = 1;
+    onnx__tensor_proto__init(&constant->proto);
+    for (uint32_t d = 0; d < rank; d++) {
+        constant->dims[d] = size[d];
+        elements *= size[d];
+    }
+    constant->proto.name = unconst(name);
+    constant->proto.data_type = TYPE_FLOAT;
+    constant->proto.dims = constant->dims;
+    constant->proto.n_dims = rank;
+    constant->proto.raw_data.len = elements * sizeof *values;
+    constant->proto.raw_data.data = (uint8_t *)(uintptr_t)values; // read only
+    g->constant_list[g->proto.n_initializer++] = &constant->proto;
+    return constant;
+}
+
+static const char *add_scalar(struct graph *g, const char *name, float value)
+{
+    struct constant *constant = add_constant(g, name, 0, NULL, NULL);
+    constant->scalar = value;
+    constant->proto.raw_data.data = (uint8_t *)&constant->scalar;
+    return name;
+}
+
+static const struct tensor *tensor_of(struct graph *g, const char *name)
+{
+    return &params_find(g->params, name)->tensor;
+}
+
+/* NULL: the module has no such parameter. */
+static const char *add_parameter(struct graph *g, const char *module, const char *which)
+{
+    const char *name = print(g, "%s.%s", module, which);
+    if (params_find(g->params, name) == NULL)
+        return NULL;
+    const struct tensor *tensor = tensor_of(g, name);
+    add_constant(g, name, tensor->shape.rank, tensor->shape.size, tensor->data);
+    return name;
+}
+
+/* ---- nodes ---- */
+
+/* The operator `op` with these inputs, a list that ends with NULL. Attributes of the newest node follow it.
+ */
+static const char *add_node_to(struct graph *g, const char *op, const char *name, const char *output,
+                               const char *const *inputs)
+{
+    assert(g->proto.n_node < NODES_MAX);
+    struct node *node = &g->nodes[g->proto.n_node];
+    onnx__node_proto__init(&node->proto);
+    node->proto.op_type = unconst(op);
+    node->proto.name = unconst(name);
+    node->output = unconst(output);
+    node->proto.output = &node->output;
+    node->proto.n_output = 1;
+    node->proto.input = node->inputs;
+    for (; inputs[node->proto.n_input] != NULL; node->proto.n_input++) {
+        assert(node->proto.n_input < INPUTS_MAX);
+        node->inputs[node->proto.n_input] = unconst(inputs[node->proto.n_input]);
+    }
+    node->proto.attribute = node->attribute_list;
+    g->node_list[g->proto.n_node++] = &node->proto;
+    return output;
+}
+
+/* A node whose output has its name. */
+#define add_node(g, op, name, ...) add_node_to(g, op, name, name, (const char *const[]){__VA_ARGS__, NULL})
+
+static Onnx__AttributeProto *add_attribute(struct graph *g, const char *name,
+                                           Onnx__AttributeProto__AttributeType type)
+{
+    struct node *node = &g->nodes[g->proto.n_node - 1];
+    const size_t index = node->proto.n_attribute++;
+    assert(index < ATTRIBUTES_MAX);
+    Onnx__AttributeProto *attribute = node->attribute_list[index] = &node->attributes[index];
+    onnx__attribute_proto__init(attribute);
+    attribute->name = unconst(name);
+    attribute->type = type;
+    attribute->ints = node->ints[index];
+    return attribute;
+}
+
+static void add_int(struct graph *g, const char *name, int64_t value)
+{
+    add_attribute(g, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT)->i = value;
+}
+
+static void add_float(struct graph *g, const char *name, float value)
+{
+    add_attribute(g, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT)->f = value;
+}
+
+static void add_ints(struct graph *g, const char *name, uint32_t count, const int64_t values[INTS_MAX])
+{
+    Onnx__AttributeProto *to = add_attribute(g, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INTS);
+    memcpy(to->ints, values, count * sizeof *values);
+    to->n_ints = count;
+}
+
+/* A window's size, stride and padding, the same in both directions; padding below 0: none is written. */
+static void add_window(struct graph *g, int64_t kernel, int64_t stride, int64_t padding)
+{
+    add_ints(g, "kernel_shape", 2, (const int64_t[INTS_MAX]){kernel, kernel});
+    add_ints(g, "strides", 2, (const int64_t[INTS_MAX]){stride, stride});
+    if (padding >= 0)
+        add_ints(g, "pads", 4, (const int64_t[INTS_MAX]){padding, padding, padding, padding});
+}
+
+/* ---- layers of both models ---- */
+
+static const char *add_linear(struct graph *g, const char *layer, const char *output, const char *x)
+{
+    const char *weight = add_parameter(g, layer, "weight"), *bias = add_parameter(g, layer, "bias");
+    add_node_to(g, "Gemm", layer, output, (const char *const[]){x, weight, bias, NULL});
+    add_int(g, "transB", 1);
+    return output;
+}
+
+static const char *add_activation(struct graph *g, const char *op, const char *ending, const char *x)
+{
+    const char *name = print(g, "%s.%s", x, ending);
+    return add_node(g, op, name, x);
+}
+
+/* ---- the file ---- */
+
+struct sink {
+    ProtobufCBuffer base;
+    FILE *file;
+};
+
+/* output_close asks for errors. */
+static void sink_append(ProtobufCBuffer *buffer, size_t bytes, const uint8_t *from)
+{
+    const struct sink *sink = (const struct sink *)buffer;
+    fwrite(from, 1, bytes, sink->file);
+}
+
+static enum status write_model(const Onnx__ModelProto *model, const char *path, struct error *error)
+{
+    struct output output;
+    if (!output_open(&output, path))
+        return error_set_errno(error, errno, "cannot write %.300s", path);
+    struct sink sink = {.base.append = sink_append, .file = output.file};
+    onnx__model_proto__pack_to_buffer(model, &sink.base);
+    return output_close(&output, true) ? STATUS_OK
+                                       : error_set_errno(error, errno, "cannot write %.300s", path);
+}
+
+static enum status graph_write(struct graph *g, const char *path, struct error *error)
+{
+    Onnx__ModelProto model = ONNX__MODEL_PROTO__INIT;
+    Onnx__OperatorSetIdProto operators = ONNX__OPERATOR_SET_ID_PROTO__INIT, *list = &operators;
+    operators.domain = unconst("");
+    operators.version = OPERATOR_SET;
+    model.ir_version = IR_VERSION;
+    model.producer_name = unconst("coalesced");
+    model.producer_version = unconst(COALESCED_VERSION);
+    model.graph = &g->proto;
+    model.opset_import = &list;
+    model.n_opset_import = 1;
+    const size_t bytes = onnx__model_proto__get_packed_size(&model);
+    if (bytes > INT32_MAX)
+        return error_set(
+            error, STATUS_INVALID,
+            "%.300s: the model has %zu bytes: expected at most %d, which a file of ONNX can have", path,
+            bytes, INT32_MAX);
+    return write_model(&model, path, error);
+}
+
+/* ---- a policy's observations ---- */
+
+/* As the normalizer's (policy.c), and of the variances of state-dependent exploration
+ * (kernels/policy/dense.h). */
+static const double normalizer_epsilon = 1e-8;
+static const float exploration_epsilon = 1e-6F;
+
+static const char *add_normalizer(struct graph *g, const struct policy_config *config, const char *x)
+{
+    const struct environment_space *seen = &config->observation;
+    const float *variance = tensor_of(g, "obs_rms.var")->data;
+    const size_t elements = environment_space_elements(seen);
+    for (size_t i = 0; i < elements; i++)
+        g->scale[i] = (float)(1 / sqrt((double)variance[i] + normalizer_epsilon));
+    add_constant(g, "obs_rms.mean", seen->rank, seen->shape, tensor_of(g, "obs_rms.mean")->data);
+    add_constant(g, "obs_rms.scale", seen->rank, seen->shape, g->scale);
+    add_scalar(g, "obs_rms.low", (float)-config->clip);
+    add_scalar(g, "obs_rms.high", (float)config->clip);
+    add_node(g, "Sub", "obs_rms.shifted", x, "obs_rms.mean");
+    add_node(g, "Mul", "obs_rms.scaled", "obs_rms.shifted", "obs_rms.scale");
+    return add_node(g, "Clip", "obs_rms", "obs_rms.scaled", "obs_rms.low", "obs_rms.high");
+}
+
+/* What the network reads: floats, normalized, as a vector or as an image (channels, height, width). */
+static const char *add_observations(struct graph *g, const struct policy_config *config)
+{
+    const struct environment_space *seen = &config->observation;
+    const bool bytes = seen->dtype == ENVIRONMENT_U8;
+    const char *x = add_input(g, "observations", bytes ? TYPE_UINT8 : TYPE_FLOAT, seen->rank, seen->shape);
+    if (bytes) {
+        x = add_node(g, "Cast", "observations.float", x);
+        add_int(g, "to", TYPE_FLOAT);
+        x = add_node(g, "Div", "observations.scaled", x, add_scalar(g, "observations.most", 255));
+    }
+    if (config->normalizes)
+        x = add_normalizer(g, config, x);
+    if (policy_form(config) == POLICY_FORM_CNN) {
+        x = add_node(g, "Transpose", "observations.image", x);
+        add_ints(g, "perm", 4, (const int64_t[INTS_MAX]){0, 3, 1, 2});
+    } else if (seen->rank != 1) {
+        x = add_node(g, "Flatten", "observations.flat", x);
+    }
+    return x;
+}
+
+/* ---- a policy's hidden layers and heads ---- */
+
+static const char *add_hidden(struct graph *g, const char *layer, const char *activation, const char *x)
+{
+    return add_activation(g, activation, "activation", add_linear(g, layer, layer, x));
+}
+
+/* The features that the extractor `name` finds in the images x. */
+static const char *add_extractor(struct graph *g, const char *name, const char *x)
+{
+    static const int64_t strides[] = {4, 2, 1};
+    for (unsigned l = 0; l < 3; l++) {
+        const char *layer = print(g, "%s.cnn.%u", name, 2 * l), *weight = add_parameter(g, layer, "weight");
+        add_node(g, "Conv", layer, x, weight, add_parameter(g, layer, "bias"));
+        add_window(g, tensor_of(g, weight)->shape.size[2], strides[l], -1);
+        x = add_activation(g, "Relu", "activation", layer);
+    }
+    const char *flat = print(g, "%s.flatten", name);
+    return add_hidden(g, print(g, "%s.linear.0", name), "Relu", add_node(g, "Flatten", flat, x));
+}
+
+/* From the observations to the features that the policy's head reads, or with `value` the value's. */
+static const char *add_features(struct graph *g, const struct policy_config *config, bool value,
+                                const char *x)
+{
+    const bool apart = value && !config->shared_value;
+    const char *network = config->shared_value ? "shared_net" : apart ? "value_net" : "policy_net";
+    if (policy_form(config) == POLICY_FORM_CNN)
+        return add_extractor(g, apart ? "vf_features_extractor" : "features_extractor", x);
+    for (uint32_t l = 0; l < config->layers; l++)
+        x = add_hidden(g, print(g, "mlp_extractor.%s.%u", network, 2 * l),
+                       config->activation == POLICY_TANH ? "Tanh" : "Relu", x);
+    return x;
+}
+
+/* std (batch, components) of a Gaussian over these features: exp(log_std), the same in each row; or, where it
+ * depends on the state, sqrt(features^2 exp(log_std)^2 + epsilon). */
+static void add_deviation(struct graph *g, const struct policy_config *config, const char *features)
+{
+    const struct tensor *log_std = tensor_of(g, "log_std");
+    add_constant(g, "log_std", log_std->shape.rank, log_std->shape.size, log_std->data);
+    add_node(g, "Exp", "log_std.exp", "log_std");
+    if (!config->state_dependent) {
+        add_node(g, "Shape", "mean.shape", "mean");
+        add_node(g, "Expand", "std", "log_std.exp", "mean.shape");
+        return;
+    }
+    add_scalar(g, "std.epsilon", exploration_epsilon);
+    add_node(g, "Mul", "std.squares", features, features);
+    add_node(g, "Mul", "log_std.square", "log_std.exp", "log_std.exp");
+    add_node(g, "MatMul", "std.sum", "std.squares", "log_std.square");
+    add_node(g, "Add", "std.variance", "std.sum", "std.epsilon");
+    add_node(g, "Sqrt", "std", "std.variance");
+}
+
+static void add_actor_critic(struct graph *g, const struct policy_config *config, const char *observations)
+{
+    const struct dense_shape shape = policy_dense_shape(config);
+    const char *features = add_features(g, config, false, observations);
+    const char *actor = add_linear(g, "action_net", shape.gaussian ? "mean" : "logits", features);
+    add_output(g, actor, dense_outputs(&shape));
+    if (shape.gaussian) {
+        add_deviation(g, config, features);
+        add_output(g, "std", shape.components);
+    }
+    if (!config->has_value)
+        return;
+    if (!config->shared_value)
+        features = add_features(g, config, true, observations);
+    add_output(g, add_linear(g, "value_net", "value", features), 1);
+}
+
+enum status onnx_write_policy(const char *path, const struct policy_config *config, struct params *params,
+                              struct error *error)
+{
+    const size_t elements = environment_space_elements(&config->observation);
+    struct graph *g = NULL;
+    enum status status = graph_new(&g, "policy", params, error);
+    if (status != STATUS_OK)
+        return status;
+    g->scale = calloc(elements, sizeof *g->scale);
+    if (g->scale == NULL) {
+        graph_free(g);
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the statistics of %zu elements", elements);
+    }
+    const char *x = add_observations(g, config);
+    if (policy_form(config) == POLICY_FORM_TUTORIAL) // its dropout is for training alone
+        add_output(g, add_linear(g, "affine2", "logits", add_hidden(g, "affine1", "Relu", x)),
+                   config->action.choices[0]);
+    else
+        add_actor_critic(g, config, x);
+    status = graph_write(g, path, error);
+    graph_free(g);
+    return status;
+}
+
+/* ---- a ResNet ----
+ *
+ * Its blocks are read off the parameters' names, which are torchvision's (resnet.h): a third convolution
+ * makes a bottleneck, downsample.0 a shortcut. */
+
+/* A convolution, padded by half its kernel, and its batch norm; `prefix` is empty or ends with a dot. */
+static const char *add_layer(struct graph *g, const char *prefix, const char *convolution, const char *norm,
+                             int64_t stride, const char *x)
+{
+    static const char *const entries[] = {"weight", "bias", "running_mean", "running_var"};
+    static const float epsilon = 1e-5F;
+    const char *conv = print(g, "%s%s", prefix, convolution), *bn = print(g, "%s%s", prefix, norm);
+    const char *weight = add_parameter(g, conv, "weight"), *inputs[INPUTS_MAX + 1] = {conv};
+    const int64_t kernel = tensor_of(g, weight)->shape.size[2];
+    add_node(g, "Conv", conv, x, weight);
+    add_window(g, kernel, stride, kernel / 2);
+    for (unsigned i = 0; i < 4; i++)
+        inputs[1 + i] = add_parameter(g, bn, entries[i]);
+    add_node_to(g, "BatchNormalization", bn, bn, inputs);
+    add_float(g, "epsilon", epsilon);
+    return bn;
+}
+
+static const char *add_relu(struct graph *g, const char *x)
+{
+    return add_activation(g, "Relu", "relu", x);
+}
+
+static bool has_module(struct graph *g, const char *prefix, const char *module)
+{
+    return params_find(g->params, print(g, "%s%s.weight", prefix, module)) != NULL;
+}
+
+/* In a bottleneck the stride is on the 3x3. */
+static const char *add_block(struct graph *g, const char *prefix, int64_t stride, const char *x)
+{
+    const bool bottleneck = has_module(g, prefix, "conv3");
+    const char *shortcut = x, *sum = print(g, "%sadd", prefix);
+    const char *h = add_layer(g, prefix, "conv1", "bn1", bottleneck ? 1 : stride, x);
+    h = add_layer(g, prefix, "conv2", "bn2", bottleneck ? stride : 1, add_relu(g, h));
+    if (bottleneck)
+        h = add_layer(g, prefix, "conv3", "bn3", 1, add_relu(g, h));
+    if (has_module(g, prefix, "downsample.0"))
+        shortcut = add_layer(g, prefix, "downsample.0", "downsample.1", stride, x);
+    return add_relu(g, add_node(g, "Add", sum, h, shortcut));
+}
+
+static void add_resnet(struct graph *g, const struct job *job)
+{
+    const char *x = add_input(g, "images", TYPE_FLOAT, 3,
+                              (const uint32_t[]){job->data.channels, job->data.size, job->data.size});
+    x = add_relu(g, add_layer(g, "", "conv1", "bn1", 2, x));
+    x = add_node(g, "MaxPool", "maxpool", x);
+    add_window(g, 3, 2, 1);
+    for (unsigned stage = 1; stage <= 4; stage++)
+        for (unsigned i = 0;; i++) {
+            const char *prefix = print(g, "layer%u.%u.", stage, i);
+            if (!has_module(g, prefix, "conv1"))
+                break;
+            x = add_block(g, prefix, stage > 1 && i == 0 ? 2 : 1, x);
+        }
+    add_node(g, "GlobalAveragePool", "avgpool", x);
+    add_node(g, "Flatten", "flatten", "avgpool");
+    add_output(g, add_linear(g, "fc", "logits", "flatten"), job->model.classes);
+}
+
+enum status onnx_write_classifier(const char *path, const struct job *job, struct params *params,
+                                  struct error *error)
+{
+    struct graph *g = NULL;
+    enum status status =
+        graph_new(&g, job->model.name == JOB_MODEL_RESNET18 ? "resnet18" : "resnet50", params, error);
+    if (status != STATUS_OK)
+        return status;
+    add_resnet(g, job);
+    status = graph_write(g, path, error);
+    graph_free(g);
+    return status;
+}

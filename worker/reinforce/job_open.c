@@ -1,0 +1,140 @@
+/* Translates a job's keys into the configurations of its environments and its policy, and opens them. Runs in
+ * the process that steps the environments, or on a command's thread. */
+#include "worker/reinforce/job_open.h"
+
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/device.h"
+#include "worker/environment/environment_frames.h"
+#include "worker/environment/environment_load.h"
+#include "worker/environment/environment_spec.h"
+#include "worker/model/onnx.h"
+
+_Static_assert((int)JOB_FRAMES_MAX == (int)ENVIRONMENT_FRAMES_MAX, "a job's frames can be stacked");
+_Static_assert((int)JOB_WIDTHS_MAX == (int)POLICY_LAYERS_MAX, "every list of widths is a policy's");
+
+enum status job_environments_open(struct environments **out, const struct job *job, uint32_t first,
+                                  uint32_t count, struct error *error)
+{
+    const bool is_built_in = !job->environment.has_plugin;
+    const char *from = is_built_in ? job->environment.name : job->environment.plugin;
+    const struct environment_plugin *plugin;
+    *out = NULL;
+    if (job_has_python_environments(job))
+        return error_set(error, STATUS_UNAVAILABLE,
+                         "%.100s is an environment in Python, which only a job's observers can step",
+                         job->environment.has_gymnasium ? job->environment.gymnasium
+                                                        : job->environment.class);
+    enum status status = environment_load(&plugin, from, error);
+    if (status != STATUS_OK)
+        return status;
+    const struct environments_config config = {.plugin = plugin,
+                                               .name = job->environment.has_name ? job->environment.name
+                                                                                 : plugin->names[0],
+                                               .options = job->environment.options,
+                                               .seed = job->seed,
+                                               .first = first,
+                                               .count = count,
+                                               .frames = job->environment.frames};
+    if (!environment_has_name(plugin, config.name))
+        return error_set(error, STATUS_NOT_FOUND, "%.300s has no environment %s: its first one is %.100s",
+                         from, config.name, plugin->names[0]);
+    return environments_open(out, &config, error);
+}
+
+/* ---- the policy ---- */
+
+static struct adam_settings optimizer_of(const struct job *job)
+{
+    if (job->algorithm.use_rms_prop)
+        return (struct adam_settings){.lr = job->optimizer.lr,
+                                      .beta2 = 0.99, /* torch.optim.RMSprop's alpha */
+                                      .epsilon = job->algorithm.rms_prop_eps,
+                                      .uncorrected = true};
+    return (struct adam_settings){.lr = job->optimizer.lr,
+                                  .beta1 = job->optimizer.beta1,
+                                  .beta2 = job->optimizer.beta2,
+                                  .epsilon = job->optimizer.epsilon};
+}
+
+/* Whether the value shares the policy's hidden layers. The job's null is Stable-Baselines3's choice: its
+ * CnnPolicy shares them, its MlpPolicy does not. */
+static bool shares_value(const struct job *job)
+{
+    if (!job_is_actor_critic(job))
+        return false;
+    return job->policy.has_value_network ? job->policy.value_network == JOB_VALUE_NETWORK_SHARED
+                                         : job->policy.network == JOB_NETWORK_CNN;
+}
+
+struct policy_config policy_config_of(const struct job *job, const struct environment_spec *spec)
+{
+    static const enum policy_network_kind networks[] = {
+        [JOB_NETWORK_MLP] = POLICY_MLP, [JOB_NETWORK_CNN] = POLICY_CNN};
+    static const enum policy_activation activations[] = {
+        [JOB_ACTIVATION_RELU] = POLICY_RELU, [JOB_ACTIVATION_TANH] = POLICY_TANH};
+    struct policy_config config = {
+        .observation = spec->observation,
+        .action = spec->action,
+        .has_mask = spec->has_mask != 0,
+        .network = networks[job->policy.network],
+        .layers = job->policy.hidden.count,
+        .activation = activations[job->policy.activation],
+        .seed = job->seed,
+        .adam = optimizer_of(job),
+        .has_value = job_is_actor_critic(job),
+        .shared_value = shares_value(job),
+        .orthogonal = job->policy.ortho_init,
+        .log_std_init = job->policy.log_std_init,
+        .state_dependent = job->algorithm.use_sde,
+        .noise_steps = job->algorithm.has_sde_sample_freq ? job->algorithm.sde_sample_freq : 0,
+        .normalizes = job->normalize.observations,
+        .minibatch_rows = job->algorithm.batch_size,
+        .clip = job->normalize.clip_observations};
+    for (uint32_t l = 0; l < config.layers; l++)
+        config.width[l] = job->policy.hidden.value[l];
+    if (job->policy.has_dropout)
+        config.dropout = job->policy.dropout;
+    else if (policy_form(&config) == POLICY_FORM_TUTORIAL)
+        config.dropout = POLICY_DROPOUT;
+    return config;
+}
+
+enum status policy_open_backend(struct backend **out, const struct policy_config *config,
+                                const struct job *job, struct error *error)
+{
+    struct job resolved = *job;
+    *out = NULL;
+    job_resolve(&resolved);
+    switch (policy_device(config)) {
+    case POLICY_ON_EITHER:
+        return device_open_gpu(out, job, error);
+    case POLICY_ON_BACKEND:
+        return device_open(out, &resolved, resolved.policy.threads, true, error);
+    default:
+        return policy_check(config, job->device == JOB_DEVICE_GPU, error);
+    }
+}
+
+enum status policy_values_load(struct policy_values *values, const struct policy_config *config,
+                               const char *checkpoint, struct error *error)
+{
+    *values = (struct policy_values){0};
+    const enum status status = policy_values_open(values, config, error);
+    const struct checkpoint_values of = {.params = values->params};
+    return status == STATUS_OK ? checkpoint_load_model(path_of(checkpoint), &of, error) : status;
+}
+
+enum status policy_export(const char *path, const char *checkpoint, const struct job *job,
+                          const struct environment_spec *spec, struct error *error)
+{
+    struct policy_values values;
+    const struct policy_config config = policy_config_of(job, spec);
+    enum status status = policy_check(&config, false, error);
+    if (status != STATUS_OK)
+        return status;
+    status = policy_values_load(&values, &config, checkpoint, error);
+    if (status == STATUS_OK)
+        status = onnx_write_policy(path, &config, values.params, error);
+    policy_values_close(&values);
+    return status;
+}

@@ -1,0 +1,39 @@
+/* Opens what a job of the kind `reinforce` describes: its environments, and its policy. */
+#ifndef WORKER_REINFORCE_JOB_OPEN_H
+#define WORKER_REINFORCE_JOB_OPEN_H
+
+#include "worker/environment/environments.h"
+#include "worker/job/job.h"
+#include "worker/model/policy.h"
+
+/* The dropout of the policy that can have it, where the job names none: the tutorial's. */
+#define POLICY_DROPOUT 0.6
+
+/* Loads the job's plug-in, if it names one, and opens `count` of its environments. The first one has the
+ * job-wide number `first`. `job` outlives *out. Errors as environment_load and environments_open;
+ * STATUS_UNAVAILABLE: the job's environments are in Python. */
+enum status job_environments_open(struct environments **out, const struct job *job, uint32_t first,
+                                  uint32_t count, struct error *error);
+
+/* The policy that /policy describes for environments of this spec, whose arrays outlive the configuration.
+ * The members for a backend stay 0. */
+struct policy_config policy_config_of(const struct job *job, const struct environment_spec *spec);
+
+/* Opens what the policy computes on, by the job's /device; *out is NULL where that is the CPU without a
+ * backend. Blocks while a plug-in is loaded. STATUS_INVALID: the job wants a GPU, and the policy cannot use
+ * one. Other errors as device_open. */
+enum status policy_open_backend(struct backend **out, const struct policy_config *config,
+                                const struct job *job, struct error *error);
+
+/* Opens *values with the parameters of `checkpoint`: a checkpoint's folder, or a safetensors file with the
+ * names of the policy's parameters. Errors as policy_values_open and checkpoint_load_model.
+ * policy_values_close also follows a failure. */
+enum status policy_values_load(struct policy_values *values, const struct policy_config *config,
+                               const char *checkpoint, struct error *error);
+
+/* The command `export`: writes the policy of `checkpoint`, for environments of this spec, to the ONNX file
+ * `path` (worker/model/onnx.h). Errors as policy_check, policy_values_load and onnx_write_policy. */
+enum status policy_export(const char *path, const char *checkpoint, const struct job *job,
+                          const struct environment_spec *spec, struct error *error);
+
+#endif
