@@ -31,13 +31,6 @@ struct try_board {
 
 /* ---- the child ---- */
 
-static void print_line(void *context, const char *line)
-{
-    (void)context;
-    puts(line);
-    fflush(stdout);
-}
-
 static enum status try_names(const struct arguments *arguments, struct try_board *board,
                              const struct environment_plugin *plugin, struct error *error)
 {
@@ -52,10 +45,15 @@ static enum status try_names(const struct arguments *arguments, struct try_board
     for (const char *const *name = plugin->names; *name != NULL && status == STATUS_OK; name++) {
         if (wanted != NULL && strcmp(wanted, *name) != 0)
             continue;
-        const struct environment_trial trial = {plugin, *name, arguments->options, &board->progress};
+        const struct environment_trial trial = {.plugin = plugin,
+                                                .name = *name,
+                                                .options = arguments->options,
+                                                .seed = arguments->text.seed,
+                                                .steps = arguments->steps,
+                                                .progress = &board->progress,
+                                                .report = stdout};
         snprintf(board->name, sizeof board->name, "%s", *name);
-        status =
-            environment_contract(&trial, arguments->text.seed, arguments->steps, print_line, NULL, error);
+        status = environment_contract(&trial, error);
     }
     return status;
 }

@@ -1,93 +1,563 @@
-/* Plays with random actions, and the checks of `coalesced try`: one function for each, in the order of its
- * output. */
+/* The checks of `coalesced try`: first the calls of a plug-in under test, then plays with random actions,
+ * then the checks themselves in the order of the output.
+ *
+ *     probe       an instance under test, and the play that goes on in it
+ *     area        a buffer of a probe: guard bytes, rows, guard bytes
+ *     subject     an environment whose steps are recorded
+ *     neighbour   any other environment of an instance
+ *     cast        which environments of an instance are the subjects
+ *     record      what one row gave in one step
+ *
+ * Seeds and actions follow from the trial's seed, the subject's number and its steps. So every play of the
+ * same subjects must give the same records, wherever they are placed.
+ *
+ * The first failure stays in contract.error. From then on no function calls the plug-in, but for close. */
 #include "worker/environment/environment_contract.h"
 
 #include "kernels/base/fnv.h"
 #include "kernels/base/monotime.h"
 #include "kernels/base/rng.h"
+#include "kernels/base/text.h"
+#include "worker/environment/environment_rows.h"
 #include "worker/environment/environment_spec.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
-#include <stdio.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-/* ---- plays ----
- *
- * A play has a few environments, the subjects, take random actions, and records all that they give. Seeds and
- * actions follow from the play's seed, the subject's number and its steps. So every play of the same subjects
- * must give the same record, wherever they are placed. The other environments of an instance, the neighbours,
- * have numbers of their own. */
+enum { GUARD_BYTES_MIN = 256, GUARD_BYTES_MAX = 1 << 16, ERROR_GUARD_BYTES = 64 };
+enum { SUBJECTS_MAX = 5, NEIGHBOURS_FIRST = 1000 };
 
-enum { PLAY_SUBJECTS_MAX = 5, PLAY_NEIGHBOURS_FIRST = 1000 };
+/* Outputs are filled with these before a call; the float is a NaN that nobody computes. */
+enum { PATTERN_BYTE = 0xa5 };
+static const uint32_t pattern_float = 0x7fa5a5a5;
+
+enum area_kind { OBSERVATION, ACTION, REWARD, FLAGS, MASK, METRICS, AREAS };
+
+static const char *const area_names[AREAS] = {"observation", "action", "reward", "flags", "mask", "metrics"};
 
 /* What one row gave in one step, and at the reset after it if there was one. The integers are hashes. */
-struct play_record {
+struct record {
     uint64_t observation, mask, metrics;
     uint64_t first; /* observation and mask after the reset */
     float reward;
     uint8_t flags;
 };
 
-struct play_trace {
-    uint32_t subjects, steps, agents;
-    struct play_record *records; /* (subjects, steps + 1, agents); step 0 is the first reset */
-    uint64_t ended;              /* episodes that the environments ended */
-    uint64_t failed;             /* those among them that ended with ENVIRONMENT_FAILED */
-    uint64_t truncated;          /* episodes that the caller ended, at steps_max */
+struct contract {
+    const struct environment_trial *trial;
+    struct error *error;
+    bool is_broken;               /* the error is set */
+    struct environment_spec spec; /* its pointers are good while an instance is open */
+    uint32_t subjects;            /* SUBJECTS_MAX; 1 of a singleton */
+    struct record *reference; /* (subjects, steps + 1, agents) of the first play; step 0 is the first reset */
+    struct record *found;     /* the same of a later play */
+    struct {
+        char text[ENVIRONMENT_ERROR_BYTES];
+        uint8_t guard[ERROR_GUARD_BYTES];
+    } said; /* what a call wrote as its error */
 };
 
-/* Who plays where. */
-struct play_cast {
-    uint32_t places[PLAY_SUBJECTS_MAX]; /* (subjects) environments of the instance */
+struct cast {
+    uint32_t places[SUBJECTS_MAX]; /* (subjects) environments of the instance */
     uint32_t subjects;
     uint32_t first;      /* the number of the subject at places[0]; the others follow */
     uint32_t generation; /* the neighbours of two generations differ */
     bool in_turns;       /* a tick steps some of the environments, drawn, and resets some neighbours */
 };
 
-struct play {
-    struct probe *probe;
-    struct play_trace *trace;
-    struct play_cast cast;
-    uint64_t seed;
+struct probe {
+    struct contract *contract;
+    const struct environment_spec *spec; /* NULL: the probe is not open */
+    void *self;
+    uint32_t count;
+    struct environment_buffers buffers;
+    struct area {
+        uint8_t *memory, *before; /* guard, rows, guard; a copy of them from before the call */
+        size_t bytes, row_bytes;  /* of the rows alone; of one row. 0: the spec has no such thing */
+        size_t guard_bytes;
+    } areas[AREAS];
+    bool *asked;                                   /* (count) the call was for this environment */
+    uint32_t *which, *which_before;                /* (count) the list of a call, and a copy of it */
+    struct environment_seed *seeds, *seeds_before; /* (count) the same of seeds */
+    struct cast cast;
+    struct record *records; /* of this play */
     uint32_t tick;
-    struct play_seat {
-        uint32_t number; /* the subject's, or the neighbour's from PLAY_NEIGHBOURS_FIRST */
+    struct seat {
+        uint32_t number; /* the subject's, or the neighbour's from NEIGHBOURS_FIRST */
         uint32_t step;   /* steps so far */
         uint32_t episode, episode_step;
-    } * seats;       /* (probe's count) */
-    uint32_t *which; /* (count) of one call */
-    struct environment_seed *seeds;
+    } * seats; /* (count) */
+    /* Episodes of subjects: ended by the environment, by a failure among these, and at steps_max. */
+    uint64_t ended, failed, truncated;
 };
 
-/* ---- traces ---- */
+/* ---- failures and progress ---- */
 
-/* Errors: STATUS_NO_MEMORY. play_trace_free follows after either result. */
-static enum status play_trace_new(struct play_trace *trace, uint32_t subjects, uint32_t steps,
-                                  uint32_t agents, struct error *error)
+/* Notes a broken clause, with a sentence that begins with the environment's name and the clause. */
+__attribute__((format(printf, 2, 3))) static void broken(struct contract *c, const char *format, ...)
 {
-    const size_t records = (size_t)subjects * (steps + 1) * agents;
-    *trace = (struct play_trace){.subjects = subjects, .steps = steps, .agents = agents};
-    trace->records = calloc(records, sizeof *trace->records);
-    if (trace->records == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for the record of %zu steps", records);
-    return STATUS_OK;
+    char words[ERROR_TEXT_BYTES];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(words, sizeof words, format, list);
+    va_end(list);
+    if (!c->is_broken)
+        error_set(c->error, STATUS_CORRUPT, "%.64s: %s: %s", c->trial->name, c->trial->progress->clause,
+                  words);
+    c->is_broken = true;
 }
 
-static void play_trace_free(struct play_trace *trace)
+/* Zeros that begin at a multiple of 64; NULL, and the failure is noted. */
+static void *allocate(struct contract *c, size_t count, size_t bytes)
 {
-    free(trace->records);
-    trace->records = NULL;
+    const size_t size = (count * bytes + 64) / 64 * 64;
+    void *memory = c->is_broken ? NULL : aligned_alloc(64, size);
+    if (memory == NULL && !c->is_broken)
+        error_set(c->error, STATUS_NO_MEMORY, "no memory for %zu rows of %zu bytes", count, bytes);
+    c->is_broken = memory == NULL;
+    return memory != NULL ? memset(memory, 0, size) : NULL;
 }
 
-static struct play_record *record_at(const struct play_trace *trace, uint32_t subject, uint32_t step,
-                                     uint32_t agent)
+__attribute__((format(printf, 2, 3))) static void tell(const struct contract *c, const char *format, ...)
 {
-    return &trace->records[((size_t)subject * (trace->steps + 1) + step) * trace->agents + agent];
+    FILE *report = c->trial->report;
+    va_list list;
+    if (report == NULL || c->is_broken)
+        return;
+    va_start(list, format);
+    vfprintf(report, format, list);
+    va_end(list);
+    fputc('\n', report);
+    fflush(report);
+}
+
+static void set_clause(const struct contract *c, const char *clause)
+{
+    struct plugin_call *progress = c->trial->progress;
+    if (!c->is_broken)
+        snprintf(progress->clause, sizeof progress->clause, "%s", clause);
+}
+
+/* ---- one call ---- */
+
+static const char *call_name(const struct contract *c)
+{
+    return c->trial->progress->call;
+}
+
+__attribute__((format(printf, 2, 3))) static void call_begin(struct contract *c, const char *format, ...)
+{
+    struct plugin_call *progress = c->trial->progress;
+    va_list list;
+    progress->kind = PLUGIN_CALL_TEXT;
+    va_start(list, format);
+    vsnprintf(progress->call, sizeof progress->call, format, list);
+    va_end(list);
+    memset(&c->said, PATTERN_BYTE, sizeof c->said);
+    atomic_store(&progress->begun_ns, monotime_now().ns);
+}
+
+static void call_is_over(const struct contract *c)
+{
+    atomic_store(&c->trial->progress->begun_ns, 0);
+}
+
+/* Whether a plug-in's sentence is one: ended, not empty, and not our pattern. */
+static bool has_sentence(const struct contract *c)
+{
+    return memchr(c->said.text, '\0', sizeof c->said.text) != NULL && c->said.text[0] != '\0' &&
+           (uint8_t)c->said.text[0] != PATTERN_BYTE;
+}
+
+/* The end of a call that returned `failed`, and must refuse, or succeed. */
+static void call_end(struct contract *c, int failed, bool must_refuse)
+{
+    char shown[ENVIRONMENT_ERROR_BYTES];
+    call_is_over(c);
+    for (size_t i = 0; i < sizeof c->said.guard; i++)
+        if (c->said.guard[i] != PATTERN_BYTE)
+            broken(c, "%s wrote beyond the %d bytes of its error", call_name(c), ENVIRONMENT_ERROR_BYTES);
+    if (failed == 0 && must_refuse)
+        broken(c, "%s succeeded: expected an error", call_name(c));
+    if (failed != 0 && !has_sentence(c))
+        broken(c, "%s returned %d without a sentence in error", call_name(c), failed);
+    if (failed == 0 || must_refuse || c->is_broken)
+        return;
+    text_show(shown, sizeof shown, c->said.text, strlen(c->said.text), sizeof shown);
+    broken(c, "%s failed: %s", call_name(c), shown);
+}
+
+/* ---- open and close ---- */
+
+static void open_area(struct probe *p, struct area *area, size_t row_bytes)
+{
+    const size_t guard = row_bytes < GUARD_BYTES_MIN   ? GUARD_BYTES_MIN
+                         : row_bytes < GUARD_BYTES_MAX ? (row_bytes + 63) / 64 * 64
+                                                       : GUARD_BYTES_MAX;
+    *area = (struct area){.row_bytes = row_bytes, .guard_bytes = guard};
+    area->bytes = (size_t)p->count * p->spec->agents * row_bytes;
+    area->memory = allocate(p->contract, 1, area->bytes + 2 * guard);
+    area->before = allocate(p->contract, 1, area->bytes + 2 * guard);
+    if (!p->contract->is_broken)
+        memset(area->memory, PATTERN_BYTE, area->bytes + 2 * guard);
+}
+
+static void *area_rows(const struct area *area)
+{
+    return area->row_bytes > 0 ? area->memory + area->guard_bytes : NULL;
+}
+
+static void open_memory(struct probe *p)
+{
+    const struct environment_spec *spec = p->spec;
+    struct contract *c = p->contract;
+    const size_t row_bytes[AREAS] = {environment_space_bytes(&spec->observation),
+                                     environment_space_bytes(&spec->action),
+                                     sizeof(float),
+                                     1,
+                                     spec->has_mask ? environment_choices(spec) : 0,
+                                     spec->metric_count * sizeof(float)};
+    for (int i = 0; i < AREAS; i++)
+        open_area(p, &p->areas[i], row_bytes[i]);
+    p->asked = allocate(c, p->count, sizeof *p->asked);
+    p->which = allocate(c, p->count, sizeof *p->which);
+    p->which_before = allocate(c, p->count, sizeof *p->which_before);
+    p->seeds = allocate(c, p->count, sizeof *p->seeds);
+    p->seeds_before = allocate(c, p->count, sizeof *p->seeds_before);
+    p->seats = allocate(c, p->count, sizeof *p->seats);
+    if (c->is_broken)
+        return;
+    p->buffers = (struct environment_buffers){
+        area_rows(&p->areas[OBSERVATION]), area_rows(&p->areas[ACTION]), area_rows(&p->areas[REWARD]),
+        area_rows(&p->areas[FLAGS]),       area_rows(&p->areas[MASK]),   area_rows(&p->areas[METRICS])};
+    memset(area_rows(&p->areas[ACTION]), 0, p->areas[ACTION].bytes);
+}
+
+/* Opens an instance of `count` environments. probe_close follows, also after a failure. */
+static void probe_open(struct probe *p, struct contract *c, uint32_t count)
+{
+    const struct environment_trial *trial = c->trial;
+    struct error why;
+    *p = (struct probe){.contract = c, .count = count};
+    if (c->is_broken)
+        return;
+    const struct environment_spec *spec = NULL;
+    call_begin(c, "open of %u environments", count);
+    call_end(c, trial->plugin->open(&p->self, &spec, trial->name, trial->options, count, c->said.text),
+             false);
+    if (spec == NULL)
+        broken(c, "open succeeded without a spec: *spec is NULL");
+    if (c->is_broken || spec == NULL)
+        return;
+    p->spec = spec;
+    if (environment_spec_check(spec, &why) != STATUS_OK)
+        broken(c, "%s", why.text);
+    else
+        open_memory(p);
+}
+
+static void probe_close(struct probe *p)
+{
+    if (p->spec != NULL) {
+        call_begin(p->contract, "close");
+        p->contract->trial->plugin->close(p->self);
+        call_is_over(p->contract);
+    }
+    for (int i = 0; i < AREAS; i++) {
+        free(p->areas[i].memory);
+        free(p->areas[i].before);
+    }
+    free(p->asked);
+    free(p->which);
+    free(p->which_before);
+    free(p->seeds);
+    free(p->seeds_before);
+    free(p->seats);
+}
+
+/* ---- what a call may touch ---- */
+
+static void *probe_row(const struct probe *p, enum area_kind area, uint32_t environment, uint32_t agent)
+{
+    const struct area *of = &p->areas[area];
+    return of->memory + of->guard_bytes + ((size_t)environment * p->spec->agents + agent) * of->row_bytes;
+}
+
+static const uint8_t *probe_flags(const struct probe *p, uint32_t environment)
+{
+    return probe_row(p, FLAGS, environment, 0);
+}
+
+static bool has_floats(const struct probe *p, enum area_kind area)
+{
+    return area == REWARD || area == METRICS ||
+           (area == OBSERVATION && p->spec->observation.dtype == ENVIRONMENT_F32);
+}
+
+/* Fills the rows of an environment with the pattern, in the areas of the set `outputs`. */
+static void fill_rows(struct probe *p, uint32_t environment, unsigned outputs)
+{
+    for (enum area_kind area = 0; area < AREAS; area++) {
+        const size_t bytes = p->areas[area].row_bytes * p->spec->agents;
+        if ((outputs & 1u << area) == 0 || bytes == 0)
+            continue;
+        uint8_t *rows = probe_row(p, area, environment, 0);
+        memset(rows, PATTERN_BYTE, bytes);
+        for (size_t i = 0; has_floats(p, area) && i < bytes; i += sizeof pattern_float)
+            memcpy(rows + i, &pattern_float, sizeof pattern_float);
+    }
+}
+
+/* Notes which environments a call is for, and the state of everything before it. */
+static void note_before(struct probe *p, uint32_t n, const uint32_t *which, unsigned outputs)
+{
+    memset(p->asked, which == NULL, p->count * sizeof *p->asked);
+    for (uint32_t i = 0; which != NULL && i < n; i++)
+        p->asked[which[i]] = true;
+    for (uint32_t i = 0; i < p->count; i++)
+        if (p->asked[i])
+            fill_rows(p, i, outputs);
+    memcpy(p->which_before, p->which, p->count * sizeof *p->which);
+    memcpy(p->seeds_before, p->seeds, p->count * sizeof *p->seeds);
+    for (int i = 0; i < AREAS; i++)
+        memcpy(p->areas[i].before, p->areas[i].memory, p->areas[i].bytes + 2 * p->areas[i].guard_bytes);
+}
+
+/* The guard bytes of an area, and all of its rows if the call must not write it. */
+static void check_area(const struct probe *p, enum area_kind kind, bool output)
+{
+    const struct area *area = &p->areas[kind];
+    struct contract *c = p->contract;
+    const size_t guard = area->guard_bytes, end = guard + area->bytes;
+    if (memcmp(area->memory, area->before, guard) != 0)
+        broken(c, "%s wrote in front of the buffer `%s`", call_name(c), area_names[kind]);
+    if (memcmp(area->memory + end, area->before + end, guard) != 0)
+        broken(c, "%s wrote behind the buffer `%s`", call_name(c), area_names[kind]);
+    if (!output && memcmp(area->memory + guard, area->before + guard, area->bytes) != 0)
+        broken(c, "%s changed the buffer `%s`, which is not its output", call_name(c), area_names[kind]);
+    for (uint32_t i = 0; output && i < p->count; i++) {
+        const size_t bytes = area->row_bytes * p->spec->agents, at = guard + i * bytes;
+        if (!p->asked[i] && memcmp(area->memory + at, area->before + at, bytes) != 0)
+            broken(c, "%s changed the %s of environment %u, which was not among its environments",
+                   call_name(c), area_names[kind], i);
+    }
+}
+
+/* ---- reset, step, load ---- */
+
+enum {
+    RESET_OUTPUTS = 1 << OBSERVATION | 1 << MASK,
+    STEP_OUTPUTS = RESET_OUTPUTS | 1 << REWARD | 1 << FLAGS | 1 << METRICS
+};
+
+/* Whether the call wrote every float of a row. */
+static void check_written(const struct probe *p, enum area_kind area, uint32_t row)
+{
+    const struct area *of = &p->areas[area];
+    const uint8_t *at = of->memory + of->guard_bytes + row * of->row_bytes;
+    for (size_t i = 0; has_floats(p, area) && i < of->row_bytes / 4; i++)
+        if (memcmp(at + 4 * i, &pattern_float, 4) == 0)
+            broken(p->contract, "%s: did not write element %zu of the %s of environment %u",
+                   call_name(p->contract), i, area_names[area], row / p->spec->agents);
+}
+
+/* Nothing but the flags counts of an agent that is absent or has failed. */
+static void check_row(const struct probe *p, const struct environment_rows *rows, uint32_t row, bool stepped)
+{
+    const uint8_t flags = stepped ? rows->buffers->flags[row] : 0;
+    enum status status = STATUS_OK;
+    struct error why;
+    if ((flags & (ENVIRONMENT_ABSENT | ENVIRONMENT_FAILED)) != 0)
+        return;
+    if (stepped)
+        check_written(p, REWARD, row);
+    if ((flags & (ENVIRONMENT_TERMINATED | ENVIRONMENT_TRUNCATED)) != 0)
+        check_written(p, METRICS, row);
+    check_written(p, OBSERVATION, row);
+    if (stepped)
+        status = environment_row_check_step(rows, row, &why);
+    if (status == STATUS_OK)
+        status = environment_row_check_state(rows, row, &why);
+    if (status == STATUS_OK)
+        status = environment_row_check_bounds(rows, row, &why);
+    if (status != STATUS_OK)
+        broken(p->contract, "%s: %s", call_name(p->contract), why.text);
+}
+
+static void check_flags(const struct probe *p, const struct environment_rows *rows, uint32_t environment)
+{
+    struct contract *c = p->contract;
+    struct error why;
+    if (memchr(probe_flags(p, environment), PATTERN_BYTE, p->spec->agents) != NULL)
+        broken(c, "%s: did not write the flags of environment %u", call_name(c), environment);
+    if (environment_rows_check_flags(rows, 1, &environment, &why) != STATUS_OK)
+        broken(c, "%s: %s", call_name(c), why.text);
+}
+
+/* All that follows a call of reset, step or load, which returned `failed`. */
+static void check_after(struct probe *p, int failed, unsigned outputs)
+{
+    struct contract *c = p->contract;
+    const struct environment_rows rows = environment_rows_of(p->spec, &p->buffers, 0);
+    const bool stepped = (outputs & 1u << FLAGS) != 0;
+    const uint32_t agents = p->spec->agents;
+    call_end(c, failed, false);
+    for (enum area_kind area = 0; area < AREAS; area++)
+        check_area(p, area, (outputs & 1u << area) != 0);
+    for (uint32_t i = 0; i < p->count; i++) {
+        if (p->asked[i] && stepped)
+            check_flags(p, &rows, i);
+        for (uint32_t row = i * agents; p->asked[i] && row < (i + 1) * agents && !c->is_broken; row++)
+            check_row(p, &rows, row, stepped);
+    }
+    if (memcmp(p->which, p->which_before, p->count * sizeof *p->which) != 0)
+        broken(c, "%s changed the list `which`", call_name(c));
+    if (memcmp(p->seeds, p->seeds_before, p->count * sizeof *p->seeds) != 0)
+        broken(c, "%s changed the list `seeds`", call_name(c));
+}
+
+/* Resets, or steps, the n environments of `which`, p->which or NULL. Afterwards the rows hold what the
+ * plug-in wrote, and have passed. */
+static void probe_reset(struct probe *p, uint32_t n, const uint32_t *which)
+{
+    struct contract *c = p->contract;
+    note_before(p, n, which, RESET_OUTPUTS);
+    call_begin(c, "reset of %u environments", n);
+    check_after(p, c->trial->plugin->reset(p->self, &p->buffers, n, which, p->seeds, c->said.text),
+                RESET_OUTPUTS);
+}
+
+static void probe_step(struct probe *p, uint32_t n, const uint32_t *which)
+{
+    struct contract *c = p->contract;
+    note_before(p, n, which, STEP_OUTPUTS);
+    call_begin(c, "step of %u environments", n);
+    check_after(p, c->trial->plugin->step(p->self, &p->buffers, n, which, c->said.text), STEP_OUTPUTS);
+}
+
+struct saved {
+    uint8_t *state;
+    size_t size;
+};
+
+static void probe_load(struct probe *p, uint32_t which, const struct saved *saved)
+{
+    struct contract *c = p->contract;
+    note_before(p, 1, &which, RESET_OUTPUTS);
+    call_begin(c, "load of environment %u", which);
+    check_after(p,
+                c->trial->plugin->load(p->self, &p->buffers, which, saved->state, saved->size, c->said.text),
+                RESET_OUTPUTS);
+}
+
+/* load of the first `size` bytes, which are no state. */
+static void check_load_refuses(struct probe *p, const struct saved *saved, size_t size)
+{
+    struct contract *c = p->contract;
+    if (c->is_broken)
+        return;
+    call_begin(c, "load of %zu bytes that are no state", size);
+    call_end(c, c->trial->plugin->load(p->self, &p->buffers, 0, saved->state, size, c->said.text), true);
+}
+
+/* ---- save and render: a size, then bytes ---- */
+
+struct sized_call {
+    const char *name;
+    int kind; /* of render; 0: save */
+    uint32_t which;
+    uint32_t width, height; /* render's */
+};
+
+static size_t sized_call_make(const struct probe *p, struct sized_call *call, void *out, size_t capacity)
+{
+    const struct environment_plugin *plugin = p->contract->trial->plugin;
+    call_begin(p->contract, "%s of environment %u", call->name, call->which);
+    const size_t bytes = call->kind == 0 ? plugin->save(p->self, call->which, out, capacity)
+                                         : plugin->render(p->self, call->which, call->kind, &call->width,
+                                                          &call->height, out, capacity);
+    call_is_over(p->contract);
+    return bytes;
+}
+
+/* Calls for the size, with too little room, and with enough. out->state is malloc'ed; NULL of 0 bytes. */
+static void sized_call_run(const struct probe *p, struct sized_call *call, struct saved *out)
+{
+    struct contract *c = p->contract;
+    uint8_t few[ERROR_GUARD_BYTES];
+    *out = (struct saved){NULL, 0};
+    if (c->is_broken)
+        return;
+    memset(few, PATTERN_BYTE, sizeof few);
+    const size_t bytes = sized_call_make(p, call, few, 0);
+    if (bytes > (size_t)1 << 30)
+        broken(c, "%s returned %zu bytes: expected at most 2^30", call_name(c), bytes);
+    for (size_t i = 0; i < sizeof few; i++)
+        if (few[i] != PATTERN_BYTE)
+            broken(c, "%s wrote where capacity was 0", call_name(c));
+    if (bytes == 0 || (out->state = allocate(c, 1, bytes + sizeof few)) == NULL)
+        return;
+    memset(out->state, PATTERN_BYTE, bytes + sizeof few);
+    out->size = sized_call_make(p, call, out->state, bytes);
+    if (out->size != bytes)
+        broken(c, "%s returned %zu bytes, and %zu with so much room", call_name(c), bytes, out->size);
+    if (memcmp(out->state + bytes, few, sizeof few) != 0)
+        broken(c, "%s wrote beyond its %zu bytes", call_name(c), bytes);
+}
+
+/* The caller frees saved->state. */
+static void probe_save(struct probe *p, uint32_t which, struct saved *saved)
+{
+    struct sized_call call = {.name = "save", .which = which};
+    sized_call_run(p, &call, saved);
+    if (saved->size == 0)
+        broken(p->contract,
+               "save of environment %u returned 0 bytes: without a state to save, expected save = NULL",
+               which);
+}
+
+static void check_picture(struct contract *c, const struct sized_call *call, size_t bytes)
+{
+    const uint64_t expected = (uint64_t)call->width * call->height * 3;
+    if (bytes != expected)
+        broken(c, "%s returned %zu bytes of a picture of %u x %u: expected %" PRIu64, call_name(c), bytes,
+               call->width, call->height, expected);
+}
+
+static void check_text(struct contract *c, const struct saved *text)
+{
+    for (size_t at = 0, size = 1; at < text->size && size > 0; at += size) {
+        size = text->state[at] != '\0' ? text_character((const char *)text->state + at, text->size - at) : 0;
+        if (size == 0)
+            broken(c, "%s: byte %zu of the text is not UTF-8", call_name(c), at);
+    }
+}
+
+/* Adds the bytes that one environment draws as this kind. */
+static void probe_render(struct probe *p, uint32_t which, int kind, size_t *drawn)
+{
+    struct sized_call call = {.name = "render", .kind = kind, .which = which};
+    struct saved out;
+    sized_call_run(p, &call, &out);
+    if (kind == ENVIRONMENT_TEXT && !p->contract->is_broken)
+        check_text(p->contract, &out);
+    else if (out.size > 0)
+        check_picture(p->contract, &call, out.size);
+    *drawn += out.size;
+    free(out.state);
+}
+
+/* ---- records ---- */
+
+static struct record *record_at(const struct contract *c, struct record *records, uint32_t subject,
+                                uint32_t step, uint32_t agent)
+{
+    return &records[((size_t)subject * (c->trial->steps + 1) + step) * c->spec.agents + agent];
 }
 
 static uint32_t float_bits(float value)
@@ -98,7 +568,7 @@ static uint32_t float_bits(float value)
 }
 
 /* The name of what differs; NULL: nothing. */
-static const char *difference(const struct play_record *a, const struct play_record *b)
+static const char *difference(const struct record *a, const struct record *b)
 {
     return a->flags != b->flags                             ? "the flags differ"
            : float_bits(a->reward) != float_bits(b->reward) ? "the reward differs"
@@ -109,39 +579,69 @@ static const char *difference(const struct play_record *a, const struct play_rec
                                                             : NULL;
 }
 
-/* The first place where two traces differ: STATUS_CORRUPT and a sentence without the environment's name. */
-static enum status play_compare(const struct play_trace *expected, const struct play_trace *found,
-                                struct error *error)
+static void compare_row(struct contract *c, uint32_t subject, uint32_t step, uint32_t agent)
 {
-    for (uint32_t step = 0; step <= expected->steps; step++)
-        for (uint32_t subject = 0; subject < expected->subjects; subject++)
-            for (uint32_t agent = 0; agent < expected->agents; agent++) {
-                const char *what = difference(record_at(expected, subject, step, agent),
-                                              record_at(found, subject, step, agent));
-                char of[32] = "", when[32] = "after its first reset";
-                if (what == NULL)
-                    continue;
-                if (expected->agents > 1)
-                    snprintf(of, sizeof of, ", agent %u", agent);
-                if (step > 0)
-                    snprintf(when, sizeof when, "in its step %u", step);
-                return error_set(
-                    error, STATUS_CORRUPT,
-                    "environment %u%s, %s: %s from that of an instance with equal seeds and actions", subject,
-                    of, when, what);
-            }
-    return STATUS_OK;
+    const char *what = difference(record_at(c, c->reference, subject, step, agent),
+                                  record_at(c, c->found, subject, step, agent));
+    char of[32] = "", when[32] = "after its first reset";
+    if (what == NULL)
+        return;
+    if (c->spec.agents > 1)
+        snprintf(of, sizeof of, ", agent %u", agent);
+    if (step > 0)
+        snprintf(when, sizeof when, "in its step %u", step);
+    broken(c, "environment %u%s, %s: %s from that of an instance with equal seeds and actions", subject, of,
+           when, what);
+}
+
+/* Holds the latest play to the reference. */
+static void compare(struct contract *c)
+{
+    if ((c->spec.limits & ENVIRONMENT_CANNOT_SEED) != 0)
+        return;
+    for (uint32_t step = 0; step <= c->trial->steps && !c->is_broken; step++)
+        for (uint32_t subject = 0; subject < c->subjects; subject++)
+            for (uint32_t agent = 0; agent < c->spec.agents; agent++)
+                compare_row(c, subject, step, agent);
+}
+
+static bool is_subject(const struct probe *p, uint32_t environment)
+{
+    return p->seats[environment].number < NEIGHBOURS_FIRST;
+}
+
+static uint64_t row_hash(const struct probe *p, uint64_t hash, enum area_kind area, uint32_t environment,
+                         uint32_t agent)
+{
+    return fnv1a(hash, probe_row(p, area, environment, agent), p->areas[area].row_bytes);
+}
+
+static void record_reset(const struct probe *p, uint32_t environment)
+{
+    const struct seat *seat = &p->seats[environment];
+    for (uint32_t agent = 0; is_subject(p, environment) && agent < p->spec->agents; agent++)
+        record_at(p->contract, p->records, seat->number, seat->step, agent)->first =
+            row_hash(p, row_hash(p, FNV1A_BEGIN, OBSERVATION, environment, agent), MASK, environment, agent);
+}
+
+/* A row that is absent, or of an environment that failed, holds nothing but its flags. */
+static void record_step(const struct probe *p, uint32_t environment)
+{
+    const struct seat *seat = &p->seats[environment];
+    for (uint32_t agent = 0; is_subject(p, environment) && agent < p->spec->agents; agent++) {
+        struct record record = {.flags = probe_flags(p, environment)[agent]};
+        if ((record.flags & (ENVIRONMENT_ABSENT | ENVIRONMENT_FAILED)) == 0) {
+            memcpy(&record.reward, probe_row(p, REWARD, environment, agent), sizeof record.reward);
+            record.observation = row_hash(p, FNV1A_BEGIN, OBSERVATION, environment, agent);
+            record.mask = row_hash(p, FNV1A_BEGIN, MASK, environment, agent);
+        }
+        if ((record.flags & (ENVIRONMENT_TERMINATED | ENVIRONMENT_TRUNCATED)) != 0)
+            record.metrics = row_hash(p, FNV1A_BEGIN, METRICS, environment, agent);
+        *record_at(p->contract, p->records, seat->number, seat->step, agent) = record;
+    }
 }
 
 /* ---- actions ---- */
-
-static void draw_words(const struct play *play, const struct play_seat *seat, uint32_t agent,
-                       uint32_t element, uint32_t words[4])
-{
-    const struct rng_key key = {
-        .seed = play->seed, .environment = seat->number, .step = seat->step, .episode = agent};
-    rng_block(&key, RNG_ACTION, element, words);
-}
 
 /* A choice that the mask allows; any choice without a mask. */
 static int32_t draw_choice(const uint32_t words[4], uint32_t choices, const uint8_t *mask)
@@ -169,20 +669,19 @@ static float draw_number(const uint32_t words[4], double low, double high)
     return value;
 }
 
-static void draw_row(const struct play *play, uint32_t environment, uint32_t agent)
+static void draw_row(const struct probe *p, uint32_t environment, uint32_t agent)
 {
-    const struct play_seat *seat = &play->seats[environment];
-    const struct environment_space *space = &play->probe->spec->action;
-    const size_t elements = environment_space_elements(space);
-    const uint8_t flags = *(const uint8_t *)probe_row(play->probe, PROBE_FLAGS, environment, agent);
-    const bool absent = seat->episode_step > 0 && (flags & ENVIRONMENT_ABSENT) != 0;
-    const uint8_t *mask = play->probe->spec->has_mask && !absent
-                              ? probe_row(play->probe, PROBE_MASK, environment, agent)
-                              : NULL;
-    uint8_t *row = probe_row(play->probe, PROBE_ACTION, environment, agent);
-    for (uint32_t i = 0; i < elements; i++) {
+    const struct seat *seat = &p->seats[environment];
+    const struct environment_space *space = &p->spec->action;
+    const bool absent =
+        seat->episode_step > 0 && (probe_flags(p, environment)[agent] & ENVIRONMENT_ABSENT) != 0;
+    const uint8_t *mask = p->spec->has_mask && !absent ? probe_row(p, MASK, environment, agent) : NULL;
+    const struct rng_key key = {
+        .seed = p->contract->trial->seed, .environment = seat->number, .step = seat->step, .episode = agent};
+    uint8_t *row = probe_row(p, ACTION, environment, agent);
+    for (uint32_t i = 0; i < environment_space_elements(space); i++) {
         uint32_t words[4];
-        draw_words(play, seat, agent, i, words);
+        rng_block(&key, RNG_ACTION, i, words);
         if (space->choices != NULL) {
             const int32_t choice = draw_choice(words, space->choices[i], mask);
             memcpy(row + sizeof choice * i, &choice, sizeof choice);
@@ -194,260 +693,144 @@ static void draw_row(const struct play *play, uint32_t environment, uint32_t age
     }
 }
 
-/* Draws the next actions of an environment, among those that its mask allows. */
-static void play_draw_actions(const struct play *play, uint32_t environment)
+/* The next actions of an environment, among those that its mask allows. */
+static void draw_actions(const struct probe *p, uint32_t environment)
 {
-    for (uint32_t agent = 0; agent < play->probe->spec->agents; agent++)
-        draw_row(play, environment, agent);
-}
-
-/* ---- the record ---- */
-
-static uint64_t row_hash(const struct play *play, uint64_t hash, enum probe_area area, uint32_t environment,
-                         uint32_t agent)
-{
-    return fnv1a(hash, probe_row(play->probe, area, environment, agent), play->probe->areas[area].row_bytes);
-}
-
-static bool is_subject(const struct play *play, uint32_t environment)
-{
-    return play->seats[environment].number < PLAY_NEIGHBOURS_FIRST;
-}
-
-static void record_reset(const struct play *play, uint32_t environment)
-{
-    const struct play_seat *seat = &play->seats[environment];
-    for (uint32_t agent = 0; is_subject(play, environment) && agent < play->trace->agents; agent++)
-        record_at(play->trace, seat->number, seat->step, agent)->first =
-            row_hash(play, row_hash(play, FNV1A_BEGIN, PROBE_OBSERVATION, environment, agent), PROBE_MASK,
-                     environment, agent);
-}
-
-/* A row that is absent, or of an environment that failed, holds nothing but its flags. */
-static void record_step(const struct play *play, uint32_t environment)
-{
-    const struct play_seat *seat = &play->seats[environment];
-    const struct probe *probe = play->probe;
-    for (uint32_t agent = 0; is_subject(play, environment) && agent < play->trace->agents; agent++) {
-        struct play_record record = {.flags =
-                                         *(const uint8_t *)probe_row(probe, PROBE_FLAGS, environment, agent)};
-        if ((record.flags & (ENVIRONMENT_ABSENT | ENVIRONMENT_FAILED)) == 0) {
-            memcpy(&record.reward, probe_row(probe, PROBE_REWARD, environment, agent), sizeof record.reward);
-            record.observation = row_hash(play, FNV1A_BEGIN, PROBE_OBSERVATION, environment, agent);
-            record.mask = row_hash(play, FNV1A_BEGIN, PROBE_MASK, environment, agent);
-        }
-        if ((record.flags & (ENVIRONMENT_TERMINATED | ENVIRONMENT_TRUNCATED)) != 0)
-            record.metrics = row_hash(play, FNV1A_BEGIN, PROBE_METRICS, environment, agent);
-        *record_at(play->trace, seat->number, seat->step, agent) = record;
-    }
+    for (uint32_t agent = 0; agent < p->spec->agents; agent++)
+        draw_row(p, environment, agent);
 }
 
 /* ---- playing ---- */
 
-static void seat_all(struct play *play)
-{
-    for (uint32_t i = 0; i < play->probe->count; i++)
-        play->seats[i].number = PLAY_NEIGHBOURS_FIRST * (play->cast.generation + 1) + i;
-    for (uint32_t i = 0; i < play->cast.subjects; i++)
-        play->seats[play->cast.places[i]].number = play->cast.first + i;
-}
-
-/* Resets the n environments of play->which. */
-static enum status reset_listed(struct play *play, uint32_t n, struct error *error)
+/* The seeds of the n environments of p->which, whose next episodes begin. */
+static void draw_seeds(struct probe *p, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
-        struct play_seat *seat = &play->seats[play->which[i]];
-        play->seeds[i] = (struct environment_seed){play->seed, seat->number, seat->episode++, seat->step};
+        struct seat *seat = &p->seats[p->which[i]];
+        p->seeds[i] =
+            (struct environment_seed){p->contract->trial->seed, seat->number, seat->episode++, seat->step};
         seat->episode_step = 0;
     }
-    const enum status status =
-        probe_reset(play->probe, n, play->tick == 0 ? NULL : play->which, play->seeds, error);
-    for (uint32_t i = 0; status == STATUS_OK && i < n; i++)
-        record_reset(play, play->which[i]);
-    return status;
 }
 
-/* Resets all environments of the probe, for steps that go into `trace`. play_free follows after either
- * result. */
-static enum status play_begin(struct play *play, struct probe *probe, struct play_trace *trace, uint64_t seed,
-                              const struct play_cast *cast, struct error *error)
+static void reset_listed(struct probe *p, uint32_t n)
 {
-    *play = (struct play){.probe = probe, .trace = trace, .cast = *cast, .seed = seed};
-    play->seats = calloc(probe->count, sizeof *play->seats);
-    play->which = calloc(probe->count, sizeof *play->which);
-    play->seeds = calloc(probe->count, sizeof *play->seeds);
-    if (play->seats == NULL || play->which == NULL || play->seeds == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for %u environments", probe->count);
-    seat_all(play);
-    for (uint32_t i = 0; i < probe->count; i++)
-        play->which[i] = i;
-    return reset_listed(play, probe->count, error);
+    draw_seeds(p, n);
+    probe_reset(p, n, p->tick == 0 ? NULL : p->which);
+    for (uint32_t i = 0; i < n; i++)
+        record_reset(p, p->which[i]);
 }
 
-static void play_free(struct play *play)
+/* Resets all environments, for steps that go into `records`. */
+static void play_begin(struct probe *p, struct record *records, const struct cast *cast)
 {
-    free(play->seats);
-    free(play->which);
-    free(play->seeds);
-    *play = (struct play){0};
+    if (p->contract->is_broken)
+        return;
+    p->cast = *cast;
+    p->records = records;
+    p->tick = 0;
+    p->ended = p->failed = p->truncated = 0;
+    for (uint32_t i = 0; i < p->count; i++) {
+        p->seats[i] = (struct seat){.number = NEIGHBOURS_FIRST * (cast->generation + 1) + i};
+        p->which[i] = i;
+    }
+    for (uint32_t i = 0; i < cast->subjects; i++)
+        p->seats[cast->places[i]].number = cast->first + i;
+    reset_listed(p, p->count);
 }
 
 /* Whether every subject has `steps` steps. */
-static bool play_has(const struct play *play, uint32_t steps)
+static bool play_has(const struct probe *p, uint32_t steps)
 {
-    for (uint32_t i = 0; i < play->cast.subjects; i++)
-        if (play->seats[play->cast.places[i]].step < steps)
+    for (uint32_t i = 0; i < p->cast.subjects; i++)
+        if (p->seats[p->cast.places[i]].step < steps)
             return false;
     return true;
 }
 
 /* One in `of`, drawn for this tick. */
-static bool draw_one_in(const struct play *play, uint32_t environment, uint32_t purpose, uint32_t of)
+static bool draw_one_in(const struct probe *p, uint32_t environment, uint32_t purpose, uint32_t of)
 {
     const struct rng_key key = {
-        .seed = play->seed, .environment = environment, .step = play->tick, .episode = purpose};
+        .seed = p->contract->trial->seed, .environment = environment, .step = p->tick, .episode = purpose};
     uint32_t words[4];
     rng_block(&key, RNG_SHUFFLE, 0, words);
     return rng_below(words[0], words[1], of) == 0;
 }
 
-static uint32_t list_turns(struct play *play)
+static uint32_t list_turns(struct probe *p)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < play->probe->count; i++) {
-        const bool finished = is_subject(play, i) && play->seats[i].step == play->trace->steps;
-        if (!finished && (!play->cast.in_turns || draw_one_in(play, i, 1, 2)))
-            play->which[n++] = i;
+    for (uint32_t i = 0; i < p->count; i++) {
+        const bool finished = is_subject(p, i) && p->seats[i].step == p->contract->trial->steps;
+        if (!finished && (!p->cast.in_turns || draw_one_in(p, i, 1, 2)))
+            p->which[n++] = i;
     }
     return n;
 }
 
 /* Counts the step that an environment has made. Whether it waits for a reset now. */
-static bool count_step(struct play *play, uint32_t environment)
+static bool count_step(struct probe *p, uint32_t environment)
 {
-    const struct environment_spec *spec = play->probe->spec;
-    struct play_seat *seat = &play->seats[environment];
-    const uint8_t *flags = probe_row(play->probe, PROBE_FLAGS, environment, 0);
+    const struct environment_spec *spec = p->spec;
+    struct seat *seat = &p->seats[environment];
+    const uint8_t *flags = probe_flags(p, environment);
     const bool over = environment_is_over(flags, spec->agents);
-    seat->step++;
-    seat->episode_step++;
-    record_step(play, environment);
     const bool restarted = (flags[0] & ENVIRONMENT_RESTARTED) != 0;
-    if (restarted)
-        seat->episode_step = 0;
+    seat->step++;
+    seat->episode_step = restarted ? 0 : seat->episode_step + 1;
+    record_step(p, environment);
     const bool cut = !over && spec->steps_max > 0 && seat->episode_step >= spec->steps_max;
-    if (is_subject(play, environment)) {
-        play->trace->ended += over || restarted;
-        play->trace->truncated += cut;
+    if (is_subject(p, environment)) {
+        p->ended += over || restarted;
+        p->truncated += cut;
         for (uint32_t agent = 0; agent < spec->agents; agent++)
-            play->trace->failed += (flags[agent] & ENVIRONMENT_FAILED) != 0;
+            p->failed += (flags[agent] & ENVIRONMENT_FAILED) != 0;
     }
     return over || cut;
 }
 
 /* One step of all environments, or of those whose turn it is, and the resets that follow. */
-static enum status play_tick(struct play *play, struct error *error)
+static void play_tick(struct probe *p)
 {
-    uint32_t n = list_turns(play), resets = 0;
-    const bool all = n == play->probe->count && play->tick % 2 == 0;
-    play->tick++;
+    uint32_t n = list_turns(p), resets = 0;
+    const bool all = n == p->count && p->tick % 2 == 0;
+    p->tick++;
     if (n == 0)
-        return STATUS_OK;
+        return;
     for (uint32_t i = 0; i < n; i++)
-        play_draw_actions(play, play->which[i]);
-    const enum status status = probe_step(play->probe, n, all ? NULL : play->which, error);
-    if (status != STATUS_OK)
-        return status;
-    for (uint32_t i = 0; i < n; i++) {
-        const uint32_t environment = play->which[i];
+        draw_actions(p, p->which[i]);
+    probe_step(p, n, all ? NULL : p->which);
+    for (uint32_t i = 0; i < n && !p->contract->is_broken; i++) {
+        const uint32_t environment = p->which[i];
         const bool midway =
-            play->cast.in_turns && !is_subject(play, environment) && draw_one_in(play, environment, 2, 16);
-        if (count_step(play, environment) || midway)
-            play->which[resets++] = environment;
+            p->cast.in_turns && !is_subject(p, environment) && draw_one_in(p, environment, 2, 16);
+        if (count_step(p, environment) || midway)
+            p->which[resets++] = environment;
     }
-    return resets > 0 ? reset_listed(play, resets, error) : STATUS_OK;
+    if (resets > 0)
+        reset_listed(p, resets);
 }
 
-/* ---- the contract ---- */
-
-struct contract {
-    const struct environment_trial *trial;
-    uint64_t seed;
-    uint32_t steps;
-    contract_report *report;
-    void *context;
-    struct environment_spec spec; /* its pointers are good while an instance is open */
-    uint32_t subjects;            /* PLAY_SUBJECTS_MAX; 1 of a singleton */
-    struct play_trace reference;  /* of the first play */
-};
-
-__attribute__((format(printf, 2, 3))) static void tell(const struct contract *c, const char *format, ...)
+static void play_to(struct probe *p, uint32_t steps)
 {
-    char line[512];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(line, sizeof line, format, list);
-    va_end(list);
-    c->report(c->context, line);
-}
-
-static void set_clause(const struct contract *c, const char *clause)
-{
-    struct plugin_call *progress = c->trial->progress;
-    snprintf(progress->clause, sizeof progress->clause, "%s", clause);
-}
-
-/* Holds the trace to the reference. */
-static enum status compare(const struct contract *c, const struct play_trace *found, struct error *error)
-{
-    struct error why;
-    if ((c->spec.limits & ENVIRONMENT_CANNOT_SEED) != 0 ||
-        play_compare(&c->reference, found, &why) == STATUS_OK)
-        return STATUS_OK;
-    return error_set(error, STATUS_CORRUPT, "%.64s: %s: %s", c->trial->name, c->trial->progress->clause,
-                     why.text);
-}
-
-static enum status play_to(struct play *play, uint32_t steps, struct error *error)
-{
-    enum status status = STATUS_OK;
-    while (status == STATUS_OK && !play_has(play, steps))
-        status = play_tick(play, error);
-    return status;
-}
-
-/* Plays in a probe that is open already. */
-static enum status play_in(const struct contract *c, struct probe *probe, const struct play_cast *cast,
-                           struct play_trace *trace, struct error *error)
-{
-    struct play play;
-    enum status status = play_begin(&play, probe, trace, c->seed, cast, error);
-    if (status == STATUS_OK)
-        status = play_to(&play, trace->steps, error);
-    play_free(&play);
-    return status;
+    while (!p->contract->is_broken && !play_has(p, steps))
+        play_tick(p);
 }
 
 /* Plays in a new instance of `count` environments. */
-static enum status play_new(const struct contract *c, uint32_t count, const struct play_cast *cast,
-                            struct play_trace *trace, struct error *error)
+static void play_new(struct contract *c, uint32_t count, const struct cast *cast)
 {
-    struct probe probe = {0};
-    enum status status = probe_open(&probe, c->trial, count, error);
-    if (status == STATUS_OK)
-        status = play_in(c, &probe, cast, trace, error);
+    struct probe probe;
+    probe_open(&probe, c, count);
+    play_begin(&probe, c->found, cast);
+    play_to(&probe, c->trial->steps);
     probe_close(&probe);
-    return status;
 }
 
-static struct play_cast cast_in_order(const struct contract *c)
+static struct cast cast_in_order(const struct contract *c)
 {
-    return (struct play_cast){.places = {0, 1, 2, 3, 4}, .subjects = c->subjects};
-}
-
-static enum status trace_new(const struct contract *c, struct play_trace *trace, struct error *error)
-{
-    return play_trace_new(trace, c->subjects, c->steps, c->spec.agents, error);
+    return (struct cast){.places = {0, 1, 2, 3, 4}, .subjects = c->subjects};
 }
 
 /* ---- what it says of itself ---- */
@@ -458,8 +841,7 @@ static int describe_space(char *out, size_t size, const struct environment_space
     int length = snprintf(out, size, "%s (", types[space->dtype]);
     for (uint32_t i = 0; i < space->rank; i++)
         length += snprintf(out + length, size - (size_t)length, "%s%u", i > 0 ? ", " : "", space->shape[i]);
-    length += snprintf(out + length, size - (size_t)length, ")");
-    return length;
+    return length + snprintf(out + length, size - (size_t)length, ")");
 }
 
 static void describe(const struct contract *c)
@@ -478,71 +860,68 @@ static void describe(const struct contract *c)
          spec->agents > 1 ? "s" : "", observation, action, end);
 }
 
-static enum status check_spec(struct contract *c, struct error *error)
+static void check_spec(struct contract *c)
 {
-    struct probe probe = {0};
+    struct probe probe;
     set_clause(c, "open gives a good spec");
-    const enum status status = probe_open(&probe, c->trial, 1, error);
-    if (status == STATUS_OK) {
+    probe_open(&probe, c, 1);
+    if (!c->is_broken) {
         c->spec = *probe.spec;
-        c->subjects = (c->spec.limits & ENVIRONMENT_SINGLETON) != 0 ? 1 : PLAY_SUBJECTS_MAX;
+        c->subjects = (c->spec.limits & ENVIRONMENT_SINGLETON) != 0 ? 1 : SUBJECTS_MAX;
         describe(c);
     }
     probe_close(&probe);
-    return status;
+    const size_t records = (size_t)c->subjects * (c->trial->steps + 1) * c->spec.agents;
+    c->reference = allocate(c, records, sizeof *c->reference);
+    c->found = allocate(c, records, sizeof *c->found);
 }
 
-static enum status check_refusals(struct contract *c, struct error *error)
+/* `what` names what is wrong with the arguments. */
+static void check_open_refuses(struct contract *c, const char *name, const char *options, const char *what)
+{
+    const struct environment_plugin *plugin = c->trial->plugin;
+    const struct environment_spec *spec = NULL;
+    void *self = NULL;
+    if (c->is_broken)
+        return;
+    call_begin(c, "open with %s", what);
+    const int failed = plugin->open(&self, &spec, name, options, 1, c->said.text);
+    if (failed == 0)
+        plugin->close(self);
+    call_end(c, failed, true);
+}
+
+static void check_refusals(struct contract *c)
 {
     set_clause(c, "open refuses what it does not know");
-    enum status status =
-        probe_refuses(c->trial, "no such environment", c->trial->options, "an unknown name", error);
-    if (status == STATUS_OK)
-        status =
-            probe_refuses(c->trial, c->trial->name, "{\"no such option\":1}", "an unknown option", error);
-    if (status == STATUS_OK)
-        tell(c, "  ok  open refuses an unknown name and an unknown option");
-    return status;
+    check_open_refuses(c, "no such environment", c->trial->options, "an unknown name");
+    check_open_refuses(c, c->trial->name, "{\"no such option\":1}", "an unknown option");
+    tell(c, "  ok  open refuses an unknown name and an unknown option");
 }
 
 /* ---- the first play ---- */
 
-static void tell_episodes(const struct contract *c)
+/* The same instance plays twice: a reset with the seeds of the first one leaves nothing of what was. */
+static void check_reference(struct contract *c)
 {
-    const struct play_trace *trace = &c->reference;
+    struct probe probe;
+    const struct cast cast = cast_in_order(c);
+    set_clause(c, "random steps");
+    probe_open(&probe, c, c->subjects);
+    play_begin(&probe, c->reference, &cast);
+    play_to(&probe, c->trial->steps);
     tell(c,
          "  ok  %u random steps of %u environments: numbers, bounds, flags, masks; nothing else is touched",
-         c->steps, c->subjects);
+         c->trial->steps, c->subjects);
     tell(c, "      %" PRIu64 " episodes ended, %" PRIu64 " of them failed; %" PRIu64 " were cut at steps_max",
-         trace->ended, trace->failed, trace->truncated);
-}
-
-/* The same instance plays twice: a reset with the seeds of the first one leaves nothing of what was. */
-static enum status check_reference(struct contract *c, struct error *error)
-{
-    struct probe probe = {0};
-    struct play_trace again = {0};
-    const struct play_cast cast = cast_in_order(c);
-    set_clause(c, "random steps");
-    enum status status = trace_new(c, &c->reference, error);
-    if (status == STATUS_OK)
-        status = trace_new(c, &again, error);
-    if (status == STATUS_OK)
-        status = probe_open(&probe, c->trial, c->subjects, error);
-    if (status == STATUS_OK)
-        status = play_in(c, &probe, &cast, &c->reference, error);
-    if (status == STATUS_OK) {
-        tell_episodes(c);
-        set_clause(c, "a reset depends on its seed alone");
-        status = play_in(c, &probe, &cast, &again, error);
-    }
-    if (status == STATUS_OK)
-        status = compare(c, &again, error);
-    if (status == STATUS_OK && (c->spec.limits & ENVIRONMENT_CANNOT_SEED) == 0)
+         probe.ended, probe.failed, probe.truncated);
+    set_clause(c, "a reset depends on its seed alone");
+    play_begin(&probe, c->found, &cast);
+    play_to(&probe, c->trial->steps);
+    compare(c);
+    if ((c->spec.limits & ENVIRONMENT_CANNOT_SEED) == 0)
         tell(c, "  ok  a reset depends on its seed alone, not on what was before");
     probe_close(&probe);
-    play_trace_free(&again);
-    return status;
 }
 
 /* ---- the same bits ---- */
@@ -555,288 +934,177 @@ static void await_next_second(void)
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
 }
 
-static enum status check_seeds(struct contract *c, struct play_trace *trace, struct error *error)
+static void check_seeds(struct contract *c)
 {
-    const struct play_cast cast = cast_in_order(c);
+    const struct cast cast = cast_in_order(c);
     set_clause(c, "equal seeds give equal bits");
     await_next_second();
-    enum status status = play_new(c, c->subjects, &cast, trace, error);
-    if (status == STATUS_OK)
-        status = compare(c, trace, error);
-    if (status == STATUS_OK)
-        tell(c, "  ok  equal seeds give equal bits, in another instance and another second");
-    return status;
+    play_new(c, c->subjects, &cast);
+    compare(c);
+    tell(c, "  ok  equal seeds give equal bits, in another instance and another second");
 }
 
 /* Alone, in instances of one environment. */
-static enum status check_count(struct contract *c, struct play_trace *trace, struct error *error)
+static void check_count(struct contract *c)
 {
-    enum status status = STATUS_OK;
     set_clause(c, "the bits depend on no count");
-    for (uint32_t i = 0; i < c->subjects && status == STATUS_OK; i++) {
-        const struct play_cast alone = {.subjects = 1, .first = i};
-        status = play_new(c, 1, &alone, trace, error);
-    }
-    if (status == STATUS_OK)
-        status = compare(c, trace, error);
-    if (status == STATUS_OK)
-        tell(c, "  ok  an environment alone gives the bits that it gave among %u", c->subjects);
-    return status;
+    for (uint32_t i = 0; i < c->subjects; i++)
+        play_new(c, 1, &(struct cast){.subjects = 1, .first = i});
+    compare(c);
+    tell(c, "  ok  an environment alone gives the bits that it gave among %u", c->subjects);
 }
 
 /* Among others, which are reset midway; in other rows; not all of them in each call. */
-static enum status check_company(struct contract *c, struct play_trace *trace, struct error *error)
+static void check_company(struct contract *c)
 {
     enum { COMPANY = 21 };
-    struct play_cast cast = {.places = {20, 9, 8, 2, 13}, .subjects = c->subjects, .generation = 1};
+    struct cast cast = {.places = {20, 9, 8, 2, 13}, .subjects = c->subjects, .generation = 1};
     set_clause(c, "the bits depend on neither row nor neighbours");
-    enum status status = play_new(c, COMPANY, &cast, trace, error);
-    if (status == STATUS_OK)
-        status = compare(c, trace, error);
-    if (status != STATUS_OK)
-        return status;
+    play_new(c, COMPANY, &cast);
+    compare(c);
     set_clause(c, "a call is for the environments that it names");
     cast.in_turns = true;
     cast.generation = 2;
-    status = play_new(c, COMPANY, &cast, trace, error);
-    if (status == STATUS_OK)
-        status = compare(c, trace, error);
-    if (status == STATUS_OK)
-        tell(c, "  ok  rows, neighbours, turns, and resets of neighbours change no bit (%d environments)",
-             COMPANY);
-    return status;
+    play_new(c, COMPANY, &cast);
+    compare(c);
+    tell(c, "  ok  rows, neighbours, turns, and resets of neighbours change no bit (%d environments)",
+         COMPANY);
 }
 
 /* Two instances are played in turn; the other one's environments are all neighbours. */
-static enum status play_beside(const struct contract *c, struct probe *probe, struct probe *other,
-                               struct play_trace *trace, struct error *error)
+static void check_instances(struct contract *c)
 {
-    const struct play_cast cast = cast_in_order(c), none = {.generation = 3};
-    struct play play = {0}, beside = {0};
-    enum status status = play_begin(&beside, other, trace, c->seed, &none, error);
-    if (status == STATUS_OK)
-        status = play_begin(&play, probe, trace, c->seed, &cast, error);
-    while (status == STATUS_OK && !play_has(&play, c->steps)) {
-        status = play_tick(&beside, error);
-        if (status == STATUS_OK)
-            status = play_tick(&play, error);
-    }
-    play_free(&play);
-    play_free(&beside);
-    return status;
-}
-
-static enum status check_instances(struct contract *c, struct play_trace *trace, struct error *error)
-{
-    struct probe probe = {0}, other = {0};
+    const struct cast cast = cast_in_order(c), none = {.generation = 3};
+    struct probe probe, other;
     set_clause(c, "two instances share nothing");
-    enum status status = probe_open(&probe, c->trial, c->subjects, error);
-    if (status == STATUS_OK)
-        status = probe_open(&other, c->trial, 3, error);
-    if (status == STATUS_OK)
-        status = play_beside(c, &probe, &other, trace, error);
+    probe_open(&probe, c, c->subjects);
+    probe_open(&other, c, 3);
+    play_begin(&other, c->found, &none);
+    play_begin(&probe, c->found, &cast);
+    while (!c->is_broken && !play_has(&probe, c->trial->steps)) {
+        play_tick(&other);
+        if (!c->is_broken)
+            play_tick(&probe);
+    }
     probe_close(&other);
     probe_close(&probe);
-    if (status == STATUS_OK)
-        status = compare(c, trace, error);
-    if (status == STATUS_OK)
-        tell(c, "  ok  two instances at a time share nothing");
-    return status;
+    compare(c);
+    tell(c, "  ok  two instances at a time share nothing");
 }
 
-static enum status check_bits(struct contract *c, struct error *error)
+static void check_bits(struct contract *c)
 {
-    struct play_trace trace = {0};
     if ((c->spec.limits & ENVIRONMENT_CANNOT_SEED) != 0) {
         tell(c, "  --  CANNOT_SEED: no two plays are compared");
-        return STATUS_OK;
+        return;
     }
-    enum status status = trace_new(c, &trace, error);
-    if (status == STATUS_OK)
-        status = check_seeds(c, &trace, error);
-    if (status == STATUS_OK && (c->spec.limits & ENVIRONMENT_SINGLETON) != 0) {
+    check_seeds(c);
+    if ((c->spec.limits & ENVIRONMENT_SINGLETON) != 0) {
         tell(c, "  --  SINGLETON: one instance, of one environment");
-    } else if (status == STATUS_OK) {
-        status = check_count(c, &trace, error);
-        if (status == STATUS_OK)
-            status = check_company(c, &trace, error);
-        if (status == STATUS_OK)
-            status = check_instances(c, &trace, error);
+        return;
     }
-    play_trace_free(&trace);
-    return status;
+    check_count(c);
+    check_company(c);
+    check_instances(c);
 }
 
 /* ---- save and load ---- */
 
-struct saved {
-    void *state;
-    size_t size;
-};
-
-static enum status check_state_refusals(struct probe *probe, const struct saved *saved, struct error *error)
-{
-    const enum status status = probe_refuses_state(probe, 0, saved->state, 0, error);
-    return status == STATUS_OK ? probe_refuses_state(probe, 0, saved->state, saved->size - 1, error) : status;
-}
-
 /* Moves a subject's state, its seat, and what the caller keeps of its last step. */
-static enum status load_subject(struct play *to, uint32_t place, const struct play *from, uint32_t was,
-                                const struct saved *saved, struct error *error)
+static void load_subject(struct probe *to, uint32_t place, const struct probe *from, uint32_t was,
+                         const struct saved *saved)
 {
-    const uint32_t agents = from->probe->spec->agents;
+    const uint32_t agents = from->spec->agents;
     to->seats[place] = from->seats[was];
-    memcpy(probe_row(to->probe, PROBE_FLAGS, place, 0), probe_row(from->probe, PROBE_FLAGS, was, 0), agents);
-    enum status status = probe_load(to->probe, place, saved->state, saved->size, error);
-    if (status != STATUS_OK)
-        return status;
-    static const enum probe_area areas[] = {PROBE_OBSERVATION, PROBE_MASK};
-    for (size_t i = 0; i < sizeof areas / sizeof areas[0]; i++)
-        for (uint32_t agent = 0; agent < agents; agent++)
-            if (memcmp(probe_row(to->probe, areas[i], place, agent),
-                       probe_row(from->probe, areas[i], was, agent),
-                       to->probe->areas[areas[i]].row_bytes) != 0 &&
-                (*(uint8_t *)probe_row(to->probe, PROBE_FLAGS, place, agent) & ENVIRONMENT_ABSENT) == 0)
-                return error_set(error, STATUS_CORRUPT,
-                                 "%.64s: %s: load wrote another %s than the one at the time of save",
-                                 to->probe->trial->name, to->probe->trial->progress->clause,
-                                 areas[i] == PROBE_MASK ? "mask" : "observation");
-    return STATUS_OK;
+    memcpy(probe_row(to, FLAGS, place, 0), probe_flags(from, was), agents);
+    probe_load(to, place, saved);
+    for (uint32_t agent = 0; agent < agents; agent++)
+        for (enum area_kind area = OBSERVATION; area <= MASK; area += MASK - OBSERVATION)
+            if (memcmp(probe_row(to, area, place, agent), probe_row(from, area, was, agent),
+                       to->areas[area].row_bytes) != 0 &&
+                (probe_flags(to, place)[agent] & ENVIRONMENT_ABSENT) == 0)
+                broken(to->contract, "load wrote another %s than the one at the time of save",
+                       area_names[area]);
 }
 
 /* Saves the subjects of a play that has half of its steps, and gives the rest to other environments of a new
- * instance, whose places are `cast`'s. */
-static enum status continue_elsewhere(const struct contract *c, struct play *play, struct saved *saved,
-                                      const struct play_cast *cast, struct error *error)
+ * instance. */
+static void continue_elsewhere(struct probe *from, struct probe *to)
 {
-    const uint32_t count = c->subjects == 1 ? 1 : 7;
-    const uint32_t agents = c->spec.agents;
-    struct probe probe = {0};
-    struct play rest = {0};
-    struct play_trace scratch = {0}; /* for the resets of play_begin */
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < c->subjects && status == STATUS_OK; i++)
-        status = probe_save(play->probe, play->cast.places[i], &saved[i].state, &saved[i].size, error);
-    if (status == STATUS_OK)
-        status = play_trace_new(&scratch, c->subjects, c->steps, agents, error);
-    if (status == STATUS_OK)
-        status = probe_open(&probe, c->trial, count, error);
-    if (status == STATUS_OK)
-        status = play_begin(&rest, &probe, &scratch, c->seed, cast, error);
-    rest.trace = play->trace;
-    if (status == STATUS_OK)
-        status = check_state_refusals(&probe, &saved[0], error);
-    for (uint32_t i = 0; i < c->subjects && status == STATUS_OK; i++)
-        status = load_subject(&rest, cast->places[i], play, play->cast.places[i], &saved[i], error);
-    if (status == STATUS_OK)
-        status = play_to(&rest, c->steps, error);
-    play_free(&rest);
-    probe_close(&probe);
-    play_trace_free(&scratch);
-    return status;
-}
-
-static enum status play_with_save(const struct contract *c, struct probe *probe, struct play_trace *trace,
-                                  struct error *error)
-{
-    const struct play_cast first = cast_in_order(c);
-    struct play_cast second = {.places = {6, 3, 4, 0, 2}, .subjects = c->subjects, .generation = 4};
-    struct saved saved[PLAY_SUBJECTS_MAX] = {{0}};
-    struct play play = {0};
-    if (c->subjects == 1)
-        second.places[0] = 0;
-    enum status status = play_begin(&play, probe, trace, c->seed, &first, error);
-    if (status == STATUS_OK)
-        status = play_to(&play, c->steps / 2, error);
-    if (status == STATUS_OK)
-        status = continue_elsewhere(c, &play, saved, &second, error);
-    for (uint32_t i = 0; i < PLAY_SUBJECTS_MAX; i++)
+    struct contract *c = from->contract;
+    const struct cast cast = {.places = {6, 3, 4, 0, 2}, .subjects = c->subjects, .generation = 4};
+    struct saved saved[SUBJECTS_MAX] = {{0}};
+    for (uint32_t i = 0; i < c->subjects; i++)
+        probe_save(from, i, &saved[i]);
+    probe_open(to, c, 7);
+    play_begin(to, c->found, &cast);
+    check_load_refuses(to, &saved[0], 0);
+    check_load_refuses(to, &saved[0], saved[0].size - 1);
+    for (uint32_t i = 0; i < c->subjects && !c->is_broken; i++)
+        load_subject(to, cast.places[i], from, i, &saved[i]);
+    play_to(to, c->trial->steps);
+    probe_close(to);
+    for (uint32_t i = 0; i < SUBJECTS_MAX; i++)
         free(saved[i].state);
-    play_free(&play);
-    return status;
 }
 
-static enum status check_save(struct contract *c, struct error *error)
+static void check_save(struct contract *c)
 {
-    struct probe probe = {0};
-    struct play_trace trace = {0};
+    struct probe probe, rest;
+    const struct cast cast = cast_in_order(c);
     const bool can_save = c->trial->plugin->save != NULL;
-    const char *loss = environment_loss((c->spec.limits & ENVIRONMENT_CANNOT_SEED) == 0, can_save);
+    const bool singleton = (c->spec.limits & ENVIRONMENT_SINGLETON) != 0;
+    const bool can_seed = (c->spec.limits & ENVIRONMENT_CANNOT_SEED) == 0;
+    const char *loss = environment_loss(can_seed, can_save);
     if (loss != NULL)
         tell(c, "  --  %s %s", c->trial->name, loss);
-    if (can_save && (c->spec.limits & ENVIRONMENT_SINGLETON) != 0)
+    if (can_save && singleton)
         tell(c, "  --  save and load are not checked: SINGLETON, and it needs two instances");
-    if (!can_save || (c->spec.limits & ENVIRONMENT_SINGLETON) != 0)
-        return STATUS_OK;
+    if (!can_save || singleton)
+        return;
     set_clause(c, "a saved state continues with the same bits");
-    enum status status = trace_new(c, &trace, error);
-    if (status == STATUS_OK)
-        status = probe_open(&probe, c->trial, c->subjects, error);
-    if (status == STATUS_OK)
-        status = play_with_save(c, &probe, &trace, error);
-    if (status == STATUS_OK)
-        status = compare(c, &trace, error);
-    if (status == STATUS_OK)
-        tell(c, "  ok  a saved state continues%s in another instance and another row",
-             (c->spec.limits & ENVIRONMENT_CANNOT_SEED) != 0 ? "" : " with the same bits,");
+    probe_open(&probe, c, c->subjects);
+    play_begin(&probe, c->found, &cast);
+    play_to(&probe, c->trial->steps / 2);
+    continue_elsewhere(&probe, &rest);
+    compare(c);
+    tell(c, "  ok  a saved state continues%s in another instance and another row",
+         can_seed ? " with the same bits," : "");
     probe_close(&probe);
-    play_trace_free(&trace);
-    return status;
 }
 
 /* ---- render ---- */
 
-/* Renders after every tick of a short play, which must go as the reference did. */
-static enum status render_along(const struct contract *c, struct play *play, size_t *text, size_t *picture,
-                                struct error *error)
+/* Renders after every tick of the beginning of a play, which must go as the reference did. */
+static void check_render(struct contract *c)
 {
     enum { TICKS = 20 };
-    enum status status = STATUS_OK;
-    for (uint32_t tick = 0; tick < TICKS && status == STATUS_OK && !play_has(play, c->steps); tick++) {
-        status = play_tick(play, error);
-        for (uint32_t i = 0; i < c->subjects && status == STATUS_OK; i++) {
-            status = probe_render(play->probe, i, ENVIRONMENT_TEXT, text, error);
-            if (status == STATUS_OK)
-                status = probe_render(play->probe, i, ENVIRONMENT_RGB, picture, error);
-        }
-    }
-    return status == STATUS_OK ? play_to(play, c->steps, error) : status;
-}
-
-static enum status check_render(struct contract *c, struct error *error)
-{
-    const struct play_cast cast = cast_in_order(c);
-    struct probe probe = {0};
-    struct play play = {0};
-    struct play_trace trace = {0};
+    const struct cast cast = cast_in_order(c);
+    struct probe probe;
     size_t text = 0, picture = 0;
     if (c->trial->plugin->render == NULL) {
         tell(c, "  --  render is not checked: there is none");
-        return STATUS_OK;
+        return;
     }
     set_clause(c, "render draws, and changes nothing");
-    enum status status = trace_new(c, &trace, error);
-    if (status == STATUS_OK)
-        status = probe_open(&probe, c->trial, c->subjects, error);
-    if (status == STATUS_OK)
-        status = play_begin(&play, &probe, &trace, c->seed, &cast, error);
-    if (status == STATUS_OK)
-        status = render_along(c, &play, &text, &picture, error);
-    if (status == STATUS_OK)
-        status = compare(c, &trace, error);
-    if (status == STATUS_OK)
-        tell(c, "  ok  render draws%s%s%s, and changes nothing", text > 0 ? " text" : "",
-             text > 0 && picture > 0 ? " and" : "",
-             picture > 0 ? " pictures"
-             : text > 0  ? ""
-                         : " nothing");
-    play_free(&play);
+    probe_open(&probe, c, c->subjects);
+    play_begin(&probe, c->found, &cast);
+    for (uint32_t tick = 0; tick < TICKS && !c->is_broken && !play_has(&probe, c->trial->steps); tick++) {
+        play_tick(&probe);
+        for (uint32_t i = 0; i < c->subjects; i++) {
+            probe_render(&probe, i, ENVIRONMENT_TEXT, &text);
+            probe_render(&probe, i, ENVIRONMENT_RGB, &picture);
+        }
+    }
+    play_to(&probe, c->trial->steps);
+    compare(c);
+    tell(c, "  ok  render draws%s%s%s%s, and changes nothing", text > 0 ? " text" : "",
+         text > 0 && picture > 0 ? " and" : "", picture > 0 ? " pictures" : "",
+         text + picture == 0 ? " nothing" : "");
     probe_close(&probe);
-    play_trace_free(&trace);
-    return status;
 }
 
-/* ---- speed ---- */
+/* ---- speed: without any check ---- */
 
 static double cpu_seconds(void)
 {
@@ -845,83 +1113,88 @@ static double cpu_seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* The environments of play->which that the last step ended, or that steps_max cuts; their seeds. */
-static uint32_t list_ended(struct play *play)
+/* Neither clears the error nor writes the number of environments: both take longer than a small step. */
+static void step_unchecked(struct probe *p)
 {
-    const struct environment_spec *spec = play->probe->spec;
+    struct contract *c = p->contract;
+    struct plugin_call *progress = c->trial->progress;
+    c->said.text[0] = '\0';
+    memcpy(progress->call, "step", sizeof "step");
+    atomic_store(&progress->begun_ns, monotime_now().ns);
+    call_end(c, c->trial->plugin->step(p->self, &p->buffers, p->count, NULL, c->said.text), false);
+}
+
+static void reset_unchecked(struct probe *p, uint32_t n)
+{
+    struct contract *c = p->contract;
+    call_begin(c, "reset of %u environments", n);
+    call_end(c, c->trial->plugin->reset(p->self, &p->buffers, n, p->which, p->seeds, c->said.text), false);
+}
+
+/* Lists the environments that the last step ended, or that steps_max cuts. */
+static uint32_t list_ended(struct probe *p)
+{
+    const struct environment_spec *spec = p->spec;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < play->probe->count; i++) {
-        struct play_seat *seat = &play->seats[i];
-        seat->step++;
-        seat->episode_step++;
-        if (!environment_is_over(probe_row(play->probe, PROBE_FLAGS, i, 0), spec->agents) &&
-            (spec->steps_max == 0 || seat->episode_step < spec->steps_max))
-            continue;
-        play->seeds[n] = (struct environment_seed){play->seed, seat->number, seat->episode++, seat->step};
-        play->which[n++] = i;
-        seat->episode_step = 0;
+    for (uint32_t i = 0; i < p->count; i++) {
+        p->seats[i].step++;
+        const uint32_t steps = ++p->seats[i].episode_step;
+        if (environment_is_over(probe_flags(p, i), spec->agents) ||
+            (spec->steps_max > 0 && steps >= spec->steps_max))
+            p->which[n++] = i;
     }
     return n;
 }
 
-/* At most `ticks` steps, for about a second; *done is how many. Only step and reset are timed. */
-static enum status measure_steps(struct play *play, uint32_t ticks, uint32_t *done, double *seconds,
-                                 struct error *error)
+/* At most `ticks` steps, for about a second. Returns how many. Only step and reset are timed. */
+static uint32_t measure_steps(struct probe *p, uint32_t ticks, double *seconds)
 {
     enum { WHOLE_US = 1000000 };
     const struct monotime until = monotime_add_us(monotime_now(), WHOLE_US);
-    enum status status = STATUS_OK;
-    for (*done = 0; *done < ticks && status == STATUS_OK && monotime_before(monotime_now(), until); ++*done) {
-        for (uint32_t i = 0; i < play->probe->count; i++)
-            play_draw_actions(play, i);
+    uint32_t done = 0;
+    for (; done < ticks && !p->contract->is_broken && monotime_before(monotime_now(), until); done++) {
+        for (uint32_t i = 0; i < p->count; i++)
+            draw_actions(p, i);
         const double begun = cpu_seconds();
-        status = probe_bare_step(play->probe, error);
+        step_unchecked(p);
+        *seconds += cpu_seconds() - begun;
+        const uint32_t ended = p->contract->is_broken ? 0 : list_ended(p);
+        draw_seeds(p, ended);
         const double stepped = cpu_seconds();
-        *seconds += stepped - begun;
-        const uint32_t ended = status == STATUS_OK ? list_ended(play) : 0;
-        const double reset = cpu_seconds();
         if (ended > 0)
-            status = probe_bare_reset(play->probe, ended, play->which, play->seeds, error);
-        *seconds += ended > 0 ? cpu_seconds() - reset : 0;
+            reset_unchecked(p, ended);
+        *seconds += ended > 0 ? cpu_seconds() - stepped : 0;
     }
-    return status;
+    return done;
 }
 
-static enum status measure(struct contract *c, struct error *error)
+static void measure(struct contract *c)
 {
     enum { COUNT = 256, TICKS_MAX = 1000 };
     const uint32_t count = c->subjects == 1 ? 1 : COUNT;
-    uint32_t steps = c->steps < TICKS_MAX ? c->steps : TICKS_MAX;
-    const struct play_cast none = {.generation = 5};
-    struct probe probe = {0};
-    struct play play = {0};
+    const uint32_t ticks = c->trial->steps < TICKS_MAX ? c->trial->steps : TICKS_MAX;
+    struct probe probe;
     double seconds = 0;
     set_clause(c, "steps per CPU second");
-    enum status status = probe_open(&probe, c->trial, count, error);
-    if (status == STATUS_OK)
-        status = play_begin(&play, &probe, &c->reference, c->seed, &none, error);
-    if (status == STATUS_OK)
-        status = measure_steps(&play, steps, &steps, &seconds, error);
-    if (status == STATUS_OK)
-        tell(c, "      %.3g steps per CPU second, resets included (%u environments, %u steps of each)",
-             seconds > 0 ? (double)count * steps / seconds : 0.0, count, steps);
-    play_free(&play);
+    probe_open(&probe, c, count);
+    play_begin(&probe, c->found, &(struct cast){.generation = 5});
+    const uint32_t steps = measure_steps(&probe, ticks, &seconds);
+    tell(c, "      %.3g steps per CPU second, resets included (%u environments, %u steps of each)",
+         seconds > 0 ? (double)count * steps / seconds : 0.0, count, steps);
     probe_close(&probe);
-    return status;
 }
 
 /* ---- all of it ---- */
 
-enum status environment_contract(const struct environment_trial *trial, uint64_t seed, uint32_t steps,
-                                 contract_report *report, void *context, struct error *error)
+enum status environment_contract(const struct environment_trial *trial, struct error *error)
 {
-    static enum status (*const checks[])(struct contract *, struct error *) = {
+    static void (*const checks[])(struct contract *) = {
         check_spec, check_refusals, check_reference, check_bits, check_save, check_render, measure};
-    struct contract contract = {
-        .trial = trial, .seed = seed, .steps = steps, .report = report, .context = context};
-    enum status status = STATUS_OK;
-    for (size_t i = 0; i < sizeof checks / sizeof checks[0] && status == STATUS_OK; i++)
-        status = checks[i](&contract, error);
-    play_trace_free(&contract.reference);
-    return status;
+    struct contract contract = {.trial = trial, .error = error};
+    *error = (struct error){0};
+    for (size_t i = 0; i < sizeof checks / sizeof checks[0] && !contract.is_broken; i++)
+        checks[i](&contract);
+    free(contract.reference);
+    free(contract.found);
+    return error->status;
 }

@@ -1,5 +1,6 @@
 /* The one check of an environment's rows: what goes into a plug-in's step, and what comes back, held to its
- * spec. environments.h checks with it while a job runs, and environment_probe.h on behalf of `coalesced try`.
+ * spec. environments.h checks with it while a job runs, and environment_contract.c on behalf of `coalesced
+ * try`.
  *
  * Rows, n and `which` are environment.h's. Each check returns at the first wrong row, with a sentence that
  * begins with the row's place: "environment 7, agent 1: element 2 of its reward is nan: expected a finite

@@ -10,8 +10,7 @@
  *     row          one agent's observation, action, reward, flags, mask and metrics
  *     mask         a byte for each choice of an action: whether it is allowed
  *     seed         what a reset draws the first state from
- *     probe        an instance that `coalesced try` tests
- *     trial        what try is given: a plug-in's table, a name, options
+ *     trial        what `coalesced try` is given: a plug-in's table, a name, options
  *
  * environments_open makes an instance of `count` environments and the dense buffers that it works in. Rows,
  * `which` and the buffers are environment.h's: row = environment * agents + agent; `which` names n
