@@ -8,8 +8,8 @@
 #include "worker/job/job.h"
 
 #include "kernels/base/file.h"
-#include "kernels/base/thread.h"
 #include "kernels/base/text.h"
+#include "kernels/base/thread.h"
 #include "worker/job/job_message_limits.h"
 #include "worker/job/job_table.h"
 

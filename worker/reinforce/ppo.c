@@ -171,7 +171,6 @@ static void sort_keys(struct ppo *ppo, uint32_t count)
 static void cut(struct ppo *ppo, uint32_t count, uint32_t size)
 {
     const uint32_t none = UINT32_MAX;
-    assert(size > 0);
     memset(ppo->minibatch_of, 0xff, ppo->rows_max * sizeof *ppo->minibatch_of);
     for (uint32_t i = 0; i < count; i++)
         ppo->minibatch_of[(uint32_t)ppo->keys[i]] = i / size;
