@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes two safetensors files for test/kernels/params/test_safetensors_file.c, and checks the files that it writes.
+"""Writes two safetensors files for test/kernels/safetensors/test_safetensors_file.c, and checks the files that it writes.
 
 How to run it, from the repository's root:
 

@@ -33,7 +33,7 @@ BEGINNING, MARKS_AT_END = re.compile(f"{UNKNOWN}|{END_OF_LINE}|{MARK}"), re.comp
 
 
 def words_of(line):
-    """A line's tokens without its end, by the rule of worker/data/word_rule.h."""
+    """A line's tokens without its end, by the rule of worker/data/tokenize.h."""
     words = []
     for run in filter(None, SPACES.split(line)):
         at = 0
