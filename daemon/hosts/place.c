@@ -49,7 +49,7 @@ static enum status write_secret(const char *folder, unsigned host, const uint8_t
     return status;
 }
 
-/* Takes half a set back: the next try finds no key. */
+/* Removes the secret files of an attempt that failed, so that the next attempt can make them. */
 static void remove_secrets(const char *folder, unsigned count)
 {
     char path[KEY_PATH_BYTES];
@@ -331,7 +331,7 @@ static enum status split_addresses(struct place *place, char *text, struct error
 
 /* ---- the run directory ---- */
 
-/* What tells this start of the job from earlier ones: Slurm's numbers. */
+/* Names this start of the job by Slurm's numbers, so that it differs from earlier starts. */
 static void name_start(char name[128])
 {
     static const char *const variables[] = {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"};

@@ -120,7 +120,8 @@ static double per_second(uint64_t count, double seconds)
     return seconds > 0 ? (double)count / seconds : 0;
 }
 
-/* Samples or tokens; those that were read before a resume do not belong to the line's time. */
+/* Samples or tokens a second. Those that were read before a resume are subtracted: the line's time does not
+ * cover them. */
 static double samples_per_s(const struct control_update *r)
 {
     return per_second(r->samples - r->timing.samples_before, r->timing.round_s);
@@ -260,7 +261,8 @@ static void write_restarted(struct line *line, const struct line_restart *restar
     line_add(line, "}}\n");
 }
 
-/* Each key of /stop with its value, up to `timing`: what the end was an end by. */
+/* Writes the job's /stop conditions, and the text up to `timing`. runlog_ends_job compares them with a line.
+ */
 static void write_stop(char words[JOB_WORDS_BYTES], const struct job *job)
 {
     const char *before = ",\"stop\":{";
@@ -700,7 +702,7 @@ enum status runlog_restart(struct runlog *log, const struct line_restart *restar
     return append_json(log, error);
 }
 
-/* What people read about the end of a job with a goal, where `reward` is what the goal is for. */
+/* Writes the last line of a job with a goal. `reward` is the value that is compared with the goal. */
 static void write_verdict(struct line *line, const struct job *job, bool is_solved, double reward,
                           uint64_t count)
 {
@@ -725,7 +727,7 @@ static void write_verdict(struct line *line, const struct job *job, bool is_solv
                  reward, count, job->stop.running_reward);
 }
 
-/* A run that is resumed at its end has the line. */
+/* Does nothing if the log ends with the verdict already, as after resuming a finished run. */
 static enum status append_verdict(struct runlog *log, const struct control_finished *finished,
                                   struct error *error)
 {
@@ -773,7 +775,8 @@ static void show_in_tensorboard(struct runlog *log, const struct control_message
     log_warning("%s: TensorBoard gets no more of this run; the logs go on", error.text);
 }
 
-/* Writes a record's two lines, episodes.jsonl's first. TensorBoard has the events of lines that were cut. */
+/* Writes a record's two lines, episodes.jsonl's first. A line that was cut is
+ * not sent to TensorBoard again: TensorBoard has its events. */
 static enum status append_record(struct runlog *log, const struct control_message *record,
                                  const struct control_status *holdings, struct error *error)
 {
@@ -888,7 +891,7 @@ static void say_cut(const struct runlog *log, const struct cutting *cutting)
                      cutting->lines[i], log->path, run_log_name(i));
 }
 
-/* Lines that were cut before were printed, too. */
+/* Also notes the lines that earlier resumes cut: those lines were printed, too. */
 static enum status cut_logs(struct runlog *log, const struct run_place *place, uint64_t update,
                             struct error *error)
 {

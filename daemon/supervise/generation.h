@@ -16,8 +16,8 @@
  * A worker leaves before the workers that it connects to, so that they receive its BYE: first the workers
  * that do not listen, then the listeners from the highest number down.
  *
- * Supervisor process; its only thread; no lock. No call blocks but on files. supervise.c decides who starts
- * and who is killed. It reads the members, and sets only those of a child and of the end. */
+ * Supervisor process; its only thread; no lock. Calls block on files alone. supervise.c decides who starts
+ * and who is killed. It may read all members, and sets only those of a child and of the end. */
 #ifndef DAEMON_SUPERVISE_GENERATION_H
 #define DAEMON_SUPERVISE_GENERATION_H
 
@@ -103,7 +103,7 @@ static inline bool child_is_follow_on(const struct child *child)
     return child->last_words.status == STATUS_PEER_DIED || child->last_words.status == STATUS_SHUTDOWN;
 }
 
-/* Whether a worker lives, waits for its start, or all do. */
+/* Whether a worker lives or waits for its start, or a next generation is planned. */
 bool generation_goes_on(const struct generation *g);
 
 /* Goes back to the checkpoint or beginning from which the workers go on. Errors of resume_go_back. */

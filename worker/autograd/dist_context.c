@@ -16,8 +16,8 @@
  * ---- Why nothing is left behind ----
  * A worker's record of a context has the pieces of its callers, and marks the workers that it has called. The
  * root's own record ends when it is freed. Any other record ends with the first END_CONTEXT of its root or of
- * a caller. A worker that ends a record sends END_CONTEXT to all workers that it has called there, on the
- * sessions that carried the calls, and so behind them.
+ * a caller. A worker that ends a record sends END_CONTEXT to every worker that it has called there. The
+ * message takes the session of the calls, so it arrives after them.
  *
  * Every record but the root's own was made by a call of another record, which existed before it. Following
  * these calls back from any record leads to the root's own, also where workers call each other in rings. When
@@ -25,8 +25,8 @@
  * late FORWARD may make a record anew after its context has ended here. Its caller sends END_CONTEXT behind
  * it, which ends it again.
  *
- * Workers have sessions with all others, so each learns of a death by itself: it ends the records of other
- * roots, and refuses every call from then on. Gradients may be lost, so they must not be taken for zero. */
+ * Every worker has sessions with all others, so each sees a death itself. It then ends the records of other
+ * roots, and refuses every later call: a lost gradient must not be taken for zero. */
 #include "kernels/base/profile.h"
 #include "kernels/params/gradients.h"
 #include "worker/autograd/dist.h"
@@ -194,8 +194,8 @@ static void object_on_destroy(void *arg, void *object)
 
 /* ---- a context's uses ---- */
 
-/* The first call in a context takes a use of the object (rref_object_use); later calls share it, and only
- * have it checked that their caller holds a reference. */
+/* The first call in a context takes a use of the object (rref_object_use); later calls share it.
+ * Each call checks that its caller holds a reference. */
 static enum status use_take(struct dist_context *context, uint16_t source, uint64_t number,
                             struct dist_use **out, struct error *error)
 {
@@ -788,7 +788,7 @@ static void dist_on_left(void *arg, uint16_t worker, enum status why, const char
 
 /* ---- END_CONTEXT ---- */
 
-/* Whether `source` called here. A failed call leaves no piece: a record without any serves every worker. */
+/* Whether `source` may end this record: a piece comes from it, or failed calls have left no piece at all. */
 static bool context_serves(const struct dist_context *context, uint16_t source)
 {
     const struct dist_piece *piece = context->pieces;

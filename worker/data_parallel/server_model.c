@@ -178,8 +178,8 @@ static const char *model_entry_at(const struct server_model *model, enum paramet
     return name;
 }
 
-/* Describes contribution `bad` of the update, where its elements [first, first + count), which belong to
- * entries of this kind, are not finite. */
+/* Whether contribution `bad` has an element in [first, first + count) that is not finite. If so, `update`
+ * names the contribution, and the entry of this kind that has the element. */
 static bool update_is_bad(const struct server_model *model, struct server_update *update, uint32_t bad,
                           enum parameter_kind kind, size_t first, size_t count)
 {

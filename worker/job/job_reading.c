@@ -202,7 +202,7 @@ static void report_unknown(struct job_reading *reading, struct problem_place pla
 static void collect_members(struct job_reading *reading, uint32_t source, const cJSON *object,
                             const char *group);
 
-/* The member whose value the item is, where it stands for the whole group; NULL: it does not. */
+/* The member that a shorthand sets: the item is its value, and no object. NULL: no shorthand applies. */
 static const struct job_key *shorthand_of(const struct job_reading *reading, const cJSON *item,
                                           const struct job_key *key)
 {
@@ -332,8 +332,8 @@ static void read_kind(struct job_reading *reading, const struct job_key *key)
             reading->kinds = JOB_KINDS_OF(kind);
 }
 
-/* The variant whose keys a job with this algorithm has. Of a name that is none, which is reported in its
- * turn, PPO's: most keys are. */
+/* The variant whose keys a job with this algorithm has. An unknown name, which is
+ * reported later, gets PPO's variant: PPO has most keys. */
 static int variant_of(const char *algorithm)
 {
     int variant = JOB_VARIANT_PPO;
@@ -654,8 +654,8 @@ static void imply(struct job *job)
 }
 
 /* Judges every value found (without a kind, those of keys that all kinds have), and stores the good ones into
- * reading->job over the defaults. Then requires and judges what is not one value: required keys, the default
- * name out of the origin, and the rules between keys. Errors: STATUS_NO_MEMORY. */
+ * reading->job over the defaults. Then checks that required keys are present, takes the default
+ * name from the file's name, and checks the rules between keys. Errors: STATUS_NO_MEMORY. */
 static enum status job_check(struct job_reading *reading)
 {
     const enum status status = job_defaults(&reading->job, reading->kinds);

@@ -578,8 +578,8 @@ static void rpc_call_left(struct rpc *rpc, uint16_t worker, enum status why, con
     rpc->callbacks--;
 }
 
-/* Detaches the peer's open requests, fails the calls to it with `call_status`, and calls `left`. Nothing
- * happens where there is no session, and to that with oneself. The text is copied first: it may lie in a
+/* Detaches the peer's open requests, fails the calls to it with `call_status`, and calls `left`. Does
+ * nothing without a session, or if the worker is this one. The text is copied first: it may lie in a
  * message or an object that ends here. */
 static void rpc_end_session(struct rpc *rpc, uint16_t worker, enum status why, enum status call_status,
                             const char *text, bool says_bye)

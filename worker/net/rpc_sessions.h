@@ -1,15 +1,19 @@
 /* Sessions: who the peers are, and the way of messages to and from them. One place for each worker of the
  * roster; the sockets; HELLO, WELCOME and BYE; and the connections without a session, the strangers.
  *
- *   held      a message that found its peer's queue full: it waits in its session, behind earlier messages,
- * and is tried again every turn, so messages arrive in the order of sending lost      a session whose peer a
- * send has found gone; the rpc ends it outside of the sender's work own       the session with this worker
- * itself, which never ends; the next turn takes its messages farewell  a BYE that waits for room; it belongs
- * to no session leaving   a body of more than one payload: it leaves in pieces, right before its message.
- * Pieces that find room are copied from the caller's memory; the rest is copied into a buffer stranger  a
- * connection of a bound socket without a session. It may say HELLO. Anything else, or a HELLO that is
- * refused, is answered with one BYE; then the connection is ignored while it stands in a ring of those that
- * this worker ended last
+ *     held       a message that waits in its session because its peer's queue is full
+ *     lost       a session whose peer a send has found gone
+ *     own        the session with this worker itself; it never ends
+ *     farewell   a BYE that waits for room; it belongs to no session
+ *     leaving    a body of more than one payload, on its way in pieces
+ *     stranger   a connection of a bound socket without a session
+ *
+ * Every turn tries the held messages again, in the order of sending. The rpc ends a lost session outside of
+ * the sender's work. The next turn takes the messages of the own session. A leaving body's pieces go right
+ * before its message: pieces that find room are copied from the caller's memory, the rest into a buffer.
+ *
+ * A stranger may say HELLO. Anything else, or a HELLO that is refused, is answered with one BYE. From then on
+ * the connection is ignored, as long as it stands in the ring of those that this worker ended last.
  *
  * The listener proves the secret over the dialing worker's fresh nonce. The dialing worker proves it over its
  * own nonce: a nonce of the listener would cost one more round trip, and a HELLO that is repeated by another

@@ -517,7 +517,7 @@ static void add_step(struct evaluator *e, struct share *share, const struct step
     share->step++;
 }
 
-/* Copies the rows to where the policy can read them, at addresses of any alignment's. */
+/* Copies the observations and masks out of the message, where they may be unaligned, for the policy. */
 static enum status gather_rows(struct evaluator *e, const struct step *step, struct error *error)
 {
     struct player *p = &e->player;
@@ -556,8 +556,8 @@ enum status evaluator_step(struct evaluator *e, uint32_t seat, const struct step
     return status;
 }
 
-/* Whether each episode has one step more than it has reported, and that one ended it: those with rows in the
- * last request took that step last. */
+/* Whether each episode ended exactly one step after the last step that it reported. Episodes with rows in the
+ * last request ended with that step. */
 static bool ends_well(const struct evaluator *e, const struct share *share, const struct step_end *end)
 {
     const struct player *p = &e->player;

@@ -52,9 +52,9 @@ struct seats {
     uint64_t episode;         /* the running one */
     struct seat *of;          /* (count) */
     struct group *groups;     /* (count, lines) */
-    uint32_t *live;           /* (lines) environments whose episode is not over, in groups of a number */
+    uint32_t *live;           /* (lines) environments whose episode goes on, by the number of their groups */
     uint8_t *alive;           /* (environments) */
-    /* A request in line is its group. The groups of a number share a line: the others' rows may be away. */
+    /* One line for each number of a group, shared by all seats. A group stands for its waiting request. */
     struct coalescer **coalescers; /* (lines) */
     struct coalescer_stats stats;  /* of the running episode */
 };
@@ -385,8 +385,8 @@ enum status seats_call(struct seats *s, uint32_t index, enum wire_method method,
 
 /* ---- a successor ---- */
 
-/* The group's step is recorded, and comes out as another one. The seat's other groups do not go on by their
- * records either: an observer steps its groups in turn, and a barrier must not wait for one of them alone. */
+/* The replayed step differs from its record. Discards the rest of the records of all groups of the seat: an
+ * observer steps its groups in turn, and a barrier must not wait for one of them alone. */
 static void end_record(struct seats *s, const struct group *group, uint32_t environment, const char *what)
 {
     struct group *beside = groups_of(s, group->seat);
@@ -673,8 +673,8 @@ static enum status check_rows(const struct seats *s, const struct group *group, 
     return STATUS_OK;
 }
 
-/* The rows are of environments whose episode goes on. At step 0 nothing has ended; agents are absent, and
- * environments may have failed to go on, only where the rollout goes on from the one before. In the mode
+/* The rows are of environments whose episode goes on. At step 0 no flag is allowed, except ABSENT
+ * and FAILED if the rollout continues the one before. In the mode
  * episode an environment whose episode is over has no rows.
  */
 static enum status check_flags(const struct seats *s, const struct step *step, struct error *error)
@@ -725,7 +725,7 @@ static enum status take_step(struct seats *s, struct group *group, struct rpc_re
     return STATUS_OK;
 }
 
-/* The group's environments are all over, while others of its observer go on: nobody waits for it. */
+/* All environments of the group have ended, but others of its observer go on. Replies without actions. */
 static enum status leave_group(struct seats *s, struct group *group, struct rpc_request *request,
                                struct error *error)
 {
