@@ -35,12 +35,12 @@ struct canvas {
     double cell_width, cell_height; /* in the scene's units */
 };
 
-/* Makes every cell white, or a blank. */
+/* Makes every cell white, or a blank; a row of letters ends with its line. */
 static void canvas_clear(const struct canvas *canvas)
 {
-    const size_t bytes = (size_t)canvas->columns * (canvas->letters ? 1 : 3);
-    for (uint32_t row = 0; row < canvas->rows; row++)
-        memset(canvas->cells + (size_t)row * canvas->row_bytes, canvas->letters ? ' ' : 255, bytes);
+    memset(canvas->cells, canvas->letters ? ' ' : 255, (size_t)canvas->rows * canvas->row_bytes);
+    for (uint32_t row = 0; row < canvas->rows && canvas->letters; row++)
+        canvas->cells[(size_t)row * canvas->row_bytes + canvas->columns] = '\n';
 }
 
 struct bar {
@@ -220,22 +220,16 @@ static const struct view {
 
 enum { TEXT_COLUMNS = 60, TEXT_ROW_BYTES = TEXT_COLUMNS + 1 };
 
-/* A letter is twice as high as wide. */
-static uint32_t text_rows(const struct view *view)
+/* A canvas without its cells. A letter is twice as high as wide. */
+static struct canvas canvas_of(const struct view *view, bool letters)
 {
-    return view->height * TEXT_COLUMNS / (2 * view->width);
-}
-
-static struct canvas text_canvas(const struct view *view, uint8_t *cells)
-{
-    const double cell_width = (double)view->width / TEXT_COLUMNS;
-    return (struct canvas){.cells = cells,
-                           .columns = TEXT_COLUMNS,
-                           .rows = text_rows(view),
-                           .row_bytes = TEXT_ROW_BYTES,
-                           .letters = true,
+    const double cell_width = letters ? (double)view->width / TEXT_COLUMNS : 1;
+    return (struct canvas){.columns = letters ? TEXT_COLUMNS : view->width,
+                           .rows = letters ? view->height * TEXT_COLUMNS / (2 * view->width) : view->height,
+                           .row_bytes = letters ? TEXT_ROW_BYTES : view->width * 3,
+                           .letters = letters,
                            .cell_width = cell_width,
-                           .cell_height = 2 * cell_width};
+                           .cell_height = letters ? 2 * cell_width : 1};
 }
 
 /* "x +0.01 x_dot -0.20 …", cut to a row. */
@@ -251,47 +245,26 @@ static void write_numbers(uint8_t *out, const struct view *view, const double va
     out[TEXT_COLUMNS] = '\n';
 }
 
-static size_t view_as_text(const struct view *view, const double values[CLASSIC_VALUES_MAX], uint8_t *out,
-                           size_t capacity)
-{
-    const size_t bytes = (text_rows(view) + (size_t)1) * TEXT_ROW_BYTES;
-    if (bytes > capacity)
-        return bytes;
-    const struct canvas canvas = text_canvas(view, out + TEXT_ROW_BYTES);
-    write_numbers(out, view, values);
-    canvas_clear(&canvas);
-    view->paint(&canvas, values);
-    for (uint32_t row = 0; row < canvas.rows; row++)
-        canvas.cells[(size_t)row * TEXT_ROW_BYTES + TEXT_COLUMNS] = '\n';
-    return bytes;
-}
-
-static size_t view_as_rgb(const struct view *view, const double values[CLASSIC_VALUES_MAX], uint8_t *out,
-                          size_t capacity)
-{
-    const size_t bytes = (size_t)view->width * view->height * 3;
-    if (bytes > capacity)
-        return bytes;
-    const struct canvas canvas = {.cells = out,
-                                  .columns = view->width,
-                                  .rows = view->height,
-                                  .row_bytes = view->width * 3,
-                                  .cell_width = 1,
-                                  .cell_height = 1};
-    canvas_clear(&canvas);
-    view->paint(&canvas, values);
-    return bytes;
-}
-
 size_t classic_view(enum classic_kind kind, const double values[CLASSIC_VALUES_MAX], int picture,
                     uint32_t *width, uint32_t *height, void *out, size_t capacity)
 {
     const struct view *view = &views[kind];
-    if (picture == ENVIRONMENT_TEXT)
-        return view_as_text(view, values, out, capacity);
-    if (picture != ENVIRONMENT_RGB)
+    const bool letters = picture == ENVIRONMENT_TEXT;
+    if (!letters && picture != ENVIRONMENT_RGB)
         return 0;
-    *width = view->width;
-    *height = view->height;
-    return view_as_rgb(view, values, out, capacity);
+    const size_t head = letters ? TEXT_ROW_BYTES : 0; /* the numbers stand above the letters */
+    struct canvas canvas = canvas_of(view, letters);
+    const size_t bytes = head + (size_t)canvas.rows * canvas.row_bytes;
+    if (!letters) {
+        *width = view->width;
+        *height = view->height;
+    }
+    if (bytes > capacity)
+        return bytes;
+    canvas.cells = (uint8_t *)out + head;
+    if (letters)
+        write_numbers(out, view, values);
+    canvas_clear(&canvas);
+    view->paint(&canvas, values);
+    return bytes;
 }

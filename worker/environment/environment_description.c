@@ -5,6 +5,7 @@
 
 #include <cjson/cJSON.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,20 +50,15 @@ static bool append(cJSON *list, cJSON *item)
     return false;
 }
 
-static cJSON *list_of(const double *values, size_t count)
-{
-    cJSON *list = cJSON_CreateArray();
-    for (size_t i = 0; i < count && list != NULL; i++)
-        if (!append(list, number_or_null(values[i]))) {
-            cJSON_Delete(list);
-            return NULL;
-        }
-    return list;
-}
-
 static bool add_numbers(cJSON *object, const char *key, const double *values, size_t count)
 {
-    return add(object, key, all_equal(values, count) ? number_or_null(values[0]) : list_of(values, count));
+    if (all_equal(values, count))
+        return add(object, key, number_or_null(values[0]));
+    cJSON *list = cJSON_AddArrayToObject(object, key);
+    bool good = list != NULL;
+    for (size_t i = 0; i < count && good; i++)
+        good = append(list, number_or_null(values[i]));
+    return good;
 }
 
 static bool add_choices(cJSON *object, const struct environment_space *space, size_t count)
@@ -121,7 +117,27 @@ char *environment_describe(const char *name, const struct environment_spec *spec
     return text;
 }
 
-/* ---- reading ---- */
+/* ---- reading: the first error stays, and what is read after it is worth nothing ---- */
+
+__attribute__((format(printf, 2, 3))) static void refuse(struct error *error, const char *format, ...)
+{
+    char words[ERROR_TEXT_BYTES];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(words, sizeof words, format, list);
+    va_end(list);
+    if (error->status == STATUS_OK)
+        error_set(error, STATUS_INVALID, "%s", words);
+}
+
+/* For the member `key` of `of`. NULL after an error, too. */
+static void *allocate(size_t count, size_t bytes, const char *of, const char *key, struct error *error)
+{
+    void *memory = error->status == STATUS_OK ? calloc(count, bytes) : NULL;
+    if (memory == NULL && error->status == STATUS_OK)
+        error_set(error, STATUS_NO_MEMORY, "no memory for %s.%s", of, key);
+    return memory;
+}
 
 /* Takes a member out of the object, so that in the end none may be left. */
 static cJSON *take(cJSON *object, const char *key)
@@ -129,235 +145,182 @@ static cJSON *take(cJSON *object, const char *key)
     return cJSON_DetachItemFromObjectCaseSensitive(object, key);
 }
 
-static enum status take_whole(cJSON *object, const char *of, const char *key, uint32_t *out,
-                              struct error *error)
+static uint32_t read_whole(cJSON *root, const char *key, struct error *error)
 {
-    cJSON *item = take(object, key);
+    cJSON *item = take(root, key);
     const double value = cJSON_IsNumber(item) ? item->valuedouble : -1;
+    const bool is_whole = value >= 0 && value <= UINT32_MAX && value == floor(value);
     cJSON_Delete(item);
-    if (!(value >= 0 && value <= UINT32_MAX && value == floor(value)))
-        return error_set(error, STATUS_INVALID, "%s%s: expected a whole number", of, key);
-    *out = (uint32_t)value;
-    return STATUS_OK;
+    if (!is_whole)
+        refuse(error, "%s: expected a whole number", key);
+    return is_whole ? (uint32_t)value : 0;
 }
 
-static enum status take_bool(cJSON *object, const char *key, bool *out, struct error *error)
+static bool read_bool(cJSON *root, const char *key, struct error *error)
+{
+    cJSON *item = take(root, key);
+    const bool is_true = cJSON_IsTrue(item);
+    if (!cJSON_IsBool(item))
+        refuse(error, "%s: expected true or false", key);
+    cJSON_Delete(item);
+    return is_true;
+}
+
+/* A member with a number for each element, or with one number for all, in a new array; NULL where there is no
+ * such member. `absent` is the number of a null; NAN: null is not taken. */
+static double *read_numbers(cJSON *object, const char *of, const char *key, size_t count, double absent,
+                            struct error *error)
 {
     cJSON *item = take(object, key);
-    const bool is_bool = cJSON_IsBool(item);
-    *out = cJSON_IsTrue(item);
-    cJSON_Delete(item);
-    return is_bool ? STATUS_OK : error_set(error, STATUS_INVALID, "%s: expected true or false", key);
-}
-
-/* The number of one element of a list, or of the one number for all. NAN: it is none. */
-static double number_of(const cJSON *item, double absent)
-{
-    if (cJSON_IsNull(item))
-        return absent;
-    return cJSON_IsNumber(item) ? item->valuedouble : NAN;
-}
-
-/* A member with a number for each element, in a new array; *out is NULL where there is no such member.
- * `absent` is the number of a null; NAN: null is not taken. */
-static enum status take_numbers(cJSON *object, const char *of, const char *key, size_t count, double absent,
-                                double **out, struct error *error)
-{
-    cJSON *item = take(object, key);
-    if (item == NULL)
-        return STATUS_OK;
-    enum status status = STATUS_OK;
-    const bool is_list = cJSON_IsArray(item);
+    const bool is_list = item != NULL && cJSON_IsArray(item);
     if (is_list && (size_t)cJSON_GetArraySize(item) != count)
-        status = error_set(error, STATUS_INVALID, "%s.%s: %d numbers, expected %zu", of, key,
-                           cJSON_GetArraySize(item), count);
-    else if ((*out = calloc(count, sizeof **out)) == NULL)
-        status = error_set(error, STATUS_NO_MEMORY, "no memory for %s.%s", of, key);
+        refuse(error, "%s.%s: %d numbers, expected %zu", of, key, cJSON_GetArraySize(item), count);
+    double *numbers = item != NULL ? allocate(count, sizeof *numbers, of, key, error) : NULL;
     const cJSON *element = is_list ? item->child : item;
-    for (size_t i = 0; i < count && status == STATUS_OK; i++) {
-        (*out)[i] = number_of(element, absent);
-        if (isnan((*out)[i]))
-            status = error_set(error, STATUS_INVALID, "%s.%s: number %zu is none", of, key, i);
+    for (size_t i = 0; i < count && numbers != NULL; i++) {
+        numbers[i] = cJSON_IsNull(element) ? absent : cJSON_IsNumber(element) ? element->valuedouble : NAN;
+        if (isnan(numbers[i]))
+            refuse(error, "%s.%s: number %zu is none", of, key, i);
         element = is_list ? element->next : element;
     }
     cJSON_Delete(item);
-    return status;
+    return numbers;
 }
 
-static enum status read_dtype(cJSON *object, const char *of, uint32_t *out, struct error *error)
+static uint32_t read_dtype(cJSON *object, const char *of, struct error *error)
 {
     cJSON *item = take(object, "dtype");
-    *out = 0;
+    uint32_t dtype = 0;
     for (uint32_t i = ENVIRONMENT_U8; i <= ENVIRONMENT_F32 && cJSON_IsString(item); i++)
         if (strcmp(item->valuestring, dtype_names[i]) == 0)
-            *out = i;
+            dtype = i;
     cJSON_Delete(item);
-    return *out != 0 ? STATUS_OK
-                     : error_set(error, STATUS_INVALID,
-                                 "%s.dtype: expected \"float32\", \"int32\" or \"uint8\"", of);
+    if (dtype == 0)
+        refuse(error, "%s.dtype: expected \"float32\", \"int32\" or \"uint8\"", of);
+    return dtype;
 }
 
-static enum status read_shape(cJSON *object, const char *of, struct environment_space *space,
-                              struct error *error)
+static void read_shape(cJSON *object, const char *of, struct environment_space *space, struct error *error)
 {
     cJSON *list = take(object, "shape");
-    enum status status = STATUS_OK;
     if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) > 3)
-        status = error_set(error, STATUS_INVALID, "%s.shape: expected a list of at most 3 numbers", of);
+        refuse(error, "%s.shape: expected a list of at most 3 numbers", of);
     uint64_t elements = 1;
-    for (const cJSON *item = status == STATUS_OK ? list->child : NULL; item != NULL; item = item->next) {
+    for (const cJSON *item = error->status == STATUS_OK ? list->child : NULL; item != NULL;
+         item = item->next) {
         const double size = cJSON_IsNumber(item) ? item->valuedouble : 0;
         if (!(size >= 1 && size <= ENVIRONMENT_ROW_BYTES_MAX && size == floor(size)) ||
             (elements *= (uint64_t)size) > ENVIRONMENT_ROW_BYTES_MAX) {
-            status =
-                error_set(error, STATUS_INVALID, "%s.shape: expected sizes from 1, of at most %d elements",
-                          of, ENVIRONMENT_ROW_BYTES_MAX);
+            refuse(error, "%s.shape: expected sizes from 1, of at most %d elements", of,
+                   ENVIRONMENT_ROW_BYTES_MAX);
             break;
         }
         space->shape[space->rank++] = (uint32_t)size;
     }
     cJSON_Delete(list);
-    return status;
 }
 
-static enum status read_choices(cJSON *object, const char *of, struct environment_space *space, size_t count,
-                                struct error *error)
+static uint32_t *read_choices(cJSON *object, const char *of, size_t count, struct error *error)
 {
-    double *values = NULL;
-    uint32_t *choices = NULL;
-    enum status status = take_numbers(object, of, "choices", count, NAN, &values, error);
-    if (status == STATUS_OK && values != NULL && (choices = calloc(count, sizeof *choices)) == NULL)
-        status = error_set(error, STATUS_NO_MEMORY, "no memory for %s.choices", of);
-    for (size_t i = 0; i < count && choices != NULL; i++) {
-        if (!(values[i] >= 1 && values[i] <= ENVIRONMENT_CHOICES_MAX && values[i] == floor(values[i])))
-            status = error_set(error, STATUS_INVALID, "%s.choices: number %zu is %g, expected 1..%d", of, i,
-                               values[i], ENVIRONMENT_CHOICES_MAX);
-        else
+    double *values = read_numbers(object, of, "choices", count, NAN, error);
+    uint32_t *choices = values != NULL ? allocate(count, sizeof *choices, of, "choices", error) : NULL;
+    for (size_t i = count; i-- > 0 && choices != NULL;) { /* the last wrong one is named */
+        if (values[i] >= 1 && values[i] <= ENVIRONMENT_CHOICES_MAX && values[i] == floor(values[i]))
             choices[i] = (uint32_t)values[i];
+        else
+            refuse(error, "%s.choices: number %zu is %g, expected 1..%d", of, i, values[i],
+                   ENVIRONMENT_CHOICES_MAX);
     }
     free(values);
-    space->choices = choices;
-    return status;
+    return choices;
 }
 
-static enum status check_empty(const cJSON *object, const char *of, struct error *error)
+/* `of` is the object's name, with `point` behind it; "" and "" of the root. */
+static void check_empty(const cJSON *object, const char *of, const char *point, struct error *error)
 {
-    return object->child == NULL
-               ? STATUS_OK
-               : error_set(error, STATUS_INVALID, "%s%.64s: an unknown member", of, object->child->string);
+    if (error->status == STATUS_OK && object->child != NULL)
+        refuse(error, "%s%s%.64s: an unknown member", of, point, object->child->string);
 }
 
-static enum status read_space(cJSON *root, const char *key, struct environment_space *space,
-                              struct error *error)
+static void read_space(cJSON *root, const char *key, struct environment_space *space, struct error *error)
 {
-    char of[32];
-    double *low = NULL, *high = NULL;
     cJSON *object = take(root, key);
-    snprintf(of, sizeof of, "%s.", key);
-    enum status status = cJSON_IsObject(object)
-                             ? read_dtype(object, key, &space->dtype, error)
-                             : error_set(error, STATUS_INVALID, "%s: expected an object", key);
-    if (status == STATUS_OK)
-        status = read_shape(object, key, space, error);
-    const size_t count = status == STATUS_OK ? environment_space_elements(space) : 0;
-    if (status == STATUS_OK)
-        status = take_numbers(object, key, "low", count, -INFINITY, &low, error);
-    space->low = low;
-    if (status == STATUS_OK)
-        status = take_numbers(object, key, "high", count, INFINITY, &high, error);
-    space->high = high;
-    if (status == STATUS_OK)
-        status = read_choices(object, key, space, count, error);
-    if (status == STATUS_OK)
-        status = check_empty(object, of, error);
+    if (!cJSON_IsObject(object))
+        refuse(error, "%s: expected an object", key);
+    space->dtype = read_dtype(object, key, error);
+    read_shape(object, key, space, error);
+    const size_t count = environment_space_elements(space);
+    space->low = read_numbers(object, key, "low", count, -INFINITY, error);
+    space->high = read_numbers(object, key, "high", count, INFINITY, error);
+    space->choices = read_choices(object, key, count, error);
+    check_empty(object, key, ".", error);
     cJSON_Delete(object);
-    return status;
 }
 
-static enum status read_metrics(cJSON *root, struct environment_spec *spec, struct error *error)
+static void read_metrics(cJSON *root, struct environment_spec *spec, struct error *error)
 {
     cJSON *list = take(root, "metrics");
-    enum status status = STATUS_OK;
     const int count = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : -1;
     char **names = NULL;
     if (count < 0 || count > ENVIRONMENT_METRICS_MAX)
-        status = error_set(error, STATUS_INVALID, "metrics: expected a list of at most %d names",
-                           ENVIRONMENT_METRICS_MAX);
-    else if ((names = calloc((size_t)count + 1, sizeof *names)) == NULL)
-        status = error_set(error, STATUS_NO_MEMORY, "no memory for %d metrics", count);
+        refuse(error, "metrics: expected a list of at most %d names", ENVIRONMENT_METRICS_MAX);
+    else if ((names = calloc((size_t)count + 1, sizeof *names)) == NULL && error->status == STATUS_OK)
+        error_set(error, STATUS_NO_MEMORY, "no memory for %d metrics", count);
     spec->metrics = (const char *const *)names;
-    for (const cJSON *item = status == STATUS_OK ? list->child : NULL; item != NULL; item = item->next) {
+    for (const cJSON *item = names != NULL ? list->child : NULL; item != NULL; item = item->next) {
         char *name = cJSON_IsString(item) ? strdup(item->valuestring) : NULL;
         if (name == NULL) {
-            status = error_set(error, STATUS_INVALID, "metrics: expected names");
+            refuse(error, "metrics: expected names");
             break;
         }
         names[spec->metric_count++] = name;
     }
     cJSON_Delete(list);
-    return status;
 }
 
-static enum status read_name(cJSON *root, char name[ENVIRONMENT_NAME_BYTES], struct error *error)
+static void read_name(cJSON *root, char name[ENVIRONMENT_NAME_BYTES], struct error *error)
 {
     cJSON *item = take(root, "name");
-    const bool good = cJSON_IsString(item) && item->valuestring[0] != '\0' &&
-                      strlen(item->valuestring) < ENVIRONMENT_NAME_BYTES;
-    if (good)
+    if (cJSON_IsString(item) && item->valuestring[0] != '\0' &&
+        strlen(item->valuestring) < ENVIRONMENT_NAME_BYTES)
         snprintf(name, ENVIRONMENT_NAME_BYTES, "%s", item->valuestring);
+    else
+        refuse(error, "name: expected a text of 1..%d bytes", ENVIRONMENT_NAME_BYTES - 1);
     cJSON_Delete(item);
-    return good ? STATUS_OK
-                : error_set(error, STATUS_INVALID, "name: expected a text of 1..%d bytes",
-                            ENVIRONMENT_NAME_BYTES - 1);
 }
 
-static enum status read_flags(struct environment_description *description, cJSON *root, struct error *error)
+static void read_root(struct environment_description *description, cJSON *root, struct error *error)
 {
     struct environment_spec *spec = &description->spec;
-    bool has_mask = false, can_seed = false, singleton = false;
-    enum status status = take_bool(root, "mask", &has_mask, error);
-    if (status == STATUS_OK)
-        status = take_bool(root, "can_seed", &can_seed, error);
-    if (status == STATUS_OK)
-        status = take_bool(root, "can_save", &description->can_save, error);
-    if (status == STATUS_OK)
-        status = take_bool(root, "singleton", &singleton, error);
-    spec->has_mask = has_mask;
-    spec->limits = (can_seed ? 0 : ENVIRONMENT_CANNOT_SEED) | (singleton ? ENVIRONMENT_SINGLETON : 0);
-    return status;
-}
-
-static enum status read_root(struct environment_description *description, cJSON *root, struct error *error)
-{
-    struct environment_spec *spec = &description->spec;
-    enum status status = read_name(root, description->name, error);
-    if (status == STATUS_OK)
-        status = take_whole(root, "", "agents", &spec->agents, error);
-    if (status == STATUS_OK)
-        status = take_whole(root, "", "steps_max", &spec->steps_max, error);
-    if (status == STATUS_OK)
-        status = read_flags(description, root, error);
-    if (status == STATUS_OK)
-        status = read_metrics(root, spec, error);
-    if (status == STATUS_OK)
-        status = read_space(root, "observation", &spec->observation, error);
-    if (status == STATUS_OK)
-        status = read_space(root, "action", &spec->action, error);
-    if (status == STATUS_OK)
-        status = check_empty(root, "", error);
-    return status == STATUS_OK ? environment_spec_check(spec, error) : status;
+    read_name(root, description->name, error);
+    spec->agents = read_whole(root, "agents", error);
+    spec->steps_max = read_whole(root, "steps_max", error);
+    spec->has_mask = read_bool(root, "mask", error);
+    spec->limits = read_bool(root, "can_seed", error) ? 0 : ENVIRONMENT_CANNOT_SEED;
+    description->can_save = read_bool(root, "can_save", error);
+    spec->limits |= read_bool(root, "singleton", error) ? ENVIRONMENT_SINGLETON : 0;
+    read_metrics(root, spec, error);
+    read_space(root, "observation", &spec->observation, error);
+    read_space(root, "action", &spec->action, error);
+    check_empty(root, "", "", error);
+    if (error->status == STATUS_OK)
+        environment_spec_check(spec, error);
 }
 
 enum status environment_description_read(struct environment_description *description, const char *text,
                                          size_t bytes, struct error *error)
 {
+    struct error found = {0};
     *description = (struct environment_description){.spec.size = sizeof description->spec};
     cJSON *root = cJSON_ParseWithLength(text, bytes);
-    const enum status status = cJSON_IsObject(root)
-                                   ? read_root(description, root, error)
-                                   : error_set(error, STATUS_INVALID, "expected a JSON object");
+    if (cJSON_IsObject(root))
+        read_root(description, root, &found);
+    else
+        refuse(&found, "expected a JSON object");
     cJSON_Delete(root);
-    return status;
+    if (found.status != STATUS_OK && error != NULL)
+        *error = found;
+    return found.status;
 }
 
 /* The arrays were made here; only environment.h's types are const. */

@@ -201,36 +201,28 @@ static void set_table(struct environment_frames *f)
     f->table.load = f->plugin->load != NULL ? frames_load : NULL;
 }
 
-enum status environment_frames_open(struct environment_frames **out, const struct environment_plugin *plugin,
-                                    void *instance, const struct environment_spec *spec, uint32_t count,
-                                    uint32_t frames, struct error *error)
+enum status environment_frames_open(const struct environment_plugin **plugin, void **instance,
+                                    const struct environment_spec **spec, uint32_t count, uint32_t frames,
+                                    struct error *error)
 {
-    *out = NULL;
-    if (environment_space_bytes(&spec->observation) * frames > ENVIRONMENT_ROW_BYTES_MAX)
+    const size_t bytes = environment_space_bytes(&(*spec)->observation);
+    if (bytes * frames > ENVIRONMENT_ROW_BYTES_MAX)
         return error_set(error, STATUS_INVALID, "%u frames of %zu bytes: expected at most %d bytes", frames,
-                         environment_space_bytes(&spec->observation), ENVIRONMENT_ROW_BYTES_MAX);
+                         bytes, ENVIRONMENT_ROW_BYTES_MAX);
     struct environment_frames *f = calloc(1, sizeof *f);
     if (f == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u frames", frames);
-    *f = (struct environment_frames){.plugin = plugin, .spec = *spec, .count = count, .frames = frames};
+    *f = (struct environment_frames){.plugin = *plugin, .spec = **spec, .count = count, .frames = frames};
     set_shape(f);
     set_table(f);
     const enum status status = open_memory(f, error);
-    if (status == STATUS_OK) {
-        f->instance = instance;
-        *out = f;
-    } else {
+    if (status != STATUS_OK) {
         frames_close(f);
+        return status;
     }
-    return status;
-}
-
-const struct environment_plugin *environment_frames_table(const struct environment_frames *frames)
-{
-    return &frames->table;
-}
-
-const struct environment_spec *environment_frames_spec(const struct environment_frames *frames)
-{
-    return &frames->spec;
+    f->instance = *instance;
+    *instance = f;
+    *plugin = &f->table;
+    *spec = &f->spec;
+    return STATUS_OK;
 }

@@ -17,18 +17,13 @@
 
 enum { ENVIRONMENT_FRAMES_MAX = 16 };
 
-struct environment_frames;
-
 /* Puts `frames` (2..ENVIRONMENT_FRAMES_MAX) around an instance of `count` environments; its spec has passed
- * environment_spec_check. The instance belongs to *out from then on. STATUS_INVALID: the stacked observation
- * is larger than ENVIRONMENT_ROW_BYTES_MAX; STATUS_NO_MEMORY; the instance is the caller's then. */
-enum status environment_frames_open(struct environment_frames **out, const struct environment_plugin *plugin,
-                                    void *instance, const struct environment_spec *spec, uint32_t count,
-                                    uint32_t frames, struct error *error);
-
-/* The functions for which `self` is the object, and its spec. They live as long as the object, which the
- * table's close frees. The table has no open; it has render, save and load where the plug-in has them. */
-const struct environment_plugin *environment_frames_table(const struct environment_frames *frames);
-const struct environment_spec *environment_frames_spec(const struct environment_frames *frames);
+ * environment_spec_check. The instance, its plug-in's table and its spec become those of the wrapper, and
+ * live until the table's close, which closes the plug-in's instance too. The table has no open; it has
+ * render, save and load where the plug-in has them. STATUS_INVALID: the stacked observation is larger than
+ * ENVIRONMENT_ROW_BYTES_MAX; STATUS_NO_MEMORY. After either the three are as they were. */
+enum status environment_frames_open(const struct environment_plugin **plugin, void **instance,
+                                    const struct environment_spec **spec, uint32_t count, uint32_t frames,
+                                    struct error *error);
 
 #endif

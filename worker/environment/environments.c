@@ -121,18 +121,12 @@ static enum status open_instance(struct environments *e, struct error *error)
 /* From here on the plug-in is the one with the stacks. */
 static enum status stack_frames(struct environments *e, struct error *error)
 {
-    struct environment_frames *stacked = NULL;
     struct error why;
     if (e->config.frames <= 1)
         return STATUS_OK;
-    const enum status status = environment_frames_open(&stacked, e->config.plugin, e->self, e->spec,
-                                                       e->config.count, e->config.frames, &why);
-    if (status != STATUS_OK)
-        return error_set(error, status, "%.100s: %s", e->config.name, why.text);
-    e->self = stacked;
-    e->spec = environment_frames_spec(stacked);
-    e->config.plugin = environment_frames_table(stacked);
-    return STATUS_OK;
+    const enum status status = environment_frames_open(&e->config.plugin, &e->self, &e->spec, e->config.count,
+                                                       e->config.frames, &why);
+    return status == STATUS_OK ? STATUS_OK : error_set(error, status, "%.100s: %s", e->config.name, why.text);
 }
 
 enum status environments_open(struct environments **out, const struct environments_config *config,

@@ -309,10 +309,14 @@ START_TEST(stacks_that_are_too_large_are_refused)
 {
     const struct environment_spec spec = {SCENE, CHOICE,
                                           .observation = {ENVIRONMENT_U8, 3, {1 << 11, 1 << 11, 1}}};
-    struct environment_frames *frames;
-    ck_assert_int_eq(environment_frames_open(&frames, &scenes, NULL, &spec, 1, 5, &error), STATUS_INVALID);
+    const struct environment_spec *stacked = &spec;
+    const struct environment_plugin *table = &scenes;
+    void *instance = NULL;
+    ck_assert_int_eq(environment_frames_open(&table, &instance, &stacked, 1, 5, &error), STATUS_INVALID);
     ck_assert_str_eq(error.text, "5 frames of 4194304 bytes: expected at most 16777216 bytes");
-    ck_assert_ptr_null(frames);
+    ck_assert_ptr_null(instance);
+    ck_assert_ptr_eq(table, &scenes);
+    ck_assert_ptr_eq(stacked, &spec);
 }
 END_TEST
 
@@ -321,7 +325,7 @@ END_TEST
 enum { SAVED_FRAMES = 3, SAVED_ROWS = 2 * 2, SAVED_VALUES = 2 * SAVED_FRAMES };
 
 struct stage {
-    struct environment_frames *frames;
+    void *frames; /* the wrapper */
     const struct environment_plugin *table;
     float observation[SAVED_ROWS][SAVED_VALUES], reward[SAVED_ROWS], metrics[SAVED_ROWS][2];
     uint8_t flags[SAVED_ROWS];
@@ -332,15 +336,12 @@ struct stage {
 /* Two environments of two agents each. */
 static void stage_open(struct stage *stage, uint64_t seed)
 {
-    const struct environment_plugin *toy = preload("environment_toy");
     const struct environment_seed seeds[2] = {{.job = seed}, {.job = seed, .environment = 1}};
     const struct environment_spec *spec;
     char text[ENVIRONMENT_ERROR_BYTES];
-    void *instance;
-    *stage = (struct stage){.frames = NULL};
-    ck_assert_int_eq(toy->open(&instance, &spec, "Pair-v0", "{}", 2, text), 0);
-    must(environment_frames_open(&stage->frames, toy, instance, spec, 2, SAVED_FRAMES, &error));
-    stage->table = environment_frames_table(stage->frames);
+    *stage = (struct stage){.table = preload("environment_toy")};
+    ck_assert_int_eq(stage->table->open(&stage->frames, &spec, "Pair-v0", "{}", 2, text), 0);
+    must(environment_frames_open(&stage->table, &stage->frames, &spec, 2, SAVED_FRAMES, &error));
     stage->buffers = (struct environment_buffers){.observation = stage->observation,
                                                   .action = stage->action,
                                                   .reward = stage->reward,
