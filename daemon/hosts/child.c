@@ -156,13 +156,15 @@ int child_fd(const struct child *child)
     return child_is_heard(child) && !child->hung_up ? child->fd : -1;
 }
 
+/* A worker that dies with orders unread resets the line: the reset arrives ahead of the worker's last words.
+ * So a line that has hung up is read again. */
 enum status child_receive(struct child *child, struct control_message *message)
 {
-    if (child_fd(child) < 0)
+    if (!child_is_heard(child))
         return STATUS_AGAIN;
     const enum status status = control_receive(child->fd, false, message);
-    child->hung_up = status == STATUS_PEER_DIED;
-    return child->hung_up ? STATUS_AGAIN : status;
+    child->hung_up = child->hung_up || status == STATUS_PEER_DIED;
+    return status == STATUS_PEER_DIED ? STATUS_AGAIN : status;
 }
 
 void child_bury(struct child *child)

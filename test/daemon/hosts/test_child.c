@@ -59,6 +59,25 @@ START_TEST(a_child_that_another_has_reaped_is_gone)
 }
 END_TEST
 
+/* The reset of a line arrives ahead of what the worker has said last. */
+START_TEST(the_last_words_of_a_child_with_unread_orders_are_heard)
+{
+    static struct control_message message;
+    int line[2];
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, line), 0);
+    child = (struct child){.state = CHILD_READY, .name = "observer 3", .fd = line[0]};
+    ck_assert_int_eq(control_send(line[0], CONTROL_HURRY, NULL, 0), STATUS_OK);
+    ck_assert_int_eq(control_send(line[1], CONTROL_READY, NULL, 0), STATUS_OK);
+    close(line[1]);
+    ck_assert_int_eq(child_receive(&child, &message), STATUS_AGAIN);
+    ck_assert_int_eq(child_fd(&child), -1);
+    ck_assert_int_eq(child_receive(&child, &message), STATUS_OK);
+    ck_assert_uint_eq(message.kind, CONTROL_READY);
+    ck_assert_int_eq(child_receive(&child, &message), STATUS_AGAIN);
+    child_bury(&child);
+}
+END_TEST
+
 START_TEST(a_child_that_takes_no_orders_is_killed)
 {
     int line[2], status = 0;
@@ -121,6 +140,7 @@ int main(void)
     tcase_add_test(ends, a_child_that_another_has_reaped_is_gone);
     tcase_add_test(ends, a_child_that_takes_no_orders_is_killed);
     tcase_add_test(ends, a_child_that_dies_at_once_is_reaped);
+    tcase_add_test(ends, the_last_words_of_a_child_with_unread_orders_are_heard);
     suite_add_tcase(suite, ends);
     return suite_run(suite);
 }
