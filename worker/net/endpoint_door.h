@@ -1,4 +1,4 @@
-/* Who gets in at bound endpoints. The door is a thread that checks what each connection shows, a pass or a
+/* Admission to bound endpoints. The door is a thread that checks what each connection shows, a pass or a
  * key. The gate bounds how many connections wait at the door.
  *
  * On one host every connection makes ZMTP's PLAIN handshake, between hosts the CURVE handshake. libzmq hands
