@@ -63,7 +63,8 @@ UNTHREADED := test_continue test_disk_faults test_hosts test_http test_links tes
               test_status test_tensorboard test_try test_worlds \
               $(filter-out test_backend% test_dense test_denormals test_pmi test_profile test_restart test_sgd_round test_team, \
                   $(basename $(notdir $(filter test/kernels/% test/worker/job/% test/worker/environment/% test/daemon/%,$(TEST_PROGRAMS)))))
-LEFT_OUT := $(if $(SAN),$(UNSANITIZED)) $(if $(filter thread,$(SAN)),$(UNTHREADED))
+# WITHOUT names further tests that are not wanted, such as test_deb.
+LEFT_OUT := $(WITHOUT) $(if $(SAN),$(UNSANITIZED)) $(if $(filter thread,$(SAN)),$(UNTHREADED))
 TESTS := $(filter-out $(addprefix $(BUILD)/test/,$(LEFT_OUT)),$(TESTS))
 SHELL_TESTS := $(filter-out $(patsubst %,\%/%.sh,$(LEFT_OUT)),$(sort $(shell find test -name 'test_*.sh')))
 PRELOADS := $(patsubst %.c,$(BUILD)/%.so,$(wildcard test/preload/*.c))
@@ -158,6 +159,8 @@ $(BUILD)/libtest.a: $(call objects,$(TEST_HELPERS)) $(TEST_LANES)
 ifeq ($(SAN),thread)
 $(call objects,$(wildcard test/oracle/*.c)): CFLAGS += -fno-sanitize=thread
 endif
+# Nobody waits for a test program's own code, but everybody for its compiler.
+$(call objects,$(TEST_PROGRAMS)): CFLAGS += -O0 -U_FORTIFY_SOURCE
 $(call objects,$(ONEDNN)): CFLAGS += -fvisibility=hidden $(OPENMP)
 $(call objects,$(BASELINE)): CFLAGS += $(OPENMP)
 $(BUILD)/%.a:
