@@ -11,21 +11,27 @@
 #include "daemon/hosts/place.h"
 #include "kernels/base/status.h"
 #include "worker/job/job.h"
-#include "worker/model_parallel/language.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 
 enum { COMMAND_HELP = -1 };
 
+/* How `generate` writes. The same settings and checkpoint give the same text. */
+struct text_settings {
+    uint64_t words; /* "<eos>" counts, and is written as a line end */
+    uint64_t seed;
+    double temperature; /* > 0; each logit is divided by it */
+};
+
 /* What the command line says behind the command's name. The strings are argv's. */
 struct arguments {
     bool help; /* --help was among them: nothing else was read */
     const char *job_path;
     const char *checkpoint;
-    struct language_generate text;
-    uint32_t episodes;  /* 0: not given */
-    const char *render; /* "text", or a film's path; NULL: not given */
+    struct text_settings text; /* of generate */
+    uint32_t episodes;         /* 0: not given */
+    const char *render;        /* "text", or a film's path; NULL: not given */
     bool sample;
     const char *onnx;        /* the file to write; NULL: not given */
     const char *environment; /* a plug-in's path, or a built-in environment's name */
@@ -71,7 +77,9 @@ enum status follow_leader(const struct follow_config *config, struct error *erro
  * evaluation_run, language_evaluate and policy_evaluate. */
 command_work evaluate;
 
-/* generate, generate_command.c: prints text. Errors of job_files_of_checkpoint and language_generate. */
+/* generate, generate_command.c: prints text of arguments->checkpoint: words with single spaces between them,
+ * <unk> as it is, punctuation spaced as in prose (worker/data/tokenize.h). STATUS_CORRUPT: a logit is not
+ * finite. Other errors of job_files_of_checkpoint and language_open. */
 command_work generate;
 
 /* play, play.c: plays arguments->checkpoint with the job of its run, prints a line for each episode, and

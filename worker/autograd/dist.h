@@ -17,7 +17,7 @@
  *     dist_call.[ch]       the caller's side of a context
  *     dist_message.[ch]    messages, the tensors in them, and memory that other workers can read
  *     dist_versions.[ch]   versions of parameters
- *     dist_optimizer.h, dist_participant.c, dist_owner.c
+ *     dist_optimizer.h, dist_optimizer_participant.c, dist_optimizer_owner.c
  *                          the optimizer: the side of a participant, and that of an owner
  *
  * An example:

@@ -497,11 +497,12 @@ static enum status piece_new(struct dist_context *context, uint16_t source, cons
     struct dist *dist = context->dist;
     const uint64_t call = message->args[FORWARD_CALL];
     if (piece_find(context, source, call) != NULL)
-        return error_set(error, STATUS_INVALID, "call %" PRIu64 " of worker %u was made before", call,
-                         source);
+        return error_set(error, STATUS_INVALID,
+                         "call %" PRIu64 " of worker %u came before: expected a new number", call, source);
     if (dist->counts.pieces >= dist->config.pieces_max)
-        return error_set(error, STATUS_BUSY, "worker %u holds %u calls of its objects, at most %u",
-                         dist->worker, dist->counts.pieces, dist->config.pieces_max);
+        return error_set(error, STATUS_BUSY,
+                         "worker %u computes %u calls of its objects: no more than %u fit", dist->worker,
+                         dist->counts.pieces, dist->config.pieces_max);
     struct dist_use *use;
     enum status status = use_take(context, source, message->args[FORWARD_OBJECT], &use, error);
     if (status != STATUS_OK)
@@ -549,7 +550,7 @@ static enum status piece_put_output(struct dist_piece *piece, struct variable *o
     const uint32_t index = answer->tensor_count;
     void *block;
     if (tensor->data == NULL)
-        return error_set(error, STATUS_INVALID, "output %u was given back already", index);
+        return error_set(error, STATUS_INVALID, "output %u was released before its return", index);
     enum status status = message_put_tensor(piece->frame.tape, piece->frame.staging, tensor, tape_keep(out),
                                             answer, &block, error);
     if (status != STATUS_OK)
@@ -570,11 +571,11 @@ void dist_return(struct dist_piece *piece, struct variable *const out[], uint32_
     if (piece->state != PIECE_FORWARD)
         return;
     if (status == STATUS_OK && out_count > DIST_OUTPUTS_MAX)
-        status =
-            error_set(&error, STATUS_INVALID, "%u outputs, expected at most %d", out_count, DIST_OUTPUTS_MAX);
+        status = error_set(&error, STATUS_INVALID, "a call returns %u outputs: expected at most %d",
+                           out_count, DIST_OUTPUTS_MAX);
     for (uint32_t i = 0; i < out_count && status == STATUS_OK; i++)
         status = out[i] != NULL ? piece_put_output(piece, out[i], &answer, &error)
-                                : error_set(&error, STATUS_INVALID, "output %u is not there", i);
+                                : error_set(&error, STATUS_INVALID, "a call returns no output %u", i);
     if (status != STATUS_OK) {
         piece->state = PIECE_FAILED;
         piece_refuse(piece, status, error.text);
@@ -660,9 +661,9 @@ static enum status context_make(struct dist *dist, uint64_t id, struct dist_cont
     if (status != STATUS_OK)
         return status;
     if (dist->counts.contexts >= dist->config.contexts_max)
-        return error_set(error, STATUS_BUSY, "worker %u has %u contexts, of which %s, at most %u",
+        return error_set(error, STATUS_BUSY, "worker %u has %u contexts (%s): no more than %u fit",
                          dist->worker, dist->counts.contexts,
-                         dist->ended == NULL ? "all are open" : "some wait to send END_CONTEXT",
+                         dist->ended == NULL ? "all are open" : "some have ended, and others do not know",
                          dist->config.contexts_max);
     struct dist_context *context =
         calloc(1, sizeof *context + rpc_workers(dist->config.rpc) * sizeof context->called[0]);
@@ -684,8 +685,9 @@ static enum status context_make(struct dist *dist, uint64_t id, struct dist_cont
 static enum status context_absent(const struct dist *dist, uint64_t id, struct error *error)
 {
     enum status status = lost_check(&dist->lost, error);
-    return status != STATUS_OK ? status
-                               : error_set(error, STATUS_NOT_FOUND, "context %" PRIx64 " is not here", id);
+    return status != STATUS_OK
+               ? status
+               : error_set(error, STATUS_NOT_FOUND, "this worker has no context %" PRIx64, id);
 }
 
 /* The context for a call; made when this is the first that names it. STATUS_INVALID: no such root;
@@ -698,7 +700,8 @@ static enum status context_enter(struct dist *dist, uint64_t id, struct dist_con
     if (*out != NULL)
         return lost_check(&dist->lost, error);
     if (root >= rpc_workers(dist->config.rpc))
-        return error_set(error, STATUS_INVALID, "context %" PRIx64 " of worker %u, of %u", id, root,
+        return error_set(error, STATUS_INVALID,
+                         "context %" PRIx64 " of worker %u: expected a worker below %u", id, root,
                          rpc_workers(dist->config.rpc));
     if (root == dist->worker)
         return error_set(error, STATUS_NOT_FOUND, "context %" PRIx64 " has ended", id);
@@ -803,7 +806,7 @@ static void dist_on_end(void *arg, struct rpc_request *request, const struct rpc
     struct dist_context *context = context_find(dist, message->context);
     const uint16_t source = rpc_request_source(request);
     if (context != NULL && context->is_root) {
-        rpc_reject(request, "worker %u ends context %" PRIx64 ", whose root it is not", source,
+        rpc_reject(request, "worker %u ends context %" PRIx64 ", which another worker began", source,
                    message->context);
         return;
     }
@@ -923,15 +926,17 @@ static enum status piece_find_kept(const struct dist *dist, const struct rpc_mes
         return context_absent(dist, message->context, error);
     struct dist_piece *piece = piece_find(context, source, call);
     if (piece == NULL)
-        return error_set(error, STATUS_NOT_FOUND, "call %" PRIu64 " of worker %u is not here", call, source);
+        return error_set(error, STATUS_NOT_FOUND, "this worker has no call %" PRIu64 " of worker %u", call,
+                         source);
     if (piece->state != PIECE_KEPT)
         return error_set(error, STATUS_INVALID,
                          piece->state == PIECE_FORWARD
-                             ? "a backward of call %" PRIu64 ", which is not answered yet"
-                             : "a second backward of call %" PRIu64 ", or it keeps nothing",
+                             ? "a backward of call %" PRIu64 " before the call's answer"
+                             : "a backward of call %" PRIu64 ": it had one before, or keeps nothing for it",
                          call);
     if (message->args[BACKWARD_OUTPUTS] >> piece->out_count != 0)
-        return error_set(error, STATUS_INVALID, "call %" PRIu64 " has %u outputs: no gradient for more", call,
+        return error_set(error, STATUS_INVALID,
+                         "a backward of call %" PRIu64 ": expected gradients of its %u outputs alone", call,
                          piece->out_count);
     *out = piece;
     return STATUS_OK;
@@ -962,7 +967,7 @@ static void dist_on_backward(void *arg, struct rpc_request *request, const struc
     struct error error = {0};
     struct dist_piece *piece = NULL;
     if (!gradients_are_sound(message)) {
-        rpc_reject(request, "a backward whose gradients are not those that it names");
+        rpc_reject(request, "a backward whose gradients do not match the outputs that it names");
         return;
     }
     enum status status = piece_find_kept(dist, message, rpc_request_source(request), &piece, &error);

@@ -87,7 +87,7 @@ void memory_free(struct dist_memory *memory);
 struct arena_source memory_source(struct dist_memory *memory);
 
 /* ---- the optimizer: the functions of its two classes ----
- * A participant (dist_participant.c) sends them, an owner (dist_owner.c) answers. */
+ * A participant (dist_optimizer_participant.c) sends them, an owner (dist_optimizer_owner.c) answers. */
 
 /* "parameter". args[VALUES_WHICH]: enum dist_values */
 enum {
@@ -124,7 +124,8 @@ _Static_assert(sizeof(struct optimizer_words) == OPTIMIZER_WORDS * sizeof(uint64
 _Static_assert(sizeof(struct step_words) == STEP_WORDS * sizeof(uint64_t), "words alone");
 
 /* Reads the values of a parameter of this worker where they are. `parameter` is its object (rref_local).
- * STATUS_INVALID: the parameter has no such values, or `count` is not their number. In dist_owner.c. */
+ * STATUS_INVALID: the parameter has no such values, or `count` is not their number. In
+ * dist_optimizer_owner.c. */
 enum status parameter_read(const void *parameter, uint64_t which, float *values, size_t count,
                            struct error *error);
 

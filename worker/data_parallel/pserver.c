@@ -17,7 +17,7 @@
 #include "worker/data_parallel/evaluation.h"
 #include "worker/data_parallel/round.h"
 #include "worker/data_parallel/schedule.h"
-#include "worker/data_parallel/server_model.h"
+#include "worker/data_parallel/server_update.h"
 #include "worker/net/rpc.h"
 
 #include <assert.h>

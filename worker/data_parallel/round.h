@@ -12,7 +12,7 @@
  *
  * A late contribution is dropped and counted, and its sender goes on from the newest model. The members of a
  * round are listed in the order of their numbers, so sums do not depend on the order of arrival.
- * server_model.c sums a round with backend_sgd_round, whose loop on the CPU is
+ * server_update.c sums a round with backend_sgd_round, whose loop on the CPU is
  * kernels/lanes/sgd_round_lanes.c.
  *
  * ---- Slots ----

@@ -1,16 +1,12 @@
-/* Runs `coalesced evaluate` and `coalesced generate`: reads the language model of a checkpoint, computes its
- * forward in one process, and prints a loss or the words that the model draws. The three layers run in turn,
- * each on its own tape and backend as in a job, so that an evaluation's figures equal the log's. */
+/* Reads the language model of a checkpoint and computes its forward in one process. The three layers run in
+ * turn, each on its own tape and backend as in a job, so an evaluation's figures equal the log's. */
 #include "worker/model_parallel/language.h"
 
-#include "kernels/base/rng.h"
 #include "worker/checkpoint/checkpoint.h"
-#include "worker/data/tokenize.h"
 #include "worker/device.h"
 #include "worker/model_parallel/layer.h"
 #include "worker/model_parallel/parallel_values.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -23,8 +19,7 @@ struct language {
     struct rnn_config rnn;
     struct layer *layers[JOB_LAYERS];
     struct tape *tapes[JOB_LAYERS];
-    float *outputs[JOB_LAYERS]; /* each layer's, of the newest forward; the decoder's are logits (rows,
-                                   tokens) */
+    float *outputs[JOB_LAYERS]; /* each layer's, of the newest forward */
     /* An evaluation's: the loss is computed on a backend of its own, as at a trainer. */
     struct backend *loss_backend;
     struct tape *loss_tape;
@@ -94,11 +89,13 @@ static enum status language_open_model(struct language *l, struct error *error)
     return status;
 }
 
-/* Opens the model of a checkpoint's folder, for batches of at most `rows` (steps times columns). Afterwards,
- * and after a failure, language_close. */
-static enum status language_open(struct language *l, const struct job *job, const char *checkpoint,
-                                 size_t rows, struct error *error)
+enum status language_open(struct language **out, const struct job *job, const char *checkpoint, size_t rows,
+                          struct error *error)
 {
+    struct language *l = calloc(1, sizeof *l);
+    *out = l;
+    if (l == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a language model");
     *l = (struct language){.checkpoint = checkpoint, .job = job};
     enum status status = language_open_vocabulary(l, error);
     if (status == STATUS_OK)
@@ -113,8 +110,10 @@ static enum status language_open(struct language *l, const struct job *job, cons
     return status;
 }
 
-static void language_close(struct language *l)
+void language_close(struct language *l)
 {
+    if (l == NULL)
+        return;
     for (int i = 0; i < JOB_LAYERS; i++) {
         tape_free(l->tapes[i]);
         layer_free(l->layers[i]);
@@ -123,6 +122,17 @@ static void language_close(struct language *l)
     tape_free(l->loss_tape);
     backend_close(l->loss_backend);
     vocabulary_free(l->vocabulary);
+    free(l);
+}
+
+const struct vocabulary *language_vocabulary(const struct language *l)
+{
+    return l->vocabulary;
+}
+
+size_t language_state_count(const struct language *l)
+{
+    return (size_t)l->rnn.layers * l->rnn.hidden;
 }
 
 /* ---- forward ---- */
@@ -145,10 +155,10 @@ static enum status language_run_layer(struct language *l, enum job_layer which,
     return tape_finish(tape, error);
 }
 
-/* Computes a batch: every layer's output, and the new state. */
-static enum status language_forward(struct language *l, const struct parallel_batch *batch,
-                                    struct error *error)
+enum status language_forward(struct language *l, const struct parallel_batch *batch, const float **logits,
+                             struct error *error)
 {
+    *logits = l->outputs[JOB_LAYER_DECODER];
     const uint32_t steps = batch->steps, columns = batch->columns;
     const struct shape state = SHAPE3(l->rnn.layers, columns, l->rnn.hidden);
     struct tape *const *tapes = l->tapes;
@@ -180,14 +190,14 @@ static enum status language_batch_loss(void *context, const struct parallel_batc
     struct language *l = context;
     struct tape *tape = l->loss_tape;
     const uint32_t rows = batch->steps * batch->columns;
-    enum status status = language_forward(l, batch, error);
+    const float *logits;
+    enum status status = language_forward(l, batch, &logits, error);
     if (status != STATUS_OK)
         return status;
     tape_begin(tape, TAPE_INFER, NULL);
-    struct variable *mean = tape_cross_entropy(
-        tape,
-        tape_input(tape, SHAPE2(rows, l->rnn.tokens), DTYPE_F32, "logits", l->outputs[JOB_LAYER_DECODER]),
-        tape_input(tape, SHAPE1(rows), DTYPE_I32, "targets", batch->targets));
+    struct variable *mean =
+        tape_cross_entropy(tape, tape_input(tape, SHAPE2(rows, l->rnn.tokens), DTYPE_F32, "logits", logits),
+                           tape_input(tape, SHAPE1(rows), DTYPE_I32, "targets", batch->targets));
     tape_read(tape, mean, DTYPE_F64, loss);
     status = tape_finish(tape, error);
     l->batches++;
@@ -218,110 +228,18 @@ enum status language_evaluate(const struct job *job, const char *checkpoint, dou
                               struct error *error)
 {
     const size_t rows = (size_t)job->sequence.steps * job->evaluation.batch;
-    struct language language;
+    struct language *language;
     struct parallel_data data = {0};
     enum status status = language_open(&language, job, checkpoint, rows, error);
     if (status == STATUS_OK)
-        status = language_open_data(&data, &language, error);
+        status = language_open_data(&data, language, error);
     if (status == STATUS_OK)
-        status = device_open(&language.loss_backend, job, job->trainers.threads, false, error);
+        status = device_open(&language->loss_backend, job, job->trainers.threads, false, error);
     if (status == STATUS_OK)
-        status = tape_new(&language.loss_tape, language.loss_backend, error);
+        status = tape_new(&language->loss_tape, language->loss_backend, error);
     if (status == STATUS_OK)
-        status = held_out_loss(&data, language_batch_loss, &language, loss, tokens, error);
+        status = held_out_loss(&data, language_batch_loss, language, loss, tokens, error);
     parallel_data_close(&data);
-    language_close(&language);
-    return status;
-}
-
-/* ---- generate ---- */
-
-/* The word with number a, the smallest for which u is below the sum of probabilities up to it; u is a draw of
- * (seed, number of the word). */
-static uint32_t language_draw_word(const float *logits, uint32_t count,
-                                   const struct language_generate *settings, uint64_t number)
-{
-    const struct rng_key key = {
-        .seed = settings->seed, .environment = (uint32_t)number, .step = (uint32_t)(number >> 32)};
-    uint32_t words[4], word = 0;
-    double largest = (double)logits[0], sum = 0, below = 0;
-    rng_block(&key, RNG_ACTION, 0, words);
-    for (uint32_t i = 1; i < count; i++)
-        largest = fmax(largest, (double)logits[i]);
-    for (uint32_t i = 0; i < count; i++)
-        sum += exp(((double)logits[i] - largest) / settings->temperature);
-    const double limit = rng_uniform_double(words[0], words[1]) * sum;
-    for (; word + 1 < count; word++) {
-        below += exp(((double)logits[word] - largest) / settings->temperature);
-        if (limit < below)
-            break;
-    }
-    return word;
-}
-
-/* *before: the previous word of the line, or NULL. */
-static enum status language_put_word(FILE *stream, const struct language *l, uint32_t number,
-                                     const char **before, struct error *error)
-{
-    const char *word = vocabulary_word(l->vocabulary, number);
-    int put;
-    if (number == VOCABULARY_END_OF_LINE)
-        put = fputc('\n', stream);
-    else
-        put = fprintf(stream, "%s%s", spacing_between(*before, word) ? " " : "", word);
-    *before = number != VOCABULARY_END_OF_LINE ? word : NULL;
-    return put >= 0 ? STATUS_OK : error_set_errno(error, errno, "cannot write the text");
-}
-
-/* `number`: of the word that is to be drawn, from 0. */
-static enum status language_check_logits(const struct language *l, uint64_t number, struct error *error)
-{
-    const float *logits = l->outputs[JOB_LAYER_DECODER];
-    uint32_t i = 0;
-    while (i < l->rnn.tokens && isfinite(logits[i]))
-        i++;
-    if (i == l->rnn.tokens)
-        return STATUS_OK;
-    return error_set(error, STATUS_CORRUPT,
-                     "%.300s: for word %llu of the text the logit of \"%.60s\" is not finite", l->checkpoint,
-                     (unsigned long long)number + 1, vocabulary_word(l->vocabulary, i));
-}
-
-/* The text begins after a line end, with a state of zeros. */
-static enum status language_write_text(struct language *l, const struct language_generate *settings,
-                                       FILE *stream, float *h, float *c, struct error *error)
-{
-    int32_t word = VOCABULARY_END_OF_LINE;
-    const struct parallel_batch batch = {
-        .steps = 1, .columns = 1, .tokens = &word, .h = h, .c = c, .h_out = h, .c_out = c};
-    enum status status = STATUS_OK;
-    const char *before = NULL;
-    for (uint64_t i = 0; i < settings->words && status == STATUS_OK; i++) {
-        status = language_forward(l, &batch, error);
-        if (status == STATUS_OK)
-            status = language_check_logits(l, i, error);
-        if (status != STATUS_OK)
-            break;
-        word = (int32_t)language_draw_word(l->outputs[JOB_LAYER_DECODER], l->rnn.tokens, settings, i);
-        status = language_put_word(stream, l, (uint32_t)word, &before, error);
-    }
-    if (status == STATUS_OK && ((before != NULL && fputc('\n', stream) < 0) || fflush(stream) != 0))
-        status = error_set_errno(error, errno, "cannot write the text");
-    return status;
-}
-
-enum status language_generate(const struct job *job, const char *checkpoint,
-                              const struct language_generate *settings, FILE *stream, struct error *error)
-{
-    struct language language;
-    enum status status = language_open(&language, job, checkpoint, 1, error);
-    const size_t count = (size_t)language.rnn.layers * language.rnn.hidden;
-    float *state = calloc(2 * count + 1, sizeof *state); /* h, then c */
-    if (status == STATUS_OK && state == NULL)
-        status = error_set(error, STATUS_NO_MEMORY, "no memory for a state of %zu numbers", count);
-    if (status == STATUS_OK)
-        status = language_write_text(&language, settings, stream, state, state + count, error);
-    free(state);
-    language_close(&language);
+    language_close(language);
     return status;
 }

@@ -17,7 +17,7 @@
  *     parallel_values.[ch]   the values, and the saved hidden states
  *     parallel_data.[ch]     the batches, and the held-out loss
  *     layer.[ch]             the layers, as modules and as objects
- *     language.[ch]          `coalesced evaluate` and `coalesced generate`: the layers in one process
+ *     language.[ch]          the layers in one process, for `coalesced evaluate` and `coalesced generate`
  *
  * The lead makes the layers where the job places them, and one optimizer of all their parameters. It shares
  * both with the other trainers. A worker has one thread. */

@@ -5,7 +5,7 @@
 #include "kernels/backend.h"
 #include "kernels/base/profile.h"
 #include "worker/environment/environment_spec.h"
-#include "worker/reinforce/episode_metrics.h"
+#include "worker/reinforce/environment_metrics.h"
 #include "worker/reinforce/job_open.h"
 #include "worker/worker.h"
 
@@ -32,7 +32,7 @@ struct player {
     uint16_t *dropout;  /* (episodes * agents, policy_dropout_words) */
     double *rewards;    /* (episodes) so far; of several agents the mean */
     uint32_t *lengths;  /* (episodes) steps so far */
-    struct episode_metrics metrics; /* of the rows that have ended */
+    struct environment_metrics metrics; /* of the rows that have ended */
 };
 
 /* ---- opening ---- */
@@ -60,7 +60,7 @@ static enum status open_sums(struct player *p, struct error *error)
     if (p->live == NULL || p->rows == NULL || p->steps == NULL || p->dropout == NULL || p->rewards == NULL ||
         p->lengths == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u episodes", p->episodes);
-    return episode_metrics_open(&p->metrics, p->spec, (uint32_t)rows, error);
+    return environment_metrics_open(&p->metrics, p->spec, (uint32_t)rows, error);
 }
 
 /* `spec`: that of the observers' environments. NULL: opens the job's environments, one for each episode.
@@ -104,7 +104,7 @@ static void player_close(struct player *p)
 {
     policy_free(p->policy);
     backend_close(p->backend);
-    episode_metrics_close(&p->metrics);
+    environment_metrics_close(&p->metrics);
     environments_close(p->environments);
     free(p->live);
     free(p->rows);
@@ -121,7 +121,7 @@ static void player_forget(struct player *p, uint32_t first, uint32_t count)
 {
     memset(p->rewards + first, 0, count * sizeof *p->rewards);
     memset(p->lengths + first, 0, count * sizeof *p->lengths);
-    episode_metrics_clear(&p->metrics, first * p->agents, count * p->agents);
+    environment_metrics_clear(&p->metrics, first * p->agents, count * p->agents);
 }
 
 /* Begins `count` episodes from `first` on; they go on until each is over. */
@@ -175,7 +175,7 @@ static uint8_t add_last_step(struct player *p, uint32_t episode)
         sum += (double)p->buffers->reward[row];
         all |= p->buffers->flags[row];
         if (metrics > 0 && step_ended(p->buffers->flags[row]))
-            episode_metrics_add(&p->metrics, row, p->buffers->metrics + row * metrics);
+            environment_metrics_add(&p->metrics, row, p->buffers->metrics + row * metrics);
     }
     p->rewards[episode] += sum / p->agents;
     p->lengths[episode]++;
@@ -217,7 +217,7 @@ static struct evaluation_summary player_summarize(const struct player *p)
     }
     for (uint32_t i = 0; i < p->episodes; i++)
         squares += (sums[i] - found.mean) * (sums[i] - found.mean);
-    episode_metrics_mean(&p->metrics, 0, p->metrics.columns, &found.metrics);
+    environment_metrics_mean(&p->metrics, 0, p->metrics.columns, &found.metrics);
     found.deviation = n > 1 ? sqrt(squares / (n - 1)) : 0;
     return found;
 }
@@ -291,7 +291,7 @@ static enum status play_episode(struct picture *picture, struct player *p, uint3
     if (status != STATUS_OK)
         return status;
     struct control_metrics metrics;
-    episode_metrics_mean(&p->metrics, episode * p->agents, p->agents, &metrics);
+    environment_metrics_mean(&p->metrics, episode * p->agents, p->agents, &metrics);
     settings->over(settings->context, episode + 1, p->rewards[episode], p->step, &metrics);
     return STATUS_OK;
 }
@@ -456,21 +456,22 @@ static enum status check_rows(const struct evaluator *e, const struct share *sha
     const uint32_t end = share->first + share->count;
     uint32_t least = share->first;
     if (share->step == 0 && step->count != share->count)
-        return error_set(error, STATUS_INVALID, "%u rows at step 0: expected one of each of %u episodes",
+        return error_set(error, STATUS_INVALID, "%u rows at step 0: expected one for each of %u episodes",
                          step->count, share->count);
     for (uint32_t i = 0; i < step->count; i++) {
         const uint32_t episode = step->numbers[i];
         if (episode < least || episode >= end || !e->alive[episode])
-            return error_set(error, STATUS_INVALID,
-                             "row %u is of episode %u: expected an ascending one of %u..%u that goes on", i,
-                             episode, least, end - 1);
+            return error_set(
+                error, STATUS_INVALID,
+                "row %u is of episode %u: expected episodes that go on, ascending, here %u to %u", i, episode,
+                least, end - 1);
         least = episode + 1;
         uint8_t all;
         const bool over = step_is_over(step, i, &all);
         if (share->step == 0 ? all != 0 : over)
             return error_set(error, STATUS_INVALID,
-                             "episode %u has flags %u at step %u: expected one that goes on", episode, all,
-                             share->step);
+                             "episode %u has flags %u at step %u: expected an episode that goes on", episode,
+                             all, share->step);
     }
     return STATUS_OK;
 }
@@ -481,13 +482,14 @@ static enum status check_step(const struct evaluator *e, uint32_t seat, const st
     const bool is_playing = seat < e->count && e->shares[seat].is_playing;
     if (!is_playing || step->episode != 0 || step->group != 0)
         return error_set(error, STATUS_INVALID,
-                         "a step of episode %llu, group %u, during an evaluation: expected episode 0, "
-                         "group 0, of the share that is called for",
+                         "a step of episode %llu, group %u, during an evaluation: expected episode 0 and "
+                         "group 0, from an observer with episodes to evaluate",
                          (unsigned long long)step->episode, step->group);
     const struct share *share = &e->shares[seat];
     if (step->number != share->step || step->number >= e->player.steps_max)
-        return error_set(error, STATUS_INVALID, "step %u of an evaluation: expected %u, below %u",
-                         step->number, share->step, e->player.steps_max);
+        return error_set(error, STATUS_INVALID,
+                         "step %u of an evaluation: expected step %u, and fewer than %u steps", step->number,
+                         share->step, e->player.steps_max);
     if (step->count == 0)
         return error_set(error, STATUS_INVALID, "step %u of an evaluation has no rows", step->number);
     return check_rows(e, share, step, error);
@@ -513,7 +515,7 @@ static void add_step(struct evaluator *e, struct share *share, const struct step
         if (share->step > 0)
             add_reward(&e->player, step->numbers[i], step, i);
     }
-    episode_metrics_take(&e->player.metrics, step, 0);
+    environment_metrics_take(&e->player.metrics, step, 0);
     share->step++;
 }
 
@@ -582,7 +584,7 @@ enum status evaluator_end_share(void *evaluator, uint32_t seat, const struct rpc
         return STATUS_INVALID;
     for (uint32_t i = 0; i < share->count; i++)
         add_reward(&e->player, share->first + i, &end.last, i);
-    episode_metrics_take(&e->player.metrics, &end.last, share->first);
+    environment_metrics_take(&e->player.metrics, &end.last, share->first);
     share->is_playing = false;
     return STATUS_OK;
 }

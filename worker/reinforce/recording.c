@@ -3,7 +3,7 @@
 #include "worker/reinforce/recording.h"
 
 #include "kernels/base/log.h"
-#include "worker/reinforce/episode_metrics.h"
+#include "worker/reinforce/environment_metrics.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ struct returns {
     uint64_t ended;         /* so far, of all columns */
     double latest;          /* of the last rollout in which one ended: their mean reward, or the least */
     struct episode *so_far; /* (columns) the unfinished ones */
-    struct episode *before; /* (columns) so_far as it was before the rollout that is taken */
+    struct episode *before; /* (columns) a copy of so_far, for the second pass of take_returns */
     uint32_t window;        /* 0 of REINFORCE */
     struct episode
         *recent; /* (window) episode number e, from 0 in order of (step, column), at e mod window */
@@ -31,7 +31,7 @@ struct recording {
     const struct job *job;
     const struct environment_description *world;
     struct rollout *rollout;
-    struct episode_metrics metrics;
+    struct environment_metrics metrics;
     struct returns returns; /* used where rollouts go on */
     struct ppo ppo;         /* used where the algorithm is ppo or a2c */
     bool warned_of_course, warned_of_loss;
@@ -63,7 +63,7 @@ enum status recording_new(struct recording **out, const struct job *job,
     if (status == STATUS_OK)
         status = open_returns(&r->returns, job, r->rollout->columns, error);
     if (status == STATUS_OK)
-        status = episode_metrics_open(&r->metrics, &world->spec, r->rollout->columns, error);
+        status = environment_metrics_open(&r->metrics, &world->spec, r->rollout->columns, error);
     if (status == STATUS_OK && job_is_actor_critic(job))
         status = ppo_open(&r->ppo, job, r->rollout, error);
     return status;
@@ -77,7 +77,7 @@ void recording_free(struct recording *r)
     free(r->returns.so_far);
     free(r->returns.before);
     free(r->returns.recent);
-    episode_metrics_close(&r->metrics);
+    environment_metrics_close(&r->metrics);
     rollout_free(r->rollout);
     free(r);
 }
@@ -97,7 +97,7 @@ struct ppo *recording_ppo(struct recording *r)
 void recording_begin(struct recording *r, uint64_t episode)
 {
     rollout_begin(r->rollout, (uint32_t)episode);
-    episode_metrics_clear(&r->metrics, 0, r->rollout->columns);
+    environment_metrics_clear(&r->metrics, 0, r->rollout->columns);
 }
 
 /* The environments whose saved states led to another place have been reset. */
@@ -120,7 +120,7 @@ enum status recording_step(struct recording *r, const struct step *step, bool is
         is_repeated ? rollout_record_last(r->rollout, step, error) : rollout_record(r->rollout, step, error);
     if (status != STATUS_OK)
         return status;
-    episode_metrics_take(&r->metrics, step, 0);
+    environment_metrics_take(&r->metrics, step, 0);
     abandon_failed(r, step);
     return STATUS_OK;
 }
@@ -135,7 +135,7 @@ void recording_end(struct recording *r, uint32_t first, const struct step_end *e
         r->rollout->flags[row] = step_flags(last, i);
     }
     if (!r->rollout->config.bootstraps) /* else the closing step has brought them */
-        episode_metrics_take(&r->metrics, last, first);
+        environment_metrics_take(&r->metrics, last, first);
 }
 
 /* ---- forgetting ---- */
@@ -144,7 +144,7 @@ void recording_forget(struct recording *r, uint32_t first, uint32_t count)
 {
     const uint32_t agents = r->rollout->config.agents;
     rollout_forget_last(r->rollout, first * agents, count * agents);
-    episode_metrics_clear(&r->metrics, first * agents, count * agents);
+    environment_metrics_clear(&r->metrics, first * agents, count * agents);
 }
 
 void recording_abandon(struct recording *r, uint32_t first, uint32_t count)
@@ -160,8 +160,7 @@ void recording_warn_of_course(struct recording *r, uint32_t environment, const c
     if (!r->warned_of_course)
         log_warning(
             "%s: environment %u, played again from the same seed with the same actions, takes another "
-            "course %s: it begins anew there; expected CANNOT_SEED (in Python, nondeterministic) of "
-            "such environments",
+            "course %s, and begins anew there: declare it CANNOT_SEED (in Python, nondeterministic)",
             r->world->name, environment, where);
     r->warned_of_course = true;
 }
@@ -255,7 +254,7 @@ bool recording_report(struct recording *r, struct control_episode *record)
         record->reward = rollout_reward(r->rollout, least);
     record->env_steps = rollout_rows(r->rollout);
     find_means(&r->returns, &record->ppo.ep_rew_mean, &record->ppo.ep_len_mean);
-    episode_metrics_mean(&r->metrics, 0, r->rollout->columns, &record->metrics);
+    environment_metrics_mean(&r->metrics, 0, r->rollout->columns, &record->metrics);
     return is_new;
 }
 
@@ -311,16 +310,16 @@ static size_t load_rewards(struct returns *e, const char *from, size_t bytes)
 
 static size_t load_window(struct returns *e, const char *from, size_t bytes)
 {
-    const size_t before = sizeof(struct window_head) + e->window * sizeof *e->recent;
+    const size_t prefix = sizeof(struct window_head) + e->window * sizeof *e->recent;
     struct window_head head = {0};
-    if (bytes >= before)
+    if (bytes >= prefix)
         memcpy(&head, from, sizeof head);
-    if (head.columns == 0 || head.window != e->window || head.columns > (bytes - before) / sizeof *e->so_far)
+    if (head.columns == 0 || head.window != e->window || head.columns > (bytes - prefix) / sizeof *e->so_far)
         return 0;
-    memcpy(e->recent, from + sizeof head, before - sizeof head);
-    memcpy(e->so_far, from + before,
+    memcpy(e->recent, from + sizeof head, prefix - sizeof head);
+    memcpy(e->so_far, from + prefix,
            (head.columns < e->columns ? head.columns : e->columns) * sizeof *e->so_far);
-    return before + head.columns * sizeof *e->so_far;
+    return prefix + head.columns * sizeof *e->so_far;
 }
 
 size_t recording_load(struct recording *r, const char *from, size_t bytes)
@@ -328,7 +327,7 @@ size_t recording_load(struct recording *r, const char *from, size_t bytes)
     const size_t rewards = load_rewards(&r->returns, from, bytes);
     if (rewards == 0 || !job_is_actor_critic(r->job))
         return rewards;
-    const size_t ppo = ppo_load(&r->ppo, from + rewards, bytes - rewards), before = rewards + ppo;
-    const size_t window = ppo > 0 ? load_window(&r->returns, from + before, bytes - before) : 0;
-    return window > 0 ? before + window : 0;
+    const size_t ppo = ppo_load(&r->ppo, from + rewards, bytes - rewards), prefix = rewards + ppo;
+    const size_t window = ppo > 0 ? load_window(&r->returns, from + prefix, bytes - prefix) : 0;
+    return window > 0 ? prefix + window : 0;
 }

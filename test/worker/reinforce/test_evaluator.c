@@ -226,7 +226,7 @@ START_TEST(requests_that_do_not_follow_are_refused)
 {
     open_shares(2);
     play_share(1);
-    refuse(request_of(2, 3, 0), "of the share that is called for");
+    refuse(request_of(2, 3, 0), "from an observer with episodes to evaluate");
     play_steps(1, 1);
     request_of(2, 3, 1);
     sent.message.args[0] = 1;
@@ -234,8 +234,8 @@ START_TEST(requests_that_do_not_follow_are_refused)
     request_of(2, 3, 1);
     sent.message.args[2] = 1;
     refuse(&sent.message, "group 1");
-    refuse(request_of(2, 3, 0), "step 0 of an evaluation: expected 1");
-    refuse(request_of(2, 3, 2), "step 2 of an evaluation: expected 1");
+    refuse(request_of(2, 3, 0), "step 0 of an evaluation: expected step 1");
+    refuse(request_of(2, 3, 2), "step 2 of an evaluation: expected step 1");
     request_of(2, 3, 1);
     sent.message.tensor_count = 0;
     refuse(&sent.message, "step 1 of an evaluation has no rows");
@@ -252,7 +252,7 @@ START_TEST(a_step_is_refused_where_there_are_no_shares)
     char *problems = NULL;
     ck_assert_int_eq(job_parse(&worker.job, plain, strlen(plain), "job.json", NULL, 0, &problems), STATUS_OK);
     open_shares(2);
-    refuse(request_of(2, 3, 0), "of the share that is called for");
+    refuse(request_of(2, 3, 0), "from an observer with episodes to evaluate");
 }
 END_TEST
 
@@ -262,7 +262,7 @@ START_TEST(an_episode_without_a_first_step_is_refused)
     play_steps(1, 0);
     request_of(2, 3, 0);
     step_tensors(sent.message.tensors, &world.spec, 2, 0);
-    refuse(&sent.message, "2 rows at step 0: expected one of each of 3 episodes");
+    refuse(&sent.message, "2 rows at step 0: expected one for each of 3 episodes");
 }
 END_TEST
 
@@ -276,7 +276,7 @@ START_TEST(rows_that_the_share_does_not_have_are_refused)
         sent.message.args[1] = 2;
         step_tensors(sent.message.tensors, &world.spec, 2, 0);
         memcpy(sent.numbers, wrong[i], sizeof wrong[i]);
-        refuse(&sent.message, "expected an ascending one of");
+        refuse(&sent.message, "expected episodes that go on, ascending");
     }
 }
 END_TEST
@@ -326,20 +326,20 @@ START_TEST(outcomes_that_cannot_be_are_refused)
     request_of(2, 3, 1);
     sent.flags[0][0] = sent.flags[1][0] = ENVIRONMENT_TERMINATED;
     step_tensors(sent.message.tensors, &world.spec, 2, 2);
-    refuse(&sent.message, "episode 2 has flags 1 at step 1: expected one that goes on");
+    refuse(&sent.message, "episode 2 has flags 1 at step 1: expected an episode that goes on");
     request_of(2, 3, 1);
     sent.flags[2][0] = ENVIRONMENT_RESTARTED;
     refuse(&sent.message, "episode 4 has flags 4");
     request_of(2, 3, 1);
     memset(&sent.flags[3][1], 0, CHOICES);
-    refuse(&sent.message, "a mask without a choice");
+    refuse(&sent.message, "an action mask that allows nothing");
     request_of(2, 3, 1);
     sent.rewards[1] = NAN;
     refuse(&sent.message, "not finite");
     play_steps(1, 3);
     request_of(2, 3, 2);
     sent.message.args[1] = 3;
-    refuse(&sent.message, "step 3 of an evaluation: expected 3, below 3");
+    refuse(&sent.message, "step 3 of an evaluation: expected step 3, and fewer than 3 steps");
 }
 END_TEST
 

@@ -720,7 +720,7 @@ static void parameter_destroy(void *object)
     owned_release(((struct entry *)object)->owned);
 }
 
-/* A reply to this worker itself would lend `values` (rpc.h), so dist_participant.c reads values of this
+/* A reply to this worker itself would lend `values` (rpc.h), so dist_optimizer_participant.c reads this
  * worker's parameters in place. */
 static void answer_get(void *object, struct rpc_request *request, const struct rpc_message *message)
 {

@@ -1,16 +1,16 @@
 /* Sums the metrics of ended episodes, and takes their means. Runs on the thread that owns the object. */
-#include "worker/reinforce/episode_metrics.h"
+#include "worker/reinforce/environment_metrics.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum status episode_metrics_open(struct episode_metrics *metrics, const struct environment_spec *spec,
-                                 uint32_t columns, struct error *error)
+enum status environment_metrics_open(struct environment_metrics *metrics, const struct environment_spec *spec,
+                                     uint32_t columns, struct error *error)
 {
     *metrics =
-        (struct episode_metrics){.columns = columns, .count = spec->metric_count, .names = spec->metrics};
+        (struct environment_metrics){.columns = columns, .count = spec->metric_count, .names = spec->metrics};
     metrics->sums = calloc((size_t)columns * metrics->count + 1, sizeof *metrics->sums);
     metrics->ended = calloc(columns, sizeof *metrics->ended);
     if (metrics->sums == NULL || metrics->ended == NULL)
@@ -18,20 +18,20 @@ enum status episode_metrics_open(struct episode_metrics *metrics, const struct e
     return STATUS_OK;
 }
 
-void episode_metrics_close(struct episode_metrics *metrics)
+void environment_metrics_close(struct environment_metrics *metrics)
 {
     free(metrics->sums);
     free(metrics->ended);
 }
 
-void episode_metrics_clear(struct episode_metrics *metrics, uint32_t first, uint32_t columns)
+void environment_metrics_clear(struct environment_metrics *metrics, uint32_t first, uint32_t columns)
 {
     const size_t count = metrics->count;
     memset(metrics->sums + first * count, 0, columns * count * sizeof *metrics->sums);
     memset(metrics->ended + first, 0, columns * sizeof *metrics->ended);
 }
 
-void episode_metrics_add(struct episode_metrics *metrics, uint32_t column, const message_f32 *values)
+void environment_metrics_add(struct environment_metrics *metrics, uint32_t column, const message_f32 *values)
 {
     double *sums = metrics->sums + (size_t)column * metrics->count;
     for (uint32_t i = 0; i < metrics->count; i++)
@@ -39,7 +39,7 @@ void episode_metrics_add(struct episode_metrics *metrics, uint32_t column, const
     metrics->ended[column]++;
 }
 
-void episode_metrics_take(struct episode_metrics *metrics, const struct step *step, uint32_t first)
+void environment_metrics_take(struct environment_metrics *metrics, const struct step *step, uint32_t first)
 {
     const message_f32 *values = step->metrics;
     for (uint32_t i = 0; i < step->rows && metrics->count > 0; i++) {
@@ -47,12 +47,12 @@ void episode_metrics_take(struct episode_metrics *metrics, const struct step *st
         if (!step_ended(step_flags(step, i)))
             continue;
         const uint32_t environment = step->numbers != NULL ? step->numbers[at] : first + at;
-        episode_metrics_add(metrics, environment * step->agents + agent, values);
+        environment_metrics_add(metrics, environment * step->agents + agent, values);
         values += metrics->count;
     }
 }
 
-static double mean_of(const struct episode_metrics *metrics, uint32_t first, uint32_t columns,
+static double mean_of(const struct environment_metrics *metrics, uint32_t first, uint32_t columns,
                       uint32_t metric)
 {
     double sum = 0;
@@ -64,8 +64,8 @@ static double mean_of(const struct episode_metrics *metrics, uint32_t first, uin
     return ended > 0 ? sum / (double)ended : (double)NAN;
 }
 
-void episode_metrics_mean(const struct episode_metrics *metrics, uint32_t first, uint32_t columns,
-                          struct control_metrics *means)
+void environment_metrics_mean(const struct environment_metrics *metrics, uint32_t first, uint32_t columns,
+                              struct control_metrics *means)
 {
     means->count = metrics->count;
     for (uint32_t i = 0; i < metrics->count; i++) {
