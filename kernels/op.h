@@ -1,8 +1,9 @@
 /* The operations: what each computes, and one call of one operation.
  *
- * op_forward and op_backward are the only entrances. op_forward holds the inputs to the operation's rule (how
- * many tensors, which dtype, which shapes), sets the outputs' shapes, and calls the backend's table. The
- * backend checks only what the data decide: an index out of range. Attributes are the caller's to check.
+ * op_forward and op_backward are the only entrances. op_forward checks the inputs against the operation's
+ * rule (how many tensors, which dtype, which shapes), sets the outputs' shapes, and calls the backend's
+ * table. The backend checks only what the data decide: an index out of range. Attributes are the caller's to
+ * check.
  *
  * "rows" and the like are sizes that must agree; `?` marks a tensor that may be absent (NULL). Every
  * floating tensor has the backend's dtype, indices are DTYPE_I32. Means of losses are over all their terms.
@@ -11,8 +12,8 @@
  *                      y = x weight^T + bias
  *
  * OP_CONV2D            x (n, c, h, w), weight (o, c, kh, kw), bias? (o) -> y (n, o, h', w')
- *                      Cross-correlation with zero padding, plus the bias: h' = (h + 2 padding[0] - kh) /
- * stride[0] + 1, rounded down; w' alike.
+ *                      Cross-correlation with zero padding, plus the bias; w' as
+ *                      h' = (h + 2 padding[0] - kh) / stride[0] + 1, rounded down.
  *
  * OP_BATCH_NORM        x (n, c, h, w), weight (c), bias (c), running mean? (c), running variance? (c)
  *                      -> y as x, batch mean (c), batch variance (c)
@@ -76,9 +77,9 @@
  * backend draws the same bits. With `rows` (R, 3), whose R divides the elements of x, row r's words are
  * rows[r] = (environment, step, episode) and j counts elements within the row; without, the words are
  * attributes.draw.word = (trainer, iteration, module) and j counts all of x's elements in canonical order.
- * Element j is kept when its 16 bits are >= round(65536 p). With g = j / 128 and v = (j % 128) / 16 they are
- * half v % 2 (0: low) of word v / 2 of block 16 g + j % 16 of stream RNG_DROPOUT (as in kernels/policy/mlp.h;
- * at most 2^27 elements). */
+ * Element j is kept when its 16 bits are >= round(65536 p). With g = j / 128 and v = (j % 128) / 16, its bits
+ * are half v % 2 (0: low) of word v / 2 of block 16 g + j % 16 of stream RNG_DROPOUT (as in
+ * kernels/policy/mlp.h; at most 2^27 elements). */
 #ifndef KERNELS_OP_H
 #define KERNELS_OP_H
 
@@ -129,10 +130,10 @@ struct op_attributes {
 /* One call, forward or backward. The caller owns the struct and every struct tensor in it.
  *
  * The backend takes the memory of what a call writes (out, saved, din) from `arena` and chooses the layout.
- * The din of a parameter may come with `data`, an offer: the backend writes there, in the tensor's layout, or
- * answers as if there were none. The backend may also answer with the `data` of an input (forward) or of a
- * dout (backward), or with one block for two din, and then calls arena_share for the block's further owner.
- * Reshape and add do. Outputs are overwritten, never added to. After a failure the call holds nothing of the
+ * A parameter's din may offer memory in `data`: the backend writes there, in the tensor's layout, or ignores
+ * the offer. A result may also be the `data` of an input (forward) or of a dout (backward), or two din may
+ * share a block. The backend then calls arena_share for the block's other owner; reshape and add do this.
+ * Outputs are overwritten, never added to. After a failure the call holds nothing of the
  * arena, and out, saved and din are undefined; a backend's function just returns. After a success a backend's
  * function has released its own scratch. */
 struct op_call {

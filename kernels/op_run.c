@@ -1,4 +1,4 @@
-/* The operations' rules as one table, and the run of one operation: holds the inputs to the rule, sets the
+/* The operations' rules as one table, and the run of one operation: checks the inputs, sets the
  * results' shapes, and calls the backend's table. A failed call returns its memory to the arena. */
 #include "kernels/op.h"
 
@@ -82,7 +82,7 @@ uint32_t op_outputs(enum op op, const struct op_attributes *attributes)
 
 /* ---- shapes, by the patterns of the rule ---- */
 
-/* The meaning of a pattern's signs, as the inputs tell it one after the other. */
+/* The size that each sign of the patterns stands for, learned from the inputs in turn. */
 struct sizes {
     uint32_t of[128];  /* by letter or digit; 0: not known yet */
     uint8_t from[128]; /* the input that told it */
@@ -103,8 +103,8 @@ static struct shape shape_of_pattern(const char *pattern, const struct sizes *si
     return shape;
 }
 
-/* Learns from the shape of input i what its pattern leaves open. Returns the input that says otherwise: an
- * earlier one, or i itself where the rank does not fit; OP_INPUTS_MAX: the shape fits. */
+/* Learns the open sizes of input i's pattern from its shape. Returns the input that the shape contradicts: an
+ * earlier one, or i itself if the rank or a digit does not fit; OP_INPUTS_MAX: the shape fits. */
 static uint32_t sizes_learn(struct sizes *sizes, const char *pattern, const struct shape *shape, uint32_t i)
 {
     const char *plus = strchr(pattern, '+');
@@ -126,7 +126,7 @@ static uint32_t sizes_learn(struct sizes *sizes, const char *pattern, const stru
         }
         if (memcmp(sign == '+' ? sizes->rest.size : &sizes->of[sign], shape->size + d,
                    count * sizeof *shape->size) != 0)
-            return sizes->from[sign];
+            return sign == '3' ? i : sizes->from[sign]; // no other input tells a digit
         d += count;
     }
     return OP_INPUTS_MAX;

@@ -39,7 +39,8 @@ struct follower {
     unsigned stops;
     bool admitted;
     struct control_admit terms;
-    struct monotime heard, join_due, beat_due, give_up; /* the leader; when to ask; when to stop asking */
+    struct monotime heard, join_due, beat_due,
+        give_up; /* the leader, last; a request; a beat; the last request */
     bool over;
     int code;
     struct error failure;
@@ -106,13 +107,13 @@ static enum status follower_read_job(struct follower *f, const char *text, size_
     return status;
 }
 
-/* Workers that write or read the run's files need its directory here too. Others get the root. */
+/* Opens the run's directory, or "/" if that fails: only some workers use the run's files. */
 static enum status open_run(struct follower *f, const char *run, struct error *error)
 {
     f->run_fd = open(run, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (f->run_fd < 0)
         f->run_fd = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    return f->run_fd >= 0 ? STATUS_OK : error_set_errno(error, errno, "cannot open a directory");
+    return f->run_fd >= 0 ? STATUS_OK : error_set_errno(error, errno, "cannot open %.300s, nor /", run);
 }
 
 static enum status begin_generation(struct follower *f, const struct control_start *start, const char *text,
@@ -137,7 +138,7 @@ static enum status begin_generation(struct follower *f, const struct control_sta
     if (status == STATUS_OK && f->roster.segments)
         status = spawn_segments_open(&f->segments, f->count, error);
     if (status == STATUS_OK)
-        f->generation = start->generation; /* only a whole one is not begun again */
+        f->generation = start->generation; /* unset after a failure: the next START begins it again */
     return status;
 }
 
@@ -181,7 +182,8 @@ static void start_worker(struct follower *f, const struct control_message *order
     if (start.generation != f->generation)
         status = begin_generation(f, &start, text, bytes, &error);
     if (status == STATUS_OK && (start.worker >= f->count || child_lives(&f->children[start.worker])))
-        status = error_set(&error, STATUS_INTERNAL, "worker %u is here already", start.worker);
+        status = error_set(&error, STATUS_INTERNAL, "worker %u: expected one below %u that does not run here",
+                           start.worker, f->count);
     if (status == STATUS_OK)
         status = spawn_worker(f, &start, text, bytes, &error);
     if (status == STATUS_OK)
@@ -227,7 +229,7 @@ static void take_admission(struct follower *f, const struct control_admit *admit
     service_notify("READY=1\nSTATUS=host %u of a job", own_host(f));
 }
 
-/* STATUS_BUSY passes: the host that has this one's number may be this one's own past. */
+/* STATUS_BUSY passes: the leader may still hold this host's earlier session. */
 static void take_refusal(struct follower *f, struct error *refusal)
 {
     refusal->text[ERROR_TEXT_BYTES - 1] = '\0';
@@ -287,7 +289,7 @@ static bool is_passed_on(struct follower *f, unsigned worker)
     return true;
 }
 
-/* False: nothing has come. A worker that sends what is no message is killed. */
+/* False: nothing has come. A worker that sends an invalid message is killed. */
 static bool read_worker(struct follower *f, unsigned worker)
 {
     struct child *child = &f->children[worker];
@@ -295,7 +297,7 @@ static bool read_worker(struct follower *f, unsigned worker)
     if (status == STATUS_AGAIN)
         return false;
     if (status != STATUS_OK) {
-        log_warning("%s sent a message that is none: killed", child->name);
+        log_warning("%s sent an invalid message: killed", child->name);
         child_kill(child);
     } else if (is_passed_on(f, worker)) {
         relay_send(&f->relay, HOST_LEADER, &child->start, (enum control_kind)message.kind, message.body.bytes,
@@ -361,7 +363,7 @@ static void ask_to_join(struct follower *f, struct monotime now)
     f->join_due = monotime_add_us(now, JOIN_US);
 }
 
-/* What ran here is fenced by the leader, and ends itself. */
+/* Kills the workers, closes the link, and begins to ask again. */
 static void follower_cut_off(struct follower *f, struct monotime now, const char *why)
 {
     const uint64_t wait_us = (uint64_t)(f->terms.patience_s * 1e6) + (own_host(f) - 1u) * REQUEUE_STEP_US;
@@ -423,8 +425,7 @@ static void follower_give_up(struct follower *f)
     if (was_admitted && job_has_ended(f))
         return;
     if (was_admitted)
-        error_set(&f->failure, STATUS_UNAVAILABLE, "the leader is gone: it has not answered for %g s",
-                  f->terms.patience_s);
+        error_set(&f->failure, STATUS_UNAVAILABLE, "the leader is gone: it has not answered");
     else
         error_set(&f->failure, STATUS_TIMEOUT,
                   "no leader has answered for %g s at %s%s: expected one there that knows the key of host %u",
@@ -491,7 +492,7 @@ static enum status open_follower(struct follower *f, struct error *error)
 
 enum status follow(const struct follow_config *config, int *code, struct error *error)
 {
-    struct follower *f = calloc(1, sizeof *f); /* large; no other process of the program has room for one */
+    struct follower *f = calloc(1, sizeof *f); /* large: only a host that follows has one */
     if (f == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory to follow a leader");
     f->config = config;

@@ -3,11 +3,10 @@
  *
  * When the leader falls silent, either the host is cut off or the leader is gone. In both cases the workers
  * here are killed at once, and the leader starts others in their place. Then the host asks to join again, for
- * /hosts/patience_s, and ends with EX_UNAVAILABLE after that.
+ * /hosts/patience_s and 10 s for each host between it and the leader. After that it ends with EX_UNAVAILABLE.
  *
- * Under Slurm, if /hosts/requeue says so, it first asks for the job to be put back into the queue. Host 1
- * asks at once, and each further host 10 s later than the one before, because the first that asks ends all of
- * them.
+ * Under Slurm, if /hosts/requeue says so, it first asks for the job to be put back into the queue. So host 1
+ * asks first, and the first request ends all hosts.
  *
  * Signals: the first SIGTERM or SIGINT asks the leader to move the workers elsewhere, unless the job is
  * ending anyway; the second ends this host at once.

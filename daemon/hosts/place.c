@@ -284,8 +284,9 @@ static enum status place_by_pmi(struct place *place, struct monotime deadline, s
     if (status != STATUS_OK || place->pmi.size <= 1)
         return status;
     if (place->pmi.size > HOSTS_MAX)
-        return error_set(error, STATUS_INVALID, "%u tasks: expected at most %d, one on each host",
-                         place->pmi.size, HOSTS_MAX);
+        return error_set(error, STATUS_INVALID,
+                         "%u tasks in this step: expected at most %d, one on each host", place->pmi.size,
+                         HOSTS_MAX);
     place->source = PLACE_PMI;
     place->hosts = (uint16_t)place->pmi.size;
     *keys = (struct host_keys){.host = (uint16_t)place->pmi.rank, .count = (uint16_t)place->pmi.size};

@@ -1,6 +1,6 @@
-/* Paints the picture of a run (daemon/watch/run_status.h), and gives it to those who ask, in the form that
- * each asks for. Keeps the workers' profiles and writes the run's from them. Supervisor process; its only
- * thread; no lock. */
+/* Collects the status of a run (daemon/watch/run_status.h), and renders it for `coalesced status`, the page
+ * and the metrics. Writes the run's profile from its workers' profiles. Supervisor process; its only thread;
+ * no lock. */
 #include "daemon/supervise/run_watch.h"
 
 #include "daemon/log/profile_files.h"
@@ -54,8 +54,8 @@ static const char *state_of(const struct run_watch *watch)
     return watch->g->was_ready && !watch->g->next.is_planned ? "training" : "starting";
 }
 
-/* The median wait of the newest episode, or the newest round's. Only an agent and a server have one: others
- * wait for them. */
+/* An agent's median wait in the newest episode, or a server's wait in the newest round. NaN: other workers.
+ */
 static double wait_of(const struct run_watch *watch, const struct child *child)
 {
     const struct run_totals *totals = &watch->totals;
@@ -115,7 +115,8 @@ static void find_checkpoint(const struct run_watch *watch, struct run_status *st
     close(fd);
 }
 
-static bool run_watch_paint(const struct run_watch *watch, struct run_status *status)
+/* Fills *status; the caller frees its `workers`. False: no memory. */
+static bool run_watch_collect(const struct run_watch *watch, struct run_status *status)
 {
     *status =
         (struct run_status){.path = watch->g->dir->real,
@@ -139,12 +140,12 @@ static bool run_watch_paint(const struct run_watch *watch, struct run_status *st
     return true;
 }
 
-/* Also the answer to a client of the status socket. */
+/* The status as JSON; the caller frees it. NULL: no memory. Also a status_socket's answer. */
 static char *status_text(void *arg)
 {
     const struct run_watch *watch = arg;
     struct run_status status;
-    if (!run_watch_paint(watch, &status))
+    if (!run_watch_collect(watch, &status))
         return NULL;
     char *text = run_status_json(&status);
     free(status.workers);
@@ -203,7 +204,7 @@ static char *event_text(struct run_watch *watch, bool is_first, size_t *length)
 static char *metrics_of(const struct run_watch *watch, enum openmetrics_form form, size_t *length)
 {
     struct run_status status;
-    if (!run_watch_paint(watch, &status))
+    if (!run_watch_collect(watch, &status))
         return NULL;
     char *text = openmetrics_text(&status, form, length);
     free(status.workers);
@@ -224,7 +225,7 @@ static char *document(void *arg, enum http_document which, size_t *length)
 
 /* ---- the file ---- */
 
-/* A failure is told once; the next one after a success again. */
+/* Writes the metrics file. Warns only at the first of successive failures. */
 static void update_textfile(struct run_watch *watch)
 {
     const char *path = watch->g->job->metrics.textfile;
@@ -317,7 +318,7 @@ static void fill_row(const struct generation *g, unsigned worker, const struct w
     }
     row->figures = &kept->figures;
     if (child->starts > 1)
-        snprintf(row->note, sizeof row->note, "started %u times: the figures are of the last one",
+        snprintf(row->note, sizeof row->note, "started %u times: figures of the last start only",
                  child->starts);
 }
 
@@ -325,7 +326,7 @@ static void write_table(const struct generation *g, const struct profile_row *ro
 {
     profile_write_table(out, rows, g->count);
     if (g->dir->resumed)
-        fprintf(out, "the run was resumed: the figures are of the time since\n");
+        fprintf(out, "the run was resumed: the figures begin there\n");
 }
 
 /* Writes a file of the run directory: the trace from `begin` on, or the table if `begin` is NULL. False:
@@ -409,8 +410,10 @@ static void open_page(struct run_watch *watch)
     if (watch->connections_max > 0)
         begin_to_listen(watch, true);
     else
-        log_warning("the limit on open files (ulimit -Hn) leaves none for /metrics/listen: the job goes on "
-                    "without its page");
+        log_warning("the limit on open files (ulimit -Hn) leaves %u for /metrics/listen, which needs more "
+                    "than %d: the "
+                    "job goes on without its page",
+                    spare, HTTP_DESCRIPTORS);
 }
 
 void run_watch_open(struct run_watch *watch)

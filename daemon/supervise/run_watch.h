@@ -21,16 +21,16 @@ enum { RUN_WATCH_WAITS = 1 + STATUS_WAITS };
 struct run_watch {
     const struct generation *g;
     struct monotime begin;
-    double begin_unix_s; /* the same moment, for those who compare it with the clock of another program */
+    double begin_unix_s; /* the same moment by the wall clock */
     struct run_totals totals;
     struct run_history history;
     struct status_socket status;
     struct listener listener;
     unsigned connections_max; /* 0: the page is not served */
     struct monotime listen_due, tick_due, textfile_due;
-    bool is_profiled;                                    /* without, no profile is kept or written */
+    bool is_profiled;                                    /* false: no profile is kept or written */
     struct worker_profile *profiles[ROSTER_WORKERS_MAX]; /* the newest report of each worker; NULL: none */
-    bool textfile_failed;                                /* the last time */
+    bool textfile_failed;                                /* the last write */
     bool textfile_written; /* by this process: it removes the file when it ends */
 };
 

@@ -49,9 +49,9 @@ enum {
 /* What can happen to a worker: a message of it, by its kind (enum control_kind), or one of these. */
 enum supervise_event {
     EVENT_SILENT = CONTROL_KINDS, /* no beat has come for too long */
-    EVENT_LATE,                   /* it lives after the time at which it had to be gone */
+    EVENT_LATE,                   /* it still lives past its time to leave */
     EVENT_EXITED,                 /* it is reaped; child->end says how it ended */
-    EVENT_DUE,                    /* the time has come at which its successor starts */
+    EVENT_DUE,                    /* its successor is due to start */
     EVENTS
 };
 
@@ -214,8 +214,8 @@ static void bury(struct supervisor *s, struct child *child)
     generation_leave_next(&s->generation);
 }
 
-/* A worker on another host has failed in a way that would come again there. That host cannot run workers; the
- * job can, until the leader's host fails in that way too. */
+/* A worker on another host has failed in a way that would come again there. The job goes on without
+ * that host; the same failure on the leader's host ends the job. */
 static void doubt_host(struct supervisor *s, uint16_t host, const char *why)
 {
     char text[200];
@@ -245,8 +245,8 @@ static void exit_unasked(struct supervisor *s, struct child *child, const struct
         child->state = CHILD_WAITING;
 }
 
-/* A worker that fails after it was told to leave changes the job's outcome only if that is a follow-on
- * failure and this worker its cause. */
+/* A worker failed after it was told to leave. The job's outcome changes only if the outcome is a follow-on
+ * failure and this one is not. */
 static void exit_asked(struct supervisor *s, struct child *child, const struct control_message *message)
 {
     (void)message;
@@ -300,8 +300,8 @@ static void restart_worker(struct supervisor *s, struct child *child)
     generation_connect(&s->generation);
 }
 
-/* A worker without a successor waited here for the cause of its failure. None has come, but an order to stop
- * perhaps has: then no generation begins. */
+/* A restart is due. A replaceable worker starts again. Another waited for the cause of its failure, and none
+ * came: the next generation begins, unless the job was told to stop. */
 static void restart_due(struct supervisor *s, struct child *child, const struct control_message *message)
 {
     (void)message;
@@ -553,7 +553,7 @@ static reaction *const reactions[EVENTS][CHILD_STATES] = {
 };
 /* clang-format on */
 
-/* An order is no message of a worker. */
+/* Orders have no row: a worker that sends one is expelled. */
 static void react(struct supervisor *s, struct child *child, unsigned event,
                   const struct control_message *message)
 {
@@ -694,8 +694,8 @@ static void move_share_to(struct supervisor *s, uint16_t host)
     }
 }
 
-/* A host has come. A job that runs already grows by what the host brings; to one of the hosts with which the
- * job began its share of the workers moves. */
+/* A host has come. A host that brings workers makes a running job grow. A host that the job began with gets
+ * its share of the workers. */
 static void fill_host(struct supervisor *s, uint16_t host, uint32_t brings)
 {
     char why[160];
@@ -911,7 +911,7 @@ static struct monotime check_killed_far(struct supervisor *s, struct child *chil
     return MONOTIME_NEVER;
 }
 
-/* The next time at which something is due of this worker; what is due now has been done. */
+/* Does what is due for this worker; returns its next deadline. */
 static struct monotime check_child(struct supervisor *s, struct child *child, struct monotime now)
 {
     const bool waits = child->state == CHILD_WAITING;
@@ -1008,7 +1008,7 @@ static enum status open_job(struct supervisor *s, struct error *error)
     const struct supervise_config *config = s->config;
     enum status status =
         generation_open(&s->generation, config->job, config->dir, config->log, &s->hosts, error);
-    if (status == STATUS_OK) /* ahead of the signals: they end the process until the hosts have met */
+    if (status == STATUS_OK) /* before the signals: until the hosts have met, a signal ends the process */
         status = hosts_open(&s->hosts, config->place, config->job, config->dir->real, error);
     if (status == STATUS_OK)
         status = signals_open(&s->signal_fd, error);

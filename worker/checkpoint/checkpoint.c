@@ -480,7 +480,7 @@ static enum status publish_set_aside_one(struct path run, uint64_t number, struc
         return status;
     if (!file_rename(path, aside, 0))
         return error_set_errno(error, errno, "%s: cannot be renamed", text);
-    log_warning("the checkpoint %s is set aside as %s", text, aside_text);
+    log_warning("%s is set aside as %s: the run goes on from an older checkpoint", text, aside_text);
     return STATUS_OK;
 }
 
@@ -532,8 +532,8 @@ static enum status publish_take_name(struct path from, struct path to, struct er
     return status;
 }
 
-/* Writes a log to the disk. A missing log has been moved away; its writer syncs it before it closes it. What
- * is no file of the run has the log's name then, and the writer does not use it. */
+/* Writes a log to the disk. A missing log was moved away: its writer syncs it before closing it. The same
+ * holds where something that is no file of the run has taken the log's name. */
 static enum status publish_sync_log(struct path run, const char *name, struct error *error)
 {
     int fd;
@@ -801,8 +801,8 @@ static enum status read_check_momentum(const char *path, const struct manifest *
 {
     if (manifest->momentum == checkpoint_has_moments(values))
         return STATUS_OK;
-    return error_set(error, STATUS_INVALID, "%s: saved %s momentum, but the job's optimizer has %s", path,
-                     manifest->momentum ? "with" : "without", manifest->momentum ? "none" : "it");
+    return error_set(error, STATUS_INVALID, "%s: saved %s optimizer state, but the job's optimizer %s", path,
+                     manifest->momentum ? "with" : "without", manifest->momentum ? "has none" : "needs it");
 }
 
 enum status checkpoint_load(struct path path, const struct checkpoint_values *values, struct error *error)

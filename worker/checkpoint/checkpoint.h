@@ -4,8 +4,8 @@
  *                              optimizer.safetensors  SGD's momentum under the parameters' names; Adam's two
  *                                                     moments under these names with .exp_avg and .exp_avg_sq
  *                                                     behind, RMSprop's with .square_avg: PyTorch's names
- *                              environments.bin       reinforce with /rollout/begin "continue": where the
- *                                                     environments are, worker/reinforce/saving.c
+ *                              environments.bin       the environments' states, as worker/reinforce/saving.c
+ *                                                     writes them (/rollout/begin "continue")
  *                              manifest.json          counters, place in the logs, the run's identity,
  *                                                     SHA-256 of all files; written last
  *     RUN/checkpoints/00000120.tmp/    being written, or left by a writer that died
@@ -116,7 +116,7 @@ enum status checkpoint_publish(struct path run, uint64_t update, uint32_t keep, 
  * checkpoint may come to other numbers. An older N.ahead is removed. */
 enum status checkpoint_set_aside(struct path run, uint64_t update, struct error *error);
 
-/* Makes N.tmp, which is written, also the best checkpoint; before checkpoint_publish. Syncs the logs. At any
+/* Also makes the written N.tmp the best checkpoint. Comes before checkpoint_publish. Syncs the logs. At any
  * moment RUN/checkpoints/best is the former one or the new one, whole; where the file system cannot exchange
  * two names, the former one is removed first. STATUS_IO, STATUS_PERMISSION: the file system has no hard
  * links, or as the other writing functions. */

@@ -15,11 +15,11 @@
  *     far      of a server: elements travel to and from it in messages
  *     net      the network that computes
  *     mirror   a second net that only holds values, in the layouts of the servers' images
- *     placed   the one of the two whose parameters lie on slots and inbox, and whose gradients on the outbox
+ *     placed   net or mirror: the one with parameters on slots and inbox, and gradients on the outbox
  *
  * In place: with transport "shared" and a backend that computes in the host's memory, the net is placed, and
- * nothing is copied. Otherwise the net has memory of its own, and the mirror is placed. Values are copied
- * between both. Then the inbox is the outbox: the gradient is written after the version was copied. */
+ * nothing is copied. Otherwise the net has its own memory, and the mirror is placed. Values are copied
+ * between the two. One memory is inbox and outbox: the version is copied before the gradient is written. */
 #include "kernels/base/profile.h"
 #include "kernels/params/gradients.h"
 #include "kernels/tape/tape.h"
@@ -107,18 +107,22 @@ struct trainer {
 
     /* ---- chunks ---- */
     struct trainer_transfer transfer;
-    struct segment errors; /* of bfloat16_round; not mapped: gradients travel as float32 */
-    float *kept;           /* (P) in `errors`; only the far servers' ranges are used */
-    uint16_t *rounded;     /* (PARAMETER_SERVER_CHUNK_ELEMENTS_MAX) */
+    struct segment rounding; /* not mapped: gradients travel as float32 */
+    float *cut_off;    /* (P) in `rounding`: what bfloat16_round has cut off; only the far servers' ranges are
+                          used */
+    uint16_t *rounded; /* (PARAMETER_SERVER_CHUNK_ELEMENTS_MAX) */
 };
 
 enum { RANGE_PARAMETERS, RANGE_STATISTICS };
 
-/* One turn of the rpc, at the role's top level. STATUS_PEER_DIED: a server is gone. */
+/* One turn of the rpc. STATUS_PEER_DIED: a server is gone; STATUS_IO: a socket has failed. */
 static enum status trainer_turn(struct trainer *t, struct monotime until, struct error *error)
 {
     const enum status status = rpc_turn(t->rpc, until);
-    return status == STATUS_OK ? STATUS_OK : error_set(error, status, "a parameter server is gone");
+    return status == STATUS_OK
+               ? STATUS_OK
+               : error_set(error, status, "%s",
+                           status == STATUS_PEER_DIED ? "a parameter server is gone" : "a socket has failed");
 }
 
 /* ---- chunks: which elements ----
@@ -173,15 +177,15 @@ static enum status trainer_open_rounding(struct trainer *t, struct error *error)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a chunk of %d elements",
                          PARAMETER_SERVER_CHUNK_ELEMENTS_MAX);
     const enum status status =
-        image_map(&t->errors, t->parameters * sizeof *t->kept, "the gradients' errors", error);
-    t->kept = (float *)(void *)t->errors.data;
+        image_map(&t->rounding, t->parameters * sizeof *t->cut_off, "the gradients' errors", error);
+    t->cut_off = (float *)(void *)t->rounding.data;
     return status;
 }
 
 static void trainer_close_rounding(struct trainer *t)
 {
     free(t->rounded);
-    segment_detach(&t->errors);
+    segment_detach(&t->rounding);
 }
 
 /* ---- chunks: under way ---- */
@@ -210,7 +214,7 @@ static enum status chunk_push(struct trainer *t, uint32_t server, struct trainer
         .data = {t->outbox_image + chunk->first},
     };
     if (t->rounded != NULL && chunk->first < t->parameters) {
-        bfloat16_round(t->rounded, t->outbox_image + chunk->first, t->kept + chunk->first, chunk->count);
+        bfloat16_round(t->rounded, t->outbox_image + chunk->first, t->cut_off + chunk->first, chunk->count);
         push.tensors[0].dtype = WIRE_BF16;
         push.data[0] = t->rounded;
     }
@@ -228,8 +232,9 @@ static enum status chunk_receive(struct trainer *t, uint32_t server, const struc
         tensor->dims[0] != chunk->count || m->args[MODEL_VERSION] != t->transfer.key)
         return error_set(
             error, STATUS_INTERNAL,
-            "server %u's answer about version %llu from element %zu on: expected %zu floats of it", server,
-            (unsigned long long)t->transfer.key, chunk->first, chunk->count);
+            "server %u, version %llu, element %zu: expected %zu floats, got %u tensors of version %llu",
+            server, (unsigned long long)t->transfer.key, chunk->first, chunk->count,
+            (unsigned)m->tensor_count, (unsigned long long)m->args[MODEL_VERSION]);
     memcpy(t->inbox_image + chunk->first, m->data[0], chunk->count * sizeof(float));
     return STATUS_OK;
 }
@@ -317,7 +322,7 @@ static void trainer_push_begin(struct trainer *t)
     transfer_begin(t, true, t->at.step);
 }
 
-/* Sends what leaves without waiting, of the parameters from element `ready` on, whose values are final. */
+/* Sends the chunks that can leave without waiting. Parameters from element `ready` on are final. */
 static enum status trainer_push_from(struct trainer *t, size_t ready, struct error *error)
 {
     uint32_t under_way;
@@ -388,7 +393,7 @@ static size_t given_element(const struct trainer *t)
     return t->parameters;
 }
 
-/* Whether chunks leave during the backward pass. */
+/* Whether chunks leave during the backward pass: if a server is on another host, and not "far" alone. */
 static bool gives_early(const struct trainer *t)
 {
     bool elsewhere = false;
@@ -427,8 +432,8 @@ static void trainer_progress(void *arg)
         tape_fail(t->net.tape, status, "%s", error.text);
 }
 
-/* Gives the step's gradient to the servers. Its statistics lie behind it, at outbox_image + P. Returns when
- * all servers have what travels. */
+/* Gives the step's gradient to the servers, and the statistics at outbox_image + P. Returns when the far
+ * servers have all chunks. */
 static enum status trainer_model_give(struct trainer *t, struct error *error)
 {
     const enum profile_kind before = profile_enter(PROFILE_TRANSPORT);
@@ -475,7 +480,7 @@ static enum status net_lay_out(struct trainer_net *net, const struct job *job, s
 
 /* ---- the memories: opening ---- */
 
-/* Gives the net parameters and gradients of its own, and opens the mirror. */
+/* Allocates the net's own parameters and gradients, and opens the mirror. */
 static enum status model_open_mirror(struct trainer *t, struct error *error)
 {
     const struct backend_settings settings = {.threads = t->job->trainers.threads};
@@ -547,9 +552,7 @@ static enum status model_open_outbox(struct trainer *t, struct error *error)
     return status == STATUS_OK ? trainer_open_rounding(t, error) : status;
 }
 
-/* Opens the device and the model, as far as no server is needed. The sessions with the servers are open
- * before.
- */
+/* Opens the device and the model without a call of a server. The sessions are open before. */
 static enum status trainer_model_open(struct trainer *t, struct error *error)
 {
     enum status status =
@@ -671,7 +674,7 @@ static void trainer_evaluation_progress(void *arg)
 {
     struct trainer *t = arg;
     trainer_progress(t);
-    rpc_turn(t->rpc, monotime_now()); // the next call meets a server that is gone
+    rpc_turn(t->rpc, monotime_now()); // the next call reports a lost server
 }
 
 /* Only a job with one server can ask for a version other than the present one: several servers go in step. */
@@ -994,7 +997,7 @@ enum status trainer_run(struct worker *worker, struct error *error)
         status = trainer_advance(&trainer, error);
     }
     if (worker->leave && status == STATUS_PEER_DIED)
-        status = STATUS_OK; // the servers were told so too
+        status = STATUS_OK; // the servers were told to leave, too
     const bool failed = status != STATUS_OK;
     trainer_close(&trainer, failed, failed ? error->text : WORKER_FINISHED);
     return status;

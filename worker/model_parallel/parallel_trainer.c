@@ -23,7 +23,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tags of the references that the lead shares: a layer's number, or this. The decoder's comes last. */
+/* Tags of the references that the lead shares: a layer's number, or this. The decoder's is sent last. */
 enum { TAG_OPTIMIZER = JOB_LAYERS };
 
 /* A question of the lead's that waits for its answer. */
@@ -226,8 +226,8 @@ static enum status peer_wait(struct parallel_trainer *t, struct error *error)
     return status;
 }
 
-/* Returns when the messages sent before have reached all workers (from the lead; otherwise all servers and
- * the lead). Repeats that `turns` times. */
+/* Echoes every worker `turns` times, so that all earlier messages have arrived. A trainer other than the lead
+ * echoes only the servers and the lead. */
 static enum status peer_flush(struct parallel_trainer *t, uint32_t turns, struct error *error)
 {
     const uint32_t end =
@@ -295,8 +295,8 @@ static enum status peer_ask_all(struct parallel_trainer *t, enum peer_function f
     return status;
 }
 
-/* The state of trainer `number` after `iteration` iterations ((layers, batch, hidden) each), and that number
- * of iterations. With `all` it equals the lead's. With `async` the trainer answers between two iterations,
+/* Fetches the hidden state of trainer `number` (h and c, (layers, batch, hidden) each) and its iteration.
+ * With `all` that iteration equals the lead's. With `async` the trainer answers between two iterations,
  * and pauses there until peer_resume. Once every trainer has answered, no step is on its way to any owner,
  * and the parameters, the momentum and the states do not change. */
 static enum status peer_state(struct parallel_trainer *t, uint32_t number, float *h, float *c,
@@ -366,7 +366,7 @@ static enum status peer_resume(struct parallel_trainer *t, struct error *error)
 
 /* ---- resuming ---- */
 
-/* Copies this trainer's state to those that a checkpoint has, or from them. */
+/* Copies this trainer's hidden state into the checkpoint's values (`saves`), or out of them. */
 static void hidden_state_copy(struct parallel_trainer *t, bool saves)
 {
     const size_t bytes = t->hidden.count * sizeof *t->hidden.h;
@@ -401,7 +401,7 @@ static enum status parallel_resume(struct parallel_trainer *t, struct error *err
     return status;
 }
 
-/* The lead's: sends the values that were read to their owners. Waits. */
+/* The lead's: sends the values read from a file to their owners. Waits. */
 static enum status lead_send_values(struct parallel_trainer *t, struct error *error)
 {
     assert(t->parameter_count == params_count(t->values.whole.params));
@@ -508,9 +508,8 @@ static bool checkpoint_is_due(const struct parallel_trainer *t)
 }
 
 /* If a checkpoint is due: gathers all values and begins to write them. Waits, also for the checkpoint before.
- * With /checkpoint/best the second function has this duty where the iteration ends an epoch that is
- * evaluated: there a checkpoint is also due if the loss is the lowest so far. The lead's, before plateau_see.
- */
+ * With /checkpoint/best, parallel_checkpoint_begin_evaluated does this after an iteration that ends an
+ * evaluated epoch, also if the loss is the lowest so far. The lead's, before plateau_see. */
 static enum status parallel_checkpoint_begin(struct parallel_trainer *t, struct error *error)
 {
     const struct checkpoint_score unmeasured = {0};
@@ -644,7 +643,7 @@ static enum status parallel_trainer_step(struct parallel_trainer *t, struct erro
                                       .h = t->hidden.h_next,
                                       .c = t->hidden.c_next,
                                       .h_next = t->hidden.h,
-                                      .c_next = t->hidden.c}; // before it, the lead would get the old state
+                                      .c_next = t->hidden.c}; // peer_answer below sends it
     t->in_iteration = false;
     t->iteration++;
     t->epoch_loss += loss;
@@ -795,8 +794,8 @@ static enum status trainer_open_tape(struct parallel_trainer *t, struct error *e
     return status;
 }
 
-/* Stores a reference that has arrived: the lead's, at another trainer; another trainer's, at the lead. One of
- * another class than its tag says is released. */
+/* Stores a reference that has arrived: at the lead, another trainer's; at another trainer, the lead's.
+ * Releases it if its class does not fit its tag. */
 static void trainer_taken(struct parallel *parallel, uint16_t from, uint64_t tag, struct rref *rref)
 {
     struct parallel_trainer *t = (struct parallel_trainer *)(void *)parallel; /* its first member */
@@ -889,7 +888,7 @@ static enum status lead_make_layers(struct parallel_trainer *t, struct error *er
     return status;
 }
 
-/* In the order of the layers, which is the whole model's. The owners say how many each layer has. */
+/* Fills t->parameters layer by layer: the whole model's order. The owners tell each layer's count. */
 static enum status lead_find_parameters(struct parallel_trainer *t, struct error *error)
 {
     const uint32_t expected = params_count(t->values.whole.params);
@@ -1008,8 +1007,8 @@ static void parallel_trainer_close(struct parallel_trainer *t, const char *why)
     free(t->targets);
 }
 
-/* Returns when this trainer has released everything; in the lead, when every trainer has, and reports
- * FINISHED.
+/* Releases this trainer's references, and flushes. The lead first waits until all other trainers hold
+ * nothing, and at the end reports FINISHED.
  *
  * A worker destroys unused objects at the end of a turn, after it has answered the echoes that came in that
  * turn. A RELEASE that finds no room is sent in a later turn. So one echo is not enough; TURNS are plenty. */

@@ -61,7 +61,7 @@ struct session_socket {
     bool is_far; /* to other hosts, with keys: nothing is lent through it */
 };
 
-/* A connection of a bound socket that this worker ended with BYE. */
+/* A connection of a bound socket that this worker has ended and ignores. */
 struct stranger {
     size_t socket;
     uint32_t peer;
@@ -437,8 +437,8 @@ static enum status pieces_send(struct sessions *sessions, const struct session *
     return STATUS_OK;
 }
 
-/* Sends the first pieces, and keeps the bytes of those behind the next one. STATUS_AGAIN: some are left.
- * STATUS_NO_MEMORY: some may have left. */
+/* Sends the first pieces, and keeps the bytes of those behind the next one. STATUS_AGAIN: pieces
+ * remain. STATUS_NO_MEMORY: some may have been sent. */
 static enum status pieces_begin(struct sessions *sessions, const struct session *session, struct held *held,
                                 const struct wire_header *whole, const struct rpc_message *value)
 {
@@ -514,10 +514,13 @@ enum status sessions_send_request(struct sessions *sessions, struct wire_header 
         return STATUS_OK;
     endpoint_release(&out);
     if (status == STATUS_BUSY)
-        return error_set(error, status, "too many messages or bytes wait for worker %u already",
+        return error_set(error, status, "no room for a request to worker %u: too many requests or bytes wait",
                          header->destination);
     session_lose(sessions, session);
-    return error_set(error, STATUS_NOT_FOUND, "worker %u is gone", header->destination);
+    return error_set(error, STATUS_NOT_FOUND,
+                     status == STATUS_NO_MEMORY ? "no memory to send to worker %u: its session is lost"
+                                                : "worker %u is gone",
+                     header->destination);
 }
 
 /* An answer over the limits becomes a failure and not an assertion, since the caller may have chosen its
@@ -858,8 +861,8 @@ static const char *hello_fault(const struct sessions *sessions, const struct wir
     return NULL;
 }
 
-/* The connection has no session. A worker says HELLO from the host whose key its connection has shown, or is
- * ignored. */
+/* Handles a message of a connection without a session. A HELLO counts only from the host of the worker that
+ * it names. */
 static enum received receive_from_stranger(struct sessions *sessions, size_t socket,
                                            const struct arrival *arrival)
 {
@@ -925,8 +928,8 @@ static enum received receive_in_session(struct sessions *sessions, uint16_t work
     return RECEIVED_FAULT;
 }
 
-/* Takes a message and decodes it. STATUS_INVALID, with the text in *fault: a bad one, of which only the
- * peer's name is left. STATUS_AGAIN: there is none. STATUS_IO. */
+/* Takes a message and decodes it. STATUS_INVALID, with the text in *fault: a bad message; only its
+ * `peer` is set. STATUS_AGAIN: there is none. STATUS_IO. */
 static enum status sessions_take(struct sessions *sessions, size_t socket, struct arrival *arrival,
                                  struct error *fault)
 {
@@ -1054,7 +1057,7 @@ static enum status dial_receive(struct sessions *sessions, size_t socket, struct
     if (arrival.header.kind == WIRE_BYE) {
         char text[WIRE_ERROR_TEXT_MAX + 1];
         message_copy_text(text, sizeof text, frames->payload, frames->payload_bytes);
-        status = error_set(error, STATUS_PERMISSION, "%s", text);
+        status = error_set(error, STATUS_PERMISSION, "answered HELLO with BYE: %s", text);
     } else if (arrival.header.kind == WIRE_WELCOME) {
         status = dial_receive_welcome(sessions, socket, &arrival, error);
     } else {

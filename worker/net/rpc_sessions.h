@@ -8,16 +8,17 @@
  *     leaving    a body of more than one payload, on its way in pieces
  *     stranger   a connection of a bound socket without a session
  *
- * Every turn tries the held messages again, in the order of sending. The rpc ends a lost session outside of
- * the sender's work. The next turn takes the messages of the own session. A leaving body's pieces go right
- * before its message: pieces that find room are copied from the caller's memory, the rest into a buffer.
+ * Every turn tries the held messages again, in the order of sending. A send only marks a
+ * session as lost; the rpc ends it. The next turn takes the messages of the own session. A leaving body's
+ * pieces go right before its message: pieces that find room are copied from the caller's memory, the rest
+ * into a buffer.
  *
  * A stranger may say HELLO. Anything else, or a HELLO that is refused, is answered with one BYE. From then on
  * the connection is ignored, as long as it stands in the ring of those that this worker ended last.
  *
  * The listener proves the secret over the dialing worker's fresh nonce. The dialing worker proves it over its
- * own nonce: a nonce of the listener would cost one more round trip, and a HELLO that is repeated by another
- * has no effect anyway, because the listener accepts one HELLO of each incarnation. */
+ * own nonce, which saves a round trip. A replayed HELLO has no effect: the listener accepts one HELLO of each
+ * incarnation. */
 #ifndef WORKER_NET_RPC_SESSIONS_H
 #define WORKER_NET_RPC_SESSIONS_H
 

@@ -24,7 +24,7 @@ struct rollout *recording_rollout(const struct recording *recording);
 /* Where the algorithm is ppo or a2c. */
 struct ppo *recording_ppo(struct recording *recording);
 
-/* Forgets all, and begins an episode. */
+/* Begins an episode: clears the rollout and the metrics. */
 void recording_begin(struct recording *recording, uint64_t episode);
 
 /* Records a step that is good. `is_repeated`: the rollout has the step already, and recording_forget has
@@ -47,9 +47,9 @@ void recording_warn_of_course(struct recording *recording, uint32_t environment,
 /* Warns, once, of what a death or a resume costs with the job's environments (environment_loss). */
 void recording_warn_of_loss(struct recording *recording, bool can_save);
 
-/* Takes the episode into the returns, and fills its reward, steps and metrics; of PPO, the means over the
- * last /algorithm/stats_window_size episodes that have ended. False: no episode has ended where rollouts go
- * on, and the reward is that of the latest which have, or before the first, of the unfinished ones. */
+/* Adds the episode to the returns; fills its reward, steps and metrics, and with PPO the means over the last
+ * /algorithm/stats_window_size ended episodes. False, only if rollouts continue: no episode has ended. Then
+ * the reward is the latest of ended episodes; before the first, that of the unfinished ones. */
 bool recording_report(struct recording *recording, struct control_episode *record);
 
 /* The sums on which the next episode depends, as bytes for a checkpoint. Save writes them, unless `out` is

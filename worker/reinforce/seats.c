@@ -44,18 +44,18 @@ struct seats {
     const struct environment_description *world;
     struct policy *policy;
     struct recording *recording;
-    struct rollout *rollout;  /* the recording's */
-    uint32_t count, per_seat; /* seats; environments of each */
-    uint32_t lines;           /* groups of each */
+    struct rollout *rollout;               /* the recording's */
+    uint32_t count, environments_per_seat; /* (seats) */
+    uint32_t groups_per_seat;
     uint32_t described, lost; /* seats that are */
     uint32_t playing;         /* seats that are asked */
     uint64_t episode;         /* the running one */
-    struct seat *of;          /* (count) */
-    struct group *groups;     /* (count, lines) */
-    uint32_t *live;           /* (lines) environments whose episode goes on, by the number of their groups */
+    struct seat *seats;       /* (count) */
+    struct group *groups;     /* (count, groups_per_seat) */
+    uint32_t *alive_count;    /* (groups_per_seat) environments whose episode goes on, by group number */
     uint8_t *alive;           /* (environments) */
-    /* One line for each number of a group, shared by all seats. A group stands for its waiting request. */
-    struct coalescer **coalescers; /* (lines) */
+    /* One for each group number, shared by all seats. A group stands for its waiting request. */
+    struct coalescer **coalescers; /* (groups_per_seat) */
     struct coalescer_stats stats;  /* of the running episode */
 };
 
@@ -72,7 +72,7 @@ static bool continues(const struct seats *s)
 /* The groups of a seat. */
 static struct group *groups_of(const struct seats *s, uint32_t seat)
 {
-    return s->groups + (size_t)seat * s->lines;
+    return s->groups + (size_t)seat * s->groups_per_seat;
 }
 
 /* ---- opening ---- */
@@ -91,9 +91,9 @@ static enum status open_coalescers(struct seats *s)
                                             .launch = launch,
                                             .context = s,
                                             .stats = &s->stats};
-    s->coalescers = calloc(s->lines, sizeof(struct coalescer *));
+    s->coalescers = calloc(s->groups_per_seat, sizeof(struct coalescer *));
     enum status status = s->coalescers != NULL ? STATUS_OK : STATUS_NO_MEMORY;
-    for (uint32_t i = 0; i < s->lines && status == STATUS_OK; i++)
+    for (uint32_t i = 0; i < s->groups_per_seat && status == STATUS_OK; i++)
         status = coalescer_new(&s->coalescers[i], &config);
     return status;
 }
@@ -110,23 +110,24 @@ enum status seats_new(struct seats **out, struct worker *worker, struct error *f
                         .job = job,
                         .failure = failure,
                         .count = count,
-                        .per_seat = job->observers.environments,
-                        .lines = job->observers.groups};
-    s->of = calloc(room, sizeof *s->of);
-    s->groups = calloc(room * s->lines, sizeof *s->groups);
-    s->alive = calloc(room * s->per_seat, 1);
-    s->live = calloc(s->lines, sizeof *s->live);
-    if (s->of == NULL || s->groups == NULL || s->alive == NULL || s->live == NULL ||
+                        .environments_per_seat = job->observers.environments,
+                        .groups_per_seat = job->observers.groups};
+    s->seats = calloc(room, sizeof *s->seats);
+    s->groups = calloc(room * s->groups_per_seat, sizeof *s->groups);
+    s->alive = calloc(room * s->environments_per_seat, 1);
+    s->alive_count = calloc(s->groups_per_seat, sizeof *s->alive_count);
+    if (s->seats == NULL || s->groups == NULL || s->alive == NULL || s->alive_count == NULL ||
         open_coalescers(s) != STATUS_OK)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for %zu environments", room * s->per_seat);
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %zu environments",
+                         room * s->environments_per_seat);
     for (uint32_t i = 0; i < count; i++)
-        s->of[i].seats = s;
+        s->seats[i].seats = s;
     for (uint32_t i = 0; i < count; i++)
-        for (uint32_t number = 0; number < s->lines; number++) {
+        for (uint32_t number = 0; number < s->groups_per_seat; number++) {
             const uint32_t begin = job_group_begin(job, number);
             groups_of(s, i)[number] = (struct group){.seat = i,
                                                      .number = number,
-                                                     .first = i * s->per_seat + begin,
+                                                     .first = i * s->environments_per_seat + begin,
                                                      .count = job_group_begin(job, number + 1) - begin};
         }
     return STATUS_OK;
@@ -145,15 +146,15 @@ void seats_free(struct seats *s)
 {
     if (s == NULL)
         return;
-    for (uint32_t i = 0; s->of != NULL && i < s->count; i++)
-        free(s->of[i].states);
-    for (uint32_t i = 0; s->coalescers != NULL && i < s->lines; i++)
+    for (uint32_t i = 0; s->seats != NULL && i < s->count; i++)
+        free(s->seats[i].states);
+    for (uint32_t i = 0; s->coalescers != NULL && i < s->groups_per_seat; i++)
         coalescer_free(s->coalescers[i]);
     free(s->coalescers);
-    free(s->of);
+    free(s->seats);
     free(s->groups);
     free(s->alive);
-    free(s->live);
+    free(s->alive_count);
     free(s);
 }
 
@@ -161,7 +162,7 @@ void seats_free(struct seats *s)
 
 void seats_set_described(struct seats *s, uint32_t index, bool is_described)
 {
-    struct seat *seat = &s->of[index];
+    struct seat *seat = &s->seats[index];
     s->described += is_described - seat->described;
     seat->described = is_described;
     seat->fresh = seat->fresh || is_described;
@@ -169,7 +170,7 @@ void seats_set_described(struct seats *s, uint32_t index, bool is_described)
 
 bool seats_is_described(const struct seats *s, uint32_t seat)
 {
-    return s->of[seat].described;
+    return s->seats[seat].described;
 }
 
 bool seats_are_described(const struct seats *s)
@@ -244,7 +245,7 @@ static void launch(void *context, const struct coalescer_slot *slots, size_t cou
 void seats_launch(struct seats *s)
 {
     s->worker->queue = 0;
-    for (uint32_t i = 0; i < s->lines; i++) {
+    for (uint32_t i = 0; i < s->groups_per_seat; i++) {
         coalescer_run(s->coalescers[i], monotime_now());
         s->worker->queue += (uint32_t)coalescer_waiting(s->coalescers[i]);
     }
@@ -253,14 +254,14 @@ void seats_launch(struct seats *s)
 struct monotime seats_due(const struct seats *s)
 {
     struct monotime next = MONOTIME_NEVER;
-    for (uint32_t i = 0; i < s->lines; i++)
+    for (uint32_t i = 0; i < s->groups_per_seat; i++)
         next = monotime_earliest(next, coalescer_due(s->coalescers[i]));
     return next;
 }
 
 void seats_clear(struct seats *s)
 {
-    for (uint32_t i = 0; s->coalescers != NULL && i < s->lines; i++)
+    for (uint32_t i = 0; s->coalescers != NULL && i < s->groups_per_seat; i++)
         if (s->coalescers[i] != NULL)
             coalescer_clear(s->coalescers[i], drop);
 }
@@ -293,18 +294,18 @@ void seats_report(const struct seats *s, struct control_episode *record)
 /* Tells the coalescers how many rows live. */
 static void set_live(const struct seats *s)
 {
-    for (uint32_t i = 0; i < s->lines; i++)
-        coalescer_set_live(s->coalescers[i], s->live[i] * s->world->spec.agents);
+    for (uint32_t i = 0; i < s->groups_per_seat; i++)
+        coalescer_set_live(s->coalescers[i], s->alive_count[i] * s->world->spec.agents);
 }
 
 /* The environment sends no rows any more in this episode. */
 static void retire(struct seats *s, const struct group *group, uint32_t environment)
 {
-    s->live[group->number] -= s->alive[environment];
+    s->alive_count[group->number] -= s->alive[environment];
     s->alive[environment] = 0;
 }
 
-/* Environments of the group of which the step has no row have ended their episodes. NULL: all. */
+/* Retires the group's environments without a row in the step: their episodes have ended. NULL: all. */
 static void retire_absent(struct seats *s, const struct group *group, const struct step *step)
 {
     const uint32_t count = step != NULL ? step->count : 0;
@@ -320,14 +321,14 @@ static void retire_absent(struct seats *s, const struct group *group, const stru
     set_live(s);
 }
 
-/* The group's rows from `step` on are forgotten. Environments that had fewer rows stay over; the others
- * live. */
+/* Forgets the group's rows from `step` on. Environments with fewer rows stay retired; the others live
+ * again. */
 static void forget_rows(struct seats *s, struct group *group, uint32_t step)
 {
     for (uint32_t e = group->first; e < group->first + group->count; e++) {
         if (!rollout_truncate(s->rollout, e, step))
             continue;
-        s->live[group->number] += !s->alive[e];
+        s->alive_count[group->number] += !s->alive[e];
         s->alive[e] = 1;
     }
     withdraw(s, group); /* the predecessor's */
@@ -342,11 +343,12 @@ static void take_answer(struct future *future, void *arg)
 {
     struct seat *seat = arg;
     struct seats *s = seat->seats;
-    const uint32_t index = (uint32_t)(seat - s->of);
+    const uint32_t index = (uint32_t)(seat - s->seats);
     seat->returned = future_status(future);
     if (seat->returned == STATUS_OK &&
         seat->answer(seat->context, index, future_value(future)) != STATUS_OK) {
-        rpc_reject_worker(s->worker->rpc, (uint16_t)(index + 1), "its answer to %s does not match its steps",
+        rpc_reject_worker(s->worker->rpc, (uint16_t)(index + 1),
+                          "its answer to %s is malformed, or does not fit its steps",
                           seat->method == METHOD_RUN_EPISODE ? "run_episode" : "run_evaluation");
         seat->returned = STATUS_PEER_DIED;
     }
@@ -362,7 +364,7 @@ enum status seats_call(struct seats *s, uint32_t index, enum wire_method method,
                        const struct rpc_message *message, seats_answer *answer, void *context,
                        struct error *error)
 {
-    struct seat *seat = &s->of[index];
+    struct seat *seat = &s->seats[index];
     enum status status = STATUS_OK;
     future_release(seat->called);
     seat->called = NULL;
@@ -394,7 +396,7 @@ static void end_record(struct seats *s, const struct group *group, uint32_t envi
     snprintf(where, sizeof where, "(another %s in step %u of episode %llu)", what, group->next_step,
              (unsigned long long)s->episode);
     recording_warn_of_course(s->recording, environment, where);
-    for (uint32_t i = 0; i < s->lines; i++, beside++)
+    for (uint32_t i = 0; i < s->groups_per_seat; i++, beside++)
         if (beside->next_step < beside->recorded)
             forget_rows(s, beside, beside->next_step);
 }
@@ -439,7 +441,7 @@ static size_t states_of(const char *states, size_t bytes, uint32_t count)
 static enum status keep_states(struct seats *s, uint32_t index, const void *states, size_t bytes,
                                struct error *error)
 {
-    struct seat *seat = &s->of[index];
+    struct seat *seat = &s->seats[index];
     free(seat->states);
     seat->states = bytes > 0 ? malloc(bytes) : NULL;
     seat->state_bytes = seat->states != NULL ? bytes : 0;
@@ -458,7 +460,8 @@ static bool ends_well(const struct seats *s, uint32_t index, const struct step_e
     uint8_t all;
     const bool is_over = step_is_over(&end->last, i, &all);
     const bool ended = has_steps(s) ? length == s->rollout->config.steps_max : is_over;
-    return ended && length > 0 && length == s->rollout->lengths[(index * s->per_seat + i) * agents] &&
+    return ended && length > 0 &&
+           length == s->rollout->lengths[(index * s->environments_per_seat + i) * agents] &&
            (all & ~ENVIRONMENT_STEP_FLAGS) == 0;
 }
 
@@ -466,17 +469,17 @@ static enum status check_end(struct seats *s, uint32_t index, const struct rpc_m
                              struct step_end *end)
 {
     const struct group *groups = groups_of(s, index);
-    for (uint32_t i = 0; i < s->lines; i++) {
+    for (uint32_t i = 0; i < s->groups_per_seat; i++) {
         if (!has_steps(s))
             end_group(s, &groups[i]);
         if (groups[i].request != NULL || groups[i].next_step != groups[i].recorded)
             return STATUS_INVALID;
     }
-    if (step_end_decode(end, m, &s->world->spec, s->per_seat) != STATUS_OK ||
-        (end->has_states &&
-         (!continues(s) || states_of(end->states, end->state_bytes, s->per_seat) != end->state_bytes)))
+    if (step_end_decode(end, m, &s->world->spec, s->environments_per_seat) != STATUS_OK ||
+        (end->has_states && (!continues(s) || states_of(end->states, end->state_bytes,
+                                                        s->environments_per_seat) != end->state_bytes)))
         return STATUS_INVALID;
-    for (uint32_t i = 0; i < s->per_seat; i++)
+    for (uint32_t i = 0; i < s->environments_per_seat; i++)
         if (!ends_well(s, index, end, i))
             return STATUS_INVALID;
     return STATUS_OK;
@@ -490,10 +493,10 @@ static enum status take_end(void *context, uint32_t index, const struct rpc_mess
     struct error why;
     if (check_end(s, index, m, &end) != STATUS_OK)
         return STATUS_INVALID;
-    recording_end(s->recording, index * s->per_seat, &end);
-    for (uint32_t i = 0; i < s->lines; i++)
+    recording_end(s->recording, index * s->environments_per_seat, &end);
+    for (uint32_t i = 0; i < s->groups_per_seat; i++)
         retire_absent(s, &groups_of(s, index)[i], NULL);
-    s->of[index].played = true;
+    s->seats[index].played = true;
     if (keep_states(s, index, end.states, end.state_bytes, &why) != STATUS_OK)
         *s->failure = why;
     return STATUS_OK;
@@ -501,8 +504,8 @@ static enum status take_end(void *context, uint32_t index, const struct rpc_mess
 
 /* ---- the begin of an episode ---- */
 
-/* Writes into the request of run_episode how the seat's environments begin. False: they should go on, but the
- * observer is new and nothing saved is there: they are reset. The states stay the seat's. */
+/* Writes into the request how the seat's environments begin. The seat keeps the states. False: they are
+ * reset, though the job continues them, because a new observer has no saved state. */
 static bool give_states(const struct seats *s, const struct seat *seat, struct rpc_message *m)
 {
     const bool goes_on = continues(s) && s->episode > 1;
@@ -523,33 +526,34 @@ static bool give_states(const struct seats *s, const struct seat *seat, struct r
 /* The unfinished episodes of the seat's environments are lost with its observer. */
 static void lose_episodes(struct seats *s, uint32_t index)
 {
-    const bool was_added = index >= s->job->observers.count && !s->of[index].played;
+    const bool was_added = index >= s->job->observers.count && !s->seats[index].played;
     if (!was_added)
         recording_warn_of_loss(s->recording, false);
-    recording_abandon(s->recording, index * s->per_seat, s->per_seat);
+    recording_abandon(s->recording, index * s->environments_per_seat, s->environments_per_seat);
 }
 
 /* Asks the seat's observer to play the running episode. */
 static enum status call_to_play(struct seats *s, uint32_t index, struct error *error)
 {
-    struct seat *seat = &s->of[index];
+    struct seat *seat = &s->seats[index];
     struct group *groups = groups_of(s, index);
     struct rpc_message message = {
         .args = {[RUN_NUMBER] = s->episode, [RUN_STEPS] = has_steps(s) ? s->job->rollout.steps : 0}};
-    const bool has_lost = !give_states(s, seat, &message);
-    for (uint32_t i = 0; i < s->lines; i++) {
-        if (has_lost || (s->world->spec.limits & ENVIRONMENT_CANNOT_SEED) != 0)
+    const bool starts_over = !give_states(s, seat, &message);
+    for (uint32_t i = 0; i < s->groups_per_seat; i++) {
+        if (starts_over || (s->world->spec.limits & ENVIRONMENT_CANNOT_SEED) != 0)
             forget_rows(s, &groups[i], 0);
         groups[i].next_step = 0;
         if (groups[i].repeat != NULL)
             rpc_fail(groups[i].repeat, STATUS_PEER_DIED, "the observer that sent it is gone");
         groups[i].repeat = NULL;
     }
-    recording_forget(s->recording, index * s->per_seat, s->per_seat); /* its steps bring them again */
+    recording_forget(s->recording, index * s->environments_per_seat,
+                     s->environments_per_seat); /* the successor's steps bring them again */
     const enum status status = seats_call(s, index, METHOD_RUN_EPISODE, &message, take_end, s, error);
     if (status != STATUS_OK || seat->lost)
         return status;
-    if (has_lost)
+    if (starts_over)
         lose_episodes(s, index);
     seat->fresh = false;
     return status;
@@ -567,8 +571,8 @@ enum status seats_ask_all(struct seats *s, seats_ask *ask, void *context, struct
     enum status status = STATUS_OK;
     s->playing = s->lost = 0;
     for (uint32_t i = 0; i < s->count; i++) {
-        s->of[i].asked = s->of[i].lost = false;
-        s->of[i].returned = STATUS_OK;
+        s->seats[i].asked = s->seats[i].lost = false;
+        s->seats[i].returned = STATUS_OK;
     }
     for (uint32_t i = 0; i < s->count && status == STATUS_OK; i++)
         status = ask_seat(s, i, ask, context, error);
@@ -579,11 +583,11 @@ enum status seats_play(struct seats *s, uint64_t episode, struct error *error)
 {
     s->episode = episode;
     s->stats = (struct coalescer_stats){0};
-    memset(s->alive, 1, (size_t)s->count * s->per_seat);
-    memset(s->live, 0, s->lines * sizeof *s->live);
-    for (uint32_t i = 0; i < s->count * s->lines; i++) {
+    memset(s->alive, 1, (size_t)s->count * s->environments_per_seat);
+    memset(s->alive_count, 0, s->groups_per_seat * sizeof *s->alive_count);
+    for (uint32_t i = 0; i < s->count * s->groups_per_seat; i++) {
         s->groups[i].recorded = 0;
-        s->live[i % s->lines] += s->groups[i].count;
+        s->alive_count[i % s->groups_per_seat] += s->groups[i].count;
     }
     set_live(s);
     return seats_ask_all(s, NULL, NULL, error);
@@ -594,9 +598,9 @@ static enum status ask_successors(struct seats *s, seats_ask *ask, void *context
 {
     enum status status = STATUS_OK;
     for (uint32_t i = 0; s->lost > 0 && i < s->count && status == STATUS_OK; i++) {
-        if (!s->of[i].lost || !s->of[i].described)
+        if (!s->seats[i].lost || !s->seats[i].described)
             continue;
-        s->of[i].lost = false;
+        s->seats[i].lost = false;
         s->lost--;
         status = ask_seat(s, i, ask, context, error);
     }
@@ -607,11 +611,11 @@ static enum status ask_successors(struct seats *s, seats_ask *ask, void *context
 static enum status find_failure(const struct seats *s, struct error *error)
 {
     for (uint32_t i = 0; i < s->count; i++) {
-        const enum status status = s->of[i].returned;
+        const enum status status = s->seats[i].returned;
         if (status != STATUS_OK)
             return error_set(error, status, "observer %u, episode %llu: %s: %s", i + 1,
                              (unsigned long long)s->episode, status_name(status),
-                             future_text(s->of[i].called));
+                             future_text(s->seats[i].called));
     }
     return STATUS_OK;
 }
@@ -628,8 +632,8 @@ enum status seats_await(struct seats *s, seats_ask *ask, void *context, struct e
     if (status == STATUS_SHUTDOWN && !hurry) /* the order has reached an observer, and not yet this process */
         return STATUS_AGAIN;
     for (uint32_t i = 0; i < s->count; i++) {
-        future_release(s->of[i].called);
-        s->of[i].called = NULL;
+        future_release(s->seats[i].called);
+        s->seats[i].called = NULL;
     }
     if (status == STATUS_OK || !hurry)
         return status;
@@ -648,8 +652,8 @@ static enum status check_order(const struct seats *s, const struct group *group,
                          group->next_step - 1);
     const uint32_t steps = s->rollout->config.steps_max + s->rollout->config.bootstraps;
     if (step->number != group->next_step || (step->count > 0 && step->number >= steps))
-        return error_set(error, STATUS_INVALID, "step %u: expected %u, below %u", step->number,
-                         group->next_step, steps);
+        return error_set(error, STATUS_INVALID, "step %u: expected step %u, and fewer than %u steps",
+                         step->number, group->next_step, steps);
     return STATUS_OK;
 }
 
@@ -666,7 +670,7 @@ static enum status check_rows(const struct seats *s, const struct group *group, 
         const uint32_t environment = step->numbers[i];
         if (environment < least || environment >= end)
             return error_set(error, STATUS_INVALID,
-                             "row %u is of environment %u: expected an ascending one of %u..%u", i,
+                             "row %u is of environment %u: expected ascending environments, here %u to %u", i,
                              environment, least, end - 1);
         least = environment + 1;
     }
@@ -689,12 +693,12 @@ static enum status check_flags(const struct seats *s, const struct step *step, s
             return error_set(error, STATUS_INVALID, "row %u is of environment %u, whose episode is over", i,
                              step->numbers[i]);
         if (step->number == 0 && (all & ~first) != 0)
-            return error_set(error, STATUS_INVALID, "environment %u of step 0 has flags %u: expected %u", i,
-                             all, all & first);
+            return error_set(error, STATUS_INVALID, "environment %u has flags %u at step 0: expected %u",
+                             step->numbers[i], all, all & first);
         if (!has_steps(s) && is_over)
             return error_set(error, STATUS_INVALID,
-                             "environment %u of step %u has flags %u, its episode is over", i, step->number,
-                             all);
+                             "environment %u of step %u has flags %u, which end its episode: expected no row",
+                             step->numbers[i], step->number, all);
     }
     return STATUS_OK;
 }
@@ -730,7 +734,7 @@ static enum status leave_group(struct seats *s, struct group *group, struct rpc_
                                struct error *error)
 {
     if (has_steps(s))
-        return error_set(error, STATUS_INVALID, "the end of a group at step %u: expected rows",
+        return error_set(error, STATUS_INVALID, "step %u has no rows: expected a row for each environment",
                          group->next_step);
     end_group(s, group);
     retire_absent(s, group, NULL);
@@ -741,9 +745,9 @@ static enum status leave_group(struct seats *s, struct group *group, struct rpc_
 enum status seats_step(struct seats *s, uint32_t seat, struct rpc_request *request, const struct step *step,
                        struct error *error)
 {
-    if (step->group >= s->lines)
-        return error_set(error, STATUS_INVALID, "a step of group %u: expected one below %u", step->group,
-                         s->lines);
+    if (step->group >= s->groups_per_seat)
+        return error_set(error, STATUS_INVALID, "a step of group %u: expected a group below %u", step->group,
+                         s->groups_per_seat);
     struct group *group = &groups_of(s, seat)[step->group];
     enum status status = check_order(s, group, step, error);
     if (status == STATUS_OK && step->count == 0)
@@ -762,11 +766,11 @@ enum status seats_step(struct seats *s, uint32_t seat, struct rpc_request *reque
 size_t seats_save(const struct seats *s, char *out)
 {
     size_t bytes = 0;
-    for (uint32_t i = 0; i < s->count; bytes += s->of[i++].state_bytes) {
-        if (s->of[i].state_bytes == 0)
+    for (uint32_t i = 0; i < s->count; bytes += s->seats[i++].state_bytes) {
+        if (s->seats[i].state_bytes == 0)
             return 0;
         if (out != NULL)
-            memcpy(out + bytes, s->of[i].states, s->of[i].state_bytes);
+            memcpy(out + bytes, s->seats[i].states, s->seats[i].state_bytes);
     }
     return bytes;
 }
@@ -775,7 +779,7 @@ enum status seats_load(struct seats *s, const char *from, size_t bytes, struct e
 {
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < s->count && bytes > 0 && status == STATUS_OK; i++) {
-        const size_t mine = states_of(from, bytes, s->per_seat);
+        const size_t mine = states_of(from, bytes, s->environments_per_seat);
         if (mine == 0)
             return error_set(error, STATUS_INVALID,
                              "it does not hold the states of observer %u's environments", i + 1);

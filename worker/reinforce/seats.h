@@ -3,17 +3,17 @@
  * the job's seed, and the successor gets the actions that its predecessor got. So its steps come out as
  * recorded, up to where the predecessor stopped.
  *
- * A step that comes out as another one is where the record ends: the seat's rows from there on are forgotten,
- * and the successor's take their place. The draws depend on the step and on what the row shows, so the seat's
- * other environments get the actions that they had. Of environments that cannot be seeded, or cannot go on
- * from a saved state where the job has them go on, all rows are forgotten.
+ * The record ends at the first step that differs. The seat's later rows are forgotten, and the successor's
+ * take their place. An action's draw depends on the step and the row alone, so other environments get the
+ * same actions again. All rows are forgotten if the environments cannot be seeded, or if the job continues
+ * them and no saved state is there.
  *
- * Where a rollout goes on where the one before ended (/rollout/begin "continue"), every answer to run_episode
- * carries the states of the seat's environments. A successor gets them with its request. States of
- * environments lie behind each other, in order, each behind its length in bytes (uint32).
+ * If rollouts continue (/rollout/begin "continue"), every answer to run_episode carries the states of the
+ * seat's environments. A successor gets them with its request. Format: for each environment in order, the
+ * length in bytes (uint32), then the state.
  *
- * A coalescer for the groups of each number decides when the requests that wait make a batch. One step of
- * each group of each observer can wait.
+ * Groups with the same number, one of each seat, share a coalescer, which batches the waiting requests. Each
+ * group has at most one step waiting.
  *
  * The agent's thread. No call blocks, but seats_launch for the policy's arithmetic. */
 #ifndef WORKER_REINFORCE_SEATS_H
@@ -62,9 +62,9 @@ typedef enum status seats_ask(void *context, uint32_t seat, struct error *error)
 /* Forgets the calls before, and asks every seat. */
 enum status seats_ask_all(struct seats *seats, seats_ask *ask, void *context, struct error *error);
 
-/* Whether all have answered, in every turn; meanwhile it asks the successors of lost observers. `ask` NULL:
- * they play the running episode. STATUS_AGAIN: they have not. STATUS_SHUTDOWN: an order to hurry has cut it
- * short. Other errors: of the first answer that was one, and of `ask`. */
+/* Call it every turn until all have answered. Asks the successors of lost observers; `ask` NULL: to play
+ * the running episode. STATUS_AGAIN: answers are missing. STATUS_SHUTDOWN: an order to hurry has cut it
+ * short. Other errors: of the first answer that failed, or of `ask`. */
 enum status seats_await(struct seats *seats, seats_ask *ask, void *context, struct error *error);
 
 /* ---- steps ---- */
@@ -89,9 +89,9 @@ void seats_report(const struct seats *seats, struct control_episode *record);
 
 /* ---- states ---- */
 
-/* Writes all seats' states, unless `out` is NULL. Returns their bytes; 0: a seat has none. Load, before the
- * first episode: STATUS_INVALID with a sentence. Seats beyond those with states begin anew; states of seats
- * that the job has no more are left. */
+/* Save writes all seats' states, unless `out` is NULL, and returns their bytes; 0: a seat has none. Load is
+ * called before the first episode; STATUS_INVALID comes with a sentence. Seats without states begin anew;
+ * states beyond the job's seats are ignored. */
 size_t seats_save(const struct seats *seats, char *out);
 enum status seats_load(struct seats *seats, const char *from, size_t bytes, struct error *error);
 

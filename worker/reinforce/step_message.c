@@ -92,7 +92,7 @@ static enum status check_flags(const struct rpc_message *m, const struct environ
                              ENVIRONMENT_STEP_FLAGS);
         if (bytes > 1 && !mask_is_good(row + 1, spec))
             return error_set(error, STATUS_INVALID,
-                             "row %u has a mask without a choice, or with a byte above 1", i);
+                             "row %u has an action mask that allows nothing, or with a byte above 1", i);
         *ended += step_ended(row[0]);
     }
     return STATUS_OK;
@@ -105,9 +105,10 @@ static enum status check_message(const struct rpc_message *m, const struct envir
     const uint32_t n = m->tensors[STEP_ENVIRONMENT].dims[0], rows = n * spec->agents;
     uint32_t ended = 0;
     if (m->tensor_count != STEP_TENSORS || n == 0 || n > n_max)
-        return error_set(error, STATUS_INVALID,
-                         "%u tensors of %u environments: expected %d of at most %u environments",
-                         m->tensor_count, n, STEP_TENSORS, n_max);
+        return error_set(
+            error, STATUS_INVALID,
+            "a step of %u tensors and %u environments: expected %d tensors and 1 to %u environments",
+            m->tensor_count, n, STEP_TENSORS, n_max);
     step_tensors(expected, spec, n, 0);
     const struct wire_tensor flags = expected[STEP_FLAGS];
     if (memcmp(&m->tensors[STEP_FLAGS], &flags, sizeof flags) == 0) {
@@ -165,8 +166,9 @@ enum status step_decode(struct step *step, const struct rpc_message *m, const st
         return STATUS_OK;
     }
     if ((m->lent & ~(1u << STEP_OBSERVATION)) != 0)
-        return error_set(error, STATUS_INVALID,
-                         "numbers, flags or rewards in shared memory: expected them in the message");
+        return error_set(
+            error, STATUS_INVALID,
+            "a step with numbers, flags or rewards in shared memory: only observations may be lent");
     const enum status status = check_message(m, spec, n_max, error);
     if (status != STATUS_OK)
         return status;

@@ -129,7 +129,7 @@ kill -TERM "$run"
 exit_code=0 && { wait "$run" || exit_code=$?; }
 check "a run that was stopped has a profile too" test "$exit_code" = 0
 check "with all workers" whole "$four" 4
-check "the table says which has started again" grep -q '^observer 2: started 2 times: the figures are of the last one$' \
+check "the table says which has started again" grep -q '^observer 2: started 2 times: figures of the last start only$' \
     "$four/profile.txt"
 
 job_arguments reinforce "$four" 1000000 --profile --resume --set /observers/count=3

@@ -152,7 +152,7 @@ START_TEST(the_pieces_limit_is_told)
     CK_DIST(dist_call(context, stage.sides[ROOT].object[0], KNOT_MAP, NULL, 0, &x, 1, &out, 1));
     ck_assert_int_eq(dist_call(context, stage.sides[ROOT].object[0], KNOT_MAP, NULL, 0, &x, 1, &out, 1),
                      STATUS_BUSY);
-    expect_stuck(STATUS_BUSY, "worker 1 holds 1 calls of its objects, at most 1");
+    expect_stuck(STATUS_BUSY, "worker 1 computes 1 calls of its objects: no more than 1 fit");
     end();
 }
 END_TEST
@@ -240,21 +240,23 @@ START_TEST(a_wrong_request_is_told_so)
     other.context = (uint64_t)OWNER << 48 | 9;
     expect_raw(METHOD_FORWARD, &other, STATUS_NOT_FOUND, "context 1000000000009 has ended");
     other.context = (uint64_t)MEMBERS << 48 | 9;
-    expect_raw(METHOD_FORWARD, &other, STATUS_INVALID, "context 5000000000009 of worker 5, of 5");
+    expect_raw(METHOD_FORWARD, &other, STATUS_INVALID,
+               "context 5000000000009 of worker 5: expected a worker below 5");
     expect_raw(METHOD_FORWARD, &good, STATUS_OK, "");
-    expect_raw(METHOD_FORWARD, &good, STATUS_INVALID, "call 5 of worker 2 was made before");
+    expect_raw(METHOD_FORWARD, &good, STATUS_INVALID, "call 5 of worker 2 came before");
     struct rpc_message back = {.context = good.context,
                                .args = {6, 1},
                                .tensor_count = 1,
                                .tensors = {{WIRE_F32, 2, .dims = {ROWS, WIDTH}}},
                                .data = {ones}};
-    expect_raw(METHOD_BACKWARD, &back, STATUS_NOT_FOUND, "call 6 of worker 2 is not here");
+    expect_raw(METHOD_BACKWARD, &back, STATUS_NOT_FOUND, "no call 6 of worker 2");
     back.args[0] = 5;
     back.args[1] = 2;
-    expect_raw(METHOD_BACKWARD, &back, STATUS_INVALID, "call 5 has 1 outputs");
+    expect_raw(METHOD_BACKWARD, &back, STATUS_INVALID,
+               "a backward of call 5: expected gradients of its 1 outputs");
     back.args[1] = 1;
     expect_raw(METHOD_BACKWARD, &back, STATUS_OK, "");
-    expect_raw(METHOD_BACKWARD, &back, STATUS_INVALID, "a second backward of call 5");
+    expect_raw(METHOD_BACKWARD, &back, STATUS_INVALID, "a backward of call 5: it had one before");
     other = good;
     other.args[2] = 8;
     expect_raw(METHOD_FORWARD, &other, STATUS_OK, "");
@@ -264,7 +266,7 @@ START_TEST(a_wrong_request_is_told_so)
     const struct rpc_message over = {.context = good.context};
     expect_raw(METHOD_END_CONTEXT, &over, STATUS_OK, "");
     expect_raw(METHOD_END_CONTEXT, &over, STATUS_OK, "");
-    expect_raw(METHOD_BACKWARD, &back, STATUS_NOT_FOUND, "is not here");
+    expect_raw(METHOD_BACKWARD, &back, STATUS_NOT_FOUND, "this worker has no c");
     expect_raw(METHOD_FORWARD, &good, STATUS_OK,
                ""); // a call that comes late: its caller's end comes behind it
     expect_raw(METHOD_END_CONTEXT, &over, STATUS_OK, "");

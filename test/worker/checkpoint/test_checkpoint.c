@@ -122,9 +122,9 @@ START_TEST(an_optimizer_without_momentum_saves_none)
     member_write(&with, 2);
     member_write(&without, 2);
     expect_failure(checkpoint_load(path_of(checkpoint_at("00000007")), &with.values, &checkpoint_error),
-                   STATUS_INVALID, "saved without momentum, but the job's optimizer has it");
+                   STATUS_INVALID, "saved without optimizer state, but the job's optimizer needs it");
     expect_failure(checkpoint_load(path_of(checkpoint_at("00000008")), &without.values, &checkpoint_error),
-                   STATUS_INVALID, "saved with momentum, but the job's optimizer has none");
+                   STATUS_INVALID, "saved with optimizer state, but the job's optimizer has none");
     member_expect(&with, 2, 2);
     member_expect(&without, 2, 2);
     CK_OK(checkpoint_load(path_of(checkpoint_at("00000007")), &without.values, &checkpoint_error));

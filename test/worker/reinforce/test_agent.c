@@ -92,8 +92,8 @@ static const struct {
     const char *wanted;
 } bad_steps[] = {
     {wrong_episode, "expected the running episode, 1"},
-    {step_ahead, "step 3: expected 2"},
-    {step_behind, "step 0: expected 2"},
+    {step_ahead, "step 3: expected step 2"},
+    {step_behind, "step 0: expected step 2"},
     {too_few_rows, "2 rows: expected one for each of 3"},
     {foreign_environment, "row 2 is of environment 3"},
     {unordered_environments, "row 1 is of environment 0"},
