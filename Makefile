@@ -252,7 +252,7 @@ FUZZERS := $(patsubst test/fuzz/%.c,build/fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
 FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/policy/% kernels/lanes/normal.c,$(KERNELS)) \
                 $(wildcard worker/net/*.c worker/reference/*.c worker/autograd/*.c worker/job/*.c) \
                 $(filter-out $(LANES),$(wildcard worker/environment/*.c)) \
-                $(filter-out worker/data/loader.c worker/data/synthetic.c,$(wildcard worker/data/*.c)) \
+                $(filter-out worker/data/loader.c,$(wildcard worker/data/*.c)) \
                 worker/checkpoint/checkpoint_manifest.c
 
 # The oracle computes where a target needs a backend.

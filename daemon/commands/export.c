@@ -3,7 +3,7 @@
 
 #include "daemon/commands/job_files.h"
 #include "daemon/commands/python_spaces.h"
-#include "worker/data_parallel/classifier_export.h"
+#include "worker/data_parallel/evaluation.h"
 #include "worker/job/job_table.h"
 #include "worker/reinforce/job_open.h"
 

@@ -6,8 +6,9 @@
 #include "worker/data/loader.h"
 
 #include "kernels/base/log.h"
+#include "kernels/base/rng.h"
 #include "kernels/base/thread.h"
-#include "worker/data/synthetic.h"
+#include "kernels/lanes/normal.h"
 #include "worker/data/transform.h"
 
 #include <assert.h>
@@ -15,12 +16,13 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-enum { SLOTS = 3 };
+enum { SLOTS = 3, STEP_BITS_MAX = 55 };
 
 struct loader {
     const struct job *job;
     enum dataset_split split;
     uint32_t share, shares, batch;
+    uint32_t lap; /* training: of the permutation */
     struct dataset *dataset;
     struct transform *transform;
     normal_group *normal; /* synthetic */
@@ -76,17 +78,19 @@ static enum status loader_give_up(const struct loader *loader, uint64_t tried, s
 
 /* ---- one batch ---- */
 
-static enum status loader_fill_synthetic(struct loader *loader, struct batch *slot, struct error *error)
+static enum status loader_fill_synthetic(struct loader *loader, struct batch *slot)
 {
-    (void)error;
-    synthetic_images(loader->normal, slot->images, loader->batch * transform_elements(loader->transform),
-                     loader->job->seed, loader->step, loader->share);
+    const struct rng_key key = {
+        .seed = loader->job->seed, .step = (uint32_t)loader->step, .episode = loader->share};
+    assert(loader->step >> STEP_BITS_MAX == 0);
+    normal_fill(loader->normal, slot->images, loader->batch * transform_elements(loader->transform), &key,
+                RNG_DATA, (uint32_t)(loader->step >> 32));
     slot->samples = loader->batch;
     return STATUS_OK;
 }
 
 /* The sample at `place` of the epoch's order, or the next one that can be decoded. */
-static enum status loader_read_place(struct loader *loader, uint32_t place, uint32_t *sample, int32_t *label,
+static enum status loader_read_place(struct loader *loader, uint64_t place, uint32_t *sample, int32_t *label,
                                      struct error *error)
 {
     const uint64_t count = dataset_count(loader->dataset), most = bad_in_a_row_max(loader);
@@ -99,29 +103,49 @@ static enum status loader_read_place(struct loader *loader, uint32_t place, uint
     return loader_give_up(loader, most, error);
 }
 
+/* Shuffles the samples for an epoch. */
 static void loader_turn_to_epoch(struct loader *loader, uint64_t epoch)
 {
+    struct rng_key key = {
+        .seed = loader->job->seed, .step = (uint32_t)epoch, .episode = (uint32_t)(epoch >> 32)};
+    const uint32_t count = (uint32_t)dataset_count(loader->dataset);
+    uint32_t *order = loader->order;
     if (loader->epoch == epoch)
         return;
-    sampling_shuffle(loader->order, (uint32_t)dataset_count(loader->dataset), loader->job->seed, epoch,
-                     loader->share / loader->shares);
     loader->epoch = epoch;
+    for (uint32_t i = 0; i < count; i++)
+        order[i] = i;
+    for (uint32_t i = count; i-- > 1;) {
+        uint32_t words[4];
+        key.environment = i / 2;
+        rng_block(&key, RNG_SHUFFLE, loader->lap, words);
+        const uint32_t *drawn = words + i % 2 * 2;
+        const uint32_t other = (uint32_t)rng_below(drawn[0], drawn[1], (uint64_t)i + 1);
+        const uint32_t sample = order[i];
+        order[i] = order[other];
+        order[other] = sample;
+    }
+}
+
+/* Steps of an epoch of the training samples. */
+static uint64_t loader_epoch_steps(const struct loader *loader)
+{
+    return dataset_count(loader->dataset) / ((uint64_t)loader->shares * loader->batch);
 }
 
 static enum status loader_fill_training(struct loader *loader, struct batch *slot, struct error *error)
 {
     const struct job *job = loader->job;
-    const struct sampling_place at =
-        sampling_place(loader->step, loader->share % loader->shares, loader->shares, loader->batch,
-                       (uint32_t)dataset_count(loader->dataset));
-    loader_turn_to_epoch(loader, at.epoch);
+    const uint64_t steps = loader_epoch_steps(loader), place = loader->step % steps;
+    const uint64_t first = (place * loader->shares + loader->share % loader->shares) * loader->batch;
+    loader_turn_to_epoch(loader, loader->step / steps);
     for (uint32_t i = 0; i < loader->batch && !atomic_load(&loader->stop); i++) {
         uint32_t sample = 0;
-        enum status status = loader_read_place(loader, at.first + i, &sample, &slot->labels[i], error);
+        enum status status = loader_read_place(loader, first + i, &sample, &slot->labels[i], error);
         if (status != STATUS_OK)
             return status;
-        const struct sampling_view view = sampling_view(
-            job->seed, sample, at.epoch, loader->share / loader->shares, job->data.crop, job->data.flip);
+        const struct transform_view view = transform_draw_view(job->seed, sample, loader->epoch, loader->lap,
+                                                               job->data.crop, job->data.flip);
         status = transform_apply(loader->transform, &loader->image, &view,
                                  slot->images + i * transform_elements(loader->transform), error);
         if (status != STATUS_OK)
@@ -133,7 +157,7 @@ static enum status loader_fill_training(struct loader *loader, struct batch *slo
 
 static enum status loader_fill_evaluation(struct loader *loader, struct batch *slot, struct error *error)
 {
-    const struct sampling_view whole = {0};
+    const struct transform_view whole = {0};
     uint64_t bad = 0;
     uint32_t *filled = &slot->samples;
     *filled = 0;
@@ -158,22 +182,11 @@ static enum status loader_fill_batch(struct loader *loader, struct batch *slot, 
     slot->step = loader->step;
     if (loader->split == DATASET_EVALUATION)
         return loader_fill_evaluation(loader, slot, error);
-    return loader->job->data.kind == JOB_DATA_SYNTHETIC ? loader_fill_synthetic(loader, slot, error)
+    return loader->job->data.kind == JOB_DATA_SYNTHETIC ? loader_fill_synthetic(loader, slot)
                                                         : loader_fill_training(loader, slot, error);
 }
 
 /* ---- opening ---- */
-
-static void loader_init_lock(struct loader *loader)
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_mutex_init(&loader->lock, NULL);
-    pthread_cond_init(&loader->filled, &attributes);
-    pthread_cond_init(&loader->emptied, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
 
 static enum status loader_allocate(struct loader *loader, struct error *error)
 {
@@ -194,6 +207,20 @@ static enum status loader_allocate(struct loader *loader, struct error *error)
     return STATUS_OK;
 }
 
+/* Draws the labels of synthetic data into every slot. */
+static void loader_draw_labels(struct loader *loader)
+{
+    struct rng_key key = {.seed = loader->job->seed, .episode = loader->share};
+    for (uint32_t i = 0; i < loader->batch; i++) {
+        uint32_t words[4];
+        key.environment = i;
+        rng_block(&key, RNG_DATA, RNG_BLOCK_MAX, words);
+        for (int slot = 0; slot < SLOTS; slot++)
+            loader->slots[slot].labels[i] =
+                (int32_t)rng_below(words[0], words[1], loader->job->model.classes);
+    }
+}
+
 /* Sets what the first batch depends on. */
 static enum status loader_set_start(struct loader *loader, struct error *error)
 {
@@ -205,12 +232,10 @@ static enum status loader_set_start(struct loader *loader, struct error *error)
         return STATUS_OK;
     }
     if (job->data.kind == JOB_DATA_SYNTHETIC) {
-        for (int i = 0; i < SLOTS; i++)
-            synthetic_labels(loader->slots[i].labels, loader->batch, job->seed, loader->share,
-                             job->model.classes);
+        loader_draw_labels(loader);
         return normal_choose(&loader->normal, error);
     }
-    if (sampling_epoch_steps((uint32_t)count, loader->shares, loader->batch) == 0)
+    if (loader_epoch_steps(loader) == 0)
         return error_set(error, STATUS_INVALID,
                          "%.300s: %llu training samples are fewer than %u trainers take at once (%u each)",
                          job->data.path, (unsigned long long)count, loader->shares, loader->batch);
@@ -295,10 +320,13 @@ enum status loader_new(struct loader **out, const struct loader_config *config, 
     loader->split = config->split;
     loader->share = config->share;
     loader->shares = config->shares;
+    loader->lap = config->share / config->shares;
     loader->batch =
         config->split == DATASET_TRAIN ? config->job->trainers.batch : config->job->evaluation.batch;
     loader->step = config->first_step;
-    loader_init_lock(loader);
+    pthread_mutex_init(&loader->lock, NULL);
+    pthread_cond_init(&loader->filled, NULL);
+    pthread_cond_init(&loader->emptied, NULL);
     enum status status = config->split == DATASET_TRAIN ? loader_prepare(loader, error) : STATUS_OK;
     if (status == STATUS_OK)
         status = loader_start_thread(loader, error);
@@ -355,22 +383,16 @@ void loader_free(struct loader *loader)
 
 /* ---- taking ---- */
 
-/* Waits, with the lock held, for a signal from the thread. False: `until` has passed. */
-static bool loader_wait_filled(struct loader *loader, struct monotime until)
-{
-    const struct timespec at = {.tv_sec = (time_t)(until.ns / 1000000000u),
-                                .tv_nsec = (long)(until.ns % 1000000000u)};
-    return pthread_cond_timedwait(&loader->filled, &loader->lock, &at) == 0;
-}
-
 enum status loader_next(struct loader *loader, struct monotime until, const struct batch **batch,
                         struct error *error)
 {
+    const struct timespec at = {.tv_sec = (time_t)(until.ns / 1000000000u),
+                                .tv_nsec = (long)(until.ns % 1000000000u)};
     enum status status = STATUS_AGAIN;
     bool in_time = true;
     pthread_mutex_lock(&loader->lock);
     while (loader->made == loader->taken && !loader->ended && in_time)
-        in_time = loader_wait_filled(loader, until);
+        in_time = pthread_cond_clockwait(&loader->filled, &loader->lock, CLOCK_MONOTONIC, &at) == 0;
     if (loader->made > loader->taken) {
         *batch = &loader->slots[loader->taken++ % SLOTS];
         pthread_cond_signal(&loader->emptied);

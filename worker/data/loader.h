@@ -4,10 +4,14 @@
  * ---- Which sample ----
  * Training. N samples, n trainers with batches of b: an epoch has u = floor(N / (n b)) steps. Step s of
  * trainer t belongs to epoch e = s / u and place p = s mod u; sample i of its batch is element (p n + t) b +
- * i of the permutation of [0, N) of epoch e, a Fisher-Yates shuffle by draws of stream RNG_SHUFFLE keyed by
- * (seed, e). All of this is a function of (seed, s, t), so a resumed or restarted trainer gets the same
- * batches. A trainer t that was added to a running job, t >= n, has the places of trainer t mod n in a
- * permutation of its own, that of lap floor(t / n); the others' batches, and the epochs, stay the same.
+ * i of the epoch's permutation of [0, N). All of this is a function of (seed, s, t), so a resumed or
+ * restarted trainer gets the same batches. A trainer t that was added to a running job, t >= n, has the
+ * places of trainer t mod n in a permutation of its own, that of lap floor(t / n); the others' batches, and
+ * the epochs, stay the same. Trainer t < n has lap 0.
+ *
+ * The permutation is a Fisher-Yates shuffle: for i = N - 1 down to 1, place i is exchanged with place
+ * rng_below(two words, i + 1). The words are 2 (i mod 2) and the next one of stream RNG_SHUFFLE's block `lap`
+ * with word 1 = floor(i / 2), word 2 = the epoch's lower and word 3 its upper 32 bits.
  *
  * Evaluation. Share q of k is the samples [N q / k, N (q + 1) / k) in their order, in batches of
  * evaluation.batch, the last batch shorter.
@@ -20,12 +24,14 @@
  *
  * ---- What happens to it ----
  * Fitted to size x size by padding with zeros or by resizing; gray to 3 channels or color to 1; in training a
- * crop from the image padded by `crop` on each side, and a mirror with probability 1/2, both drawn from
- * RNG_AUGMENT keyed by (seed, sample, epoch); then (pixel / 255 - mean) / std. transform.h has the formulas.
- * Images come out as float32 (batch, channels, size, size).
+ * crop from the image padded by `crop` on each side, and a mirror with probability 1/2; then (pixel / 255 -
+ * mean) / std. transform.h has the formulas. Images come out as float32 (batch, channels, size, size).
  *
- * sampling.h (permutation, mirror, crop) and synthetic.h (the tutorial's random data) say which word of which
- * block each draw takes. */
+ * ---- Synthetic data ----
+ * The images of step s of trainer t are draws (kernels/lanes/normal.h) of stream RNG_DATA with word 2 = the
+ * step's lower 32 bits, word 3 = t, and as the block's number the step's bits from 32 on, of which there are
+ * at most 23. All batches of a trainer have the same labels: label i is rng_below(words 0 and 1, classes) of
+ * block RNG_BLOCK_MAX with word 1 = i, word 2 = 0, word 3 = t. */
 #ifndef WORKER_DATA_LOADER_H
 #define WORKER_DATA_LOADER_H
 

@@ -4,7 +4,7 @@
  * mirrors and normalizes. */
 #include "worker/data/transform.h"
 
-#include "worker/data/image.h"
+#include "kernels/base/rng.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -229,6 +229,19 @@ static void make_gray(const struct transform *transform)
         red[i] = 0.299f * red[i] + 0.587f * green[i] + 0.114f * blue[i];
 }
 
+struct transform_view transform_draw_view(uint64_t seed, uint32_t sample, uint64_t epoch, uint32_t lap,
+                                          uint32_t crop, bool flip)
+{
+    const struct rng_key key = {
+        .seed = seed, .environment = sample, .step = (uint32_t)epoch, .episode = (uint32_t)(epoch >> 32)};
+    const uint64_t places = 2 * (uint64_t)crop + 1;
+    uint32_t words[4];
+    rng_block(&key, RNG_AUGMENT, lap, words);
+    return (struct transform_view){.y = (uint32_t)(words[1] * places >> 32),
+                                   .x = (uint32_t)(words[2] * places >> 32),
+                                   .mirror = flip && words[0] >> 31 != 0};
+}
+
 /* Pixel x of a row of the view, or 0 where it lies in the margin. */
 static void view_row(const float *row, uint32_t size, int64_t offset, bool mirror, float *out)
 {
@@ -239,7 +252,7 @@ static void view_row(const float *row, uint32_t size, int64_t offset, bool mirro
 }
 
 static void view_plane(const struct transform *transform, const float *plane,
-                       const struct sampling_view *view, uint32_t c, float *out)
+                       const struct transform_view *view, uint32_t c, float *out)
 {
     const uint32_t size = transform->size;
     const float mean = transform->mean[c], std = transform->std[c];
@@ -253,7 +266,7 @@ static void view_plane(const struct transform *transform, const float *plane,
 }
 
 enum status transform_apply(struct transform *transform, const struct image *image,
-                            const struct sampling_view *view, float *out, struct error *error)
+                            const struct transform_view *view, float *out, struct error *error)
 {
     const size_t plane = (size_t)transform->size * transform->size;
     if (transform->fit == JOB_FIT_PAD) {

@@ -4,10 +4,25 @@
 #ifndef WORKER_DATA_TRANSFORM_H
 #define WORKER_DATA_TRANSFORM_H
 
-#include "worker/data/dataset.h"
-#include "worker/data/sampling.h"
+#include "worker/data/image.h"
+#include "worker/job/job.h"
+
+#include <stdbool.h>
 
 struct transform;
+
+/* A view of an image: a crop that begins at (y, x) of the image with its margin, then a mirror. */
+struct transform_view {
+    uint32_t y, x; /* in [0, 2 * crop] */
+    bool mirror;
+};
+
+/* Draws a view from block `lap` (loader.h) of stream RNG_AUGMENT with word 1 = the sample, word 2 = the
+ * epoch's lower and word 3 its upper 32 bits. Word 0 mirrors the image if it is 2^31 or more and `flip` is
+ * set. Words 1 and 2 give y and x: the upper half of their 64-bit product with 2 crop + 1. Word 3 is not
+ * used. Pure. */
+struct transform_view transform_draw_view(uint64_t seed, uint32_t sample, uint64_t epoch, uint32_t lap,
+                                          uint32_t crop, bool flip);
 
 /* Takes /data/size, fit, channels, mean and std from the job. `crop` is the width of the margin that views
  * may reach into. STATUS_NO_MEMORY. */
@@ -32,6 +47,6 @@ size_t transform_elements(const struct transform *transform);
  *
  * `out`: (channels, size, size). STATUS_NO_MEMORY: no room for an image larger than those before. */
 enum status transform_apply(struct transform *transform, const struct image *image,
-                            const struct sampling_view *view, float *out, struct error *error);
+                            const struct transform_view *view, float *out, struct error *error);
 
 #endif

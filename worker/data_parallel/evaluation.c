@@ -1,11 +1,14 @@
-/* Evaluation by shares: the loop over a share's batches, and the command that runs all shares.
+/* Evaluation by shares: the loop over a share's batches, and the command that runs all shares; and the
+ * command that writes a checkpoint's classifier as ONNX.
  *
- * The command uses the trainers' batch, math threads and layouts, so that its figures are the log's bit for
- * bit on the same kind of machine. */
+ * `coalesced evaluate` uses the trainers' batch, math threads and layouts, so that its figures are the log's
+ * bit for bit on the same kind of machine. */
 #include "worker/data_parallel/evaluation.h"
 
+#include "kernels/backend.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/device.h"
+#include "worker/model/onnx.h"
 
 #include <math.h>
 
@@ -56,7 +59,54 @@ void evaluator_close(struct evaluator *evaluator)
     evaluator->held_out = NULL;
 }
 
-/* ---- the command ---- */
+/* ---- the classifier of a checkpoint ---- */
+
+struct loaded {
+    struct backend *backend;
+    struct params *params;
+    struct tape *tape;
+    struct classifier *classifier;
+};
+
+/* Reads the checkpoint into a model on the backend, which is open. Afterwards, and after a failure,
+ * loaded_close. */
+static enum status loaded_read(struct loaded *loaded, const char *checkpoint, const struct job *job,
+                               struct error *error)
+{
+    enum status status = params_new(&loaded->params, loaded->backend, error);
+    const struct checkpoint_values values = {.params = loaded->params};
+    if (status == STATUS_OK)
+        status = tape_new(&loaded->tape, loaded->backend, error);
+    if (status == STATUS_OK)
+        status = classifier_new(&loaded->classifier, job, loaded->params, error);
+    if (status == STATUS_OK)
+        status = classifier_build(loaded->classifier, loaded->tape, error);
+    return status == STATUS_OK ? checkpoint_load_model(path_of(checkpoint), &values, error) : status;
+}
+
+static void loaded_close(struct loaded *loaded)
+{
+    classifier_free(loaded->classifier);
+    tape_free(loaded->tape);
+    params_free(loaded->params);
+    backend_close(loaded->backend);
+}
+
+enum status classifier_export(const char *path, const char *checkpoint, const struct job *job,
+                              struct error *error)
+{
+    const struct backend_settings settings = {.threads = 1};
+    struct loaded loaded = {0};
+    enum status status = backend_open(&loaded.backend, &memory_ops, &settings, error);
+    if (status == STATUS_OK)
+        status = loaded_read(&loaded, checkpoint, job, error);
+    if (status == STATUS_OK)
+        status = onnx_write_classifier(path, job, loaded.params, error);
+    loaded_close(&loaded);
+    return status;
+}
+
+/* ---- the command `coalesced evaluate` ---- */
 
 static enum status evaluator_check_finite(const struct evaluation *sums, uint32_t share,
                                           const char *checkpoint, struct error *error)
@@ -89,27 +139,6 @@ static enum status evaluator_run_shares(struct evaluation *sums, struct evaluato
     return status;
 }
 
-static enum status evaluation_load_and_run(struct evaluation *sums, const char *checkpoint,
-                                           const struct job *job, struct params *params, struct tape *tape,
-                                           struct error *error)
-{
-    const struct checkpoint_values values = {.params = params};
-    struct evaluator evaluator = {.job = job, .tape = tape};
-    struct classifier *classifier;
-    enum status status = classifier_new(&classifier, job, params, error);
-    if (status != STATUS_OK)
-        return status;
-    evaluator.classifier = classifier;
-    status = classifier_build(classifier, tape, error);
-    if (status == STATUS_OK)
-        status = checkpoint_load_model(path_of(checkpoint), &values, error);
-    if (status == STATUS_OK)
-        status = evaluator_run_shares(sums, &evaluator, checkpoint, error);
-    evaluator_close(&evaluator);
-    classifier_free(classifier);
-    return status;
-}
-
 static enum status evaluation_check_data(const struct job *job, struct error *error)
 {
     struct dataset_info info;
@@ -124,21 +153,17 @@ enum status evaluation_run(struct evaluation *sums, const char *checkpoint, cons
                            struct error *error)
 {
     struct job resolved = *job;
-    struct backend *backend = NULL;
-    struct params *params = NULL;
-    struct tape *tape = NULL;
+    struct loaded loaded = {0};
     job_resolve(&resolved);
     enum status status = evaluation_check_data(&resolved, error);
     if (status == STATUS_OK)
-        status = device_open(&backend, &resolved, resolved.trainers.threads, true, error);
+        status = device_open(&loaded.backend, &resolved, resolved.trainers.threads, true, error);
     if (status == STATUS_OK)
-        status = params_new(&params, backend, error);
+        status = loaded_read(&loaded, checkpoint, &resolved, error);
+    struct evaluator evaluator = {.job = &resolved, .classifier = loaded.classifier, .tape = loaded.tape};
     if (status == STATUS_OK)
-        status = tape_new(&tape, backend, error);
-    if (status == STATUS_OK)
-        status = evaluation_load_and_run(sums, checkpoint, &resolved, params, tape, error);
-    tape_free(tape);
-    params_free(params);
-    backend_close(backend);
+        status = evaluator_run_shares(sums, &evaluator, checkpoint, error);
+    evaluator_close(&evaluator);
+    loaded_close(&loaded);
     return status;
 }

@@ -1,4 +1,5 @@
-/* Evaluation on held-out data: by the trainers of a running job, and by `coalesced evaluate`.
+/* Evaluation on held-out data: by the trainers of a running job, and by `coalesced evaluate`. And `coalesced
+ * export` of an image classifier.
  *
  * A job's held-out data has as many shares as the job has trainers. A share is summed in the order of its
  * samples, and the shares are added in their order, so the result does not depend on which process computed a
@@ -39,5 +40,11 @@ void evaluator_close(struct evaluator *evaluator);
  * loss is not finite. */
 enum status evaluation_run(struct evaluation *sums, const char *checkpoint, const struct job *job,
                            struct error *error);
+
+/* The command `coalesced export` of an image classifier: writes the model of `checkpoint`, as above, to the
+ * ONNX file `path` (worker/model/onnx.h), without a math library. Errors as checkpoint_load_model and
+ * onnx_write_classifier; STATUS_NO_MEMORY. */
+enum status classifier_export(const char *path, const char *checkpoint, const struct job *job,
+                              struct error *error);
 
 #endif

@@ -1,6 +1,6 @@
 /* The parameter-server job kind. This header has the calls between trainers and parameter servers, and how a
  * model lies in memory and in messages. The room includes kernels/, the frame, worker/job, net, model, data
- * and checkpoint; daemon/ includes its schedule, its evaluation and its export.
+ * and checkpoint; daemon/ includes its schedule and its evaluation.
  *
  *     shard          the part of the model that one server owns
  *     image          a whole model or gradient as it is sent

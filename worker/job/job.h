@@ -357,12 +357,35 @@ void job_resolve(struct job *job);
  * updates (0: the data has no epochs). UINT64_MAX: no limit can be reached. */
 uint64_t job_updates(const struct job *job, uint64_t epoch_updates);
 
+/* ---- the largest messages that the workers of a model-parallel job send each other ----
+ *
+ * The wire carries at most WIRE_BODY_BYTES_MAX in one message. The check holds every message to that limit
+ * wherever the layers lie and however tensors travel, so that a job that runs in one placement and over one
+ * transport runs in all of them. Tensors within the limit are within the kernels' limits, too: the widest
+ * ones, the logits, travel, and the gates of an LSTM are 4 times as wide as its output, which travels. */
+
+enum { JOB_MESSAGES_MAX = 7, JOB_MESSAGE_TEXT_BYTES = 256 };
+
+/* A message that is too large. */
+struct job_message {
+    const char *keys[2]; /* that make it large; /model/tokens stands for a text's vocabulary, too */
+    char text[JOB_MESSAGE_TEXT_BYTES]; /* "expected at most ... got ...", the tensor, and the product of keys
+                                        */
+};
+
+/* Lists the messages that are too large, for a vocabulary of `tokens` words; with 0, not known yet, messages
+ * that depend on it are left out. Returns their number. The messages of evaluations are judged only where the
+ * data is a text: synthetic data is not evaluated. */
+uint32_t job_large_messages(const struct job *job, uint32_t tokens, struct job_message out[JOB_MESSAGES_MAX]);
+
+/* ---- to text ---- */
+
 /* Writes `job` as JSON, every key of its kind present, keys in the table's order, doubles as %.17g: parsing
  * it gives the same struct, bit for bit. The result is malloc'ed, zero-terminated; *bytes is its strlen. NULL
  * when memory ran out. */
 char *job_format(const struct job *job, size_t *bytes);
 
-/* Documents that are generated from the table. 0, or EOF on error. */
+/* ---- documents that are generated from the table: 0, or EOF on error ---- */
 
 /* The JSON schema (draft 2020-12) of job files. Without memory (ENOMEM) nothing is written. */
 int job_write_schema(FILE *stream);

@@ -1,18 +1,51 @@
-/* The keys of a job file, row by row; see job_table.h. The order of the rows is the order in which a job is
- * written and the manual explains it. job_rules.c has the rules between keys. */
-#include "worker/job/job_table_words.h"
+/* The keys of a job file and the rules between them, row by row, and look-ups in these tables; see
+ * job_table.h. The order of the rows is the order in which a job is written and the manual explains it. */
+#include "worker/job/job_table.h"
 
 #include <float.h>
+#include <string.h>
 
 #define SEED_MAX 9007199254740991.0 /* 2^53 - 1: the largest integer that every JSON reader keeps */
 #define HIDDEN_MAX 5792             /* a weight of 4 hidden * hidden floats is as much as a message carries */
 
+enum {
+    ANY = JOB_KINDS_ALL,
+    REINFORCE = JOB_KINDS_OF(JOB_REINFORCE),
+    PPO = JOB_KINDS_OF(JOB_VARIANT_PPO),
+    A2C = JOB_KINDS_OF(JOB_VARIANT_A2C),
+    ACTOR_CRITIC = PPO | A2C,
+    AGENT = REINFORCE | ACTOR_CRITIC,
+    SERVER = JOB_KINDS_OF(JOB_PARAMETER_SERVER),
+    PARALLEL = JOB_KINDS_OF(JOB_MODEL_PARALLEL),
+    TRAINERS = SERVER | PARALLEL, /* both have servers and trainers */
+};
+
+/* ---- keys ---- */
+
 /* clang-format off */
-#define AT(member) .offset = offsetof(struct job, member), .bytes = sizeof(((struct job *)0)->member)
-#define RANGE(low, high) .min = (low), .max = (high)
+#define IS(key, value) {key, JOB_IS, value, 0}
+#define IS_NOT(key, value) {key, JOB_IS_NOT, value, 0}
+#define IS_NULL(key) {key, JOB_IS_NULL, NULL, 0}
+#define IS_SET(key) {key, JOB_IS_SET, NULL, 0}
+#define AT_LEAST(key, bound) {key, JOB_AT_LEAST, NULL, bound}
+#define AT_MOST(key, bound) {key, JOB_AT_MOST, NULL, bound}
+#define AT_MOST_KEY(key, other) {key, JOB_AT_MOST_KEY, other, 0}
+#define BELOW_KEY(key, other) {key, JOB_AT_MOST_KEY, other, 1}
+#define VALUE(kind, member)                                                                                          \
+    .type = (kind), .offset = offsetof(struct job, member), .bytes = sizeof(((struct job *)0)->member)
+#define INTEGER(member, low, high) VALUE(JOB_INTEGER, member), .min = (low), .max = (high)
+#define WIDTHS(member, low, high)                                                                                    \
+    VALUE(JOB_WIDTHS, member), .min = (low), .max = (high), .elements = JOB_WIDTHS_MAX
+#define NUMBER(member, low, high) VALUE(JOB_NUMBER, member), .min = (low), .max = (high)
+#define BOOLEAN(member) VALUE(JOB_BOOLEAN, member)
+#define NAMES(...) .names = (const char *const[]){__VA_ARGS__, NULL} /* in the order of their enum */
+#define ENUM(member, ...) VALUE(JOB_ENUM, member), NAMES(__VA_ARGS__)
+#define NAME(member) VALUE(JOB_NAME, member)
+#define PATH(member, shortest) VALUE(JOB_PATH, member), .min = (shortest), .max = JOB_PATH_BYTES - 1
+#define OPTIONS(member) VALUE(JOB_OPTIONS, member), .min = 2, .max = JOB_OPTIONS_BYTES - 1
+#define NUMBERED(member) VALUE(JOB_NUMBERED, member)
 #define BY_DEFAULT(...) .by_default = #__VA_ARGS__
 #define NULLABLE(member) .nullable = true, .offset_present = offsetof(struct job, member)
-#define NAMES(...) .names = (const char *const[]){__VA_ARGS__, NULL} /* in the order of their enum */
 #define TRAINER_OR_SERVER                                                                                            \
     NAMES("trainer", "server"), .pattern = "^(trainer|server ([0-9]|1[0-5]))$",                                      \
     .words = "\"trainer\", or \"server K\" with K in 0..15"
@@ -24,367 +57,333 @@
 /* clang-format on */
 
 const struct job_key job_keys[] = {
-    {"/kind", ANY, JOB_ENUM, AT(kind), NAMES("reinforce", "parameter-server", "model-parallel"),
+    {"/kind", ANY, ENUM(kind, "reinforce", "parameter-server", "model-parallel"),
      .text = "The kind of job. reinforce: an agent learns a policy from the episodes of its observers. "
              "parameter-server: trainers compute the gradients of one model, and servers keep and update its "
              "parameters. model-parallel: the layers of one language model lie on several workers, which "
              "call each other."},
-    {"/name", ANY, JOB_NAME, AT(name), .pattern = "^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$",
+    {"/name", ANY, NAME(name), .pattern = "^[A-Za-z0-9_][A-Za-z0-9._-]{0,62}$",
      .words = "1 to 63 of the characters A-Z a-z 0-9 . _ - that begin with neither . nor -",
      .text = "The run directory is runs/NAME. The default is the job file's name without its ending."},
-    {"/seed", ANY, JOB_INTEGER, AT(seed), RANGE(0, SEED_MAX), BY_DEFAULT(543),
+    {"/seed", ANY, INTEGER(seed, 0, SEED_MAX), BY_DEFAULT(543),
      .text = "All random draws follow from the seed: the same seed gives the same log."},
-    {"/device", ANY, JOB_ENUM, AT(device), NAMES("auto", "cpu", "gpu"), BY_DEFAULT("auto"),
+    {"/device", ANY, ENUM(device, "auto", "cpu", "gpu"), BY_DEFAULT("auto"),
      .text = "Where the model is computed. auto: on a GPU if one works, else on the CPU; a line on standard "
              "error says which. gpu: without a GPU that works the run ends with exit code 69."},
 
     {"/observers", AGENT, JOB_OBJECT, .text = "The processes that step environments."},
-    {"/observers/count", REINFORCE, JOB_INTEGER, AT(observers.count), RANGE(1, 1024), BY_DEFAULT(1),
-     .unit = "processes", .text = "The number of observer processes."},
-    {"/observers/count", ACTOR_CRITIC, JOB_INTEGER, AT(observers.count), RANGE(0, 1024), BY_DEFAULT(1),
-     .unit = "processes",
-     .text =
-         "The number of observer processes. 0: the agent steps the environments itself, which is "
-         "faster for a few small ones, whose step takes less time than a message. The numbers are the same."},
-    {"/observers/environments", AGENT, JOB_INTEGER, AT(observers.environments),
-     RANGE(1, JOB_ENVIRONMENTS_MAX), BY_DEFAULT(1),
-     .text = "The number of environments in each observer, or of the agent."},
-    {"/observers/groups", AGENT, JOB_INTEGER, AT(observers.groups), RANGE(1, 64), BY_DEFAULT(1),
+    {"/observers/count", REINFORCE, INTEGER(observers.count, 1, 1024), BY_DEFAULT(1), .unit = "processes",
+     .text = "The number of observer processes."},
+    {"/observers/count", ACTOR_CRITIC, INTEGER(observers.count, 0, 1024), BY_DEFAULT(1), .unit = "processes",
+     .text = "The number of observer processes. 0: the agent steps the environments itself, which is faster "
+             "for a few small ones, whose step takes less time than a message. The numbers are the same."},
+    {"/observers/environments", AGENT, INTEGER(observers.environments, 1, JOB_ENVIRONMENTS_MAX),
+     BY_DEFAULT(1), .text = "The number of environments in each observer, or of the agent."},
+    {"/observers/groups", AGENT, INTEGER(observers.groups, 1, 64), BY_DEFAULT(1),
      .text = "The number of groups that each observer's environments are split into. While one group is "
              "stepped, the agent acts on another. The numbers are the same for every split."},
 
     {"/environment", AGENT, JOB_OBJECT, .text = "The environment that the agent acts in."},
-    {"/environment/name", AGENT, JOB_NAME, AT(environment.name), NULLABLE(environment.has_name),
+    {"/environment/name", AGENT, NAME(environment.name), NULLABLE(environment.has_name),
      .pattern = "^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,126}$",
      .words = "1 to 127 of the characters A-Z a-z 0-9 _ . / : -", BY_DEFAULT("CartPole-v1"),
      .null_where = {IS_SET("/environment/plugin"), IS_SET("/environment/gymnasium"),
                     IS_SET("/environment/class")},
      .text = "The name of a built-in environment, or of one of the plug-in's environments. null: the "
              "plug-in's first one, or an environment in Python."},
-    {"/environment/plugin", AGENT, JOB_PATH, AT(environment.plugin), RANGE(1, JOB_PATH_BYTES - 1),
-     NULLABLE(environment.has_plugin), BY_DEFAULT(null),
+    {"/environment/plugin", AGENT, PATH(environment.plugin, 1), NULLABLE(environment.has_plugin),
+     BY_DEFAULT(null),
      .text = "A shared object with environments in C, written against environment.h; a relative path begins "
              "at the working directory, and a name that is not there is looked for beside the program. null: "
              "the environment is built in, or in Python."},
-    {"/environment/gymnasium", AGENT, JOB_NAME, AT(environment.gymnasium),
-     NULLABLE(environment.has_gymnasium), .pattern = "^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,126}$",
+    {"/environment/gymnasium", AGENT, NAME(environment.gymnasium), NULLABLE(environment.has_gymnasium),
+     .pattern = "^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,126}$",
      .words = "1 to 127 of the characters A-Z a-z 0-9 _ . / : -", BY_DEFAULT(null),
      .text = "An id that gymnasium.make knows, or envpool/ID for an environment of EnvPool. The observers "
              "are then processes of Python, with the packages pyzmq and numpy. /environment/options are "
              "keyword arguments."},
-    {"/environment/class", AGENT, JOB_NAME, AT(environment.class), NULLABLE(environment.has_class),
-     MODULE_AND_CLASS, BY_DEFAULT(null),
-     .text = "A class of one's own, in a module that Python finds from the working directory: a "
-             "gymnasium.Env, or a "
-             "gymnasium.vector.VectorEnv without autoreset. The observers are processes of Python then."},
-    {"/environment/python", AGENT, JOB_PATH, AT(environment.python), RANGE(1, JOB_PATH_BYTES - 1),
-     BY_DEFAULT("python3"),
+    {"/environment/class", AGENT, NAME(environment.class), NULLABLE(environment.has_class), MODULE_AND_CLASS,
+     BY_DEFAULT(null),
+     .text =
+         "A class of one's own, in a module that Python finds from the working directory: a gymnasium.Env, "
+         "or a gymnasium.vector.VectorEnv without autoreset. The observers are processes of Python then."},
+    {"/environment/python", AGENT, PATH(environment.python, 1), BY_DEFAULT("python3"),
      .text = "The interpreter of environments in Python, a path or a name that PATH finds."},
-    {"/environment/options", AGENT, JOB_OPTIONS, AT(environment.options), RANGE(2, JOB_OPTIONS_BYTES - 1),
-     BY_DEFAULT({}), .text = "The options that the environment is made with."},
-    {"/environment/frames", AGENT, JOB_INTEGER, AT(environment.frames), RANGE(1, JOB_FRAMES_MAX),
-     BY_DEFAULT(1),
+    {"/environment/options", AGENT, OPTIONS(environment.options), BY_DEFAULT({}),
+     .text = "The options that the environment is made with."},
+    {"/environment/frames", AGENT, INTEGER(environment.frames, 1, JOB_FRAMES_MAX), BY_DEFAULT(1),
      .text = "The number of observations that the policy sees at once: the environment's last ones, joined "
              "along the last axis, the oldest first. An image of 84 x 84 x 1 becomes one of 84 x 84 x 4 with "
              "4. After a reset the first observation is repeated."},
 
     {"/algorithm", AGENT, JOB_OBJECT,
      .text = "How the policy learns. The keys of ppo and a2c have Stable-Baselines3's names and defaults."},
-    {"/algorithm/name", AGENT, JOB_ENUM, AT(algorithm.name), NAMES("reinforce", "ppo", "a2c"),
-     BY_DEFAULT("reinforce"),
+    {"/algorithm/name", AGENT, ENUM(algorithm.name, "reinforce", "ppo", "a2c"), BY_DEFAULT("reinforce"),
+     .text = "reinforce: one step of the policy after each rollout, by the returns (Williams, 1992). ppo: "
+             "proximal policy optimization (Schulman et al., 2017), several epochs of minibatches over each "
+             "rollout, with a value network. a2c: advantage actor-critic (Mnih et al., 2016), one step of "
+             "both networks over each rollout. The algorithm decides which other keys there are."},
+    {"/algorithm/n_steps", PPO, INTEGER(rollout.steps, 1, 100000), BY_DEFAULT(2048), .text = N_STEPS_TEXT},
+    {"/algorithm/n_steps", A2C, INTEGER(rollout.steps, 1, 100000), BY_DEFAULT(5), .text = N_STEPS_TEXT},
+    {"/algorithm/batch_size", PPO, INTEGER(algorithm.batch_size, 1, JOB_ROLLOUT_ROWS_MAX), BY_DEFAULT(64),
+     .unit = "rows",
      .text =
-         "reinforce: one step of the policy after each rollout, by the returns (Williams, 1992). ppo: "
-         "proximal policy optimization (Schulman et al., 2017), several epochs of minibatches over each "
-         "rollout, with a value network. a2c: advantage actor-critic (Mnih et al., 2016), one step of both "
-         "networks over each rollout. The algorithm decides which other keys there are."},
-    {"/algorithm/n_steps", PPO, JOB_INTEGER, AT(rollout.steps), RANGE(1, 100000), BY_DEFAULT(2048),
-     .text = N_STEPS_TEXT},
-    {"/algorithm/n_steps", A2C, JOB_INTEGER, AT(rollout.steps), RANGE(1, 100000), BY_DEFAULT(5),
-     .text = N_STEPS_TEXT},
-    {"/algorithm/batch_size", PPO, JOB_INTEGER, AT(algorithm.batch_size), RANGE(1, JOB_ROLLOUT_ROWS_MAX),
-     BY_DEFAULT(64), .unit = "rows",
-     .text = "The rows of a minibatch. The last minibatch of an epoch is smaller where the rows do not "
-             "divide."},
-    {"/algorithm/n_epochs", PPO, JOB_INTEGER, AT(algorithm.n_epochs), RANGE(1, 10000), BY_DEFAULT(10),
+         "The rows of a minibatch. The last minibatch of an epoch is smaller where the rows do not divide."},
+    {"/algorithm/n_epochs", PPO, INTEGER(algorithm.n_epochs, 1, 10000), BY_DEFAULT(10),
      .text = "The number of passes over a rollout."},
-    {"/algorithm/gamma", ACTOR_CRITIC, JOB_NUMBER, AT(returns.gamma), RANGE(0, 1), BY_DEFAULT(0.99),
+    {"/algorithm/gamma", ACTOR_CRITIC, NUMBER(returns.gamma, 0, 1), BY_DEFAULT(0.99),
      .text = "The discount of a reward for each step that it lies ahead."},
-    {"/algorithm/gae_lambda", PPO, JOB_NUMBER, AT(algorithm.gae_lambda), RANGE(0, 1), BY_DEFAULT(0.95),
+    {"/algorithm/gae_lambda", PPO, NUMBER(algorithm.gae_lambda, 0, 1), BY_DEFAULT(0.95),
      .text = "The decay of generalised advantage estimation."},
-    {"/algorithm/gae_lambda", A2C, JOB_NUMBER, AT(algorithm.gae_lambda), RANGE(0, 1), BY_DEFAULT(1),
+    {"/algorithm/gae_lambda", A2C, NUMBER(algorithm.gae_lambda, 0, 1), BY_DEFAULT(1),
      .text = "The decay of generalised advantage estimation. 1: advantages are those of n-step returns."},
-    {"/algorithm/learning_rate", PPO, JOB_NUMBER, AT(optimizer.lr), RANGE(0, 10), .min_open = true,
-     BY_DEFAULT(0.0003), .text = "Adam's learning rate of the first update."},
-    {"/algorithm/learning_rate", A2C, JOB_NUMBER, AT(optimizer.lr), RANGE(0, 10), .min_open = true,
-     BY_DEFAULT(0.0007), .text = "The optimizer's learning rate of the first update."},
-    {"/algorithm/learning_rate_schedule", ACTOR_CRITIC, JOB_ENUM, AT(algorithm.learning_rate_schedule),
-     NAMES("constant", "linear"), BY_DEFAULT("constant"),
-     .text = "linear: it falls evenly from update to update and would reach 0 after the last one. The "
-             "first update has all of it, as CleanRL's has; Stable-Baselines3's first update has 1 - n / "
+    {"/algorithm/learning_rate", PPO, NUMBER(optimizer.lr, 0, 10), .min_open = true, BY_DEFAULT(0.0003),
+     .text = "Adam's learning rate of the first update."},
+    {"/algorithm/learning_rate", A2C, NUMBER(optimizer.lr, 0, 10), .min_open = true, BY_DEFAULT(0.0007),
+     .text = "The optimizer's learning rate of the first update."},
+    {"/algorithm/learning_rate_schedule", ACTOR_CRITIC,
+     ENUM(algorithm.learning_rate_schedule, "constant", "linear"), BY_DEFAULT("constant"),
+     .text = "linear: it falls evenly from update to update and would reach 0 after the last one. The first "
+             "update has all of it, as CleanRL's has; Stable-Baselines3's first update has 1 - n / "
              "total_timesteps of it, where n is the steps of a rollout."},
-    {"/algorithm/clip_range", PPO, JOB_NUMBER, AT(algorithm.clip_range), RANGE(0, 1e9), .min_open = true,
-     BY_DEFAULT(0.2), .text = "How far the probability ratio may move from 1 before it earns nothing more."},
-    {"/algorithm/clip_range_schedule", PPO, JOB_ENUM, AT(algorithm.clip_range_schedule),
-     NAMES("constant", "linear"), BY_DEFAULT("constant"), .text = "As learning_rate_schedule."},
-    {"/algorithm/clip_range_vf", PPO, JOB_NUMBER, AT(algorithm.clip_range_vf), RANGE(0, 1e9),
-     .min_open = true, NULLABLE(algorithm.has_clip_range_vf), BY_DEFAULT(null),
+    {"/algorithm/clip_range", PPO, NUMBER(algorithm.clip_range, 0, 1e9), .min_open = true, BY_DEFAULT(0.2),
+     .text = "How far the probability ratio may move from 1 before it earns nothing more."},
+    {"/algorithm/clip_range_schedule", PPO, ENUM(algorithm.clip_range_schedule, "constant", "linear"),
+     BY_DEFAULT("constant"), .text = "As learning_rate_schedule."},
+    {"/algorithm/clip_range_vf", PPO, NUMBER(algorithm.clip_range_vf, 0, 1e9), .min_open = true,
+     NULLABLE(algorithm.has_clip_range_vf), BY_DEFAULT(null),
      .text = "How far the value may move from the one before the update. null: anywhere."},
-    {"/algorithm/normalize_advantage", PPO, JOB_BOOLEAN, AT(algorithm.normalize_advantage), BY_DEFAULT(true),
+    {"/algorithm/normalize_advantage", PPO, BOOLEAN(algorithm.normalize_advantage), BY_DEFAULT(true),
      .text = "Whether a minibatch's advantages are shifted and scaled to mean 0 and standard deviation 1."},
-    {"/algorithm/normalize_advantage", A2C, JOB_BOOLEAN, AT(algorithm.normalize_advantage), BY_DEFAULT(false),
+    {"/algorithm/normalize_advantage", A2C, BOOLEAN(algorithm.normalize_advantage), BY_DEFAULT(false),
      .text = "Whether a rollout's advantages are shifted and scaled to mean 0 and standard deviation 1."},
-    {"/algorithm/ent_coef", ACTOR_CRITIC, JOB_NUMBER, AT(algorithm.ent_coef), RANGE(0, 1e9), BY_DEFAULT(0),
+    {"/algorithm/ent_coef", ACTOR_CRITIC, NUMBER(algorithm.ent_coef, 0, 1e9), BY_DEFAULT(0),
      .text = "The weight of the entropy in the loss."},
-    {"/algorithm/vf_coef", ACTOR_CRITIC, JOB_NUMBER, AT(algorithm.vf_coef), RANGE(0, 1e9), BY_DEFAULT(0.5),
+    {"/algorithm/vf_coef", ACTOR_CRITIC, NUMBER(algorithm.vf_coef, 0, 1e9), BY_DEFAULT(0.5),
      .text = "The weight of the value loss."},
-    {"/algorithm/value_loss", ACTOR_CRITIC, JOB_ENUM, AT(algorithm.value_loss), NAMES("mse", "half_mse"),
-     BY_DEFAULT("mse"),
+    {"/algorithm/value_loss", ACTOR_CRITIC, ENUM(algorithm.value_loss, "mse", "half_mse"), BY_DEFAULT("mse"),
      .text = "mse: the mean square, as in Stable-Baselines3. half_mse: half of it and, under ppo's "
-             "clip_range_vf, the "
-             "greater of the clipped and the plain one, as in CleanRL."},
-    {"/algorithm/max_grad_norm", ACTOR_CRITIC, JOB_NUMBER, AT(algorithm.max_grad_norm), RANGE(0, 1e9),
-     .min_open = true, NULLABLE(algorithm.has_max_grad_norm), BY_DEFAULT(0.5),
+             "clip_range_vf, the greater of the clipped and the plain one, as in CleanRL."},
+    {"/algorithm/max_grad_norm", ACTOR_CRITIC, NUMBER(algorithm.max_grad_norm, 0, 1e9), .min_open = true,
+     NULLABLE(algorithm.has_max_grad_norm), BY_DEFAULT(0.5),
      .text = "The norm to which a longer gradient is scaled down. null: none."},
-    {"/algorithm/target_kl", PPO, JOB_NUMBER, AT(algorithm.target_kl), RANGE(0, 1e9), .min_open = true,
+    {"/algorithm/target_kl", PPO, NUMBER(algorithm.target_kl, 0, 1e9), .min_open = true,
      NULLABLE(algorithm.has_target_kl), BY_DEFAULT(null),
      .text = "The divergence from the policy before the update that ends an update early, as target_kl_at "
              "says. null: never."},
-    {"/algorithm/target_kl_at", PPO, JOB_ENUM, AT(algorithm.target_kl_at), NAMES("minibatch", "epoch"),
+    {"/algorithm/target_kl_at", PPO, ENUM(algorithm.target_kl_at, "minibatch", "epoch"),
      BY_DEFAULT("minibatch"),
      .text = "minibatch: before the step of a minibatch whose divergence is above 1.5 target_kl, as in "
              "Stable-Baselines3. epoch: after an epoch whose last minibatch was above target_kl, as in "
              "CleanRL. Without target_kl it is ignored."},
-    {"/algorithm/bootstrap_truncated", ACTOR_CRITIC, JOB_BOOLEAN, AT(algorithm.bootstrap_truncated),
-     BY_DEFAULT(true),
-     .text = "Whether a truncated episode's last reward includes the value of its last observation, for "
-             "the rewards that would have followed, as in Stable-Baselines3. false: it does not, as in "
-             "CleanRL's ppo.py."},
-    {"/algorithm/adam_epsilon", ACTOR_CRITIC, JOB_NUMBER, AT(optimizer.epsilon), RANGE(0, 1),
-     .min_open = true, BY_DEFAULT(1e-5),
-     .text = "The term that Adam adds to the root of the squared gradient's running mean."},
-    {"/algorithm/use_sde", ACTOR_CRITIC, JOB_BOOLEAN, AT(algorithm.use_sde), BY_DEFAULT(false),
-     .text =
-         "Whether a Gaussian explores by noise that is a function of the state (gSDE, Raffin et al., 2021): "
-         "its deviations depend on the units of the last hidden layer, and in one state it keeps to one "
-         "action "
-         "until the function is drawn anew."},
-    {"/algorithm/sde_sample_freq", ACTOR_CRITIC, JOB_INTEGER, AT(algorithm.sde_sample_freq), RANGE(1, 100000),
+    {"/algorithm/bootstrap_truncated", ACTOR_CRITIC, BOOLEAN(algorithm.bootstrap_truncated), BY_DEFAULT(true),
+     .text = "Whether a truncated episode's last reward includes the value of its last observation, for the "
+             "rewards that would have followed, as in Stable-Baselines3. false: it does not, as in CleanRL's "
+             "ppo.py."},
+    {"/algorithm/adam_epsilon", ACTOR_CRITIC, NUMBER(optimizer.epsilon, 0, 1), .min_open = true,
+     BY_DEFAULT(1e-5), .text = "The term that Adam adds to the root of the squared gradient's running mean."},
+    {"/algorithm/use_sde", ACTOR_CRITIC, BOOLEAN(algorithm.use_sde), BY_DEFAULT(false),
+     .text = "Whether a Gaussian explores by noise that is a function of the state (gSDE, Raffin et al., "
+             "2021): its deviations depend on the units of the last hidden layer, and in one state it keeps "
+             "to one action until the function is drawn anew."},
+    {"/algorithm/sde_sample_freq", ACTOR_CRITIC, INTEGER(algorithm.sde_sample_freq, 1, 100000),
      NULLABLE(algorithm.has_sde_sample_freq), BY_DEFAULT(null), .unit = "steps",
-     .text = "How often use_sde draws the function of each environment anew. null: at the beginning of "
-             "each rollout, Stable-Baselines3's -1."},
-    {"/algorithm/stats_window_size", ACTOR_CRITIC, JOB_INTEGER, AT(algorithm.stats_window_size),
-     RANGE(1, 1000000), BY_DEFAULT(100), .unit = "episodes",
+     .text = "How often use_sde draws the function of each environment anew. null: at the beginning of each "
+             "rollout, Stable-Baselines3's -1."},
+    {"/algorithm/stats_window_size", ACTOR_CRITIC, INTEGER(algorithm.stats_window_size, 1, 1000000),
+     BY_DEFAULT(100), .unit = "episodes",
      .text = "ep_rew_mean and ep_len_mean are means over this number of ended episodes."},
-    {"/algorithm/use_rms_prop", A2C, JOB_BOOLEAN, AT(algorithm.use_rms_prop), BY_DEFAULT(true),
+    {"/algorithm/use_rms_prop", A2C, BOOLEAN(algorithm.use_rms_prop), BY_DEFAULT(true),
      .text = "true: the optimizer is RMSprop, whose running mean keeps 0.99 at each step. false: Adam."},
-    {"/algorithm/rms_prop_eps", A2C, JOB_NUMBER, AT(algorithm.rms_prop_eps), RANGE(0, 1), .min_open = true,
-     BY_DEFAULT(1e-5),
+    {"/algorithm/rms_prop_eps", A2C, NUMBER(algorithm.rms_prop_eps, 0, 1), .min_open = true, BY_DEFAULT(1e-5),
      .text = "The term that RMSprop adds to the root of the squared gradient's running mean."},
 
     {"/normalize", ACTOR_CRITIC, JOB_OBJECT,
      .text = "Running statistics that scale observations and rewards, as Stable-Baselines3's VecNormalize "
              "does. They do not change during a rollout; the rollout is added to them after its update. "
              "Checkpoints keep them; evaluate and play use them."},
-    {"/normalize/norm_obs", ACTOR_CRITIC, JOB_BOOLEAN, AT(normalize.observations), BY_DEFAULT(false),
+    {"/normalize/norm_obs", ACTOR_CRITIC, BOOLEAN(normalize.observations), BY_DEFAULT(false),
      .text = "Whether each element of an observation is shifted by its mean and divided by its standard "
              "deviation."},
-    {"/normalize/norm_reward", ACTOR_CRITIC, JOB_BOOLEAN, AT(normalize.rewards), BY_DEFAULT(false),
-     .text = "Whether the learner divides rewards by the standard deviation of the discounted returns. "
-             "The log has the rewards undivided."},
-    {"/normalize/clip_obs", ACTOR_CRITIC, JOB_NUMBER, AT(normalize.clip_observations), RANGE(0, 1e9),
-     .min_open = true, BY_DEFAULT(10),
-     .text = "The bound that a normalized element is clipped to, on both sides of 0."},
-    {"/normalize/clip_reward", ACTOR_CRITIC, JOB_NUMBER, AT(normalize.clip_rewards), RANGE(0, 1e9),
-     .min_open = true, BY_DEFAULT(10),
-     .text = "The bound that a normalized reward is clipped to, on both sides of 0."},
+    {"/normalize/norm_reward", ACTOR_CRITIC, BOOLEAN(normalize.rewards), BY_DEFAULT(false),
+     .text = "Whether the learner divides rewards by the standard deviation of the discounted returns. The "
+             "log has the rewards undivided."},
+    {"/normalize/clip_obs", ACTOR_CRITIC, NUMBER(normalize.clip_observations, 0, 1e9), .min_open = true,
+     BY_DEFAULT(10), .text = "The bound that a normalized element is clipped to, on both sides of 0."},
+    {"/normalize/clip_reward", ACTOR_CRITIC, NUMBER(normalize.clip_rewards, 0, 1e9), .min_open = true,
+     BY_DEFAULT(10), .text = "The bound that a normalized reward is clipped to, on both sides of 0."},
 
     {"/rollout", REINFORCE, JOB_OBJECT,
      .text = "The steps that are played between two updates of the policy."},
-    {"/rollout/mode", REINFORCE, JOB_ENUM, AT(rollout.mode), NAMES("steps", "episode"), BY_DEFAULT("steps"),
+    {"/rollout/mode", REINFORCE, ENUM(rollout.mode, "steps", "episode"), BY_DEFAULT("steps"),
      .text = "steps: every environment takes a fixed number of steps and is reset when an episode ends. "
              "episode: every environment plays one whole episode."},
-    {"/rollout/steps", REINFORCE, JOB_INTEGER, AT(rollout.steps), RANGE(1, 100000), BY_DEFAULT(500),
+    {"/rollout/steps", REINFORCE, INTEGER(rollout.steps, 1, 100000), BY_DEFAULT(500),
      .text = "The number of steps of each environment in the mode steps. The mode episode ignores it."},
-    {"/rollout/begin", REINFORCE, JOB_ENUM, AT(rollout.begin), NAMES("reset", "continue"),
-     BY_DEFAULT("reset"),
-     .text = "reset: every environment begins anew with each episode of the job. continue: it goes on "
-             "where the episode before left it, so its own episodes may span many of the job's. The "
-             "reward is then that of the environments' episodes that have ended."},
+    {"/rollout/begin", REINFORCE, ENUM(rollout.begin, "reset", "continue"), BY_DEFAULT("reset"),
+     .text = "reset: every environment begins anew with each episode of the job. continue: it goes on where "
+             "the episode before left it, so its own episodes may span many of the job's. The reward is then "
+             "that of the environments' episodes that have ended."},
 
     {"/coalesce", AGENT, JOB_OBJECT,
      .text = "How the agent joins the observers' requests for actions into batches."},
-    {"/coalesce/mode", AGENT, JOB_ENUM, AT(coalesce.mode), NAMES("off", "barrier", "dynamic"),
-     BY_DEFAULT("barrier"),
+    {"/coalesce/mode", AGENT, ENUM(coalesce.mode, "off", "barrier", "dynamic"), BY_DEFAULT("barrier"),
      .text = "off: each request is a batch. barrier: a batch is due when every living environment waits for "
              "an action. dynamic: as barrier, and also when max_batch rows wait, or when the oldest row has "
              "waited max_delay_us."},
-    {"/coalesce/max_batch", AGENT, JOB_INTEGER, AT(coalesce.max_batch), RANGE(1, JOB_ENVIRONMENTS_MAX),
-     BY_DEFAULT(64), .unit = "rows",
+    {"/coalesce/max_batch", AGENT, INTEGER(coalesce.max_batch, 1, JOB_ENVIRONMENTS_MAX), BY_DEFAULT(64),
+     .unit = "rows",
      .text = "The number of waiting rows at which a batch is due in the mode dynamic. The other modes ignore "
              "it."},
-    {"/coalesce/max_delay_us", AGENT, JOB_INTEGER, AT(coalesce.max_delay_us), RANGE(0, 1000000),
-     BY_DEFAULT(0), .unit = "microseconds",
+    {"/coalesce/max_delay_us", AGENT, INTEGER(coalesce.max_delay_us, 0, 1000000), BY_DEFAULT(0),
+     .unit = "microseconds",
      .text = "The time that the oldest row may wait in the mode dynamic; with 0 a batch takes the rows that "
              "are there. The other modes ignore it."},
 
     {"/policy", AGENT, JOB_OBJECT,
-     .text = "The policy network. The environment says what it reads and chooses: floats or bytes; one "
-             "choice or several, by softmax; or floats, by a diagonal Gaussian whose deviations do not "
-             "depend on the state. An environment may have action masks: choices that a mask forbids have "
-             "probability 0. Environments in C set has_mask (environment.h), those in Python give "
-             "info['action_mask']."},
-    {"/policy/network", AGENT, JOB_ENUM, AT(policy.network), NAMES("mlp", "cnn"), BY_DEFAULT("mlp"),
+     .text =
+         "The policy network. The environment says what it reads and chooses: floats or bytes; one choice or "
+         "several, by softmax; or floats, by a diagonal Gaussian whose deviations do not depend on the "
+         "state. An environment may have action masks: choices that a mask forbids have probability 0. "
+         "Environments in C set has_mask (environment.h), those in Python give info['action_mask']."},
+    {"/policy/network", AGENT, ENUM(policy.network, "mlp", "cnn"), BY_DEFAULT("mlp"),
      .text = "mlp: dense layers over the observation as one vector. cnn: for images of height, width and "
              "channels, three convolutions (32 of 8x8 with stride 4, 64 of 4x4 with stride 2, 64 of 3x3) and "
              "a layer of 512 units, with ReLU (Mnih et al., 2015)."},
-    {"/policy/hidden", REINFORCE, JOB_WIDTHS, AT(policy.hidden), RANGE(1, 1024), BY_DEFAULT([128]),
-     .elements = JOB_WIDTHS_MAX, .unit = "units",
+    {"/policy/hidden", REINFORCE, WIDTHS(policy.hidden, 1, 1024), BY_DEFAULT([128]), .unit = "units",
      .text = "The width of the hidden layer, or a list of the widths of all hidden layers. The network cnn "
              "ignores it."},
-    {"/policy/hidden", ACTOR_CRITIC, JOB_WIDTHS, AT(policy.hidden), RANGE(1, 1024), BY_DEFAULT([ 64, 64 ]),
-     .elements = JOB_WIDTHS_MAX, .unit = "units",
-     .text =
-         "The width of the hidden layer, or a list of the widths of all hidden layers, of the policy and, "
-         "unless it is shared, once more of the value network. The network cnn ignores it."},
-    {"/policy/activation", ACTOR_CRITIC, JOB_ENUM, AT(policy.activation), NAMES("relu", "tanh"),
-     BY_DEFAULT("tanh"), .text = "The function of the hidden units. The network cnn ignores it."},
-    {"/policy/value_network", ACTOR_CRITIC, JOB_ENUM, AT(policy.value_network), NAMES("separate", "shared"),
+    {"/policy/hidden", ACTOR_CRITIC, WIDTHS(policy.hidden, 1, 1024), BY_DEFAULT([ 64, 64 ]), .unit = "units",
+     .text = "The width of the hidden layer, or a list of the widths of all hidden layers, of the policy "
+             "and, unless it is shared, once more of the value network. The network cnn ignores it."},
+    {"/policy/activation", ACTOR_CRITIC, ENUM(policy.activation, "relu", "tanh"), BY_DEFAULT("tanh"),
+     .text = "The function of the hidden units. The network cnn ignores it."},
+    {"/policy/value_network", ACTOR_CRITIC, ENUM(policy.value_network, "separate", "shared"),
      NULLABLE(policy.has_value_network), BY_DEFAULT(null),
      .text = "separate: the value network has hidden layers of its own. shared: the value is one more output "
              "behind the policy's hidden layers. null: separate for the network mlp, shared for cnn, as in "
              "Stable-Baselines3's MlpPolicy and CnnPolicy."},
-    {"/policy/ortho_init", ACTOR_CRITIC, JOB_BOOLEAN, AT(policy.ortho_init), BY_DEFAULT(true),
+    {"/policy/ortho_init", ACTOR_CRITIC, BOOLEAN(policy.ortho_init), BY_DEFAULT(true),
      .text = "Whether the first weights are orthogonal, with gains sqrt(2) in hidden layers, 0.01 for the "
-             "policy's "
-             "outputs and 1 for the value's (Stable-Baselines3's ortho_init). false: uniform, as PyTorch's "
-             "Linear."},
-    {"/policy/log_std_init", ACTOR_CRITIC, JOB_NUMBER, AT(policy.log_std_init), RANGE(-20, 2), BY_DEFAULT(0),
+             "policy's outputs and 1 for the value's (Stable-Baselines3's ortho_init). false: uniform, as "
+             "PyTorch's Linear."},
+    {"/policy/log_std_init", ACTOR_CRITIC, NUMBER(policy.log_std_init, -20, 2), BY_DEFAULT(0),
      .text = "The logarithm of the first standard deviations of a Gaussian."},
-    {"/policy/activation", REINFORCE, JOB_ENUM, AT(policy.activation), NAMES("relu", "tanh"),
-     BY_DEFAULT("relu"), .text = "The function of the hidden units. The network cnn ignores it."},
-    {"/policy/dropout", REINFORCE, JOB_NUMBER, AT(policy.dropout), RANGE(0, 1), .max_open = true,
+    {"/policy/activation", REINFORCE, ENUM(policy.activation, "relu", "tanh"), BY_DEFAULT("relu"),
+     .text = "The function of the hidden units. The network cnn ignores it."},
+    {"/policy/dropout", REINFORCE, NUMBER(policy.dropout, 0, 1), .max_open = true,
      NULLABLE(policy.has_dropout), BY_DEFAULT(null),
-     .text = "The probability that a hidden unit is dropped in training, rounded to a multiple of "
-             "1/65536. One hidden layer with ReLU can have it, over at most 16 floats and one choice of at "
-             "most 16; null is 0.6 there, and 0 for every other policy."},
-    {"/policy/threads", AGENT, JOB_INTEGER, AT(policy.threads), RANGE(1, 1024), NULLABLE(policy.has_threads),
+     .text = "The probability that a hidden unit is dropped in training, rounded to a multiple of 1/65536. "
+             "One hidden layer with ReLU can have it, over at most 16 floats and one choice of at most 16; "
+             "null is 0.6 there, and 0 for every other policy."},
+    {"/policy/threads", AGENT, INTEGER(policy.threads, 1, 1024), NULLABLE(policy.has_threads),
      BY_DEFAULT(null), .unit = "threads",
-     .text = "The math threads of the policy on a CPU. null: one for each processor. The last bits of the "
-             "gradients of the network cnn depend on their number, which is fixed when the run begins and "
-             "kept for --resume. The network mlp gives the same bits with any number. With dropout it "
-             "learns from 8,192 rows or more by several threads. With ppo and a2c policy and value learn "
-             "at once where they share no layer; with more threads than these two, so do all parts of 256 "
-             "rows of a minibatch."},
+     .text =
+         "The math threads of the policy on a CPU. null: one for each processor. The last bits of the "
+         "gradients of the network cnn depend on their number, which is fixed when the run begins and kept "
+         "for --resume. The network mlp gives the same bits with any number. With dropout it learns from "
+         "8,192 rows or more by several threads. With ppo and a2c policy and value learn at once where they "
+         "share no layer; with more threads than these two, so do all parts of 256 rows of a minibatch."},
 
     {"/returns", REINFORCE, JOB_OBJECT, .text = "How rewards become returns."},
-    {"/returns/gamma", REINFORCE, JOB_NUMBER, AT(returns.gamma), RANGE(0, 1), BY_DEFAULT(1),
+    {"/returns/gamma", REINFORCE, NUMBER(returns.gamma, 0, 1), BY_DEFAULT(1),
      .text = "The discount of a reward for each step that it lies ahead."},
-    {"/returns/normalize", REINFORCE, JOB_BOOLEAN, AT(returns.normalize), BY_DEFAULT(false),
+    {"/returns/normalize", REINFORCE, BOOLEAN(returns.normalize), BY_DEFAULT(false),
      .text = "Whether each environment's returns are shifted and scaled to mean 0 and standard deviation 1."},
     {"/transport", TRAINERS, JOB_OBJECT, .shorthand = "memory",
      .text = "How tensors travel between workers. The value of memory may stand for the whole, as in "
              "\"transport\": \"inline\"."},
-    {"/transport/memory", TRAINERS, JOB_ENUM, AT(transport), NAMES("shared", "inline"), BY_DEFAULT("shared"),
+    {"/transport/memory", TRAINERS, ENUM(transport, "shared", "inline"), BY_DEFAULT("shared"),
      .text = "shared: in shared memory, without a copy, and between hosts inside messages. inline: inside "
              "messages. Both give the same numbers. The hosts of a parameter-server job need inline if their "
              "processors want different layouts."},
-    {"/transport/precision", SERVER, JOB_ENUM, AT(precision), NAMES("float32", "bfloat16"),
-     BY_DEFAULT("float32"),
-     .text =
-         "The form of gradients inside messages. bfloat16: half the bytes. A trainer rounds each element to "
-         "the nearest bfloat16 and adds the rounding error to that element's next gradient. A trainer that "
-         "is replaced or resumed begins without such errors, so the numbers are not those of an "
-         "undisturbed run. Models, and gradients in shared memory, keep float32."},
+    {"/transport/precision", SERVER, ENUM(precision, "float32", "bfloat16"), BY_DEFAULT("float32"),
+     .text = "The form of gradients inside messages. bfloat16: half the bytes. A trainer rounds each element "
+             "to the nearest bfloat16 and adds the rounding error to that element's next gradient. A trainer "
+             "that is replaced or resumed begins without such errors, so the numbers are not those of an "
+             "undisturbed run. Models, and gradients in shared memory, keep float32."},
 
     {"/model", SERVER, JOB_OBJECT, .text = "The model: a ResNet as in torchvision."},
-    {"/model/name", SERVER, JOB_ENUM, AT(model.name), NAMES("resnet18", "resnet50"), BY_DEFAULT("resnet50"),
+    {"/model/name", SERVER, ENUM(model.name, "resnet18", "resnet50"), BY_DEFAULT("resnet50"),
      .text = "The architecture, named by its number of layers."},
-    {"/model/classes", SERVER, JOB_INTEGER, AT(model.classes), RANGE(1, 100000), BY_DEFAULT(30),
+    {"/model/classes", SERVER, INTEGER(model.classes, 1, 100000), BY_DEFAULT(30),
      .text = "The number of outputs. The labels are 0 to classes - 1."},
-    {"/model/width", SERVER, JOB_INTEGER, AT(model.width), RANGE(1, 1024), BY_DEFAULT(64), .unit = "channels",
+    {"/model/width", SERVER, INTEGER(model.width, 1, 1024), BY_DEFAULT(64), .unit = "channels",
      .text = "The number of channels of the first stage; 64 in the paper."},
 
     {"/model", PARALLEL, JOB_OBJECT,
      .text = "The model: a language model of an embedding, an LSTM and a decoder."},
-    {"/model/name", PARALLEL, JOB_ENUM, AT(rnn.name), NAMES("rnn"), BY_DEFAULT("rnn"),
-     .text = "The architecture."},
-    {"/model/tokens", PARALLEL, JOB_INTEGER, AT(rnn.tokens), RANGE(1, JOB_TOKENS_MAX),
-     NULLABLE(rnn.has_tokens), BY_DEFAULT(10), .null_where = {IS("/data/kind", "text")},
+    {"/model/name", PARALLEL, ENUM(rnn.name, "rnn"), BY_DEFAULT("rnn"), .text = "The architecture."},
+    {"/model/tokens", PARALLEL, INTEGER(rnn.tokens, 1, JOB_TOKENS_MAX), NULLABLE(rnn.has_tokens),
+     BY_DEFAULT(10), .null_where = {IS("/data/kind", "text")},
      .text = "The number of tokens in the vocabulary of synthetic data."},
-    {"/model/embedding", PARALLEL, JOB_INTEGER, AT(rnn.embedding), RANGE(1, 16384), BY_DEFAULT(2),
+    {"/model/embedding", PARALLEL, INTEGER(rnn.embedding, 1, 16384), BY_DEFAULT(2),
      .text = "The number of elements of a token's vector."},
-    {"/model/hidden", PARALLEL, JOB_INTEGER, AT(rnn.hidden), RANGE(1, HIDDEN_MAX), BY_DEFAULT(3),
-     .unit = "units", .text = "The width of each LSTM layer."},
-    {"/model/layers", PARALLEL, JOB_INTEGER, AT(rnn.layers), RANGE(1, JOB_LSTM_LAYERS_MAX), BY_DEFAULT(4),
+    {"/model/hidden", PARALLEL, INTEGER(rnn.hidden, 1, HIDDEN_MAX), BY_DEFAULT(3), .unit = "units",
+     .text = "The width of each LSTM layer."},
+    {"/model/layers", PARALLEL, INTEGER(rnn.layers, 1, JOB_LSTM_LAYERS_MAX), BY_DEFAULT(4),
      .text = "The number of LSTM layers."},
-    {"/model/dropout", PARALLEL, JOB_NUMBER, AT(rnn.dropout), RANGE(0, 1), .max_open = true, BY_DEFAULT(0.5),
+    {"/model/dropout", PARALLEL, NUMBER(rnn.dropout, 0, 1), .max_open = true, BY_DEFAULT(0.5),
      .text = "The probability that an output of the embedding or of an LSTM layer is dropped in training, "
              "rounded to a multiple of 1/65536."},
 
     {"/placement", PARALLEL, JOB_OBJECT,
      .text = "The worker that each layer of the model lies on: \"trainer\", or \"server K\" for the server "
              "with the number K. All placements give the same numbers."},
-    {"/placement/embedding", PARALLEL, JOB_NUMBERED, AT(placement[JOB_LAYER_EMBEDDING]), TRAINER_OR_SERVER,
+    {"/placement/embedding", PARALLEL, NUMBERED(placement[JOB_LAYER_EMBEDDING]), TRAINER_OR_SERVER,
      BY_DEFAULT("server 0"), .text = "The place of the embedding."},
-    {"/placement/lstm", PARALLEL, JOB_NUMBERED, AT(placement[JOB_LAYER_LSTM]), TRAINER_OR_SERVER,
+    {"/placement/lstm", PARALLEL, NUMBERED(placement[JOB_LAYER_LSTM]), TRAINER_OR_SERVER,
      BY_DEFAULT("trainer"), .text = "The place of the LSTM layers."},
-    {"/placement/decoder", PARALLEL, JOB_NUMBERED, AT(placement[JOB_LAYER_DECODER]), TRAINER_OR_SERVER,
+    {"/placement/decoder", PARALLEL, NUMBERED(placement[JOB_LAYER_DECODER]), TRAINER_OR_SERVER,
      BY_DEFAULT("server 0"),
      .text = "The place of the decoder, which turns the output of the LSTM into logits."},
 
     {"/threads", PARALLEL, JOB_OBJECT,
      .text = "The math threads of each layer, on whatever worker the layer lies. Their number can change the "
              "last bits of a sum, so it is fixed when the run begins and kept for --resume."},
-    {"/threads/embedding", PARALLEL, JOB_INTEGER, AT(threads[JOB_LAYER_EMBEDDING].count), RANGE(1, 1024),
+    {"/threads/embedding", PARALLEL, INTEGER(threads[JOB_LAYER_EMBEDDING].count, 1, 1024),
      NULLABLE(threads[JOB_LAYER_EMBEDDING].has), BY_DEFAULT(null), .unit = "threads",
      .text = "The math threads of the embedding. null: one for each processor."},
-    {"/threads/lstm", PARALLEL, JOB_INTEGER, AT(threads[JOB_LAYER_LSTM].count), RANGE(1, 1024),
+    {"/threads/lstm", PARALLEL, INTEGER(threads[JOB_LAYER_LSTM].count, 1, 1024),
      NULLABLE(threads[JOB_LAYER_LSTM].has), BY_DEFAULT(null), .unit = "threads",
      .text = "The math threads of the LSTM layers. null: one for each processor."},
-    {"/threads/decoder", PARALLEL, JOB_INTEGER, AT(threads[JOB_LAYER_DECODER].count), RANGE(1, 1024),
+    {"/threads/decoder", PARALLEL, INTEGER(threads[JOB_LAYER_DECODER].count, 1, 1024),
      NULLABLE(threads[JOB_LAYER_DECODER].has), BY_DEFAULT(null), .unit = "threads",
      .text = "The math threads of the decoder. null: one for each processor."},
-    {"/init", TRAINERS, JOB_PATH, AT(init.path), RANGE(1, JOB_PATH_BYTES - 1), NULLABLE(init.has_path),
-     BY_DEFAULT(null),
+    {"/init", TRAINERS, PATH(init.path, 1), NULLABLE(init.has_path), BY_DEFAULT(null),
      .text = "A safetensors file with the initial values of all parameters. null: they are drawn at random."},
 
     {"/trainers", TRAINERS, JOB_OBJECT, .text = "The processes that compute gradients."},
-    {"/trainers/count", SERVER, JOB_INTEGER, AT(trainers.count), RANGE(1, JOB_TRAINERS_MAX), BY_DEFAULT(5),
+    {"/trainers/count", SERVER, INTEGER(trainers.count, 1, JOB_TRAINERS_MAX), BY_DEFAULT(5),
      .unit = "processes", .text = "The number of trainer processes."},
-    {"/trainers/batch", SERVER, JOB_INTEGER, AT(trainers.batch), RANGE(1, 65536), BY_DEFAULT(20),
-     .unit = "samples", .text = "The number of samples that each trainer takes in a step."},
-    {"/trainers/count", PARALLEL, JOB_INTEGER, AT(trainers.count), RANGE(1, JOB_TRAINERS_MAX), BY_DEFAULT(1),
+    {"/trainers/batch", SERVER, INTEGER(trainers.batch, 1, 65536), BY_DEFAULT(20), .unit = "samples",
+     .text = "The number of samples that each trainer takes in a step."},
+    {"/trainers/count", PARALLEL, INTEGER(trainers.count, 1, JOB_TRAINERS_MAX), BY_DEFAULT(1),
      .unit = "processes",
      .text = "The number of trainer processes, which share the layers. The first trainer leads: it writes "
              "the log and the checkpoints."},
-    {"/trainers/batch", PARALLEL, JOB_INTEGER, AT(trainers.batch), RANGE(1, 65536), BY_DEFAULT(3),
-     .unit = "columns", .text = "The number of columns of tokens that each trainer takes in a step."},
-    {"/trainers/threads", TRAINERS, JOB_INTEGER, AT(trainers.threads), RANGE(1, 1024),
-     NULLABLE(trainers.has_threads), BY_DEFAULT(null), .unit = "threads",
+    {"/trainers/batch", PARALLEL, INTEGER(trainers.batch, 1, 65536), BY_DEFAULT(3), .unit = "columns",
+     .text = "The number of columns of tokens that each trainer takes in a step."},
+    {"/trainers/threads", TRAINERS, INTEGER(trainers.threads, 1, 1024), NULLABLE(trainers.has_threads),
+     BY_DEFAULT(null), .unit = "threads",
      .text =
          "The math threads of each trainer; of a model-parallel job, those that compute its loss. null: the "
          "processors divided by the trainers, at least 1, fixed when the run begins and kept for --resume."},
-    {"/trainers/class", SERVER, JOB_NAME, AT(trainers.class), NULLABLE(trainers.has_class), MODULE_AND_CLASS,
+    {"/trainers/class", SERVER, NAME(trainers.class), NULLABLE(trainers.has_class), MODULE_AND_CLASS,
      BY_DEFAULT(null),
-     .text =
-         "A class that makes the batches, in a module that Python finds from the working directory; "
-         "trainer_data:Images makes those of /data, synthetic or idx. The trainers are then processes of "
-         "Python, with the "
-         "packages "
-         "pyzmq, numpy, torch and torchvision: PyTorch computes the gradients. null: the trainers are this "
-         "program."},
-    {"/trainers/python", SERVER, JOB_PATH, AT(trainers.python), RANGE(1, JOB_PATH_BYTES - 1),
-     BY_DEFAULT("python3"),
+     .text = "A class that makes the batches, in a module that Python finds from the working directory; "
+             "trainer_data:Images makes those of /data, synthetic or idx. The trainers are then processes of "
+             "Python, with the packages pyzmq, numpy, torch and torchvision: PyTorch computes the gradients. "
+             "null: the trainers are this program."},
+    {"/trainers/python", SERVER, PATH(trainers.python, 1), BY_DEFAULT("python3"),
      .text = "The interpreter of trainers in Python, a path or a name that PATH finds."},
-    {"/trainers/options", SERVER, JOB_OPTIONS, AT(trainers.options), RANGE(2, JOB_OPTIONS_BYTES - 1),
-     BY_DEFAULT({}), .text = "Keyword arguments for the constructor of /trainers/class."},
+    {"/trainers/options", SERVER, OPTIONS(trainers.options), BY_DEFAULT({}),
+     .text = "Keyword arguments for the constructor of /trainers/class."},
 
     {"/server", SERVER, JOB_OBJECT, .text = "The processes that keep and update the parameters."},
-    {"/server/count", SERVER, JOB_INTEGER, AT(server.count), RANGE(1, JOB_SERVERS_MAX), BY_DEFAULT(1),
-     .unit = "processes",
+    {"/server/count", SERVER, INTEGER(server.count, 1, JOB_SERVERS_MAX), BY_DEFAULT(1), .unit = "processes",
      .text = "The number of parameter servers. Each keeps a contiguous shard of the parameters."},
-    {"/server/round", SERVER, JOB_NUMBERED, AT(server.round), NAMES("all", "first", "async"),
-     BY_DEFAULT("all"),
+    {"/server/round", SERVER, NUMBERED(server.round), NAMES("all", "first", "async"), BY_DEFAULT("all"),
      .pattern = "^(all|first ([1-9][0-9]?|1[0-9][0-9]|2[0-4][0-9]|25[0-6])|async ([0-9]|[1-5][0-9]|6[0-4]))$",
      .words = "\"all\", \"first K\" with K in 1..256, or \"async S\" with S in 0..64",
      .text = "Which gradients make an update. all: the sum of every trainer's. first K: the sum of the first "
@@ -393,233 +392,215 @@ const struct job_key job_keys[] = {
              "decides the numbers."},
 
     {"/server", PARALLEL, JOB_OBJECT, .text = "The processes that hold layers which trainers share."},
-    {"/server/count", PARALLEL, JOB_INTEGER, AT(server.count), RANGE(1, JOB_SERVERS_MAX), BY_DEFAULT(1),
-     .unit = "processes", .text = "The number of server processes. A server need not hold a layer."},
-    {"/server/round", PARALLEL, JOB_ENUM, AT(server.round.name), NAMES("all", "", "async"), BY_DEFAULT("all"),
+    {"/server/count", PARALLEL, INTEGER(server.count, 1, JOB_SERVERS_MAX), BY_DEFAULT(1), .unit = "processes",
+     .text = "The number of server processes. A server need not hold a layer."},
+    {"/server/round", PARALLEL, ENUM(server.round.name, "all", "", "async"), BY_DEFAULT("all"),
      .text = "Which gradients make an update. all: the sum of every trainer's. async: each gradient alone, "
              "as it arrives, from the parameters that its forward pass read, however old they are. Under "
              "async the order of arrival decides the numbers."},
 
     {"/loss", REINFORCE | TRAINERS, JOB_OBJECT, .text = "The loss that is minimized."},
-    {"/loss/reduction", REINFORCE, JOB_ENUM, AT(loss.reduction), NAMES("sum", "mean_over_environments"),
-     BY_DEFAULT("sum"),
+    {"/loss/reduction", REINFORCE, ENUM(loss.reduction, "sum", "mean_over_environments"), BY_DEFAULT("sum"),
      .text = "sum: the sum of -log(probability) * return over all rows. mean_over_environments: that sum "
              "divided by the number of environments."},
-    {"/loss/name", SERVER, JOB_ENUM, AT(loss.name), NAMES("mse", "cross_entropy"), BY_DEFAULT("mse"),
+    {"/loss/name", SERVER, ENUM(loss.name, "mse", "cross_entropy"), BY_DEFAULT("mse"),
      .text = "mse: the mean squared distance to the label's one-hot row. cross_entropy: the cross entropy of "
              "the softmax."},
-    {"/loss/classes", PARALLEL, JOB_ENUM, AT(sequence.classes), NAMES("tokens", "batch"),
-     BY_DEFAULT("tokens"),
+    {"/loss/classes", PARALLEL, ENUM(sequence.classes, "tokens", "batch"), BY_DEFAULT("tokens"),
      .text = "The classes of the cross entropy. tokens: the vocabulary. batch: the columns of the batch, as "
              "in PyTorch's tutorial."},
 
     {"/optimizer", REINFORCE | TRAINERS, JOB_OBJECT, .text = "How a gradient changes the parameters."},
-    {"/optimizer/name", REINFORCE, JOB_ENUM, AT(optimizer.name), NAMES("adam"), BY_DEFAULT("adam"),
-     .text = "The method."},
-    {"/optimizer/name", TRAINERS, JOB_ENUM, AT(optimizer.name), NAMES("sgd"), BY_DEFAULT("sgd"),
-     .text = "The method."},
-    {"/optimizer/lr", REINFORCE, JOB_NUMBER, AT(optimizer.lr), RANGE(0, 10), .min_open = true,
-     BY_DEFAULT(0.01), .text = "The learning rate."},
-    {"/optimizer/lr", SERVER, JOB_NUMBER, AT(optimizer.lr), RANGE(0, 10), .min_open = true, BY_DEFAULT(0.001),
+    {"/optimizer/name", REINFORCE, ENUM(optimizer.name, "adam"), BY_DEFAULT("adam"), .text = "The method."},
+    {"/optimizer/name", TRAINERS, ENUM(optimizer.name, "sgd"), BY_DEFAULT("sgd"), .text = "The method."},
+    {"/optimizer/lr", REINFORCE, NUMBER(optimizer.lr, 0, 10), .min_open = true, BY_DEFAULT(0.01),
+     .text = "The learning rate."},
+    {"/optimizer/lr", SERVER, NUMBER(optimizer.lr, 0, 10), .min_open = true, BY_DEFAULT(0.001),
      .text = "The learning rate of the first update."},
-    {"/optimizer/lr", PARALLEL, JOB_NUMBER, AT(optimizer.lr), RANGE(0, 100), .min_open = true,
-     BY_DEFAULT(0.05), .text = "The learning rate of the first update."},
-    {"/optimizer/beta1", REINFORCE, JOB_NUMBER, AT(optimizer.beta1), RANGE(0, 1), .max_open = true,
-     BY_DEFAULT(0.9), .text = "The decay of the gradient's running mean."},
-    {"/optimizer/beta2", REINFORCE, JOB_NUMBER, AT(optimizer.beta2), RANGE(0, 1), .max_open = true,
-     BY_DEFAULT(0.999), .text = "The decay of the squared gradient's running mean."},
-    {"/optimizer/epsilon", REINFORCE, JOB_NUMBER, AT(optimizer.epsilon), RANGE(0, 1), .min_open = true,
-     BY_DEFAULT(1e-8), .text = "The term that is added to the root of the squared gradient's running mean."},
-    {"/optimizer/momentum", SERVER, JOB_NUMBER, AT(optimizer.momentum), RANGE(0, 1), .max_open = true,
-     BY_DEFAULT(0.9), .text = "The share of the last step that goes into the next."},
-    {"/optimizer/schedule", SERVER, JOB_ENUM, AT(optimizer.schedule), NAMES("constant", "linear"),
-     BY_DEFAULT("constant"),
+    {"/optimizer/lr", PARALLEL, NUMBER(optimizer.lr, 0, 100), .min_open = true, BY_DEFAULT(0.05),
+     .text = "The learning rate of the first update."},
+    {"/optimizer/beta1", REINFORCE, NUMBER(optimizer.beta1, 0, 1), .max_open = true, BY_DEFAULT(0.9),
+     .text = "The decay of the gradient's running mean."},
+    {"/optimizer/beta2", REINFORCE, NUMBER(optimizer.beta2, 0, 1), .max_open = true, BY_DEFAULT(0.999),
+     .text = "The decay of the squared gradient's running mean."},
+    {"/optimizer/epsilon", REINFORCE, NUMBER(optimizer.epsilon, 0, 1), .min_open = true, BY_DEFAULT(1e-8),
+     .text = "The term that is added to the root of the squared gradient's running mean."},
+    {"/optimizer/momentum", SERVER, NUMBER(optimizer.momentum, 0, 1), .max_open = true, BY_DEFAULT(0.9),
+     .text = "The share of the last step that goes into the next."},
+    {"/optimizer/schedule", SERVER, ENUM(optimizer.schedule, "constant", "linear"), BY_DEFAULT("constant"),
      .text = "The course of the learning rate. linear: it falls evenly and would reach 0 one update after "
              "the last."},
-    {"/optimizer/momentum", PARALLEL, JOB_NUMBER, AT(optimizer.momentum), RANGE(0, 1), .max_open = true,
-     BY_DEFAULT(0), .text = "The share of the last step that goes into the next."},
-    {"/optimizer/schedule", PARALLEL, JOB_ENUM, AT(optimizer.schedule), NAMES("constant", "", "plateau"),
+    {"/optimizer/momentum", PARALLEL, NUMBER(optimizer.momentum, 0, 1), .max_open = true, BY_DEFAULT(0),
+     .text = "The share of the last step that goes into the next."},
+    {"/optimizer/schedule", PARALLEL, ENUM(optimizer.schedule, "constant", "", "plateau"),
      BY_DEFAULT("constant"),
      .text = "The course of the learning rate. plateau: it is multiplied by decay when an evaluation finds "
              "the held-out loss no lower than the lowest so far."},
-    {"/optimizer/decay", PARALLEL, JOB_NUMBER, AT(sequence.decay), RANGE(0, 1), .min_open = true,
-     .max_open = true, BY_DEFAULT(0.25),
+    {"/optimizer/decay", PARALLEL, NUMBER(sequence.decay, 0, 1), .min_open = true, .max_open = true,
+     BY_DEFAULT(0.25),
      .text = "The factor of the learning rate under the schedule plateau. The schedule constant ignores it."},
-    {"/optimizer/max_norm", PARALLEL, JOB_NUMBER, AT(sequence.max_norm), RANGE(0, 1e9), .min_open = true,
+    {"/optimizer/max_norm", PARALLEL, NUMBER(sequence.max_norm, 0, 1e9), .min_open = true,
      NULLABLE(sequence.has_max_norm), BY_DEFAULT(null),
      .text = "The largest norm of the gradient over all layers; a longer gradient is scaled down to it. "
              "null: no limit."},
 
     {"/running_reward", REINFORCE, JOB_OBJECT,
      .text = "The smoothed reward: weight * new + (1 - weight) * old."},
-    {"/running_reward/of", REINFORCE, JOB_ENUM, AT(running_reward.of), NAMES("min", "mean"),
-     BY_DEFAULT("mean"),
+    {"/running_reward/of", REINFORCE, ENUM(running_reward.of, "min", "mean"), BY_DEFAULT("mean"),
      .text = "The new value: the smallest or the mean reward of the environments' first episodes."},
-    {"/running_reward/weight", REINFORCE, JOB_NUMBER, AT(running_reward.weight), RANGE(0, 1),
-     .min_open = true, BY_DEFAULT(0.5), .text = "The weight of the new value."},
+    {"/running_reward/weight", REINFORCE, NUMBER(running_reward.weight, 0, 1), .min_open = true,
+     BY_DEFAULT(0.5), .text = "The weight of the new value."},
 
     {"/data", SERVER, JOB_OBJECT, .text = "The images and their labels."},
-    {"/data/kind", SERVER, JOB_ENUM, AT(data.kind), NAMES("synthetic", "idx", "cifar", "folder"),
-     BY_DEFAULT("synthetic"),
+    {"/data/kind", SERVER, ENUM(data.kind, "synthetic", "idx", "cifar", "folder"), BY_DEFAULT("synthetic"),
      .text = "synthetic: random numbers, no files. idx: the files of the MNIST family, plain or gzipped. "
              "cifar: the binary version of CIFAR-10 or CIFAR-100. folder: JPEG and PNG files in train/CLASS/ "
              "and, held out, in test/CLASS/."},
-    {"/data/path", SERVER, JOB_PATH, AT(data.path), RANGE(0, JOB_PATH_BYTES - 1), BY_DEFAULT(""),
+    {"/data/path", SERVER, PATH(data.path, 0), BY_DEFAULT(""),
      .text =
          "The folder with the files. A relative path begins in the folder in which the daemon was started."},
-    {"/data/size", SERVER, JOB_INTEGER, AT(data.size), RANGE(1, 4096), BY_DEFAULT(64), .unit = "pixels",
+    {"/data/size", SERVER, INTEGER(data.size, 1, 4096), BY_DEFAULT(64), .unit = "pixels",
      .text = "The height and the width of the images that the model sees."},
-    {"/data/fit", SERVER, JOB_ENUM, AT(data.fit), NAMES("pad", "resize"), BY_DEFAULT("resize"),
+    {"/data/fit", SERVER, ENUM(data.fit, "pad", "resize"), BY_DEFAULT("resize"),
      .text = "How an image of another size is brought to /data/size. pad: with zeros around it. resize: by "
              "interpolation."},
-    {"/data/channels", SERVER, JOB_INTEGER, AT(data.channels), RANGE(1, 3), .bounds_only = true,
-     BY_DEFAULT(3),
+    {"/data/channels", SERVER, INTEGER(data.channels, 1, 3), .bounds_only = true, BY_DEFAULT(3),
      .text = "The channels of the images that the model sees. With 3, a gray image is copied to each "
              "channel; with 1, a colored image becomes gray."},
-    {"/data/mean", SERVER, JOB_NUMBER, AT(data.mean), .elements = JOB_CHANNELS_MAX, RANGE(0, 1),
-     BY_DEFAULT([0]),
+    {"/data/mean", SERVER, NUMBER(data.mean, 0, 1), .elements = JOB_CHANNELS_MAX, BY_DEFAULT([0]),
      .text = "The mean that is subtracted from the pixels, which lie in [0, 1]: one number for all channels, "
              "or one for each of 3."},
-    {"/data/std", SERVER, JOB_NUMBER, AT(data.std), .elements = JOB_CHANNELS_MAX, RANGE(1e-6, 1),
-     BY_DEFAULT([1]),
+    {"/data/std", SERVER, NUMBER(data.std, 1e-6, 1), .elements = JOB_CHANNELS_MAX, BY_DEFAULT([1]),
      .text = "The standard deviation by which the difference is divided: one number for all channels, or one "
              "for each of 3."},
-    {"/data/crop", SERVER, JOB_INTEGER, AT(data.crop), RANGE(0, 64), BY_DEFAULT(0), .unit = "pixels",
+    {"/data/crop", SERVER, INTEGER(data.crop, 0, 64), BY_DEFAULT(0), .unit = "pixels",
      .text = "In training, the width of a margin of zeros around the image, out of which a random part of "
              "the image's size is cut."},
-    {"/data/flip", SERVER, JOB_BOOLEAN, AT(data.flip), BY_DEFAULT(false),
+    {"/data/flip", SERVER, BOOLEAN(data.flip), BY_DEFAULT(false),
      .text = "In training, whether an image is mirrored with probability 1/2."},
-    {"/data/limit", SERVER, JOB_INTEGER, AT(data.limit), RANGE(1, 1e9), NULLABLE(data.has_limit),
-     BY_DEFAULT(null), .unit = "samples",
-     .text = "The number of training samples, the first ones of the files. null: all."},
+    {"/data/limit", SERVER, INTEGER(data.limit, 1, 1e9), NULLABLE(data.has_limit), BY_DEFAULT(null),
+     .unit = "samples", .text = "The number of training samples, the first ones of the files. null: all."},
 
     {"/data", PARALLEL, JOB_OBJECT, .text = "The tokens."},
-    {"/data/kind", PARALLEL, JOB_ENUM, AT(data.kind), NAMES("synthetic", "", "", "", "text"),
-     BY_DEFAULT("synthetic"),
+    {"/data/kind", PARALLEL, ENUM(data.kind, "synthetic", "", "", "", "text"), BY_DEFAULT("synthetic"),
      .text = "synthetic: random tokens, no file. text: the words of a file, each to be predicted from the "
              "words before it."},
-    {"/data/path", PARALLEL, JOB_PATH, AT(data.path), RANGE(0, JOB_PATH_BYTES - 1), BY_DEFAULT(""),
+    {"/data/path", PARALLEL, PATH(data.path, 0), BY_DEFAULT(""),
      .text =
          "The text, a file of UTF-8. A relative path begins in the folder in which the daemon was started."},
-    {"/data/steps", PARALLEL, JOB_INTEGER, AT(sequence.steps), RANGE(1, 65536), BY_DEFAULT(5),
-     .unit = "tokens",
+    {"/data/steps", PARALLEL, INTEGER(sequence.steps, 1, 65536), BY_DEFAULT(5), .unit = "tokens",
      .text = "The number of tokens of a column in one update, through which the gradient goes back."},
-    {"/data/updates", PARALLEL, JOB_INTEGER, AT(sequence.updates), RANGE(1, 1e9), BY_DEFAULT(5),
+    {"/data/updates", PARALLEL, INTEGER(sequence.updates, 1, 1e9), BY_DEFAULT(5),
      .text = "The number of updates in an epoch of synthetic data."},
-    {"/data/minimum_count", PARALLEL, JOB_INTEGER, AT(sequence.minimum_count), RANGE(1, 1e9), BY_DEFAULT(1),
+    {"/data/minimum_count", PARALLEL, INTEGER(sequence.minimum_count, 1, 1e9), BY_DEFAULT(1),
      .text = "Of a text: a word that occurs less often in the training lines becomes <unk>."},
-    {"/data/held_out", PARALLEL, JOB_NUMBER, AT(sequence.held_out), RANGE(0, 1), .max_open = true,
-     BY_DEFAULT(0.1),
+    {"/data/held_out", PARALLEL, NUMBER(sequence.held_out, 0, 1), .max_open = true, BY_DEFAULT(0.1),
      .text = "Of a text: the share of its lines, the last ones, that are held out for evaluations."},
 
     {"/evaluation", SERVER, JOB_OBJECT, .text = "Loss and accuracy on the held-out data."},
-    {"/evaluation/every", SERVER, JOB_INTEGER, AT(evaluation.every), RANGE(1, 1e6),
-     NULLABLE(evaluation.has_every), BY_DEFAULT(1), .unit = "epochs",
+    {"/evaluation/every", SERVER, INTEGER(evaluation.every, 1, 1e6), NULLABLE(evaluation.has_every),
+     BY_DEFAULT(1), .unit = "epochs",
      .text = "The number of epochs from one evaluation to the next. null: no evaluations. Synthetic data has "
              "nothing held out, nor has a folder without test/."},
-    {"/evaluation/batch", SERVER, JOB_INTEGER, AT(evaluation.batch), RANGE(1, 65536), BY_DEFAULT(100),
-     .unit = "samples", .text = "The number of samples in a forward pass."},
+    {"/evaluation/batch", SERVER, INTEGER(evaluation.batch, 1, 65536), BY_DEFAULT(100), .unit = "samples",
+     .text = "The number of samples in a forward pass."},
 
     {"/evaluation", PARALLEL, JOB_OBJECT, .text = "Loss and perplexity on the held-out text."},
-    {"/evaluation/every", PARALLEL, JOB_INTEGER, AT(evaluation.every), RANGE(1, 1e6),
-     NULLABLE(evaluation.has_every), BY_DEFAULT(1), .unit = "epochs",
+    {"/evaluation/every", PARALLEL, INTEGER(evaluation.every, 1, 1e6), NULLABLE(evaluation.has_every),
+     BY_DEFAULT(1), .unit = "epochs",
      .text = "The number of epochs from one evaluation to the next. null: no evaluations. Synthetic data has "
              "nothing held out."},
-    {"/evaluation/batch", PARALLEL, JOB_INTEGER, AT(evaluation.batch), RANGE(1, 65536), BY_DEFAULT(10),
-     .unit = "columns", .text = "The number of columns into which the held-out text is cut."},
+    {"/evaluation/batch", PARALLEL, INTEGER(evaluation.batch, 1, 65536), BY_DEFAULT(10), .unit = "columns",
+     .text = "The number of columns into which the held-out text is cut."},
 
     {"/evaluation", ACTOR_CRITIC, JOB_OBJECT,
-     .text = "Episodes that the policy plays apart from training, in environments of their own: those in "
-             "C are in the agent's process, those in Python in the observers'. Their first states follow "
-             "from the job's seed. They are the same in each evaluation, and training sees none of them."},
-    {"/evaluation/every", ACTOR_CRITIC, JOB_INTEGER, AT(evaluation.every), RANGE(1, 1e6),
-     NULLABLE(evaluation.has_every), BY_DEFAULT(null), .unit = "updates",
+     .text = "Episodes that the policy plays apart from training, in environments of their own: those in C "
+             "are in the agent's process, those in Python in the observers'. Their first states follow from "
+             "the job's seed. They are the same in each evaluation, and training sees none of them."},
+    {"/evaluation/every", ACTOR_CRITIC, INTEGER(evaluation.every, 1, 1e6), NULLABLE(evaluation.has_every),
+     BY_DEFAULT(null), .unit = "updates",
      .text = "The number of updates from one evaluation to the next. null: no evaluations."},
-    {"/evaluation/episodes", ACTOR_CRITIC, JOB_INTEGER, AT(evaluation.episodes), RANGE(1, 10000),
-     BY_DEFAULT(10), .text = "The number of episodes, which are played all at once."},
-    {"/evaluation/steps", ACTOR_CRITIC, JOB_INTEGER, AT(evaluation.steps), RANGE(1, 1e9), BY_DEFAULT(100000),
+    {"/evaluation/episodes", ACTOR_CRITIC, INTEGER(evaluation.episodes, 1, 10000), BY_DEFAULT(10),
+     .text = "The number of episodes, which are played all at once."},
+    {"/evaluation/steps", ACTOR_CRITIC, INTEGER(evaluation.steps, 1, 1e9), BY_DEFAULT(100000),
      .text = "The number of steps at which an episode that has not ended is cut."},
-    {"/evaluation/deterministic", ACTOR_CRITIC, JOB_BOOLEAN, AT(evaluation.deterministic), BY_DEFAULT(true),
+    {"/evaluation/deterministic", ACTOR_CRITIC, BOOLEAN(evaluation.deterministic), BY_DEFAULT(true),
      .text =
          "Whether the most probable actions are taken, and of floats the means. false: actions are drawn."},
 
     {"/stop", AGENT, JOB_OBJECT, .text = "When the job ends: at the first limit that is reached."},
-    {"/stop/episodes", REINFORCE, JOB_INTEGER, AT(stop.episodes), RANGE(1, 1e9), NULLABLE(stop.has_episodes),
-     BY_DEFAULT(10), .unit = "episodes", .text = "The job ends after this number of episodes."},
-    {"/stop/running_reward", REINFORCE, JOB_NUMBER, AT(stop.running_reward), RANGE(-DBL_MAX, DBL_MAX),
+    {"/stop/episodes", REINFORCE, INTEGER(stop.episodes, 1, 1e9), NULLABLE(stop.has_episodes), BY_DEFAULT(10),
+     .unit = "episodes", .text = "The job ends after this number of episodes."},
+    {"/stop/running_reward", REINFORCE, NUMBER(stop.running_reward, -DBL_MAX, DBL_MAX),
      NULLABLE(stop.has_running_reward), BY_DEFAULT(null),
      .text = "The job ends, solved, when the running reward is above this number."},
 
-    {"/stop/steps", ACTOR_CRITIC, JOB_INTEGER, AT(stop.steps), RANGE(1, 1e15), BY_DEFAULT(1000000),
-     .unit = "steps",
+    {"/stop/steps", ACTOR_CRITIC, INTEGER(stop.steps, 1, 1e15), BY_DEFAULT(1000000), .unit = "steps",
      .text = "The job ends after the update that reaches this number of steps of all environments together."},
 
-    {"/stop/evaluation_reward", ACTOR_CRITIC, JOB_NUMBER, AT(stop.evaluation_reward),
-     RANGE(-DBL_MAX, DBL_MAX), NULLABLE(stop.has_evaluation_reward), BY_DEFAULT(null),
+    {"/stop/evaluation_reward", ACTOR_CRITIC, NUMBER(stop.evaluation_reward, -DBL_MAX, DBL_MAX),
+     NULLABLE(stop.has_evaluation_reward), BY_DEFAULT(null),
      .text = "The job ends, solved, when the mean reward of an evaluation is this number or more."},
 
     {"/stop", SERVER, JOB_OBJECT, .text = "When the job ends: at the first limit that is reached."},
-    {"/stop/updates", SERVER, JOB_INTEGER, AT(stop.updates), RANGE(1, 1e9), NULLABLE(stop.has_updates),
-     BY_DEFAULT(6), .null_where = {IS_SET("/stop/epochs")}, .unit = "updates",
+    {"/stop/updates", SERVER, INTEGER(stop.updates, 1, 1e9), NULLABLE(stop.has_updates), BY_DEFAULT(6),
+     .null_where = {IS_SET("/stop/epochs")}, .unit = "updates",
      .text = "The job ends after this number of updates."},
-    {"/stop/epochs", SERVER, JOB_INTEGER, AT(stop.epochs), RANGE(1, 1e6), NULLABLE(stop.has_epochs),
-     BY_DEFAULT(null), .unit = "epochs",
-     .text = "The job ends after this number of passes over the training samples."},
+    {"/stop/epochs", SERVER, INTEGER(stop.epochs, 1, 1e6), NULLABLE(stop.has_epochs), BY_DEFAULT(null),
+     .unit = "epochs", .text = "The job ends after this number of passes over the training samples."},
 
     {"/stop", PARALLEL, JOB_OBJECT, .text = "When the job ends: at the first limit that is reached."},
-    {"/stop/updates", PARALLEL, JOB_INTEGER, AT(stop.updates), RANGE(1, 1e9), NULLABLE(stop.has_updates),
-     BY_DEFAULT(null), .unit = "updates", .text = "The job ends after this number of updates."},
-    {"/stop/epochs", PARALLEL, JOB_INTEGER, AT(stop.epochs), RANGE(1, 1e6), NULLABLE(stop.has_epochs),
-     BY_DEFAULT(10), .null_where = {IS_SET("/stop/updates")}, .unit = "epochs",
+    {"/stop/updates", PARALLEL, INTEGER(stop.updates, 1, 1e9), NULLABLE(stop.has_updates), BY_DEFAULT(null),
+     .unit = "updates", .text = "The job ends after this number of updates."},
+    {"/stop/epochs", PARALLEL, INTEGER(stop.epochs, 1, 1e6), NULLABLE(stop.has_epochs), BY_DEFAULT(10),
+     .null_where = {IS_SET("/stop/updates")}, .unit = "epochs",
      .text = "The job ends after this number of passes over the training text; an epoch of synthetic data "
              "has /data/updates updates."},
 
     {"/log", ANY, JOB_OBJECT, .text = "The logs."},
-    {"/log/every", ANY, JOB_INTEGER, AT(log.every), RANGE(1, 1e6), BY_DEFAULT(1),
+    {"/log/every", ANY, INTEGER(log.every, 1, 1e6), BY_DEFAULT(1),
      .text = "The number of episodes or updates from one line of episodes.log to the next. episodes.jsonl "
-             "has a line for each. In a model-parallel job both logs have the same lines, each with the "
-             "mean loss since the last line."},
-    {"/log/tensorboard", ANY, JOB_BOOLEAN, AT(log.tensorboard), BY_DEFAULT(false),
-     .text = "Whether the figures of episodes.jsonl are also written for TensorBoard: to event files in "
-             "the run directory's folder tensorboard, under Stable-Baselines3's tags."},
-    {"/log/profile", ANY, JOB_BOOLEAN, AT(log.profile), BY_DEFAULT(false),
+             "has a line for each. In a model-parallel job both logs have the same lines, each with the mean "
+             "loss since the last line."},
+    {"/log/tensorboard", ANY, BOOLEAN(log.tensorboard), BY_DEFAULT(false),
+     .text = "Whether the figures of episodes.jsonl are also written for TensorBoard: to event files in the "
+             "run directory's folder tensorboard, under Stable-Baselines3's tags."},
+    {"/log/profile", ANY, BOOLEAN(log.profile), BY_DEFAULT(false),
      .text = "Whether the workers measure where their time goes, as with `coalesced run --profile`. At the "
-             "run's end profile.txt has a table and profile.json a trace for Perfetto. A change counts "
-             "from the next start on."},
+             "run's end profile.txt has a table and profile.json a trace for Perfetto. A change counts from "
+             "the next start on."},
 
     {"/checkpoint", ANY, JOB_OBJECT, .text = "The checkpoints, from which a run can be resumed."},
-    {"/checkpoint/every", AGENT, JOB_INTEGER, AT(checkpoint.every), RANGE(1, 1e9),
-     NULLABLE(checkpoint.has_every), BY_DEFAULT(null), .unit = "episodes",
+    {"/checkpoint/every", AGENT, INTEGER(checkpoint.every, 1, 1e9), NULLABLE(checkpoint.has_every),
+     BY_DEFAULT(null), .unit = "episodes",
      .text = "The number of episodes from one checkpoint to the next. The last episode always makes one."},
-    {"/checkpoint/every_s", AGENT, JOB_NUMBER, AT(checkpoint.every_s), RANGE(0, 1e6), .min_open = true,
+    {"/checkpoint/every_s", AGENT, NUMBER(checkpoint.every_s, 0, 1e6), .min_open = true,
      NULLABLE(checkpoint.has_every_s), BY_DEFAULT(2), .unit = "seconds",
      .text = "The time from one checkpoint to the next, in addition to /checkpoint/every."},
-    {"/checkpoint/every", TRAINERS, JOB_INTEGER, AT(checkpoint.every), RANGE(1, 1e9),
-     NULLABLE(checkpoint.has_every), BY_DEFAULT(100), .unit = "updates",
+    {"/checkpoint/every", TRAINERS, INTEGER(checkpoint.every, 1, 1e9), NULLABLE(checkpoint.has_every),
+     BY_DEFAULT(100), .unit = "updates",
      .text = "The number of updates from one checkpoint to the next. The last update always makes one."},
-    {"/checkpoint/every_s", TRAINERS, JOB_NUMBER, AT(checkpoint.every_s), RANGE(0, 1e6), .min_open = true,
+    {"/checkpoint/every_s", TRAINERS, NUMBER(checkpoint.every_s, 0, 1e6), .min_open = true,
      NULLABLE(checkpoint.has_every_s), BY_DEFAULT(null), .unit = "seconds",
      .text = "The time from one checkpoint to the next, in addition to /checkpoint/every."},
-    {"/checkpoint/keep", ANY, JOB_INTEGER, AT(checkpoint.keep), RANGE(1, 1000), BY_DEFAULT(3),
+    {"/checkpoint/keep", ANY, INTEGER(checkpoint.keep, 1, 1000), BY_DEFAULT(3),
      .text = "The number of checkpoints that are kept, the newest ones."},
-    {"/checkpoint/best", AGENT, JOB_BOOLEAN, AT(checkpoint.best), BY_DEFAULT(false),
-     .text = "Whether the checkpoint with the highest running reward is also kept as checkpoints/best. "
-             "The checkpoints by /checkpoint/every and the one at the job's end compete. Where "
-             "/checkpoint/every is null, all compete, so the clock has a say in which is kept. With "
-             "/evaluation/every it is the checkpoint with the highest mean reward of an evaluation, and "
-             "an evaluation that is the best so far makes a checkpoint."},
-    {"/checkpoint/best", TRAINERS, JOB_BOOLEAN, AT(checkpoint.best), BY_DEFAULT(false),
-     .text = "Whether the checkpoint with the highest accuracy or the lowest perplexity on held-out data "
-             "is also kept as checkpoints/best. An epoch whose evaluation is the best so far makes a "
-             "checkpoint."},
+    {"/checkpoint/best", AGENT, BOOLEAN(checkpoint.best), BY_DEFAULT(false),
+     .text = "Whether the checkpoint with the highest running reward is also kept as checkpoints/best. The "
+             "checkpoints by /checkpoint/every and the one at the job's end compete. Where /checkpoint/every "
+             "is null, all compete, so the clock has a say in which is kept. With /evaluation/every it is "
+             "the checkpoint with the highest mean reward of an evaluation, and an evaluation that is the "
+             "best so far makes a checkpoint."},
+    {"/checkpoint/best", TRAINERS, BOOLEAN(checkpoint.best), BY_DEFAULT(false),
+     .text =
+         "Whether the checkpoint with the highest accuracy or the lowest perplexity on held-out data is also "
+         "kept as checkpoints/best. An epoch whose evaluation is the best so far makes a checkpoint."},
 
     {"/supervise", ANY, JOB_OBJECT, .text = "How the supervisor watches the worker processes."},
-    {"/supervise/hang_s", ANY, JOB_NUMBER, AT(supervise.hang_s), RANGE(1, 3600), BY_DEFAULT(10),
-     .unit = "seconds",
-     .text =
-         "The time without a heartbeat after which a worker is killed. A worker that starts gets 30 s more: "
-         "it loads libraries and finds its peers."},
-    {"/supervise/restart", ANY, JOB_BOOLEAN, AT(supervise.restart), BY_DEFAULT(true),
+    {"/supervise/hang_s", ANY, NUMBER(supervise.hang_s, 1, 3600), BY_DEFAULT(10), .unit = "seconds",
+     .text = "The time without a heartbeat after which a worker is killed. A worker that starts gets 30 s "
+             "more: it loads libraries and finds its peers."},
+    {"/supervise/restart", ANY, BOOLEAN(supervise.restart), BY_DEFAULT(true),
      .text = "Whether a worker that dies or is killed starts again. An observer, or a trainer of a "
              "parameter-server job, starts again alone; after the death of any other worker all workers "
              "start again from the newest checkpoint. false: the death of a worker ends the job."},
@@ -627,43 +608,39 @@ const struct job_key job_keys[] = {
     {"/hosts", ANY, JOB_OBJECT,
      .text = "How a job runs on several hosts, one supervisor on each. Host 0 leads: it writes the logs and "
              "checkpoints. A job on one host ignores all this."},
-    {"/hosts/observers", AGENT, JOB_ENUM, AT(hosts.clients), NAMES("even", "others"), BY_DEFAULT("even"),
+    {"/hosts/observers", AGENT, ENUM(hosts.clients, "even", "others"), BY_DEFAULT("even"),
      .text = "Where observers run. even: evenly on all hosts. others: evenly on all but the leader, which "
              "has the agent."},
-    {"/hosts/trainers", TRAINERS, JOB_ENUM, AT(hosts.clients), NAMES("even", "others"), BY_DEFAULT("even"),
+    {"/hosts/trainers", TRAINERS, ENUM(hosts.clients, "even", "others"), BY_DEFAULT("even"),
      .text = "Where trainers run. even: evenly on all hosts. others: evenly on all but the leader."},
-    {"/hosts/servers", TRAINERS, JOB_ENUM, AT(hosts.servers), NAMES("leader", "even"), BY_DEFAULT("leader"),
+    {"/hosts/servers", TRAINERS, ENUM(hosts.servers, "leader", "even"), BY_DEFAULT("leader"),
      .text = "Where servers run. leader: on the leader. even: evenly on all hosts, for a model too large for "
              "one; the run directory must then be on a file system that all hosts share."},
-    {"/hosts/patience_s", ANY, JOB_NUMBER, AT(hosts.patience_s), RANGE(1, 86400), BY_DEFAULT(60),
-     .unit = "seconds",
+    {"/hosts/patience_s", ANY, NUMBER(hosts.patience_s, 1, 86400), BY_DEFAULT(60), .unit = "seconds",
      .text = "How long the leader waits for the other hosts before the job begins without those that are "
              "missing, and how long another host looks for a leader that it has lost."},
-    {"/hosts/requeue", ANY, JOB_BOOLEAN, AT(hosts.requeue), BY_DEFAULT(true),
+    {"/hosts/requeue", ANY, BOOLEAN(hosts.requeue), BY_DEFAULT(true),
      .text = "Whether, under Slurm, a host that has lost the leader asks for the job to be put back into the "
              "queue. The next start goes on from the newest checkpoint."},
-    {"/listen", ANY, JOB_NAME, AT(hosts.listen), NULLABLE(hosts.has_listen),
+    {"/listen", ANY, NAME(hosts.listen), NULLABLE(hosts.has_listen),
      .pattern = "^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$",
      .words = "the name of a network interface, or an IPv4 address", BY_DEFAULT(null),
      .text = "The network interface, or its address, at which a host can be reached from the others. null: "
              "all of them; the others try each."},
 
     {"/metrics", ANY, JOB_OBJECT,
-     .text = "What a running job shows beside `coalesced status`. Another value may be given when a run "
-             "is resumed."},
-    {"/metrics/listen", ANY, JOB_PATH, AT(metrics.listen), RANGE(1, JOB_PATH_BYTES - 1),
-     NULLABLE(metrics.has_listen), BY_DEFAULT(null),
+     .text = "What a running job shows beside `coalesced status`. Another value may be given when a run is "
+             "resumed."},
+    {"/metrics/listen", ANY, PATH(metrics.listen, 1), NULLABLE(metrics.has_listen), BY_DEFAULT(null),
      .text = "Where a page for browsers (/), metrics (/metrics) and the status (/status.json) are served by "
              "HTTP: an IP address and a port, such as 127.0.0.1:9477, or the path of a socket, with a slash. "
              "Metrics are in Prometheus' text format, or in OpenMetrics where the request's Accept header "
              "prefers it. An address that others can reach needs /metrics/token. While the address is in "
              "use, the run goes on without its page. null: nowhere."},
-    {"/metrics/token", ANY, JOB_PATH, AT(metrics.token), RANGE(1, JOB_PATH_BYTES - 1),
-     NULLABLE(metrics.has_token), BY_DEFAULT(null),
+    {"/metrics/token", ANY, PATH(metrics.token, 1), NULLABLE(metrics.has_token), BY_DEFAULT(null),
      .text = "A file whose first line is a token: ASCII characters without spaces. Every request must then "
              "show it, as a bearer token or as the password of Basic authentication."},
-    {"/metrics/textfile", ANY, JOB_PATH, AT(metrics.textfile), RANGE(1, JOB_PATH_BYTES - 1),
-     NULLABLE(metrics.has_textfile), BY_DEFAULT(null),
+    {"/metrics/textfile", ANY, PATH(metrics.textfile, 1), NULLABLE(metrics.has_textfile), BY_DEFAULT(null),
      .text = "A file for the textfile collector of Prometheus' node_exporter, with a name that ends in "
              ".prom. It is replaced every 15 seconds, whole, and removed when the run ends."},
 };
@@ -671,3 +648,125 @@ const size_t job_key_count = sizeof job_keys / sizeof job_keys[0];
 _Static_assert(JOB_NAME_BYTES == 64 && JOB_TRAINERS_MAX == 256 && JOB_SERVERS_MAX == 16,
                "the patterns' limits");
 _Static_assert(sizeof job_keys / sizeof job_keys[0] <= JOB_KEYS_MAX, "JOB_KEYS_MAX bounds arrays elsewhere");
+
+/* ---- rules and limits ---- */
+
+#define NEVER_ENDS "without a limit the job never ends"
+#define PYTHON_SENDS "trainers in Python send float32"
+#define ONE_SOURCE "an environment comes from one place"
+#define OWN_PROCESS "environments in Python run in processes of their own"
+#define NO_SEGMENT "trainers in Python have no shared memory with the servers"
+#define PLATEAU "a plateau is found in the held-out loss"
+#define BATCH_NORM "the last stage has 1 * 1 pixels, and its batch norm would see one value per channel"
+
+/* clang-format off */
+const struct job_rule job_rules[] = {
+    {REINFORCE, .when = {IS_NULL("/stop/episodes")}, .then = IS_SET("/stop/running_reward"), .why = NEVER_ENDS},
+    {REINFORCE, .when = {IS("/rollout/mode", "episode")}, .then = IS("/rollout/begin", "reset")},
+    {AGENT, .then = AT_MOST_KEY("/observers/groups", "/observers/environments")},
+    {AGENT, .when = {IS_SET("/environment/plugin")}, .then = IS_NULL("/environment/gymnasium"), .why = ONE_SOURCE},
+    {AGENT, .when = {IS_SET("/environment/plugin")}, .then = IS_NULL("/environment/class"), .why = ONE_SOURCE},
+    {AGENT, .when = {IS_SET("/environment/gymnasium")}, .then = IS_NULL("/environment/class"), .why = ONE_SOURCE},
+    {AGENT, .when = {IS_SET("/environment/gymnasium")}, .then = IS_NULL("/environment/name"), .why = ONE_SOURCE},
+    {AGENT, .when = {IS_SET("/environment/class")}, .then = IS_NULL("/environment/name"), .why = ONE_SOURCE},
+
+    {ACTOR_CRITIC, .when = {IS_SET("/environment/gymnasium")}, .then = AT_LEAST("/observers/count", 1), .why = OWN_PROCESS},
+    {ACTOR_CRITIC, .when = {IS_SET("/environment/class")}, .then = AT_LEAST("/observers/count", 1), .why = OWN_PROCESS},
+    {ACTOR_CRITIC, .when = {IS_SET("/stop/evaluation_reward")}, .then = IS_SET("/evaluation/every")},
+
+    {SERVER, .when = {AT_MOST("/data/size", 32)}, .then = AT_LEAST("/trainers/batch", 2), .why = BATCH_NORM},
+    {SERVER, .when = {AT_LEAST("/server/count", 2)}, .then = IS("/server/round", "all")},
+    {SERVER, .when = {IS_SET("/trainers/class")}, .then = IS("/transport/memory", "inline"), .why = NO_SEGMENT},
+    {SERVER, .when = {IS_SET("/trainers/class")}, .then = IS("/transport/precision", "float32"), .why = PYTHON_SENDS},
+    {SERVER, .when = {IS("/server/round", "first")}, .then = AT_MOST_KEY("/server/round", "/trainers/count")},
+    {SERVER, .when = {IS_NOT("/data/kind", "synthetic")}, .then = IS_SET("/data/path")},
+    {SERVER, .when = {AT_MOST("/data/channels", 1)}, .then = AT_MOST("/data/mean", 1)},
+    {SERVER, .when = {AT_MOST("/data/channels", 1)}, .then = AT_MOST("/data/std", 1)},
+    {SERVER, .when = {IS_NULL("/stop/updates")}, .then = IS_SET("/stop/epochs"), .why = NEVER_ENDS},
+    {SERVER, .when = {IS("/data/kind", "synthetic"), IS_SET("/stop/epochs")}, .then = IS_SET("/stop/updates"),
+     .why = "synthetic data has no epochs"},
+
+    {PARALLEL, .when = {IS("/data/kind", "text")}, .then = IS_SET("/data/path")},
+    {PARALLEL, .when = {IS("/data/kind", "text")}, .then = IS_NULL("/model/tokens"),
+     .why = "the text brings its own vocabulary"},
+    {PARALLEL, .when = {IS("/data/kind", "synthetic")}, .then = IS_SET("/model/tokens")},
+    {PARALLEL, .when = {IS("/data/kind", "text")}, .then = IS("/loss/classes", "tokens")},
+    {PARALLEL, .when = {AT_LEAST("/trainers/count", 2)}, .then = IS("/placement/embedding", "server")},
+    {PARALLEL, .when = {AT_LEAST("/trainers/count", 2)}, .then = IS("/placement/lstm", "server")},
+    {PARALLEL, .when = {AT_LEAST("/trainers/count", 2)}, .then = IS("/placement/decoder", "server")},
+    {PARALLEL, .then = BELOW_KEY("/placement/embedding", "/server/count")},
+    {PARALLEL, .then = BELOW_KEY("/placement/lstm", "/server/count")},
+    {PARALLEL, .then = BELOW_KEY("/placement/decoder", "/server/count")},
+    {PARALLEL, .when = {IS("/data/kind", "synthetic")}, .then = IS("/optimizer/schedule", "constant"), .why = PLATEAU},
+    {PARALLEL, .when = {AT_MOST("/data/held_out", 0)}, .then = IS("/optimizer/schedule", "constant"), .why = PLATEAU},
+    {PARALLEL, .when = {IS_NULL("/evaluation/every")}, .then = IS("/optimizer/schedule", "constant"), .why = PLATEAU},
+    {PARALLEL, .when = {IS_NULL("/stop/updates")}, .then = IS_SET("/stop/epochs"), .why = NEVER_ENDS},
+};
+const size_t job_rule_count = sizeof job_rules / sizeof job_rules[0];
+
+const struct job_limit job_limits[] = {
+    {AGENT, .factors = {"/observers/count", "/observers/environments"},
+     .most = JOB_ENVIRONMENTS_MAX, .of = "environments"},
+    {REINFORCE, .when = IS("/rollout/mode", "steps"),
+     .factors = {"/observers/count", "/observers/environments", "/rollout/steps"},
+     .most = JOB_ROLLOUT_ROWS_MAX, .of = "rows in a rollout"},
+    {ACTOR_CRITIC, .factors = {"/observers/count", "/observers/environments", "/algorithm/n_steps"},
+     .most = JOB_ROLLOUT_ROWS_MAX, .of = "rows in a rollout"},
+    {TRAINERS, .factors = {"/trainers/count", "/trainers/batch"},
+     .most = JOB_UPDATE_SAMPLES_MAX, .of = "samples in an update"},
+    {SERVER, .factors = {"/trainers/batch", "/data/channels", "/data/size", "/data/size"},
+     .most = JOB_BATCH_VALUES_MAX, .of = "values in a batch"},
+    {SERVER, .factors = {"/evaluation/batch", "/data/channels", "/data/size", "/data/size"},
+     .most = JOB_BATCH_VALUES_MAX, .of = "values in a batch"},
+};
+const size_t job_limit_count = sizeof job_limits / sizeof job_limits[0];
+/* clang-format on */
+
+/* ---- look-ups ---- */
+
+const char *job_key_name(const struct job_key *key)
+{
+    return strrchr(key->pointer, '/') + 1;
+}
+
+const struct job_key *job_key_at(unsigned kinds, const char *pointer)
+{
+    for (size_t i = 0; i < job_key_count; i++)
+        if ((job_keys[i].kinds & kinds) != 0 && strcmp(job_keys[i].pointer, pointer) == 0)
+            return &job_keys[i];
+    return NULL;
+}
+
+bool job_key_is_member(const struct job_key *key, const char *parent)
+{
+    const size_t length = strlen(parent);
+    return strlen(key->pointer) - strlen(job_key_name(key)) == length + 1 &&
+           memcmp(key->pointer, parent, length) == 0;
+}
+
+bool job_key_ignored(const char *name)
+{
+    return name[0] == '_' || strcmp(name, "$schema") == 0;
+}
+
+const char *job_kind_name(int kind)
+{
+    return job_key_at(JOB_KINDS_ALL, "/kind")->names[kind < JOB_VARIANT_PPO ? kind : JOB_REINFORCE];
+}
+
+/* The variants ppo and a2c have the order of enum job_algorithm. */
+const char *job_variant_algorithm(int variant)
+{
+    if (variant != JOB_REINFORCE && variant < JOB_VARIANT_PPO)
+        return NULL;
+    const int algorithm =
+        variant == JOB_REINFORCE ? JOB_ALGORITHM_REINFORCE : JOB_ALGORITHM_PPO + variant - JOB_VARIANT_PPO;
+    return job_key_at(JOB_KINDS_OF(JOB_REINFORCE), "/algorithm/name")->names[algorithm];
+}
+
+int job_variant(const struct job *job)
+{
+    if (job->kind != JOB_REINFORCE || job->algorithm.name == JOB_ALGORITHM_REINFORCE)
+        return job->kind;
+    return JOB_VARIANT_PPO + job->algorithm.name - JOB_ALGORITHM_PPO;
+}

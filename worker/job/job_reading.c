@@ -10,8 +10,8 @@
 #include "kernels/base/file.h"
 #include "kernels/base/text.h"
 #include "kernels/base/thread.h"
-#include "worker/job/job_message_limits.h"
 #include "worker/job/job_table.h"
+#include "worker/net/wire.h"
 
 #include <errno.h>
 #include <math.h>
@@ -152,6 +152,103 @@ static enum status job_problems_write(const struct job_reading *reading, char **
     return STATUS_NO_MEMORY;
 }
 
+/* ---- "did you mean" ---- */
+
+enum { SUGGESTIONS_MAX = 3 };
+
+/* What Stable-Baselines3 and CleanRL call a setting that has another name or another place here. */
+static const struct {
+    const char *name, *pointer;
+} known_elsewhere[] = {
+    {"activation_fn", "/policy/activation"},
+    {"anneal_lr", "/algorithm/learning_rate_schedule"},
+    {"clip_coef", "/algorithm/clip_range"},
+    {"clip_vloss", "/algorithm/clip_range_vf"},
+    {"eval_freq", "/evaluation/every"},
+    {"n_envs", "/observers/environments"},
+    {"n_eval_episodes", "/evaluation/episodes"},
+    {"n_timesteps", "/stop/steps"},
+    {"net_arch", "/policy/hidden"},
+    {"norm_adv", "/algorithm/normalize_advantage"},
+    {"num_envs", "/observers/environments"},
+    {"num_steps", "/algorithm/n_steps"},
+    {"total_timesteps", "/stop/steps"},
+    {"update_epochs", "/algorithm/n_epochs"},
+};
+
+/* The nearest of the names that `word` may be, mistyped; NULL: none. */
+struct nearest {
+    const char *word, *name;
+    size_t distance;
+};
+
+/* Near is a name by one slip, or by two in a word of five or more letters. */
+static void nearest_try(struct nearest *nearest, const char *name)
+{
+    const size_t distance = text_distance(nearest->word, name);
+    const size_t word_bytes = strlen(nearest->word), name_bytes = strlen(name);
+    const size_t longer = word_bytes > name_bytes ? word_bytes : name_bytes;
+    const bool near = distance == 0 || (distance == 1 && longer >= 2) || (distance == 2 && longer >= 5);
+    if (near && (nearest->name == NULL || distance < nearest->distance)) {
+        nearest->name = name;
+        nearest->distance = distance;
+    }
+}
+
+/* The pointer of the key that other programs call `name`, or NULL. */
+static const char *pointer_of_other(unsigned kinds, const char *name)
+{
+    for (size_t i = 0; i < sizeof known_elsewhere / sizeof known_elsewhere[0]; i++)
+        if (strcmp(known_elsewhere[i].name, name) == 0 &&
+            job_key_at(kinds, known_elsewhere[i].pointer) != NULL)
+            return known_elsewhere[i].pointer;
+    return NULL;
+}
+
+/* Suggests a key in place of the unknown `pointer`: the key of the same group whose name is nearest, "; did
+ * you mean \"count\"?"; or else keys of the same name elsewhere, "; did you mean /observers/count?". Of a
+ * name that Stable-Baselines3 or CleanRL has, "; here it is /stop/steps". Nothing if no key is near. */
+static void suggest_key(char words[JOB_WORDS_BYTES], unsigned kinds, const char *pointer)
+{
+    const char *name = strrchr(pointer, '/') + 1, *other = pointer_of_other(kinds, name);
+    struct nearest beside = {.word = name};
+    size_t count = 0;
+    for (size_t i = 0; i < job_key_count; i++) {
+        const char *known = job_key_name(&job_keys[i]), *begin = job_keys[i].pointer;
+        if ((job_keys[i].kinds & kinds) != 0 && known - begin == name - pointer &&
+            memcmp(begin, pointer, (size_t)(name - pointer)) == 0)
+            nearest_try(&beside, known);
+    }
+    if (other != NULL) {
+        words_add(words, "; here it is %s", other);
+        return;
+    }
+    if (beside.name != NULL) {
+        words_add(words, "; did you mean \"%s\"?", beside.name);
+        return;
+    }
+    for (size_t i = 0; i < job_key_count && count < SUGGESTIONS_MAX; i++) {
+        const struct job_key *key = &job_keys[i];
+        if (job_key_at(kinds, key->pointer) == key && text_distance(name, job_key_name(key)) == 0)
+            words_add(words, "%s%s", count++ == 0 ? "; did you mean " : " or ", key->pointer);
+    }
+    if (count > 0)
+        words_add(words, "?");
+}
+
+/* Suggests the name nearest to the string `got`, which is none of the key's names. */
+static void suggest_value(char words[JOB_WORDS_BYTES], const struct job_key *key, const char *got)
+{
+    char word[JOB_NAME_BYTES]; /* of JOB_NUMBERED, the name before the number */
+    struct nearest nearest = {.word = word};
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(got, key->type == JOB_NUMBERED ? " " : ""), got);
+    for (size_t i = 0; key->names != NULL && key->names[i] != NULL; i++)
+        if (strcmp(word, key->names[i]) != 0)
+            nearest_try(&nearest, key->names[i]);
+    if (nearest.name != NULL)
+        words_add(words, "; did you mean \"%s\"?", nearest.name);
+}
+
 /* ---- unknown keys ---- */
 
 /* `"reinforce"`, or `"reinforce" with the algorithm "ppo"`. */
@@ -192,7 +289,7 @@ static void report_unknown(struct job_reading *reading, struct problem_place pla
         add_variant(words, mine, matters);
     } else {
         words_add(words, "unknown key");
-        words_suggest_key(words, reading->kinds, pointer);
+        suggest_key(words, reading->kinds, pointer);
     }
     job_report(reading, place, pointer, "%s", words);
 }
@@ -332,16 +429,14 @@ static void read_kind(struct job_reading *reading, const struct job_key *key)
             reading->kinds = JOB_KINDS_OF(kind);
 }
 
-/* The variant whose keys a job with this algorithm has. An unknown name, which is
- * reported later, gets PPO's variant: PPO has most keys. */
+/* The variant whose keys a job with this algorithm has. An unknown name, which is reported later, gets PPO's
+ * variant: PPO has most keys. */
 static int variant_of(const char *algorithm)
 {
-    int variant = JOB_VARIANT_PPO;
-    while (variant < JOB_VARIANTS && strcmp(algorithm, job_variant_algorithm(variant)) != 0)
-        variant++;
-    return strcmp(algorithm, "reinforce") == 0 ? JOB_REINFORCE
-           : variant < JOB_VARIANTS            ? variant
-                                               : JOB_VARIANT_PPO;
+    for (int variant = JOB_VARIANT_PPO; variant < JOB_VARIANTS; variant++)
+        if (strcmp(algorithm, job_variant_algorithm(variant)) == 0)
+            return variant;
+    return strcmp(algorithm, "reinforce") == 0 ? JOB_REINFORCE : JOB_VARIANT_PPO;
 }
 
 /* The algorithm's name, which is read ahead of its turn: "/algorithm/name=ppo", "/algorithm={…}", the file.
@@ -501,7 +596,81 @@ static void check_limit(struct job_reading *reading, const struct job_limit *lim
     found_at(reading, limit->factors[0])->wrong = true;
 }
 
-/* ---- sizes of messages ---- */
+/* ---- sizes of messages ----
+ * The calls of layers (worker/model_parallel/layer.h) carry their tensors together with the call's two
+ * numbers, and gradients come back in messages of the same sizes. Parameters, and their momentum, travel one
+ * at a time when a checkpoint is written. */
+
+enum { NUMBER_BYTES = sizeof(float), CALL_BYTES = 2 * sizeof(uint64_t) };
+
+struct message_list {
+    struct job_message *messages;
+    uint32_t count;
+};
+
+/* Lists a message of `bytes` bytes if the wire does not carry it; `how` gives the product. */
+__attribute__((format(printf, 6, 7))) static void message_check(struct message_list *list, const char *what,
+                                                                const char *one, const char *other,
+                                                                uint64_t bytes, const char *how, ...)
+{
+    if (bytes <= WIRE_BODY_BYTES_MAX)
+        return;
+    struct job_message *message = &list->messages[list->count++];
+    *message = (struct job_message){.keys = {one, other}};
+    const int begin =
+        snprintf(message->text, sizeof message->text,
+                 "expected at most %d bytes in a message, got %llu for %s: ", WIRE_BODY_BYTES_MAX,
+                 (unsigned long long)bytes, what);
+    va_list arguments;
+    va_start(arguments, how);
+    vsnprintf(message->text + begin, sizeof message->text - (size_t)begin, how, arguments);
+    va_end(arguments);
+}
+
+/* No key exceeds 2^20, and no product of keys here 2^54. */
+static void messages_check_calls(struct message_list *list, const struct job *job, uint64_t tokens,
+                                 const char *batch, uint32_t columns)
+{
+    static const char steps[] = "/data/steps";
+    const uint64_t rows = (uint64_t)job->sequence.steps * columns;
+    const uint64_t width = job->rnn.embedding > job->rnn.hidden ? job->rnn.embedding : job->rnn.hidden;
+    const uint64_t state = 2 * (uint64_t)job->rnn.layers * columns * job->rnn.hidden;
+    if (tokens > 0)
+        message_check(list, "the logits", steps, batch, rows * tokens * NUMBER_BYTES,
+                      "%s %u * %s %u * %llu tokens * %d", steps, job->sequence.steps, batch, columns,
+                      (unsigned long long)tokens, NUMBER_BYTES);
+    message_check(list, "the LSTM's input and state", steps, batch,
+                  (rows * width + state) * NUMBER_BYTES + CALL_BYTES,
+                  "(%s %u * %llu + 2 * /model/layers %u * /model/hidden %u) * %s %u * %d + %d", steps,
+                  job->sequence.steps, (unsigned long long)width, job->rnn.layers, job->rnn.hidden, batch,
+                  columns, NUMBER_BYTES, (int)CALL_BYTES);
+}
+
+static void message_check_table(struct message_list *list, const char *what, uint64_t tokens, const char *key,
+                                uint32_t width)
+{
+    if (tokens > 0)
+        message_check(list, what, "/model/tokens", key, tokens * width * NUMBER_BYTES,
+                      "%llu tokens * %s %u * %d", (unsigned long long)tokens, key, width, NUMBER_BYTES);
+}
+
+uint32_t job_large_messages(const struct job *job, uint32_t tokens, struct job_message out[JOB_MESSAGES_MAX])
+{
+    static const char embedding[] = "/model/embedding", hidden[] = "/model/hidden";
+    const bool wide = job->rnn.embedding > job->rnn.hidden;
+    struct message_list list = {.messages = out};
+    messages_check_calls(&list, job, tokens, "/trainers/batch", job->trainers.batch);
+    if (job->data.kind == JOB_DATA_TEXT)
+        messages_check_calls(&list, job, tokens, "/evaluation/batch", job->evaluation.batch);
+    message_check_table(&list, "the embedding", tokens, embedding, job->rnn.embedding);
+    message_check_table(&list, "the decoder", tokens, hidden, job->rnn.hidden);
+    message_check(&list, "a weight of the LSTM", wide ? embedding : hidden, hidden,
+                  4 * (uint64_t)job->rnn.hidden * (wide ? job->rnn.embedding : job->rnn.hidden) *
+                      NUMBER_BYTES,
+                  "4 * %s %u * %s %u * %d", hidden, job->rnn.hidden, wide ? embedding : hidden,
+                  wide ? job->rnn.embedding : job->rnn.hidden, NUMBER_BYTES);
+    return list.count;
+}
 
 /* A text's vocabulary is not known here: parallel_data_open, which reads the text, judges what depends on it.
  */
@@ -513,16 +682,13 @@ static void check_messages(struct job_reading *reading)
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         if (found_at(reading, keys[i])->wrong)
             return;
-    const uint32_t count = job_messages(&reading->job, reading->job.rnn.tokens, messages);
+    const uint32_t count = job_large_messages(&reading->job, reading->job.rnn.tokens, messages);
     for (uint32_t i = 0; i < count; i++) {
-        const struct job_message *message = &messages[i];
         struct clash clash = {.last_pointer = NULL};
-        clash_add(&clash, reading, message->keys[0]);
-        clash_add(&clash, reading, message->keys[1]);
-        if (message->bytes > WIRE_BODY_BYTES_MAX && !clash.wrong)
-            job_report(reading, clash.last, message->keys[1],
-                       "expected at most %d bytes in a message, got %llu for %s: %s", WIRE_BODY_BYTES_MAX,
-                       (unsigned long long)message->bytes, message->what, message->how);
+        clash_add(&clash, reading, messages[i].keys[0]);
+        clash_add(&clash, reading, messages[i].keys[1]);
+        if (!clash.wrong)
+            job_report(reading, clash.last, messages[i].keys[1], "%s", messages[i].text);
     }
 }
 
@@ -570,7 +736,7 @@ static void report_value(struct job_reading *reading, const struct job_key *key,
     json_document_show(got, document, item);
     words_add(words, ", got %s", got);
     if (cJSON_IsString(item))
-        words_suggest_value(words, key, item->valuestring);
+        suggest_value(words, key, item->valuestring);
     job_report(reading, place, pointer, "%s", words);
 }
 

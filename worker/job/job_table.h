@@ -1,8 +1,8 @@
-/* The one table of a job file's keys (job_keys.c), and of the rules between keys (job_rules.c).
+/* The one table of a job file's keys, and of the rules between keys (job_keys.c).
  *
- * Three readers use it: the check (job_reading.c), the JSON schema (job_schema.c) and the manual
- * (job_manual.c). A new key is a row here and a member of struct job; a new rule between keys is a row, too.
- * Constant data and pure functions; any thread. */
+ * Three readers use it: the check (job_reading.c), the JSON schema and the manual (job_documents.c). A new
+ * key is a row here and a member of struct job; a new rule between keys is a row, too. Constant data and pure
+ * functions; any thread. */
 #ifndef WORKER_JOB_JOB_TABLE_H
 #define WORKER_JOB_JOB_TABLE_H
 
@@ -149,15 +149,11 @@ bool job_value_store_element(struct job *job, const struct job_key *key, const s
  * STATUS_NO_MEMORY. */
 enum status job_defaults(struct job *job, unsigned kinds);
 
-/* Whether the key's value is null; and makes it so. */
-bool job_value_is_null(const struct job *job, const struct job_key *key);
+/* Makes the key's value null. */
 void job_value_make_null(struct job *job, const struct job_key *key);
 
 /* The number that the key's value stands for (see struct job_condition), or 0. */
 double job_value_number(const struct job *job, const struct job_key *key);
-
-/* The name that the key's value is or begins with, or "". */
-const char *job_value_name(const struct job *job, const struct job_key *key);
 
 /* Whether the condition holds for the job, whose kind is the one of `kinds`. */
 bool job_condition_holds(const struct job *job, unsigned kinds, const struct job_condition *condition);
@@ -165,7 +161,7 @@ bool job_condition_holds(const struct job *job, unsigned kinds, const struct job
 /* Whether `text` is of the key's pattern. */
 bool job_pattern_matches(const struct job_key *key, const char *text);
 
-/* ---- words: job_words.c ---- */
+/* ---- values in words: job_value.c ---- */
 
 /* Appends to `words`, which is terminated; what does not fit is cut. */
 void words_add(char words[JOB_WORDS_BYTES], const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -183,15 +179,5 @@ void words_add_element(char words[JOB_WORDS_BYTES], const struct job_key *key);
 
 /* What the condition's key must be: "null", "\"all\"", "at most /trainers/count". */
 void words_add_condition(char words[JOB_WORDS_BYTES], unsigned kinds, const struct job_condition *condition);
-
-/* ---- "did you mean": job_suggestions.c ---- */
-
-/* Suggests a key in place of the unknown `pointer`: the key of the same group whose name is nearest, "; did
- * you mean \"count\"?"; or else keys of the same name elsewhere, "; did you mean /observers/count?". Of a
- * name that Stable-Baselines3 or CleanRL has, "; here it is /stop/steps". Nothing if no key is near. */
-void words_suggest_key(char words[JOB_WORDS_BYTES], unsigned kinds, const char *pointer);
-
-/* Suggests the name nearest to the string `got`, which is none of the key's names. */
-void words_suggest_value(char words[JOB_WORDS_BYTES], const struct job_key *key, const char *got);
 
 #endif

@@ -2,8 +2,6 @@
  * a function of its number, so a resumed run has the same batches as a run that never stopped. */
 #include "worker/model_parallel/parallel_data.h"
 
-#include "worker/job/job_message_limits.h"
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,15 +14,10 @@ static uint32_t data_columns_of(const struct job *job)
 static enum status data_check_messages(const struct parallel_data *data, struct error *error)
 {
     struct job_message messages[JOB_MESSAGES_MAX];
-    const uint32_t count = job_messages(data->job, data->rnn.tokens, messages);
-    for (uint32_t i = 0; i < count; i++)
-        if (messages[i].bytes > WIRE_BODY_BYTES_MAX)
-            return error_set(error, STATUS_INVALID,
-                             "%.300s: expected at most %d bytes in a message, got %llu for %s: %s; a higher "
-                             "/data/minimum_count makes it smaller",
-                             data->job->data.path, WIRE_BODY_BYTES_MAX, (unsigned long long)messages[i].bytes,
-                             messages[i].what, messages[i].how);
-    return STATUS_OK;
+    if (job_large_messages(data->job, data->rnn.tokens, messages) == 0)
+        return STATUS_OK;
+    return error_set(error, STATUS_INVALID, "%.300s: %s; a higher /data/minimum_count makes it smaller",
+                     data->job->data.path, messages[0].text);
 }
 
 /* A job that asks for evaluations must have a batch to evaluate: floor(lines * held_out) lines may be none.

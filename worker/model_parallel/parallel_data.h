@@ -24,7 +24,7 @@ enum status parallel_data_open(struct parallel_data *data, const struct job *job
 
 /* Checks that the job can train on the data; an evaluation alone does not need it. STATUS_INVALID: a text
  * that is too short for one iteration, or for an evaluation that the job asks for; a vocabulary with which a
- * message becomes too large (worker/job/job_message_limits.h). */
+ * message becomes too large (job_large_messages). */
 enum status parallel_data_check(const struct parallel_data *data, struct error *error);
 
 /* The model's configuration where its vocabulary has `tokens` words. */

@@ -1,6 +1,6 @@
 """The images of a job's /data for a trainer in Python (worker/python/trainer.py), as the class "trainer_data:Images". It makes
-the batches that our own trainers make, by the formulas of worker/data/loader.h, transform.h and synthetic.h: so the two
-can be compared, update by update. Of /data/kind it knows "synthetic" and "idx".
+the batches that our own trainers make, by the formulas of worker/data/loader.h and transform.h: so the two can be
+compared, update by update. Of /data/kind it knows "synthetic" and "idx".
 """
 import gzip
 import os

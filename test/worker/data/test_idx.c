@@ -1,7 +1,6 @@
 /* The MNIST family's files: read as they are, plain and packed, and every way in which they can be wrong. */
 #include "test/worker/data/data_fixture.h"
 #include "test/workplace.h"
-#include "worker/data/data_file.h"
 
 #include <sched.h>
 #include <sys/wait.h>

@@ -1,10 +1,9 @@
 /* The loader: the samples and their order are the same for every loader, wherever it begins. */
 #include "kernels/base/rng.h"
+#include "kernels/lanes/normal.h"
 #include "test/worker/data/data_fixture.h"
 #include "test/worker/data/golden_images.h"
 #include "test/workplace.h"
-#include "worker/data/sampling.h"
-#include "worker/data/synthetic.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -119,17 +118,20 @@ END_TEST
 /* A step beyond 2^32 is another one than its lower bits, and so are another trainer's and another seed's. */
 START_TEST(synthetic_images_differ_by_step_trainer_and_seed)
 {
-    enum { COUNT = 7, KINDS = 5 };
+    enum { COUNT = 4 * 27, KINDS = 5 };
     static const struct {
         uint64_t seed, step;
         uint32_t trainer;
     } kinds[KINDS] = {{1, 5, 0}, {1, 6, 0}, {1, 5 + (UINT64_C(1) << 32), 0}, {1, 5, 1}, {2, 5, 0}};
-    normal_group *lanes;
-    struct error error;
     float images[KINDS][COUNT];
-    ck_assert_int_eq(normal_choose(&lanes, &error), STATUS_OK);
+    data.job.data.kind = JOB_DATA_SYNTHETIC;
+    data.job.data.size = 3;
+    data.job.data.channels = 3;
     for (int k = 0; k < KINDS; k++) {
-        synthetic_images(lanes, images[k], COUNT, kinds[k].seed, kinds[k].step, kinds[k].trainer);
+        data.job.seed = kinds[k].seed;
+        struct loader *loader = data_loader(DATASET_TRAIN, kinds[k].trainer, 2, kinds[k].step);
+        memcpy(images[k], data_next(loader)->images, sizeof images[k]);
+        loader_free(loader);
         for (int other = 0; other < k; other++)
             ck_assert_mem_ne(images[k], images[other], sizeof images[k]);
     }
@@ -138,23 +140,27 @@ END_TEST
 
 START_TEST(permutations_hold_each_index_once_and_differ_by_epoch_seed_and_lap)
 {
-    enum { COUNT = 1001, KINDS = 5 };
-    static uint32_t order[KINDS][COUNT];
+    enum { COUNT = 36, KINDS = 5 };
+    uint32_t order[KINDS][COUNT];
     const uint64_t seeds[KINDS] = {1, 1, 2, 1, 1}, epochs[KINDS] = {0, 1, 0, UINT64_C(1) << 32, 0};
     const uint32_t laps[KINDS] = {0, 0, 0, 0, 1};
+    idx_write(COUNT, 1);
+    data.job.trainers.batch = COUNT; // one step is an epoch, and trainer 1 of 1 is of lap 1
     for (int k = 0; k < KINDS; k++) {
         bool seen[COUNT] = {false};
-        sampling_shuffle(order[k], COUNT, seeds[k], epochs[k], laps[k]);
+        data.job.seed = seeds[k];
+        struct loader *loader = data_loader(DATASET_TRAIN, laps[k], 1, epochs[k]);
+        const struct batch *batch = data_next(loader);
         for (int i = 0; i < COUNT; i++) {
+            order[k][i] = sample_of(batch->images + (size_t)16 * i);
             ck_assert_uint_lt(order[k][i], COUNT);
             ck_assert(!seen[order[k][i]]);
             seen[order[k][i]] = true;
         }
+        loader_free(loader);
         for (int other = 0; other < k; other++)
             ck_assert_mem_ne(order[k], order[other], sizeof order[k]);
     }
-    sampling_shuffle(order[0], 1, 1, 0, 0);
-    ck_assert_uint_eq(order[0][0], 0);
 }
 END_TEST
 
@@ -166,11 +172,16 @@ START_TEST(permutations_are_even)
     unsigned count[256] = {0};
     double chi_square = 0;
     int orders = 0;
+    idx_write(4, 1);
+    struct loader *loader = data_loader(DATASET_TRAIN, 0, 1, 0);
     for (uint64_t epoch = 0; epoch < EPOCHS; epoch++) {
+        const struct batch *batch = data_next(loader);
         uint32_t order[4];
-        sampling_shuffle(order, 4, 543, epoch, 0);
+        for (size_t i = 0; i < 4; i++)
+            order[i] = sample_of(batch->images + 16 * i);
         count[order[0] << 6 | order[1] << 4 | order[2] << 2 | order[3]]++;
     }
+    loader_free(loader);
     for (int i = 0; i < 256; i++) {
         const double expected = (double)EPOCHS / ORDERS;
         orders += count[i] > 0;

@@ -11,7 +11,7 @@
 
 enum { SIZE_MAX_HERE = 32, ELEMENTS_MAX = 3 * SIZE_MAX_HERE * SIZE_MAX_HERE };
 
-static const struct sampling_view whole = {0};
+static const struct transform_view whole = {0};
 static struct job job;
 static struct image image;
 static float out[ELEMENTS_MAX];
@@ -48,7 +48,7 @@ static void make_image(uint32_t width, uint32_t height, uint32_t channels)
 }
 
 /* Through one transform each, or through `kept`. */
-static void apply(struct transform *kept, uint32_t crop, const struct sampling_view *view)
+static void apply(struct transform *kept, uint32_t crop, const struct transform_view *view)
 {
     struct error error;
     struct transform *transform = kept;
@@ -189,7 +189,7 @@ START_TEST(crops_and_mirrors_are_exact)
 {
     enum { CROP = 2, PLACES = 2 * CROP + 1 };
     const bool mirror = _i >= PLACES * PLACES;
-    const struct sampling_view view = {
+    const struct transform_view view = {
         .y = (uint32_t)_i / PLACES % PLACES, .x = (uint32_t)_i % PLACES, .mirror = mirror};
     uint8_t wanted[3 * 16];
     job.data.channels = 3;
@@ -212,8 +212,8 @@ START_TEST(views_are_drawn_evenly)
     enum { DRAWS = 10000, PLACES = 3 };
     unsigned place[PLACES * PLACES] = {0}, mirrored = 0, same = 0, inside = 0;
     for (uint32_t i = 0; i < DRAWS; i++) {
-        struct sampling_view view = sampling_view(543, i, 0, 0, 1, true),
-                             next = sampling_view(543, i, 1, 0, 1, true);
+        struct transform_view view = transform_draw_view(543, i, 0, 0, 1, true),
+                              next = transform_draw_view(543, i, 1, 0, 1, true);
         inside += view.y < PLACES && view.x < PLACES;
         place[view.y % PLACES * PLACES + view.x % PLACES]++;
         mirrored += view.mirror;
@@ -230,7 +230,7 @@ END_TEST
 START_TEST(without_flip_and_crop_a_view_is_the_image)
 {
     for (uint32_t i = 0; i < 100; i++) {
-        struct sampling_view view = sampling_view(1, i, 0, 0, 0, false);
+        struct transform_view view = transform_draw_view(1, i, 0, 0, 0, false);
         ck_assert(view.y == 0 && view.x == 0 && !view.mirror);
     }
 }
@@ -260,7 +260,7 @@ START_TEST(padding_comes_before_normalizing)
     job.data.mean = (struct job_channels){.count = 1, .value = {0.25}};
     job.data.std = (struct job_channels){.count = 1, .value = {0.5}};
     make_image(2, 2, 1);
-    apply(NULL, 1, &(struct sampling_view){.y = 2, .x = 2});
+    apply(NULL, 1, &(struct transform_view){.y = 2, .x = 2});
     ck_assert(out[15] == -0.5f); // of the margin
     ck_assert(out[2] == -0.5f);  // of the padding
     ck_assert(out[0] == ((float)byte_at(0, 0, 0) / 255.0f - 0.25f) / 0.5f);

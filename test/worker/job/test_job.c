@@ -213,6 +213,33 @@ START_TEST(override_problems_of_a_model_parallel)
 }
 END_TEST
 
+/* A name of Stable-Baselines3 or CleanRL leads to the key, where the job has that key. */
+START_TEST(names_of_other_programs_are_known)
+{
+    static const struct {
+        const char *override, *problem;
+    } cases[] = {
+        {"/policy/net_arch=[64,64]", "unknown key; here it is /policy/hidden"},
+        {"/policy/activation_fn=tanh", "unknown key; here it is /policy/activation"},
+        {"/algorithm/anneal_lr=true", "unknown key; here it is /algorithm/learning_rate_schedule"},
+        {"/algorithm/clip_coef=0.1", "unknown key; here it is /algorithm/clip_range"},
+        {"/algorithm/clip_vloss=true", "unknown key; here it is /algorithm/clip_range_vf"},
+        {"/evaluation/eval_freq=10", "unknown key; here it is /evaluation/every"},
+        {"/algorithm/n_envs=8", "unknown key; here it is /observers/environments"},
+        {"/observers/num_envs=8", "unknown key; here it is /observers/environments"},
+        {"/evaluation/n_eval_episodes=5", "unknown key; here it is /evaluation/episodes"},
+        {"/algorithm/n_timesteps=5", "unknown key; here it is /stop/steps"},
+        {"/total_timesteps=5", "unknown key; here it is /stop/steps"},
+        {"/algorithm/num_steps=5", "unknown key; here it is /algorithm/n_steps"},
+        {"/algorithm/norm_adv=true", "unknown key; here it is /algorithm/normalize_advantage"},
+        {"/algorithm/update_epochs=4", "unknown key; here it is /algorithm/n_epochs"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        expect_override(minimal_ppo, cases[i].override, cases[i].problem);
+    expect_override(minimal_reinforce, "/total_timesteps=5", "unknown key");
+}
+END_TEST
+
 /* The kind decides what a key is, wherever it stands. */
 START_TEST(override_of_the_kind_comes_first)
 {
@@ -565,6 +592,7 @@ int main(void)
     tcase_add_test(core, override_problems);
     tcase_add_test(core, override_problems_of_a_parameter_server);
     tcase_add_test(core, override_problems_of_a_model_parallel);
+    tcase_add_test(core, names_of_other_programs_are_known);
     tcase_add_test(core, override_of_the_kind_comes_first);
     tcase_add_test(core, override_values_replace_what_was_there);
     tcase_add_test(core, override_of_an_object_replaces_the_object);
