@@ -85,7 +85,7 @@ struct control_start {
     uint8_t role;    /* enum wire_role */
     uint32_t incarnation, generation;
     uint32_t added;                      /* struct job's */
-    uint8_t secret[WIRE_SECRET_BYTES];   /* of this run of the job: worker/net/greeting.h */
+    uint8_t secret[WIRE_SECRET_BYTES];   /* of this run of the job: worker/net/proof.h */
     char address[CONTROL_ADDRESS_BYTES]; /* worker N binds this with ".N" appended */
     char run_dir[CONTROL_PATH_BYTES];    /* absolute, for messages: CONTROL_RUN_FD is the directory */
     char resume[CONTROL_PATH_BYTES];     /* the checkpoint to go on from, below it; "": a fresh start */

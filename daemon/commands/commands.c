@@ -4,7 +4,7 @@
 
 #include "daemon/commands/film.h"
 #include "daemon/commands/job_files.h"
-#include "daemon/hosts/place.h"
+#include "daemon/hosts/rendezvous.h"
 #include "daemon/process/program.h"
 #include "kernels/base/log.h"
 #include "kernels/base/program_files.h"
@@ -98,8 +98,8 @@ static const struct option_rule {
     {"sample", FLAG, ACCEPTS_RENDER, "play", AT(sample), 0},
     {"onnx", PATH, ACCEPTS_ONNX, "export", AT(onnx), 0},
     {"node", NODE, ACCEPTS_RUN | ACCEPTS_LEADER, "run and join", 0, 0},
-    {"leader", TEXT, ACCEPTS_RUN, "run", AT(place.leader), 0},
-    {"keys", TEXT, ACCEPTS_RUN | ACCEPTS_LEADER, "run and join", AT(place.keys), 0},
+    {"leader", TEXT, ACCEPTS_RUN, "run", AT(rendezvous.leader), 0},
+    {"keys", TEXT, ACCEPTS_RUN | ACCEPTS_LEADER, "run and join", AT(rendezvous.keys), 0},
     {"hosts", COUNT, ACCEPTS_KEYS, "keygen", AT(hosts), HOSTS_MAX},
     {"observers", OBSERVERS, ACCEPTS_LEADER, "join", AT(brings), ROSTER_WORKERS_MAX},
     {"trainers", TRAINERS, ACCEPTS_LEADER, "join", AT(brings), ROSTER_WORKERS_MAX},
@@ -157,7 +157,7 @@ static int store_options(const char *text, struct arguments *arguments)
 }
 
 /* "I/N": this host's number and how many there are. */
-static int store_node(const char *text, struct place_flags *place)
+static int store_node(const char *text, struct rendezvous_flags *flags)
 {
     char number[16] = "";
     uint64_t host, count;
@@ -169,9 +169,9 @@ static int store_node(const char *text, struct place_flags *place)
         return usage_error("--node: expected I/N, this host's number from 0 and the number of hosts (at most "
                            "%d), got %s",
                            HOSTS_MAX, text);
-    place->given = true;
-    place->host = (uint16_t)host;
-    place->count = (uint16_t)count;
+    flags->given = true;
+    flags->host = (uint16_t)host;
+    flags->count = (uint16_t)count;
     return 0;
 }
 
@@ -207,7 +207,7 @@ static int store_option(const struct option_rule *rule, const char *text, struct
     case RENDER:
         return store_render(text, arguments);
     default:
-        return store_node(text, &arguments->place);
+        return store_node(text, &arguments->rendezvous);
     }
 }
 
@@ -267,14 +267,15 @@ static int read_files(int argc, char **argv, unsigned accepts, struct arguments 
         const char *scheme = "tcp://", *address = argv[optind];
         if (optind + 1 != argc || strncmp(address, scheme, strlen(scheme)) != 0)
             return usage_error("expected the leader's address, tcp://HOST:PORT");
-        if (arguments->place.keys == NULL || arguments->brings == 0)
+        if (arguments->rendezvous.keys == NULL || arguments->brings == 0)
             return usage_error("expected --keys DIR, and --observers N or --trainers N");
-        arguments->place.leader = address + strlen(scheme);
+        arguments->rendezvous.leader = address + strlen(scheme);
         return 0;
     }
     if (accepts & ACCEPTS_ONNX && arguments->onnx == NULL)
         return usage_error("expected --onnx FILE");
-    if (!arguments->place.given && (arguments->place.leader != NULL || arguments->place.keys != NULL))
+    if (!arguments->rendezvous.given &&
+        (arguments->rendezvous.leader != NULL || arguments->rendezvous.keys != NULL))
         return usage_error("--leader and --keys belong to a start with --node");
     if (optind + job + checkpoint != argc)
         return usage_error("expected %s", !checkpoint ? "one job file"

@@ -8,7 +8,7 @@
 #define DAEMON_COMMANDS_COMMANDS_H
 
 #include "daemon/hosts/follow.h"
-#include "daemon/hosts/place.h"
+#include "daemon/hosts/rendezvous.h"
 #include "kernels/base/status.h"
 #include "worker/job/job.h"
 
@@ -38,7 +38,7 @@ struct arguments {
     const char *name;        /* of one of the plug-in's environments; NULL: not given */
     const char *options;     /* a JSON object */
     uint32_t steps, limit_s;
-    struct place_flags place;
+    struct rendezvous_flags rendezvous;
     const char *key_folder; /* of keygen */
     uint32_t hosts;         /* of keygen; 0: not given */
     uint32_t brings;        /* of join: --observers or --trainers; 0: not given */

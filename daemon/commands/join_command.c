@@ -2,16 +2,16 @@
  * is the supervisor of this host. One thread. */
 #include "daemon/commands/commands.h"
 #include "daemon/hosts/follow.h"
-#include "daemon/hosts/place.h"
+#include "daemon/hosts/rendezvous.h"
 #include "daemon/process/service.h"
 
 enum status join_job(const struct arguments *arguments, struct job *job, struct error *error)
 {
     enum { PATIENCE_S = 60 };
-    static struct place place;
+    static struct rendezvous rendezvous;
     (void)job;
-    struct place_flags flags = arguments->place;
-    const struct follow_config config = {.place = &place,
+    struct rendezvous_flags flags = arguments->rendezvous;
+    const struct follow_config config = {.rendezvous = &rendezvous,
                                          .run = NULL,
                                          .patience_s = PATIENCE_S,
                                          .brings = arguments->brings,
@@ -21,8 +21,8 @@ enum status join_job(const struct arguments *arguments, struct job *job, struct 
     flags.count = flags.given ? flags.count : (uint16_t)(flags.host + 1);
     flags.given = true;
     if (status == STATUS_OK)
-        status = place_find(&place, &flags, NULL, MONOTIME_NEVER, error);
-    if (status == STATUS_OK && place_is_leader(&place))
+        status = rendezvous_find(&rendezvous, &flags, NULL, MONOTIME_NEVER, error);
+    if (status == STATUS_OK && rendezvous_is_leader(&rendezvous))
         status =
             error_set(error, STATUS_INVALID, "host 0 leads: expected the key of another host to join with");
     return status == STATUS_OK ? follow_leader(&config, error) : status;

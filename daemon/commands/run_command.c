@@ -1,8 +1,8 @@
-/* `coalesced run`: finds this host's place, and leads the job or follows its leader. The command's process;
+/* `coalesced run`: has the hosts meet, and leads the job or follows its leader. The command's process;
  * after the fork of the workers it is the supervisor's. One thread. */
 #include "daemon/commands/commands.h"
 #include "daemon/hosts/follow.h"
-#include "daemon/hosts/place.h"
+#include "daemon/hosts/rendezvous.h"
 #include "daemon/log/runlog.h"
 #include "daemon/process/descriptors.h"
 #include "daemon/process/service.h"
@@ -40,9 +40,10 @@ static enum status open_run(const struct arguments *arguments, struct job *job, 
     return status;
 }
 
-/* Opens the run directory and the logs, and supervises the job. `place`: NULL: there is no other host. */
-static enum status run_leader(const struct arguments *arguments, struct job *job, struct place *place,
-                              struct error *error)
+/* Opens the run directory and the logs, and supervises the job. `rendezvous`: NULL: there is no other host.
+ */
+static enum status run_leader(const struct arguments *arguments, struct job *job,
+                              struct rendezvous *rendezvous, struct error *error)
 {
     struct rundir dir;
     struct runlog *log = NULL;
@@ -55,18 +56,19 @@ static enum status run_leader(const struct arguments *arguments, struct job *job
                                             .job_path = arguments->job_path,
                                             .overrides = arguments->overrides,
                                             .override_count = arguments->override_count,
-                                            .place = place};
+                                            .rendezvous = rendezvous};
     status = supervise(&config, error);
     runlog_close(log);
     rundir_close(&dir);
     return status;
 }
 
-static enum status run_follower(const struct arguments *arguments, const struct job *job, struct place *place,
-                                struct error *error)
+static enum status run_follower(const struct arguments *arguments, const struct job *job,
+                                struct rendezvous *rendezvous, struct error *error)
 {
     char run[RUNDIR_PATH_BYTES];
-    const struct follow_config config = {.place = place, .run = run, .patience_s = job->hosts.patience_s};
+    const struct follow_config config = {
+        .rendezvous = rendezvous, .run = run, .patience_s = job->hosts.patience_s};
     const enum status status = rundir_choose(run, arguments->run_dir, job, error);
     if (status != STATUS_OK)
         return status;
@@ -91,15 +93,15 @@ static bool is_over(const struct arguments *arguments, const struct job *job)
 
 enum status run_job(const struct arguments *arguments, struct job *job, struct error *error)
 {
-    static struct place place; /* with the keys of all hosts: too large for a stack */
+    static struct rendezvous rendezvous; /* with the keys of all hosts: too large for a stack */
     const char *listen = job->hosts.has_listen ? job->hosts.listen : NULL;
     const uint64_t patience_us = (uint64_t)(job->hosts.patience_s * 1e6);
     service_init();
-    enum status status =
-        place_find(&place, &arguments->place, listen, monotime_add_us(monotime_now(), patience_us), error);
-    if (status == STATUS_OK && place.source == PLACE_ALONE)
+    enum status status = rendezvous_find(&rendezvous, &arguments->rendezvous, listen,
+                                         monotime_add_us(monotime_now(), patience_us), error);
+    if (status == STATUS_OK && rendezvous.source == RENDEZVOUS_ALONE)
         return is_over(arguments, job) ? STATUS_OK : run_leader(arguments, job, NULL, error);
-    if (status == STATUS_OK && place_is_leader(&place))
-        return run_leader(arguments, job, &place, error);
-    return status == STATUS_OK ? run_follower(arguments, job, &place, error) : status;
+    if (status == STATUS_OK && rendezvous_is_leader(&rendezvous))
+        return run_leader(arguments, job, &rendezvous, error);
+    return status == STATUS_OK ? run_follower(arguments, job, &rendezvous, error) : status;
 }

@@ -63,7 +63,7 @@ static struct control_message message; /* too large for a stack; one thread */
 
 static uint16_t own_host(const struct follower *f)
 {
-    return f->config->place->link.keys.host;
+    return f->config->rendezvous->link.keys.host;
 }
 
 /* ---- workers that end ---- */
@@ -157,13 +157,13 @@ static void report_no_start(struct follower *f, const struct control_start *star
 static enum status spawn_worker(struct follower *f, struct control_start *start, const char *text,
                                 size_t bytes, struct error *error)
 {
-    const struct place *place = f->config->place;
+    const struct rendezvous *rendezvous = f->config->rendezvous;
     struct child *child = &f->children[start->worker];
     const struct spawn_setting setting = {
         .python = &f->python_worker, .run_fd = f->run_fd, .segments = &f->segments};
-    start->keys = place->link.keys;
+    start->keys = rendezvous->link.keys;
     memcpy(start->address, f->address, sizeof start->address);
-    snprintf(start->far_address, sizeof start->far_address, "%.40s:*", place->listen);
+    snprintf(start->far_address, sizeof start->far_address, "%.40s:*", rendezvous->listen);
     const enum status status = child_spawn(child, start, text, bytes, &setting, error);
     if (status != STATUS_OK)
         child_kill(child);
@@ -211,7 +211,7 @@ static void order_worker(struct follower *f, const struct control_relay *head)
 static enum status open_sockets(struct follower *f, struct error *error)
 {
     char identity[HOST_KEY_BYTES * 2 + 32];
-    const struct host_keys *keys = &f->config->place->link.keys;
+    const struct host_keys *keys = &f->config->rendezvous->link.keys;
     sodium_bin2hex(identity, sizeof identity, keys->public_of_host[keys->host], HOST_KEY_BYTES);
     return socket_folder_open(f->address, identity, ROSTER_LISTENERS_MAX, error);
 }
@@ -480,14 +480,14 @@ static void wait_and_read(struct follower *f, struct monotime until)
 static enum status open_follower(struct follower *f, struct error *error)
 {
     const struct monotime until = monotime_add_us(monotime_now(), (uint64_t)(f->config->patience_s * 1e6));
-    enum status status = place_seek(f->config->place, f->config->run, until, error);
+    enum status status = rendezvous_seek(f->config->rendezvous, f->config->run, until, error);
     if (status == STATUS_OK) /* until here they end the process */
         status = signals_open(&f->signal_fd, error);
     if (status != STATUS_OK)
         return status;
-    place_close(f->config->place);
+    rendezvous_close(f->config->rendezvous);
     f->give_up = until;
-    return relay_open(&f->relay, &f->config->place->link, NULL, error);
+    return relay_open(&f->relay, &f->config->rendezvous->link, NULL, error);
 }
 
 enum status follow(const struct follow_config *config, int *code, struct error *error)

@@ -15,11 +15,11 @@
 #ifndef DAEMON_HOSTS_FOLLOW_H
 #define DAEMON_HOSTS_FOLLOW_H
 
-#include "daemon/hosts/place.h"
+#include "daemon/hosts/rendezvous.h"
 #include "kernels/base/status.h"
 
 struct follow_config {
-    struct place *place;
+    struct rendezvous *rendezvous;
     const char *run;   /* the run directory's path, as the leader has it; NULL: not known */
     double patience_s; /* for the first answer of the leader */
     uint32_t brings;   /* how many observers or trainers the running job gets for this host; 0: none */

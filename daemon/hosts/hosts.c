@@ -43,12 +43,12 @@ static bool is_up(const struct host *host)
 
 uint16_t hosts_count(const struct hosts *hosts)
 {
-    return hosts->of != NULL ? hosts->place->link.keys.count : 1;
+    return hosts->of != NULL ? hosts->rendezvous->link.keys.count : 1;
 }
 
 uint16_t hosts_at_start(const struct hosts *hosts)
 {
-    return hosts->of != NULL ? hosts->place->hosts : 1;
+    return hosts->of != NULL ? hosts->rendezvous->hosts : 1;
 }
 
 bool hosts_can_run(const struct hosts *hosts, uint16_t host)
@@ -327,33 +327,33 @@ void hosts_excuse(struct hosts *hosts, struct monotime now)
 
 /* ---- opening and closing ---- */
 
-enum status hosts_open(struct hosts *hosts, struct place *place, const struct job *job, const char *run,
-                       struct error *error)
+enum status hosts_open(struct hosts *hosts, struct rendezvous *rendezvous, const struct job *job,
+                       const char *run, struct error *error)
 {
     uint16_t port;
-    if (place == NULL)
+    if (rendezvous == NULL)
         return STATUS_OK;
     *hosts = (struct hosts){
-        .place = place,
+        .rendezvous = rendezvous,
         .job = job,
-        .of = calloc(place->link.keys.count, sizeof *hosts->of),
+        .of = calloc(rendezvous->link.keys.count, sizeof *hosts->of),
         .due = monotime_add_us(monotime_now(), (uint64_t)(job->hosts.patience_s * 1e6)),
     };
     if (hosts->of == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for %u hosts", place->link.keys.count);
-    enum status status = relay_open(&hosts->relay, &place->link, &port, error);
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %u hosts", rendezvous->link.keys.count);
+    enum status status = relay_open(&hosts->relay, &rendezvous->link, &port, error);
     if (status != STATUS_OK)
         return status;
     char *colon = strrchr(hosts->relay.order.addresses[0], ':');
     snprintf(colon + 1, 8, "%u", port); /* a link that takes its place binds the same */
-    status = place_publish(place, port, run, hosts->due, error);
+    status = rendezvous_publish(rendezvous, port, run, hosts->due, error);
     if (status != STATUS_OK)
         return status;
-    relay_admit(&hosts->relay, &place->link.keys);
+    relay_admit(&hosts->relay, &rendezvous->link.keys);
     hosts->awaited = true;
-    if (place->hosts > 1)
-        log_info("waiting for %u other host%s, at port %u", place->hosts - 1u, place->hosts == 2 ? "" : "s",
-                 port);
+    if (rendezvous->hosts > 1)
+        log_info("waiting for %u other host%s, at port %u", rendezvous->hosts - 1u,
+                 rendezvous->hosts == 2 ? "" : "s", port);
     else
         log_info("other hosts may join at port %u", port);
     service_notify("STATUS=waiting for other hosts");
@@ -404,7 +404,7 @@ void hosts_close(struct hosts *hosts, int exit_code, const char *text)
         }
     await_returns(hosts, exit_code, text);
     relay_close(&hosts->relay, false);
-    place_close(hosts->place);
+    rendezvous_close(hosts->rendezvous);
     free(hosts->of);
     *hosts = (struct hosts){0};
 }

@@ -3,16 +3,16 @@
  * The room: daemon/hosts lets one job run on several hosts. It starts and reaps workers here and there, and
  * carries messages between supervisors. It decides nothing about a job; that is daemon/supervise.
  *
- *     host      a machine of the job, by its number; every host runs one supervisor
- *     leader    host 0; its supervisor decides, and writes the run's files
- *     follower  any other host; its supervisor obeys the leader (follow.h)
- *     place     the number of this host, the keys, and the way to the leader (place.h)
- *     link      the process that holds the ZeroMQ socket between supervisors (worker/link.h)
- *     relay     a supervisor's end of its link (relay.h)
- *     child     a worker's process, on this host or on another (child.h)
- *     join      a host asks the leader to take it; the leader admits or refuses it
- *     bring     a host that joins a running job brings observers or trainers with it
- *     depart    a host asks to leave; its workers start elsewhere first
+ *     host        a machine of the job, by its number; every host runs one supervisor
+ *     leader      host 0; its supervisor decides, and writes the run's files
+ *     follower    any other host; its supervisor obeys the leader (follow.h)
+ *     rendezvous  how this host finds its number, the keys, and the leader (rendezvous.h)
+ *     link        the process that holds the ZeroMQ socket between supervisors (worker/link.h)
+ *     relay       a supervisor's end of its link (relay.h)
+ *     child       a worker's process, on this host or on another (child.h)
+ *     join        a host asks the leader to take it; the leader admits or refuses it
+ *     bring       a host that joins a running job brings observers or trainers with it
+ *     depart      a host asks to leave; its workers start elsewhere first
  *
  * A host is up from its admission on. Supervisors beat twice a second. A host that is silent for
  * RELAY_SILENCE_US is lost, and its workers with it; it may come back. It has killed its workers by then
@@ -24,8 +24,8 @@
 #define DAEMON_HOSTS_HOSTS_H
 
 #include "daemon/hosts/child.h"
-#include "daemon/hosts/place.h"
 #include "daemon/hosts/relay.h"
+#include "daemon/hosts/rendezvous.h"
 #include "worker/job/job.h"
 
 enum host_event_kind {
@@ -48,18 +48,18 @@ struct host_event {
 /* Embedded by the supervisor. Every function takes one that is all zero: the job has one host. */
 struct hosts {
     struct relay relay;
-    struct place *place;
+    struct rendezvous *rendezvous;
     const struct job *job;
     struct host *of;               /* (hosts_count) by number; the leader's own is not used */
     bool awaited;                  /* HOSTS_READY has not come yet */
     struct monotime due, beat_due; /* when HOSTS_READY comes at the latest; when to beat next */
 };
 
-/* Starts the link, and tells the other hosts where it is. `place`: NULL: the job has one host. Blocks until
- * the hosts know, for /hosts/patience_s at most. Errors of relay_open and place_publish; hosts_close follows
- * in every case. */
-enum status hosts_open(struct hosts *hosts, struct place *place, const struct job *job, const char *run,
-                       struct error *error);
+/* Starts the link, and tells the other hosts where it is. `rendezvous`: NULL: the job has one host. Blocks
+ * until the hosts know, for /hosts/patience_s at most. Errors of relay_open and rendezvous_publish;
+ * hosts_close follows in every case. */
+enum status hosts_open(struct hosts *hosts, struct rendezvous *rendezvous, const struct job *job,
+                       const char *run, struct error *error);
 
 /* Tells the hosts that the job is over, and how, and ends the link. Waits up to 5 s for hosts that were lost
  * a moment ago, so that they hear it too. */

@@ -1,4 +1,4 @@
-/* The workers of a job: starts them, places them on hosts, connects them, plans their next generation, and
+/* The workers of a job: starts them, connects them, plans their next generation, and
  * has them leave at the end.
  *
  * All workers of a generation began together, from one checkpoint. A replaceable worker may have had
@@ -25,7 +25,7 @@
 #include "daemon/log/runlog.h"
 #include "daemon/process/program.h"
 #include "daemon/run/rundir.h"
-#include "worker/roster.h"
+#include "daemon/supervise/placement.h"
 
 struct job_end {
     unsigned stops; /* SIGINT and SIGTERM so far */
@@ -81,6 +81,16 @@ enum status generation_open(struct generation *g, struct job *job, const struct 
                             struct runlog *log, struct hosts *hosts, struct error *error);
 void generation_close(struct generation *g);
 
+static inline struct placement generation_placement(const struct generation *g)
+{
+    return (struct placement){.job = g->job,
+                              .hosts = g->hosts,
+                              .roster = &g->roster,
+                              .children = g->children,
+                              .count = g->count,
+                              .generation = g->number};
+}
+
 static inline struct child *generation_lead(const struct generation *g)
 {
     return &g->children[g->roster.lead];
@@ -121,8 +131,8 @@ bool generation_advance(struct generation *g, uint64_t number);
  * Errors of generation_start. */
 enum status generation_start_all(struct generation *g, struct error *error);
 
-/* Starts a worker: on the host where it was, if that host is up and the worker has not died there again and
- * again; otherwise where /hosts says. Errors of child_spawn and child_spawn_far. */
+/* Starts a worker, on the host that placement_choose_host names. Errors of child_spawn and child_spawn_far.
+ */
 enum status generation_start(struct generation *g, struct child *child, const struct control_start *start,
                              struct error *error);
 
@@ -148,17 +158,6 @@ struct monotime generation_next_due(const struct generation *g);
 void generation_begin_next(struct generation *g);
 
 /* ---- hosts ---- */
-
-/* How many workers live on a host. */
-unsigned generation_load_of(const struct generation *g, uint16_t host);
-
-/* Picks the next client to move to host `to`, from the host that has the most workers. NULL if no client can
- * move. */
-struct child *generation_choose_mover(const struct generation *g, uint16_t to);
-
-/* The number of clients for this host if all hosts with which the job began had equally many; 0 for any other
- * host. */
-uint32_t generation_fair_share(const struct generation *g, uint16_t host);
 
 /* Checks that the job can have `count` more clients of the role `role` (enum wire_role). STATUS_INVALID, with
  * a sentence that begins with the job: another kind of job, or more than it may have. */

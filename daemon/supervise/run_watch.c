@@ -405,7 +405,7 @@ static void begin_to_listen(struct run_watch *watch, bool is_first)
 
 static void open_page(struct run_watch *watch)
 {
-    const unsigned spare = descriptors_spare(watch->g->job, watch->g->hosts->place != NULL);
+    const unsigned spare = descriptors_spare(watch->g->job, watch->g->hosts->rendezvous != NULL);
     watch->connections_max = spare > HTTP_DESCRIPTORS ? spare - HTTP_DESCRIPTORS : 0;
     if (watch->connections_max > 0)
         begin_to_listen(watch, true);

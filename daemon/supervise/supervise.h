@@ -26,7 +26,7 @@
 #ifndef DAEMON_SUPERVISE_SUPERVISE_H
 #define DAEMON_SUPERVISE_SUPERVISE_H
 
-#include "daemon/hosts/place.h"
+#include "daemon/hosts/rendezvous.h"
 #include "daemon/log/runlog.h"
 #include "daemon/run/rundir.h"
 #include "kernels/base/status.h"
@@ -39,7 +39,7 @@ struct supervise_config {
     const char *job_path; /* read again on SIGHUP */
     const char *const *overrides;
     size_t override_count;
-    struct place *place; /* of this host, the leader, among others; NULL: the job has one host */
+    struct rendezvous *rendezvous; /* of this host, the leader, with the others; NULL: the job has one host */
 };
 
 /* Runs the job to its end, and blocks until then. STATUS_OK: finished, solved, or stopped by a signal.

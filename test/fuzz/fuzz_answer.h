@@ -8,7 +8,7 @@
 #define TEST_FUZZ_FUZZ_ANSWER_H
 
 #include "test/fuzz/fuzz_request.h"
-#include "worker/net/greeting.h"
+#include "worker/net/proof.h"
 
 enum {
     PEERS = 2, /* workers 1 and 2 */
@@ -473,8 +473,8 @@ static bool say_hello(uint16_t worker, struct endpoint_message *out)
     is_cut[worker] = false;
     if (!peer_write(out, worker, &later, &hello, room))
         return false;
-    const struct greeting greeting = {.header = out->header, .nonce = out->payload};
-    greeting_prove(&greeting, rpc->config.secret, out->payload + WIRE_NONCE_BYTES);
+    const struct proof_subject greeting = {.header = out->header, .nonce = out->payload};
+    proof_make(&greeting, rpc->config.secret, out->payload + WIRE_NONCE_BYTES);
     return true;
 }
 

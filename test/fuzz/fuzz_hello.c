@@ -4,7 +4,7 @@
  * The input is a row of greetings, 8 bytes each: who says it, on which connection, of which incarnation and
  * generation, and one byte of it that is changed, before the proof is made or behind it. */
 #include "test/fuzz/fuzz_peer.h"
-#include "worker/net/greeting.h"
+#include "worker/net/proof.h"
 
 enum { STEP_BYTES = 8, WELCOME_BYTES = WIRE_PROOF_BYTES + 2, PEERS = 16 };
 enum step {
@@ -39,9 +39,9 @@ static void open_dialer(void)
 
 static void prove(const uint8_t *header, uint8_t *payload, bool is_hello, const uint8_t *nonce)
 {
-    const struct greeting greeting = {
+    const struct proof_subject greeting = {
         .header = header, .nonce = nonce, .text = payload + WIRE_PROOF_BYTES, .text_bytes = is_hello ? 0 : 2};
-    greeting_prove(&greeting, rpc->config.secret, is_hello ? payload + WIRE_NONCE_BYTES : payload);
+    proof_make(&greeting, rpc->config.secret, is_hello ? payload + WIRE_NONCE_BYTES : payload);
 }
 
 /* Writes the greeting that a step stands for. True: the bytes are as they were when the proof was made. */

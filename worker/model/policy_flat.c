@@ -8,6 +8,7 @@
 #include "kernels/norm.h"
 #include "worker/environment/environment_spec.h"
 #include "worker/model/policy_internal.h"
+#include "worker/model/policy_parameters.h"
 
 #include <assert.h>
 #include <math.h>

@@ -1,5 +1,6 @@
 /* What a policy on a backend learns with: opening, the step, saving. */
 #include "worker/model/policy_internal.h"
+#include "worker/model/policy_parameters.h"
 
 #include <stdlib.h>
 

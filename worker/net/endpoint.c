@@ -12,7 +12,7 @@
 
 #include "kernels/base/log.h"
 #include "kernels/base/thread.h"
-#include "worker/net/endpoint_door.h"
+#include "worker/net/endpoint_zap.h"
 #include "worker/net/wire.h"
 
 #include <arpa/inet.h>
@@ -57,7 +57,7 @@ enum {
 struct shared_context {
     void *zmq;
     unsigned users;
-    struct endpoint_door *door; /* of the bound endpoints; NULL: there is none */
+    struct endpoint_zap *door; /* of the bound endpoints; NULL: there is none */
 };
 
 struct endpoint {
@@ -108,7 +108,7 @@ static enum status socket_set_options(struct endpoint *endpoint, struct error *e
 
 static enum status context_open_door(struct shared_context *context, struct error *error)
 {
-    return context->door != NULL ? STATUS_OK : endpoint_door_open(&context->door, context->zmq, error);
+    return context->door != NULL ? STATUS_OK : endpoint_zap_open(&context->door, context->zmq, error);
 }
 
 /* A ROUTER asks for the pass, a DEALER shows it. */
@@ -129,7 +129,7 @@ static enum status socket_set_pass(struct endpoint *endpoint, const struct wire_
         return STATUS_OK;
     const enum status status = context_open_door(endpoint->context, error);
     if (status == STATUS_OK)
-        endpoint_door_pass(endpoint->context->door, pass);
+        endpoint_zap_pass(endpoint->context->door, pass);
     return status;
 }
 
@@ -147,7 +147,7 @@ static enum status socket_set_router_keys(struct endpoint *endpoint, const struc
         return error_set(error, STATUS_IO, "a ZeroMQ socket's keys: %s", zmq_strerror(errno));
     const enum status status = context_open_door(endpoint->context, error);
     if (status == STATUS_OK)
-        endpoint_door_keys(endpoint->context->door, keys);
+        endpoint_zap_keys(endpoint->context->door, keys);
     return status;
 }
 
@@ -239,7 +239,7 @@ static void context_leave(struct shared_context *context)
         return;
     while (zmq_ctx_term(context->zmq) != 0 && errno == EINTR)
         ;
-    endpoint_door_free(context->door);
+    endpoint_zap_free(context->door);
     free(context);
     const int64_t left = atomic_fetch_sub(&alive, A_CONTEXT) - A_CONTEXT;
     assert(left == 0 || left > A_CONTEXT / 2);
@@ -385,7 +385,7 @@ enum status endpoint_connect(struct endpoint **out, struct endpoint *beside, con
 
 void endpoint_admit(struct endpoint *endpoint, const struct host_keys *keys)
 {
-    endpoint_door_keys(endpoint->context->door, keys);
+    endpoint_zap_keys(endpoint->context->door, keys);
 }
 
 uint16_t endpoint_port(const struct endpoint *endpoint)
@@ -578,9 +578,9 @@ const char *endpoint_message_from(const struct endpoint_message *message)
 struct endpoint_counts endpoint_counts(const struct endpoint *endpoint)
 {
     const struct endpoint_gate_counts gate = endpoint_gate_counts();
-    const struct endpoint_door *door = endpoint->context->door;
+    const struct endpoint_zap *door = endpoint->context->door;
     return (struct endpoint_counts){.unproven = gate.accepted - gate.admitted - gate.waiting,
-                                    .refused = door != NULL ? endpoint_door_refused(door) : 0,
+                                    .refused = door != NULL ? endpoint_zap_refused(door) : 0,
                                     .crowded = gate.crowded};
 }
 

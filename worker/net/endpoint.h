@@ -38,7 +38,7 @@ struct endpoint_credentials {
 
 /* Makes a bound ROUTER. Of connections that have not shown the pass or a key yet, STRANGERS_MAX and one for
  * each of `peers` may wait at a time; when more come, those that have waited longest are cut off
- * (endpoint_door.h). `beside`: in the ZeroMQ context of that endpoint when it is not NULL; endpoints of one
+ * (endpoint_zap.h). `beside`: in the ZeroMQ context of that endpoint when it is not NULL; endpoints of one
  * thread that are waited for together share one, and of them at most one is bound with a pass and one with
  * keys. With a pass, "ipc://PATH": refuses a PATH that exists (STATUS_BUSY), is not absolute or is longer
  * than 107 bytes (STATUS_INVALID); the file is removed by endpoint_free; "tcp://" beyond loopback is refused.

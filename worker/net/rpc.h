@@ -4,7 +4,7 @@
  *   rpc_sessions.c   the peers, their sockets, and the messages on their way to them
  *   rpc_message.c    values become a message, and back
  *   wire.c           the header's format; PROTOCOL.md says the same in prose
- *   endpoint.c       ZeroMQ; endpoint_door.c: who gets in; greeting.c and host_keys.c: secrets and keys
+ *   endpoint.c       ZeroMQ; endpoint_zap.c: who gets in; proof.c and host_keys.c: secrets and keys
  *   segment.c        the memory that workers share
  *
  * The nouns:

@@ -3,7 +3,7 @@
 #include "worker/net/rpc_sessions.h"
 
 #include "kernels/base/profile.h"
-#include "worker/net/greeting.h"
+#include "worker/net/proof.h"
 
 #include <assert.h>
 #include <sodium.h>
@@ -205,7 +205,7 @@ static enum status sessions_bind(struct sessions *sessions, const char *address,
 {
     const struct rpc_config *config = sessions->config;
     struct wire_pass pass;
-    greeting_make_pass(&pass, config->secret, config->worker);
+    proof_make_pass(&pass, config->secret, config->worker);
     const struct endpoint_credentials near = {.pass = &pass}, far = {.keys = config->keys};
     const enum status status = sessions_bind_one(sessions, address, &near, error);
     return status == STATUS_OK ? sessions_bind_one(sessions, config->far_address, &far, error) : status;
@@ -826,14 +826,14 @@ static bool session_welcome(struct sessions *sessions, size_t socket, uint16_t w
     struct wire_header header = {.kind = WIRE_WELCOME, .destination = worker};
     uint8_t encoded[WIRE_HEADER_BYTES];
     const size_t payload_bytes = WIRE_PROOF_BYTES + sessions->job_bytes;
-    const struct greeting greeting = {.header = encoded,
-                                      .nonce = nonce,
-                                      .text = sessions->welcome + WIRE_PROOF_BYTES,
-                                      .text_bytes = sessions->job_bytes};
+    const struct proof_subject greeting = {.header = encoded,
+                                           .nonce = nonce,
+                                           .text = sessions->welcome + WIRE_PROOF_BYTES,
+                                           .text_bytes = sessions->job_bytes};
     header.role = config->role;
     header.payload_bytes = (uint32_t)payload_bytes;
     message_encode(sessions, &header, encoded);
-    greeting_prove(&greeting, config->secret, sessions->welcome);
+    proof_make(&greeting, config->secret, sessions->welcome);
     return send_bytes(sessions, socket, &header, peer, sessions->welcome, payload_bytes, false);
 }
 
@@ -875,8 +875,8 @@ static enum received receive_from_stranger(struct sessions *sessions, size_t soc
                         header->kind == WIRE_BYE ? NULL : "expected HELLO first");
         return RECEIVED_DROPPED;
     }
-    const struct greeting greeting = {.header = frames->header, .nonce = frames->payload};
-    const bool is_proven = greeting_is_proven(&greeting, config->secret, frames->payload + WIRE_NONCE_BYTES);
+    const struct proof_subject greeting = {.header = frames->header, .nonce = frames->payload};
+    const bool is_proven = proof_is_good(&greeting, config->secret, frames->payload + WIRE_NONCE_BYTES);
     const char *fault = hello_fault(sessions, header, is_proven);
     if (fault != NULL) {
         sessions->counters->stale += is_proven && header->generation != config->generation;
@@ -986,12 +986,12 @@ static void dial_say_hello(struct sessions *sessions, size_t socket)
     const uint16_t worker = (uint16_t)sessions->sockets[socket].dialed;
     struct wire_header header = {.kind = WIRE_HELLO, .destination = worker};
     uint8_t encoded[WIRE_HEADER_BYTES], payload[WIRE_HELLO_BYTES];
-    const struct greeting greeting = {.header = encoded, .nonce = payload};
+    const struct proof_subject greeting = {.header = encoded, .nonce = payload};
     header.role = sessions->config->role;
     header.payload_bytes = sizeof payload;
     message_encode(sessions, &header, encoded);
     memcpy(payload, sessions->table[worker].nonce, WIRE_NONCE_BYTES);
-    greeting_prove(&greeting, sessions->config->secret, payload + WIRE_NONCE_BYTES);
+    proof_make(&greeting, sessions->config->secret, payload + WIRE_NONCE_BYTES);
     send_bytes(sessions, socket, &header, 0, payload, sizeof payload, false);
 }
 
@@ -1004,7 +1004,7 @@ static enum status dial_connect(struct sessions *sessions, const struct rpc_addr
     struct wire_pass pass;
     struct error reason;
     assert(address->worker < config->worker);
-    greeting_make_pass(&pass, config->secret, address->worker);
+    proof_make_pass(&pass, config->secret, address->worker);
     const struct endpoint_credentials shown = {
         .pass = address->is_far ? NULL : &pass, .keys = config->keys, .host = address->host};
     const enum status status =
@@ -1024,11 +1024,11 @@ static enum status dial_receive_welcome(struct sessions *sessions, size_t socket
     const uint16_t worker = (uint16_t)sessions->sockets[socket].dialed;
     const struct wire_header *header = &arrival->header;
     const struct endpoint_message *frames = &arrival->frames;
-    const struct greeting greeting = {.header = frames->header,
-                                      .nonce = sessions->table[worker].nonce,
-                                      .text = frames->payload + WIRE_PROOF_BYTES,
-                                      .text_bytes = frames->payload_bytes - WIRE_PROOF_BYTES};
-    if (!greeting_is_proven(&greeting, config->secret, frames->payload)) {
+    const struct proof_subject greeting = {.header = frames->header,
+                                           .nonce = sessions->table[worker].nonce,
+                                           .text = frames->payload + WIRE_PROOF_BYTES,
+                                           .text_bytes = frames->payload_bytes - WIRE_PROOF_BYTES};
+    if (!proof_is_good(&greeting, config->secret, frames->payload)) {
         sessions->counters->strangers++;
         return error_set(error, STATUS_PERMISSION, "its WELCOME does not prove the job's secret");
     }

@@ -2,7 +2,7 @@
  *
  * A message is two frames: this header (struct wire_header as it lies in memory) and one payload
  * (tensors one after the other without gaps, in the header's order; an error's UTF-8 text; HELLO's and
- * WELCOME's proof (worker/net/greeting.h); or a piece of what the next message's tensors hold). A tensor may
+ * WELCOME's proof (worker/net/proof.h); or a piece of what the next message's tensors hold). A tensor may
  * also be lent: then only its place in the sender's segment (worker/net/segment.h) travels. PROTOCOL.md says
  * the same in prose, for a client in another language. Encoding and decoding are pure: no I/O, no allocation,
  * no blocking. */
@@ -80,7 +80,7 @@ enum wire_piece_args {
     PIECE_KIND /* WIRE_REQUEST or WIRE_REPLY: the kind of the message that it belongs to */
 };
 
-/* What a dialing worker shows the listener in ZMTP's PLAIN handshake (worker/net/greeting.h). Both are text;
+/* What a dialing worker shows the listener in ZMTP's PLAIN handshake (worker/net/proof.h). Both are text;
  * the rooms behind it are zero. */
 struct wire_pass {
     char user[8];                            /* the listener's worker number */

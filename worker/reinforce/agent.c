@@ -16,7 +16,7 @@
 #include "worker/net/segment.h"
 #include "worker/reinforce/evaluator.h"
 #include "worker/reinforce/job_open.h"
-#include "worker/reinforce/learner.h"
+#include "worker/reinforce/reinforce.h"
 #include "worker/reinforce/saving.h"
 #include "worker/roster.h"
 
@@ -497,8 +497,8 @@ static enum status learn(struct agent *agent, struct error *error)
                            agent, &agent->figures, error);
         agent->loss = agent->figures.loss;
     } else {
-        status =
-            learner_run(agent->policy, rollout, agent->job, serve_while_learning, agent, &agent->loss, error);
+        status = reinforce_learn(agent->policy, rollout, agent->job, serve_while_learning, agent,
+                                 &agent->loss, error);
     }
     agent->learn_s = (double)monotime_us_between(begin, monotime_now()) * 1e-6;
     return status;

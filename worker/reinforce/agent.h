@@ -15,16 +15,16 @@
  *
  *     observer      gathers the rows, and sends METHOD_STEP      observer.c
  *     agent         receives, and decodes into a struct step     agent.c, step_message.c
- *     seats         hold the step to those before                seats.c
+ *     seats         hold the step to those before                observer_seats.c
  *     recording     keeps the rows                               recording.c, rollout.c
- *     seats         keep the request until its batch is due      seats.c, coalescer.c
+ *     seats         keep the request until its batch is due      observer_seats.c, coalescer.c
  *     rollout       has the policy act on the batch              rollout.c
  *     seats         reply
  *
- * Then, episode by episode, agent.c has the learner (learner.c, or ppo.c in its place) compute the next
- * parameters, the evaluator (evaluator.c) play apart from training, and saving (saving.c) take checkpoints. A
- * job without observers has its environments in the agent's own process (observer.h): the rows go the same
- * way without request and reply.
+ * Then, episode by episode, agent.c has the learner (reinforce.c or ppo.c) compute the next parameters, the
+ * evaluator (evaluator.c) play apart from training, and saving (saving.c) take checkpoints. A job without
+ * observers has its environments in the agent's own process (observer.h): the rows go the same way without
+ * request and reply.
  *
  * Each of these owns its struct. The agent owns them all, and calls them; none of them calls the agent. The
  * room may include the frame (worker/), job, net, environment, model and checkpoint (scripts/rooms). */

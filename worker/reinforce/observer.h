@@ -32,7 +32,7 @@ enum status own_environments_play(struct own_environments *own, struct recording
 /* Whether the rollout is over. STATUS_AGAIN: it is not. STATUS_SHUTDOWN: it was cut short. */
 enum status own_environments_await(const struct own_environments *own);
 
-/* The environments' states, as seats.h lays them out. Save returns their bytes; more than
+/* The environments' states, as observer_seats.h lays them out. Save returns their bytes; more than
  * `capacity`: nothing of use is written; 0: they cannot be saved. Load: STATUS_INVALID with
  * a sentence; errors as environments_load. */
 size_t own_environments_save(struct own_environments *own, char *out, size_t capacity);

@@ -48,8 +48,8 @@ struct rollout {
     uint8_t *flags;      /* (steps_max, columns): what the row's action ended, environment.h's */
     uint8_t *before;     /* (columns): 0, or ENVIRONMENT_ABSENT for an agent that is away from the start */
     uint16_t *masks;     /* (steps_max, columns, dropout_words): dropout's keep bits */
-    uint32_t *order;     /* (rows_max) row indices by (column, step): learner_weigh fills it */
-    float *coefficients; /* (rows_max) in the same order; learner_weigh fills it */
+    uint32_t *order;     /* (rows_max) row indices by (column, step): reinforce_weigh fills it */
+    float *coefficients; /* (rows_max) in the same order; reinforce_weigh fills it */
 
     /* With config.bootstraps: */
     float *log_probabilities; /* (steps_max, columns) of the row's action, when it was drawn */

@@ -7,7 +7,7 @@
 #define WORKER_REINFORCE_SAVING_H
 
 #include "worker/reinforce/observer.h"
-#include "worker/reinforce/seats.h"
+#include "worker/reinforce/observer_seats.h"
 
 struct saving;
 

@@ -3,6 +3,7 @@
 #define TEST_WORKER_MODEL_POLICY_INSIDE_H
 
 #include "worker/model/policy_internal.h"
+#include "worker/model/policy_parameters.h"
 
 static inline struct policy_arrays *policy_inside(const struct policy *policy)
 {

@@ -6,7 +6,7 @@
 #include "test/worker/model/policy_world.h"
 #include "test/workplace.h"
 #include "worker/model/policy.h"
-#include "worker/model/policy_config.h"
+#include "worker/model/policy_parameters.h"
 
 #include <check.h>
 #include <math.h>

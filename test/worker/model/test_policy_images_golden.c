@@ -6,6 +6,7 @@
 #include "test/workplace.h"
 #include "worker/model/policy.h"
 #include "worker/model/policy_internal.h"
+#include "worker/model/policy_parameters.h"
 
 #include <check.h>
 #include <math.h>

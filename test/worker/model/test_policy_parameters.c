@@ -2,7 +2,7 @@
 #include "kernels/base/rng.h"
 #include "kernels/lanes/normal.h"
 #include "test/workplace.h"
-#include "worker/model/policy_config.h"
+#include "worker/model/policy_parameters.h"
 
 #include <check.h>
 #include <math.h>

@@ -12,8 +12,8 @@
 
 struct raw {
     void *context, *socket;
-    struct endpoint_door *door; /* of a bare server */
-    struct rpc *turned;         /* turned while an answer is awaited */
+    struct endpoint_zap *door; /* of a bare server */
+    struct rpc *turned;        /* turned while an answer is awaited */
     uint8_t secret[WIRE_SECRET_BYTES];
     uint8_t nonce[WIRE_NONCE_BYTES]; /* of its own HELLO; a server's: of the HELLO that it took */
 };
@@ -54,7 +54,7 @@ static inline void raw_close(struct raw *raw)
 {
     zmq_close(raw->socket);
     zmq_ctx_term(raw->context);
-    endpoint_door_free(raw->door);
+    endpoint_zap_free(raw->door);
 }
 
 static inline void raw_send_bytes(struct raw *raw, const void *header, size_t header_bytes,
@@ -74,7 +74,7 @@ static inline void raw_fill(const struct raw *raw, struct wire_header *header, c
                          : header->kind == WIRE_WELCOME ? WIRE_PROOF_BYTES
                                                         : 0;
     uint8_t encoded[WIRE_HEADER_BYTES];
-    const struct greeting greeting = {encoded, raw->nonce, text, strlen(text)};
+    const struct proof_subject greeting = {encoded, raw->nonce, text, strlen(text)};
     memcpy(payload + first, text, strlen(text));
     if (first + strlen(text) > 0)
         header->payload_bytes = (uint32_t)(first + strlen(text));
@@ -82,7 +82,7 @@ static inline void raw_fill(const struct raw *raw, struct wire_header *header, c
     if (header->kind == WIRE_HELLO)
         memcpy(payload, raw->nonce, sizeof raw->nonce);
     if (first > 0)
-        greeting_prove(&greeting, raw->secret, payload + first - WIRE_PROOF_BYTES);
+        proof_make(&greeting, raw->secret, payload + first - WIRE_PROOF_BYTES);
 }
 
 static inline void raw_send_text(struct raw *raw, const struct wire_header *header, const char *text)
@@ -135,8 +135,8 @@ static inline bool raw_receive(struct raw *raw, struct answer *answer, unsigned 
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
     const int first = answer->header.kind == WIRE_WELCOME ? WIRE_PROOF_BYTES : 0;
     snprintf(answer->text, sizeof answer->text, "%.*s", lengths[1] - first, (const char *)frames[1] + first);
-    const struct greeting greeting = {frames[0], raw->nonce, answer->text, strlen(answer->text)};
-    ck_assert(first == 0 || greeting_is_proven(&greeting, raw->secret, frames[1]));
+    const struct proof_subject greeting = {frames[0], raw->nonce, answer->text, strlen(answer->text)};
+    ck_assert(first == 0 || proof_is_good(&greeting, raw->secret, frames[1]));
     return true;
 }
 

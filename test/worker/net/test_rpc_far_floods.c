@@ -5,7 +5,7 @@
 #include "test/worker/net/net_far.h"
 #include "test/worker/net/record.h"
 #include "test/workplace.h"
-#include "worker/net/greeting.h"
+#include "worker/net/proof.h"
 
 #include <dirent.h>
 #include <stddef.h>
@@ -46,7 +46,7 @@ static void flood_with_pass(const char *place)
     static const uint8_t secret[WIRE_SECRET_BYTES] = NET_SECRET;
     struct wire_pass pass;
     char login[128];
-    greeting_make_pass(&pass, secret, 0);
+    proof_make_pass(&pass, secret, 0);
     const int length = snprintf(login, sizeof login, "\5HELLO%c%s%c%s", (int)strlen(pass.user), pass.user,
                                 (int)strlen(pass.password), pass.password);
     for (;;) {

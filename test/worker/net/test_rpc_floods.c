@@ -137,7 +137,7 @@ static int join_as_worker(const char *path)
     char login[128];
     uint8_t payload[RAW_PAYLOAD_MAX];
     const int fd = flood_connect(path);
-    greeting_make_pass(&pass, raw.secret, 0);
+    proof_make_pass(&pass, raw.secret, 0);
     const int length = snprintf(login, sizeof login, "\5HELLO%c%s%c%s", (int)strlen(pass.user), pass.user,
                                 (int)strlen(pass.password), pass.password);
     flood_greet(fd, "PLAIN");

@@ -42,7 +42,7 @@ struct proxy {
     pthread_t thread;
     atomic_bool stop;
     void *context, *front, *backs[CLIENTS];
-    struct endpoint_door *door;
+    struct endpoint_zap *door;
     uint8_t ids[CLIENTS][5];
     unsigned client_count;
     struct parcel *wheel[WHEEL_SLOTS];
@@ -204,7 +204,7 @@ static void *proxy_run(void *arg)
         zmq_close(proxy->backs[i]);
     zmq_close(proxy->front);
     zmq_ctx_term(proxy->context);
-    endpoint_door_free(proxy->door);
+    endpoint_zap_free(proxy->door);
     return NULL;
 }
 

@@ -30,7 +30,7 @@ struct reorder_parcel {
 
 struct reorder {
     void *contexts[REORDER_FRONTS], *fronts[REORDER_FRONTS];
-    struct endpoint_door *doors[REORDER_FRONTS];
+    struct endpoint_zap *doors[REORDER_FRONTS];
     char back_addresses[REORDER_FRONTS][96];
     unsigned front_count, lane_count, parcel_count;
     struct reorder_lane lanes[REORDER_LANES];
@@ -82,7 +82,7 @@ static inline void reorder_close(struct reorder *reorder)
     for (unsigned i = 0; i < reorder->front_count; i++) {
         zmq_close(reorder->fronts[i]);
         zmq_ctx_term(reorder->contexts[i]);
-        endpoint_door_free(reorder->doors[i]);
+        endpoint_zap_free(reorder->doors[i]);
     }
 }
 

@@ -7,7 +7,7 @@
  * count. The gate's lock guards its whole state. A connection is known by its descriptor and its inode: once
  * libzmq has closed it, the descriptor is free or another file's, and the inode differs. Nobody but the I/O
  * thread, which is in accept4, closes a connection, so one that is cut off here stays what it is. */
-#include "worker/net/endpoint_door.h"
+#include "worker/net/endpoint_zap.h"
 
 #include "kernels/base/thread.h"
 #include "worker/net/limits.h"
@@ -212,7 +212,7 @@ enum {
 
 enum { ZAP_FRAME_BYTES = 257 }; /* a user or password has at most 255 bytes; behind it a zero */
 
-struct endpoint_door {
+struct endpoint_zap {
     void *socket;
     pthread_t thread;
     pthread_mutex_t lock;
@@ -228,7 +228,7 @@ struct zap_frame {
 };
 
 /* Receives a request. False: the context has ended. Frames beyond the last one are dropped. */
-static bool door_receive(struct endpoint_door *door, struct zap_frame frames[ZAP_FRAMES])
+static bool door_receive(struct endpoint_zap *door, struct zap_frame frames[ZAP_FRAMES])
 {
     int more = 1;
     size_t bytes = sizeof more;
@@ -250,7 +250,7 @@ static bool frame_is(const struct zap_frame *frame, const char *right, size_t ri
     return (size_t)frame->bytes == strlen(right) && sodium_memcmp(frame->data, right, right_bytes) == 0;
 }
 
-static bool is_right_pass(const struct endpoint_door *door, const struct zap_frame frames[ZAP_FRAMES])
+static bool is_right_pass(const struct endpoint_zap *door, const struct zap_frame frames[ZAP_FRAMES])
 {
     const struct wire_pass *pass = &door->pass;
     return door->has_pass && frame_is(&frames[ZAP_USER], pass->user, sizeof pass->user) &&
@@ -269,7 +269,7 @@ static bool lacks_keys(const struct host_keys *keys)
 /* Whether the door lets this connection in, as a status of ZAP: 200 yes, 400 no. 300: not yet. The host whose
  * key is still to come is not told of it, and tries again; after 400 it would not. `user`: the host's number
  * where the connection has a key, else empty. */
-static const char *door_judge(struct endpoint_door *door, const struct zap_frame frames[ZAP_FRAMES],
+static const char *door_judge(struct endpoint_zap *door, const struct zap_frame frames[ZAP_FRAMES],
                               char user[8])
 {
     bool agrees = false, early = false;
@@ -289,7 +289,7 @@ static const char *door_judge(struct endpoint_door *door, const struct zap_frame
     return agrees ? "200" : early ? "300" : "400";
 }
 
-static void door_answer(struct endpoint_door *door, const struct zap_frame *request, const char *status,
+static void door_answer(struct endpoint_zap *door, const struct zap_frame *request, const char *status,
                         const char *user)
 {
     zmq_send(door->socket, "1.0", 3, ZMQ_SNDMORE);
@@ -302,7 +302,7 @@ static void door_answer(struct endpoint_door *door, const struct zap_frame *requ
 
 static void *door_run(void *arg)
 {
-    struct endpoint_door *door = arg;
+    struct endpoint_zap *door = arg;
     struct zap_frame frames[ZAP_FRAMES];
     while (door_receive(door, frames)) {
         char user[8];
@@ -317,7 +317,7 @@ static void *door_run(void *arg)
     return NULL;
 }
 
-void endpoint_door_pass(struct endpoint_door *door, const struct wire_pass *pass)
+void endpoint_zap_pass(struct endpoint_zap *door, const struct wire_pass *pass)
 {
     pthread_mutex_lock(&door->lock);
     door->pass = *pass;
@@ -325,17 +325,17 @@ void endpoint_door_pass(struct endpoint_door *door, const struct wire_pass *pass
     pthread_mutex_unlock(&door->lock);
 }
 
-void endpoint_door_keys(struct endpoint_door *door, const struct host_keys *keys)
+void endpoint_zap_keys(struct endpoint_zap *door, const struct host_keys *keys)
 {
     pthread_mutex_lock(&door->lock);
     door->keys = *keys;
     pthread_mutex_unlock(&door->lock);
 }
 
-enum status endpoint_door_open(struct endpoint_door **out, void *zmq_context, struct error *error)
+enum status endpoint_zap_open(struct endpoint_zap **out, void *zmq_context, struct error *error)
 {
     const int linger = 0;
-    struct endpoint_door *door = calloc(1, sizeof *door);
+    struct endpoint_zap *door = calloc(1, sizeof *door);
     if (door == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a socket's door");
     pthread_mutex_init(&door->lock, NULL);
@@ -356,7 +356,7 @@ fail:
     return STATUS_IO;
 }
 
-void endpoint_door_free(struct endpoint_door *door)
+void endpoint_zap_free(struct endpoint_zap *door)
 {
     if (door == NULL)
         return;
@@ -364,7 +364,7 @@ void endpoint_door_free(struct endpoint_door *door)
     free(door);
 }
 
-uint64_t endpoint_door_refused(const struct endpoint_door *door)
+uint64_t endpoint_zap_refused(const struct endpoint_zap *door)
 {
     return atomic_load(&door->refused);
 }

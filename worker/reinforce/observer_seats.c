@@ -1,7 +1,7 @@
 /* What the agent knows of each observer, and of each group of its environments: calls and their answers, the
  * order of steps, the requests that wait for actions, and how a successor plays again what its predecessor
  * has played. The agent's thread. */
-#include "worker/reinforce/seats.h"
+#include "worker/reinforce/observer_seats.h"
 
 #include "kernels/base/profile.h"
 #include "worker/reinforce/coalescer.h"

@@ -1,5 +1,5 @@
-/* Finds the place of this supervisor among the hosts of a job: its number, how many there are, the keys, and
- * the way to the leader. It comes from one of three sources; with none of them the job has one host:
+/* The rendezvous of the hosts of a job: this host's number, how many there are, the keys, and the way to the
+ * leader. It comes from one of three sources; with none of them the job has one host:
  *
  *     flags      --node, --leader and --keys say everything. The keys are the files below.
  *     PMI        PMI_FD is there (srun --mpi=pmi2, mpiexec). Each host puts its public key, and the leader
@@ -14,8 +14,8 @@
  *     host-N.secret  the secret key of host N: a line; mode 0600
  *
  * Supervisor process, before it forks workers, or a command's; its only thread. */
-#ifndef DAEMON_HOSTS_PLACE_H
-#define DAEMON_HOSTS_PLACE_H
+#ifndef DAEMON_HOSTS_RENDEZVOUS_H
+#define DAEMON_HOSTS_RENDEZVOUS_H
 
 #include "daemon/hosts/pmi.h"
 #include "kernels/base/monotime.h"
@@ -24,49 +24,50 @@
 
 #include <stdbool.h>
 
-enum place_source { PLACE_ALONE, PLACE_FLAGS, PLACE_PMI, PLACE_FOLDER };
+enum rendezvous_source { RENDEZVOUS_ALONE, RENDEZVOUS_FLAGS, RENDEZVOUS_PMI, RENDEZVOUS_FOLDER };
 
 /* What the command line says. */
-struct place_flags {
+struct rendezvous_flags {
     bool given;           /* --node is there */
     uint16_t host, count; /* --node I/N */
     const char *leader;   /* --leader HOST:PORT */
     const char *keys;     /* --keys DIR */
 };
 
-struct place {
-    enum place_source source;
+struct rendezvous {
+    enum rendezvous_source source;
     uint16_t hosts; /* with which the job begins: 0 to hosts - 1; keys of higher numbers may join later */
-    uint8_t shared[HOST_KEY_BYTES]; /* PLACE_FOLDER, on the leader: all keys are computed from it */
+    uint8_t shared[HOST_KEY_BYTES]; /* RENDEZVOUS_FOLDER, on the leader: all keys are computed from it */
     struct control_link link; /* the keys; the addresses: what the leader's link binds, or where others find
                                  the leader */
     char listen[CONTROL_FAR_BYTES]; /* "tcp://ADDRESS": where this host's listeners bind */
-    char rendezvous[4200];          /* RUN/hosts, which the leader has written; "": it has not */
+    char shared_file[4200];         /* RUN/hosts, which the leader has written; "": it has not */
     struct pmi pmi;
 };
 
-static inline bool place_is_leader(const struct place *place)
+static inline bool rendezvous_is_leader(const struct rendezvous *rendezvous)
 {
-    return place->link.keys.host == HOST_LEADER;
+    return rendezvous->link.keys.host == HOST_LEADER;
 }
 
-/* Finds the place. `listen`: /listen of the job; NULL: every address. Waits for a PMI server until
+/* Finds out about this host. `listen`: /listen of the job; NULL: every address. Waits for a PMI server until
  * `deadline`. STATUS_INVALID: flags that contradict each other, or an unknown interface; a key file with a
  * wrong line, a secret key that other users can read, or one that does not belong to the public key. Errors
  * of files and of PMI. */
-enum status place_find(struct place *place, const struct place_flags *flags, const char *listen,
-                       struct monotime deadline, struct error *error);
+enum status rendezvous_find(struct rendezvous *rendezvous, const struct rendezvous_flags *flags,
+                            const char *listen, struct monotime deadline, struct error *error);
 
 /* The leader's, once its link is bound to `port`: tells the other hosts, and learns their keys. `run`: the
  * run directory's path. With PMI it waits until all hosts have come as far. */
-enum status place_publish(struct place *place, uint16_t port, const char *run, struct monotime deadline,
-                          struct error *error);
+enum status rendezvous_publish(struct rendezvous *rendezvous, uint16_t port, const char *run,
+                               struct monotime deadline, struct error *error);
 
 /* Another host's: learns the leader's addresses and all keys. Waits for them until `deadline`. */
-enum status place_seek(struct place *place, const char *run, struct monotime deadline, struct error *error);
+enum status rendezvous_seek(struct rendezvous *rendezvous, const char *run, struct monotime deadline,
+                            struct error *error);
 
 /* Ends the talk with the PMI server, if there is one, and removes RUN/hosts. */
-void place_close(struct place *place);
+void rendezvous_close(struct rendezvous *rendezvous);
 
 /* ---- key files ---- */
 

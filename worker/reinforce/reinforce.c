@@ -1,5 +1,5 @@
 /* Discounts, normalizes and scales rewards, in double, and stores them as float32; then takes the step. */
-#include "worker/reinforce/learner.h"
+#include "worker/reinforce/reinforce.h"
 
 #include "worker/environment/environment.h"
 
@@ -61,7 +61,7 @@ static void normalize_returns(float *values, uint32_t count)
         values[i] = (float)(((double)values[i] - mean) / (deviation + (double)FLT_EPSILON));
 }
 
-uint32_t learner_weigh(struct rollout *r, const struct job *job)
+uint32_t reinforce_weigh(struct rollout *r, const struct job *job)
 {
     const double scale = job->loss.reduction == JOB_REDUCTION_SUM ? 1.0 : 1.0 / r->columns;
     uint32_t rows = 0;
@@ -77,10 +77,10 @@ uint32_t learner_weigh(struct rollout *r, const struct job *job)
     return rows;
 }
 
-enum status learner_run(struct policy *policy, struct rollout *rollout, const struct job *job,
-                        policy_progress *progress, void *context, double *loss, struct error *error)
+enum status reinforce_learn(struct policy *policy, struct rollout *rollout, const struct job *job,
+                            policy_progress *progress, void *context, double *loss, struct error *error)
 {
-    const struct policy_rows rows = rollout_batch(rollout, learner_weigh(rollout, job), rollout->order);
+    const struct policy_rows rows = rollout_batch(rollout, reinforce_weigh(rollout, job), rollout->order);
     struct error why = {0};
     const enum status status =
         policy_learn(policy, &rows, rollout->coefficients, rollout->episode, loss, progress, context, &why);

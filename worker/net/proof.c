@@ -1,6 +1,6 @@
 /* HMAC-SHA-256 over a greeting and over a worker's number, by libsodium. Run by whichever thread owns the
  * connection. */
-#include "worker/net/greeting.h"
+#include "worker/net/proof.h"
 
 #include <sodium.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 _Static_assert(crypto_auth_hmacsha256_KEYBYTES == WIRE_SECRET_BYTES, "the secret is the key");
 _Static_assert(crypto_auth_hmacsha256_BYTES == WIRE_PROOF_BYTES, "the proof is the whole code");
 
-void greeting_make_pass(struct wire_pass *pass, const uint8_t secret[WIRE_SECRET_BYTES], uint16_t worker)
+void proof_make_pass(struct wire_pass *pass, const uint8_t secret[WIRE_SECRET_BYTES], uint16_t worker)
 {
     uint8_t code[WIRE_PROOF_BYTES];
     *pass = (struct wire_pass){.user = ""};
@@ -18,8 +18,8 @@ void greeting_make_pass(struct wire_pass *pass, const uint8_t secret[WIRE_SECRET
     sodium_bin2hex(pass->password, sizeof pass->password, code, sizeof code);
 }
 
-void greeting_prove(const struct greeting *greeting, const uint8_t secret[WIRE_SECRET_BYTES],
-                    uint8_t proof[WIRE_PROOF_BYTES])
+void proof_make(const struct proof_subject *greeting, const uint8_t secret[WIRE_SECRET_BYTES],
+                uint8_t proof[WIRE_PROOF_BYTES])
 {
     crypto_auth_hmacsha256_state state;
     crypto_auth_hmacsha256_init(&state, secret, WIRE_SECRET_BYTES);
@@ -29,10 +29,10 @@ void greeting_prove(const struct greeting *greeting, const uint8_t secret[WIRE_S
     crypto_auth_hmacsha256_final(&state, proof);
 }
 
-bool greeting_is_proven(const struct greeting *greeting, const uint8_t secret[WIRE_SECRET_BYTES],
-                        const uint8_t proof[WIRE_PROOF_BYTES])
+bool proof_is_good(const struct proof_subject *greeting, const uint8_t secret[WIRE_SECRET_BYTES],
+                   const uint8_t proof[WIRE_PROOF_BYTES])
 {
     uint8_t right[WIRE_PROOF_BYTES];
-    greeting_prove(greeting, secret, right);
+    proof_make(greeting, secret, right);
     return sodium_memcmp(right, proof, sizeof right) == 0;
 }

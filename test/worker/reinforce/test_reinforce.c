@@ -5,7 +5,7 @@
 #include "test/worker/reinforce/rollout_rows.h"
 #include "test/workplace.h"
 #include "worker/environment/environment.h"
-#include "worker/reinforce/learner.h"
+#include "worker/reinforce/reinforce.h"
 
 #include <check.h>
 #include <math.h>
@@ -85,7 +85,7 @@ static enum status learn(double *loss, struct error *error)
 {
     const struct job job = job_of(0.5, false);
     progress = 0;
-    return learner_run(policy, played, &job, count_progress, &progress, loss, error);
+    return reinforce_learn(policy, played, &job, count_progress, &progress, loss, error);
 }
 
 START_TEST(what_paid_becomes_likelier)
@@ -158,7 +158,7 @@ START_TEST(rows_are_ordered_by_environment_then_step)
     rollout_fill(rollout, 0, (const uint8_t[]){0, 1}, 2);
     rollout_fill(rollout, 1, (const uint8_t[]){0, 0, 1}, 3);
     const struct job config = job_of(1, false);
-    ck_assert_uint_eq(learner_weigh(rollout, &config), 5);
+    ck_assert_uint_eq(reinforce_weigh(rollout, &config), 5);
     expect_order(rollout, (const uint32_t[]){0, 2, 1, 3, 5}, 5);
     ck_assert_uint_eq(rollout_rows(rollout), 5);
     rollout_free(rollout);
@@ -170,7 +170,7 @@ START_TEST(returns_are_discounted_and_end_with_a_segment)
     struct rollout *rollout = rollout_make(1, 5);
     rollout_fill(rollout, 0, (const uint8_t[]){0, 0, 1, 0, 0}, 5);
     const struct job config = job_of(0.5, false);
-    learner_weigh(rollout, &config);
+    reinforce_weigh(rollout, &config);
     expect(rollout, 0, (const double[]){1.75, 1.5, 1, 1.5, 1}, 5);
     rollout_free(rollout);
 }
@@ -183,7 +183,7 @@ START_TEST(one_environment_does_not_leak_into_the_next)
     rollout_fill(rollout, 1, (const uint8_t[]){0, 0}, 2);
     struct job config = job_of(1, false);
     config.loss.reduction = JOB_REDUCTION_MEAN_OVER_ENVIRONMENTS;
-    learner_weigh(rollout, &config);
+    reinforce_weigh(rollout, &config);
     expect(rollout, 0, (const double[]){1, 0.5, 1, 0.5}, 4);
     rollout_free(rollout);
 }
@@ -195,7 +195,7 @@ START_TEST(normalizing_uses_the_unbiased_deviation)
     struct rollout *rollout = rollout_make(1, 3);
     rollout_fill(rollout, 0, (const uint8_t[]){0, 0, 1}, 3);
     const struct job config = job_of(1, true);
-    learner_weigh(rollout, &config);
+    reinforce_weigh(rollout, &config);
     expect(rollout, 0, (const double[]){1, 0, -1}, 3);
     rollout_free(rollout);
 }
@@ -206,7 +206,7 @@ START_TEST(a_single_row_has_no_deviation_and_counts_nothing)
     struct rollout *rollout = rollout_make(1, 3);
     rollout_fill(rollout, 0, (const uint8_t[]){1}, 1);
     const struct job config = job_of(1, true);
-    ck_assert_uint_eq(learner_weigh(rollout, &config), 1);
+    ck_assert_uint_eq(reinforce_weigh(rollout, &config), 1);
     ck_assert(rollout->coefficients[0] == 0);
     rollout_free(rollout);
 }
@@ -218,7 +218,7 @@ START_TEST(a_segment_that_failed_is_not_learned_from)
     struct rollout *rollout = rollout_make(1, 5);
     rollout_fill(rollout, 0, (const uint8_t[]){0, ENVIRONMENT_TERMINATED, 0, ENVIRONMENT_FAILED, 0}, 5);
     const struct job config = job_of(1, false);
-    ck_assert_uint_eq(learner_weigh(rollout, &config), 3);
+    ck_assert_uint_eq(reinforce_weigh(rollout, &config), 3);
     expect(rollout, 0, (const double[]){2, 1, 1}, 3);
     expect_order(rollout, (const uint32_t[]){0, 1, 4}, 3);
     rollout_free(rollout);
@@ -237,7 +237,7 @@ START_TEST(an_absent_agent_is_not_learned_from)
     rollout_begin(rollout, 1);
     rollout_fill(rollout, 0, (const uint8_t[]){0, 0, ENDS, 0}, 4);
     rollout_fill(rollout, 1, (const uint8_t[]){ENDS | GONE, GONE, GONE, 0}, 4);
-    ck_assert_uint_eq(learner_weigh(rollout, &plain), 6);
+    ck_assert_uint_eq(reinforce_weigh(rollout, &plain), 6);
     expect(rollout, 0, (const double[]){3, 2, 1, 1, 1, 1}, 6);
     expect_order(rollout, (const uint32_t[]){0, 2, 4, 6, 1, 7}, 6);
     rollout_free(rollout);

@@ -16,8 +16,8 @@
  * group has at most one step waiting.
  *
  * The agent's thread. No call blocks, but seats_launch for the policy's arithmetic. */
-#ifndef WORKER_REINFORCE_SEATS_H
-#define WORKER_REINFORCE_SEATS_H
+#ifndef WORKER_REINFORCE_OBSERVER_SEATS_H
+#define WORKER_REINFORCE_OBSERVER_SEATS_H
 
 #include "worker/net/rpc.h"
 #include "worker/reinforce/recording.h"

@@ -1,12 +1,12 @@
-/* The learner: turns a finished rollout into the policy's next parameters, by one step of REINFORCE. PPO and
- * A2C have ppo.h in its place.
+/* REINFORCE: turns a finished rollout into the policy's next parameters, by one step. PPO and A2C have ppo.h
+ * in its place; either is the job's learner.
  *
  * It runs on the agent's thread, at the top level of the loop: the agent launches nothing before the next
  * parameters are there. The policy shares out a large rollout's rows to threads of its own (/policy/threads),
  * on the processors that the observers do not need meanwhile. `progress` serves sockets, orders and the beat.
  * A learner that hangs therefore stops the beat, and the watchdog sees it. */
-#ifndef WORKER_REINFORCE_LEARNER_H
-#define WORKER_REINFORCE_LEARNER_H
+#ifndef WORKER_REINFORCE_REINFORCE_H
+#define WORKER_REINFORCE_REINFORCE_H
 
 #include "worker/job/job.h"
 #include "worker/model/policy.h"
@@ -14,8 +14,8 @@
 
 /* Weighs all rows and takes one step of the policy. *loss is the one under the old parameters. `progress` is
  * policy_learn's. On failure the parameters are as before, and *error names the episode and the cause. */
-enum status learner_run(struct policy *policy, struct rollout *rollout, const struct job *job,
-                        policy_progress *progress, void *context, double *loss, struct error *error);
+enum status reinforce_learn(struct policy *policy, struct rollout *rollout, const struct job *job,
+                            policy_progress *progress, void *context, double *loss, struct error *error);
 
 /* Fills rollout->order with every row that is learned from, by (column, step), and rollout->coefficients with
  * the row's return, the discounted sum of rewards to its segment's end: R_t = r_t + gamma R_(t+1), in double,
@@ -25,6 +25,6 @@ enum status learner_run(struct policy *policy, struct rollout *rollout, const st
  * With /returns/normalize, per column: (R - mean) / (std + 1.19e-7), std with n - 1. That runs over all of
  * one column's rows, so that it does not depend on how environments are spread; a column with a single row
  * has no standard deviation and gets coefficient 0. With the mean as /loss/reduction: over the columns. */
-uint32_t learner_weigh(struct rollout *rollout, const struct job *job);
+uint32_t reinforce_weigh(struct rollout *rollout, const struct job *job);
 
 #endif

@@ -9,32 +9,32 @@
  *     WELCOME's payload:  proof, the job's text
  *
  * A pass is HMAC-SHA-256 of the listener's worker number. It lets a connection in, so that its messages are
- * read at all (worker/net/endpoint_door.h), and says nothing about who is at its end. A program that has
+ * read at all (worker/net/endpoint_zap.h), and says nothing about who is at its end. A program that has
  * taken a listener's address gets to see the pass of that listener, and of no other.
  *
  * Pure functions: no I/O, no allocation, no blocking. */
-#ifndef WORKER_NET_GREETING_H
-#define WORKER_NET_GREETING_H
+#ifndef WORKER_NET_PROOF_H
+#define WORKER_NET_PROOF_H
 
 #include "worker/net/wire.h"
 
 #include <stdbool.h>
 
-void greeting_make_pass(struct wire_pass *pass, const uint8_t secret[WIRE_SECRET_BYTES], uint16_t worker);
+void proof_make_pass(struct wire_pass *pass, const uint8_t secret[WIRE_SECRET_BYTES], uint16_t worker);
 
 /* What a proof covers. A HELLO has no text. */
-struct greeting {
+struct proof_subject {
     const uint8_t *header; /* (WIRE_HEADER_BYTES) encoded, with its payload_bytes */
     const uint8_t *nonce;  /* (WIRE_NONCE_BYTES) HELLO's own; of a WELCOME, that of the HELLO it answers */
     const void *text;
     size_t text_bytes;
 };
 
-void greeting_prove(const struct greeting *greeting, const uint8_t secret[WIRE_SECRET_BYTES],
-                    uint8_t proof[WIRE_PROOF_BYTES]);
+void proof_make(const struct proof_subject *greeting, const uint8_t secret[WIRE_SECRET_BYTES],
+                uint8_t proof[WIRE_PROOF_BYTES]);
 
 /* Compares in a time that does not depend on the bytes. */
-bool greeting_is_proven(const struct greeting *greeting, const uint8_t secret[WIRE_SECRET_BYTES],
-                        const uint8_t proof[WIRE_PROOF_BYTES]);
+bool proof_is_good(const struct proof_subject *greeting, const uint8_t secret[WIRE_SECRET_BYTES],
+                   const uint8_t proof[WIRE_PROOF_BYTES]);
 
 #endif

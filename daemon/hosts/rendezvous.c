@@ -1,6 +1,6 @@
-/* Finds the place of this host: reads flags, key files and the environment, and asks PMI or the run
+/* The rendezvous of hosts: reads flags, key files and the environment, and asks PMI or the run
  * directory. Supervisor process, before it forks workers; its only thread. */
-#include "daemon/hosts/place.h"
+#include "daemon/hosts/rendezvous.h"
 
 #include "kernels/base/file.h"
 #include "kernels/base/text.h"
@@ -228,26 +228,27 @@ static enum status find_addresses(struct addresses *found, const char *listen, s
 }
 
 /* Where this host's listeners bind: one address where /listen says which, else all. */
-static enum status choose_listen(struct place *place, const char *listen, struct error *error)
+static enum status choose_listen(struct rendezvous *r, const char *listen, struct error *error)
 {
     struct addresses found;
-    snprintf(place->listen, sizeof place->listen, "tcp://0.0.0.0");
+    snprintf(r->listen, sizeof r->listen, "tcp://0.0.0.0");
     if (listen == NULL)
         return STATUS_OK;
     const enum status status = find_addresses(&found, listen, error);
     if (status == STATUS_OK)
-        snprintf(place->listen, sizeof place->listen, "tcp://%s", found.of[0]);
+        snprintf(r->listen, sizeof r->listen, "tcp://%s", found.of[0]);
     return status;
 }
 
 /* ---- flags ---- */
 
-static enum status place_by_flags(struct place *place, const struct place_flags *flags, struct error *error)
+static enum status rendezvous_by_flags(struct rendezvous *r, const struct rendezvous_flags *flags,
+                                       struct error *error)
 {
-    struct host_keys *keys = &place->link.keys;
+    struct host_keys *keys = &r->link.keys;
     const char *colon = flags->leader != NULL ? strrchr(flags->leader, ':') : NULL;
     uint64_t port = 0;
-    place->source = PLACE_FLAGS;
+    r->source = RENDEZVOUS_FLAGS;
     if (flags->keys == NULL)
         return error_set(
             error, STATUS_INVALID,
@@ -264,10 +265,10 @@ static enum status place_by_flags(struct place *place, const struct place_flags 
     if (flags->count > keys->count)
         return error_set(error, STATUS_INVALID, "--node %u/%u: %.200s has the keys of %u hosts", flags->host,
                          flags->count, flags->keys, keys->count);
-    place->hosts = flags->count;
-    if (place_is_leader(place))
-        snprintf(place->link.addresses[0], CONTROL_FAR_BYTES, "%.40s:%ju", place->listen, (uintmax_t)port);
-    else if ((size_t)snprintf(place->link.addresses[0], CONTROL_FAR_BYTES, "tcp://%s", flags->leader) >=
+    r->hosts = flags->count;
+    if (rendezvous_is_leader(r))
+        snprintf(r->link.addresses[0], CONTROL_FAR_BYTES, "%.40s:%ju", r->listen, (uintmax_t)port);
+    else if ((size_t)snprintf(r->link.addresses[0], CONTROL_FAR_BYTES, "tcp://%s", flags->leader) >=
              CONTROL_FAR_BYTES)
         return error_set(error, STATUS_INVALID, "--leader: expected at most %d characters",
                          CONTROL_FAR_BYTES - 7);
@@ -276,35 +277,35 @@ static enum status place_by_flags(struct place *place, const struct place_flags 
 
 /* ---- PMI ---- */
 
-static enum status place_by_pmi(struct place *place, struct monotime deadline, struct error *error)
+static enum status rendezvous_by_pmi(struct rendezvous *r, struct monotime deadline, struct error *error)
 {
-    struct host_keys *keys = &place->link.keys;
+    struct host_keys *keys = &r->link.keys;
     char key[32], hex[HEX_BYTES];
-    const enum status status = pmi_open(&place->pmi, deadline, error);
-    if (status != STATUS_OK || place->pmi.size <= 1)
+    const enum status status = pmi_open(&r->pmi, deadline, error);
+    if (status != STATUS_OK || r->pmi.size <= 1)
         return status;
-    if (place->pmi.size > HOSTS_MAX)
+    if (r->pmi.size > HOSTS_MAX)
         return error_set(error, STATUS_INVALID,
-                         "%u tasks in this step: expected at most %d, one on each host", place->pmi.size,
+                         "%u tasks in this step: expected at most %d, one on each host", r->pmi.size,
                          HOSTS_MAX);
-    place->source = PLACE_PMI;
-    place->hosts = (uint16_t)place->pmi.size;
-    *keys = (struct host_keys){.host = (uint16_t)place->pmi.rank, .count = (uint16_t)place->pmi.size};
+    r->source = RENDEZVOUS_PMI;
+    r->hosts = (uint16_t)r->pmi.size;
+    *keys = (struct host_keys){.host = (uint16_t)r->pmi.rank, .count = (uint16_t)r->pmi.size};
     host_keys_draw(keys->secret);
     host_keys_public(keys->public_of_host[keys->host], keys->secret);
     sodium_bin2hex(hex, sizeof hex, keys->public_of_host[keys->host], HOST_KEY_BYTES);
     snprintf(key, sizeof key, "coalesced-key-%u", keys->host);
-    return pmi_put(&place->pmi, key, hex, deadline, error);
+    return pmi_put(&r->pmi, key, hex, deadline, error);
 }
 
-static enum status pmi_read_keys(struct place *place, struct monotime deadline, struct error *error)
+static enum status pmi_read_keys(struct rendezvous *r, struct monotime deadline, struct error *error)
 {
-    struct host_keys *keys = &place->link.keys;
+    struct host_keys *keys = &r->link.keys;
     enum status status = STATUS_OK;
     for (unsigned i = 0; i < keys->count && status == STATUS_OK; i++) {
         char key[32], hex[HEX_BYTES];
         snprintf(key, sizeof key, "coalesced-key-%u", i);
-        status = pmi_get(&place->pmi, key, hex, sizeof hex, deadline, error);
+        status = pmi_get(&r->pmi, key, hex, sizeof hex, deadline, error);
         if (status == STATUS_OK && !read_key(keys->public_of_host[i], hex))
             status = error_set(error, STATUS_IO, "PMI: task %u has put no key: %.100s", i, hex);
     }
@@ -320,13 +321,13 @@ static void join_addresses(char text[TEXT_BYTES], const struct addresses *found,
                                    found->of[i], port);
 }
 
-static enum status split_addresses(struct place *place, char *text, struct error *error)
+static enum status split_addresses(struct rendezvous *r, char *text, struct error *error)
 {
     char *rest = NULL;
     unsigned count = 0;
     for (char *address = strtok_r(text, ",\n", &rest); address != NULL && count < CONTROL_LEADERS_MAX;
          address = strtok_r(NULL, ",\n", &rest))
-        snprintf(place->link.addresses[count++], CONTROL_FAR_BYTES, "tcp://%.50s", address);
+        snprintf(r->link.addresses[count++], CONTROL_FAR_BYTES, "tcp://%.50s", address);
     return count > 0 ? STATUS_OK : error_set(error, STATUS_IO, "the leader has told no address");
 }
 
@@ -344,26 +345,26 @@ static void name_start(char name[128])
     }
 }
 
-static enum status write_rendezvous(struct place *place, const char *run, const char *addresses,
-                                    struct error *error)
+static enum status write_shared_file(struct rendezvous *r, const char *run, const char *addresses,
+                                     struct error *error)
 {
-    char temporary[sizeof place->rendezvous], name[128], hex[HEX_BYTES], text[TEXT_BYTES + 512];
-    sodium_bin2hex(hex, sizeof hex, place->shared, sizeof place->shared);
+    char temporary[sizeof r->shared_file], name[128], hex[HEX_BYTES], text[TEXT_BYTES + 512];
+    sodium_bin2hex(hex, sizeof hex, r->shared, sizeof r->shared);
     name_start(name);
-    snprintf(place->rendezvous, sizeof place->rendezvous, "%.4096s/hosts", run);
+    snprintf(r->shared_file, sizeof r->shared_file, "%.4096s/hosts", run);
     snprintf(temporary, sizeof temporary, "%.4096s/hosts.tmp", run);
     snprintf(text, sizeof text, "%s\n%s\n%s\n", name, hex, addresses);
     unlink(temporary);
     const enum status status = write_new(temporary, text, 0600, error);
     sodium_memzero(hex, sizeof hex);
     sodium_memzero(text, sizeof text);
-    if (status == STATUS_OK && rename(temporary, place->rendezvous) != 0)
-        return error_set_errno(error, errno, "cannot write %.300s", place->rendezvous);
+    if (status == STATUS_OK && rename(temporary, r->shared_file) != 0)
+        return error_set_errno(error, errno, "cannot write %.300s", r->shared_file);
     return status;
 }
 
 /* Reads RUN/hosts. False: it is not there, or an earlier start's. */
-static bool read_rendezvous(struct place *place, const char *path, char addresses[TEXT_BYTES])
+static bool read_shared_file(struct rendezvous *r, const char *path, char addresses[TEXT_BYTES])
 {
     char name[128], line[160], hex[HEX_BYTES + 1];
     uint8_t shared[HOST_KEY_BYTES];
@@ -380,18 +381,18 @@ static bool read_rendezvous(struct place *place, const char *path, char addresse
     if (!is_read || strncmp(line, name, strlen(name)) != 0 || line[strlen(name)] != '\n' ||
         !read_key(shared, hex))
         return false;
-    host_keys_derive(&place->link.keys, shared, place->link.keys.host, place->link.keys.count);
+    host_keys_derive(&r->link.keys, shared, r->link.keys.host, r->link.keys.count);
     sodium_memzero(shared, sizeof shared);
     sodium_memzero(hex, sizeof hex);
     return true;
 }
 
-static enum status seek_rendezvous(struct place *place, const char *run, struct monotime deadline,
-                                   struct error *error)
+static enum status seek_shared_file(struct rendezvous *r, const char *run, struct monotime deadline,
+                                    struct error *error)
 {
     char path[4200], addresses[TEXT_BYTES];
     snprintf(path, sizeof path, "%.4096s/hosts", run);
-    while (!read_rendezvous(place, path, addresses)) {
+    while (!read_shared_file(r, path, addresses)) {
         if (!monotime_before(monotime_now(), deadline))
             return error_set(error, STATUS_TIMEOUT,
                              "the leader has not written %.200s in time: expected a run directory that all "
@@ -399,15 +400,15 @@ static enum status seek_rendezvous(struct place *place, const char *run, struct 
                              path);
         poll(NULL, 0, LOOK_MS);
     }
-    return split_addresses(place, addresses, error);
+    return split_addresses(r, addresses, error);
 }
 
 /* ---- Slurm ---- */
 
 /* SLURM_STEP_NUM_TASKS is srun's own: a batch script, which runs once, has only SLURM_NTASKS. */
-static enum status place_by_slurm(struct place *place, struct error *error)
+static enum status rendezvous_by_slurm(struct rendezvous *r, struct error *error)
 {
-    struct host_keys *keys = &place->link.keys;
+    struct host_keys *keys = &r->link.keys;
     uint64_t tasks = 1, task = 0;
     if (!text_integer(getenv("SLURM_STEP_NUM_TASKS"), UINT16_MAX, &tasks) || tasks <= 1)
         return STATUS_OK;
@@ -415,77 +416,78 @@ static enum status place_by_slurm(struct place *place, struct error *error)
         return error_set(error, STATUS_INVALID,
                          "task %ju of %ju of a Slurm step: expected at most %d tasks, one on each host",
                          (uintmax_t)task, (uintmax_t)tasks, HOSTS_MAX);
-    place->source = PLACE_FOLDER;
-    place->hosts = (uint16_t)tasks;
-    *keys = (struct host_keys){.host = (uint16_t)task, .count = place->hosts};
+    r->source = RENDEZVOUS_FOLDER;
+    r->hosts = (uint16_t)tasks;
+    *keys = (struct host_keys){.host = (uint16_t)task, .count = r->hosts};
     if (task == HOST_LEADER) { /* its link needs the secret key when it binds */
-        randombytes_buf(place->shared, sizeof place->shared);
-        host_keys_derive(keys, place->shared, HOST_LEADER, place->hosts);
+        randombytes_buf(r->shared, sizeof r->shared);
+        host_keys_derive(keys, r->shared, HOST_LEADER, r->hosts);
     }
     return STATUS_OK;
 }
 
-/* ---- the place ---- */
+/* ---- the rendezvous ---- */
 
-enum status place_find(struct place *place, const struct place_flags *flags, const char *listen,
-                       struct monotime deadline, struct error *error)
+enum status rendezvous_find(struct rendezvous *r, const struct rendezvous_flags *flags, const char *listen,
+                            struct monotime deadline, struct error *error)
 {
-    *place = (struct place){.source = PLACE_ALONE, .pmi = {.fd = -1}};
+    *r = (struct rendezvous){.source = RENDEZVOUS_ALONE, .pmi = {.fd = -1}};
     if (sodium_init() < 0)
         return error_set(error, STATUS_INTERNAL, "libsodium does not start");
-    enum status status = choose_listen(place, listen, error);
+    enum status status = choose_listen(r, listen, error);
     if (status != STATUS_OK)
         return status;
     if (flags->given)
-        return place_by_flags(place, flags, error);
-    status = pmi_is_there() ? place_by_pmi(place, deadline, error) : place_by_slurm(place, error);
-    if (status == STATUS_OK && place->source == PLACE_ALONE)
-        place_close(place);
-    if (status == STATUS_OK && place->source != PLACE_ALONE && place_is_leader(place))
-        snprintf(place->link.addresses[0], CONTROL_FAR_BYTES, "%.50s:*", place->listen);
+        return rendezvous_by_flags(r, flags, error);
+    status = pmi_is_there() ? rendezvous_by_pmi(r, deadline, error) : rendezvous_by_slurm(r, error);
+    if (status == STATUS_OK && r->source == RENDEZVOUS_ALONE)
+        rendezvous_close(r);
+    if (status == STATUS_OK && r->source != RENDEZVOUS_ALONE && rendezvous_is_leader(r))
+        snprintf(r->link.addresses[0], CONTROL_FAR_BYTES, "%.50s:*", r->listen);
     return status;
 }
 
-enum status place_publish(struct place *place, uint16_t port, const char *run, struct monotime deadline,
-                          struct error *error)
+enum status rendezvous_publish(struct rendezvous *r, uint16_t port, const char *run, struct monotime deadline,
+                               struct error *error)
 {
     struct addresses found;
     char text[TEXT_BYTES] = "";
-    const char *listen = strstr(place->listen, "0.0.0.0") != NULL ? NULL : place->listen + strlen("tcp://");
-    if (place->source == PLACE_FLAGS)
+    const char *listen = strstr(r->listen, "0.0.0.0") != NULL ? NULL : r->listen + strlen("tcp://");
+    if (r->source == RENDEZVOUS_FLAGS)
         return STATUS_OK;
     enum status status = find_addresses(&found, listen, error);
     if (status != STATUS_OK)
         return status;
     join_addresses(text, &found, port);
-    if (place->source == PLACE_FOLDER)
-        return write_rendezvous(place, run, text, error);
-    status = pmi_put(&place->pmi, "coalesced-leader", text, deadline, error);
+    if (r->source == RENDEZVOUS_FOLDER)
+        return write_shared_file(r, run, text, error);
+    status = pmi_put(&r->pmi, "coalesced-leader", text, deadline, error);
     if (status == STATUS_OK)
-        status = pmi_barrier(&place->pmi, deadline, error);
-    return status == STATUS_OK ? pmi_read_keys(place, deadline, error) : status;
+        status = pmi_barrier(&r->pmi, deadline, error);
+    return status == STATUS_OK ? pmi_read_keys(r, deadline, error) : status;
 }
 
-enum status place_seek(struct place *place, const char *run, struct monotime deadline, struct error *error)
+enum status rendezvous_seek(struct rendezvous *r, const char *run, struct monotime deadline,
+                            struct error *error)
 {
     char text[TEXT_BYTES];
-    if (place->source == PLACE_FLAGS)
+    if (r->source == RENDEZVOUS_FLAGS)
         return STATUS_OK;
-    if (place->source == PLACE_FOLDER)
-        return seek_rendezvous(place, run, deadline, error);
-    enum status status = pmi_barrier(&place->pmi, deadline, error);
+    if (r->source == RENDEZVOUS_FOLDER)
+        return seek_shared_file(r, run, deadline, error);
+    enum status status = pmi_barrier(&r->pmi, deadline, error);
     if (status == STATUS_OK)
-        status = pmi_read_keys(place, deadline, error);
+        status = pmi_read_keys(r, deadline, error);
     if (status == STATUS_OK)
-        status = pmi_get(&place->pmi, "coalesced-leader", text, sizeof text, deadline, error);
-    return status == STATUS_OK ? split_addresses(place, text, error) : status;
+        status = pmi_get(&r->pmi, "coalesced-leader", text, sizeof text, deadline, error);
+    return status == STATUS_OK ? split_addresses(r, text, error) : status;
 }
 
-void place_close(struct place *place)
+void rendezvous_close(struct rendezvous *r)
 {
     enum { GOODBYE_US = 1000000 };
-    if (place->pmi.fd >= 0)
-        pmi_close(&place->pmi, monotime_add_us(monotime_now(), GOODBYE_US), NULL);
-    if (place->rendezvous[0] != '\0')
-        unlink(place->rendezvous);
+    if (r->pmi.fd >= 0)
+        pmi_close(&r->pmi, monotime_add_us(monotime_now(), GOODBYE_US), NULL);
+    if (r->shared_file[0] != '\0')
+        unlink(r->shared_file);
 }

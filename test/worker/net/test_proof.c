@@ -4,7 +4,7 @@
  *     hmac.new(bytes(range(32)), header + bytes(range(32, 64)) + text, hashlib.sha256).hexdigest()
  */
 #include "test/workplace.h"
-#include "worker/net/greeting.h"
+#include "worker/net/proof.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -45,10 +45,10 @@ START_TEST(test_hello)
     static const uint8_t golden[WIRE_PROOF_BYTES] = {
         0xcf, 0x8f, 0x3f, 0x07, 0x09, 0xd6, 0x54, 0x4b, 0x28, 0xae, 0xdb, 0xea, 0x13, 0xa4, 0x92, 0xca,
         0x6d, 0x70, 0x3e, 0x4b, 0x48, 0x35, 0xf1, 0xd5, 0x99, 0x4f, 0x1e, 0xfc, 0x42, 0x3c, 0x87, 0x0c};
-    const struct greeting greeting = {.header = header, .nonce = nonce};
+    const struct proof_subject greeting = {.header = header, .nonce = nonce};
     uint8_t proof[WIRE_PROOF_BYTES];
     setup();
-    greeting_prove(&greeting, secret, proof);
+    proof_make(&greeting, secret, proof);
     ck_assert_mem_eq(proof, golden, sizeof proof);
 }
 END_TEST
@@ -58,39 +58,39 @@ START_TEST(test_welcome)
     static const uint8_t golden[WIRE_PROOF_BYTES] = {
         0xb4, 0xd6, 0xb5, 0xb0, 0x78, 0x15, 0x2a, 0x92, 0xa6, 0x94, 0x85, 0xe7, 0x3e, 0xeb, 0x85, 0x40,
         0x63, 0xd5, 0xbe, 0x09, 0x46, 0xa3, 0x1f, 0x3c, 0x6e, 0xbd, 0x78, 0x9b, 0x2e, 0x76, 0x94, 0x70};
-    const struct greeting greeting = {header, nonce, text, sizeof text - 1};
+    const struct proof_subject greeting = {header, nonce, text, sizeof text - 1};
     uint8_t proof[WIRE_PROOF_BYTES];
     setup_welcome();
-    greeting_prove(&greeting, secret, proof);
+    proof_make(&greeting, secret, proof);
     ck_assert_mem_eq(proof, golden, sizeof proof);
 }
 END_TEST
 
-static void expect_refused_when_changed(uint8_t *bytes, size_t count, const struct greeting *greeting,
+static void expect_refused_when_changed(uint8_t *bytes, size_t count, const struct proof_subject *greeting,
                                         const uint8_t *proof)
 {
     for (size_t i = 0; i < count; i++) {
         bytes[i] ^= 0x10;
-        ck_assert_msg(!greeting_is_proven(greeting, secret, proof), "byte %zu is not covered", i);
+        ck_assert_msg(!proof_is_good(greeting, secret, proof), "byte %zu is not covered", i);
         bytes[i] ^= 0x10;
     }
-    ck_assert(greeting_is_proven(greeting, secret, proof));
+    ck_assert(proof_is_good(greeting, secret, proof));
 }
 
 START_TEST(test_everything_is_covered)
 {
     char job[] = "{\"kind\":\"reinforce\"}";
-    struct greeting greeting = {header, nonce, job, sizeof job - 1};
+    struct proof_subject greeting = {header, nonce, job, sizeof job - 1};
     uint8_t proof[WIRE_PROOF_BYTES];
     setup_welcome();
-    greeting_prove(&greeting, secret, proof);
+    proof_make(&greeting, secret, proof);
     expect_refused_when_changed(header, sizeof header, &greeting, proof);
     expect_refused_when_changed(nonce, sizeof nonce, &greeting, proof);
     expect_refused_when_changed(secret, sizeof secret, &greeting, proof);
     expect_refused_when_changed((uint8_t *)job, sizeof job - 1, &greeting, proof);
     expect_refused_when_changed(proof, sizeof proof, &greeting, proof);
     greeting.text_bytes--;
-    ck_assert(!greeting_is_proven(&greeting, secret, proof));
+    ck_assert(!proof_is_good(&greeting, secret, proof));
 }
 END_TEST
 

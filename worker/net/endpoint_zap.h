@@ -22,8 +22,8 @@
  * are one place), over tcp:// the network address.
  *
  * A context has a door of its own; the process has one gate, whose functions any thread may call. */
-#ifndef WORKER_NET_ENDPOINT_DOOR_H
-#define WORKER_NET_ENDPOINT_DOOR_H
+#ifndef WORKER_NET_ENDPOINT_ZAP_H
+#define WORKER_NET_ENDPOINT_ZAP_H
 
 #include "kernels/base/status.h"
 #include "worker/net/host_keys.h"
@@ -31,21 +31,21 @@
 
 #include <stdint.h>
 
-struct endpoint_door;
+struct endpoint_zap;
 
 /* Starts the thread, for all bound sockets of a ZeroMQ context; one door per context, opened before the first
- * bind. It lets nobody in before endpoint_door_pass or endpoint_door_keys. STATUS_NO_MEMORY, STATUS_IO. */
-enum status endpoint_door_open(struct endpoint_door **out, void *zmq_context, struct error *error);
+ * bind. It lets nobody in before endpoint_zap_pass or endpoint_zap_keys. STATUS_NO_MEMORY, STATUS_IO. */
+enum status endpoint_zap_open(struct endpoint_zap **out, void *zmq_context, struct error *error);
 
 /* From now on the door lets connections in that show this pass; or the key of one of these hosts. Copied. */
-void endpoint_door_pass(struct endpoint_door *door, const struct wire_pass *pass);
-void endpoint_door_keys(struct endpoint_door *door, const struct host_keys *keys);
+void endpoint_zap_pass(struct endpoint_zap *door, const struct wire_pass *pass);
+void endpoint_zap_keys(struct endpoint_zap *door, const struct host_keys *keys);
 
 /* Waits for the thread, which ends with the context: call zmq_ctx_term first. NULL is allowed. */
-void endpoint_door_free(struct endpoint_door *door);
+void endpoint_zap_free(struct endpoint_zap *door);
 
 /* Connections that showed a wrong pass or key, since the start. From any thread. */
-uint64_t endpoint_door_refused(const struct endpoint_door *door);
+uint64_t endpoint_zap_refused(const struct endpoint_zap *door);
 
 /* ---- the gate ---- */
 

@@ -1,0 +1,129 @@
+/* Lists the parameters of the three networks, and gives each its first values. */
+#include "worker/model/policy_parameters.h"
+
+#include "kernels/base/rng.h"
+#include "kernels/policy/orthogonal.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+_Static_assert((int)POLICY_NAME_BYTES >= (int)DENSE_NAME_BYTES, "names of dense layers have room");
+
+/* The weight and bias of a layer. */
+static void list_layer(struct policy_parameter out[2], const char *name, struct shape weight)
+{
+    const uint32_t outputs = weight.size[0];
+    const double bound = 1 / sqrt((double)shape_elements(&weight) / outputs);
+    out[0] = (struct policy_parameter){.shape = weight, .bound = bound};
+    out[1] = (struct policy_parameter){.shape = SHAPE1(outputs), .bound = bound};
+    snprintf(out[0].name, sizeof out[0].name, "%s.weight", name);
+    snprintf(out[1].name, sizeof out[1].name, "%s.bias", name);
+}
+
+static uint32_t tutorial_list(struct policy_parameter out[POLICY_PARAMETERS_MAX], struct mlp_shape shape)
+{
+    list_layer(&out[0], "affine1", SHAPE2(shape.hidden, shape.inputs));
+    list_layer(&out[2], "affine2", SHAPE2(shape.actions, shape.hidden));
+    return 4;
+}
+
+static uint32_t dense_list(struct policy_parameter out[POLICY_PARAMETERS_MAX], struct dense_shape shape)
+{
+    struct dense_parameter list[DENSE_PARAMETERS_MAX];
+    const uint32_t count = dense_parameters(&shape, list);
+    assert(count <= POLICY_PARAMETERS_MAX);
+    for (uint32_t p = 0; p < count; p++) {
+        out[p].shape =
+            list[p].rank == 1 ? SHAPE1(list[p].shape[0]) : SHAPE2(list[p].shape[0], list[p].shape[1]);
+        out[p].bound = list[p].kind == DENSE_LOG_SIGMA ? 0 : 1 / sqrt(list[p].inputs);
+        memcpy(out[p].name, list[p].name, DENSE_NAME_BYTES);
+    }
+    return count;
+}
+
+/* Height or width behind the three convolutions. */
+static uint32_t convolved(uint32_t size)
+{
+    return ((size - 8) / 4 + 1 - 4) / 2 + 1 - 2;
+}
+
+enum { EXTRACTOR_PARAMETERS = 8 };
+
+/* The layers that make an image's features. */
+static void list_extractor(struct policy_parameter out[EXTRACTOR_PARAMETERS], const char *name,
+                           const uint32_t image[3])
+{
+    static const char *const layers[] = {"cnn.0", "cnn.2", "cnn.4", "linear.0"};
+    const struct shape weights[] = {
+        SHAPE4(32, image[2], 8, 8), SHAPE4(64, 32, 4, 4), SHAPE4(64, 64, 3, 3),
+        SHAPE2(POLICY_CNN_FEATURES, 64 * convolved(image[0]) * convolved(image[1]))};
+    for (size_t l = 0; l < EXTRACTOR_PARAMETERS / 2; l++) {
+        char layer[POLICY_NAME_BYTES - 8];
+        snprintf(layer, sizeof layer, "%s.%s", name, layers[l]);
+        list_layer(&out[2 * l], layer, weights[l]);
+    }
+}
+
+static uint32_t cnn_list(struct policy_parameter out[POLICY_PARAMETERS_MAX],
+                         const struct policy_config *config)
+{
+    const struct dense_shape last = policy_dense_shape(config);
+    const uint32_t *image = config->observation.shape;
+    uint32_t count = 0;
+    if (last.gaussian)
+        out[count++] = (struct policy_parameter){.name = "log_std", .shape = SHAPE1(last.components)};
+    list_extractor(&out[count], "features_extractor", image);
+    count += EXTRACTOR_PARAMETERS;
+    if (config->has_value && !config->shared_value) {
+        list_extractor(&out[count], "vf_features_extractor", image);
+        count += EXTRACTOR_PARAMETERS;
+    }
+    list_layer(&out[count], "action_net", SHAPE2(dense_outputs(&last), POLICY_CNN_FEATURES));
+    count += 2;
+    if (config->has_value) {
+        list_layer(&out[count], "value_net", SHAPE2(1, POLICY_CNN_FEATURES));
+        count += 2;
+    }
+    return count;
+}
+
+uint32_t policy_parameters(struct policy_parameter out[POLICY_PARAMETERS_MAX],
+                           const struct policy_config *config)
+{
+    const enum policy_form form = policy_form(config);
+    const uint32_t count = form == POLICY_FORM_TUTORIAL ? tutorial_list(out, policy_mlp_shape(config))
+                           : form == POLICY_FORM_CNN    ? cnn_list(out, config)
+                                                        : dense_list(out, policy_dense_shape(config));
+    size_t offset = 0;
+    for (uint32_t p = 0; p < count; p++) {
+        out[p].offset = offset;
+        out[p].count = shape_elements(&out[p].shape);
+        offset += out[p].count;
+    }
+    return count;
+}
+
+static double gain_of(const char *name)
+{
+    if (strcmp(name, "action_net.weight") == 0)
+        return 0.01;
+    return strcmp(name, "value_net.weight") == 0 ? 1 : sqrt(2);
+}
+
+enum status policy_begin_parameter(float *values, const struct policy_parameter *parameter, uint32_t number,
+                                   const struct policy_config *config, struct error *error)
+{
+    const struct shape *shape = &parameter->shape;
+    const bool is_log_std = strcmp(parameter->name, "log_std") == 0;
+    for (size_t e = 0; e < parameter->count; e++)
+        values[e] = is_log_std ? (float)config->log_std_init
+                    : config->orthogonal
+                        ? 0
+                        : rng_initial_uniform(config->seed, number, (uint32_t)e, parameter->bound);
+    if (is_log_std || !config->orthogonal || shape->rank < 2)
+        return STATUS_OK;
+    return orthogonal_draw(values, shape->size[0], parameter->count / shape->size[0],
+                           gain_of(parameter->name), config->seed, number, error);
+}

@@ -1,0 +1,48 @@
+/* The parameters of a policy's network: their names, their shapes, and their first values. Pure functions;
+ * any thread.
+ *
+ * Names and shapes are those of PyTorch's module of the same network: the tutorial's own module,
+ * Stable-Baselines3's ActorCriticPolicy (kernels/policy/dense.h) or, of the CNN, the named_parameters() of
+ * ActorCriticCnnPolicy:
+ *
+ *     log_std                                (components)          Gaussian only
+ *     features_extractor.cnn.0.weight        (32, channels, 8, 8)  … .0.bias (32)
+ *     features_extractor.cnn.2.weight        (64, 32, 4, 4)        … .2.bias (64)
+ *     features_extractor.cnn.4.weight        (64, 64, 3, 3)        … .4.bias (64)
+ *     features_extractor.linear.0.weight     (512, 64 h w)         … .0.bias (512)
+ *     vf_features_extractor.…                the same once more; a value network of its own only
+ *     action_net.weight                      (outputs, 512)        action_net.bias (outputs)
+ *     value_net.weight                       (1, 512)              value_net.bias (1); with values only
+ *
+ * with (h, w) of the last convolution's output. Its state_dict() lists some tensors again by another name:
+ * pi_features_extractor.* is features_extractor.*, and so is vf_features_extractor.* where the value is
+ * shared (share_features_extractor=True, its default). A checkpoint holds each tensor once; load_state_dict
+ * takes it with strict=True once these aliases have been added. */
+#ifndef WORKER_MODEL_POLICY_PARAMETERS_H
+#define WORKER_MODEL_POLICY_PARAMETERS_H
+
+#include "kernels/tensor.h"
+#include "worker/model/policy_config.h"
+
+enum { POLICY_PARAMETERS_MAX = 24, POLICY_NAME_BYTES = 48 };
+
+struct policy_parameter {
+    char name[POLICY_NAME_BYTES]; /* "affine1.weight" */
+    struct shape shape;
+    double bound; /* begins uniform in ±bound: 1 / sqrt(fan-in), for weight and bias alike, as PyTorch's
+                     Linear and Conv2d, unless the configuration says otherwise; a Gaussian's log_std has 0 */
+    size_t offset, count; /* floats: where it begins in a flat array of all of them, and how many it has */
+};
+
+/* All of them, in the order in which a flat array has them. Returns how many there are. */
+uint32_t policy_parameters(struct policy_parameter out[POLICY_PARAMETERS_MAX],
+                           const struct policy_config *config);
+
+/* Gives parameter number `number` of the list its first values, with the same bits on every machine: log_std
+ * those of the configuration; a weight, if config->orthogonal, orthogonal_draw's
+ * (kernels/policy/orthogonal.h) by its gain and number, and a bias then 0; else element e is
+ * rng_initial_uniform(seed, number, e, bound). STATUS_NO_MEMORY; errors as isa_choose. */
+enum status policy_begin_parameter(float *values, const struct policy_parameter *parameter, uint32_t number,
+                                   const struct policy_config *config, struct error *error);
+
+#endif
