@@ -18,7 +18,6 @@
 #include "kernels/base/monotime.h"
 #include "kernels/base/rng.h"
 #include "kernels/base/text.h"
-#include "worker/environment/environment_rows.h"
 #include "worker/environment/environment_spec.h"
 
 #include <inttypes.h>
@@ -370,7 +369,6 @@ static void check_written(const struct probe *p, enum area_kind area, uint32_t r
 static void check_row(const struct probe *p, const struct environment_rows *rows, uint32_t row, bool stepped)
 {
     const uint8_t flags = stepped ? rows->buffers->flags[row] : 0;
-    enum status status = STATUS_OK;
     struct error why;
     if ((flags & (ENVIRONMENT_ABSENT | ENVIRONMENT_FAILED)) != 0)
         return;
@@ -379,13 +377,7 @@ static void check_row(const struct probe *p, const struct environment_rows *rows
     if ((flags & (ENVIRONMENT_TERMINATED | ENVIRONMENT_TRUNCATED)) != 0)
         check_written(p, METRICS, row);
     check_written(p, OBSERVATION, row);
-    if (stepped)
-        status = environment_row_check_step(rows, row, &why);
-    if (status == STATUS_OK)
-        status = environment_row_check_state(rows, row, &why);
-    if (status == STATUS_OK)
-        status = environment_row_check_bounds(rows, row, &why);
-    if (status != STATUS_OK)
+    if (environment_row_check(rows, row, stepped, &why) != STATUS_OK)
         broken(p->contract, "%s: %s", call_name(p->contract), why.text);
 }
 

@@ -3,7 +3,6 @@
 #include "worker/environment/environments.h"
 
 #include "kernels/base/plugin_call.h"
-#include "worker/environment/environment_rows.h"
 #include "worker/environment/environment_spec.h"
 
 #include <inttypes.h>
