@@ -1,5 +1,5 @@
-/* The plug-in of the built-in environments: names, spaces, memory, resets and saved states. classic_lanes.h
- * steps them. One thread at a time uses an instance; there is no lock. */
+/* The plug-in of the built-in environments: names, spaces, pictures, memory, resets and saved states.
+ * classic_lanes.h steps them. One thread at a time uses an instance; there is no lock. */
 #include "worker/environment/classic.h"
 
 #include "kernels/base/rng.h"
@@ -9,7 +9,6 @@
 #include "worker/environment/acrobot.h"
 #include "worker/environment/cartpole.h"
 #include "worker/environment/classic_lanes.h"
-#include "worker/environment/classic_view.h"
 #include "worker/environment/mountain_car.h"
 #include "worker/environment/pendulum.h"
 
@@ -29,7 +28,195 @@ static const char *const names[] = {
     [CLASSIC_KINDS] = NULL,
 };
 
-/* ---- spaces ---- */
+/* ---- the canvas: a scene in colours or in letters ----
+ *
+ * A scene has its own units, with y upwards from the bottom. A cell of the picture, a pixel or a letter,
+ * takes the ink of the last bar that covers its middle. */
+
+typedef struct {
+    double x, y;
+} point;
+
+struct canvas_ink {
+    uint8_t red, green, blue;
+    char letter;
+};
+
+struct canvas {
+    uint8_t *cells; /* the first row's first cell: the top left one */
+    uint32_t columns, rows;
+    uint32_t row_bytes;             /* from one row to the next */
+    bool letters;                   /* one byte for each cell; else three: red, green, blue */
+    double cell_width, cell_height; /* in the scene's units */
+};
+
+/* Makes every cell white, or a blank; a row of letters ends with its line. */
+static void canvas_clear(const struct canvas *canvas)
+{
+    memset(canvas->cells, canvas->letters ? ' ' : 255, (size_t)canvas->rows * canvas->row_bytes);
+    for (uint32_t row = 0; row < canvas->rows && canvas->letters; row++)
+        canvas->cells[(size_t)row * canvas->row_bytes + canvas->columns] = '\n';
+}
+
+struct bar {
+    point from, along; /* along: of length 1 */
+    double length, half_width;
+    bool round;
+};
+
+static bool bar_covers(const struct bar *bar, point p)
+{
+    const double x = p.x - bar->from.x, y = p.y - bar->from.y;
+    const double along = x * bar->along.x + y * bar->along.y;
+    const double across = x * bar->along.y - y * bar->along.x;
+    const double beyond = along < 0 ? -along : along > bar->length ? along - bar->length : 0;
+    if (bar->round)
+        return beyond * beyond + across * across <= bar->half_width * bar->half_width;
+    return beyond <= 0 && fabs(across) <= bar->half_width;
+}
+
+static struct bar bar_make(point from, point to, double half_width, bool round)
+{
+    const double x = to.x - from.x, y = to.y - from.y, length = hypot(x, y);
+    const point along = length > 0 ? (point){x / length, y / length} : (point){1, 0};
+    return (struct bar){from, along, length, half_width, round};
+}
+
+/* The cell of `place`, within 0 … count. */
+static uint32_t clamp_cell(double place, uint32_t count)
+{
+    return place <= 0 ? 0 : place >= count ? count : (uint32_t)place;
+}
+
+static void put_ink(const struct canvas *canvas, uint32_t column, uint32_t row, struct canvas_ink ink)
+{
+    uint8_t *cell = canvas->cells + (size_t)row * canvas->row_bytes;
+    if (canvas->letters)
+        cell[column] = (uint8_t)ink.letter;
+    else
+        memcpy(cell + 3 * (size_t)column, (uint8_t[3]){ink.red, ink.green, ink.blue}, 3);
+}
+
+/* Paints the bar of `half_width` along the line from `from` to `to`; its ends are cut straight, or round. A
+ * round bar from a point to itself is a disc. A bar is painted at least as wide as a cell is high, so that a
+ * thin line has no gaps. What lies outside of the picture is left out. */
+static void canvas_paint(const struct canvas *canvas, point from, point to, double half_width, bool round,
+                         struct canvas_ink ink)
+{
+    const double width = canvas->cell_width, height = canvas->cell_height;
+    const struct bar bar = bar_make(from, to, fmax(half_width, height / 2), round);
+    const double top = height * canvas->rows, reach = bar.half_width;
+    const uint32_t left = clamp_cell((fmin(from.x, to.x) - reach) / width, canvas->columns);
+    const uint32_t right = clamp_cell((fmax(from.x, to.x) + reach) / width + 1, canvas->columns);
+    const uint32_t upper = clamp_cell((top - fmax(from.y, to.y) - reach) / height, canvas->rows);
+    const uint32_t lower = clamp_cell((top - fmin(from.y, to.y) + reach) / height + 1, canvas->rows);
+    for (uint32_t row = upper; row < lower; row++)
+        for (uint32_t column = left; column < right; column++)
+            if (bar_covers(&bar, (point){(column + 0.5) * width, top - (row + 0.5) * height}))
+                put_ink(canvas, column, row, ink);
+}
+
+/* ---- scenes: Gymnasium's views, in its pixels ----
+ *
+ * They lack anti-aliasing, the corners of MountainCar's flag, and the arrow that shows Pendulum's torque. */
+
+static const struct canvas_ink black = {0, 0, 0, '#'}, brown = {202, 152, 101, '|'},
+                               violet = {129, 132, 203, 'o'}, cyan = {0, 204, 204, '='},
+                               yellow = {204, 204, 0, 'o'}, grey = {128, 128, 128, 'o'},
+                               red = {204, 77, 77, '='}, line = {0, 0, 0, '-'}, hill = {0, 0, 0, '.'};
+
+/* `distance` from p in the direction of the unit vector `along`. */
+static point move(point p, point along, double distance)
+{
+    return (point){p.x + distance * along.x, p.y + distance * along.y};
+}
+
+static void paint_disc(const struct canvas *canvas, point middle, double radius, struct canvas_ink ink)
+{
+    canvas_paint(canvas, middle, middle, radius, true, ink);
+}
+
+static void paint_line(const struct canvas *canvas, point from, point to, struct canvas_ink ink)
+{
+    canvas_paint(canvas, from, to, 0.5, false, ink);
+}
+
+static void paint_cartpole(const struct canvas *canvas, const double values[CLASSIC_VALUES_MAX])
+{
+    const double pixels_per_m = 600 / 4.8;
+    const point cart = {values[0] * pixels_per_m + 300, 100}, axle = {cart.x, cart.y + 7.5};
+    const point up = {sine(values[2]), cosine(values[2])};
+    paint_line(canvas, (point){0, cart.y}, (point){600, cart.y}, line);
+    canvas_paint(canvas, (point){cart.x - 25, cart.y}, (point){cart.x + 25, cart.y}, 15, false, black);
+    canvas_paint(canvas, move(axle, up, -5), move(axle, up, pixels_per_m - 5), 5, false, brown);
+    paint_disc(canvas, axle, 5, violet);
+}
+
+static void paint_acrobot(const struct canvas *canvas, const double values[CLASSIC_VALUES_MAX])
+{
+    const double pixels_per_m = 500 / 4.4, theta = values[0] + values[1];
+    const point first = {sine(values[0]), -cosine(values[0])}, second = {sine(theta), -cosine(theta)};
+    const point pivot = {250, 250}, joint = move(pivot, first, pixels_per_m);
+    const double goal = pivot.y + pixels_per_m;
+    paint_line(canvas, (point){0, goal}, (point){500, goal}, line);
+    canvas_paint(canvas, pivot, joint, 0.1 * pixels_per_m, false, cyan);
+    paint_disc(canvas, pivot, 0.1 * pixels_per_m, yellow);
+    canvas_paint(canvas, joint, move(joint, second, pixels_per_m), 0.1 * pixels_per_m, false, cyan);
+    paint_disc(canvas, joint, 0.1 * pixels_per_m, yellow);
+}
+
+/* The valley's surface at a position. */
+static point mountain_car_ground(double position)
+{
+    const double pixels = 600 / (MOUNTAIN_CAR_POSITION_MAX - MOUNTAIN_CAR_POSITION_MIN);
+    return (point){(position - MOUNTAIN_CAR_POSITION_MIN) * pixels,
+                   (0.45 * sine(3 * position) + 0.55) * pixels};
+}
+
+static void paint_valley(const struct canvas *canvas, double goal)
+{
+    enum { PIECES = 99 };
+    const double piece = (MOUNTAIN_CAR_POSITION_MAX - MOUNTAIN_CAR_POSITION_MIN) / PIECES;
+    for (int i = 0; i < PIECES; i++)
+        paint_line(canvas, mountain_car_ground(MOUNTAIN_CAR_POSITION_MIN + i * piece),
+                   mountain_car_ground(MOUNTAIN_CAR_POSITION_MIN + (i + 1) * piece), hill);
+    const point foot = mountain_car_ground(goal), tip = {foot.x, foot.y + 50};
+    paint_line(canvas, foot, tip, black);
+    canvas_paint(canvas, (point){tip.x, tip.y - 5}, (point){tip.x + 25, tip.y - 5}, 5, false, yellow);
+}
+
+static void paint_mountain_car_at(const struct canvas *canvas, double position, double goal)
+{
+    const double slope = cosine(3 * position);
+    const point along = {cosine(slope), sine(slope)}, up = {-along.y, along.x};
+    const point ground = mountain_car_ground(position), base = {ground.x, ground.y + 10};
+    const point body = move(base, up, 10);
+    paint_valley(canvas, goal);
+    canvas_paint(canvas, move(body, along, -20), move(body, along, 20), 10, false, black);
+    paint_disc(canvas, move(base, along, 10), 8, grey);
+    paint_disc(canvas, move(base, along, -10), 8, grey);
+}
+
+static void paint_mountain_car(const struct canvas *canvas, const double values[CLASSIC_VALUES_MAX])
+{
+    paint_mountain_car_at(canvas, values[0], MOUNTAIN_CAR_GOAL);
+}
+
+static void paint_mountain_car_continuous(const struct canvas *canvas,
+                                          const double values[CLASSIC_VALUES_MAX])
+{
+    paint_mountain_car_at(canvas, values[0], MOUNTAIN_CAR_CONTINUOUS_GOAL);
+}
+
+static void paint_pendulum(const struct canvas *canvas, const double values[CLASSIC_VALUES_MAX])
+{
+    const double pixels_per_m = 500 / 4.4;
+    const point pivot = {250, 250}, up = {-sine(values[0]), cosine(values[0])};
+    canvas_paint(canvas, pivot, move(pivot, up, pixels_per_m), 0.1 * pixels_per_m, true, red);
+    paint_disc(canvas, pivot, 0.05 * pixels_per_m, black);
+}
+
+/* ---- what a kind is ---- */
 
 static const double cartpole_high[] = {2 * CARTPOLE_X_MAX_M, INFINITY, 2 * CARTPOLE_THETA_MAX_RAD, INFINITY},
                     cartpole_low[] = {-2 * CARTPOLE_X_MAX_M, -INFINITY, -2 * CARTPOLE_THETA_MAX_RAD,
@@ -52,70 +239,73 @@ static const uint32_t two_choices[] = {CARTPOLE_ACTIONS}, three_choices[] = {ACR
     .action = {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {1}, .low = of##_low, .high = of##_high}
 #define SPEC(max) .size = sizeof(struct environment_spec), .agents = 1, .steps_max = (max)
 
-static const struct environment_spec specs[CLASSIC_KINDS] = {
-    [CLASSIC_CARTPOLE] = {SPEC(CARTPOLE_STEPS_MAX), OBSERVATION(CARTPOLE_STATE_SIZE, cartpole),
-                          CHOICE(two_choices)},
-    [CLASSIC_ACROBOT] = {SPEC(ACROBOT_STEPS_MAX), OBSERVATION(ACROBOT_OBSERVATION_SIZE, acrobot),
-                         CHOICE(three_choices)},
-    [CLASSIC_MOUNTAIN_CAR] = {SPEC(MOUNTAIN_CAR_STEPS_MAX),
-                              OBSERVATION(MOUNTAIN_CAR_STATE_SIZE, mountain_car), CHOICE(three_choices)},
-    [CLASSIC_MOUNTAIN_CAR_CONTINUOUS] = {SPEC(MOUNTAIN_CAR_CONTINUOUS_STEPS_MAX),
-                                         OBSERVATION(MOUNTAIN_CAR_STATE_SIZE, mountain_car), FORCE(force)},
-    [CLASSIC_PENDULUM] = {SPEC(PENDULUM_STEPS_MAX), OBSERVATION(PENDULUM_OBSERVATION_SIZE, pendulum),
-                          FORCE(torque)},
-};
-
-/* A value of a state: where it begins, and where it can get to. */
+/* A value of a state: its name, where it begins, and where it can get to. */
 struct value_range {
+    const char *name;
     double first_low, first_high;
     double low, high;
 };
 
-static const struct state_form {
-    uint32_t values;
-    bool first_is_float; /* a first state is rounded to float32, as Gymnasium's Acrobot does */
+/* A range around 0: at first, and at most. */
+#define WITHIN(first, most) -(first), (first), -(most), (most)
+#define STATE(size, ...) .values = (size), .ranges = {__VA_ARGS__}
+#define PICTURE(wide, high, places, by) .width = (wide), .height = (high), .digits = (places), .paint = (by)
+/* float32 rounds both cars' bounds outwards. */
+#define CAR_STATE                                                                                            \
+    STATE(MOUNTAIN_CAR_STATE_SIZE,                                                                           \
+          {"position", MOUNTAIN_CAR_RESET_MIN, MOUNTAIN_CAR_RESET_MAX, (float)MOUNTAIN_CAR_POSITION_MIN,     \
+           (float)MOUNTAIN_CAR_POSITION_MAX},                                                                \
+          {"velocity", WITHIN(0, (float)MOUNTAIN_CAR_SPEED_MAX)})
+
+static const struct kind {
+    struct environment_spec spec;
+    uint32_t values; /* of a state */
     struct value_range ranges[CLASSIC_VALUES_MAX];
-} forms[CLASSIC_KINDS] = {
-    [CLASSIC_CARTPOLE] =
-        {CARTPOLE_STATE_SIZE,
-         false,
-         {{-CARTPOLE_RESET_MAX, CARTPOLE_RESET_MAX, -2 * CARTPOLE_X_MAX_M, 2 * CARTPOLE_X_MAX_M},
-          {-CARTPOLE_RESET_MAX, CARTPOLE_RESET_MAX, -1e3, 1e3},
-          {-CARTPOLE_RESET_MAX, CARTPOLE_RESET_MAX, -2 * CARTPOLE_THETA_MAX_RAD, 2 * CARTPOLE_THETA_MAX_RAD},
-          {-CARTPOLE_RESET_MAX, CARTPOLE_RESET_MAX, -1e3, 1e3}}},
-    [CLASSIC_ACROBOT] =
-        {ACROBOT_STATE_SIZE,
-         true,
-         {{-ACROBOT_RESET_MAX, ACROBOT_RESET_MAX, -ACROBOT_PI, ACROBOT_PI},
-          {-ACROBOT_RESET_MAX, ACROBOT_RESET_MAX, -ACROBOT_PI, ACROBOT_PI},
-          {-ACROBOT_RESET_MAX, ACROBOT_RESET_MAX, -ACROBOT_THETA1_DOT_MAX, ACROBOT_THETA1_DOT_MAX},
-          {-ACROBOT_RESET_MAX, ACROBOT_RESET_MAX, -ACROBOT_THETA2_DOT_MAX, ACROBOT_THETA2_DOT_MAX}}},
-    /* float32 rounds both cars' bounds outwards. */
-    [CLASSIC_MOUNTAIN_CAR] = {MOUNTAIN_CAR_STATE_SIZE,
-                              false,
-                              {{MOUNTAIN_CAR_RESET_MIN, MOUNTAIN_CAR_RESET_MAX,
-                                (float)MOUNTAIN_CAR_POSITION_MIN, (float)MOUNTAIN_CAR_POSITION_MAX},
-                               {0, 0, -(float)MOUNTAIN_CAR_SPEED_MAX, (float)MOUNTAIN_CAR_SPEED_MAX}}},
-    [CLASSIC_MOUNTAIN_CAR_CONTINUOUS] =
-        {MOUNTAIN_CAR_STATE_SIZE,
-         false,
-         {{MOUNTAIN_CAR_RESET_MIN, MOUNTAIN_CAR_RESET_MAX, (float)MOUNTAIN_CAR_POSITION_MIN,
-           (float)MOUNTAIN_CAR_POSITION_MAX},
-          {0, 0, -(float)MOUNTAIN_CAR_SPEED_MAX, (float)MOUNTAIN_CAR_SPEED_MAX}}},
-    [CLASSIC_PENDULUM] =
-        {PENDULUM_STATE_SIZE,
-         false,
-         {{-PENDULUM_RESET_THETA_MAX, PENDULUM_RESET_THETA_MAX, -SINE_ANGLE_MAX, SINE_ANGLE_MAX},
-          {-PENDULUM_RESET_SPEED_MAX, PENDULUM_RESET_SPEED_MAX, -PENDULUM_SPEED_MAX, PENDULUM_SPEED_MAX}}},
+    bool first_is_float;    /* a first state is rounded to float32, as Gymnasium's Acrobot does */
+    uint32_t width, height; /* of the picture */
+    int digits;             /* behind a value's point */
+    void (*paint)(const struct canvas *canvas, const double values[CLASSIC_VALUES_MAX]);
+} kinds[CLASSIC_KINDS] = {
+    [CLASSIC_CARTPOLE] = {{SPEC(CARTPOLE_STEPS_MAX), OBSERVATION(CARTPOLE_STATE_SIZE, cartpole),
+                           CHOICE(two_choices)},
+                          STATE(CARTPOLE_STATE_SIZE, {"x", WITHIN(CARTPOLE_RESET_MAX, 2 * CARTPOLE_X_MAX_M)},
+                                {"x_dot", WITHIN(CARTPOLE_RESET_MAX, 1e3)},
+                                {"theta", WITHIN(CARTPOLE_RESET_MAX, 2 * CARTPOLE_THETA_MAX_RAD)},
+                                {"theta_dot", WITHIN(CARTPOLE_RESET_MAX, 1e3)}),
+                          PICTURE(600, 400, 2, paint_cartpole)},
+    [CLASSIC_ACROBOT] = {{SPEC(ACROBOT_STEPS_MAX), OBSERVATION(ACROBOT_OBSERVATION_SIZE, acrobot),
+                          CHOICE(three_choices)},
+                         STATE(ACROBOT_STATE_SIZE, {"theta1", WITHIN(ACROBOT_RESET_MAX, ACROBOT_PI)},
+                               {"theta2", WITHIN(ACROBOT_RESET_MAX, ACROBOT_PI)},
+                               {"speed1", WITHIN(ACROBOT_RESET_MAX, ACROBOT_THETA1_DOT_MAX)},
+                               {"speed2", WITHIN(ACROBOT_RESET_MAX, ACROBOT_THETA2_DOT_MAX)}),
+                         .first_is_float = true,
+                         PICTURE(500, 500, 2, paint_acrobot)},
+    [CLASSIC_MOUNTAIN_CAR] = {{SPEC(MOUNTAIN_CAR_STEPS_MAX),
+                               OBSERVATION(MOUNTAIN_CAR_STATE_SIZE, mountain_car), CHOICE(three_choices)},
+                              CAR_STATE,
+                              PICTURE(600, 400, 4, paint_mountain_car)},
+    [CLASSIC_MOUNTAIN_CAR_CONTINUOUS] = {{SPEC(MOUNTAIN_CAR_CONTINUOUS_STEPS_MAX),
+                                          OBSERVATION(MOUNTAIN_CAR_STATE_SIZE, mountain_car), FORCE(force)},
+                                         CAR_STATE,
+                                         PICTURE(600, 400, 4, paint_mountain_car_continuous)},
+    [CLASSIC_PENDULUM] = {{SPEC(PENDULUM_STEPS_MAX), OBSERVATION(PENDULUM_OBSERVATION_SIZE, pendulum),
+                           FORCE(torque)},
+                          STATE(PENDULUM_STATE_SIZE,
+                                {"theta", WITHIN(PENDULUM_RESET_THETA_MAX, SINE_ANGLE_MAX)},
+                                {"theta_dot", WITHIN(PENDULUM_RESET_SPEED_MAX, PENDULUM_SPEED_MAX)}),
+                          PICTURE(500, 500, 2, paint_pendulum)},
 };
 
 /* ---- open and close ---- */
 
 struct classic {
-    enum classic_kind kind;
-    const struct classic_lanes *lanes;
+    const struct kind *kind;
+    const char *name;
+    classic_step *step;
+    classic_observe *observe;
     size_t count;
-    double states[]; /* (forms[kind].values, count) */
+    double states[]; /* (kind->values, count) */
 };
 
 __attribute__((format(printf, 2, 3))) static int refuse(char error[ENVIRONMENT_ERROR_BYTES],
@@ -144,17 +334,18 @@ static int check_options(const char *name, const char *options, char error[ENVIR
     return failed;
 }
 
-static int choose_lanes(const struct classic_lanes **out, char error[ENVIRONMENT_ERROR_BYTES])
+/* NULL: there are none. */
+static const struct classic_lanes *choose_lanes(char error[ENVIRONMENT_ERROR_BYTES])
 {
     static const struct classic_lanes *const lanes_of[ISA_COUNT] = {[ISA_BASELINE] = &classic_lanes_baseline,
                                                                     [ISA_AVX2] = &classic_lanes_avx2,
                                                                     [ISA_AVX512] = &classic_lanes_avx512};
     enum isa isa = ISA_BASELINE;
     struct error why;
-    if (isa_choose(&isa, &why) != STATUS_OK)
-        return refuse(error, "%.*s", ENVIRONMENT_ERROR_BYTES - 1, why.text);
-    *out = lanes_of[isa];
-    return 0;
+    if (isa_choose(&isa, &why) == STATUS_OK)
+        return lanes_of[isa];
+    refuse(error, "%.*s", ENVIRONMENT_ERROR_BYTES - 1, why.text);
+    return NULL;
 }
 
 static int classic_open(void **out, const struct environment_spec **spec, const char *name,
@@ -166,17 +357,19 @@ static int classic_open(void **out, const struct environment_spec **spec, const 
         kind++;
     if (kind == CLASSIC_KINDS)
         return refuse(error, "\"%.64s\" is not a built-in environment", name);
-    if (check_options(name, options, error) != 0 || choose_lanes(&lanes, error) != 0)
+    if (check_options(name, options, error) != 0 || (lanes = choose_lanes(error)) == NULL)
         return 1;
     struct classic *classic =
-        calloc(1, sizeof *classic + (size_t)count * forms[kind].values * sizeof classic->states[0]);
+        calloc(1, sizeof *classic + (size_t)count * kinds[kind].values * sizeof classic->states[0]);
     if (classic == NULL)
         return refuse(error, "%s: no memory for %u environments", name, count);
-    classic->kind = (enum classic_kind)kind;
-    classic->lanes = lanes;
+    classic->kind = &kinds[kind];
+    classic->name = names[kind];
+    classic->step = lanes->step[kind];
+    classic->observe = lanes->observe[kind];
     classic->count = count;
     *out = classic;
-    *spec = &specs[kind];
+    *spec = &classic->kind->spec;
     return 0;
 }
 
@@ -202,16 +395,16 @@ static struct classic_call call_of(struct classic *self, const struct environmen
 
 static void draw_state(struct classic *self, uint32_t environment, const struct environment_seed *seed)
 {
-    const struct state_form *form = &forms[self->kind];
+    const struct kind *kind = self->kind;
     const struct rng_key key = {seed->job, seed->environment, seed->step, seed->episode};
     uint32_t words[4] = {0};
-    for (uint32_t v = 0; v < form->values; v++) {
-        const struct value_range *range = &form->ranges[v];
+    for (uint32_t v = 0; v < kind->values; v++) {
+        const struct value_range *range = &kind->ranges[v];
         if (v % 2 == 0)
             rng_block(&key, RNG_RESET, v / 2, words);
         const double uniform = rng_uniform_double(words[v % 2 * 2], words[v % 2 * 2 + 1]);
         const double value = range->first_low + (range->first_high - range->first_low) * uniform;
-        self->states[v * self->count + environment] = form->first_is_float ? (double)(float)value : value;
+        self->states[v * self->count + environment] = kind->first_is_float ? (double)(float)value : value;
     }
 }
 
@@ -224,7 +417,7 @@ static int classic_reset(void *self, const struct environment_buffers *buffers, 
     for (uint32_t i = 0; i < n; i++)
         draw_state(classic, which != NULL ? which[i] : i, &seeds[i]);
     const struct classic_call call = call_of(classic, buffers, n, which);
-    classic->lanes->observe[classic->kind](&call);
+    classic->observe(&call);
     return 0;
 }
 
@@ -234,7 +427,7 @@ static int classic_step_environments(void *self, const struct environment_buffer
     struct classic *classic = self;
     (void)error;
     const struct classic_call call = call_of(classic, buffers, n, which);
-    classic->lanes->step[classic->kind](&call);
+    classic->step(&call);
     return 0;
 }
 
@@ -242,17 +435,62 @@ static int classic_step_environments(void *self, const struct environment_buffer
 
 static void read_values(const struct classic *self, uint32_t which, double values[CLASSIC_VALUES_MAX])
 {
-    for (uint32_t v = 0; v < forms[self->kind].values; v++)
+    for (uint32_t v = 0; v < self->kind->values; v++)
         values[v] = self->states[v * self->count + which];
 }
 
-static size_t classic_render(void *self, uint32_t which, int kind, uint32_t *width, uint32_t *height,
+enum { TEXT_COLUMNS = 60, TEXT_ROW_BYTES = TEXT_COLUMNS + 1 };
+
+/* A canvas without its cells. A letter is twice as high as wide. */
+static struct canvas canvas_of(const struct kind *kind, bool letters)
+{
+    const double cell_width = letters ? (double)kind->width / TEXT_COLUMNS : 1;
+    return (struct canvas){.columns = letters ? TEXT_COLUMNS : kind->width,
+                           .rows = letters ? kind->height * TEXT_COLUMNS / (2 * kind->width) : kind->height,
+                           .row_bytes = letters ? TEXT_ROW_BYTES : kind->width * 3,
+                           .letters = letters,
+                           .cell_width = cell_width,
+                           .cell_height = letters ? 2 * cell_width : 1};
+}
+
+/* "x +0.01 x_dot -0.20 …", cut to a row. */
+static void write_numbers(uint8_t *out, const struct kind *kind, const double values[CLASSIC_VALUES_MAX])
+{
+    char words[2 * TEXT_ROW_BYTES] = "";
+    size_t length = 0;
+    for (uint32_t i = 0; i < kind->values && length < TEXT_COLUMNS; i++)
+        length += (size_t)snprintf(words + length, sizeof words - length, "%s %+.*f ", kind->ranges[i].name,
+                                   kind->digits, values[i]);
+    memset(out, ' ', TEXT_COLUMNS);
+    memcpy(out, words, length < TEXT_COLUMNS ? length : TEXT_COLUMNS);
+    out[TEXT_COLUMNS] = '\n';
+}
+
+static size_t classic_render(void *self, uint32_t which, int picture, uint32_t *width, uint32_t *height,
                              void *out, size_t capacity)
 {
     const struct classic *classic = self;
+    const struct kind *kind = classic->kind;
+    const bool letters = picture == ENVIRONMENT_TEXT;
     double values[CLASSIC_VALUES_MAX] = {0};
+    if (!letters && picture != ENVIRONMENT_RGB)
+        return 0;
+    const size_t head = letters ? TEXT_ROW_BYTES : 0; /* the numbers stand above the letters */
+    struct canvas canvas = canvas_of(kind, letters);
+    const size_t bytes = head + (size_t)canvas.rows * canvas.row_bytes;
+    if (!letters) {
+        *width = kind->width;
+        *height = kind->height;
+    }
+    if (bytes > capacity)
+        return bytes;
     read_values(classic, which, values);
-    return classic_view(classic->kind, values, kind, width, height, out, capacity);
+    canvas.cells = (uint8_t *)out + head;
+    if (letters)
+        write_numbers(out, kind, values);
+    canvas_clear(&canvas);
+    kind->paint(&canvas, values);
+    return bytes;
 }
 
 struct classic_saved {
@@ -261,9 +499,9 @@ struct classic_saved {
 };
 
 /* Bytes of a saved state: without the values that the kind lacks. */
-static size_t saved_bytes(enum classic_kind kind)
+static size_t saved_bytes(const struct kind *kind)
 {
-    return offsetof(struct classic_saved, values) + forms[kind].values * sizeof(double);
+    return offsetof(struct classic_saved, values) + kind->values * sizeof(double);
 }
 
 static size_t classic_save(void *self, uint32_t which, void *out, size_t capacity)
@@ -273,26 +511,28 @@ static size_t classic_save(void *self, uint32_t which, void *out, size_t capacit
     struct classic_saved saved = {0};
     if (bytes > capacity)
         return bytes;
-    memcpy(saved.name, names[classic->kind], strlen(names[classic->kind]));
+    memcpy(saved.name, classic->name, strlen(classic->name));
     read_values(classic, which, saved.values);
     memcpy(out, &saved, bytes);
     return bytes;
 }
 
-static int check_saved(enum classic_kind kind, const struct classic_saved *saved, size_t size,
+static int check_saved(const struct classic *self, const struct classic_saved *saved, size_t size,
                        char error[ENVIRONMENT_ERROR_BYTES])
 {
+    const struct kind *kind = self->kind;
+    const char *name = self->name;
     struct classic_saved expected = {0};
-    memcpy(expected.name, names[kind], strlen(names[kind]));
+    memcpy(expected.name, name, strlen(name));
     if (size != saved_bytes(kind))
-        return refuse(error, "a saved state of %s has %zu bytes: expected %zu", names[kind], size,
+        return refuse(error, "a saved state of %s has %zu bytes: expected %zu", name, size,
                       saved_bytes(kind));
     if (memcmp(saved->name, expected.name, sizeof saved->name) != 0)
-        return refuse(error, "the saved state is not of %s", names[kind]);
-    for (uint32_t v = 0; v < forms[kind].values; v++) {
-        const struct value_range *range = &forms[kind].ranges[v];
+        return refuse(error, "the saved state is not of %s", name);
+    for (uint32_t v = 0; v < kind->values; v++) {
+        const struct value_range *range = &kind->ranges[v];
         if (!(saved->values[v] >= range->low && saved->values[v] <= range->high))
-            return refuse(error, "value %u of a saved state of %s is %g: expected %g..%g", v, names[kind],
+            return refuse(error, "value %u of a saved state of %s is %g: expected %g..%g", v, name,
                           saved->values[v], range->low, range->high);
     }
     return 0;
@@ -304,12 +544,12 @@ static int classic_load(void *self, const struct environment_buffers *buffers, u
     struct classic *classic = self;
     struct classic_saved saved = {0};
     memcpy(&saved, state, size < sizeof saved ? size : sizeof saved);
-    if (check_saved(classic->kind, &saved, size, error) != 0)
+    if (check_saved(classic, &saved, size, error) != 0)
         return 1;
-    for (uint32_t v = 0; v < forms[classic->kind].values; v++)
+    for (uint32_t v = 0; v < classic->kind->values; v++)
         classic->states[v * classic->count + which] = saved.values[v];
     const struct classic_call call = call_of(classic, buffers, 1, &which);
-    classic->lanes->observe[classic->kind](&call);
+    classic->observe(&call);
     return 0;
 }
 

@@ -9,6 +9,9 @@
  * First states are uniform, within Gymnasium's bounds: value v of a state is drawn from words 2 (v mod 2) and
  * 2 (v mod 2) + 1 of block v / 2 of RNG_RESET at the key that the seed's four parts are (kernels/base/rng.h).
  *
+ * Pictures are Gymnasium's views, painted with bars. As text: a line with the state's numbers, and 60 columns
+ * of the same scene in letters. As RGB: 600 x 400 of CartPole and the mountain cars, 500 x 500 of the others.
+ *
  * The bits are the same on every instruction set; COALESCED_ISA (kernels/lanes/isa.h) chooses one when an
  * instance is opened. A saved state is for this program on a machine of this byte order: the environment's
  * name in 32 bytes, and its values as doubles. load refuses another environment's state, and values that no

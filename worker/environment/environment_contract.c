@@ -18,7 +18,6 @@
 #include "kernels/base/monotime.h"
 #include "kernels/base/rng.h"
 #include "kernels/base/text.h"
-#include "worker/environment/environment_rows.h"
 #include "worker/environment/environment_spec.h"
 
 #include <inttypes.h>
@@ -370,7 +369,6 @@ static void check_written(const struct probe *p, enum area_kind area, uint32_t r
 static void check_row(const struct probe *p, const struct environment_rows *rows, uint32_t row, bool stepped)
 {
     const uint8_t flags = stepped ? rows->buffers->flags[row] : 0;
-    enum status status = STATUS_OK;
     struct error why;
     if ((flags & (ENVIRONMENT_ABSENT | ENVIRONMENT_FAILED)) != 0)
         return;
@@ -379,13 +377,7 @@ static void check_row(const struct probe *p, const struct environment_rows *rows
     if ((flags & (ENVIRONMENT_TERMINATED | ENVIRONMENT_TRUNCATED)) != 0)
         check_written(p, METRICS, row);
     check_written(p, OBSERVATION, row);
-    if (stepped)
-        status = environment_row_check_step(rows, row, &why);
-    if (status == STATUS_OK)
-        status = environment_row_check_state(rows, row, &why);
-    if (status == STATUS_OK)
-        status = environment_row_check_bounds(rows, row, &why);
-    if (status != STATUS_OK)
+    if (environment_row_check(rows, row, stepped, &why) != STATUS_OK)
         broken(p->contract, "%s: %s", call_name(p->contract), why.text);
 }
 
@@ -467,26 +459,20 @@ static void check_load_refuses(struct probe *p, const struct saved *saved, size_
 
 /* ---- save and render: a size, then bytes ---- */
 
-struct sized_call {
-    const char *name;
-    int kind; /* of render; 0: save */
-    uint32_t which;
-    uint32_t width, height; /* render's */
-};
-
-static size_t sized_call_make(const struct probe *p, struct sized_call *call, void *out, size_t capacity)
+/* render of this kind, with the picture's width and height in `size`; kind 0: save. */
+static size_t call_sized(const struct probe *p, int kind, uint32_t which, uint32_t size[2], void *out,
+                         size_t capacity)
 {
     const struct environment_plugin *plugin = p->contract->trial->plugin;
-    call_begin(p->contract, "%s of environment %u", call->name, call->which);
-    const size_t bytes = call->kind == 0 ? plugin->save(p->self, call->which, out, capacity)
-                                         : plugin->render(p->self, call->which, call->kind, &call->width,
-                                                          &call->height, out, capacity);
+    call_begin(p->contract, "%s of environment %u", kind == 0 ? "save" : "render", which);
+    const size_t bytes = kind == 0 ? plugin->save(p->self, which, out, capacity)
+                                   : plugin->render(p->self, which, kind, &size[0], &size[1], out, capacity);
     call_is_over(p->contract);
     return bytes;
 }
 
 /* Calls for the size, with too little room, and with enough. out->state is malloc'ed; NULL of 0 bytes. */
-static void sized_call_run(const struct probe *p, struct sized_call *call, struct saved *out)
+static void run_sized(const struct probe *p, int kind, uint32_t which, uint32_t size[2], struct saved *out)
 {
     struct contract *c = p->contract;
     uint8_t few[ERROR_GUARD_BYTES];
@@ -494,7 +480,7 @@ static void sized_call_run(const struct probe *p, struct sized_call *call, struc
     if (c->is_broken)
         return;
     memset(few, PATTERN_BYTE, sizeof few);
-    const size_t bytes = sized_call_make(p, call, few, 0);
+    const size_t bytes = call_sized(p, kind, which, size, few, 0);
     if (bytes > (size_t)1 << 30)
         broken(c, "%s returned %zu bytes: expected at most 2^30", call_name(c), bytes);
     for (size_t i = 0; i < sizeof few; i++)
@@ -503,7 +489,7 @@ static void sized_call_run(const struct probe *p, struct sized_call *call, struc
     if (bytes == 0 || (out->state = allocate(c, 1, bytes + sizeof few)) == NULL)
         return;
     memset(out->state, PATTERN_BYTE, bytes + sizeof few);
-    out->size = sized_call_make(p, call, out->state, bytes);
+    out->size = call_sized(p, kind, which, size, out->state, bytes);
     if (out->size != bytes)
         broken(c, "%s returned %zu bytes, and %zu with so much room", call_name(c), bytes, out->size);
     if (memcmp(out->state + bytes, few, sizeof few) != 0)
@@ -513,20 +499,11 @@ static void sized_call_run(const struct probe *p, struct sized_call *call, struc
 /* The caller frees saved->state. */
 static void probe_save(struct probe *p, uint32_t which, struct saved *saved)
 {
-    struct sized_call call = {.name = "save", .which = which};
-    sized_call_run(p, &call, saved);
+    run_sized(p, 0, which, NULL, saved);
     if (saved->size == 0)
         broken(p->contract,
                "save of environment %u returned 0 bytes: without a state to save, expected save = NULL",
                which);
-}
-
-static void check_picture(struct contract *c, const struct sized_call *call, size_t bytes)
-{
-    const uint64_t expected = (uint64_t)call->width * call->height * 3;
-    if (bytes != expected)
-        broken(c, "%s returned %zu bytes of a picture of %u x %u: expected %" PRIu64, call_name(c), bytes,
-               call->width, call->height, expected);
 }
 
 static void check_text(struct contract *c, const struct saved *text)
@@ -541,13 +518,16 @@ static void check_text(struct contract *c, const struct saved *text)
 /* Adds the bytes that one environment draws as this kind. */
 static void probe_render(struct probe *p, uint32_t which, int kind, size_t *drawn)
 {
-    struct sized_call call = {.name = "render", .kind = kind, .which = which};
+    struct contract *c = p->contract;
+    uint32_t size[2] = {0};
     struct saved out;
-    sized_call_run(p, &call, &out);
-    if (kind == ENVIRONMENT_TEXT && !p->contract->is_broken)
-        check_text(p->contract, &out);
-    else if (out.size > 0)
-        check_picture(p->contract, &call, out.size);
+    run_sized(p, kind, which, size, &out);
+    const uint64_t expected = (uint64_t)size[0] * size[1] * 3;
+    if (kind == ENVIRONMENT_TEXT && !c->is_broken)
+        check_text(c, &out);
+    else if (out.size > 0 && out.size != expected)
+        broken(c, "%s returned %zu bytes of a picture of %u x %u: expected %" PRIu64, call_name(c), out.size,
+               size[0], size[1], expected);
     *drawn += out.size;
     free(out.state);
 }

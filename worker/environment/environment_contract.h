@@ -1,5 +1,5 @@
 /* The contract: everything that environment.h demands of an environment, as `coalesced try` checks it. Every
- * call of the plug-in is checked by itself: guard bytes, patterns, and environment_rows.h. Beyond that,
+ * call of the plug-in is checked by itself: guard bytes, patterns, and environment_spec.h. Beyond that,
  * instances of several sizes play the same episodes, which must give the same bits.
  *
  * Runs the plug-in's code in the caller's process: a crash ends that process, and a call that never returns

@@ -1,9 +1,11 @@
 /* Writes a struct environment_spec as JSON, and reads it back. */
 #include "worker/environment/environment_description.h"
 
+#include "kernels/base/text.h"
 #include "worker/environment/environment_spec.h"
 
 #include <cjson/cJSON.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,108 +15,93 @@
 static const char *const dtype_names[] = {
     [ENVIRONMENT_U8] = "uint8", [ENVIRONMENT_I32] = "int32", [ENVIRONMENT_F32] = "float32"};
 
-/* ---- writing: a NULL from cJSON sticks, and is found at the end ---- */
+/* ---- writing ---- */
 
-static bool add(cJSON *object, const char *key, cJSON *item)
+static void write_text(FILE *out, const char *text)
 {
-    if (item != NULL && cJSON_AddItemToObject(object, key, item))
-        return true;
-    cJSON_Delete(item);
-    return false;
+    char piece[TEXT_ESCAPED_BYTES];
+    fputc('"', out);
+    for (; *text != '\0'; text++)
+        fputs(text_escape(piece, *text), out);
+    fputc('"', out);
 }
 
-/* cJSON's own numbers are cut to 15 digits where that is nearly the same. */
-static cJSON *number_or_null(double value)
+/* With as few digits as read back to the same double. */
+static void write_number(FILE *out, double value)
 {
     char text[32];
-    int digits = 1;
+    int digits = 0;
     do
-        snprintf(text, sizeof text, "%.*g", digits, value);
-    while (strtod(text, NULL) != value && ++digits <= 17);
-    return isfinite(value) ? cJSON_CreateRaw(text) : cJSON_CreateNull();
+        snprintf(text, sizeof text, "%.*g", ++digits, value);
+    while (strtod(text, NULL) != value && digits < 17);
+    fputs(isfinite(value) ? text : "null", out);
 }
 
-static bool all_equal(const double *values, size_t count)
-{
-    for (size_t i = 1; i < count; i++)
-        if (values[i] != values[0])
-            return false;
-    return true;
-}
-
-static bool append(cJSON *list, cJSON *item)
-{
-    if (item != NULL && cJSON_AddItemToArray(list, item))
-        return true;
-    cJSON_Delete(item);
-    return false;
-}
-
-static bool add_numbers(cJSON *object, const char *key, const double *values, size_t count)
-{
-    if (all_equal(values, count))
-        return add(object, key, number_or_null(values[0]));
-    cJSON *list = cJSON_AddArrayToObject(object, key);
-    bool good = list != NULL;
-    for (size_t i = 0; i < count && good; i++)
-        good = append(list, number_or_null(values[i]));
-    return good;
-}
-
-static bool add_choices(cJSON *object, const struct environment_space *space, size_t count)
-{
-    double *values = calloc(count, sizeof *values);
-    for (size_t i = 0; i < count && values != NULL; i++)
-        values[i] = space->choices[i];
-    const bool added = values != NULL && add_numbers(object, "choices", values, count);
-    free(values);
-    return added;
-}
-
-static bool add_space(cJSON *root, const char *key, const struct environment_space *space)
+/* A number for each element, or one for all where they are equal: `bounds`, or the space's choices. */
+static void write_numbers(FILE *out, const char *key, const struct environment_space *space,
+                          const double *bounds)
 {
     const size_t count = environment_space_elements(space);
-    cJSON *object = cJSON_AddObjectToObject(root, key);
-    bool good = object != NULL && add(object, "dtype", cJSON_CreateString(dtype_names[space->dtype]));
-    cJSON *shape = good ? cJSON_AddArrayToObject(object, "shape") : NULL;
-    good = shape != NULL;
-    for (uint32_t i = 0; i < space->rank && good; i++)
-        good = append(shape, cJSON_CreateNumber(space->shape[i]));
-    if (space->choices != NULL)
-        return good && add_choices(object, space, count);
-    if (good && space->low != NULL)
-        good = add_numbers(object, "low", space->low, count);
-    if (good && space->high != NULL)
-        good = add_numbers(object, "high", space->high, count);
-    return good;
+    size_t equal = 1;
+    while (equal < count &&
+           (bounds != NULL ? bounds[equal] == bounds[0] : space->choices[equal] == space->choices[0]))
+        equal++;
+    fprintf(out, ",\"%s\":%s", key, equal < count ? "[" : "");
+    for (size_t i = 0; i < (equal < count ? count : 1); i++) {
+        fputs(i > 0 ? "," : "", out);
+        write_number(out, bounds != NULL ? bounds[i] : space->choices[i]);
+    }
+    fputs(equal < count ? "]" : "", out);
 }
 
-static bool add_metrics(cJSON *root, const struct environment_spec *spec)
+static void write_space(FILE *out, const char *key, const struct environment_space *space)
 {
-    cJSON *list = cJSON_AddArrayToObject(root, "metrics");
-    bool good = list != NULL;
-    for (uint32_t i = 0; i < spec->metric_count && good; i++)
-        good = append(list, cJSON_CreateString(spec->metrics[i]));
-    return good;
+    fprintf(out, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", key, dtype_names[space->dtype]);
+    for (uint32_t i = 0; i < space->rank; i++)
+        fprintf(out, "%s%" PRIu32, i > 0 ? "," : "", space->shape[i]);
+    fputc(']', out);
+    if (space->choices != NULL)
+        write_numbers(out, "choices", space, NULL);
+    if (space->choices == NULL && space->low != NULL)
+        write_numbers(out, "low", space, space->low);
+    if (space->choices == NULL && space->high != NULL)
+        write_numbers(out, "high", space, space->high);
+    fputc('}', out);
+}
+
+static void write_flag(FILE *out, const char *key, bool value)
+{
+    fprintf(out, ",\"%s\":%s", key, value ? "true" : "false");
 }
 
 char *environment_describe(const char *name, const struct environment_spec *spec, bool can_save)
 {
-    cJSON *root = cJSON_CreateObject();
     char *text = NULL;
-    if (root != NULL && strlen(name) < ENVIRONMENT_NAME_BYTES &&
-        add(root, "name", cJSON_CreateString(name)) &&
-        add(root, "agents", cJSON_CreateNumber(spec->agents)) &&
-        add(root, "steps_max", cJSON_CreateNumber(spec->steps_max)) &&
-        add(root, "mask", cJSON_CreateBool(spec->has_mask == 1)) &&
-        add(root, "can_seed", cJSON_CreateBool((spec->limits & ENVIRONMENT_CANNOT_SEED) == 0)) &&
-        add(root, "can_save", cJSON_CreateBool(can_save)) &&
-        add(root, "singleton", cJSON_CreateBool((spec->limits & ENVIRONMENT_SINGLETON) != 0)) &&
-        add_metrics(root, spec) && add_space(root, "observation", &spec->observation) &&
-        add_space(root, "action", &spec->action))
-        text = cJSON_PrintUnformatted(root);
-    cJSON_Delete(root);
-    return text;
+    size_t bytes = 0;
+    FILE *out = strlen(name) < ENVIRONMENT_NAME_BYTES ? open_memstream(&text, &bytes) : NULL;
+    if (out == NULL)
+        return NULL;
+    fputs("{\"name\":", out);
+    write_text(out, name);
+    fprintf(out, ",\"agents\":%" PRIu32 ",\"steps_max\":%" PRIu32, spec->agents, spec->steps_max);
+    write_flag(out, "mask", spec->has_mask == 1);
+    write_flag(out, "can_seed", (spec->limits & ENVIRONMENT_CANNOT_SEED) == 0);
+    write_flag(out, "can_save", can_save);
+    write_flag(out, "singleton", (spec->limits & ENVIRONMENT_SINGLETON) != 0);
+    fputs(",\"metrics\":[", out);
+    for (uint32_t i = 0; i < spec->metric_count; i++) {
+        fputs(i > 0 ? "," : "", out);
+        write_text(out, spec->metrics[i]);
+    }
+    fputc(']', out);
+    write_space(out, "observation", &spec->observation);
+    write_space(out, "action", &spec->action);
+    fputc('}', out);
+    const bool failed = ferror(out) != 0;
+    if (fclose(out) == 0 && !failed)
+        return text;
+    free(text);
+    return NULL;
 }
 
 /* ---- reading: the first error stays, and what is read after it is worth nothing ---- */

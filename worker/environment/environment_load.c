@@ -4,7 +4,6 @@
 #include "kernels/base/plugin_call.h"
 #include "kernels/base/program_files.h"
 #include "worker/environment/classic.h"
-#include "worker/environment/environment_spec.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -13,6 +12,14 @@
 #include <unistd.h>
 
 typedef const struct environment_plugin *plugin_function(void);
+
+bool environment_has_name(const struct environment_plugin *plugin, const char *name)
+{
+    for (const char *const *known = plugin->names; *known != NULL; known++)
+        if (strcmp(*known, name) == 0)
+            return true;
+    return false;
+}
 
 bool environment_is_built_in(const char *name)
 {
@@ -79,6 +86,34 @@ enum status environment_check_file(const char *from, struct error *error)
     return find_file(from, path, error);
 }
 
+/* Whether the table is whole: version, size, names and the functions that no plug-in is without. The sentence
+ * begins with a verb, for the file in front of it. */
+static enum status check_table(const struct environment_plugin *plugin, struct error *error)
+{
+    if (plugin == NULL)
+        return error_set(error, STATUS_INVALID, "environment_plugin() returned NULL: expected its table");
+    if (plugin->version != ENVIRONMENT_VERSION)
+        return error_set(error, STATUS_INVALID,
+                         "was built for version %u of environment.h: expected version %d", plugin->version,
+                         ENVIRONMENT_VERSION);
+    if (plugin->size != sizeof *plugin)
+        return error_set(error, STATUS_INVALID,
+                         "has a struct environment_plugin of size %u: expected size = %zu", plugin->size,
+                         sizeof *plugin);
+    if (plugin->names == NULL || plugin->names[0] == NULL)
+        return error_set(error, STATUS_INVALID, "has no names: expected at least one environment");
+    const char *missing = plugin->open == NULL    ? "open"
+                          : plugin->close == NULL ? "close"
+                          : plugin->reset == NULL ? "reset"
+                          : plugin->step == NULL  ? "step"
+                                                  : NULL;
+    if (missing != NULL)
+        return error_set(error, STATUS_INVALID, "has no function %s", missing);
+    if ((plugin->save == NULL) != (plugin->load == NULL))
+        return error_set(error, STATUS_INVALID, "has save or load: expected both or none");
+    return STATUS_OK;
+}
+
 static enum status load_plugin(const struct environment_plugin **out, const char *from, struct error *error)
 {
     char path[PATH_MAX];
@@ -90,9 +125,8 @@ static enum status load_plugin(const struct environment_plugin **out, const char
     if (plugin_load(&function, path, "environment_plugin", &why) != STATUS_OK)
         return error_set(error, STATUS_INVALID, "%s %s", from, why.text);
     *out = ((plugin_function *)function)();
-    return environment_table_check(*out, &why) == STATUS_OK
-               ? STATUS_OK
-               : error_set(error, STATUS_INVALID, "%s: %s", from, why.text);
+    return check_table(*out, &why) == STATUS_OK ? STATUS_OK
+                                                : error_set(error, STATUS_INVALID, "%s: %s", from, why.text);
 }
 
 enum status environment_load(const struct environment_plugin **out, const char *from, struct error *error)

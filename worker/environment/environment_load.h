@@ -13,6 +13,8 @@
 
 #include <stdbool.h>
 
+bool environment_has_name(const struct environment_plugin *plugin, const char *name);
+
 /* Whether it is the name of a built-in environment. */
 bool environment_is_built_in(const char *name);
 

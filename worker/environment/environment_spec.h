@@ -1,5 +1,6 @@
-/* Checks of a plug-in's table and of its specs, and the sizes that follow from a spec. Pure functions; any
- * thread. */
+/* The one check of a plug-in's specs, the sizes that follow from a spec, and the one check of its rows: what
+ * goes into a plug-in's step, and what comes back. environments.h checks with it while a job runs, and
+ * environment_contract.c on behalf of `coalesced try`. Pure functions; any thread. */
 #ifndef WORKER_ENVIRONMENT_ENVIRONMENT_SPEC_H
 #define WORKER_ENVIRONMENT_ENVIRONMENT_SPEC_H
 
@@ -19,12 +20,6 @@ enum {
     ENVIRONMENT_STEP_FLAGS = ENVIRONMENT_TERMINATED | ENVIRONMENT_TRUNCATED | ENVIRONMENT_RESTARTED |
                              ENVIRONMENT_FAILED | ENVIRONMENT_ABSENT
 };
-
-/* Whether the table is whole: version, size, names and the functions that no plug-in is without.
- * STATUS_INVALID; the sentence begins with a verb, for the caller to put the file in front. */
-enum status environment_table_check(const struct environment_plugin *plugin, struct error *error);
-
-bool environment_has_name(const struct environment_plugin *plugin, const char *name);
 
 /* Whether every number of the spec is within what environment.h and the limits above allow. STATUS_INVALID;
  * the sentence names the member. */
@@ -55,5 +50,51 @@ bool environment_floats_are_finite(const void *data, size_t count);
 
 /* Whether an environment waits for reset, by its rows' flags: one failed, or each has ended or is absent. */
 bool environment_is_over(const uint8_t *flags, uint32_t agents);
+
+/* ---- rows ----
+ *
+ * Rows, n and `which` are environment.h's. Each check returns at the first wrong row, with a sentence that
+ * begins with the row's place: "environment 7, agent 1: element 2 of its reward is nan: expected a finite
+ * number". The status is STATUS_CORRUPT; of actions, which are not the plug-in's, STATUS_INVALID. */
+
+struct environment_rows {
+    const struct environment_spec *spec;
+    const struct environment_buffers *buffers;
+    uint32_t first;         /* the number of the buffers' first environment, for the sentences */
+    size_t elements;        /* of one row's observation */
+    size_t action_elements; /* of its action */
+    size_t choices;         /* bytes of one row's mask; 0: has none */
+};
+
+/* `spec`, which is good, and `buffers` outlive the result. */
+struct environment_rows environment_rows_of(const struct environment_spec *spec,
+                                            const struct environment_buffers *buffers, uint32_t first);
+
+/* Element i of the list: the environment's index in the buffers. */
+static inline uint32_t environment_rows_at(const uint32_t *which, uint32_t i)
+{
+    return which != NULL ? which[i] : i;
+}
+
+/* Actions are within their choices or bounds, those bounds rounded to float32. */
+enum status environment_rows_check_actions(const struct environment_rows *rows, uint32_t n,
+                                           const uint32_t *which, struct error *error);
+
+/* After a step: each flag has a meaning, and so have they together; an agent is present. */
+enum status environment_rows_check_flags(const struct environment_rows *rows, uint32_t n,
+                                         const uint32_t *which, struct error *error);
+
+/* After a step: rewards are finite, and so are the metrics of rows that have ended. */
+enum status environment_rows_check_step(const struct environment_rows *rows, uint32_t n,
+                                        const uint32_t *which, struct error *error);
+
+/* After a reset, step or load: observations are finite, and masks leave a choice. */
+enum status environment_rows_check_state(const struct environment_rows *rows, uint32_t n,
+                                         const uint32_t *which, struct error *error);
+
+/* The last two of one row, after a step (`stepped`) or a reset or load; and its observation is within the
+ * spec's bounds, those rounded to float32. A running job does not ask for the bounds. */
+enum status environment_row_check(const struct environment_rows *rows, uint32_t row, bool stepped,
+                                  struct error *error);
 
 #endif

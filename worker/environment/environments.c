@@ -1,10 +1,8 @@
-/* Calls the plug-in, owns the buffers, seeds the resets, and decides where episodes end. The thread that owns
- * the object runs this. */
+/* Calls the plug-in, owns the buffers, seeds the resets, stacks frames, and decides where episodes end. The
+ * thread that owns the object runs this. */
 #include "worker/environment/environments.h"
 
 #include "kernels/base/plugin_call.h"
-#include "worker/environment/environment_frames.h"
-#include "worker/environment/environment_rows.h"
 #include "worker/environment/environment_spec.h"
 
 #include <inttypes.h>
@@ -17,12 +15,19 @@ struct environments {
     const struct environment_spec *spec;
     void *self; /* the plug-in's instance */
     struct environment_buffers buffers;
-    struct environment_rows rows;   /* the buffers, for their checks */
-    void *own_observations;         /* buffers.observation; NULL: that is the caller's */
-    void *action;                   /* buffers.action */
-    size_t observation_bytes;       /* of one row */
-    uint32_t *steps;                /* (count) since the environment's reset */
-    struct environment_seed *seeds; /* (count) of one reset */
+    struct environment_buffers written; /* by the plug-in: the buffers, or with frames `newest` among them */
+    struct environment_rows rows;       /* the buffers, for their checks */
+    void *own_observations;             /* buffers.observation; NULL: that is the caller's */
+    void *action;                       /* buffers.action */
+    size_t observation_bytes;           /* of one row */
+    uint32_t *steps;                    /* (count) since the environment's reset */
+    struct environment_seed *seeds;     /* (count) of one reset */
+
+    /* With frames: */
+    struct environment_spec stacked; /* the plug-in's spec, with the stacks' shape and bounds */
+    size_t pixels, pixel_bytes;      /* of one observation: all axes but the last; the last */
+    double *low, *high;              /* (elements of a stack) */
+    char *newest;                    /* (rows, one observation) what the plug-in writes */
 };
 
 /* ---- calls ---- */
@@ -90,11 +95,16 @@ static enum status open_buffers(struct environments *e, struct error *error)
         e->spec->metric_count > 0 ? buffer_new(rows * e->spec->metric_count, sizeof(float)) : NULL;
     e->steps = buffer_new(count, sizeof *e->steps);
     e->seeds = buffer_new(count, sizeof *e->seeds);
+    e->newest = e->config.frames > 1 ? buffer_new(rows, e->observation_bytes / e->config.frames) : NULL;
     if (buffers->observation == NULL || e->action == NULL || buffers->reward == NULL ||
         buffers->flags == NULL || (e->rows.choices > 0 && buffers->mask == NULL) ||
-        (e->spec->metric_count > 0 && buffers->metrics == NULL) || e->steps == NULL || e->seeds == NULL)
+        (e->spec->metric_count > 0 && buffers->metrics == NULL) || e->steps == NULL || e->seeds == NULL ||
+        (e->config.frames > 1 && e->newest == NULL))
         return error_set(error, STATUS_NO_MEMORY, "%.100s: no memory for %zu environments", e->config.name,
                          count);
+    e->written = *buffers;
+    if (e->newest != NULL)
+        e->written.observation = e->newest;
     return STATUS_OK;
 }
 
@@ -118,15 +128,44 @@ static enum status open_instance(struct environments *e, struct error *error)
     return STATUS_OK;
 }
 
-/* From here on the plug-in is the one with the stacks. */
-static enum status stack_frames(struct environments *e, struct error *error)
+/* Repeats the bounds of an observation for each element of a stack. */
+static enum status stack_bounds(const struct environments *e, const double **bounds, double **stacked,
+                                struct error *error)
 {
-    struct error why;
-    if (e->config.frames <= 1)
+    const size_t frames = e->config.frames, all = environment_space_elements(&e->stacked.observation);
+    const size_t last = all / (e->pixels * frames);
+    if (*bounds == NULL)
         return STATUS_OK;
-    const enum status status = environment_frames_open(&e->config.plugin, &e->self, &e->spec, e->config.count,
-                                                       e->config.frames, &why);
-    return status == STATUS_OK ? STATUS_OK : error_set(error, status, "%.100s: %s", e->config.name, why.text);
+    *stacked = calloc(all, sizeof **stacked);
+    if (*stacked == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "%.100s: no memory for %zu frames", e->config.name, frames);
+    for (size_t i = 0; i < e->pixels * frames; i++)
+        memcpy(*stacked + i * last, *bounds + i / frames * last, last * sizeof **stacked);
+    *bounds = *stacked;
+    return STATUS_OK;
+}
+
+/* Makes the spec that of stacks. */
+static enum status stack_spec(struct environments *e, struct error *error)
+{
+    const uint32_t frames = e->config.frames;
+    const size_t bytes = environment_space_bytes(&e->spec->observation);
+    struct environment_space *space = &e->stacked.observation;
+    if (frames <= 1)
+        return STATUS_OK;
+    if (bytes * frames > ENVIRONMENT_ROW_BYTES_MAX)
+        return error_set(error, STATUS_INVALID, "%.100s: %u frames of %zu bytes: expected at most %d bytes",
+                         e->config.name, frames, bytes, ENVIRONMENT_ROW_BYTES_MAX);
+    e->stacked = *e->spec;
+    e->spec = &e->stacked;
+    if (space->rank == 0)
+        space->shape[space->rank++] = 1;
+    uint32_t *last = &space->shape[space->rank - 1];
+    e->pixel_bytes = *last * (space->dtype == ENVIRONMENT_U8 ? 1 : sizeof(float));
+    e->pixels = bytes / e->pixel_bytes;
+    *last *= frames;
+    const enum status status = stack_bounds(e, &space->low, &e->low, error);
+    return status == STATUS_OK ? stack_bounds(e, &space->high, &e->high, error) : status;
 }
 
 enum status environments_open(struct environments **out, const struct environments_config *config,
@@ -139,7 +178,7 @@ enum status environments_open(struct environments **out, const struct environmen
     e->config = *config;
     enum status status = open_instance(e, error);
     if (status == STATUS_OK)
-        status = stack_frames(e, error);
+        status = stack_spec(e, error);
     if (status == STATUS_OK)
         status = open_buffers(e, error);
     if (status == STATUS_OK)
@@ -166,6 +205,9 @@ void environments_close(struct environments *e)
     free(e->buffers.metrics);
     free(e->steps);
     free(e->seeds);
+    free(e->low);
+    free(e->high);
+    free(e->newest);
     free(e);
 }
 
@@ -199,6 +241,51 @@ void environments_place_observations(struct environments *e, void *memory)
     free(e->own_observations);
     e->own_observations = NULL;
     e->buffers.observation = memory;
+    if (e->newest == NULL)
+        e->written.observation = memory;
+}
+
+/* ---- frames ----
+ *
+ * A stack is shifted in place, and the newest observation is copied to its end. A stack is what the caller
+ * sees of a row; so what a row holds before a step is its past. */
+
+/* Writes the row's newest observation into place `frame` of its stack. */
+static void put_frame(const struct environments *e, size_t row, uint32_t frame)
+{
+    const size_t bytes = e->pixel_bytes, stride = bytes * e->config.frames;
+    const char *from = e->newest + row * e->pixels * bytes;
+    char *to = (char *)e->buffers.observation + row * e->observation_bytes + frame * bytes;
+    if (e->pixels == 1) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    for (size_t pixel = 0; pixel < e->pixels; pixel++)
+        for (size_t i = 0; i < bytes; i++)
+            to[pixel * stride + i] = from[pixel * bytes + i];
+}
+
+/* Each byte moves one frame to the left. Where a pixel ends, the next one's oldest frame comes in; the newest
+ * observation is written over it. */
+static void push_frame(const struct environments *e, size_t row)
+{
+    char *stack = (char *)e->buffers.observation + row * e->observation_bytes;
+    memmove(stack, stack + e->pixel_bytes, e->observation_bytes - e->pixel_bytes);
+    put_frame(e, row, e->config.frames - 1);
+}
+
+/* Puts on the stacks what a reset or a step has written. A first observation fills its stack. */
+static void stack_frames(const struct environments *e, uint32_t n, const uint32_t *which, bool is_reset)
+{
+    const uint32_t agents = e->spec->agents;
+    for (uint32_t i = 0; i < n; i++)
+        for (size_t row = (size_t)environment_rows_at(which, i) * agents, end = row + agents; row < end;
+             row++)
+            if (!is_reset && (e->buffers.flags[row] & ENVIRONMENT_RESTARTED) == 0)
+                push_frame(e, row);
+            else
+                for (uint32_t frame = 0; frame < e->config.frames; frame++)
+                    put_frame(e, row, frame);
 }
 
 /* ---- reset ---- */
@@ -214,9 +301,13 @@ enum status environments_reset(struct environments *e, uint32_t n, const uint32_
         e->steps[index] = 0;
     }
     call_begin(e, PLUGIN_CALL_RESET, n, which);
-    const int failed = e->config.plugin->reset(e->self, &e->buffers, n, which, e->seeds, why.text);
+    const int failed = e->config.plugin->reset(e->self, &e->written, n, which, e->seeds, why.text);
     plugin_call_end();
-    return failed != 0 ? plugin_refuses(e, "reset", &why, error) : check_state(e, n, which, error);
+    if (failed != 0)
+        return plugin_refuses(e, "reset", &why, error);
+    if (e->newest != NULL)
+        stack_frames(e, n, which, true);
+    return check_state(e, n, which, error);
 }
 
 /* ---- step ---- */
@@ -303,21 +394,29 @@ enum status environments_step(struct environments *e, uint32_t n, const uint32_t
     if (environment_rows_check_actions(&e->rows, n, which, &why) != STATUS_OK)
         return name_fault(e, &why, error);
     call_begin(e, PLUGIN_CALL_STEP, n, which);
-    const int failed = e->config.plugin->step(e->self, &e->buffers, n, which, refusal.text);
+    const int failed = e->config.plugin->step(e->self, &e->written, n, which, refusal.text);
     plugin_call_end();
     if (failed != 0)
         return plugin_refuses(e, "step", &refusal, error);
+    if (e->newest != NULL)
+        stack_frames(e, n, which, false);
     return check_step(e, n, which, &why) == STATUS_OK ? STATUS_OK : name_fault(e, &why, error);
 }
 
 /* ---- saved states ----
  *
- * A state is the uint32 of the steps since the reset, the rows' flags of the last step, and the plug-in's
- * bytes. */
+ * A state is the uint32 of the steps since the reset, the rows' flags of the last step, with frames the rows'
+ * stacks, and the plug-in's bytes. */
+
+/* The bytes of an environment's stacks. */
+static size_t stack_bytes(const struct environments *e)
+{
+    return e->newest != NULL ? e->spec->agents * e->observation_bytes : 0;
+}
 
 static size_t state_head(const struct environments *e)
 {
-    return sizeof *e->steps + e->spec->agents;
+    return sizeof *e->steps + e->spec->agents + stack_bytes(e);
 }
 
 bool environments_can_save(const struct environments *e)
@@ -332,9 +431,10 @@ size_t environments_save(struct environments *e, uint32_t index, void *out, size
     const size_t bytes = e->config.plugin->save(e->self, index, room > 0 ? (char *)out + head : NULL, room);
     plugin_call_end();
     if (bytes > 0 && bytes <= room) {
+        const size_t agents = e->spec->agents, stacks = stack_bytes(e);
         memcpy(out, &e->steps[index], sizeof *e->steps);
-        memcpy((char *)out + sizeof *e->steps, e->buffers.flags + (size_t)index * e->spec->agents,
-               e->spec->agents);
+        memcpy((char *)out + sizeof *e->steps, e->buffers.flags + index * agents, agents);
+        memcpy((char *)out + head - stacks, (char *)e->buffers.observation + index * stacks, stacks);
     }
     return bytes > 0 ? head + bytes : 0;
 }
@@ -378,7 +478,7 @@ enum status environments_load(struct environments *e, uint32_t index, const void
                               struct error *error)
 {
     struct plugin_error why = {""};
-    const size_t head = state_head(e);
+    const size_t head = state_head(e), stacks = stack_bytes(e);
     if (!environments_can_save(e))
         return error_set(error, STATUS_INVALID, "%.100s: a saved state, and it cannot load states",
                          e->config.name);
@@ -386,11 +486,12 @@ enum status environments_load(struct environments *e, uint32_t index, const void
     if (status != STATUS_OK)
         return status;
     call_begin(e, PLUGIN_CALL_LOAD, 1, &index);
-    const int failed = e->config.plugin->load(e->self, &e->buffers, index, (const char *)state + head,
+    const int failed = e->config.plugin->load(e->self, &e->written, index, (const char *)state + head,
                                               bytes - head, why.text);
     plugin_call_end();
     if (failed != 0)
         return plugin_refuses(e, "load", &why, error);
+    memcpy((char *)e->buffers.observation + index * stacks, (const char *)state + head - stacks, stacks);
     blank_absent(e, index);
     return check_state(e, 1, &index, error);
 }

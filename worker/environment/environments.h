@@ -23,6 +23,12 @@
  *   - ENVIRONMENT_FAILED in one row is in all present rows of its environment;
  *   - an absent or failed row has an observation and a reward of 0 and a mask that allows everything.
  *
+ * Frames are joined along the observation's last axis, the oldest first: n values become frames * n, an image
+ * of (height, width, channels) becomes (height, width, frames * channels), a single value becomes a row of
+ * frames. After a reset, and where an environment has restarted itself, the first observation is repeated, as
+ * Gymnasium's FrameStackObservation does with padding_type="reset". An agent that was absent, whose row is
+ * zeros, sees these zeros as its past when it comes back.
+ *
  * Where a plug-in breaks environment.h, the call returns STATUS_CORRUPT. The sentence begins with the
  * environment's name and names its number. STATUS_INVALID: the plug-in itself refused, in its own words.
  * After either, only environments_close may follow.
@@ -43,7 +49,7 @@ struct environments_config {
     const char *options;   /* a JSON object */
     uint64_t seed;         /* the job's */
     uint32_t first, count; /* the number of the first one; how many, at least 1 */
-    uint32_t frames;       /* an observation is the last `frames` ones (environment_frames.h); 0: as 1 */
+    uint32_t frames;       /* an observation is the last `frames` ones; 0: as 1 */
 };
 
 struct environments;

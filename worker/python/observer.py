@@ -32,11 +32,6 @@ RUN_EPISODE, STEP, DESCRIBE, RUN_EVALUATION = 2, 3, 21, 22
 
 
 # ---- groups ----
-def goes_on(job):
-    """Whether a rollout goes on where the one before has ended. Jobs of PPO and A2C have no /rollout: theirs do."""
-    return job.get("rollout", {"begin": "continue"})["begin"] == "continue"
-
-
 class Group:
     """Steps its environments, and asks the agent for all their actions in one request.
 
@@ -64,7 +59,9 @@ class Group:
         self.ended = []  # rows whose episode ended in the last step
         # Of each environment, where states are wanted: its last reset's episode and step, and since then the checksum
         # of what it showed, and the actions.
-        self.can_save = goes_on(job) and not evaluation and e.can_save
+        # Jobs of PPO and A2C have no /rollout: theirs go on.
+        goes_on = job.get("rollout", {"begin": "continue"})["begin"] == "continue"
+        self.can_save = goes_on and not evaluation and e.can_save
         self.resets = [(0, 0)] * count
         self.seen = [0] * count
         self.taken = [bytearray() for _ in range(count)]
@@ -272,7 +269,7 @@ class Observer:
         states = [group.save() for group in self.groups]
         whole = b"" if None in states else b"".join(states)
         states = (np.frombuffer(whole, "u1"),) if 0 < len(whole) <= self.STATES_BYTES_MAX else ()
-        self._answer(call, self.groups, states)
+        self._answer(self.groups, states)
 
     def evaluate(self, call):
         """Plays the episodes of an evaluation all at once, in environments that are made at the first one."""
@@ -284,9 +281,9 @@ class Observer:
         group.ask(self.session)
         while not group.play_step(self.session):
             group.ask(self.session)
-        self._answer(call, [group])
+        self._answer([group])
 
-    def _answer(self, call, groups, states=()):
+    def _answer(self, groups, states=()):
         rewards = np.concatenate([g.rewards for g in groups])
         flags = np.concatenate([g.flags for g in groups])
         metrics = [v for g in groups for i in range(g.count) if g.flags[i] != 0 for v in g.metrics[i]]
@@ -296,8 +293,7 @@ class Observer:
             np.concatenate([g.last_steps for g in groups]),
             *states,
         )
-        self.session.call = None
-        self.session.reply(call, results)
+        self.session.answer(results)
 
     def run(self):
         while not self.line.leave:
@@ -311,9 +307,8 @@ class Observer:
                     self.session.turns.turn(1.0)
             except Hurry:
                 pass
-            if self.line.hurry and self.session.call is not None:
-                self.session.call, call = None, self.session.call
-                self.session.refuse(call, SHUTDOWN, "the job is ending")
+            if self.line.hurry:
+                self.session.decline(SHUTDOWN, "the job is ending")
 
     def close(self):
         for group in [*self.groups, *([self.evaluation] if self.evaluation else [])]:

@@ -3,7 +3,7 @@
     Space         an observation or an action: Gymnasium's description of it, and the agent's
     Environments  Gymnasium's environments, one after the other
     Vector        a VectorEnv, which steps all of its environments at once
-    Apart         a VectorEnv for each environment
+    Apart         a VectorEnv for each environment, so that they can end one by one
     Pool          EnvPool's environments
 """
 import importlib
@@ -14,14 +14,9 @@ from worker_session import CORRUPT, INVALID, Failure, last_lines, np
 
 
 # ---- spaces ----
-def bounds_of(low, high):
-    """Members "low" and "high" of a description: one number or a list each; null is no bound."""
-
-    def numbers(values):
-        values = [float(v) if np.isfinite(v) else None for v in np.asarray(values, np.float64).ravel()]
-        return values[0] if all(v == values[0] for v in values) else values
-
-    return {"low": numbers(low), "high": numbers(high)}
+def one_or_all(numbers):
+    """A member of a description: one number, or a list where they differ."""
+    return numbers[0] if len(set(numbers)) == 1 else numbers
 
 
 def refuse_space(what, space, expected):
@@ -29,12 +24,17 @@ def refuse_space(what, space, expected):
 
 
 class Space:
-    """shape and dtype are what travels; convert brings a value of Gymnasium's into that form, or back."""
+    """shape and dtype are what travels; convert brings a value of Gymnasium's into that form, or back. An action that
+    chooses has `choices`, a list, in place of the bounds low and high."""
 
-    def __init__(self, dtype, shape, bounds, convert):
-        self.dtype, self.shape, self.convert = dtype, tuple(shape), convert
+    def __init__(self, dtype, shape, convert, bounds=(), choices=None):
+        self.dtype, self.shape, self.convert, self.bounds, self.choices = dtype, tuple(shape), convert, bounds, choices
         name = {"<f4": "float32", "u1": "uint8", "<u4": "int32"}[dtype]
-        self.description = {"dtype": name, "shape": list(self.shape), **bounds}
+        self.description = {"dtype": name, "shape": list(self.shape)}
+        for key, bound in zip(("low", "high"), bounds):  # null is no bound
+            self.description[key] = one_or_all([float(v) if np.isfinite(v) else None for v in np.ravel(bound)])
+        if choices is not None:
+            self.description["choices"] = one_or_all(choices)
 
     @classmethod
     def of_observation(cls, space, frames):
@@ -45,10 +45,10 @@ class Space:
             starts = np.asarray(getattr(space, "start", 0))
             single = cls._one_hot(np.ravel(space.nvec), lambda value: np.ravel(np.asarray(value) - starts))
         elif isinstance(space, spaces.MultiBinary):
-            single = cls("<f4", space.shape, bounds_of(0, 1), cls._checked(space.shape, "<f4"))
+            single = cls("<f4", space.shape, cls._checked(space.shape, "<f4"), (0, 1))
         elif isinstance(space, spaces.Box) and len(space.shape) <= 3:
             dtype = "u1" if space.dtype == np.uint8 else "<f4"
-            single = cls(dtype, space.shape, bounds_of(space.low, space.high), cls._checked(space.shape, dtype))
+            single = cls(dtype, space.shape, cls._checked(space.shape, dtype), (space.low, space.high))
         else:
             refuse_space(
                 "observation", space,
@@ -71,7 +71,7 @@ class Space:
             row[offsets + numbers] = 1
             return row
 
-        return cls("<f4", [total], bounds_of(0, 1), convert)
+        return cls("<f4", [total], convert, (0, 1))
 
     @staticmethod
     def _checked(shape, dtype):
@@ -94,46 +94,29 @@ class Space:
     def _stacked(self, frames):
         """The same space with `frames` observations joined along the last axis."""
         shape = self.shape or (1,)
-
-        def repeated(bound):
-            whole = np.broadcast_to(np.asarray(bound, object).reshape(shape if isinstance(bound, list) else ()), shape)
-            numbers = list(np.concatenate([whole] * frames, axis=-1).ravel())
-            return numbers[0] if all(n == numbers[0] for n in numbers) else numbers
-
-        stacked = Space(self.dtype, (*shape[:-1], shape[-1] * frames), {}, lambda v: self.convert(v).reshape(shape))
-        for bound in ("low", "high"):
-            stacked.description[bound] = repeated(self.description[bound])
-        return stacked
+        bounds = [np.concatenate([np.broadcast_to(bound, shape)] * frames, axis=-1) for bound in self.bounds]
+        whole = (*shape[:-1], shape[-1] * frames)
+        return Space(self.dtype, whole, lambda value: self.convert(value).reshape(shape), bounds)
 
     @classmethod
     def of_action(cls, space):
         spaces = importlib.import_module("gymnasium").spaces
         if isinstance(space, spaces.Discrete):
             start = int(space.start)
-            return cls._choices([], int(space.n), lambda row: int(row) + start)
+            return cls("<u4", [], lambda row: int(row) + start, choices=[int(space.n)])
         if isinstance(space, spaces.MultiDiscrete) and len(space.shape) == 1:
             starts = np.asarray(getattr(space, "start", 0))
-            return cls._choices(space.shape, [int(n) for n in space.nvec],
-                                lambda row: (row + starts).astype(space.dtype))  # fmt: skip
+            return cls("<u4", space.shape, lambda row: (row + starts).astype(space.dtype),
+                       choices=[int(n) for n in space.nvec])  # fmt: skip
         if isinstance(space, spaces.MultiBinary) and len(space.shape) == 1:
-            return cls._choices(space.shape, [2] * space.shape[0], lambda row: row.astype(space.dtype))
+            return cls("<u4", space.shape, lambda row: row.astype(space.dtype), choices=[2] * space.shape[0])
         if isinstance(space, spaces.Box) and space.dtype.kind == "f":
             if not (np.all(np.isfinite(space.low)) and np.all(np.isfinite(space.high))):
                 refuse_space("action", space, "finite bounds")
             shape = [] if space.shape == () else [int(np.prod(space.shape))]
-            return cls("<f4", shape, bounds_of(space.low, space.high),
-                       lambda row: row.reshape(space.shape).astype(space.dtype))  # fmt: skip
+            return cls("<f4", shape, lambda row: row.reshape(space.shape).astype(space.dtype),
+                       (space.low, space.high))  # fmt: skip
         return refuse_space("action", space, "Discrete, or a MultiDiscrete or MultiBinary of rank 1, or a Box of floats")
-
-    @classmethod
-    def _choices(cls, shape, choices, convert):
-        if isinstance(choices, list) and len(set(choices)) == 1:
-            choices = choices[0]
-        return cls("<u4", shape, {"choices": choices}, convert)
-
-    def choice_count(self):
-        choices = self.description["choices"]
-        return sum(choices) if isinstance(choices, list) else choices * int(np.prod(self.shape, dtype=np.int64))
 
 
 # ---- environments ----
@@ -154,8 +137,7 @@ class Environments:
     TERMINATED, TRUNCATED = 1, 2
 
     can_seed = True
-    steps_alone = True  # one of them can be stepped without the others
-    calls_all = False  # each call of the user's code is for all of them
+    at_once = False  # each call of the user's code is for all of them
 
     def __init__(self, job, name, make, first, count, progress):
         self.seed, self.first, self.count, self.name = job["seed"], first, count, name
@@ -164,18 +146,18 @@ class Environments:
         self._make(make)
         one, self.steps_max = self._one()
         try:
-            self.observation = Space.of_observation(*self._space(one, "observation_space"), self.frames)
-            self.action = Space.of_action(*self._space(one, "action_space"))
+            self.observation = Space.of_observation(self._space(one, "observation_space"), self.frames)
+            self.action = Space.of_action(self._space(one, "action_space"))
         except Failure as failure:
             raise Failure(failure.status, f"{self.name}: {failure}") from None
         self.metrics = [str(name) for name in getattr(one.unwrapped, "metrics", ())]
-        self.has_mask = "choices" in self.action.description and self._shows_mask()
-        self.choices = self.action.choice_count() if self.has_mask else 0
+        self.has_mask = self.action.choices is not None and self._shows_mask()
+        self.choices = sum(self.action.choices) if self.has_mask else 0
 
     @property
     def can_save(self):
         """Whether playing an episode again leads one environment to the same place."""
-        return self.can_seed and self.steps_alone
+        return self.can_seed and not self.at_once
 
     def _make(self, make):
         self.all = []
@@ -191,7 +173,7 @@ class Environments:
     def _space(self, one, name):
         if not hasattr(one, name):
             raise Failure(INVALID, f"it has no {name}")
-        return (getattr(one, name),)
+        return getattr(one, name)
 
     def _shows_mask(self):
         return "action_mask" in self._first_state(0, 0)[1]
@@ -213,7 +195,7 @@ class Environments:
 
     def _call(self, number, what, function):
         """Calls the user's code; an exception names the environment."""
-        self.progress(what, number, number + self.count - 1 if self.calls_all else number)
+        self.progress(what, number, number + self.count - 1 if self.at_once else number)
         try:
             return function()
         except Exception as why:
@@ -298,14 +280,16 @@ class Environments:
 class Vector(Environments):
     """A gymnasium.vector.VectorEnv, which steps all of its environments at once."""
 
-    steps_alone = False
-    calls_all = True
+    at_once = True
 
     def _make(self, make):
-        self.all = [self._call(self.first, "making it", lambda: make(num_envs=self.count))]
-        mode = getattr(self.all[0].metadata.get("autoreset_mode"), "name", None)
-        if mode != "DISABLED":
-            raise Failure(INVALID, f"{self.name}: metadata['autoreset_mode'] is {mode}: expected DISABLED")
+        self.size = self.count if self.at_once else 1  # the environments of each VectorEnv
+        self.all = []
+        for first in range(self.first, self.first + self.count, self.size):
+            self.all.append(self._call(first, "making it", lambda: make(num_envs=self.size)))
+            mode = getattr(self.all[-1].metadata.get("autoreset_mode"), "name", None)
+            if mode != "DISABLED":
+                raise Failure(INVALID, f"{self.name}: metadata['autoreset_mode'] is {mode}: expected DISABLED")
 
     def _one(self):
         spec = getattr(self.all[0], "spec", None)
@@ -314,65 +298,44 @@ class Vector(Environments):
     def _space(self, one, name):
         return super()._space(one, "single_" + name)
 
-    def _shows_mask(self):
-        return "action_mask" in self._call(self.first, "reset", lambda: self.all[0].reset(seed=0))[1]
-
     @staticmethod
     def _info(infos, index):
         return {name: values[index] for name, values in infos.items() if np.ndim(values) > 0}
 
+    def _parts(self, which):
+        """The VectorEnvs of these environments: the number of its first one, itself, and its own of them."""
+        if self.at_once:
+            return [(self.first, self.all[0], which)]
+        return [(self.first + index, self.all[index], [index]) for index in which]
+
     def reset(self, which, episode, step):
-        seeds = [None] * self.count
-        for index in which:
-            seeds[index] = self._seed(index, episode, step)
-        mask = np.zeros(self.count, np.bool_)
-        mask[list(which)] = True
-        values, infos = self._call(
-            self.first, "reset", lambda: self.all[0].reset(seed=seeds, options={"reset_mask": mask})
-        )
-        for index in which:
-            yield self._observation(index, values[index]), self._mask(index, self._info(infos, index))
+        for first, one, own in self._parts(which):
+            seeds = [None] * self.size
+            for index in own:
+                seeds[index % self.size] = self._seed(index, episode, step)
+            mask = {"reset_mask": np.asarray([seed is not None for seed in seeds])}
+            values, infos = self._call(first, "reset", lambda: one.reset(seed=seeds, options=mask))
+            for index in own:
+                at = index % self.size
+                yield self._observation(index, values[at]), self._mask(index, self._info(infos, at))
 
     def step(self, which, rows):
-        if len(which) < self.count:
+        if self.at_once and len(which) < self.count:
             raise Failure(INVALID, f"{self.name}: all of its environments are stepped at once: expected "
                                    '"steps" for /rollout/mode')  # fmt: skip
-        actions = np.stack([self.action.convert(row) for row in rows])
-        values, rewards, terminated, truncated, infos = self._call(
-            self.first, "step", lambda: self.all[0].step(actions)
-        )
-        for i in which:
-            yield self._outcome(i, values[i], rewards[i], terminated[i], truncated[i], self._info(infos, i))
+        rows = iter(rows)
+        for first, one, own in self._parts(which):
+            actions = np.stack([self.action.convert(row) for _, row in zip(own, rows)])
+            *results, infos = self._call(first, "step", lambda: one.step(actions))
+            for index in own:
+                at = index % self.size
+                yield self._outcome(index, *(result[at] for result in results), self._info(infos, at))
 
 
 class Apart(Vector):
     """A VectorEnv for each environment, so that they can end one by one."""
 
-    steps_alone = True
-    calls_all = False
-
-    def _make(self, make):
-        count, self.count = self.count, 1
-        vectors = []
-        for _ in range(count):
-            super()._make(make)
-            vectors += self.all
-        self.all, self.count = vectors, count
-
-    def reset(self, which, episode, step):
-        everything = {"reset_mask": np.ones(1, np.bool_)}
-        for index in which:
-            seeds = [self._seed(index, episode, step)]
-            values, infos = self._call(
-                self.first + index, "reset", lambda: self.all[index].reset(seed=seeds, options=everything)
-            )
-            yield self._observation(index, values[0]), self._mask(index, self._info(infos, 0))
-
-    def step(self, which, rows):
-        for index, row in zip(which, rows):
-            actions = np.stack([self.action.convert(row)])
-            *results, infos = self._call(self.first + index, "step", lambda: self.all[index].step(actions))
-            yield self._outcome(index, *(result[0] for result in results), self._info(infos, 0))
+    at_once = False
 
 
 class Pool(Environments):
@@ -380,7 +343,7 @@ class Pool(Environments):
     a first state does not depend on the episode alone."""
 
     can_seed = False
-    calls_all = True
+    at_once = True
 
     def _make(self, make):
         seed = self._seed(0, 0, 0)
@@ -414,23 +377,21 @@ class Pool(Environments):
 def find_environments(job, evaluation=False):
     """Imports what the job names; the class of this file for it, and a function that makes one."""
     said = job["environment"]
-    name = said["gymnasium"] or said["class"]
+    key = "class" if said["gymnasium"] is None else "gymnasium"
+    name = said[key]
     gymnasium = importlib.import_module("gymnasium")
     try:
-        if said["gymnasium"] is None:
+        if key == "class":
             module, member = name.split(":")
             made = getattr(importlib.import_module(module), member)
             is_vector = isinstance(made, type) and issubclass(made, gymnasium.vector.VectorEnv)
-            kind, make = (Apart if evaluation else Vector) if is_vector else Environments, made
-        elif name.startswith("envpool/"):
+            return (Apart if evaluation else Vector) if is_vector else Environments, made
+        if name.startswith("envpool/"):
             pool = importlib.import_module("envpool")
-            kind, make = Pool, lambda **more: pool.make_gymnasium(name.split("/", 1)[1], **more)
-        else:
-            kind, make = Environments, lambda **more: gymnasium.make(name, **more)
+            return Pool, lambda **more: pool.make_gymnasium(name.split("/", 1)[1], **more)
+        return Environments, lambda **more: gymnasium.make(name, **more)
     except Exception as why:
-        key = "class" if said["gymnasium"] is None else "gymnasium"
         raise Failure(INVALID, f"/environment/{key}: {name}: {last_lines(why)}") from why
-    return kind, make
 
 
 def open_environments(job, first, count, progress, evaluation=False):

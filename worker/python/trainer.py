@@ -111,9 +111,9 @@ Version = collections.namedtuple("Version", "number step last counted")  # count
 
 class Servers:
     def __init__(self, turns, start, job):
-        count = job_servers(job)
-        self.turns = turns
+        self.turns, count = turns, job["server"]["count"]
         self.sessions = [Session(turns, start, j, f"server {j}", (EVALUATE,) if j == 0 else ()) for j in range(count)]
+        self.first = self.sessions[0]  # asks for evaluations
 
     def greet(self):
         for session in self.sessions:
@@ -213,19 +213,6 @@ class Servers:
                                     f"{version.number}{'' if agree else ' and others'}: expected the next step, and one "
                                     "version")  # fmt: skip
         return version
-
-    def evaluation(self):
-        """Server 0's request for an evaluation, or None."""
-        return self.sessions[0].call
-
-    def answer(self, args):
-        call, self.sessions[0].call = self.sessions[0].call, None
-        self.sessions[0].reply(call, (), args)
-
-    def refuse(self, status, text):
-        call, self.sessions[0].call = self.sessions[0].call, None
-        if call is not None:
-            self.sessions[0].refuse(call, status, text)
 
 
 # ---- the network ----
@@ -362,10 +349,6 @@ class Network:
 
 
 # ---- the trainer ----
-def job_servers(job):
-    return job["server"]["count"]
-
-
 class Trainer:
     def __init__(self, line, servers, job, number):
         self.line, self.servers, self.job, self.number = line, servers, job, number
@@ -429,11 +412,11 @@ class Trainer:
 
     def _can_evaluate(self):
         """Only a single server can ask for another version than the present one: several servers go in step."""
-        asked = self.servers.evaluation()
+        asked = self.servers.first.call
         return asked is not None and (len(self.servers.sessions) == 1 or asked.args[0] == self.at.number)
 
     def _evaluate(self):
-        version, _, share, shares = self.servers.evaluation().args
+        version, _, share, shares = self.servers.first.call.args
         if shares != self.job["trainers"]["count"] or share >= shares:
             raise Failure(INTERNAL, f"server 0 asks to evaluate share {share} of {shares}")
         try:
@@ -444,9 +427,9 @@ class Trainer:
             total, right, count = self._call("held_out", self.network.evaluate, batches)
         except Failure as failure:
             status = CORRUPT if failure.status == INVALID else failure.status  # the same again, of a successor
-            self.servers.refuse(status, f"trainer {self.number}, evaluation of version {version}: {failure}")
+            self.servers.first.decline(status, f"trainer {self.number}, evaluation of version {version}: {failure}")
             raise
-        self.servers.answer((bits(total), right, count))
+        self.servers.first.answer(args=(bits(total), right, count))
 
     def _evaluate_meanwhile(self):
         if self._can_evaluate():
@@ -462,7 +445,7 @@ class Trainer:
     def _advance(self):
         self.servers.turns.check()
         if self._can_evaluate():
-            version = self.servers.evaluation().args[0]
+            version = self.servers.first.call.args[0]
             self._evaluate()
             if version != self.at.number and not self.over:
                 self._take(self.servers.newest())
@@ -481,7 +464,7 @@ class Trainer:
             except Hurry:
                 self.over = True  # no step is needed any more; an evaluation may be
                 if self.line.hurry or self.line.leave:
-                    self.servers.refuse(SHUTDOWN, "the job is ending")
+                    self.servers.first.decline(SHUTDOWN, "the job is ending")
                 if self.line.hurry and not self.line.leave:
                     self.line.wait(1.0)
             except Failure as failure:
@@ -493,7 +476,7 @@ def train(turns, start):
     servers = Servers(turns, start, start["job"])
     job = servers.greet()
     turns.line.beat()
-    trainer = Trainer(turns.line, servers, job, start["worker"] - job_servers(job))
+    trainer = Trainer(turns.line, servers, job, start["worker"] - len(servers.sessions))
     turns.line.send(Line.READY)
     trainer.run()
 

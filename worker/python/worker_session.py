@@ -87,6 +87,8 @@ class Line:
     LONG_CALL_S = 600
     CALL_DESCRIPTOR = 5
     _START = struct.Struct("<HBxIII32s160s4096s4096sHH32s2048s64s")
+    # host: the number of this one; key: its secret one; keys: all hosts' public ones.
+    _START_NAMES = "worker role incarnation generation _ secret address _ _ host _ key keys _".split()
     _FAR = struct.Struct("<HH64s")
     _BEAT = struct.Struct("=8Q2I")
     _CALL = struct.Struct("=Q3I")
@@ -169,21 +171,11 @@ class Line:
         kind, body = self._receive()
         if kind != self.START or len(body) < self._START.size:
             raise Failure(INTERNAL, f"expected START from the supervisor on descriptor {self.fileno()}")
-        worker, role, incarnation, generation, _, secret, address, _, _, host, _, key, keys, _ = self._START.unpack_from(body)
-        job = json.loads(body[self._START.size :].rstrip(b"\0"))
-        return {
-            "worker": worker,
-            "role": role,
-            "incarnation": incarnation,
-            "generation": generation,
-            "secret": secret,
-            "address": address.split(b"\0", 1)[0].decode(),
-            "host": host,  # this one's number
-            "key": key,  # this host's secret key
-            "keys": [keys[i : i + 32] for i in range(0, len(keys), 32)],  # the hosts' public keys
-            "far": self.far,
-            "job": job,
-        }
+        start = dict(zip(self._START_NAMES, self._START.unpack_from(body)))
+        start["address"] = start["address"].split(b"\0", 1)[0].decode()
+        start["keys"] = [start["keys"][i : i + 32] for i in range(0, len(start["keys"]), 32)]
+        start["far"], start["job"] = self.far, json.loads(body[self._START.size :].rstrip(b"\0"))
+        return start
 
     def read_orders(self):
         while (message := self._receive(socket.MSG_DONTWAIT)) is not None:
@@ -227,20 +219,22 @@ class Message:
     _TENSOR = struct.Struct("<BBH4I")
     _MAGIC, _VERSION = 0x4C414F43, 6
 
-    def __init__(self, kind=0, status=OK, method=0, request=0, args=(), tensors=(), payload=b"", left=0, body=0):
+    def __init__(self, kind=0, status=OK, method=0, request=0, args=(), tensors=(), payload=b"", body=0):
         self.kind, self.status, self.method, self.request = kind, status, method, request
         self.args = tuple(args) + (0,) * (4 - len(args))
-        self.tensors, self.payload, self.left, self.body = tensors, payload, left, body
+        self.tensors, self.payload, self.body = tensors, payload, body
         self.places = (0, 0, 0, 0)  # of lent tensors
-        self.role = self.source = self.destination = self.incarnation = self.generation = 0
 
-    def header(self, payload_bytes):
+    def header(self, payload_bytes, start, destination):
+        """`start`: what the supervisor told this worker, which sends the message."""
+        role = start["role"] if self.kind == self.HELLO else 0
+        left = self.NO_DEADLINE if self.kind == self.REQUEST else 0
         described = b"".join(
             self._TENSOR.pack(NUMBERS[t.dtype.str], t.ndim, 0, *t.shape, *(0,) * (4 - t.ndim)) for t in self.tensors
         )
         return self._HEADER.pack(
-            self._MAGIC, self._VERSION, self.kind, self.status, self.method, self.role, len(self.tensors), self.source,
-            self.destination, self.incarnation, self.generation, self.request, self.left, *self.args, 0, payload_bytes,
+            self._MAGIC, self._VERSION, self.kind, self.status, self.method, role, len(self.tensors), start["worker"],
+            destination, start["incarnation"], start["generation"], self.request, left, *self.args, 0, payload_bytes,
             self.body, described, struct.pack("<4Q", *self.places),
         )  # fmt: skip
 
@@ -249,15 +243,14 @@ class Message:
         """The message that two frames hold; its tensors are read by unpack. ValueError: they hold none."""
         if len(frames) != 2 or len(frames[0]) != cls.BYTES:
             raise ValueError("expected a header of 200 bytes and a payload")
-        (magic, version, kind, status, method, role, count, source, destination, incarnation, generation, request,
+        (magic, version, kind, status, method, _role, count, source, _to, incarnation, generation, request,
          _left, a, b, c, d, _context, payload_bytes, body, described, places) = cls._HEADER.unpack(frames[0])  # fmt: skip
         if magic != cls._MAGIC or version != cls._VERSION:
             raise ValueError(f"expected version {cls._VERSION} of the protocol, got {version}")
         if payload_bytes != len(frames[1]) or count > 4 or any(places):
             raise ValueError("a header that does not fit its payload")
         message = cls(kind, status, method, request, (a, b, c, d), payload=frames[1], body=body)
-        message.role, message.source, message.destination = role, source, destination
-        message.incarnation, message.generation = incarnation, generation
+        message.source, message.incarnation, message.generation = source, incarnation, generation
         message.described = [cls._TENSOR.unpack_from(described, 20 * i) for i in range(count)]
         return message
 
@@ -420,13 +413,8 @@ class Session:
         self.socket.connect(f"{self.start['address']}.{self.number}")
 
     # -- sending --
-    def _fill(self, message):
-        message.source, message.destination = self.start["worker"], self.number
-        message.incarnation, message.generation = self.start["incarnation"], self.start["generation"]
-        return message
-
     def _send(self, message, payload):
-        frames = [self._fill(message).header(len(payload)), payload]
+        frames = [message.header(len(payload), self.start, self.number), payload]
         while True:
             try:
                 return self.socket.send_multipart(frames, zmq.NOBLOCK)
@@ -452,20 +440,28 @@ class Session:
     def request(self, method, args=(), tensors=()):
         """Sends a request; its id."""
         self.requests += 1
-        self._send_tensors(
-            Message(Message.REQUEST, method=method, request=self.requests, args=args, tensors=tensors,
-                    left=Message.NO_DEADLINE)
-        )  # fmt: skip
+        self._send_tensors(Message(Message.REQUEST, method=method, request=self.requests, args=args, tensors=tensors))
         return self.requests
 
     def reply(self, to, tensors, args=()):
         self._send_tensors(Message(Message.REPLY, method=to.method, request=to.request, args=args, tensors=tensors))
 
+    def answer(self, tensors=(), args=()):
+        """Replies to `call`, which is over then."""
+        call, self.call = self.call, None
+        self.reply(call, tensors, args)
+
+    def decline(self, status, text):
+        """Refuses `call`, if there is one."""
+        call, self.call = self.call, None
+        if call is not None:
+            self.refuse(call, status, text)
+
     def _send_text(self, message, text):
         """If the queue is full, nobody waits for the text."""
         payload = cut(text, 400)
         try:
-            self.socket.send_multipart([self._fill(message).header(len(payload)), payload], zmq.NOBLOCK)
+            self.socket.send_multipart([message.header(len(payload), self.start, self.number), payload], zmq.NOBLOCK)
         except zmq.Again:
             pass
 
@@ -548,9 +544,7 @@ class Session:
     def greet(self):
         """Says HELLO until the peer answers; the job, as the peer has it."""
         nonce = secrets.token_bytes(32)
-        hello = Message(Message.HELLO)
-        hello.role = self.start["role"]
-        header = self._fill(hello).header(64)
+        header = Message(Message.HELLO).header(64, self.start, self.number)
         proof = hmac.new(self.start["secret"], header + nonce, hashlib.sha256).digest()
         while self.welcome is None:
             self.turns.check()

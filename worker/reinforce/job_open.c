@@ -4,12 +4,10 @@
 
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/device.h"
-#include "worker/environment/environment_frames.h"
 #include "worker/environment/environment_load.h"
 #include "worker/environment/environment_spec.h"
 #include "worker/model/onnx.h"
 
-_Static_assert((int)JOB_FRAMES_MAX == (int)ENVIRONMENT_FRAMES_MAX, "a job's frames can be stacked");
 _Static_assert((int)JOB_WIDTHS_MAX == (int)POLICY_LAYERS_MAX, "every list of widths is a policy's");
 
 enum status job_environments_open(struct environments **out, const struct job *job, uint32_t first,

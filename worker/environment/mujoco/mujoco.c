@@ -1,12 +1,11 @@
-/* The plug-in: one model of MuJoCo's for an instance, and one mjData for each environment. mujoco_tasks.h
- * says what a task is. Thread: that of the caller.
+/* The plug-in of Gymnasium's MuJoCo tasks, version 5: one model of MuJoCo's for an instance, and one mjData
+ * for each environment. Thread: that of the caller.
  *
  * A model is NAME.xml in the folder mujoco-models/ beside this plug-in, or where the option "model" points.
  */
 #include "kernels/base/rng.h"
 #include "kernels/lanes/normal.h"
 #include "worker/environment/environment.h"
-#include "worker/environment/mujoco/mujoco_tasks.h"
 
 #include <cjson/cJSON.h>
 #include <dlfcn.h>
@@ -18,6 +17,94 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- the tasks, as numbers: what is observed, rewarded, and when an episode ends ----
+ *
+ * Facts from gymnasium/envs/mujoco, each file NAME_v5.py; the models are the XML files beside them.
+ *
+ * One step is `substeps` steps of MuJoCo's. With x the place along the track before and x' behind it, dt the
+ * seconds of a step, a the action and F the external force on each body, clipped to ±1:
+ *
+ *     reward = forward (x' - x) / dt + alive [healthy] - control sum(a²) - contact sum(F²)
+ *
+ * The observation is (positions without the first `hidden`, velocities clipped to ±velocity_max, and with
+ * `has_forces` F of each body but the world). An episode ends in a state that is not healthy. */
+
+enum { MUJOCO_LIMITS = 2, STEPS_MAX = 1000 };
+
+/* What the job's options may change, under the names that Gymnasium's keywords have. */
+struct mujoco_settings {
+    double forward, alive, control, contact;
+    double noise;      /* of a reset, around the model's first state */
+    double substeps;   /* a whole number */
+    double terminates; /* 0: a state that is not healthy ends nothing */
+};
+
+struct mujoco_task {
+    const char *name, *model;
+    struct mujoco_settings settings;
+    uint32_t hidden;
+    double velocity_max; /* 0: none */
+    bool has_forces;
+    bool follows_body; /* x is the first body's place, and not the first position: MuJoCo computes it before a
+                          substep, so it lags one behind */
+    bool normal_velocity; /* a reset adds noise * normal(0, 1) to velocities, and not a uniform of ±noise */
+    double state_max; /* healthy: below it are |positions but the first two| and |velocities|; 0: any are */
+    struct {
+        uint32_t position; /* healthy: this position lies within */
+        double low, high;  /* high 0: there is no such limit */
+        bool closed;       /* low and high themselves are healthy */
+    } limits[MUJOCO_LIMITS];
+};
+
+static const struct mujoco_task mujoco_tasks[] = {
+    {.name = "Ant-v5",
+     .model = "ant.xml",
+     .settings = {.forward = 1,
+                  .alive = 1,
+                  .control = 0.5,
+                  .contact = 5e-4,
+                  .noise = 0.1,
+                  .substeps = 5,
+                  .terminates = 1},
+     .hidden = 2,
+     .has_forces = true,
+     .follows_body = true,
+     .normal_velocity = true,
+     .limits = {{2, 0.2, 1.0, true}}},
+    {.name = "HalfCheetah-v5",
+     .model = "half_cheetah.xml",
+     .settings = {.forward = 1, .control = 0.1, .noise = 0.1, .substeps = 5},
+     .hidden = 1,
+     .normal_velocity = true},
+    {.name = "Hopper-v5",
+     .model = "hopper.xml",
+     .settings = {.forward = 1, .alive = 1, .control = 1e-3, .noise = 5e-3, .substeps = 4, .terminates = 1},
+     .hidden = 1,
+     .velocity_max = 10,
+     .state_max = 100,
+     .limits = {{1, 0.7, INFINITY, false}, {2, -0.2, 0.2, false}}},
+    {.name = "InvertedPendulum-v5",
+     .model = "inverted_pendulum.xml",
+     .settings = {.alive = 1, .noise = 0.01, .substeps = 2, .terminates = 1},
+     .limits = {{1, -0.2, 0.2, true}}},
+    {.name = "Swimmer-v5",
+     .model = "swimmer.xml",
+     .settings = {.forward = 1, .control = 1e-4, .noise = 0.1, .substeps = 4},
+     .hidden = 2},
+    {.name = "Walker2d-v5",
+     .model = "walker2d_v5.xml",
+     .settings = {.forward = 1, .alive = 1, .control = 1e-3, .noise = 5e-3, .substeps = 4, .terminates = 1},
+     .hidden = 1,
+     .velocity_max = 10,
+     .limits = {{1, 0.8, 2.0, false}, {2, -1.0, 1.0, false}}},
+};
+
+/* In the same order. */
+static const char *const mujoco_names[] = {"Ant-v5",     "HalfCheetah-v5", "Hopper-v5", "InvertedPendulum-v5",
+                                           "Swimmer-v5", "Walker2d-v5",    NULL};
+
+/* ---- an instance ---- */
 
 enum { STATE = mjSTATE_INTEGRATION, FORCES = 6 };
 
@@ -42,10 +129,8 @@ struct instance {
     struct world worlds[];
 };
 
-static int refuse(char error[ENVIRONMENT_ERROR_BYTES], const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static int refuse(char error[ENVIRONMENT_ERROR_BYTES], const char *format, ...)
+__attribute__((format(printf, 2, 3))) static int refuse(char error[ENVIRONMENT_ERROR_BYTES],
+                                                        const char *format, ...)
 {
     va_list list;
     va_start(list, format);
@@ -183,7 +268,7 @@ static void fill_spec(struct instance *self)
     self->spec = (struct environment_spec){
         .size = sizeof self->spec,
         .agents = 1,
-        .steps_max = self->task->steps_max,
+        .steps_max = STEPS_MAX,
         .observation = {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {self->inputs}},
         .action = {.dtype = ENVIRONMENT_F32,
                    .rank = 1,
@@ -255,11 +340,12 @@ static void observe(struct instance *self, uint32_t which, const struct environm
 {
     const mjModel *model = self->model;
     const mjData *data = self->worlds[which].data;
+    const double velocity_max = self->task->velocity_max > 0 ? self->task->velocity_max : INFINITY;
     float *row = self->observations + (size_t)which * self->inputs, *to = row;
     for (int i = (int)self->task->hidden; i < model->nq; i++)
         *to++ = (float)data->qpos[i];
     for (int i = 0; i < model->nv; i++)
-        *to++ = (float)clipped(data->qvel[i], self->task->velocity_max);
+        *to++ = (float)clipped(data->qvel[i], velocity_max);
     for (int i = FORCES; self->task->has_forces && i < model->nbody * FORCES; i++)
         *to++ = (float)clipped(data->cfrc_ext[i], 1);
     memcpy((float *)buffers->observation + (size_t)which * self->inputs, row, self->inputs * sizeof *row);
@@ -269,15 +355,15 @@ static bool is_healthy(const struct instance *self, const mjData *data)
 {
     const struct mujoco_task *task = self->task;
     bool healthy = true;
-    for (unsigned i = 0; i < MUJOCO_LIMITS; i++) {
+    for (unsigned i = 0; i < MUJOCO_LIMITS && task->limits[i].high != 0; i++) {
         const double position = data->qpos[task->limits[i].position];
         const double low = task->limits[i].low, high = task->limits[i].high;
         healthy &=
             task->limits[i].closed ? low <= position && position <= high : low < position && position < high;
     }
-    for (int i = 2; i < self->model->nq && isfinite(task->state_max); i++)
+    for (int i = 2; i < self->model->nq && task->state_max > 0; i++)
         healthy &= fabs(data->qpos[i]) < task->state_max;
-    for (int i = 0; i < self->model->nv && isfinite(task->state_max); i++)
+    for (int i = 0; i < self->model->nv && task->state_max > 0; i++)
         healthy &= fabs(data->qvel[i]) < task->state_max;
     return healthy;
 }

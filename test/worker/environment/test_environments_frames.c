@@ -1,17 +1,16 @@
 /* Frame stacking, held to a plain loop: the same environments without stacks run beside those with, and the
  * loop keeps what they have shown. */
-#include "worker/environment/environment_frames.h"
+#include "worker/environment/environments.h"
 
 #include "kernels/base/rng.h"
 #include "test/worker/environment/preloads.h"
 #include "test/workplace.h"
 #include "worker/environment/classic.h"
 #include "worker/environment/environment_spec.h"
-#include "worker/environment/environments.h"
 
 #include <stdlib.h>
 
-enum { COUNT = 5, AGENTS_MAX = 2, BYTES_MAX = 64, STEPS = 300 };
+enum { COUNT = 5, AGENTS_MAX = 2, FRAMES_MAX = 16, BYTES_MAX = 64, STEPS = 300 };
 
 static struct error error;
 
@@ -20,7 +19,8 @@ static void must(enum status status)
     ck_assert_msg(status == STATUS_OK, "%s", error.text);
 }
 
-/* ---- a plug-in of spaces that no other one has: images of two channels, and single values ---- */
+/* ---- a plug-in of spaces that no other one has: images of two channels, single values, a large image ----
+ */
 
 enum { SCENE_BYTES = 2 * 3 * 2 };
 struct scene {
@@ -29,7 +29,7 @@ struct scene {
     uint32_t age[]; /* steps since the reset, and something of the seed */
 };
 
-static const char *const scene_names[] = {"image", "number", NULL};
+static const char *const scene_names[] = {"image", "number", "large", NULL};
 static const uint32_t two[] = {2};
 static const double far[] = {1e6},
                     bright[SCENE_BYTES] = {255, 254, 253, 252, 251, 250, 249, 248, 247, 246, 245, 244};
@@ -37,7 +37,8 @@ static const double far[] = {1e6},
 #define CHOICE .action = {.dtype = ENVIRONMENT_I32, .choices = two}
 static const struct environment_spec
     image_spec = {SCENE, CHOICE, .observation = {ENVIRONMENT_U8, 3, {2, 3, 2}, .low = NULL, .high = bright}},
-    number_spec = {SCENE, CHOICE, .observation = {.dtype = ENVIRONMENT_F32, .high = far}};
+    number_spec = {SCENE, CHOICE, .observation = {.dtype = ENVIRONMENT_F32, .high = far}},
+    large_spec = {SCENE, CHOICE, .observation = {ENVIRONMENT_U8, 3, {1 << 11, 1 << 11, 1}}};
 
 static int scene_open(void **out, const struct environment_spec **spec, const char *name, const char *options,
                       uint32_t count, char *text)
@@ -48,7 +49,7 @@ static int scene_open(void **out, const struct environment_spec **spec, const ch
     scene->is_image = strcmp(name, "image") == 0;
     scene->count = count;
     *out = scene;
-    *spec = scene->is_image ? &image_spec : &number_spec;
+    *spec = scene->is_image ? &image_spec : strcmp(name, "large") == 0 ? &large_spec : &number_spec;
     return 0;
 }
 
@@ -102,16 +103,22 @@ struct loop {
     uint32_t frames, agents;
     size_t bytes, pixel_bytes; /* of one observation; of its last axis */
     struct environments *plain, *stacked;
-    char past[COUNT * AGENTS_MAX][ENVIRONMENT_FRAMES_MAX][BYTES_MAX]; /* oldest first */
+    char past[COUNT * AGENTS_MAX][FRAMES_MAX][BYTES_MAX]; /* oldest first */
 };
+
+static enum status open_of(struct environments **out, const struct environment_plugin *plugin,
+                           const char *name, uint32_t frames)
+{
+    const struct environments_config config = {
+        .plugin = plugin, .name = name, .options = "{}", .seed = 5, .count = COUNT, .frames = frames};
+    return environments_open(out, &config, &error);
+}
 
 static struct environments *open_one(const struct environment_plugin *plugin, const char *name,
                                      uint32_t frames)
 {
     struct environments *environments = NULL;
-    const struct environments_config config = {
-        .plugin = plugin, .name = name, .options = "{}", .seed = 5, .count = COUNT, .frames = frames};
-    must(environments_open(&environments, &config, &error));
+    must(open_of(&environments, plugin, name, frames));
     return environments;
 }
 
@@ -307,95 +314,65 @@ END_TEST
 
 START_TEST(stacks_that_are_too_large_are_refused)
 {
-    const struct environment_spec spec = {SCENE, CHOICE,
-                                          .observation = {ENVIRONMENT_U8, 3, {1 << 11, 1 << 11, 1}}};
-    const struct environment_spec *stacked = &spec;
-    const struct environment_plugin *table = &scenes;
-    void *instance = NULL;
-    ck_assert_int_eq(environment_frames_open(&table, &instance, &stacked, 1, 5, &error), STATUS_INVALID);
-    ck_assert_str_eq(error.text, "5 frames of 4194304 bytes: expected at most 16777216 bytes");
-    ck_assert_ptr_null(instance);
-    ck_assert_ptr_eq(table, &scenes);
-    ck_assert_ptr_eq(stacked, &spec);
+    struct environments *environments = NULL;
+    ck_assert_int_eq(open_of(&environments, &scenes, "large", 5), STATUS_INVALID);
+    ck_assert_str_eq(error.text, "large: 5 frames of 4194304 bytes: expected at most 16777216 bytes");
+    ck_assert_ptr_null(environments);
 }
 END_TEST
 
 /* ---- saved states: environment 1 of one object goes on as environment 0 of another ---- */
 
-enum { SAVED_FRAMES = 3, SAVED_ROWS = 2 * 2, SAVED_VALUES = 2 * SAVED_FRAMES };
+/* Pair-v0: two agents, two values for each. */
+enum { SAVED_FRAMES = 3, SAVED_STACKS = 2 * SAVED_FRAMES * 2 * sizeof(float) };
 
-struct stage {
-    void *frames; /* the wrapper */
-    const struct environment_plugin *table;
-    float observation[SAVED_ROWS][SAVED_VALUES], reward[SAVED_ROWS], metrics[SAVED_ROWS][2];
-    uint8_t flags[SAVED_ROWS];
-    int32_t action[SAVED_ROWS];
-    struct environment_buffers buffers;
-};
-
-/* Two environments of two agents each. */
-static void stage_open(struct stage *stage, uint64_t seed)
+static struct environments *open_pairs(uint32_t step)
 {
-    const struct environment_seed seeds[2] = {{.job = seed}, {.job = seed, .environment = 1}};
-    const struct environment_spec *spec;
-    char text[ENVIRONMENT_ERROR_BYTES];
-    *stage = (struct stage){.table = preload("environment_toy")};
-    ck_assert_int_eq(stage->table->open(&stage->frames, &spec, "Pair-v0", "{}", 2, text), 0);
-    must(environment_frames_open(&stage->table, &stage->frames, &spec, 2, SAVED_FRAMES, &error));
-    stage->buffers = (struct environment_buffers){.observation = stage->observation,
-                                                  .action = stage->action,
-                                                  .reward = stage->reward,
-                                                  .flags = stage->flags,
-                                                  .metrics = stage->metrics[0]};
-    ck_assert_int_eq(stage->table->reset(stage->frames, &stage->buffers, 2, NULL, seeds, text), 0);
-}
-
-static void stage_step(struct stage *stage)
-{
-    char text[ENVIRONMENT_ERROR_BYTES];
-    ck_assert_int_eq(stage->table->step(stage->frames, &stage->buffers, 2, NULL, text), 0);
+    struct environments *pairs = open_one(preload("environment_toy"), "Pair-v0", SAVED_FRAMES);
+    must(environments_reset(pairs, COUNT, NULL, 0, step, &error));
+    return pairs;
 }
 
 START_TEST(a_saved_environment_goes_on_with_its_past)
 {
-    static struct stage from, to;
-    char state[512], text[ENVIRONMENT_ERROR_BYTES];
-    stage_open(&from, 1);
-    stage_open(&to, 2);
+    struct environments *from = open_pairs(1), *to = open_pairs(2);
+    const char *left = environments_buffers(from)->observation,
+               *right = environments_buffers(to)->observation;
+    char state[512];
     for (int i = 0; i < 4; i++)
-        stage_step(&from);
-    const size_t bytes = from.table->save(from.frames, 1, NULL, 0);
-    ck_assert_uint_gt(bytes, 2 * sizeof from.observation[0]);
+        must(environments_step(from, COUNT, NULL, &error));
+    const size_t bytes = environments_save(from, 1, NULL, 0);
+    ck_assert_uint_gt(bytes, SAVED_STACKS);
     ck_assert_uint_le(bytes, sizeof state);
-    ck_assert_uint_eq(from.table->save(from.frames, 1, state, sizeof state), bytes);
-    ck_assert_int_eq(to.table->load(to.frames, &to.buffers, 0, state, bytes, text), 0);
+    ck_assert_uint_eq(environments_save(from, 1, state, sizeof state), bytes);
+    must(environments_load(to, 0, state, bytes, &error));
     for (int i = 0; i < 4; i++) {
-        ck_assert_mem_eq(to.observation[0], from.observation[2], 2 * sizeof to.observation[0]);
-        stage_step(&from);
-        stage_step(&to);
+        ck_assert_mem_eq(right, left + SAVED_STACKS, SAVED_STACKS);
+        must(environments_step(from, COUNT, NULL, &error));
+        must(environments_step(to, COUNT, NULL, &error));
     }
-    from.table->close(from.frames);
-    to.table->close(to.frames);
+    environments_close(from);
+    environments_close(to);
 }
 END_TEST
 
+/* The steps since the reset and two flags stand in front of the stacks. */
 START_TEST(a_state_that_is_none_is_refused)
 {
-    static struct stage stage;
+    enum { HEAD = 4 + 2 + SAVED_STACKS };
     static const char state[512];
-    char text[ENVIRONMENT_ERROR_BYTES];
-    stage_open(&stage, 1);
-    ck_assert_int_ne(stage.table->load(stage.frames, &stage.buffers, 0, state, 48, text), 0);
-    ck_assert_str_eq(text, "a saved state of 48 bytes: expected more than the 48 of 3 frames");
-    ck_assert_int_ne(stage.table->load(stage.frames, &stage.buffers, 0, state, 49, text), 0);
-    ck_assert_ptr_nonnull(strstr(text, "a state of 1 bytes: expected"));
-    stage.table->close(stage.frames);
+    struct environments *pairs = open_pairs(1);
+    ck_assert_int_eq(environments_load(pairs, 0, state, HEAD, &error), STATUS_INVALID);
+    ck_assert_str_eq(error.text, "Pair-v0: a saved state of 54 bytes: expected more than 54");
+    ck_assert_int_eq(environments_load(pairs, 0, state, HEAD + 1, &error), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.text, "a state of 1 bytes: expected"));
+    environments_close(pairs);
 }
 END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("environment_frames");
+    Suite *suite = suite_create("environments_frames");
     TCase *all = tcase_create("frames");
     tcase_add_loop_test(all, stacks_are_those_of_a_plain_loop, 0, sizeof worlds / sizeof worlds[0]);
     tcase_add_test(all, one_frame_is_the_environment_itself);
