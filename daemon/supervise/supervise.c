@@ -783,10 +783,10 @@ static void read_hosts(struct supervisor *s)
 
 static struct monotime check_hosts(struct supervisor *s, struct monotime now)
 {
-    const struct placement placement = generation_placement(&s->generation);
     struct host_event event;
     while (hosts_check(&s->hosts, now, &event))
         obey_host_event(s, &event);
+    const struct placement placement = generation_placement(&s->generation);
     for (uint16_t i = 1; i < hosts_count(&s->hosts); i++)
         if (hosts_is_clearing(&s->hosts, i) && placement_load(&placement, i) == 0)
             hosts_release(&s->hosts, i, 0, "this host has left the job");
