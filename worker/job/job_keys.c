@@ -1,6 +1,6 @@
-/* The keys of a job file and the rules between them, row by row, and look-ups in these tables; see
- * job_table.h. The order of the rows is the order in which a job is written and the manual explains it. */
-#include "worker/job/job_table.h"
+/* The keys of a job file, row by row, and look-ups among them; see job_table.h. The order of the rows is the
+ * order in which a job is written and the manual explains it. */
+#include "worker/job/job_table_words.h"
 
 #include <float.h>
 #include <string.h>
@@ -8,29 +8,7 @@
 #define SEED_MAX 9007199254740991.0 /* 2^53 - 1: the largest integer that every JSON reader keeps */
 #define HIDDEN_MAX 5792             /* a weight of 4 hidden * hidden floats is as much as a message carries */
 
-enum {
-    ANY = JOB_KINDS_ALL,
-    REINFORCE = JOB_KINDS_OF(JOB_REINFORCE),
-    PPO = JOB_KINDS_OF(JOB_VARIANT_PPO),
-    A2C = JOB_KINDS_OF(JOB_VARIANT_A2C),
-    ACTOR_CRITIC = PPO | A2C,
-    AGENT = REINFORCE | ACTOR_CRITIC,
-    SERVER = JOB_KINDS_OF(JOB_PARAMETER_SERVER),
-    PARALLEL = JOB_KINDS_OF(JOB_MODEL_PARALLEL),
-    TRAINERS = SERVER | PARALLEL, /* both have servers and trainers */
-};
-
-/* ---- keys ---- */
-
 /* clang-format off */
-#define IS(key, value) {key, JOB_IS, value, 0}
-#define IS_NOT(key, value) {key, JOB_IS_NOT, value, 0}
-#define IS_NULL(key) {key, JOB_IS_NULL, NULL, 0}
-#define IS_SET(key) {key, JOB_IS_SET, NULL, 0}
-#define AT_LEAST(key, bound) {key, JOB_AT_LEAST, NULL, bound}
-#define AT_MOST(key, bound) {key, JOB_AT_MOST, NULL, bound}
-#define AT_MOST_KEY(key, other) {key, JOB_AT_MOST_KEY, other, 0}
-#define BELOW_KEY(key, other) {key, JOB_AT_MOST_KEY, other, 1}
 #define VALUE(kind, member)                                                                                          \
     .type = (kind), .offset = offsetof(struct job, member), .bytes = sizeof(((struct job *)0)->member)
 #define INTEGER(member, low, high) VALUE(JOB_INTEGER, member), .min = (low), .max = (high)
@@ -648,79 +626,6 @@ const size_t job_key_count = sizeof job_keys / sizeof job_keys[0];
 _Static_assert(JOB_NAME_BYTES == 64 && JOB_TRAINERS_MAX == 256 && JOB_SERVERS_MAX == 16,
                "the patterns' limits");
 _Static_assert(sizeof job_keys / sizeof job_keys[0] <= JOB_KEYS_MAX, "JOB_KEYS_MAX bounds arrays elsewhere");
-
-/* ---- rules and limits ---- */
-
-#define NEVER_ENDS "without a limit the job never ends"
-#define PYTHON_SENDS "trainers in Python send float32"
-#define ONE_SOURCE "an environment comes from one place"
-#define OWN_PROCESS "environments in Python run in processes of their own"
-#define NO_SEGMENT "trainers in Python have no shared memory with the servers"
-#define PLATEAU "a plateau is found in the held-out loss"
-#define BATCH_NORM "the last stage has 1 * 1 pixels, and its batch norm would see one value per channel"
-
-/* clang-format off */
-const struct job_rule job_rules[] = {
-    {REINFORCE, .when = {IS_NULL("/stop/episodes")}, .then = IS_SET("/stop/running_reward"), .why = NEVER_ENDS},
-    {REINFORCE, .when = {IS("/rollout/mode", "episode")}, .then = IS("/rollout/begin", "reset")},
-    {AGENT, .then = AT_MOST_KEY("/observers/groups", "/observers/environments")},
-    {AGENT, .when = {IS_SET("/environment/plugin")}, .then = IS_NULL("/environment/gymnasium"), .why = ONE_SOURCE},
-    {AGENT, .when = {IS_SET("/environment/plugin")}, .then = IS_NULL("/environment/class"), .why = ONE_SOURCE},
-    {AGENT, .when = {IS_SET("/environment/gymnasium")}, .then = IS_NULL("/environment/class"), .why = ONE_SOURCE},
-    {AGENT, .when = {IS_SET("/environment/gymnasium")}, .then = IS_NULL("/environment/name"), .why = ONE_SOURCE},
-    {AGENT, .when = {IS_SET("/environment/class")}, .then = IS_NULL("/environment/name"), .why = ONE_SOURCE},
-
-    {ACTOR_CRITIC, .when = {IS_SET("/environment/gymnasium")}, .then = AT_LEAST("/observers/count", 1), .why = OWN_PROCESS},
-    {ACTOR_CRITIC, .when = {IS_SET("/environment/class")}, .then = AT_LEAST("/observers/count", 1), .why = OWN_PROCESS},
-    {ACTOR_CRITIC, .when = {IS_SET("/stop/evaluation_reward")}, .then = IS_SET("/evaluation/every")},
-
-    {SERVER, .when = {AT_MOST("/data/size", 32)}, .then = AT_LEAST("/trainers/batch", 2), .why = BATCH_NORM},
-    {SERVER, .when = {AT_LEAST("/server/count", 2)}, .then = IS("/server/round", "all")},
-    {SERVER, .when = {IS_SET("/trainers/class")}, .then = IS("/transport/memory", "inline"), .why = NO_SEGMENT},
-    {SERVER, .when = {IS_SET("/trainers/class")}, .then = IS("/transport/precision", "float32"), .why = PYTHON_SENDS},
-    {SERVER, .when = {IS("/server/round", "first")}, .then = AT_MOST_KEY("/server/round", "/trainers/count")},
-    {SERVER, .when = {IS_NOT("/data/kind", "synthetic")}, .then = IS_SET("/data/path")},
-    {SERVER, .when = {AT_MOST("/data/channels", 1)}, .then = AT_MOST("/data/mean", 1)},
-    {SERVER, .when = {AT_MOST("/data/channels", 1)}, .then = AT_MOST("/data/std", 1)},
-    {SERVER, .when = {IS_NULL("/stop/updates")}, .then = IS_SET("/stop/epochs"), .why = NEVER_ENDS},
-    {SERVER, .when = {IS("/data/kind", "synthetic"), IS_SET("/stop/epochs")}, .then = IS_SET("/stop/updates"),
-     .why = "synthetic data has no epochs"},
-
-    {PARALLEL, .when = {IS("/data/kind", "text")}, .then = IS_SET("/data/path")},
-    {PARALLEL, .when = {IS("/data/kind", "text")}, .then = IS_NULL("/model/tokens"),
-     .why = "the text brings its own vocabulary"},
-    {PARALLEL, .when = {IS("/data/kind", "synthetic")}, .then = IS_SET("/model/tokens")},
-    {PARALLEL, .when = {IS("/data/kind", "text")}, .then = IS("/loss/classes", "tokens")},
-    {PARALLEL, .when = {AT_LEAST("/trainers/count", 2)}, .then = IS("/placement/embedding", "server")},
-    {PARALLEL, .when = {AT_LEAST("/trainers/count", 2)}, .then = IS("/placement/lstm", "server")},
-    {PARALLEL, .when = {AT_LEAST("/trainers/count", 2)}, .then = IS("/placement/decoder", "server")},
-    {PARALLEL, .then = BELOW_KEY("/placement/embedding", "/server/count")},
-    {PARALLEL, .then = BELOW_KEY("/placement/lstm", "/server/count")},
-    {PARALLEL, .then = BELOW_KEY("/placement/decoder", "/server/count")},
-    {PARALLEL, .when = {IS("/data/kind", "synthetic")}, .then = IS("/optimizer/schedule", "constant"), .why = PLATEAU},
-    {PARALLEL, .when = {AT_MOST("/data/held_out", 0)}, .then = IS("/optimizer/schedule", "constant"), .why = PLATEAU},
-    {PARALLEL, .when = {IS_NULL("/evaluation/every")}, .then = IS("/optimizer/schedule", "constant"), .why = PLATEAU},
-    {PARALLEL, .when = {IS_NULL("/stop/updates")}, .then = IS_SET("/stop/epochs"), .why = NEVER_ENDS},
-};
-const size_t job_rule_count = sizeof job_rules / sizeof job_rules[0];
-
-const struct job_limit job_limits[] = {
-    {AGENT, .factors = {"/observers/count", "/observers/environments"},
-     .most = JOB_ENVIRONMENTS_MAX, .of = "environments"},
-    {REINFORCE, .when = IS("/rollout/mode", "steps"),
-     .factors = {"/observers/count", "/observers/environments", "/rollout/steps"},
-     .most = JOB_ROLLOUT_ROWS_MAX, .of = "rows in a rollout"},
-    {ACTOR_CRITIC, .factors = {"/observers/count", "/observers/environments", "/algorithm/n_steps"},
-     .most = JOB_ROLLOUT_ROWS_MAX, .of = "rows in a rollout"},
-    {TRAINERS, .factors = {"/trainers/count", "/trainers/batch"},
-     .most = JOB_UPDATE_SAMPLES_MAX, .of = "samples in an update"},
-    {SERVER, .factors = {"/trainers/batch", "/data/channels", "/data/size", "/data/size"},
-     .most = JOB_BATCH_VALUES_MAX, .of = "values in a batch"},
-    {SERVER, .factors = {"/evaluation/batch", "/data/channels", "/data/size", "/data/size"},
-     .most = JOB_BATCH_VALUES_MAX, .of = "values in a batch"},
-};
-const size_t job_limit_count = sizeof job_limits / sizeof job_limits[0];
-/* clang-format on */
 
 /* ---- look-ups ---- */
 

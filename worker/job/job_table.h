@@ -1,4 +1,4 @@
-/* The one table of a job file's keys, and of the rules between keys (job_keys.c).
+/* The one table of a job file's keys (job_keys.c), and of the rules between keys (job_rules.c).
  *
  * Three readers use it: the check (job_reading.c), the JSON schema and the manual (job_documents.c). A new
  * key is a row here and a member of struct job; a new rule between keys is a row, too. Constant data and pure

@@ -298,7 +298,8 @@ START_TEST(test_one_server_refuses)
     struct error error = {0};
     ck_assert_int_eq(rpc_open(&cluster.members[1].rpc, &config, cluster.addresses[1], &error), STATUS_OK);
     config = cluster_config(&cluster.members[SERVERS]);
-    expect_no_join(&cluster, &config, net_in_ms(5000), STATUS_PERMISSION, "the job has another generation");
+    expect_no_join(&cluster, &config, net_in_ms(5000), STATUS_PERMISSION,
+                   "answered HELLO with BYE: the job has another generation");
     cluster_free(&cluster);
 }
 END_TEST

@@ -1,0 +1,31 @@
+/* The words of the table's rows: sets of kinds, and conditions. Only job_keys.c and job_rules.c include this.
+ */
+#ifndef WORKER_JOB_JOB_TABLE_WORDS_H
+#define WORKER_JOB_JOB_TABLE_WORDS_H
+
+#include "worker/job/job_table.h"
+
+enum {
+    ANY = JOB_KINDS_ALL,
+    REINFORCE = JOB_KINDS_OF(JOB_REINFORCE),
+    PPO = JOB_KINDS_OF(JOB_VARIANT_PPO),
+    A2C = JOB_KINDS_OF(JOB_VARIANT_A2C),
+    ACTOR_CRITIC = PPO | A2C,
+    AGENT = REINFORCE | ACTOR_CRITIC,
+    SERVER = JOB_KINDS_OF(JOB_PARAMETER_SERVER),
+    PARALLEL = JOB_KINDS_OF(JOB_MODEL_PARALLEL),
+    TRAINERS = SERVER | PARALLEL, /* both have servers and trainers */
+};
+
+/* clang-format off */
+#define IS(key, value) {key, JOB_IS, value, 0}
+#define IS_NOT(key, value) {key, JOB_IS_NOT, value, 0}
+#define IS_NULL(key) {key, JOB_IS_NULL, NULL, 0}
+#define IS_SET(key) {key, JOB_IS_SET, NULL, 0}
+#define AT_LEAST(key, bound) {key, JOB_AT_LEAST, NULL, bound}
+#define AT_MOST(key, bound) {key, JOB_AT_MOST, NULL, bound}
+#define AT_MOST_KEY(key, other) {key, JOB_AT_MOST_KEY, other, 0}
+#define BELOW_KEY(key, other) {key, JOB_AT_MOST_KEY, other, 1}
+/* clang-format on */
+
+#endif
