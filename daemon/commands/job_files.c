@@ -3,6 +3,7 @@
 #include "daemon/commands/job_files.h"
 
 #include "daemon/process/program.h"
+#include "daemon/run/resume.h"
 #include "daemon/run/rundir.h"
 #include "daemon/watch/listener.h"
 #include "kernels/base/log.h"

@@ -6,6 +6,7 @@
 #include "daemon/log/runlog.h"
 #include "daemon/process/descriptors.h"
 #include "daemon/process/service.h"
+#include "daemon/run/resume.h"
 #include "daemon/run/rundir.h"
 #include "daemon/supervise/supervise.h"
 #include "kernels/base/log.h"

@@ -8,7 +8,7 @@
 #include "daemon/process/program.h"
 #include "daemon/process/service.h"
 #include "daemon/process/socket_folder.h"
-#include "daemon/run/rundir.h"
+#include "daemon/run/resume.h"
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
 

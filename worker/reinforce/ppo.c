@@ -16,18 +16,18 @@ enum status ppo_open(struct ppo *ppo, const struct job *job, const struct rollou
 {
     const uint32_t rows = rollout->columns * rollout->config.steps_max;
     *ppo = (struct ppo){.job = job, .rows_max = rows};
-    ppo->rewards = calloc(rows, sizeof *ppo->rewards);
-    ppo->advantages = calloc(rows, sizeof *ppo->advantages);
-    ppo->returns = calloc(rows, sizeof *ppo->returns);
-    ppo->order = calloc(rows, sizeof *ppo->order);
+    ppo->advantages.rewards = calloc(rows, sizeof *ppo->advantages.rewards);
+    ppo->advantages.values = calloc(rows, sizeof *ppo->advantages.values);
+    ppo->advantages.returns = calloc(rows, sizeof *ppo->advantages.returns);
+    ppo->advantages.order = calloc(rows, sizeof *ppo->advantages.order);
     ppo->plain = calloc(rows, sizeof *ppo->plain);
     ppo->drawn = calloc(rows, sizeof *ppo->drawn);
     ppo->minibatch_of = calloc(rows, sizeof *ppo->minibatch_of);
     ppo->keys = calloc(rows, sizeof *ppo->keys);
     ppo->sorted_keys = calloc(rows, sizeof *ppo->sorted_keys);
-    if (ppo->rewards == NULL || ppo->advantages == NULL || ppo->returns == NULL || ppo->order == NULL ||
-        ppo->plain == NULL || ppo->drawn == NULL || ppo->minibatch_of == NULL || ppo->keys == NULL ||
-        ppo->sorted_keys == NULL)
+    if (ppo->advantages.rewards == NULL || ppo->advantages.values == NULL ||
+        ppo->advantages.returns == NULL || ppo->advantages.order == NULL || ppo->plain == NULL ||
+        ppo->drawn == NULL || ppo->minibatch_of == NULL || ppo->keys == NULL || ppo->sorted_keys == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the advantages of %u rows", rows);
     for (uint32_t i = 0; i < rows; i++)
         ppo->plain[i] = i;
@@ -37,103 +37,16 @@ enum status ppo_open(struct ppo *ppo, const struct job *job, const struct rollou
 void ppo_close(struct ppo *ppo)
 {
     normalizers_close(&ppo->normalizers);
-    free(ppo->rewards);
-    free(ppo->advantages);
-    free(ppo->returns);
-    free(ppo->order);
+    free(ppo->advantages.rewards);
+    free(ppo->advantages.values);
+    free(ppo->advantages.returns);
+    free(ppo->advantages.order);
     free(ppo->plain);
     free(ppo->drawn);
     free(ppo->minibatch_of);
     free(ppo->keys);
     free(ppo->sorted_keys);
     *ppo = (struct ppo){0};
-}
-
-/* ---- advantages: column by column, from the last step to the first ---- */
-
-/* What a walk back through a column carries from one row to the row before. */
-struct walk {
-    double next;      /* V(s_{t+1}) */
-    double advantage; /* A_{t+1} */
-    bool failed;      /* the segment ends with a failure: nothing is learned from it */
-};
-
-/* The place of the row in the list of truncated rows, which ascends; `count` of them lie before `end`. */
-static uint32_t find_last(const struct rollout *rollout, uint32_t row)
-{
-    uint32_t low = 0, high = rollout->last_count;
-    while (low < high) {
-        const uint32_t middle = low + (high - low) / 2;
-        if (rollout->last_rows[middle] < row)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-/* The row has flags: the walk begins a segment, which ends here. */
-static void begin_segment(const struct ppo *ppo, const struct rollout *rollout, uint32_t row,
-                          struct walk *walk)
-{
-    const uint8_t flags = rollout->flags[row];
-    const bool bootstraps =
-        ppo->job->algorithm.bootstrap_truncated &&
-        (flags & (ENVIRONMENT_TERMINATED | ENVIRONMENT_TRUNCATED)) == ENVIRONMENT_TRUNCATED;
-    const uint32_t at = bootstraps ? find_last(rollout, row) : rollout->last_count;
-    *walk = (struct walk){.failed = (flags & ENVIRONMENT_FAILED) != 0};
-    if (at < rollout->last_count && rollout->last_rows[at] == row)
-        walk->next = (double)rollout->last_values[at];
-}
-
-static void judge_row(struct ppo *ppo, const struct rollout *rollout, uint32_t row, struct walk *walk)
-{
-    const double gamma = ppo->job->returns.gamma, value = (double)rollout->values[row];
-    const double delta = (double)ppo->rewards[row] + gamma * walk->next - value;
-    walk->advantage = delta + gamma * ppo->job->algorithm.gae_lambda * walk->advantage;
-    walk->next = value;
-    ppo->advantages[row] = (float)walk->advantage;
-    ppo->returns[row] = (float)(walk->advantage + value);
-}
-
-/* Appends the column's rows, last step first; returns how many. */
-static uint32_t judge_column(struct ppo *ppo, const struct rollout *rollout, uint32_t column, uint32_t *order)
-{
-    const float *closing = rollout->values + rollout_row(rollout, rollout->config.steps_max, 0);
-    struct walk walk = {.next = (double)closing[column]};
-    uint32_t count = 0;
-    for (uint32_t step = rollout->lengths[column]; step-- > 0;) {
-        const uint32_t row = rollout_row(rollout, step, column);
-        if (rollout_is_absent(rollout, step, column))
-            continue;
-        if (rollout->flags[row] != 0)
-            begin_segment(ppo, rollout, row, &walk);
-        if (walk.failed)
-            continue;
-        judge_row(ppo, rollout, row, &walk);
-        order[count++] = row;
-    }
-    return count;
-}
-
-static void reverse(uint32_t *order, uint32_t count)
-{
-    for (uint32_t i = 0; i < count / 2; i++) {
-        const uint32_t row = order[i];
-        order[i] = order[count - 1 - i];
-        order[count - 1 - i] = row;
-    }
-}
-
-uint32_t ppo_judge(struct ppo *ppo, const struct rollout *rollout)
-{
-    uint32_t rows = 0;
-    for (uint32_t column = 0; column < rollout->columns; column++) {
-        const uint32_t count = judge_column(ppo, rollout, column, ppo->order + rows);
-        reverse(ppo->order + rows, count);
-        rows += count;
-    }
-    return rows;
 }
 
 /* ---- minibatches: sorted by counting, for qsort's comparisons took as long as a tenth of an update ---- */
@@ -187,12 +100,14 @@ void ppo_draw(struct ppo *ppo, uint32_t count, uint32_t update, uint32_t epoch)
     const uint32_t size = ppo->job->algorithm.batch_size;
     assert(size > 0);
     for (uint32_t i = 0; i < count; i++) {
-        const struct rng_key key = {
-            .seed = ppo->job->seed, .environment = ppo->order[i], .step = epoch, .episode = update};
+        const struct rng_key key = {.seed = ppo->job->seed,
+                                    .environment = ppo->advantages.order[i],
+                                    .step = epoch,
+                                    .episode = update};
         uint32_t words[4] = {0};
         if (count > size)
             rng_block(&key, RNG_SHUFFLE, 0, words);
-        ppo->keys[i] = (uint64_t)words[0] << 32 | ppo->order[i];
+        ppo->keys[i] = (uint64_t)words[0] << 32 | ppo->advantages.order[i];
     }
     if (count > size)
         sort_keys(ppo, count);
@@ -248,19 +163,19 @@ static enum status judge(struct update *u, struct error *error)
 {
     struct rollout *rollout = u->rollout;
     const size_t closing = (size_t)rollout->config.steps_max * rollout->columns;
-    normalizers_scale(&u->ppo->normalizers, rollout, u->ppo->rewards);
+    normalizers_scale(&u->ppo->normalizers, rollout, u->ppo->advantages.rewards);
     enum status status = estimate(u, rollout->observations + closing * rollout->config.observation_bytes,
                                   rollout->columns, rollout->values + closing, error);
     if (status == STATUS_OK)
         status = estimate(u, rollout->last_observations, rollout->last_count, rollout->last_values, error);
     if (status != STATUS_OK)
         return status;
-    u->count = ppo_judge(u->ppo, rollout);
+    u->count = advantages_estimate(&u->ppo->advantages, u->ppo->job, rollout);
     if (!policy_needs_review(u->policy))
         return STATUS_OK;
     status = review(u, error);
     if (status == STATUS_OK)
-        ppo_judge(u->ppo, rollout);
+        advantages_estimate(&u->ppo->advantages, u->ppo->job, rollout);
     return status;
 }
 
@@ -270,8 +185,9 @@ static double explained_variance(const struct update *u)
     double sum[2] = {0}, squares[2] = {0}; /* of R; of R - V */
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t i = 0; i < u->count; i++) {
-            const uint32_t row = u->ppo->order[i];
-            const double target = (double)u->ppo->returns[row], value = (double)u->rollout->values[row];
+            const uint32_t row = u->ppo->advantages.order[i];
+            const double target = (double)u->ppo->advantages.returns[row],
+                         value = (double)u->rollout->values[row];
             for (int k = 0; k < 2; k++) {
                 const double x = k == 0 ? target : target - value;
                 if (pass == 0)
@@ -310,8 +226,8 @@ static struct policy_step step_of(const struct ppo *ppo)
 /* One pass over the rows of the epoch's order. */
 static enum status run_epoch(struct update *u, struct error *error)
 {
-    const struct policy_targets targets = {.advantages = u->ppo->advantages,
-                                           .returns = u->ppo->returns,
+    const struct policy_targets targets = {.advantages = u->ppo->advantages.values,
+                                           .returns = u->ppo->advantages.returns,
                                            .normalizes = u->ppo->job->algorithm.normalize_advantage};
     u->epoch_kl = u->epoch_minibatches = 0;
     for (uint32_t first = 0; first < u->count && u->last.stepped;) {

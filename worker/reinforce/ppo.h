@@ -3,7 +3,7 @@
  *
  *     rewards     scaled, if the job normalizes them                                       normalizers.c
  *     values      of the closing observations and of the last ones of truncated episodes   policy_estimate
- *     advantages  and returns                                                              ppo_judge
+ *     advantages  and returns                                                              advantages.c
  *     epochs      minibatches of a permutation of the rows                                 ppo_draw
  *     steps       the clipped objective, one step for each minibatch                       policy_improve
  *
@@ -18,6 +18,7 @@
 
 #include "worker/control.h"
 #include "worker/model/policy.h"
+#include "worker/reinforce/advantages.h"
 #include "worker/reinforce/normalizers.h"
 
 /* Arrays by row have (rows_max) elements; a row is rollout_row's number. */
@@ -27,9 +28,7 @@ struct ppo {
     uint64_t updates; /* epochs so far: Stable-Baselines3's n_updates */
     struct normalizers normalizers;
     uint32_t rows_max;
-    float *rewards;               /* by row: as they are learned from, which may be scaled */
-    float *advantages, *returns;  /* by row: of the rows in `order` */
-    uint32_t *order;              /* the rows that are learned from, by (column, step) */
+    struct advantages advantages;
     uint32_t *plain;              /* 0, 1, …: a batch of rows that lie densely */
     uint32_t *drawn;              /* the epoch's order: minibatch m begins at m * batch_size */
     uint32_t *minibatch_of;       /* by row */
@@ -48,24 +47,11 @@ enum status ppo_learn(struct ppo *ppo, struct policy *policy, struct rollout *ro
                       policy_progress *progress, void *context, struct control_ppo *figures,
                       struct error *error);
 
-/* Generalised advantage estimation (Schulman et al., arXiv 1506.02438), backward in time along each column:
- *
- *     delta_t = r_t + gamma V(s_{t+1}) (1 - terminated_t) - V(s_t)
- *     A_t = delta_t + gamma lambda (1 - ended_t) A_{t+1}          R_t = A_t + V(s_t)
- *
- * r is ppo->rewards, V(s) rollout->values. V(s_{t+1}) is the value of the next row; behind the rollout's last
- * step, of the closing observation; where the episode was truncated, rollout->last_values of the observation
- * that the reset has replaced, unless /algorithm/bootstrap_truncated has it count as terminated, as in
- * CleanRL's ppo.py. Rows of absent agents, and segments that end with ENVIRONMENT_FAILED, are left out. Sums
- * are in double, and rounded once. Fills order, advantages and returns; returns the number of rows in
- * `order`. */
-uint32_t ppo_judge(struct ppo *ppo, const struct rollout *rollout);
-
-/* Permutes the first `count` rows of ppo->order for an epoch (from 0) of an update, into ppo->drawn, and cuts
- * them into minibatches of /algorithm/batch_size; the last one may be smaller. Rows are sorted by (draw,
- * row): a row's draw is word 0 of block 0 of stream RNG_SHUFFLE at (seed, row, epoch, update), a function of
- * these numbers alone. Within a minibatch rows ascend, which changes no sum's meaning and reads memory in
- * order. */
+/* Permutes the first `count` rows of ppo->advantages.order for an epoch (from 0) of an update, into
+ * ppo->drawn, and cuts them into minibatches of /algorithm/batch_size; the last one may be smaller. Rows are
+ * sorted by (draw, row): a row's draw is word 0 of block 0 of stream RNG_SHUFFLE at (seed, row, epoch,
+ * update), a function of these numbers alone. Within a minibatch rows ascend, which changes no sum's meaning
+ * and reads memory in order. */
 void ppo_draw(struct ppo *ppo, uint32_t count, uint32_t update, uint32_t epoch);
 
 /* The unfinished episodes of columns first … first + count - 1 have come to nothing. */

@@ -1,5 +1,6 @@
-/* --resume (daemon/run/rundir.h): which job may go on in a run directory, and from which
+/* --resume (daemon/run/resume.h): which job may go on in a run directory, and from which
  * checkpoint. */
+#include "daemon/run/resume.h"
 #include "daemon/run/rundir.h"
 #include "test/daemon/paths.h"
 #include "test/process.h"

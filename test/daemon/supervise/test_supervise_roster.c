@@ -1,6 +1,7 @@
 /* The supervisor with a roster of several servers (daemon/supervise/supervise.h): the order in which workers
  * connect and leave, their descriptors, and how their messages and exits are treated. The workers are this
  * program (test/daemon/supervise/fake_roster.h). */
+#include "daemon/run/resume.h"
 #include "daemon/supervise/supervise.h"
 #include "test/daemon/supervise/fake_roster.h"
 

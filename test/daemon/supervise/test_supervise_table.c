@@ -1,6 +1,7 @@
 /* The supervisor's table, cell by cell: what each event does to a worker in each state. A job of one agent,
  * the lead, and two observers, which are replaceable. The workers are processes that wait to be killed; this
  * program is executed as their successors, and then exits at once. */
+#include "daemon/run/resume.h"
 #include "daemon/supervise/supervise.c" // NOLINT(bugprone-suspicious-include): the table is its own
 #include "test/workplace.h"
 

@@ -16,7 +16,7 @@ static struct ppo drawn(const uint32_t *order, uint32_t count, uint64_t seed, ui
     struct ppo ppo;
     job.seed = seed;
     ck_assert_int_eq(ppo_open(&ppo, &job, &shape, NULL), STATUS_OK);
-    memcpy(ppo.order, order, count * sizeof *order);
+    memcpy(ppo.advantages.order, order, count * sizeof *order);
     ppo_draw(&ppo, count, update, epoch);
     return ppo;
 }

@@ -232,16 +232,16 @@ static struct ppo check_advantages(const struct record *record, const struct job
     float *closing = r->values + ROWS;
     struct ppo ppo;
     ck_assert_int_eq(ppo_open(&ppo, job, r, NULL), STATUS_OK);
-    memcpy(ppo.rewards, r->rewards, ROWS * sizeof *ppo.rewards);
+    memcpy(ppo.advantages.rewards, r->rewards, ROWS * sizeof *ppo.advantages.rewards);
     estimate(policy, r->observations + ROWS * r->config.observation_bytes, COLUMNS, closing);
     estimate(policy, r->last_observations, r->last_count, r->last_values);
     expect(record, "=closing", closing, COLUMNS);
     expect(record, "=truncated", r->last_values, 2);
-    ck_assert_uint_eq(ppo_judge(&ppo, r), ROWS);
+    ck_assert_uint_eq(advantages_estimate(&ppo.advantages, ppo.job, r), ROWS);
     for (uint32_t i = 0; i < ROWS; i++)
-        ck_assert_uint_eq(ppo.order[i], i % STEPS * COLUMNS + i / STEPS);
-    expect(record, "=advantages", ppo.advantages, ROWS);
-    expect(record, "=returns", ppo.returns, ROWS);
+        ck_assert_uint_eq(ppo.advantages.order[i], i % STEPS * COLUMNS + i / STEPS);
+    expect(record, "=advantages", ppo.advantages.values, ROWS);
+    expect(record, "=returns", ppo.advantages.returns, ROWS);
     return ppo;
 }
 
@@ -260,7 +260,8 @@ static void check_minibatch(const struct record *record, struct policy *policy, 
     float order[ROWS / 3];
     uint32_t row[ROWS / 3];
     struct surrogate_losses losses;
-    const struct policy_targets targets = {ppo->advantages, ppo->returns, options[NORMALIZES] != 0};
+    const struct policy_targets targets = {ppo->advantages.values, ppo->advantages.returns,
+                                           options[NORMALIZES] != 0};
     const struct policy_step step = {
         .objective = {.clip = (double)options[CLIP],
                       .value_clip = options[VALUE_CLIP] != 0 ? (double)options[VALUE_CLIP] : (double)INFINITY,

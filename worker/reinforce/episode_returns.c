@@ -1,0 +1,161 @@
+/* Adds rewards up to episodes' returns, and keeps the window of the latest. Runs on the agent's thread. */
+#include "worker/reinforce/episode_returns.h"
+
+#include "worker/environment/environment.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum status episode_returns_open(struct episode_returns *returns, const struct job *job, uint32_t columns,
+                                 struct error *error)
+{
+    returns->columns = columns;
+    returns->window = job_is_actor_critic(job) ? job->algorithm.stats_window_size : 0;
+    returns->so_far = calloc(columns, sizeof *returns->so_far);
+    returns->before = calloc(columns, sizeof *returns->before);
+    returns->recent = calloc((size_t)returns->window + 1, sizeof *returns->recent);
+    return returns->so_far != NULL && returns->before != NULL && returns->recent != NULL
+               ? STATUS_OK
+               : error_set(error, STATUS_NO_MEMORY, "no memory for the episodes of %u columns", columns);
+}
+
+void episode_returns_close(struct episode_returns *e)
+{
+    free(e->so_far);
+    free(e->before);
+    free(e->recent);
+}
+
+void episode_returns_forget(struct episode_returns *e, uint32_t first, uint32_t count)
+{
+    memset(e->so_far + first, 0, count * sizeof *e->so_far);
+}
+
+/* The mean and the least of some returns. */
+struct summary {
+    uint64_t count;
+    double sum, least;
+};
+
+static void summary_add(struct summary *summary, double value)
+{
+    summary->least = summary->count == 0 ? value : fmin(summary->least, value);
+    summary->sum += value;
+    summary->count++;
+}
+
+/* Adds a row to the column's unfinished episode. True: the row ends one that counts, *ended. */
+static bool add_row(struct episode *so_far, const struct rollout *rollout, uint32_t step, uint32_t column,
+                    struct episode *ended)
+{
+    const uint32_t row = rollout_row(rollout, step, column);
+    if (step >= rollout->lengths[column] || rollout_is_absent(rollout, step, column))
+        return false;
+    so_far[column].reward += (double)rollout->rewards[row];
+    so_far[column].length++;
+    if (rollout->flags[row] == 0)
+        return false;
+    *ended = so_far[column];
+    so_far[column] = (struct episode){0};
+    return (rollout->flags[row] & ENVIRONMENT_FAILED) == 0;
+}
+
+bool episode_returns_take(struct episode_returns *e, const struct rollout *rollout, bool least,
+                          double *reward)
+{
+    struct summary ended = {0}, unfinished = {0};
+    struct episode episode;
+    memcpy(e->before, e->so_far, e->columns * sizeof *e->before);
+    for (uint32_t column = 0; column < e->columns; column++) {
+        for (uint32_t step = 0; step < rollout->lengths[column]; step++)
+            if (add_row(e->so_far, rollout, step, column, &episode))
+                summary_add(&ended, episode.reward);
+        summary_add(&unfinished, e->so_far[column].reward);
+    }
+    for (uint32_t step = 0, number = 0; e->window > 0 && step < rollout->config.steps_max; step++)
+        for (uint32_t column = 0; column < e->columns; column++)
+            if (add_row(e->before, rollout, step, column, &episode))
+                e->recent[(e->ended + number++) % e->window] = episode;
+    const struct summary *of = ended.count > 0 ? &ended : &unfinished;
+    const double value = least ? of->least : of->sum / (double)of->count;
+    e->ended += ended.count;
+    if (ended.count > 0)
+        e->latest = value;
+    *reward = e->ended > 0 ? e->latest : value;
+    return ended.count > 0;
+}
+
+void episode_returns_means(const struct episode_returns *e, double *reward, double *length)
+{
+    const uint64_t count = e->ended < e->window ? e->ended : e->window;
+    *reward = *length = count > 0 ? 0 : (double)NAN;
+    for (uint64_t i = 0; i < count; i++) {
+        *reward += e->recent[i].reward / (double)count;
+        *length += (double)e->recent[i].length / (double)count;
+    }
+}
+
+/* ---- bytes ---- */
+
+struct returns_head {
+    uint64_t columns, ended;
+    double latest;
+};
+
+struct window_head {
+    uint64_t columns, window, ended;
+};
+
+/* Writes to out + at, unless `out` is NULL. Returns where the next bytes lie. */
+static size_t put(char *out, size_t at, const void *from, size_t bytes)
+{
+    if (out != NULL)
+        memcpy(out + at, from, bytes);
+    return at + bytes;
+}
+
+size_t episode_returns_save(const struct episode_returns *e, char *out)
+{
+    const struct returns_head head = {e->columns, e->ended, e->latest};
+    size_t at = put(out, 0, &head, sizeof head);
+    for (uint32_t i = 0; i < e->columns; i++)
+        at = put(out, at, &e->so_far[i].reward, sizeof(double));
+    return at;
+}
+
+size_t episode_returns_save_window(const struct episode_returns *e, char *out)
+{
+    const struct window_head window = {e->columns, e->window, e->ended};
+    size_t at = put(out, 0, &window, sizeof window);
+    at = put(out, at, e->recent, e->window * sizeof *e->recent);
+    return put(out, at, e->so_far, e->columns * sizeof *e->so_far);
+}
+
+size_t episode_returns_load(struct episode_returns *e, const char *from, size_t bytes)
+{
+    struct returns_head head = {0};
+    if (bytes >= sizeof head)
+        memcpy(&head, from, sizeof head);
+    if (head.columns == 0 || head.columns > (bytes - sizeof head) / sizeof(double))
+        return 0;
+    e->ended = head.ended;
+    e->latest = head.latest;
+    for (uint32_t i = 0; i < head.columns && i < e->columns; i++)
+        memcpy(&e->so_far[i].reward, from + sizeof head + i * sizeof(double), sizeof(double));
+    return sizeof head + head.columns * sizeof(double);
+}
+
+size_t episode_returns_load_window(struct episode_returns *e, const char *from, size_t bytes)
+{
+    const size_t prefix = sizeof(struct window_head) + e->window * sizeof *e->recent;
+    struct window_head head = {0};
+    if (bytes >= prefix)
+        memcpy(&head, from, sizeof head);
+    if (head.columns == 0 || head.window != e->window || head.columns > (bytes - prefix) / sizeof *e->so_far)
+        return 0;
+    memcpy(e->recent, from + sizeof head, prefix - sizeof head);
+    memcpy(e->so_far, from + prefix,
+           (head.columns < e->columns ? head.columns : e->columns) * sizeof *e->so_far);
+    return prefix + head.columns * sizeof *e->so_far;
+}
