@@ -1,5 +1,5 @@
 /* Contexts on this worker: how they begin and end, the pieces that are computed in them, the functions of
- * their roots, and what a death does to them. dist_call.c makes the calls.
+ * their roots, and what a death does to them. dist_caller.c makes the calls.
  *
  * A piece computes in a room of its object. Rooms, and uses with their gradients, serve again in later
  * contexts, and are freed with the object. Large outputs are lent to the caller, so they are kept until the
@@ -30,7 +30,7 @@
 #include "kernels/base/profile.h"
 #include "kernels/params/gradients.h"
 #include "worker/autograd/dist.h"
-#include "worker/autograd/dist_call.h"
+#include "worker/autograd/dist_caller.h"
 #include "worker/autograd/dist_message.h"
 #include "worker/autograd/dist_versions.h"
 

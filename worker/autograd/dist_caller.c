@@ -4,7 +4,7 @@
  *
  * Calls of one frame are recorded in the order in which they were made, whichever is answered first, so that
  * the tape and its walk depend on the code alone. */
-#include "worker/autograd/dist_call.h"
+#include "worker/autograd/dist_caller.h"
 #include "worker/autograd/dist_message.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* The caller's side of a context (dist_call.c): calls, and the tapes on which they are recorded. */
-#ifndef WORKER_AUTOGRAD_DIST_CALL_H
-#define WORKER_AUTOGRAD_DIST_CALL_H
+/* The caller's side of a context (dist_caller.c): calls, and the tapes on which they are recorded. */
+#ifndef WORKER_AUTOGRAD_DIST_CALLER_H
+#define WORKER_AUTOGRAD_DIST_CALLER_H
 
 #include "worker/autograd/dist.h"
 

@@ -1,8 +1,8 @@
-/* The returns of episodes that span rollouts: the undiscounted sum of an episode's rewards, from the
+/* The rewards of episodes that span rollouts: the undiscounted sum of an episode, from the
  * environment's reset on; and the window of the latest episodes, whose means are Stable-Baselines3's
  * ep_rew_mean and ep_len_mean. Columns are rollout.h's. The agent's thread. */
-#ifndef WORKER_REINFORCE_EPISODE_RETURNS_H
-#define WORKER_REINFORCE_EPISODE_RETURNS_H
+#ifndef WORKER_REINFORCE_EPISODE_REWARDS_H
+#define WORKER_REINFORCE_EPISODE_REWARDS_H
 
 #include "worker/job/job.h"
 #include "worker/reinforce/rollout.h"
@@ -14,41 +14,41 @@ struct episode {
 };
 
 /* One that failed counts for nothing. */
-struct episode_returns {
+struct episode_rewards {
     uint32_t columns;
     uint64_t ended;         /* so far, of all columns */
     double latest;          /* of the last rollout in which one ended: their mean reward, or the least */
     struct episode *so_far; /* (columns) the unfinished ones */
-    struct episode *before; /* (columns) a copy of so_far, for the second pass of episode_returns_take */
+    struct episode *before; /* (columns) a copy of so_far, for the second pass of episode_rewards_take */
     uint32_t window;        /* 0 of REINFORCE */
     struct episode
         *recent; /* (window) episode number e, from 0 in order of (step, column), at e mod window */
 };
 
-/* STATUS_NO_MEMORY; episode_returns_close also follows a failure. */
-enum status episode_returns_open(struct episode_returns *returns, const struct job *job, uint32_t columns,
+/* STATUS_NO_MEMORY; episode_rewards_close also follows a failure. */
+enum status episode_rewards_open(struct episode_rewards *returns, const struct job *job, uint32_t columns,
                                  struct error *error);
-void episode_returns_close(struct episode_returns *returns);
+void episode_rewards_close(struct episode_rewards *returns);
 
 /* Takes a rollout's rewards in: sums column by column, the window step by step. *reward: the mean of the
  * episodes that have ended or, with `least`, the least. If none has (false): that of the latest which have;
  * before the first, of the unfinished ones. */
-bool episode_returns_take(struct episode_returns *returns, const struct rollout *rollout, bool least,
+bool episode_rewards_take(struct episode_rewards *returns, const struct rollout *rollout, bool least,
                           double *reward);
 
 /* Means over the window, or as many episodes as have ended; NaN: none. */
-void episode_returns_means(const struct episode_returns *returns, double *reward, double *length);
+void episode_rewards_means(const struct episode_rewards *returns, double *reward, double *length);
 
 /* The unfinished episodes of columns first … first + count - 1 have come to nothing. */
-void episode_returns_forget(struct episode_returns *returns, uint32_t first, uint32_t count);
+void episode_rewards_forget(struct episode_rewards *returns, uint32_t first, uint32_t count);
 
 /* For a checkpoint: the unfinished returns; and the window with its unfinished episodes. Save writes the
  * bytes, unless `out` is NULL, and returns their number. Load returns how many of the `bytes` it has read; 0:
  * they are not such, or of another window. They may have another number of columns: a column that they do not
  * have begins anew. */
-size_t episode_returns_save(const struct episode_returns *returns, char *out);
-size_t episode_returns_load(struct episode_returns *returns, const char *from, size_t bytes);
-size_t episode_returns_save_window(const struct episode_returns *returns, char *out);
-size_t episode_returns_load_window(struct episode_returns *returns, const char *from, size_t bytes);
+size_t episode_rewards_save(const struct episode_rewards *returns, char *out);
+size_t episode_rewards_load(struct episode_rewards *returns, const char *from, size_t bytes);
+size_t episode_rewards_save_window(const struct episode_rewards *returns, char *out);
+size_t episode_rewards_load_window(struct episode_rewards *returns, const char *from, size_t bytes);
 
 #endif

@@ -1,5 +1,5 @@
-/* Adds rewards up to episodes' returns, and keeps the window of the latest. Runs on the agent's thread. */
-#include "worker/reinforce/episode_returns.h"
+/* Adds up the rewards of episodes, and keeps the window of the latest. Runs on the agent's thread. */
+#include "worker/reinforce/episode_rewards.h"
 
 #include "worker/environment/environment.h"
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum status episode_returns_open(struct episode_returns *returns, const struct job *job, uint32_t columns,
+enum status episode_rewards_open(struct episode_rewards *returns, const struct job *job, uint32_t columns,
                                  struct error *error)
 {
     returns->columns = columns;
@@ -20,14 +20,14 @@ enum status episode_returns_open(struct episode_returns *returns, const struct j
                : error_set(error, STATUS_NO_MEMORY, "no memory for the episodes of %u columns", columns);
 }
 
-void episode_returns_close(struct episode_returns *e)
+void episode_rewards_close(struct episode_rewards *e)
 {
     free(e->so_far);
     free(e->before);
     free(e->recent);
 }
 
-void episode_returns_forget(struct episode_returns *e, uint32_t first, uint32_t count)
+void episode_rewards_forget(struct episode_rewards *e, uint32_t first, uint32_t count)
 {
     memset(e->so_far + first, 0, count * sizeof *e->so_far);
 }
@@ -61,7 +61,7 @@ static bool add_row(struct episode *so_far, const struct rollout *rollout, uint3
     return (rollout->flags[row] & ENVIRONMENT_FAILED) == 0;
 }
 
-bool episode_returns_take(struct episode_returns *e, const struct rollout *rollout, bool least,
+bool episode_rewards_take(struct episode_rewards *e, const struct rollout *rollout, bool least,
                           double *reward)
 {
     struct summary ended = {0}, unfinished = {0};
@@ -86,7 +86,7 @@ bool episode_returns_take(struct episode_returns *e, const struct rollout *rollo
     return ended.count > 0;
 }
 
-void episode_returns_means(const struct episode_returns *e, double *reward, double *length)
+void episode_rewards_means(const struct episode_rewards *e, double *reward, double *length)
 {
     const uint64_t count = e->ended < e->window ? e->ended : e->window;
     *reward = *length = count > 0 ? 0 : (double)NAN;
@@ -115,7 +115,7 @@ static size_t put(char *out, size_t at, const void *from, size_t bytes)
     return at + bytes;
 }
 
-size_t episode_returns_save(const struct episode_returns *e, char *out)
+size_t episode_rewards_save(const struct episode_rewards *e, char *out)
 {
     const struct returns_head head = {e->columns, e->ended, e->latest};
     size_t at = put(out, 0, &head, sizeof head);
@@ -124,7 +124,7 @@ size_t episode_returns_save(const struct episode_returns *e, char *out)
     return at;
 }
 
-size_t episode_returns_save_window(const struct episode_returns *e, char *out)
+size_t episode_rewards_save_window(const struct episode_rewards *e, char *out)
 {
     const struct window_head window = {e->columns, e->window, e->ended};
     size_t at = put(out, 0, &window, sizeof window);
@@ -132,7 +132,7 @@ size_t episode_returns_save_window(const struct episode_returns *e, char *out)
     return put(out, at, e->so_far, e->columns * sizeof *e->so_far);
 }
 
-size_t episode_returns_load(struct episode_returns *e, const char *from, size_t bytes)
+size_t episode_rewards_load(struct episode_rewards *e, const char *from, size_t bytes)
 {
     struct returns_head head = {0};
     if (bytes >= sizeof head)
@@ -146,7 +146,7 @@ size_t episode_returns_load(struct episode_returns *e, const char *from, size_t 
     return sizeof head + head.columns * sizeof(double);
 }
 
-size_t episode_returns_load_window(struct episode_returns *e, const char *from, size_t bytes)
+size_t episode_rewards_load_window(struct episode_rewards *e, const char *from, size_t bytes)
 {
     const size_t prefix = sizeof(struct window_head) + e->window * sizeof *e->recent;
     struct window_head head = {0};
