@@ -14,7 +14,7 @@
  * includes it. Start here. Then:
  *
  *     dist_context.c       contexts and pieces; why sums are equal, and why nothing is left behind
- *     dist_caller.[ch]       the caller's side of a context
+ *     dist_caller.[ch]     the caller's side of a context
  *     dist_message.[ch]    messages, the tensors in them, and memory that other workers can read
  *     dist_versions.[ch]   versions of parameters
  *     dist_optimizer.h, dist_optimizer_participant.c, dist_optimizer_owner.c
