@@ -39,8 +39,9 @@ struct follower {
     unsigned stops;
     bool admitted;
     struct control_admit terms;
-    struct monotime heard, join_due, beat_due,
-        give_up; /* the leader, last; a request; a beat; the last request */
+    struct monotime heard;              /* the leader's last message */
+    struct monotime join_due, beat_due; /* the next request, the next beat */
+    struct monotime give_up;            /* no request after it */
     bool over;
     int code;
     struct error failure;
@@ -425,7 +426,8 @@ static void follower_give_up(struct follower *f)
     if (was_admitted && job_has_ended(f))
         return;
     if (was_admitted)
-        error_set(&f->failure, STATUS_UNAVAILABLE, "the leader is gone: it has not answered");
+        error_set(&f->failure, STATUS_UNAVAILABLE, "the leader is gone: it has not answered for %.0f s",
+                  (double)monotime_us_between(f->heard, monotime_now()) * 1e-6);
     else
         error_set(&f->failure, STATUS_TIMEOUT,
                   "no leader has answered for %g s at %s%s: expected one there that knows the key of host %u",

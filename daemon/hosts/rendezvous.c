@@ -345,26 +345,26 @@ static void name_start(char name[128])
     }
 }
 
-static enum status write_shared_file(struct rendezvous *r, const char *run, const char *addresses,
-                                     struct error *error)
+static enum status write_hosts_file(struct rendezvous *r, const char *run, const char *addresses,
+                                    struct error *error)
 {
-    char temporary[sizeof r->shared_file], name[128], hex[HEX_BYTES], text[TEXT_BYTES + 512];
-    sodium_bin2hex(hex, sizeof hex, r->shared, sizeof r->shared);
+    char temporary[sizeof r->hosts_file], name[128], hex[HEX_BYTES], text[TEXT_BYTES + 512];
+    sodium_bin2hex(hex, sizeof hex, r->key_seed, sizeof r->key_seed);
     name_start(name);
-    snprintf(r->shared_file, sizeof r->shared_file, "%.4096s/hosts", run);
+    snprintf(r->hosts_file, sizeof r->hosts_file, "%.4096s/hosts", run);
     snprintf(temporary, sizeof temporary, "%.4096s/hosts.tmp", run);
     snprintf(text, sizeof text, "%s\n%s\n%s\n", name, hex, addresses);
     unlink(temporary);
     const enum status status = write_new(temporary, text, 0600, error);
     sodium_memzero(hex, sizeof hex);
     sodium_memzero(text, sizeof text);
-    if (status == STATUS_OK && rename(temporary, r->shared_file) != 0)
-        return error_set_errno(error, errno, "cannot write %.300s", r->shared_file);
+    if (status == STATUS_OK && rename(temporary, r->hosts_file) != 0)
+        return error_set_errno(error, errno, "cannot write %.300s", r->hosts_file);
     return status;
 }
 
 /* Reads RUN/hosts. False: it is not there, or an earlier start's. */
-static bool read_shared_file(struct rendezvous *r, const char *path, char addresses[TEXT_BYTES])
+static bool read_hosts_file(struct rendezvous *r, const char *path, char addresses[TEXT_BYTES])
 {
     char name[128], line[160], hex[HEX_BYTES + 1];
     uint8_t shared[HOST_KEY_BYTES];
@@ -387,12 +387,12 @@ static bool read_shared_file(struct rendezvous *r, const char *path, char addres
     return true;
 }
 
-static enum status seek_shared_file(struct rendezvous *r, const char *run, struct monotime deadline,
-                                    struct error *error)
+static enum status seek_hosts_file(struct rendezvous *r, const char *run, struct monotime deadline,
+                                   struct error *error)
 {
     char path[4200], addresses[TEXT_BYTES];
     snprintf(path, sizeof path, "%.4096s/hosts", run);
-    while (!read_shared_file(r, path, addresses)) {
+    while (!read_hosts_file(r, path, addresses)) {
         if (!monotime_before(monotime_now(), deadline))
             return error_set(error, STATUS_TIMEOUT,
                              "the leader has not written %.200s in time: expected a run directory that all "
@@ -420,8 +420,8 @@ static enum status rendezvous_by_slurm(struct rendezvous *r, struct error *error
     r->hosts = (uint16_t)tasks;
     *keys = (struct host_keys){.host = (uint16_t)task, .count = r->hosts};
     if (task == HOST_LEADER) { /* its link needs the secret key when it binds */
-        randombytes_buf(r->shared, sizeof r->shared);
-        host_keys_derive(keys, r->shared, HOST_LEADER, r->hosts);
+        randombytes_buf(r->key_seed, sizeof r->key_seed);
+        host_keys_derive(keys, r->key_seed, HOST_LEADER, r->hosts);
     }
     return STATUS_OK;
 }
@@ -460,7 +460,7 @@ enum status rendezvous_publish(struct rendezvous *r, uint16_t port, const char *
         return status;
     join_addresses(text, &found, port);
     if (r->source == RENDEZVOUS_FOLDER)
-        return write_shared_file(r, run, text, error);
+        return write_hosts_file(r, run, text, error);
     status = pmi_put(&r->pmi, "coalesced-leader", text, deadline, error);
     if (status == STATUS_OK)
         status = pmi_barrier(&r->pmi, deadline, error);
@@ -474,7 +474,7 @@ enum status rendezvous_seek(struct rendezvous *r, const char *run, struct monoti
     if (r->source == RENDEZVOUS_FLAGS)
         return STATUS_OK;
     if (r->source == RENDEZVOUS_FOLDER)
-        return seek_shared_file(r, run, deadline, error);
+        return seek_hosts_file(r, run, deadline, error);
     enum status status = pmi_barrier(&r->pmi, deadline, error);
     if (status == STATUS_OK)
         status = pmi_read_keys(r, deadline, error);
@@ -488,6 +488,6 @@ void rendezvous_close(struct rendezvous *r)
     enum { GOODBYE_US = 1000000 };
     if (r->pmi.fd >= 0)
         pmi_close(&r->pmi, monotime_add_us(monotime_now(), GOODBYE_US), NULL);
-    if (r->shared_file[0] != '\0')
-        unlink(r->shared_file);
+    if (r->hosts_file[0] != '\0')
+        unlink(r->hosts_file);
 }

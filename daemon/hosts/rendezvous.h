@@ -37,11 +37,11 @@ struct rendezvous_flags {
 struct rendezvous {
     enum rendezvous_source source;
     uint16_t hosts; /* with which the job begins: 0 to hosts - 1; keys of higher numbers may join later */
-    uint8_t shared[HOST_KEY_BYTES]; /* RENDEZVOUS_FOLDER, on the leader: all keys are computed from it */
+    uint8_t key_seed[HOST_KEY_BYTES]; /* RENDEZVOUS_FOLDER, on the leader: all keys are computed from it */
     struct control_link link; /* the keys; the addresses: what the leader's link binds, or where others find
                                  the leader */
     char listen[CONTROL_FAR_BYTES]; /* "tcp://ADDRESS": where this host's listeners bind */
-    char shared_file[4200];         /* RUN/hosts, which the leader has written; "": it has not */
+    char hosts_file[4200];          /* RUN/hosts, which the leader has written; "": it has not */
     struct pmi pmi;
 };
 
@@ -50,7 +50,8 @@ static inline bool rendezvous_is_leader(const struct rendezvous *rendezvous)
     return rendezvous->link.keys.host == HOST_LEADER;
 }
 
-/* Finds out about this host. `listen`: /listen of the job; NULL: every address. Waits for a PMI server until
+/* Finds this host's number, the number of hosts, the keys and the addresses, as far as the source tells them
+ * now. `listen`: /listen of the job; NULL: every address. Waits for a PMI server until
  * `deadline`. STATUS_INVALID: flags that contradict each other, or an unknown interface; a key file with a
  * wrong line, a secret key that other users can read, or one that does not belong to the public key. Errors
  * of files and of PMI. */

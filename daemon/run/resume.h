@@ -1,6 +1,6 @@
 /* Continuing a run: --resume and each new generation go on from a checkpoint. A run's numbers depend on the
- * job's keys except /stop, /checkpoint, /supervise, /hosts, /metrics and /log. In a model-parallel job they
- * depend on /log, too: its lines are means over so many updates.
+ * job's keys except /stop, /checkpoint, /supervise, /hosts, /listen, /metrics and /log. In a model-parallel
+ * job they depend on /log, too: its lines are means over so many updates.
  *
  * Supervisor process, before it forks, or a follower's; its only thread; blocks on files. */
 #ifndef DAEMON_RUN_RESUME_H

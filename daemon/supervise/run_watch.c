@@ -76,8 +76,8 @@ static double staleness_of(const struct run_watch *watch, const struct child *ch
     return behind >= 0 ? behind : (double)NAN;
 }
 
-static void paint_worker(const struct run_watch *watch, const struct child *child, uint16_t worker,
-                         struct worker_status *out)
+static void collect_worker(const struct run_watch *watch, const struct child *child, uint16_t worker,
+                           struct worker_status *out)
 {
     *out = (struct worker_status){.worker = worker,
                                   .role = role_by_wire(roster_role(&watch->g->roster, worker))->name,
@@ -135,7 +135,7 @@ static bool run_watch_collect(const struct run_watch *watch, struct run_status *
     if (status->workers == NULL)
         return false;
     for (unsigned i = 0; i < watch->g->count; i++)
-        paint_worker(watch, &watch->g->children[i], (uint16_t)i, &status->workers[i]);
+        collect_worker(watch, &watch->g->children[i], (uint16_t)i, &status->workers[i]);
     find_checkpoint(watch, status);
     return true;
 }
@@ -410,9 +410,8 @@ static void open_page(struct run_watch *watch)
     if (watch->connections_max > 0)
         begin_to_listen(watch, true);
     else
-        log_warning("the limit on open files (ulimit -Hn) leaves %u for /metrics/listen, which needs more "
-                    "than %d: the "
-                    "job goes on without its page",
+        log_warning("the limit on open files (ulimit -Hn) leaves %u for /metrics/listen, which needs "
+                    "more than %d: the job goes on without its page",
                     spare, HTTP_DESCRIPTORS);
 }
 

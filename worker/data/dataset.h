@@ -14,17 +14,19 @@
  * A dataset is labelled images as their files hold them. This header reads; order and augmentation are the
  * loader's.
  *
- *   synthetic   No files: the tutorial's random data. Images are normal(0, 1), labels uniform in [0,
- * classes). Samples cannot be read one by one: the loader makes whole batches (loader.h). idx         The
- * MNIST family: PATH/train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-…, t10k-labels-…, each
- * plain or with .gz behind its name (read through zlib). Format: yann.lecun.com/exdb/mnist cifar CIFAR-10:
- * PATH/data_batch_1.bin … data_batch_5.bin, test_batch.bin. CIFAR-100 (fine labels): train.bin, test.bin.
- * Format: cs.toronto.edu/~kriz/cifar.html, "binary version" folder      PATH/train/CLASS/NAME.{jpg,jpeg,png}
- * and PATH/test/CLASS/…. Classes are numbered in the byte order of their names and must be the same in train
- * and test; the files of a class follow in byte order too. The folder test may be absent: then nothing is
- * evaluated. Passed over: names that begin with a dot, files beside the class folders, folders inside them,
- * and other endings (letter case does not matter). Each read decodes the file anew (image.h). A file that
- * cannot be opened or decoded is skipped, counted, and named once.
+ *   synthetic   No files: the tutorial's random data. Images are normal(0, 1), labels uniform in
+ *               [0, classes). Samples cannot be read one by one: the loader makes whole batches (loader.h).
+ *   idx         The MNIST family: PATH/train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-…,
+ *               t10k-labels-…, each plain or with .gz behind its name (read through zlib).
+ *               Format: yann.lecun.com/exdb/mnist
+ *   cifar       CIFAR-10: PATH/data_batch_1.bin … data_batch_5.bin, test_batch.bin. CIFAR-100 (fine labels):
+ *               train.bin, test.bin. Format: cs.toronto.edu/~kriz/cifar.html, "binary version"
+ *   folder      PATH/train/CLASS/NAME.{jpg,jpeg,png} and PATH/test/CLASS/…. Classes are numbered in the byte
+ *               order of their names and must be the same in train and test; the files of a class follow in
+ *               byte order too. The folder test may be absent: then nothing is evaluated. Passed over: names
+ *               that begin with a dot, files beside the class folders, folders inside them, and other endings
+ *               (letter case does not matter). Each read decodes the file anew (image.h). A file that cannot
+ *               be opened or decoded is skipped, counted, and named once.
  *
  * Errors. STATUS_NOT_FOUND: a file is missing (for Debian's dataset-fashion-mnist the text names the
  * package). STATUS_CORRUPT: a file is truncated, too long or mislabelled; the text names the file and the

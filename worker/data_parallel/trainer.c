@@ -393,7 +393,8 @@ static size_t given_element(const struct trainer *t)
     return t->parameters;
 }
 
-/* Whether chunks leave during the backward pass: if a server is on another host, and not "far" alone. */
+/* Whether chunks leave during the backward pass: a server runs on another host, and the backend computes in
+ * the host's memory. */
 static bool gives_early(const struct trainer *t)
 {
     bool elsewhere = false;

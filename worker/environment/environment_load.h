@@ -13,6 +13,7 @@
 
 #include <stdbool.h>
 
+/* Whether the plug-in has an environment of this name. */
 bool environment_has_name(const struct environment_plugin *plugin, const char *name);
 
 /* Whether it is the name of a built-in environment. */

@@ -182,7 +182,7 @@ struct nearest {
     size_t distance;
 };
 
-/* Near is a name by one slip, or by two in a word of five or more letters. */
+/* Takes the name if it is near: one slip away, or two in a word of five or more letters. */
 static void nearest_try(struct nearest *nearest, const char *name)
 {
     const size_t distance = text_distance(nearest->word, name);

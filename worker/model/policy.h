@@ -29,9 +29,10 @@
  * One thread calls. On the CPU the tutorial's network, and dense layers with values, learn with a team of
  * config->threads. After policy_new only the CNN's tape allocates.
  *
- *     policy_config.h    from an environment's spaces to shapes and parameters
- *     policy.c           picks the kind; bounds, normalizer, the copy of all values
- *     policy_internal.h  the table of a kind: policy_flat.c on the CPU, policy_gpu.c, policy_images.c */
+ *     policy_config.h      from an environment's spaces to shapes
+ *     policy_parameters.h  names, shapes and first values of the parameters
+ *     policy.c             picks the kind; bounds, normalizer, the copy of all values
+ *     policy_internal.h    the table of a kind: policy_flat.c on the CPU, policy_gpu.c, policy_images.c */
 #ifndef WORKER_MODEL_POLICY_H
 #define WORKER_MODEL_POLICY_H
 

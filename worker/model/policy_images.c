@@ -56,7 +56,7 @@ struct piece {
 /* ---- the network ----
  *
  * That of Mnih et al., "Human-level control through deep reinforcement learning" (Nature 518, 2015). No
- * padding; every layer has a bias; policy_config.h lists the parameters.
+ * padding; every layer has a bias; policy_parameters.h lists the parameters.
  *
  *     images (rows, channels, height, width)
  *     -> conv 32 of 8x8, stride 4 -> ReLU -> conv 64 of 4x4, stride 2 -> ReLU -> conv 64 of 3x3 -> ReLU

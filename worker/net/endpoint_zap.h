@@ -1,5 +1,5 @@
-/* Admission to bound endpoints. The door is a thread that checks what each connection shows, a pass or a
- * key. The gate bounds how many connections wait at the door.
+/* Admission to bound endpoints. The door, the handler of ZAP, is a thread that checks what each connection
+ * shows, a pass or a key. The gate bounds how many connections wait at the door.
  *
  * On one host every connection makes ZMTP's PLAIN handshake, between hosts the CURVE handshake. libzmq hands
  * the user and the password, or the public key, to the handler of its authentication protocol (ZAP, ZeroMQ's

@@ -18,21 +18,21 @@ void proof_make_pass(struct wire_pass *pass, const uint8_t secret[WIRE_SECRET_BY
     sodium_bin2hex(pass->password, sizeof pass->password, code, sizeof code);
 }
 
-void proof_make(const struct proof_subject *greeting, const uint8_t secret[WIRE_SECRET_BYTES],
+void proof_make(const struct proof_subject *subject, const uint8_t secret[WIRE_SECRET_BYTES],
                 uint8_t proof[WIRE_PROOF_BYTES])
 {
     crypto_auth_hmacsha256_state state;
     crypto_auth_hmacsha256_init(&state, secret, WIRE_SECRET_BYTES);
-    crypto_auth_hmacsha256_update(&state, greeting->header, WIRE_HEADER_BYTES);
-    crypto_auth_hmacsha256_update(&state, greeting->nonce, WIRE_NONCE_BYTES);
-    crypto_auth_hmacsha256_update(&state, greeting->text, greeting->text_bytes);
+    crypto_auth_hmacsha256_update(&state, subject->header, WIRE_HEADER_BYTES);
+    crypto_auth_hmacsha256_update(&state, subject->nonce, WIRE_NONCE_BYTES);
+    crypto_auth_hmacsha256_update(&state, subject->text, subject->text_bytes);
     crypto_auth_hmacsha256_final(&state, proof);
 }
 
-bool proof_is_good(const struct proof_subject *greeting, const uint8_t secret[WIRE_SECRET_BYTES],
+bool proof_is_good(const struct proof_subject *subject, const uint8_t secret[WIRE_SECRET_BYTES],
                    const uint8_t proof[WIRE_PROOF_BYTES])
 {
     uint8_t right[WIRE_PROOF_BYTES];
-    proof_make(greeting, secret, right);
+    proof_make(subject, secret, right);
     return sodium_memcmp(right, proof, sizeof right) == 0;
 }

@@ -30,11 +30,11 @@ struct proof_subject {
     size_t text_bytes;
 };
 
-void proof_make(const struct proof_subject *greeting, const uint8_t secret[WIRE_SECRET_BYTES],
+void proof_make(const struct proof_subject *subject, const uint8_t secret[WIRE_SECRET_BYTES],
                 uint8_t proof[WIRE_PROOF_BYTES]);
 
 /* Compares in a time that does not depend on the bytes. */
-bool proof_is_good(const struct proof_subject *greeting, const uint8_t secret[WIRE_SECRET_BYTES],
+bool proof_is_good(const struct proof_subject *subject, const uint8_t secret[WIRE_SECRET_BYTES],
                    const uint8_t proof[WIRE_PROOF_BYTES]);
 
 #endif

@@ -57,11 +57,11 @@ class Group:
         self.metrics = [[]] * count
         self.last_steps = np.zeros(count, "<u4")
         self.ended = []  # rows whose episode ended in the last step
-        # Of each environment, where states are wanted: its last reset's episode and step, and since then the checksum
-        # of what it showed, and the actions.
         # Jobs of PPO and A2C have no /rollout: theirs go on.
         goes_on = job.get("rollout", {"begin": "continue"})["begin"] == "continue"
         self.can_save = goes_on and not evaluation and e.can_save
+        # Of each environment, where states are wanted: its last reset's episode and step, and since then the checksum
+        # of what it showed, and the actions.
         self.resets = [(0, 0)] * count
         self.seen = [0] * count
         self.taken = [bytearray() for _ in range(count)]

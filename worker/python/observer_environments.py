@@ -303,7 +303,7 @@ class Vector(Environments):
         return {name: values[index] for name, values in infos.items() if np.ndim(values) > 0}
 
     def _parts(self, which):
-        """The VectorEnvs of these environments: the number of its first one, itself, and its own of them."""
+        """For each VectorEnv with some of these: its first environment's number, the VectorEnv, and which of them it has."""
         if self.at_once:
             return [(self.first, self.all[0], which)]
         return [(self.first + index, self.all[index], [index]) for index in which]

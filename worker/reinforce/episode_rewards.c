@@ -7,15 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum status episode_rewards_open(struct episode_rewards *returns, const struct job *job, uint32_t columns,
+enum status episode_rewards_open(struct episode_rewards *rewards, const struct job *job, uint32_t columns,
                                  struct error *error)
 {
-    returns->columns = columns;
-    returns->window = job_is_actor_critic(job) ? job->algorithm.stats_window_size : 0;
-    returns->so_far = calloc(columns, sizeof *returns->so_far);
-    returns->before = calloc(columns, sizeof *returns->before);
-    returns->recent = calloc((size_t)returns->window + 1, sizeof *returns->recent);
-    return returns->so_far != NULL && returns->before != NULL && returns->recent != NULL
+    rewards->columns = columns;
+    rewards->window = job_is_actor_critic(job) ? job->algorithm.stats_window_size : 0;
+    rewards->so_far = calloc(columns, sizeof *rewards->so_far);
+    rewards->before = calloc(columns, sizeof *rewards->before);
+    rewards->recent = calloc((size_t)rewards->window + 1, sizeof *rewards->recent);
+    return rewards->so_far != NULL && rewards->before != NULL && rewards->recent != NULL
                ? STATUS_OK
                : error_set(error, STATUS_NO_MEMORY, "no memory for the episodes of %u columns", columns);
 }
@@ -32,7 +32,7 @@ void episode_rewards_forget(struct episode_rewards *e, uint32_t first, uint32_t 
     memset(e->so_far + first, 0, count * sizeof *e->so_far);
 }
 
-/* The mean and the least of some returns. */
+/* The mean and the least of some rewards. */
 struct summary {
     uint64_t count;
     double sum, least;
@@ -98,7 +98,7 @@ void episode_rewards_means(const struct episode_rewards *e, double *reward, doub
 
 /* ---- bytes ---- */
 
-struct returns_head {
+struct rewards_head {
     uint64_t columns, ended;
     double latest;
 };
@@ -117,7 +117,7 @@ static size_t put(char *out, size_t at, const void *from, size_t bytes)
 
 size_t episode_rewards_save(const struct episode_rewards *e, char *out)
 {
-    const struct returns_head head = {e->columns, e->ended, e->latest};
+    const struct rewards_head head = {e->columns, e->ended, e->latest};
     size_t at = put(out, 0, &head, sizeof head);
     for (uint32_t i = 0; i < e->columns; i++)
         at = put(out, at, &e->so_far[i].reward, sizeof(double));
@@ -134,7 +134,7 @@ size_t episode_rewards_save_window(const struct episode_rewards *e, char *out)
 
 size_t episode_rewards_load(struct episode_rewards *e, const char *from, size_t bytes)
 {
-    struct returns_head head = {0};
+    struct rewards_head head = {0};
     if (bytes >= sizeof head)
         memcpy(&head, from, sizeof head);
     if (head.columns == 0 || head.columns > (bytes - sizeof head) / sizeof(double))

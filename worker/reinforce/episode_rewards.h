@@ -26,29 +26,29 @@ struct episode_rewards {
 };
 
 /* STATUS_NO_MEMORY; episode_rewards_close also follows a failure. */
-enum status episode_rewards_open(struct episode_rewards *returns, const struct job *job, uint32_t columns,
+enum status episode_rewards_open(struct episode_rewards *rewards, const struct job *job, uint32_t columns,
                                  struct error *error);
-void episode_rewards_close(struct episode_rewards *returns);
+void episode_rewards_close(struct episode_rewards *rewards);
 
 /* Takes a rollout's rewards in: sums column by column, the window step by step. *reward: the mean of the
  * episodes that have ended or, with `least`, the least. If none has (false): that of the latest which have;
  * before the first, of the unfinished ones. */
-bool episode_rewards_take(struct episode_rewards *returns, const struct rollout *rollout, bool least,
+bool episode_rewards_take(struct episode_rewards *rewards, const struct rollout *rollout, bool least,
                           double *reward);
 
 /* Means over the window, or as many episodes as have ended; NaN: none. */
-void episode_rewards_means(const struct episode_rewards *returns, double *reward, double *length);
+void episode_rewards_means(const struct episode_rewards *rewards, double *reward, double *length);
 
 /* The unfinished episodes of columns first … first + count - 1 have come to nothing. */
-void episode_rewards_forget(struct episode_rewards *returns, uint32_t first, uint32_t count);
+void episode_rewards_forget(struct episode_rewards *rewards, uint32_t first, uint32_t count);
 
-/* For a checkpoint: the unfinished returns; and the window with its unfinished episodes. Save writes the
+/* For a checkpoint: the unfinished rewards; and the window with its unfinished episodes. Save writes the
  * bytes, unless `out` is NULL, and returns their number. Load returns how many of the `bytes` it has read; 0:
  * they are not such, or of another window. They may have another number of columns: a column that they do not
  * have begins anew. */
-size_t episode_rewards_save(const struct episode_rewards *returns, char *out);
-size_t episode_rewards_load(struct episode_rewards *returns, const char *from, size_t bytes);
-size_t episode_rewards_save_window(const struct episode_rewards *returns, char *out);
-size_t episode_rewards_load_window(struct episode_rewards *returns, const char *from, size_t bytes);
+size_t episode_rewards_save(const struct episode_rewards *rewards, char *out);
+size_t episode_rewards_load(struct episode_rewards *rewards, const char *from, size_t bytes);
+size_t episode_rewards_save_window(const struct episode_rewards *rewards, char *out);
+size_t episode_rewards_load_window(struct episode_rewards *rewards, const char *from, size_t bytes);
 
 #endif

@@ -487,9 +487,8 @@ static enum status check_step(const struct evaluator *e, uint32_t seat, const st
                          (unsigned long long)step->episode, step->group);
     const struct share *share = &e->shares[seat];
     if (step->number != share->step || step->number >= e->player.steps_max)
-        return error_set(error, STATUS_INVALID,
-                         "step %u of an evaluation: expected step %u, and fewer than %u steps", step->number,
-                         share->step, e->player.steps_max);
+        return error_set(error, STATUS_INVALID, "step %u of an evaluation: expected step %u, below %u",
+                         step->number, share->step, e->player.steps_max);
     if (step->count == 0)
         return error_set(error, STATUS_INVALID, "step %u of an evaluation has no rows", step->number);
     return check_rows(e, share, step, error);

@@ -44,9 +44,9 @@ struct seats {
     const struct environment_description *world;
     struct policy *policy;
     struct recording *recording;
-    struct rollout *rollout;               /* the recording's */
-    uint32_t count, environments_per_seat; /* (seats) */
-    uint32_t groups_per_seat;
+    struct rollout *rollout; /* the recording's */
+    uint32_t count;          /* of seats */
+    uint32_t environments_per_seat, groups_per_seat;
     uint32_t described, lost; /* seats that are */
     uint32_t playing;         /* seats that are asked */
     uint64_t episode;         /* the running one */
@@ -652,8 +652,8 @@ static enum status check_order(const struct seats *s, const struct group *group,
                          group->next_step - 1);
     const uint32_t steps = s->rollout->config.steps_max + s->rollout->config.bootstraps;
     if (step->number != group->next_step || (step->count > 0 && step->number >= steps))
-        return error_set(error, STATUS_INVALID, "step %u: expected step %u, and fewer than %u steps",
-                         step->number, group->next_step, steps);
+        return error_set(error, STATUS_INVALID, "step %u: expected step %u, below %u", step->number,
+                         group->next_step, steps);
     return STATUS_OK;
 }
 

@@ -14,8 +14,8 @@ struct recording {
     const struct environment_description *world;
     struct rollout *rollout;
     struct environment_metrics metrics;
-    struct episode_rewards returns; /* used where rollouts go on */
-    struct ppo ppo;                 /* used where the algorithm is ppo or a2c */
+    struct episode_rewards episodes; /* used where rollouts go on */
+    struct ppo ppo;                  /* used where the algorithm is ppo or a2c */
     bool warned_of_course, warned_of_loss;
 };
 
@@ -30,7 +30,7 @@ enum status recording_new(struct recording **out, const struct job *job,
     r->world = world;
     enum status status = rollout_new(&r->rollout, config, error);
     if (status == STATUS_OK)
-        status = episode_rewards_open(&r->returns, job, r->rollout->columns, error);
+        status = episode_rewards_open(&r->episodes, job, r->rollout->columns, error);
     if (status == STATUS_OK)
         status = environment_metrics_open(&r->metrics, &world->spec, r->rollout->columns, error);
     if (status == STATUS_OK && job_is_actor_critic(job))
@@ -43,7 +43,7 @@ void recording_free(struct recording *r)
     if (r == NULL)
         return;
     ppo_close(&r->ppo);
-    episode_rewards_close(&r->returns);
+    episode_rewards_close(&r->episodes);
     environment_metrics_close(&r->metrics);
     rollout_free(r->rollout);
     free(r);
@@ -117,7 +117,7 @@ void recording_forget(struct recording *r, uint32_t first, uint32_t count)
 void recording_abandon(struct recording *r, uint32_t first, uint32_t count)
 {
     const uint32_t agents = r->rollout->config.agents;
-    episode_rewards_forget(&r->returns, first * agents, count * agents);
+    episode_rewards_forget(&r->episodes, first * agents, count * agents);
     if (job_is_actor_critic(r->job))
         ppo_forget(&r->ppo, first * agents, count * agents);
 }
@@ -149,33 +149,33 @@ bool recording_report(struct recording *r, struct control_episode *record)
     const bool least = r->job->running_reward.of == JOB_OF_MIN;
     bool is_new = true;
     if (r->job->rollout.begin == JOB_BEGIN_CONTINUE)
-        is_new = episode_rewards_take(&r->returns, r->rollout, least, &record->reward);
+        is_new = episode_rewards_take(&r->episodes, r->rollout, least, &record->reward);
     else
         record->reward = rollout_reward(r->rollout, least);
     record->env_steps = rollout_rows(r->rollout);
-    episode_rewards_means(&r->returns, &record->ppo.ep_rew_mean, &record->ppo.ep_len_mean);
+    episode_rewards_means(&r->episodes, &record->ppo.ep_rew_mean, &record->ppo.ep_len_mean);
     environment_metrics_mean(&r->metrics, 0, r->rollout->columns, &record->metrics);
     return is_new;
 }
 
-/* ---- bytes: the returns; of PPO, its state, and the window of returns ---- */
+/* ---- bytes: the rewards of unfinished episodes; of PPO, its state, and the window ---- */
 
 size_t recording_save(const struct recording *r, char *out)
 {
-    size_t at = episode_rewards_save(&r->returns, out);
+    size_t at = episode_rewards_save(&r->episodes, out);
     if (!job_is_actor_critic(r->job))
         return at;
     at += ppo_save(&r->ppo, out != NULL ? out + at : NULL);
-    return at + episode_rewards_save_window(&r->returns, out != NULL ? out + at : NULL);
+    return at + episode_rewards_save_window(&r->episodes, out != NULL ? out + at : NULL);
 }
 
 size_t recording_load(struct recording *r, const char *from, size_t bytes)
 {
-    const size_t rewards = episode_rewards_load(&r->returns, from, bytes);
+    const size_t rewards = episode_rewards_load(&r->episodes, from, bytes);
     if (rewards == 0 || !job_is_actor_critic(r->job))
         return rewards;
     const size_t ppo = ppo_load(&r->ppo, from + rewards, bytes - rewards), prefix = rewards + ppo;
     const size_t window =
-        ppo > 0 ? episode_rewards_load_window(&r->returns, from + prefix, bytes - prefix) : 0;
+        ppo > 0 ? episode_rewards_load_window(&r->episodes, from + prefix, bytes - prefix) : 0;
     return window > 0 ? prefix + window : 0;
 }

@@ -250,7 +250,7 @@ gives_up() {
     machine_crash 0
     wait "${supervisor[1]}" || code=$?
     if [[ $code -ne 69 || -n $(machine_pids 1 coalesced) ]] ||
-        ! grep 'the leader is gone: it has not answered' "$run.1"; then
+        ! grep 'the leader is gone: it has not answered for [0-9][0-9]* s' "$run.1"; then
         echo "exit code $code"
         cat "$run.1"
         return 1

@@ -154,7 +154,7 @@ start "$scratch/few" "{\"listen\":\"$address\"}" 60
 check "a full server leaves the job what it needs, and recovers" trouble full 300 "$scratch/few"
 stop "a job with few descriptors"
 start "$scratch/fewest" "{\"listen\":\"$address\"}" 37
-check "a job with no descriptor to spare trains without a page, and says so" grep -q "leaves [0-9]* for /metrics/listen" \
+check "a job with no descriptor to spare trains without a page, and says so" grep -q "leaves [0-9][0-9]* for /metrics/listen, which needs more than" \
     "$scratch/fewest.out"
 stop "a job with no descriptor to spare"
 

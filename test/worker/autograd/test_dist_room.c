@@ -167,7 +167,8 @@ START_TEST(ends_that_wait_have_a_bound)
     ck_assert_int_eq(dist_call(context, stage.sides[ROOT].object[0], KNOT_MAP, NULL, 0, &x, 1, &out, 1),
                      STATUS_BUSY);
     tape_status(tape, &stage.error);
-    ck_assert_msg(strstr(stage.error.text, "some have ended, and others do not know") != NULL, "%s", stage.error.text);
+    ck_assert_msg(strstr(stage.error.text, "some have ended, and others do not know") != NULL, "%s",
+                  stage.error.text);
     for (unsigned i = 0; i < count; i++)
         future_release(futures[i]);
     stage.stalls[PEER] = false;

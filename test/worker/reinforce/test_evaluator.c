@@ -339,7 +339,7 @@ START_TEST(outcomes_that_cannot_be_are_refused)
     play_steps(1, 3);
     request_of(2, 3, 2);
     sent.message.args[1] = 3;
-    refuse(&sent.message, "step 3 of an evaluation: expected step 3, and fewer than 3 steps");
+    refuse(&sent.message, "step 3 of an evaluation: expected step 3, below 3");
 }
 END_TEST
 
