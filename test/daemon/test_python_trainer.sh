@@ -99,8 +99,6 @@ check "a class's own model" trains own --set /trainers/class=batches:Own --set /
 # ---- deaths ----
 updates=24
 check "a run that nothing disturbs" trains whole
-check "two runs are equal" trains again
-check "two runs are equal: to the bit" same whole again
 
 # killed NAME COMMAND [ARGUMENT]...: a run whose worker that the command line COMMAND names is killed after the sixth update.
 killed() {
