@@ -23,7 +23,7 @@
 
 #include "daemon/process/service.h"
 #include "daemon/supervise/generation.h"
-#include "daemon/supervise/run_watch.h"
+#include "daemon/supervise/run_view.h"
 #include "kernels/base/log.h"
 
 #include <errno.h>
@@ -67,7 +67,7 @@ struct supervisor {
     struct hosts hosts;
     struct generation generation;
     struct death_tally tally;
-    struct run_watch watch;
+    struct run_view view;
     uint64_t records; /* of this generation's lead that are in the logs */
     bool log_failed;  /* a record's line is missing: no later one may follow */
     int signal_fd;
@@ -285,7 +285,7 @@ static void restart_worker(struct supervisor *s, struct child *child)
                                       .incarnation = ++start.incarnation,
                                       .reason = child->reason};
     runlog_clear_progress(s->config->log);
-    run_watch_mark(&s->watch, child->reason);
+    run_view_mark(&s->view, child->reason);
     log_warning("%s; incarnation %u takes its place", child->reason, start.incarnation);
     if (runlog_restart(s->config->log, &line, &error) != STATUS_OK) {
         s->log_failed = true;
@@ -445,7 +445,7 @@ static void log_record(struct supervisor *s, struct child *child, const struct c
         generation_fail(&s->generation, NULL, error.status, "%s", error.text);
         return;
     }
-    run_watch_record(&s->watch, message);
+    run_view_record(&s->view, message);
     note_progress(s, message);
     s->records++;
     tell_place(s);
@@ -520,7 +520,7 @@ static void kill_late(struct supervisor *s, struct child *child, const struct co
 
 static void keep_profile(struct supervisor *s, struct child *child, const struct control_message *message)
 {
-    run_watch_keep_profile(&s->watch, child, &message->body.profile);
+    run_view_keep_profile(&s->view, child, &message->body.profile);
 }
 
 /* ---- the table ---- */
@@ -584,7 +584,7 @@ static enum status begin_next_generation(struct supervisor *s, struct error *err
     const struct control_start cause = g->children[g->next.worker].start;
     generation_begin_next(g);
     runlog_clear_progress(s->config->log);
-    run_watch_mark(&s->watch, g->next.reason);
+    run_view_mark(&s->view, g->next.reason);
     if (is_resize)
         log_info("the job goes on with %u %s", g->roster.clients, generation_unit(g, g->roster.clients));
     else
@@ -936,7 +936,7 @@ static struct monotime check_deadlines(struct supervisor *s)
     struct monotime now = monotime_now(), next = service_watchdog(now);
     excuse_own_absence(s, now);
     next = monotime_earliest(next, check_hosts(s, now));
-    next = monotime_earliest(next, run_watch_check(&s->watch, now));
+    next = monotime_earliest(next, run_view_check(&s->view, now));
     for (unsigned i = 0; i < s->generation.count; i++)
         next = monotime_earliest(next, check_child(s, &s->generation.children[i], now));
     next = monotime_earliest(next, advance_generation(s, now));
@@ -963,15 +963,15 @@ static void end_without_poll(struct supervisor *s, int errnum)
 
 static void wait_and_read(struct supervisor *s, struct monotime until)
 {
-    static struct pollfd waits[2 + RUN_WATCH_WAITS + ROSTER_WORKERS_MAX]; /* one thread */
+    static struct pollfd waits[2 + RUN_VIEW_WAITS + ROSTER_WORKERS_MAX]; /* one thread */
     struct generation *g = &s->generation;
-    struct pollfd *of_watch = &waits[2], *of_workers = &waits[2 + RUN_WATCH_WAITS];
+    struct pollfd *of_watch = &waits[2], *of_workers = &waits[2 + RUN_VIEW_WAITS];
     waits[0] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
     waits[1] = (struct pollfd){.fd = relay_fd(&s->hosts.relay), .events = POLLIN};
-    run_watch_waits(&s->watch, of_watch);
+    run_view_waits(&s->view, of_watch);
     for (unsigned i = 0; i < g->count; i++)
         of_workers[i] = (struct pollfd){.fd = child_fd(&g->children[i]), .events = POLLIN};
-    const int ready = poll(waits, 2 + RUN_WATCH_WAITS + g->count, monotime_poll_ms(monotime_now(), until));
+    const int ready = poll(waits, 2 + RUN_VIEW_WAITS + g->count, monotime_poll_ms(monotime_now(), until));
     const int errnum = errno;
     s->wake_due = monotime_earliest(until, monotime_now());
     if (ready < 0 && errnum != EINTR)
@@ -983,7 +983,7 @@ static void wait_and_read(struct supervisor *s, struct monotime until)
             read_messages(s, &g->children[i], MESSAGES_PER_TURN);
     if (waits[1].revents != 0)
         read_hosts(s);
-    run_watch_serve(&s->watch, of_watch);
+    run_view_serve(&s->view, of_watch);
     if ((waits[0].revents & POLLIN) && obey_signals(s))
         reap_children(s, false);
 }
@@ -1022,7 +1022,7 @@ static enum status open_job(struct supervisor *s, struct error *error)
 
 static void run_job(struct supervisor *s)
 {
-    run_watch_open(&s->watch);
+    run_view_open(&s->view);
     s->wake_due = monotime_now();
     if (!s->hosts.awaited)
         start_job(s);
@@ -1036,16 +1036,16 @@ static void run_job(struct supervisor *s)
 enum status supervise(const struct supervise_config *config, struct error *error)
 {
     struct supervisor s = {.config = config, .signal_fd = -1};
-    run_watch_init(&s.watch, &s.generation, config->job->log.profile);
+    run_view_init(&s.view, &s.generation, config->job->log.profile);
     enum status status = open_job(&s, error);
     if (status == STATUS_OK) {
         run_job(&s);
-        run_watch_close(&s.watch);
+        run_view_close(&s.view);
         status = write_end(&s, error);
-        run_watch_write_profile(&s.watch);
+        run_view_write_profile(&s.view);
     } else {
         error_set(&s.generation.end.outcome, status, "%s", error->text);
-        run_watch_close(&s.watch);
+        run_view_close(&s.view);
     }
     hosts_close(&s.hosts, status_exit_code(s.generation.end.outcome.status),
                 job_end_has_failed(&s.generation.end) ? s.generation.end.outcome.text : "the job is over");

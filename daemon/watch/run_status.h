@@ -10,7 +10,7 @@
  *     document  an answer of the HTTP server: page, metrics, status or event (http/http.h)
  *     listener  the HTTP server's address and plug-in (listener.h)
  *
- * The supervisor paints the picture (daemon/supervise/run_watch.c). Pure; the supervisor's only thread. */
+ * The supervisor paints the picture (daemon/supervise/run_view.c). Pure; the supervisor's only thread. */
 #ifndef DAEMON_WATCH_RUN_STATUS_H
 #define DAEMON_WATCH_RUN_STATUS_H
 

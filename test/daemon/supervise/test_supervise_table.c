@@ -63,7 +63,7 @@ static void open_supervisor(void)
     s = (struct supervisor){.config = &config, .signal_fd = -1};
     ck_assert_int_eq(generation_open(&s.generation, &job, &dir, config.log, &s.hosts, &error), STATUS_OK);
     ck_assert_uint_eq(s.generation.count, WORKERS);
-    run_watch_init(&s.watch, &s.generation, true);
+    run_view_init(&s.watch, &s.generation, true);
     for (unsigned i = 0; i < WORKERS; i++)
         open_child(&s.generation.children[i], (uint16_t)i);
 }

@@ -1,7 +1,7 @@
 /* Collects the status of a run (daemon/watch/run_status.h), and renders it for `coalesced status`, the page
  * and the metrics. Writes the run's profile from its workers' profiles. Supervisor process; its only thread;
  * no lock. */
-#include "daemon/supervise/run_watch.h"
+#include "daemon/supervise/run_view.h"
 
 #include "daemon/log/profile_files.h"
 #include "daemon/process/descriptors.h"
@@ -41,65 +41,65 @@ static const char *const child_states[CHILD_STATES] = {
     [CHILD_STARTING] = "starting", [CHILD_READY] = "running",    [CHILD_LEAVING] = "leaving",
     [CHILD_KILLED] = "killed",     [CHILD_WAITING] = "restarts", [CHILD_GONE] = "gone"};
 
-static const char *state_of(const struct run_watch *watch)
+static const char *state_of(const struct run_view *view)
 {
-    if (job_end_has_failed(&watch->g->end))
+    if (job_end_has_failed(&view->g->end))
         return "failing";
-    if (watch->g->end.finished || watch->g->end.closing)
+    if (view->g->end.finished || view->g->end.closing)
         return "ending";
-    if (watch->g->end.stops > 0)
+    if (view->g->end.stops > 0)
         return "stopping";
-    if (watch->g->hosts->awaited)
+    if (view->g->hosts->awaited)
         return "waiting for hosts";
-    return watch->g->was_ready && !watch->g->next.is_planned ? "training" : "starting";
+    return view->g->was_ready && !view->g->next.is_planned ? "training" : "starting";
 }
 
 /* An agent's median wait in the newest episode, or a server's wait in the newest round. NaN: other workers.
  */
-static double wait_of(const struct run_watch *watch, const struct child *child)
+static double wait_of(const struct run_view *view, const struct child *child)
 {
-    const struct run_totals *totals = &watch->totals;
-    if (child->start.worker >= watch->g->roster.servers)
+    const struct run_totals *totals = &view->totals;
+    if (child->start.worker >= view->g->roster.servers)
         return (double)NAN;
     if (totals->has_episode)
         return totals->episode.timing.wait_us_p50 * 1e-6;
     return totals->has_update && totals->update.trainers > 0 ? totals->update.timing.wait_s : (double)NAN;
 }
 
-static double staleness_of(const struct run_watch *watch, const struct child *child)
+static double staleness_of(const struct run_view *view, const struct child *child)
 {
-    const unsigned trainer = child->start.worker - watch->g->roster.servers;
-    if (!watch->totals.has_update || child->start.worker < watch->g->roster.servers ||
-        trainer >= watch->totals.update.trainers)
+    const unsigned trainer = child->start.worker - view->g->roster.servers;
+    if (!view->totals.has_update || child->start.worker < view->g->roster.servers ||
+        trainer >= view->totals.update.trainers)
         return (double)NAN;
-    const int behind = watch->totals.update.staleness[trainer];
+    const int behind = view->totals.update.staleness[trainer];
     return behind >= 0 ? behind : (double)NAN;
 }
 
-static void collect_worker(const struct run_watch *watch, const struct child *child, uint16_t worker,
+static void collect_worker(const struct run_view *view, const struct child *child, uint16_t worker,
                            struct worker_status *out)
 {
     *out = (struct worker_status){.worker = worker,
-                                  .role = role_by_wire(roster_role(&watch->g->roster, worker))->name,
+                                  .role = role_by_wire(roster_role(&view->g->roster, worker))->name,
                                   .state = child_states[child->state],
                                   .pid = child_lives(child) ? child->pid : 0,
                                   .host = child->host,
                                   .host_name =
-                                      child->relay != NULL ? hosts_name(watch->g->hosts, child->host) : "",
+                                      child->relay != NULL ? hosts_name(view->g->hosts, child->host) : "",
                                   .incarnation = child->start.incarnation,
                                   .restarts = child->starts > 0 ? child->starts - 1 : 0,
                                   .has_use = child->use.now.cpu_us > 0,
                                   .work_per_s = child->use.work_per_s,
                                   .cores = child->use.cores,
-                                  .staleness = staleness_of(watch, child),
-                                  .wait_s = wait_of(watch, child),
+                                  .staleness = staleness_of(view, child),
+                                  .wait_s = wait_of(view, child),
                                   .use = child->use.now};
 }
 
 /* The newest checkpoint's number and age, from the folder's names: its writer is another process. */
-static void find_checkpoint(const struct run_watch *watch, struct run_status *status)
+static void find_checkpoint(const struct run_view *view, struct run_status *status)
 {
-    const struct path run = rundir_path(watch->g->dir);
+    const struct path run = rundir_path(view->g->dir);
     char text[CHECKPOINT_PATH_BYTES];
     struct stat info = {0};
     struct error error;
@@ -116,36 +116,36 @@ static void find_checkpoint(const struct run_watch *watch, struct run_status *st
 }
 
 /* Fills *status; the caller frees its `workers`. False: no memory. */
-static bool run_watch_collect(const struct run_watch *watch, struct run_status *status)
+static bool run_view_collect(const struct run_view *view, struct run_status *status)
 {
     *status =
-        (struct run_status){.path = watch->g->dir->real,
-                            .job = watch->g->job,
-                            .state = state_of(watch),
+        (struct run_status){.path = view->g->dir->real,
+                            .job = view->g->job,
+                            .state = state_of(view),
                             .pid = getpid(),
-                            .started_unix_s = watch->begin_unix_s,
-                            .up_s = (double)monotime_us_between(watch->begin, monotime_now()) * 1e-6,
-                            .generation = watch->g->number,
-                            .update = watch->g->furthest,
-                            .running_reward = watch->totals.has_episode ? watch->totals.episode.running_reward
-                                                                        : watch->g->resume.running_reward,
-                            .totals = &watch->totals,
-                            .worker_count = watch->g->count,
-                            .workers = calloc(watch->g->count, sizeof(struct worker_status))};
+                            .started_unix_s = view->begin_unix_s,
+                            .up_s = (double)monotime_us_between(view->begin, monotime_now()) * 1e-6,
+                            .generation = view->g->number,
+                            .update = view->g->furthest,
+                            .running_reward = view->totals.has_episode ? view->totals.episode.running_reward
+                                                                       : view->g->resume.running_reward,
+                            .totals = &view->totals,
+                            .worker_count = view->g->count,
+                            .workers = calloc(view->g->count, sizeof(struct worker_status))};
     if (status->workers == NULL)
         return false;
-    for (unsigned i = 0; i < watch->g->count; i++)
-        collect_worker(watch, &watch->g->children[i], (uint16_t)i, &status->workers[i]);
-    find_checkpoint(watch, status);
+    for (unsigned i = 0; i < view->g->count; i++)
+        collect_worker(view, &view->g->children[i], (uint16_t)i, &status->workers[i]);
+    find_checkpoint(view, status);
     return true;
 }
 
 /* The status as JSON; the caller frees it. NULL: no memory. Also a status_socket's answer. */
 static char *status_text(void *arg)
 {
-    const struct run_watch *watch = arg;
+    const struct run_view *view = arg;
     struct run_status status;
-    if (!run_watch_collect(watch, &status))
+    if (!run_view_collect(view, &status))
         return NULL;
     char *text = run_status_json(&status);
     free(status.workers);
@@ -154,10 +154,10 @@ static char *status_text(void *arg)
 
 /* ---- events ---- */
 
-static void write_lines(const struct run_watch *watch, FILE *out)
+static void write_lines(const struct run_view *view, FILE *out)
 {
     const char *lines[RUNLOG_TAIL_LINES];
-    const unsigned count = runlog_tail(watch->g->log, lines);
+    const unsigned count = runlog_tail(view->g->log, lines);
     fputc('[', out);
     for (unsigned i = 0; i < count; i++) {
         fputs(i > 0 ? "," : "", out);
@@ -167,29 +167,29 @@ static void write_lines(const struct run_watch *watch, FILE *out)
 }
 
 /* The first event of a stream has the whole run and the job; the later ones what has changed. */
-static void write_event(const struct run_watch *watch, const char *status, bool is_first, FILE *out)
+static void write_event(const struct run_view *view, const char *status, bool is_first, FILE *out)
 {
     fprintf(out, "event: %s\ndata: {\"status\":%.*s,\"points\":", is_first ? "begin" : "tick",
             (int)strcspn(status, "\n"), status);
-    run_history_write_points(&watch->history, is_first, out);
+    run_history_write_points(&view->history, is_first, out);
     fprintf(out, ",\"marks\":");
-    run_history_write_marks(&watch->history, out);
+    run_history_write_marks(&view->history, out);
     fprintf(out, ",\"lines\":");
-    write_lines(watch, out);
+    write_lines(view, out);
     if (is_first) {
         fprintf(out, ",\"job\":");
-        for (size_t i = 0; i < watch->g->job_bytes; i++) /* a line feed would end the event's line */
-            fputc(watch->g->job_text[i] == '\n' ? ' ' : watch->g->job_text[i], out);
+        for (size_t i = 0; i < view->g->job_bytes; i++) /* a line feed would end the event's line */
+            fputc(view->g->job_text[i] == '\n' ? ' ' : view->g->job_text[i], out);
     }
     fprintf(out, "}\n\n");
 }
 
-static char *event_text(struct run_watch *watch, bool is_first, size_t *length)
+static char *event_text(struct run_view *view, bool is_first, size_t *length)
 {
-    char *text = NULL, *status = status_text(watch);
+    char *text = NULL, *status = status_text(view);
     FILE *out = status != NULL ? open_memstream(&text, length) : NULL;
     if (out != NULL)
-        write_event(watch, status, is_first, out);
+        write_event(view, status, is_first, out);
     const bool failed = out == NULL || ferror(out) != 0;
     if ((out != NULL && fclose(out) != 0) || failed) {
         free(text);
@@ -201,10 +201,10 @@ static char *event_text(struct run_watch *watch, bool is_first, size_t *length)
 
 /* ---- documents ---- */
 
-static char *metrics_of(const struct run_watch *watch, enum openmetrics_form form, size_t *length)
+static char *metrics_of(const struct run_view *view, enum openmetrics_form form, size_t *length)
 {
     struct run_status status;
-    if (!run_watch_collect(watch, &status))
+    if (!run_view_collect(view, &status))
         return NULL;
     char *text = openmetrics_text(&status, form, length);
     free(status.workers);
@@ -213,12 +213,12 @@ static char *metrics_of(const struct run_watch *watch, enum openmetrics_form for
 
 static char *document(void *arg, enum http_document which, size_t *length)
 {
-    struct run_watch *watch = arg;
+    struct run_view *view = arg;
     if (which == HTTP_METRICS || which == HTTP_OPENMETRICS)
-        return metrics_of(watch, which == HTTP_METRICS ? OPENMETRICS_CLASSIC : OPENMETRICS, length);
+        return metrics_of(view, which == HTTP_METRICS ? OPENMETRICS_CLASSIC : OPENMETRICS, length);
     if (which == HTTP_FIRST_EVENT)
-        return event_text(watch, true, length);
-    char *text = status_text(watch);
+        return event_text(view, true, length);
+    char *text = status_text(view);
     *length = text != NULL ? strlen(text) : 0;
     return text;
 }
@@ -226,34 +226,34 @@ static char *document(void *arg, enum http_document which, size_t *length)
 /* ---- the file ---- */
 
 /* Writes the metrics file. Warns only at the first of successive failures. */
-static void update_textfile(struct run_watch *watch)
+static void update_textfile(struct run_view *view)
 {
-    const char *path = watch->g->job->metrics.textfile;
+    const char *path = view->g->job->metrics.textfile;
     struct output output;
     size_t length = 0;
-    char *text = metrics_of(watch, OPENMETRICS_TEXTFILE, &length);
+    char *text = metrics_of(view, OPENMETRICS_TEXTFILE, &length);
     const bool is_written = text != NULL && output_open(&output, path) &&
                             output_close(&output, fwrite(text, 1, length, output.file) == length);
-    if (!is_written && !watch->textfile_failed && text == NULL)
+    if (!is_written && !view->textfile_failed && text == NULL)
         log_warning("no memory for /metrics/textfile: the job goes on");
-    else if (!is_written && !watch->textfile_failed)
+    else if (!is_written && !view->textfile_failed)
         log_warning("cannot write %s: %s: the job goes on", path, strerror(errno));
     free(text);
-    watch->textfile_written |= is_written;
-    watch->textfile_failed = !is_written;
+    view->textfile_written |= is_written;
+    view->textfile_failed = !is_written;
 }
 
 /* ---- records ---- */
 
-void run_watch_record(struct run_watch *watch, const struct control_message *record)
+void run_view_record(struct run_view *view, const struct control_message *record)
 {
-    run_totals_add(&watch->totals, record, monotime_now());
-    run_history_add(&watch->history, record);
+    run_totals_add(&view->totals, record, monotime_now());
+    run_history_add(&view->history, record);
 }
 
-void run_watch_mark(struct run_watch *watch, const char *why)
+void run_view_mark(struct run_view *view, const char *why)
 {
-    run_history_mark(&watch->history, why);
+    run_history_mark(&view->history, why);
 }
 
 /* ---- profiles ---- */
@@ -272,11 +272,11 @@ static void begin_report(const struct child *child, const struct control_profile
         kept->figures.ahead_ns = (int64_t)(monotime_now().ns - part->end_ns);
 }
 
-void run_watch_keep_profile(struct run_watch *watch, const struct child *child,
-                            const struct control_profile *part)
+void run_view_keep_profile(struct run_view *view, const struct child *child,
+                           const struct control_profile *part)
 {
-    struct worker_profile **kept = &watch->profiles[child->start.worker];
-    if (!watch->is_profiled)
+    struct worker_profile **kept = &view->profiles[child->start.worker];
+    if (!view->is_profiled)
         return;
     if (*kept == NULL)
         *kept = calloc(1, sizeof **kept);
@@ -355,47 +355,47 @@ static bool write_file(const struct generation *g, const struct profile_row *row
     return false;
 }
 
-void run_watch_write_profile(struct run_watch *watch)
+void run_view_write_profile(struct run_view *view)
 {
-    const struct generation *g = watch->g;
-    struct profile_row *rows = watch->is_profiled ? calloc(g->count, sizeof *rows) : NULL;
+    const struct generation *g = view->g;
+    struct profile_row *rows = view->is_profiled ? calloc(g->count, sizeof *rows) : NULL;
     for (unsigned i = 0; i < g->count && rows != NULL; i++)
-        fill_row(g, i, watch->profiles[i], &rows[i]);
+        fill_row(g, i, view->profiles[i], &rows[i]);
     if (rows != NULL) {
         runlog_clear_progress(g->log);
         write_table(g, rows, stderr);
-        if (write_file(g, rows, NULL, "profile.txt") && write_file(g, rows, &watch->begin, "profile.json"))
+        if (write_file(g, rows, NULL, "profile.txt") && write_file(g, rows, &view->begin, "profile.json"))
             log_info("the profile is in %s/profile.txt and profile.json", g->dir->path);
     }
     free(rows);
     for (unsigned i = 0; i < ROSTER_WORKERS_MAX; i++)
-        free(watch->profiles[i]);
+        free(view->profiles[i]);
 }
 
 /* ---- opening and closing ---- */
 
-void run_watch_init(struct run_watch *watch, const struct generation *g, bool is_profiled)
+void run_view_init(struct run_view *view, const struct generation *g, bool is_profiled)
 {
-    *watch = (struct run_watch){.g = g,
-                                .is_profiled = is_profiled,
-                                .begin = monotime_now(),
-                                .begin_unix_s = unix_s(),
-                                .status = {.fd = -1},
-                                .listen_due = MONOTIME_NEVER,
-                                .textfile_due = MONOTIME_NEVER};
+    *view = (struct run_view){.g = g,
+                              .is_profiled = is_profiled,
+                              .begin = monotime_now(),
+                              .begin_unix_s = unix_s(),
+                              .status = {.fd = -1},
+                              .listen_due = MONOTIME_NEVER,
+                              .textfile_due = MONOTIME_NEVER};
 }
 
 /* The address may be in use now and free later: only the first failure is told. */
-static void begin_to_listen(struct run_watch *watch, bool is_first)
+static void begin_to_listen(struct run_view *view, bool is_first)
 {
-    const char *listen = watch->g->job->metrics.listen;
+    const char *listen = view->g->job->metrics.listen;
     struct error error;
     const struct http_config config = {
-        .document = document, .arg = watch, .connections_max = watch->connections_max};
-    const enum status status = listener_open(&watch->listener, watch->g->job, config, &error);
-    watch->listen_due = status == STATUS_OK ? MONOTIME_NEVER : monotime_add_us(monotime_now(), LISTEN_US);
+        .document = document, .arg = view, .connections_max = view->connections_max};
+    const enum status status = listener_open(&view->listener, view->g->job, config, &error);
+    view->listen_due = status == STATUS_OK ? MONOTIME_NEVER : monotime_add_us(monotime_now(), LISTEN_US);
     if (status == STATUS_OK || is_first)
-        runlog_clear_progress(watch->g->log);
+        runlog_clear_progress(view->g->log);
     if (status == STATUS_OK)
         log_info("the run's page is at %s%s", strchr(listen, '/') == NULL ? "http://" : "", listen);
     else if (is_first)
@@ -403,79 +403,79 @@ static void begin_to_listen(struct run_watch *watch, bool is_first)
                     LISTEN_US / 1000000);
 }
 
-static void open_page(struct run_watch *watch)
+static void open_page(struct run_view *view)
 {
-    const unsigned spare = descriptors_spare(watch->g->job, watch->g->hosts->rendezvous != NULL);
-    watch->connections_max = spare > HTTP_DESCRIPTORS ? spare - HTTP_DESCRIPTORS : 0;
-    if (watch->connections_max > 0)
-        begin_to_listen(watch, true);
+    const unsigned spare = descriptors_spare(view->g->job, view->g->hosts->rendezvous != NULL);
+    view->connections_max = spare > HTTP_DESCRIPTORS ? spare - HTTP_DESCRIPTORS : 0;
+    if (view->connections_max > 0)
+        begin_to_listen(view, true);
     else
         log_warning("the limit on open files (ulimit -Hn) leaves %u for /metrics/listen, which needs "
                     "more than %d: the job goes on without its page",
                     spare, HTTP_DESCRIPTORS);
 }
 
-void run_watch_open(struct run_watch *watch)
+void run_view_open(struct run_view *view)
 {
     struct error error;
-    if (watch->g->job->metrics.has_textfile)
-        watch->textfile_due = monotime_now();
-    if (watch->g->job->metrics.has_listen)
-        open_page(watch);
-    if (status_socket_open(&watch->status, watch->g->dir->address, status_text, watch, &error) != STATUS_OK)
+    if (view->g->job->metrics.has_textfile)
+        view->textfile_due = monotime_now();
+    if (view->g->job->metrics.has_listen)
+        open_page(view);
+    if (status_socket_open(&view->status, view->g->dir->address, status_text, view, &error) != STATUS_OK)
         log_warning("coalesced status will not find this run: %s", error.text);
 }
 
-void run_watch_close(struct run_watch *watch)
+void run_view_close(struct run_view *view)
 {
-    status_socket_close(&watch->status);
-    listener_close(&watch->listener);
-    if (watch->textfile_written)
-        unlink(watch->g->job->metrics.textfile);
+    status_socket_close(&view->status);
+    listener_close(&view->listener);
+    if (view->textfile_written)
+        unlink(view->g->job->metrics.textfile);
 }
 
 /* ---- the loop ---- */
 
-void run_watch_waits(const struct run_watch *watch, struct pollfd waits[RUN_WATCH_WAITS])
+void run_view_waits(const struct run_view *view, struct pollfd waits[RUN_VIEW_WAITS])
 {
-    waits[0] = (struct pollfd){.fd = listener_fd(&watch->listener), .events = POLLIN};
-    status_socket_waits(&watch->status, &waits[1]);
+    waits[0] = (struct pollfd){.fd = listener_fd(&view->listener), .events = POLLIN};
+    status_socket_waits(&view->status, &waits[1]);
 }
 
-void run_watch_serve(struct run_watch *watch, const struct pollfd waits[RUN_WATCH_WAITS])
+void run_view_serve(struct run_view *view, const struct pollfd waits[RUN_VIEW_WAITS])
 {
     if (waits[0].revents != 0)
-        listener_serve(&watch->listener);
-    status_socket_serve(&watch->status, &waits[1]);
+        listener_serve(&view->listener);
+    status_socket_serve(&view->status, &waits[1]);
 }
 
-static void tick(struct run_watch *watch)
+static void tick(struct run_view *view)
 {
     size_t length = 0;
-    char *event = event_text(watch, false, &length);
+    char *event = event_text(view, false, &length);
     if (event != NULL)
-        listener_tell(&watch->listener, event, length);
+        listener_tell(&view->listener, event, length);
     free(event);
-    watch->history.told = watch->history.newest.number;
-    listener_serve(&watch->listener);
+    view->history.told = view->history.newest.number;
+    listener_serve(&view->listener);
 }
 
-struct monotime run_watch_check(struct run_watch *watch, struct monotime now)
+struct monotime run_view_check(struct run_view *view, struct monotime now)
 {
-    struct monotime next = status_socket_check(&watch->status, now);
-    if (listener_streams(&watch->listener) > 0 && !monotime_before(now, watch->tick_due)) {
-        tick(watch);
-        watch->tick_due = monotime_add_us(now, TICK_US);
+    struct monotime next = status_socket_check(&view->status, now);
+    if (listener_streams(&view->listener) > 0 && !monotime_before(now, view->tick_due)) {
+        tick(view);
+        view->tick_due = monotime_add_us(now, TICK_US);
     }
-    if (!monotime_before(now, watch->textfile_due)) {
-        update_textfile(watch);
-        watch->textfile_due = monotime_add_us(now, TEXTFILE_US);
+    if (!monotime_before(now, view->textfile_due)) {
+        update_textfile(view);
+        view->textfile_due = monotime_add_us(now, TEXTFILE_US);
     }
-    if (!monotime_before(now, watch->listen_due))
-        begin_to_listen(watch, false);
-    if (!monotime_before(now, listener_due(&watch->listener, now)))
-        listener_serve(&watch->listener);
-    next = monotime_earliest(next, monotime_earliest(watch->textfile_due, watch->listen_due));
-    next = monotime_earliest(next, listener_due(&watch->listener, now));
-    return listener_streams(&watch->listener) > 0 ? monotime_earliest(next, watch->tick_due) : next;
+    if (!monotime_before(now, view->listen_due))
+        begin_to_listen(view, false);
+    if (!monotime_before(now, listener_due(&view->listener, now)))
+        listener_serve(&view->listener);
+    next = monotime_earliest(next, monotime_earliest(view->textfile_due, view->listen_due));
+    next = monotime_earliest(next, listener_due(&view->listener, now));
+    return listener_streams(&view->listener) > 0 ? monotime_earliest(next, view->tick_due) : next;
 }

@@ -3,11 +3,11 @@
  * the workers' time went (/log/profile).
  *
  * It reads the generation, and does not change it. The supervisor tells it of each record and each restart. A
- * run that cannot be watched trains all the same: failures are warnings.
+ * run that cannot be shown trains all the same: failures are warnings.
  *
  * Supervisor process; its only thread; no lock. No call blocks but on files. */
-#ifndef DAEMON_SUPERVISE_RUN_WATCH_H
-#define DAEMON_SUPERVISE_RUN_WATCH_H
+#ifndef DAEMON_SUPERVISE_RUN_VIEW_H
+#define DAEMON_SUPERVISE_RUN_VIEW_H
 
 #include "daemon/supervise/generation.h"
 #include "daemon/watch/listener.h"
@@ -16,9 +16,9 @@
 
 #include <poll.h>
 
-enum { RUN_WATCH_WAITS = 1 + STATUS_WAITS };
+enum { RUN_VIEW_WAITS = 1 + STATUS_WAITS };
 
-struct run_watch {
+struct run_view {
     const struct generation *g;
     struct monotime begin;
     double begin_unix_s; /* the same moment by the wall clock */
@@ -34,33 +34,33 @@ struct run_watch {
     bool textfile_written; /* by this process: it removes the file when it ends */
 };
 
-/* A watch of a run that begins now. Nothing is open. `is_profiled`: the workers report profiles. */
-void run_watch_init(struct run_watch *watch, const struct generation *g, bool is_profiled);
+/* A view of a run that begins now. Nothing is open. `is_profiled`: the workers report profiles. */
+void run_view_init(struct run_view *view, const struct generation *g, bool is_profiled);
 
 /* Opens the socket for `coalesced status`, and begins to serve what /metrics asks for. An address that is in
  * use is tried again. */
-void run_watch_open(struct run_watch *watch);
-void run_watch_close(struct run_watch *watch);
+void run_view_open(struct run_view *view);
+void run_view_close(struct run_view *view);
 
 /* Takes an episode, update or epoch that is in the logs. */
-void run_watch_record(struct run_watch *watch, const struct control_message *record);
+void run_view_record(struct run_view *view, const struct control_message *record);
 
 /* Notes a restart; `why` is a sentence. */
-void run_watch_mark(struct run_watch *watch, const char *why);
+void run_view_mark(struct run_view *view, const char *why);
 
 /* Keeps a part of a worker's profile. */
-void run_watch_keep_profile(struct run_watch *watch, const struct child *child,
-                            const struct control_profile *part);
+void run_view_keep_profile(struct run_view *view, const struct child *child,
+                           const struct control_profile *part);
 
 /* Writes profile.txt and profile.json below the run directory, prints the table, and frees the profiles. A
  * file that cannot be written is a warning. Blocks on files. */
-void run_watch_write_profile(struct run_watch *watch);
+void run_view_write_profile(struct run_view *view);
 
 /* Writes the descriptors to wait for, -1 in those that are not used; serves those that are ready. */
-void run_watch_waits(const struct run_watch *watch, struct pollfd waits[RUN_WATCH_WAITS]);
-void run_watch_serve(struct run_watch *watch, const struct pollfd waits[RUN_WATCH_WAITS]);
+void run_view_waits(const struct run_view *view, struct pollfd waits[RUN_VIEW_WAITS]);
+void run_view_serve(struct run_view *view, const struct pollfd waits[RUN_VIEW_WAITS]);
 
 /* Does what is due; returns when to call again. */
-struct monotime run_watch_check(struct run_watch *watch, struct monotime now);
+struct monotime run_view_check(struct run_view *view, struct monotime now);
 
 #endif
