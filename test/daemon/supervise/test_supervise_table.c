@@ -63,7 +63,7 @@ static void open_supervisor(void)
     s = (struct supervisor){.config = &config, .signal_fd = -1};
     ck_assert_int_eq(generation_open(&s.generation, &job, &dir, config.log, &s.hosts, &error), STATUS_OK);
     ck_assert_uint_eq(s.generation.count, WORKERS);
-    run_view_init(&s.watch, &s.generation, true);
+    run_view_init(&s.view, &s.generation, true);
     for (unsigned i = 0; i < WORKERS; i++)
         open_child(&s.generation.children[i], (uint16_t)i);
 }
@@ -82,7 +82,7 @@ static void close_supervisor(void)
     }
     generation_close(&s.generation);
     for (unsigned i = 0; i < WORKERS; i++)
-        free(s.watch.profiles[i]);
+        free(s.view.profiles[i]);
     runlog_close(config.log);
     rundir_close(&dir);
 }
@@ -128,7 +128,7 @@ static void describe(char text[160], unsigned worker)
         add(text, "words");
     if (s.generation.holdings[worker].objects != 0)
         add(text, "holdings");
-    if (s.watch.profiles[worker] != NULL)
+    if (s.view.profiles[worker] != NULL)
         add(text, "profile");
     if (child->replaced)
         add(text, "replaced");
