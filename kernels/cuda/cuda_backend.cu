@@ -34,9 +34,11 @@ enum status cudnn_failed(struct error *error, const char *call, cudnnStatus_t co
                          const struct tensor *about)
 {
     char text[160], detail[200] = "";
+    const bool memory = code == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+                        code == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
     cudnnGetLastErrorString(detail, sizeof detail);
     detail[sizeof detail - 1] = '\0';
-    return error_set(error, STATUS_INTERNAL, "cuDNN: %s failed %s: %s%s%s", call,
+    return error_set(error, memory ? STATUS_NO_MEMORY : STATUS_INTERNAL, "cuDNN: %s failed %s: %s%s%s", call,
                      about_text(about, text, sizeof text), cudnnGetErrorString(code),
                      detail[0] != '\0' ? "; " : "", detail);
 }
