@@ -161,14 +161,6 @@ static enum status open_memory(struct cuda *cuda, struct error *error)
     return STATUS_OK;
 }
 
-static enum status open_activation(cudnnActivationDescriptor_t *out, cudnnActivationMode_t mode,
-                                   cudnnNanPropagation_t nan, struct error *error)
-{
-    CUDNN_TRY(NULL, cudnnCreateActivationDescriptor, out);
-    CUDNN_TRY(NULL, cudnnSetActivationDescriptor, *out, mode, nan, 0.0);
-    return STATUS_OK;
-}
-
 /* cuDNN's LSTM calls cuBLAS, which gives equal bits only with a workspace of fixed sizes. cuBLAS reads those
  * sizes from the environment. */
 static enum status open_cudnn(struct cuda *cuda, struct error *error)
@@ -176,9 +168,9 @@ static enum status open_cudnn(struct cuda *cuda, struct error *error)
     setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:2", 0);
     CUDNN_TRY(NULL, cudnnCreate, &cuda->cudnn);
     CUDNN_TRY(NULL, cudnnSetStream, cuda->cudnn, cuda->stream);
-    TRY(open_activation(&cuda->relu, CUDNN_ACTIVATION_RELU, CUDNN_PROPAGATE_NAN, error));
-    TRY(open_activation(&cuda->relu_plain, CUDNN_ACTIVATION_RELU, CUDNN_NOT_PROPAGATE_NAN, error));
-    TRY(open_activation(&cuda->identity, CUDNN_ACTIVATION_IDENTITY, CUDNN_NOT_PROPAGATE_NAN, error));
+    CUDNN_TRY(NULL, cudnnCreateActivationDescriptor, &cuda->identity);
+    CUDNN_TRY(NULL, cudnnSetActivationDescriptor, cuda->identity, CUDNN_ACTIVATION_IDENTITY,
+              CUDNN_NOT_PROPAGATE_NAN, 0.0);
     CUDNN_TRY(NULL, cudnnCreateDropoutDescriptor, &cuda->no_dropout);
     CUDNN_TRY(NULL, cudnnSetDropoutDescriptor, cuda->no_dropout, cuda->cudnn, 0.0f, NULL, 0, 0);
     return STATUS_OK;
@@ -192,10 +184,8 @@ static void cuda_close(struct backend *backend)
     plans_free(cuda);
     if (cuda->no_dropout != NULL)
         cudnnDestroyDropoutDescriptor(cuda->no_dropout);
-    cudnnActivationDescriptor_t activations[] = {cuda->relu, cuda->relu_plain, cuda->identity};
-    for (cudnnActivationDescriptor_t activation : activations)
-        if (activation != NULL)
-            cudnnDestroyActivationDescriptor(activation);
+    if (cuda->identity != NULL)
+        cudnnDestroyActivationDescriptor(cuda->identity);
     if (cuda->cudnn != NULL)
         cudnnDestroy(cuda->cudnn);
     cudaFree(cuda->workspace);

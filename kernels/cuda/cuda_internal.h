@@ -105,13 +105,6 @@ struct pass_choice {
     bool ran;      /* it has run */
 };
 
-/* How a linear layer's bias and ReLU are added; the first that cuDNN supports for the shape. */
-enum fusion {
-    FUSED,       /* in one call, whose ReLU lets a NaN through */
-    FUSED_PLAIN, /* in one call, whose ReLU may make a zero of a NaN */
-    SEPARATE,    /* by a kernel of ours */
-};
-
 /* Bytes [from, from + bytes) of an LSTM's input `tensor` stand at `to` in cuDNN's buffer of weights. */
 struct weight_piece {
     uint32_t tensor;
@@ -129,7 +122,7 @@ struct plan {
     cudnnFilterDescriptor_t weight;
     cudnnConvolutionDescriptor_t convolution;
     struct pass_choice choice[PASSES];
-    enum fusion fusion;
+    bool separate; /* cuDNN does not fuse the bias for this shape: a kernel of ours adds it */
     /* a pool's */
     cudnnPoolingDescriptor_t pooling;
     /* an LSTM's */
@@ -156,8 +149,6 @@ enum {
 struct cuda {
     cudaStream_t stream;
     cudnnHandle_t cudnn;
-    cudnnActivationDescriptor_t relu;       /* a NaN stays */
-    cudnnActivationDescriptor_t relu_plain; /* for fused calls that know only this one */
     cudnnActivationDescriptor_t identity;
     cudnnDropoutDescriptor_t no_dropout; /* the LSTM asks for one */
 
