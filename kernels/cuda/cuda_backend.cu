@@ -134,17 +134,18 @@ enum status cuda_wait(struct cuda *cuda, const struct tensor *about, struct erro
 
 /* ---- open, close ---- */
 
-/* Finds device 0 and checks its compute capability. */
-static enum status find_device(cudaDeviceProp *device, struct error *error)
+/* Takes device `number` modulo their count, and checks its compute capability. */
+static enum status find_device(uint32_t number, cudaDeviceProp *device, struct error *error)
 {
     int count = 0;
     cudaError_t code = cudaGetDeviceCount(&count);
     if (code == cudaSuccess && count == 0)
         code = cudaErrorNoDevice;
+    const int taken = code == cudaSuccess ? (int)(number % (uint32_t)count) : 0;
     if (code == cudaSuccess)
-        code = cudaSetDevice(0);
+        code = cudaSetDevice(taken);
     if (code == cudaSuccess)
-        code = cudaGetDeviceProperties(device, 0);
+        code = cudaGetDeviceProperties(device, taken);
     if (code != cudaSuccess)
         return error_set(error, STATUS_UNAVAILABLE, "CUDA finds no device: %s", cudaGetErrorString(code));
     if (device->major < COMPUTE_CAPABILITY_MIN)
@@ -197,11 +198,11 @@ static void cuda_close(struct backend *backend)
     backend->state = NULL;
 }
 
-static enum status open_device(struct backend *backend, struct error *error)
+static enum status open_device(struct backend *backend, uint32_t number, struct error *error)
 {
     struct cuda *cuda = cuda_of(backend);
     cudaDeviceProp device;
-    TRY(find_device(&device, error));
+    TRY(find_device(number, &device, error));
     CUDA_TRY(NULL, cudaStreamCreateWithFlags, &cuda->stream, cudaStreamNonBlocking);
     TRY(open_memory(cuda, error));
     TRY(open_cudnn(cuda, error));
@@ -217,12 +218,11 @@ static enum status open_device(struct backend *backend, struct error *error)
 static enum status cuda_open(struct backend *backend, const struct backend_settings *settings,
                              struct error *error)
 {
-    (void)settings;
     struct error reason = {};
     backend->state = calloc(1, sizeof(struct cuda));
     if (backend->state == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the CUDA backend");
-    enum status status = open_device(backend, &reason);
+    enum status status = open_device(backend, settings->device, &reason);
     if (status != STATUS_OK) {
         cuda_close(backend);
         return error_set(error, STATUS_UNAVAILABLE, "%s", reason.text);
