@@ -1,7 +1,7 @@
 /* A backend: a device with its table of functions. This header opens and loads a backend, and has its memory
  * and optimizers. kernels/op.h has the operations.
  *
- * A backend belongs to one thread at a time. */
+ * A backend belongs to one thread at a time; on a GPU, to the thread that opened it. */
 #ifndef KERNELS_BACKEND_H
 #define KERNELS_BACKEND_H
 
@@ -42,6 +42,7 @@ struct sgd_round {
 
 struct backend_settings {
     uint32_t threads; /* math threads of a CPU backend; 0: one per processor of this process's affinity */
+    uint32_t device;  /* of several GPUs, the one of this number modulo their count */
 };
 
 /* A captured policy: pinned host buffers for `rows_max` rows, and one graph for each padded batch size 1, 2,
@@ -146,7 +147,7 @@ void backend_close(struct backend *backend); /* NULL is nothing */
 
 /* The one symbol that a plug-in exports: a function that returns its table, or NULL if it was built against
  * another BACKEND_ABI. */
-enum { BACKEND_ABI = 4 };
+enum { BACKEND_ABI = 5 };
 typedef const struct backend_ops *backend_plugin(uint32_t abi);
 #define BACKEND_PLUGIN_SYMBOL "coalesced_backend"
 

@@ -3,9 +3,16 @@
 
 #include "kernels/base/log.h"
 
+static uint32_t gpu_number;
+
+void device_number(uint32_t number)
+{
+    gpu_number = number;
+}
+
 enum status device_open_gpu(struct backend **out, const struct job *job, struct error *error)
 {
-    const struct backend_settings settings = {.threads = 1};
+    const struct backend_settings settings = {.threads = 1, .device = gpu_number};
     const bool must = job->device == JOB_DEVICE_GPU;
     struct error why = {0};
     *out = NULL;
@@ -23,7 +30,7 @@ enum status device_open(struct backend **out, const struct job *job, uint32_t th
 {
     static const enum device devices[] = {
         [JOB_DEVICE_AUTO] = DEVICE_AUTO, [JOB_DEVICE_CPU] = DEVICE_CPU, [JOB_DEVICE_GPU] = DEVICE_GPU};
-    const struct backend_settings settings = {.threads = threads};
+    const struct backend_settings settings = {.threads = threads, .device = gpu_number};
     const enum device device = devices[job->device];
     struct error why = {0};
     enum status status = backend_load_device(out, device, &settings, &why, error);

@@ -6,6 +6,10 @@
 #include "kernels/kernels.h"
 #include "worker/job/job.h"
 
+/* Which of several GPUs this process takes, modulo their count: a worker, that of its own number. 0 before
+ * the call. */
+void device_number(uint32_t number);
+
 /* Opens the job's /device with `threads` math threads. If that is `auto` and `logs` is true, a line in the
  * log names the device: of several equal workers, one logs. Errors as backend_load_device. */
 enum status device_open(struct backend **out, const struct job *job, uint32_t threads, bool logs,

@@ -4,6 +4,7 @@
 #include "kernels/base/log.h"
 #include "kernels/base/plugin_call.h"
 #include "kernels/base/profile.h"
+#include "worker/device.h"
 #include "worker/job/job_table.h"
 #include "worker/net/rpc.h"
 
@@ -486,6 +487,7 @@ int worker_main(const struct role *role)
         char name[32];
         snprintf(name, sizeof name, "%s %u", role->name, worker.self.worker);
         log_name(name);
+        device_number(worker.self.worker);
         uint64_t hang_us = (uint64_t)(worker.job.supervise.hang_s * 1e6);
         worker.beat_us = hang_us / 4 < 1000000 ? hang_us / 4 : 1000000;
         if (worker.job.log.profile)

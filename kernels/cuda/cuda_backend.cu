@@ -34,9 +34,11 @@ enum status cudnn_failed(struct error *error, const char *call, cudnnStatus_t co
                          const struct tensor *about)
 {
     char text[160], detail[200] = "";
+    const bool memory = code == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
+                        code == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
     cudnnGetLastErrorString(detail, sizeof detail);
     detail[sizeof detail - 1] = '\0';
-    return error_set(error, STATUS_INTERNAL, "cuDNN: %s failed %s: %s%s%s", call,
+    return error_set(error, memory ? STATUS_NO_MEMORY : STATUS_INTERNAL, "cuDNN: %s failed %s: %s%s%s", call,
                      about_text(about, text, sizeof text), cudnnGetErrorString(code),
                      detail[0] != '\0' ? "; " : "", detail);
 }
@@ -132,17 +134,18 @@ enum status cuda_wait(struct cuda *cuda, const struct tensor *about, struct erro
 
 /* ---- open, close ---- */
 
-/* Finds device 0 and checks its compute capability. */
-static enum status find_device(cudaDeviceProp *device, struct error *error)
+/* Takes device `number` modulo their count, and checks its compute capability. */
+static enum status find_device(uint32_t number, cudaDeviceProp *device, struct error *error)
 {
     int count = 0;
     cudaError_t code = cudaGetDeviceCount(&count);
     if (code == cudaSuccess && count == 0)
         code = cudaErrorNoDevice;
+    const int taken = code == cudaSuccess ? (int)(number % (uint32_t)count) : 0;
     if (code == cudaSuccess)
-        code = cudaSetDevice(0);
+        code = cudaSetDevice(taken);
     if (code == cudaSuccess)
-        code = cudaGetDeviceProperties(device, 0);
+        code = cudaGetDeviceProperties(device, taken);
     if (code != cudaSuccess)
         return error_set(error, STATUS_UNAVAILABLE, "CUDA finds no device: %s", cudaGetErrorString(code));
     if (device->major < COMPUTE_CAPABILITY_MIN)
@@ -159,14 +162,6 @@ static enum status open_memory(struct cuda *cuda, struct error *error)
     return STATUS_OK;
 }
 
-static enum status open_activation(cudnnActivationDescriptor_t *out, cudnnActivationMode_t mode,
-                                   cudnnNanPropagation_t nan, struct error *error)
-{
-    CUDNN_TRY(NULL, cudnnCreateActivationDescriptor, out);
-    CUDNN_TRY(NULL, cudnnSetActivationDescriptor, *out, mode, nan, 0.0);
-    return STATUS_OK;
-}
-
 /* cuDNN's LSTM calls cuBLAS, which gives equal bits only with a workspace of fixed sizes. cuBLAS reads those
  * sizes from the environment. */
 static enum status open_cudnn(struct cuda *cuda, struct error *error)
@@ -174,9 +169,9 @@ static enum status open_cudnn(struct cuda *cuda, struct error *error)
     setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:2", 0);
     CUDNN_TRY(NULL, cudnnCreate, &cuda->cudnn);
     CUDNN_TRY(NULL, cudnnSetStream, cuda->cudnn, cuda->stream);
-    TRY(open_activation(&cuda->relu, CUDNN_ACTIVATION_RELU, CUDNN_PROPAGATE_NAN, error));
-    TRY(open_activation(&cuda->relu_plain, CUDNN_ACTIVATION_RELU, CUDNN_NOT_PROPAGATE_NAN, error));
-    TRY(open_activation(&cuda->identity, CUDNN_ACTIVATION_IDENTITY, CUDNN_NOT_PROPAGATE_NAN, error));
+    CUDNN_TRY(NULL, cudnnCreateActivationDescriptor, &cuda->identity);
+    CUDNN_TRY(NULL, cudnnSetActivationDescriptor, cuda->identity, CUDNN_ACTIVATION_IDENTITY,
+              CUDNN_NOT_PROPAGATE_NAN, 0.0);
     CUDNN_TRY(NULL, cudnnCreateDropoutDescriptor, &cuda->no_dropout);
     CUDNN_TRY(NULL, cudnnSetDropoutDescriptor, cuda->no_dropout, cuda->cudnn, 0.0f, NULL, 0, 0);
     return STATUS_OK;
@@ -190,10 +185,8 @@ static void cuda_close(struct backend *backend)
     plans_free(cuda);
     if (cuda->no_dropout != NULL)
         cudnnDestroyDropoutDescriptor(cuda->no_dropout);
-    cudnnActivationDescriptor_t activations[] = {cuda->relu, cuda->relu_plain, cuda->identity};
-    for (cudnnActivationDescriptor_t activation : activations)
-        if (activation != NULL)
-            cudnnDestroyActivationDescriptor(activation);
+    if (cuda->identity != NULL)
+        cudnnDestroyActivationDescriptor(cuda->identity);
     if (cuda->cudnn != NULL)
         cudnnDestroy(cuda->cudnn);
     cudaFree(cuda->workspace);
@@ -205,11 +198,11 @@ static void cuda_close(struct backend *backend)
     backend->state = NULL;
 }
 
-static enum status open_device(struct backend *backend, struct error *error)
+static enum status open_device(struct backend *backend, uint32_t number, struct error *error)
 {
     struct cuda *cuda = cuda_of(backend);
     cudaDeviceProp device;
-    TRY(find_device(&device, error));
+    TRY(find_device(number, &device, error));
     CUDA_TRY(NULL, cudaStreamCreateWithFlags, &cuda->stream, cudaStreamNonBlocking);
     TRY(open_memory(cuda, error));
     TRY(open_cudnn(cuda, error));
@@ -225,12 +218,11 @@ static enum status open_device(struct backend *backend, struct error *error)
 static enum status cuda_open(struct backend *backend, const struct backend_settings *settings,
                              struct error *error)
 {
-    (void)settings;
     struct error reason = {};
     backend->state = calloc(1, sizeof(struct cuda));
     if (backend->state == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the CUDA backend");
-    enum status status = open_device(backend, &reason);
+    enum status status = open_device(backend, settings->device, &reason);
     if (status != STATUS_OK) {
         cuda_close(backend);
         return error_set(error, STATUS_UNAVAILABLE, "%s", reason.text);

@@ -1,10 +1,11 @@
 /* Linear layers and convolutions. A linear layer is a 1x1 convolution of one-pixel images, so that cuDNN
- * fuses its bias. The ReLU behind a linear layer is fused for a captured policy (cuda_policy.cu), the only
- * caller that sets attributes.relu; it has no backward.
+ * fuses its bias. cuDNN could fuse a ReLU too, but only one that makes 0 of a NaN, so this file fuses none.
  *
  * Only algorithms that cuDNN documents as deterministic are chosen, and only plain float32 arithmetic
  * (CUDNN_FMA_MATH: the default may round the factors to TF32). */
 #include "kernels/cuda/cuda_internal.h"
+
+#include <cstdio>
 
 static enum status describe_convolution(struct cuda *cuda, struct plan *plan, const struct tensor *about,
                                         struct error *error)
@@ -36,7 +37,9 @@ static enum status plan_of(struct cuda *cuda, const struct op_call *call, struct
     return cuda_plan(cuda, &key, describe_convolution, call->in[0], out, error);
 }
 
-/* ---- the passes: preferred algorithm, its workspace, what cuDNN proposes instead, the call ---- */
+/* ---- the passes: preferred algorithm, an algorithm's workspace, what cuDNN proposes, the call ----
+ *
+ * transforms: the bits of FFT and Winograd, which round more than a sum of products does. */
 
 enum { PROPOSALS_MAX = 16 };
 
@@ -45,13 +48,16 @@ struct forward_pass {
     typedef cudnnConvolutionFwdAlgoPerf_t proposal;
     static const enum pass number = FORWARD;
     static const algorithm preferred = CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM;
+    static const unsigned transforms =
+        1u << CUDNN_CONVOLUTION_FWD_ALGO_FFT | 1u << CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING |
+        1u << CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD | 1u << CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED;
 
     static constexpr const char *name = "cudnnConvolutionForward";
 
-    static cudnnStatus_t workspace(struct cuda *cuda, const struct plan *plan, size_t *bytes)
+    static cudnnStatus_t workspace(struct cuda *cuda, const struct plan *plan, struct pass_choice *choice)
     {
         return cudnnGetConvolutionForwardWorkspaceSize(cuda->cudnn, plan->x, plan->weight, plan->convolution,
-                                                       plan->y, preferred, bytes);
+                                                       plan->y, (algorithm)choice->algorithm, &choice->bytes);
     }
     static cudnnStatus_t propose(struct cuda *cuda, const struct plan *plan, int *count, proposal *proposals)
     {
@@ -73,13 +79,18 @@ struct data_pass {
     typedef cudnnConvolutionBwdDataAlgoPerf_t proposal;
     static const enum pass number = BACKWARD_DATA;
     static const algorithm preferred = CUDNN_CONVOLUTION_BWD_DATA_ALGO_1;
+    static const unsigned transforms = 1u << CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT |
+                                       1u << CUDNN_CONVOLUTION_BWD_DATA_ALGO_FFT_TILING |
+                                       1u << CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD |
+                                       1u << CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED;
 
     static constexpr const char *name = "cudnnConvolutionBackwardData";
 
-    static cudnnStatus_t workspace(struct cuda *cuda, const struct plan *plan, size_t *bytes)
+    static cudnnStatus_t workspace(struct cuda *cuda, const struct plan *plan, struct pass_choice *choice)
     {
         return cudnnGetConvolutionBackwardDataWorkspaceSize(cuda->cudnn, plan->weight, plan->y,
-                                                            plan->convolution, plan->x, preferred, bytes);
+                                                            plan->convolution, plan->x,
+                                                            (algorithm)choice->algorithm, &choice->bytes);
     }
     static cudnnStatus_t propose(struct cuda *cuda, const struct plan *plan, int *count, proposal *proposals)
     {
@@ -100,13 +111,18 @@ struct filter_pass {
     typedef cudnnConvolutionBwdFilterAlgoPerf_t proposal;
     static const enum pass number = BACKWARD_FILTER;
     static const algorithm preferred = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1;
+    static const unsigned transforms = 1u << CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT |
+                                       1u << CUDNN_CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING |
+                                       1u << CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD |
+                                       1u << CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED;
 
     static constexpr const char *name = "cudnnConvolutionBackwardFilter";
 
-    static cudnnStatus_t workspace(struct cuda *cuda, const struct plan *plan, size_t *bytes)
+    static cudnnStatus_t workspace(struct cuda *cuda, const struct plan *plan, struct pass_choice *choice)
     {
-        return cudnnGetConvolutionBackwardFilterWorkspaceSize(
-            cuda->cudnn, plan->x, plan->y, plan->convolution, plan->weight, preferred, bytes);
+        return cudnnGetConvolutionBackwardFilterWorkspaceSize(cuda->cudnn, plan->x, plan->y,
+                                                              plan->convolution, plan->weight,
+                                                              (algorithm)choice->algorithm, &choice->bytes);
     }
     static cudnnStatus_t propose(struct cuda *cuda, const struct plan *plan, int *count, proposal *proposals)
     {
@@ -123,57 +139,88 @@ struct filter_pass {
     }
 };
 
+/* ---- the choice of an algorithm ---- */
+
 static bool unsupported(cudnnStatus_t code)
 {
-    const int category = CUDNN_STATUS_CATEGORY((int)code);
-    return category == CUDNN_STATUS_NOT_SUPPORTED || category == CUDNN_STATUS_BAD_PARAM;
+    return CUDNN_STATUS_CATEGORY((int)code) == CUDNN_STATUS_NOT_SUPPORTED;
 }
 
-/* Chooses the preferred algorithm. Where cuDNN does not support it, or it was tried already, chooses the
- * first other algorithm that cuDNN proposes, is deterministic and computes in plain float32. */
+/* The algorithms to try for a pass, in order. */
+struct candidates {
+    int count, algorithm[1 + PROPOSALS_MAX];
+};
+
+/* Appends cuDNN's proposals that are deterministic and compute in plain float32, in cuDNN's order, but FFT
+ * and Winograd last. */
 template <class Pass>
-static enum status choose(struct cuda *cuda, struct plan *plan, bool tried, const struct tensor *about,
-                          struct error *error)
+static enum status propose(struct cuda *cuda, const struct plan *plan, struct candidates *candidates,
+                           const struct tensor *about, struct error *error)
+{
+    typename Pass::proposal proposals[PROPOSALS_MAX];
+    int count = 0;
+    const cudnnStatus_t code = Pass::propose(cuda, plan, &count, proposals);
+    if (code != CUDNN_STATUS_SUCCESS && !unsupported(code))
+        return cudnn_failed(error, "cudnnGetConvolution*Algorithm_v7", code, about);
+    for (unsigned transform = 0; transform < 2; transform++)
+        for (int i = 0; i < count; i++)
+            if (proposals[i].status == CUDNN_STATUS_SUCCESS &&
+                proposals[i].determinism == CUDNN_DETERMINISTIC && proposals[i].algo != Pass::preferred &&
+                (proposals[i].mathType == CUDNN_FMA_MATH || proposals[i].mathType == CUDNN_DEFAULT_MATH) &&
+                (Pass::transforms >> proposals[i].algo & 1) == transform)
+                candidates->algorithm[candidates->count++] = proposals[i].algo;
+    return STATUS_OK;
+}
+
+/* Runs choice->algorithm. *code: what cuDNN says. */
+template <class Pass>
+static enum status attempt(struct cuda *cuda, struct plan *plan, const struct op_call *call, const void *dy,
+                           cudnnStatus_t *code, struct error *error)
 {
     struct pass_choice *choice = &plan->choice[Pass::number];
-    typename Pass::proposal proposals[PROPOSALS_MAX];
-    char shape[SHAPE_TEXT_BYTES];
-    int count = 0;
-    choice->algorithm = Pass::preferred;
-    if (!tried && Pass::workspace(cuda, plan, &choice->bytes) == CUDNN_STATUS_SUCCESS)
+    *code = choice->ran ? CUDNN_STATUS_SUCCESS : Pass::workspace(cuda, plan, choice);
+    if (*code != CUDNN_STATUS_SUCCESS)
         return STATUS_OK;
-    const cudnnStatus_t code = Pass::propose(cuda, plan, &count, proposals);
-    for (int i = 0; code == CUDNN_STATUS_SUCCESS && i < count; i++)
-        if (proposals[i].status == CUDNN_STATUS_SUCCESS && proposals[i].determinism == CUDNN_DETERMINISTIC &&
-            proposals[i].algo != Pass::preferred &&
-            (proposals[i].mathType == CUDNN_FMA_MATH || proposals[i].mathType == CUDNN_DEFAULT_MATH)) {
-            choice->algorithm = proposals[i].algo;
-            choice->bytes = proposals[i].memory;
-            return STATUS_OK;
-        }
-    return error_set(error, STATUS_INTERNAL,
-                     "cuDNN has no deterministic float32 algorithm for %s on %.60s of %s", Pass::name,
-                     about->name != NULL ? about->name : "a tensor", shape_text(&about->shape, shape));
+    TRY(cuda_workspace(cuda, choice->bytes, error));
+    *code = Pass::run(cuda, plan, choice, call, dy);
+    return STATUS_OK;
 }
 
-/* cuDNN may refuse an algorithm only when it runs; then a second algorithm is chosen. */
+/* The failure of a pass that has tried the first `count` candidates. */
+template <class Pass>
+static enum status pass_failed(const struct candidates *tried, int count, cudnnStatus_t code,
+                               const struct tensor *about, struct error *error)
+{
+    char text[80 + 8 * (1 + PROPOSALS_MAX)];
+    int length = snprintf(text, sizeof text, "%s by algorithm%s", Pass::name, count > 1 ? "s" : "");
+    for (int i = 0; i < count; i++)
+        length += snprintf(text + length, sizeof text - (size_t)length, "%s %d", i > 0 ? "," : "",
+                           tried->algorithm[i]);
+    return cudnn_failed(error, text, code, about);
+}
+
+/* Runs the algorithm that has run before. The first time: the preferred one, then cuDNN's proposals, until
+ * one is supported; cuDNN may refuse an algorithm only when it runs. */
 template <class Pass>
 static enum status run(struct cuda *cuda, struct plan *plan, const struct op_call *call, const void *dy,
                        struct error *error)
 {
     struct pass_choice *choice = &plan->choice[Pass::number];
     const struct tensor *about = call->in[0];
-    for (bool tried = false;; tried = true) {
-        if (!choice->ran)
-            TRY(choose<Pass>(cuda, plan, tried, about, error));
-        TRY(cuda_workspace(cuda, choice->bytes, error));
-        const cudnnStatus_t code = Pass::run(cuda, plan, choice, call, dy);
+    struct candidates candidates = {1, {choice->ran ? choice->algorithm : (int)Pass::preferred}};
+    for (int i = 0;; i++) {
+        cudnnStatus_t code;
+        choice->algorithm = candidates.algorithm[i];
+        TRY(attempt<Pass>(cuda, plan, call, dy, &code, error));
         if (code == CUDNN_STATUS_SUCCESS) {
             choice->ran = true;
             return STATUS_OK;
         }
-        if (choice->ran || tried || !unsupported(code))
-            return cudnn_failed(error, Pass::name, code, about);
+        const bool other_may = !choice->ran && unsupported(code);
+        if (other_may && i == 0)
+            TRY(propose<Pass>(cuda, plan, &candidates, about, error));
+        if (!other_may || i + 1 == candidates.count)
+            return pass_failed<Pass>(&candidates, i + 1, code, about, error);
     }
 }
 
@@ -185,55 +232,50 @@ static enum status forward_separate(struct cuda *cuda, struct plan *plan, const 
     const struct tensor *y = call->out[0];
     const struct image_sizes *s = &plan->key.image;
     const float *bias = cuda_floats(call->in[2]);
-    const bool relu = call->attributes.relu;
     TRY(run<forward_pass>(cuda, plan, call, NULL, error));
     if (bias == NULL)
         return STATUS_OK;
     const uint32_t channels = s->outputs, plane = s->window.out[0] * s->window.out[1];
     float *to = cuda_floats(y);
-    return cuda_each(cuda, cuda_elements(y), "launch of bias", y, error, [=] __device__(size_t i) {
-        to[i] = element_bias(to[i], bias, i, channels, plane, relu);
-    });
+    return cuda_each(cuda, cuda_elements(y), "launch of bias", y, error,
+                     [=] __device__(size_t i) { to[i] = element_bias(to[i], bias, i, channels, plane); });
 }
 
-/* y = activation(convolution + 0 z + bias). A factor of 0 means that z is not read; y is passed for it. The
- * identity is fused with IMPLICIT_PRECOMP_GEMM only. */
-static cudnnStatus_t forward_fused(struct cuda *cuda, const struct plan *plan, const struct op_call *call)
-{
-    const struct tensor *y = call->out[0];
-    cudnnActivationDescriptor_t activation = cuda->identity;
-    if (call->attributes.relu)
-        activation = plan->fusion == FUSED ? cuda->relu : cuda->relu_plain;
-    return cudnnConvolutionBiasActivationForward(
-        cuda->cudnn, &ONE, plan->x, call->in[0]->data, plan->weight, call->in[1]->data, plan->convolution,
-        forward_pass::preferred, cuda->workspace, plan->choice[FORWARD].bytes, &ZERO, plan->y, y->data,
-        plan->channels, call->in[2]->data, activation, plan->y, y->data);
-}
+/* A convolution and its bias: y = identity(convolution + 0 z + bias). A factor of 0 means that z is not read;
+ * y is passed for it. cuDNN fuses the identity with IMPLICIT_PRECOMP_GEMM only. */
+struct fused_pass : forward_pass {
+    static constexpr const char *name = "cudnnConvolutionBiasActivationForward";
 
-/* Runs the first kind of fusion that cuDNN supports, and keeps it in plan->fusion. STATUS_AGAIN: cuDNN
- * supports none. */
+    static cudnnStatus_t run(struct cuda *cuda, const struct plan *plan, const struct pass_choice *choice,
+                             const struct op_call *call, const void *dy)
+    {
+        const struct tensor *y = call->out[0];
+        (void)dy;
+        return cudnnConvolutionBiasActivationForward(
+            cuda->cudnn, &ONE, plan->x, call->in[0]->data, plan->weight, call->in[1]->data, plan->convolution,
+            preferred, cuda->workspace, choice->bytes, &ZERO, plan->y, y->data, plan->channels,
+            call->in[2]->data, cuda->identity, plan->y, y->data);
+    }
+};
+
+/* STATUS_AGAIN: there is no bias, or cuDNN does not fuse it for this shape. */
 static enum status try_fused(struct cuda *cuda, struct plan *plan, const struct op_call *call,
                              struct error *error)
 {
     struct pass_choice *choice = &plan->choice[FORWARD];
-    if (call->in[2] == NULL || plan->fusion == SEPARATE)
+    const struct candidates candidates = {1, {forward_pass::preferred}};
+    cudnnStatus_t code;
+    if (call->in[2] == NULL || plan->separate ||
+        (choice->ran && choice->algorithm != forward_pass::preferred))
         return STATUS_AGAIN;
-    if (!choice->ran)
-        TRY(choose<forward_pass>(cuda, plan, false, call->in[0], error));
-    if (choice->algorithm != forward_pass::preferred)
-        plan->fusion = SEPARATE;
-    TRY(cuda_workspace(cuda, choice->bytes, error));
-    while (plan->fusion != SEPARATE) {
-        const cudnnStatus_t code = forward_fused(cuda, plan, call);
-        if (code == CUDNN_STATUS_SUCCESS) {
-            choice->ran = true;
-            return STATUS_OK;
-        }
-        if (!unsupported(code))
-            return cudnn_failed(error, "cudnnConvolutionBiasActivationForward", code, call->in[0]);
-        plan->fusion = (enum fusion)(plan->fusion + 1);
+    choice->algorithm = forward_pass::preferred;
+    TRY(attempt<fused_pass>(cuda, plan, call, NULL, &code, error));
+    if (code == CUDNN_STATUS_SUCCESS) {
+        choice->ran = true;
+        return STATUS_OK;
     }
-    return STATUS_AGAIN;
+    plan->separate = unsupported(code);
+    return plan->separate ? STATUS_AGAIN : pass_failed<fused_pass>(&candidates, 1, code, call->in[0], error);
 }
 
 enum status cuda_convolution(struct backend *backend, struct op_call *call, struct error *error)

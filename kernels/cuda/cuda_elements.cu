@@ -36,6 +36,7 @@ static enum status apply_mask(struct cuda *cuda, const struct op_call *call, con
     dropout.width = (uint32_t)(cuda_elements(x) / row_count);
     dropout.threshold = element_dropout_threshold(a->dropout);
     dropout.scale = (float)(1 / (1 - a->dropout));
+    dropout.relu = a->relu; // cuda_policy.cu's: the tape has it apart
     const size_t count = (size_t)row_count * element_dropout_blocks(dropout.width);
     const float *from = cuda_floats(x);
     float *to = cuda_floats(y);

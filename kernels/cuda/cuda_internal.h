@@ -1,16 +1,17 @@
 /* The room of the GPU backend: a plug-in over CUDA and cuDNN. No other room includes their headers. This
  * header is private to the room, which includes kernels/ and kernels/base/.
  *
- *     device      the first GPU
+ *     device      the GPU that struct backend_settings says
  *     stream      the queue of the device's work; a backend has one
  *     plan        cuDNN's objects for one shape, made once and kept
  *     workspace   the one buffer of scratch memory that all plans share
  *     launch      the policy's act on a slab of rows, started by one call
  *     graph       a captured sequence of kernels, which a launch replays
  *
- * A backend is one CUDA stream on the first device with one cuDNN handle. Every operation is queued on that
+ * A backend is one CUDA stream on its device with one cuDNN handle. Every operation is queued on that
  * stream, and operations run in the order of their calls. So memory may be released, and the workspace used
- * again, as soon as the operation that reads it is queued.
+ * again, as soon as the operation that reads it is queued. CUDA keeps the current device by thread, so the
+ * thread that opens a backend makes all of its calls.
  *
  * All tensors are canonical (NCHW, row-major): the layout is always NULL. cuDNN's objects for a shape are
  * made once and kept as a plan under that shape. All scratch memory of cuDNN is one buffer that grows to the
@@ -110,13 +111,6 @@ struct pass_choice {
     bool ran;      /* it has run */
 };
 
-/* How a linear layer's bias and ReLU are added; the first that cuDNN supports for the shape. */
-enum fusion {
-    FUSED,       /* in one call, whose ReLU lets a NaN through */
-    FUSED_PLAIN, /* in one call, whose ReLU may make a zero of a NaN */
-    SEPARATE,    /* by a kernel of ours */
-};
-
 /* Bytes [from, from + bytes) of an LSTM's input `tensor` stand at `to` in cuDNN's buffer of weights. */
 struct weight_piece {
     uint32_t tensor;
@@ -134,7 +128,7 @@ struct plan {
     cudnnFilterDescriptor_t weight;
     cudnnConvolutionDescriptor_t convolution;
     struct pass_choice choice[PASSES];
-    enum fusion fusion;
+    bool separate; /* cuDNN does not fuse the bias for this shape: a kernel of ours adds it */
     /* a pool's */
     cudnnPoolingDescriptor_t pooling;
     /* an LSTM's */
@@ -161,8 +155,6 @@ enum {
 struct cuda {
     cudaStream_t stream;
     cudnnHandle_t cudnn;
-    cudnnActivationDescriptor_t relu;       /* a NaN stays */
-    cudnnActivationDescriptor_t relu_plain; /* for fused calls that know only this one */
     cudnnActivationDescriptor_t identity;
     cudnnDropoutDescriptor_t no_dropout; /* the LSTM asks for one */
 

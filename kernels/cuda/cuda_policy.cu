@@ -54,7 +54,6 @@ static enum status queue_layer(struct backend *backend, struct policy_launch *la
 {
     struct op_call call = {};
     call.op = OP_LINEAR;
-    call.attributes.relu = layer == 0;
     call.in[0] = x;
     call.in[1] = &launch->settings.parameter[2 * layer];
     call.in[2] = &launch->settings.parameter[2 * layer + 1];
@@ -62,12 +61,13 @@ static enum status queue_layer(struct backend *backend, struct policy_launch *la
     return cuda_convolution(backend, &call, error);
 }
 
-/* In place. */
+/* ReLU and dropout, in place. */
 static enum status queue_dropout(struct backend *backend, const struct policy_launch *launch,
                                  struct tensor *hidden, struct tensor *keys, struct error *error)
 {
     struct op_call call = {};
     call.op = OP_DROPOUT;
+    call.attributes.relu = true;
     call.attributes.dropout = launch->settings.dropout;
     call.attributes.draw.seed = launch->settings.seed;
     call.in[0] = call.out[0] = hidden;
@@ -75,7 +75,8 @@ static enum status queue_dropout(struct backend *backend, const struct policy_la
     return cuda_dropout(backend, &call, error);
 }
 
-/* The ReLU comes before the mask: they commute. */
+/* The ReLU comes before the mask: they commute. It is in the mask's kernel and not in cuDNN's call, whose
+ * ReLU makes 0 of a NaN: a policy with a NaN would draw actions as if nothing was wrong. */
 static enum status queue_body(struct backend *backend, struct policy_launch *launch, uint32_t rows,
                               struct error *error)
 {

@@ -39,11 +39,10 @@ ELEMENT float element_relu_backward(float y, float dy)
     return y > 0 ? dy : 0;
 }
 
-/* Bias and ReLU of a linear layer, where cuDNN does not fuse them: element i of (n, channels, plane). */
-ELEMENT float element_bias(float x, const float *bias, size_t i, uint32_t channels, uint32_t plane, bool relu)
+/* The bias of a convolution, where cuDNN does not fuse it: element i of (n, channels, plane). */
+ELEMENT float element_bias(float x, const float *bias, size_t i, uint32_t channels, uint32_t plane)
 {
-    const float y = x + bias[i / plane % channels];
-    return relu ? element_relu(y) : y;
+    return x + bias[i / plane % channels];
 }
 
 /* ---- draws (kernels/op.h, "Draws") ---- */
@@ -96,6 +95,7 @@ struct element_dropout {
     uint32_t width;      /* elements of a row; of the whole tensor where `rows` is NULL */
     uint32_t threshold;
     float scale; /* 1 / (1 - p) */
+    bool relu;   /* of x, before the mask */
 };
 
 /* Thread i of R * element_dropout_blocks(width): the up to 8 elements for which one block draws. The gradient
@@ -110,8 +110,10 @@ ELEMENT void element_drop(const struct element_dropout *d, size_t i, const float
     const uint32_t bits = element_keep_bits(d->seed, word, block, d->threshold);
     for (uint32_t v = 0; v < 8; v++) {
         const uint32_t j = element_dropout_index(block, v);
-        if (j < d->width)
-            y[row * d->width + j] = bits >> v & 1 ? x[row * d->width + j] * d->scale : 0;
+        if (j >= d->width)
+            continue;
+        const float from = x[row * d->width + j];
+        y[row * d->width + j] = bits >> v & 1 ? (d->relu ? element_relu(from) : from) * d->scale : 0;
     }
 }
 

@@ -711,12 +711,29 @@ TOOL
     chmod +x "$scratch/checkout/tools"/*
     mkdir -p "$libs/include/x86_64-linux-gnu" "$libs/lib/x86_64-linux-gnu"
     touch "$libs/include/jpeglib.h" "$libs/include/x86_64-linux-gnu/jconfig.h"
-    touch "$libs/lib/x86_64-linux-gnu/"{libjpeg.so.62,libc.so.6,libstdc++.so.6,libzmq.a}
+    touch "$libs/lib/x86_64-linux-gnu/"{libjpeg.so.62,libc.so.6,libresolv.so.2,libstdc++.so.6,libzmq.a} "$libs/libc6-dev_2.deb"
     said=$(env -u CPATH -u LD_LIBRARY_PATH PATH="$scratch/checkout/tools:$PATH" LIBS="$libs" \
         "$scratch/checkout/scripts/gpu-check" 2>&1) || code=$?
     printf '%s\nexit code %d\n' "$said" "$code"
     [[ $code -eq 1 && $said == *"headers $libs/include:$libs/include/x86_64-linux-gnu"$'\n'"libjpeg.so"$'\n'"libjpeg.so.62"$'\n'"libzmq.a"$'\n'* ]]
 }
 check "gpu-check finds the headers and libraries of LIBS, and no C library" gpu_libraries
+
+# Without nvidia-smi and nvcc. `make` prints its targets, and fails.
+gpu_stand_in() {
+    local code=0 said
+    checkout
+    cp "$scripts/gpu-check" "$scratch/checkout/scripts/gpu-check"
+    printf '#!/bin/sh\necho "$@"\nexit 2\n' >"$scratch/checkout/tools/make"
+    printf '#!/bin/sh\necho "it found no driver"\nexit 9\n' >"$scratch/checkout/tools/nvidia-smi"
+    chmod +x "$scratch/checkout/tools"/*
+    said=$(PATH="$scratch/checkout/tools:$PATH" "$scratch/checkout/scripts/gpu-check" --stand-in 2>&1) || code=$?
+    printf '%s\nexit code %d\n' "$said" "$code"
+    [[ $code -eq 1 && $said == *" build/release/gpu/libcoalesced-cuda.so "*"build/release/test/test_cuda "* && $said != *bench_gpu* ]] || return 1
+    code=0
+    "$scripts/gpu-check" --stand_in >/dev/null 2>&1 || code=$?
+    [[ $code -eq 64 ]]
+}
+check "gpu-check --stand-in needs no GPU and no nvcc" gpu_stand_in
 
 finish

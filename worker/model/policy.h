@@ -80,9 +80,8 @@ enum status policy_act(struct policy *policy, const struct policy_rows *rows, ui
                        const uint32_t *environment, const uint32_t *step, struct error *error);
 
 /* Chooses the most probable action for each row, the first of equal ones; of a Gaussian the mean. Nothing is
- * drawn or dropped; rows->dropout is not touched. For play and evaluation, on the CPU or a backend, but not
- * for the tutorial's network on a GPU (STATUS_UNAVAILABLE). STATUS_CORRUPT: a probability
- * is not finite; the batch's actions are then undefined. */
+ * drawn or dropped; rows->dropout is not touched. For play and evaluation, on the CPU or a backend.
+ * STATUS_CORRUPT: a probability is not finite; the batch's actions are then undefined. */
 enum status policy_choose(struct policy *policy, const struct policy_rows *rows, struct error *error);
 
 /* Writes rows->values, of a policy with values. Reads nothing but the observations. On a CPU without a

@@ -134,15 +134,6 @@ static void find_probabilities(struct policy_flat *policy, const struct policy_r
     mlp_act(tutorial->whole, &batch, 0, 0, tutorial->zero, tutorial->zero, tutorial->probabilities);
 }
 
-static uint32_t most_probable(const float *probabilities, uint32_t actions)
-{
-    uint32_t best = 0;
-    for (uint32_t action = 1; action < actions; action++)
-        if (probabilities[action] > probabilities[best])
-            best = action;
-    return best;
-}
-
 static bool all_finite(const float *values, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -161,15 +152,8 @@ static bool choose_chunk(struct policy_flat *policy, const struct policy_rows *c
                   &(struct dense_results){.log_probability = log_probability});
         return all_finite(log_probability, chunk->count);
     }
-    const uint32_t actions = policy->tutorial->shape.actions;
-    const float *probabilities = policy->tutorial->probabilities;
-    int32_t *chosen = chunk->actions;
     find_probabilities(policy, chunk);
-    if (!all_finite(probabilities, (size_t)chunk->count * actions))
-        return false;
-    for (uint32_t i = 0; i < chunk->count; i++)
-        chosen[chunk->row[i]] = (int32_t)most_probable(probabilities + (size_t)i * actions, actions);
-    return true;
+    return policy_choose_greatest(chunk, policy->tutorial->probabilities, policy->tutorial->shape.actions);
 }
 
 static enum status flat_choose(void *self, const struct policy_rows *rows, struct error *error)

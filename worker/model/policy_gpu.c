@@ -1,6 +1,6 @@
 /* The tutorial's policy on a GPU: parameters in the backend's memory, one captured launch to act (launch_new
- * in kernels/backend.h), operations of the tape to learn. Only observations, keys, actions and returns are
- * copied between host and device: the tape draws the keep bits again from the rows' keys.
+ * in kernels/backend.h), operations of the tape to learn and to choose. Only observations, keys, actions and
+ * returns are copied between host and device: the tape draws the keep bits again from the rows' keys.
  *
  * A rollout's rows are gathered in the batch's order into host memory that is taken once. A batch is filled
  * up to the next power of two, of at least MLP_CHUNK_ROWS, so that the device need not plan for every number
@@ -86,34 +86,42 @@ void policy_batch_free(struct policy_batch *rows)
     free(rows);
 }
 
-/* Copies `count` of the batch's rows from `first` on, then zeros up to `filled`. */
+/* Copies the observations of `count` of the batch's rows from `first` on, then zeros up to `filled`. */
+static struct variable *record_observations(struct policy_batch *rows, struct tape *tape,
+                                            const struct mlp_batch *batch, uint32_t first, uint32_t count,
+                                            uint32_t filled)
+{
+    const uint32_t inputs = rows->shape.inputs;
+    for (uint32_t i = 0; i < count; i++)
+        memcpy(rows->observations + (size_t)i * inputs,
+               batch->observations + (size_t)batch->row[first + i] * inputs,
+               inputs * sizeof *rows->observations);
+    memset(rows->observations + (size_t)count * inputs, 0,
+           (size_t)(filled - count) * inputs * sizeof *rows->observations);
+    return tape_input(tape, SHAPE2(filled, inputs), DTYPE_F32, "observations", rows->observations);
+}
+
+/* The same of all else that learning reads. */
 static void gather_rows(struct policy_batch *rows, const struct mlp_batch *batch, const float *coefficient,
                         uint32_t episode, uint32_t first, uint32_t count, uint32_t filled)
 {
-    const uint32_t inputs = rows->shape.inputs, environments = rows->config.environments;
-    const uint32_t rest = filled - count;
+    const uint32_t environments = rows->config.environments, rest = filled - count;
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t row = batch->row[first + i];
         const uint32_t words[3] = {row % environments, row / environments, episode};
-        memcpy(rows->observations + (size_t)i * inputs, batch->observations + (size_t)row * inputs,
-               inputs * sizeof *rows->observations);
         memcpy(rows->words + (size_t)i * 3, words, sizeof words);
         rows->coefficient[i] = coefficient[first + i];
         rows->actions[i] = batch->actions[row];
     }
-    memset(rows->observations + (size_t)count * inputs, 0,
-           (size_t)rest * inputs * sizeof *rows->observations);
     memset(rows->words + (size_t)count * 3, 0, (size_t)rest * 3 * sizeof *rows->words);
     memset(rows->coefficient + count, 0, rest * sizeof *rows->coefficient);
     memset(rows->actions + count, 0, rest * sizeof *rows->actions);
 }
 
 static struct variable *record_piece(struct policy_batch *rows, struct params *params, struct tape *tape,
-                                     uint32_t filled)
+                                     struct variable *observations, uint32_t filled)
 {
     const struct policy_config *config = &rows->config;
-    struct variable *observations =
-        tape_input(tape, SHAPE2(filled, rows->shape.inputs), DTYPE_F32, "observations", rows->observations);
     struct variable *words = tape_input(tape, SHAPE2(filled, 3), DTYPE_I32, "rows' keys", rows->words);
     struct variable *actions = tape_input(tape, SHAPE1(filled), DTYPE_I32, "actions", rows->actions);
     struct variable *returns = tape_input(tape, SHAPE1(filled), DTYPE_F32, "returns", rows->coefficient);
@@ -131,8 +139,9 @@ struct variable *policy_batch_loss(struct policy_batch *rows, struct params *par
     do {
         const uint32_t count = all - first < rows->rows_max ? all - first : rows->rows_max;
         const uint32_t filled = filled_up(count);
+        struct variable *observations = record_observations(rows, tape, batch, first, count, filled);
         gather_rows(rows, batch, coefficient, episode, first, count, filled);
-        struct variable *piece = record_piece(rows, params, tape, filled);
+        struct variable *piece = record_piece(rows, params, tape, observations, filled);
         loss = first == 0 ? piece : tape_add(tape, loss, piece, false);
         first += count;
     } while (first < all);
@@ -157,11 +166,28 @@ static enum status gpu_act(void *self, const struct policy_rows *rows, uint32_t 
                                          error);
 }
 
+/* Pieces of one size: a sum on a backend may depend on the number of rows, which falls as episodes end. */
 static enum status gpu_choose(void *self, const struct policy_rows *rows, struct error *error)
 {
-    (void)self;
-    (void)rows;
-    return error_set(error, STATUS_UNAVAILABLE, "this policy chooses its actions on the CPU only");
+    const struct policy_gpu *gpu = self;
+    const struct mlp_batch batch = policy_mlp_batch(rows);
+    struct tape *tape = gpu->learner.tape;
+    float scores[MLP_CHUNK_ROWS * MLP_ACTIONS_MAX];
+    for (uint32_t first = 0; first < rows->count; first += MLP_CHUNK_ROWS) {
+        const struct policy_rows piece = policy_chunk(rows, first);
+        tape_begin(tape, TAPE_INFER, NULL);
+        tape_on_progress(tape, NULL, NULL);
+        struct variable *observations =
+            record_observations(gpu->batch, tape, &batch, first, piece.count, MLP_CHUNK_ROWS);
+        tape_read(tape, policy_batch_forward(gpu->learner.params, tape, observations, NULL, 0, 0), DTYPE_F32,
+                  scores);
+        const enum status status = tape_finish(tape, error);
+        if (status != STATUS_OK)
+            return status;
+        if (!policy_choose_greatest(&piece, scores, gpu->batch->shape.actions))
+            return error_set(error, STATUS_CORRUPT, "the probability of an action is not finite");
+    }
+    return STATUS_OK;
 }
 
 /* ---- learning ---- */

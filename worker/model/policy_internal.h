@@ -13,6 +13,8 @@
 #include "kernels/tape/tape.h"
 #include "worker/model/policy.h"
 
+#include <math.h>
+
 /* The functions of policy.h with the same names, but that policy.c saves and restores the
  * normalizer. A function that a kind does not have is NULL. */
 struct policy_kind {
@@ -86,6 +88,25 @@ static inline struct mlp_batch policy_mlp_batch(const struct policy_rows *rows)
                               .observations = rows->observations,
                               .masks = rows->dropout,
                               .actions = rows->actions};
+}
+
+/* Writes each row's action: the first of the greatest scores (rows->count, actions), which are probabilities
+ * or their logarithms. False: a score is not finite. */
+static inline bool policy_choose_greatest(const struct policy_rows *rows, const float *scores,
+                                          uint32_t actions)
+{
+    int32_t *chosen = rows->actions;
+    for (uint32_t i = 0; i < rows->count; i++, scores += actions) {
+        uint32_t best = 0;
+        for (uint32_t action = 0; action < actions; action++) {
+            if (!isfinite(scores[action]))
+                return false;
+            if (scores[action] > scores[best])
+                best = action;
+        }
+        chosen[rows->row[i]] = (int32_t)best;
+    }
+    return true;
 }
 
 /* What torch.nn.utils.clip_grad_norm_ multiplies a gradient of this norm by; 1: the gradient stays. */

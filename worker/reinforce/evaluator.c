@@ -37,13 +37,15 @@ struct player {
 
 /* ---- opening ---- */
 
-/* The policy has no values yet; it is on the CPU if it needs no backend. */
+/* The policy has no values yet. Where it can be on the CPU without a backend, it is, unless the job demands a
+ * GPU: an evaluation's batches are small. */
 static enum status open_policy(struct player *p, const struct job *job, struct error *error)
 {
     struct policy_config config = policy_config_of(job, p->spec);
     enum status status = STATUS_OK;
     config.environments = p->episodes * p->agents;
-    if (policy_device(&config) == POLICY_ON_BACKEND)
+    if (policy_device(&config) == POLICY_ON_BACKEND ||
+        (policy_device(&config) == POLICY_ON_EITHER && job->device == JOB_DEVICE_GPU))
         status = policy_open_backend(&p->backend, &config, job, error);
     return status == STATUS_OK ? policy_new(&p->policy, &config, p->backend, error) : status;
 }

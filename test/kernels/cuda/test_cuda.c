@@ -160,6 +160,26 @@ START_TEST(weights_are_read_at_each_launch)
 }
 END_TEST
 
+/* A ReLU that makes 0 of a NaN leaves the second layer's bias, which has the first action drawn. A NaN has
+ * the last one drawn, as on the CPU. */
+START_TEST(a_nan_reaches_the_actions)
+{
+    launch_open(0, policies[0].rows, false);
+    float *bias = problem.parameters + problem.count - 2;
+    bias[0] = 1000;
+    bias[1] = -1000;
+    upload_parameters();
+    act(1);
+    ck_assert_int_eq(problem.batch.actions[problem.row[0]], 0);
+    for (uint32_t unit = 0; unit < 128; unit++)
+        problem.parameters[4 * 128 + unit] = NAN; // affine1.bias
+    upload_parameters();
+    act(1);
+    ck_assert_int_eq(problem.batch.actions[problem.row[0]], 1);
+    launch_close();
+}
+END_TEST
+
 /* Other operations make the backend's workspace grow between two launches: the graphs have their own. */
 START_TEST(a_policy_lives_beside_other_work)
 {
@@ -286,6 +306,17 @@ START_TEST(an_embedding_of_many_tokens_sums_each_row)
 }
 END_TEST
 
+/* Each worker asks for the device of its own number. */
+START_TEST(numbers_of_devices_begin_anew)
+{
+    struct backend *other;
+    must(backend_load(&other, "cuda", &(struct backend_settings){.device = UINT32_MAX}, &error));
+    backend_close(other);
+    must(backend_load(&other, "cuda", &(struct backend_settings){.device = 0}, &error));
+    backend_close(other);
+}
+END_TEST
+
 /* In a child: a CUDA context does not survive the forks of the test runner. */
 static bool have_gpu(void)
 {
@@ -315,11 +346,13 @@ int main(void)
     tcase_add_loop_test(tests, a_launch_is_the_policys_act, 0, POLICIES);
     tcase_add_test(tests, a_replay_draws_by_its_own_keys);
     tcase_add_test(tests, weights_are_read_at_each_launch);
+    tcase_add_test(tests, a_nan_reaches_the_actions);
     tcase_add_test(tests, a_policy_lives_beside_other_work);
     tcase_add_test(tests, with_one_size_a_row_stands_alone);
     tcase_add_test(tests, adam_has_the_cpus_bits);
     tcase_add_test(tests, large_tensors_come_back_as_they_went);
     tcase_add_test(tests, an_embedding_of_many_tokens_sums_each_row);
+    tcase_add_test(tests, numbers_of_devices_begin_anew);
     suite_add_tcase(suite, tests);
     return suite_run(suite);
 }

@@ -278,14 +278,25 @@ START_TEST(sgd_begins_its_momentum_with_the_gradient)
 }
 END_TEST
 
-START_TEST(bias_goes_by_channel_and_a_nan_stays)
+START_TEST(bias_goes_by_channel)
 {
     static const float bias[3] = {1, -10, 100};
-    static const float expected[12] = {1, 2, 0, 0, 104, 105, 7, 8, 0, 0, 110, 111};
+    static const float expected[12] = {1, 2, -8, -7, 104, 105, 7, 8, -2, -1, 110, 111};
     for (size_t i = 0; i < 12; i++)
-        ck_assert(element_bias((float)i, bias, i, 3, 2, true) == expected[i]);
-    ck_assert(element_bias(5, bias, 2, 3, 2, false) == -5);
-    ck_assert(isnan(element_bias(NAN, bias, 0, 3, 2, true)));
+        ck_assert(element_bias((float)i, bias, i, 3, 2) == expected[i]);
+}
+END_TEST
+
+START_TEST(a_nan_passes_relu_and_mask)
+{
+    static const int32_t key[3] = {1, 2, 3};
+    static const float x[3] = {NAN, -2, 3};
+    const struct element_dropout none = {
+        .rows = key, .width = 3, .threshold = element_dropout_threshold(0), .scale = 1, .relu = true};
+    float y[3];
+    for (size_t i = 0; i < element_dropout_blocks(3); i++)
+        element_drop(&none, i, x, y);
+    ck_assert(isnan(y[0]) && y[1] == 0 && y[2] == 3);
     ck_assert(element_relu_backward(0, 1) == 0);
 }
 END_TEST
@@ -306,7 +317,8 @@ int main(void)
     tcase_add_test(parts, indices_stay_in_the_table);
     tcase_add_test(parts, adam_has_the_cpus_bits);
     tcase_add_test(parts, sgd_begins_its_momentum_with_the_gradient);
-    tcase_add_test(parts, bias_goes_by_channel_and_a_nan_stays);
+    tcase_add_test(parts, bias_goes_by_channel);
+    tcase_add_test(parts, a_nan_passes_relu_and_mask);
     suite_add_tcase(suite, parts);
     return suite_run(suite);
 }

@@ -152,6 +152,38 @@ START_TEST(it_learns_what_the_cpu_learns)
 }
 END_TEST
 
+static void choose(struct policy *policy, int32_t *actions)
+{
+    const struct policy_rows rows = {
+        .count = ROWS, .row = problem.row, .observations = problem.batch.observations, .actions = actions};
+    must(policy_choose(policy, &rows, &error));
+}
+
+/* Without a draw; of equal probabilities the first. More rows than a piece has. */
+START_TEST(it_chooses_what_the_cpu_chooses)
+{
+    int32_t actions[2][ROWS], ones = 0;
+    struct policy_values values = {0};
+    choose(cpu, actions[0]);
+    choose(gpu, actions[1]);
+    ck_assert_mem_eq(actions[0], actions[1], sizeof actions[0]);
+    for (uint32_t i = 0; i < ROWS; i++)
+        ones += actions[1][i];
+    ck_assert(ones > 0 && ones < ROWS);
+    must(policy_values_open(&values, &config, &error)); // all zero
+    must(policy_restore(gpu, &values, &error));
+    choose(gpu, actions[1]);
+    for (uint32_t i = 0; i < ROWS; i++)
+        ck_assert_int_eq(actions[1][i], 0);
+    policy_values_at(&values, 2, POLICY_VALUES)[0] = NAN;
+    must(policy_restore(gpu, &values, &error));
+    const struct policy_rows one = {
+        .count = 1, .row = problem.row, .observations = problem.batch.observations, .actions = actions[1]};
+    ck_assert_int_eq(policy_choose(gpu, &one, &error), STATUS_CORRUPT);
+    policy_values_close(&values);
+}
+END_TEST
+
 /* Told by name, and nothing has moved. */
 START_TEST(what_is_not_finite_changes_nothing)
 {
@@ -209,6 +241,7 @@ int main(void)
     TCase *tests = tcase_create("policy_gpu");
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, it_learns_what_the_cpu_learns);
+    tcase_add_test(tests, it_chooses_what_the_cpu_chooses);
     tcase_add_test(tests, what_is_not_finite_changes_nothing);
     tcase_add_test(tests, its_values_are_the_cpus);
     suite_add_tcase(suite, tests);
