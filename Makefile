@@ -48,7 +48,10 @@ MUJOCO := $(wildcard worker/environment/mujoco/*.c)
 PROTO := $(wildcard worker/model/*.proto daemon/*/*.proto)
 PROTO_HEADERS := $(patsubst %.proto,$(BUILD)/proto/%.pb-c.h,$(notdir $(PROTO)))
 DAEMON := $(wildcard daemon/*/*.c)
-TEST_SOURCES := $(sort $(shell find test -name '*.c'))
+# The stand-in for a GPU, test/gpu/, needs the headers of CUDA and cuDNN, but no library and no compiler of theirs.
+GPU_INCLUDES := $(foreach header,cuda_runtime_api.h cudnn.h,$(patsubst %/$(header),%,$(firstword \
+    $(wildcard /usr/local/cuda/include/$(header) /usr/include/$(header) /usr/include/x86_64-linux-gnu/$(header)))))
+TEST_SOURCES := $(sort $(shell find test -name '*.c' $(if $(word 2,$(GPU_INCLUDES)),,-not -path 'test/gpu/*')))
 TEST_PROGRAMS := $(foreach source,$(TEST_SOURCES),$(if $(filter test_%,$(notdir $(source))),$(source)))
 TEST_HELPERS := $(filter-out $(TEST_PROGRAMS) $(BASELINE) $(LANES) test/bench/% test/fuzz/% test/preload/%,$(TEST_SOURCES))
 TESTS := $(addprefix $(BUILD)/test/,$(basename $(notdir $(TEST_PROGRAMS))))
@@ -156,6 +159,7 @@ $(BUILD)/libkernels.a: $(call objects,$(KERNELS)) $(KERNEL_LANES)
 $(BUILD)/libworker.a: $(call objects,$(WORKER)) $(WORKER_LANES) $(BUILD)/proto/onnx.pb-c.o
 $(BUILD)/libdaemon.a: $(call objects,$(DAEMON)) $(BUILD)/proto/events.pb-c.o
 $(BUILD)/libbaseline.a: $(call objects,$(BASELINE))
+$(call objects,$(filter test/gpu/%,$(TEST_SOURCES))): CPPFLAGS += $(addprefix -isystem ,$(GPU_INCLUDES))
 $(BUILD)/libtest.a: $(call objects,$(TEST_HELPERS)) $(TEST_LANES)
 # The oracle has no threads, and its loops are most of what the thread sanitizer would watch.
 ifeq ($(SAN),thread)
