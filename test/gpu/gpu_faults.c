@@ -2,6 +2,7 @@
 #include "test/gpu/gpu_internal.h"
 
 #include <pthread.h>
+#include <execinfo.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,6 +46,8 @@ void gpu_misuse(const char *format, ...)
     va_end(args);
     const char *running = gpu_running();
     fprintf(stderr, "gpu: %s%s%s\n", running != NULL ? running : "", running != NULL ? ": " : "", text);
+    void *frames[32];
+    backtrace_symbols_fd(frames, backtrace(frames, 32), STDERR_FILENO);
     abort();
 }
 

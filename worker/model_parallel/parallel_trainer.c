@@ -788,7 +788,8 @@ static enum status trainer_open_tape(struct parallel_trainer *t, struct error *e
     enum status status =
         device_open(&t->backend, t->job, t->job->trainers.threads, parallel_trainer_leads(t), error);
     if (status == STATUS_OK)
-        status = tape_new_in(&t->tape, t->backend, &source, error);
+        status =
+            tape_new_in(&t->tape, t->backend, t->backend->ops->host ? &source : &t->backend->source, error);
     if (status == STATUS_OK)
         tape_on_progress(t->tape, worker_progress, t->base.worker);
     return status;

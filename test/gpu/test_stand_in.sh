@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# The GPU backend on the stand-in for a GPU (test/gpu/gpu.h): every operation beside the oracle, PyTorch's records, the
+# captured policy under many seeds of the stand-in, and a job of each kind with /device "gpu": twice with equal logs, with
+# a worker killed, and resumed.
+set -euo pipefail
+
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+# shellcheck source=test/shell.bash
+source "$here/../shell.bash"
+# shellcheck source=test/daemon/runs.bash
+source "$here/../daemon/runs.bash"
+
+plugin=$BUILD/gpu/libcoalesced-cuda.so
+if [[ ! -e $plugin ]]; then
+    skip "no stand-in for a GPU: the headers of CUDA and cuDNN are not installed"
+fi
+COALESCED=$(readlink -f "$COALESCED")
+mkdir "$scratch/plugins"
+ln -s "$BUILD"/libcoalesced-*.so "$scratch/plugins/"
+ln -sf "$plugin" "$scratch/plugins/"
+export COALESCED_PLUGINS=$scratch/plugins
+
+# ---- operations ----
+
+# passes PROGRAM CASE: a case of a test program passes with the GPU as the one backend.
+passes() {
+    TEST_BACKEND=cuda CK_RUN_CASE=$2 CK_DEFAULT_TIMEOUT=300 "$BUILD/test/$1" >"$scratch/said" 2>&1 || { tail -5 "$scratch/said"; return 1; }
+    grep -q '^100%: Checks: [1-9]' "$scratch/said" || { tail -5 "$scratch/said"; return 1; }
+}
+check "every operation, beside the oracle" passes test_conformance operations
+check "memory of one slab" passes test_conformance_slab memory
+check "chains of operations" passes test_conformance_chain chains
+check "the policy's loss" passes test_conformance_policy policy
+check "PyTorch's policy" passes test_policy_tape pytorch
+check "PyTorch's language model" passes test_rnn pytorch
+captured() {
+    local seed
+    for seed in $(seq "${GPU_SEEDS:-20}"); do
+        GPU_SEED=$seed passes test_cuda cuda || { printf 'GPU_SEED=%s\n' "$seed"; return 1; }
+    done
+}
+check "the captured policy and the optimizers, under every seed" captured
+
+# ---- jobs ----
+
+on_gpu() {
+    run_job "$1" "$scratch/$2" "$3" --set /device=gpu "${@:4}" >"$scratch/$2.out" 2>&1 || { tail -5 "$scratch/$2.out"; return 1; }
+}
+same() {
+    diff <(numbers "$scratch/$1") <(numbers "$scratch/$2") | head -4
+    cmp -s <(numbers "$scratch/$1") <(numbers "$scratch/$2")
+}
+# twice KIND NAME N [ARGUMENT]...: two runs that only the stand-in's order tells apart.
+twice() {
+    GPU_SEED=1 on_gpu "$1" "$2-1" "${@:3}" && GPU_SEED=2 on_gpu "$1" "$2-2" "${@:3}" && same "$2-1" "$2-2"
+}
+check "REINFORCE" twice reinforce reinforce 6
+check "a parameter server" twice parameter-server images 4 --set /server/count=1
+check "two parameter servers, inline" twice parameter-server two 4 --set /transport=inline
+check "a language model" twice model-parallel words 5
+
+# killed KIND NAME N COMMAND: the same job as NAME-1, whose worker COMMAND is killed after its second number.
+killed() {
+    local run=$scratch/$2-killed job
+    run_job "$1" "$run" "$3" --set /device=gpu "${@:5}" >"$run.out" 2>&1 &
+    job=$!
+    wait_for_number "$run" 2
+    pkill -9 -P "$(cat "$run/lock")" -f "$4" || true
+    wait "$job" || { tail -5 "$run.out"; return 1; }
+    same "$2-1" "$2-killed"
+}
+check "an agent is killed" killed reinforce reinforce 6 'agent --index 0'
+check "a trainer is killed" killed parameter-server images 4 'trainer --index 1' --set /server/count=1
+resumed() {
+    on_gpu "$1" "$2-resumed" 2 "${@:4}" && on_gpu "$1" "$2-resumed" "$3" --resume "${@:4}" && same "$2-1" "$2-resumed"
+}
+check "REINFORCE goes on" resumed reinforce reinforce 6
+check "a parameter server goes on" resumed parameter-server images 4 --set /server/count=1
+check "a language model goes on" resumed model-parallel words 5
+
+# ---- a trained policy ----
+last=$(newest_checkpoint "$scratch/reinforce-1")
+plays() {
+    "$COALESCED" "$1" "$scratch/reinforce-1/checkpoints/$last" "${@:2}" --episodes 2 >"$scratch/$1.out" 2>&1 || { cat "$scratch/$1.out"; return 1; }
+}
+check "it is evaluated" plays evaluate "$scratch/reinforce-1/job.json"
+check "it plays" plays play
+
+finish
