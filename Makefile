@@ -48,12 +48,17 @@ MUJOCO := $(wildcard worker/environment/mujoco/*.c)
 PROTO := $(wildcard worker/model/*.proto daemon/*/*.proto)
 PROTO_HEADERS := $(patsubst %.proto,$(BUILD)/proto/%.pb-c.h,$(notdir $(PROTO)))
 DAEMON := $(wildcard daemon/*/*.c)
-# The stand-in for a GPU, test/gpu/, needs the headers of CUDA and cuDNN, but no library and no compiler of theirs.
-GPU_INCLUDES := $(foreach header,cuda_runtime_api.h cudnn.h,$(patsubst %/$(header),%,$(firstword \
-    $(wildcard /usr/local/cuda/include/$(header) /usr/include/$(header) /usr/include/x86_64-linux-gnu/$(header)))))
-TEST_SOURCES := $(sort $(shell find test -name '*.c' $(if $(word 2,$(GPU_INCLUDES)),,-not -path 'test/gpu/*')))
+# The stand-in for a GPU, test/gpu/, needs the headers of CUDA and cuDNN, and no GPU.
+NVCC ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
+CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(lastword $(NVCC)) 2>/dev/null)))
+CUDNN_DIR ?= $(patsubst %/include/cudnn.h,%,$(firstword $(wildcard $(CUDA_HOME)/include/cudnn.h /usr/include/cudnn.h)))
+CUDA_INCLUDE ?= $(patsubst %/cuda_runtime_api.h,%,$(firstword $(wildcard $(CUDA_HOME)/include/cuda_runtime_api.h \
+                                                                          /usr/include/cuda_runtime_api.h)))
+STAND_IN := $(if $(and $(CUDA_INCLUDE),$(wildcard $(CUDNN_DIR)/include/cudnn.h)),$(filter-out test/gpu/test_%,$(wildcard test/gpu/*.c)))
+TEST_SOURCES := $(sort $(shell find test -name '*.c' $(if $(STAND_IN),,-not -path 'test/gpu/*')))
 TEST_PROGRAMS := $(foreach source,$(TEST_SOURCES),$(if $(filter test_%,$(notdir $(source))),$(source)))
-TEST_HELPERS := $(filter-out $(TEST_PROGRAMS) $(BASELINE) $(LANES) test/bench/% test/fuzz/% test/preload/%,$(TEST_SOURCES))
+TEST_HELPERS := $(filter-out $(TEST_PROGRAMS) $(BASELINE) $(LANES) test/bench/% test/fuzz/% test/gpu/% test/preload/%, \
+                             $(TEST_SOURCES))
 TESTS := $(addprefix $(BUILD)/test/,$(basename $(notdir $(TEST_PROGRAMS))))
 # A sanitizer's build leaves out what other programs have shown it already: tests of scripts and documents; of workers in
 # Python; long trainings, whose steps the unit tests take, too. The thread sanitizer, besides, has nothing in commands and
@@ -85,9 +90,6 @@ OPENMP := $(if $(filter thread,$(SAN)),-Wno-unknown-pragmas,-fopenmp)
 # The GPU plug-in needs nvcc and cuDNN. CUDNN_DIR is the folder with cuDNN's include/ and lib/ when it is neither the
 # toolkit's nor /usr, such as a Python package's nvidia/cudnn. Sanitizers do not see code on a GPU, so their builds have
 # no GPU plug-in.
-NVCC ?= $(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
-CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(lastword $(NVCC)) 2>/dev/null)))
-CUDNN_DIR ?= $(patsubst %/include/cudnn.h,%,$(firstword $(wildcard $(CUDA_HOME)/include/cudnn.h /usr/include/cudnn.h)))
 CUDNN_SO := $(if $(CUDNN_DIR),$(firstword $(wildcard $(addprefix $(CUDNN_DIR)/,$(addsuffix /libcudnn.so.9,lib lib64 lib/x86_64-linux-gnu)))))
 CUDA_SO := $(if $(and $(NVCC),$(CUDNN_SO),$(if $(SAN),,yes)),$(BUILD)/libcoalesced-cuda.so)
 CUDA_ABSENT = $(if $(SAN),sanitizers do not see code on a GPU,$(if $(NVCC),no cuDNN 9 (CUDNN_DIR),no CUDA toolkit (nvcc)))
@@ -105,7 +107,7 @@ PYTHON_WORKERS := $(wildcard worker/python/*.py)
 COMMANDS := scripts/coalesced-plot scripts/coalesced-sweep scripts/coalesced_curves.py
 ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 
-.PHONY: all protos tests check bench benches bench-kernels fuzz lint format install deb clean help documents print-cudnn
+.PHONY: all protos tests check bench benches bench-kernels fuzz lint format install deb clean help documents print-cudnn print-gpu-includes
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -159,7 +161,6 @@ $(BUILD)/libkernels.a: $(call objects,$(KERNELS)) $(KERNEL_LANES)
 $(BUILD)/libworker.a: $(call objects,$(WORKER)) $(WORKER_LANES) $(BUILD)/proto/onnx.pb-c.o
 $(BUILD)/libdaemon.a: $(call objects,$(DAEMON)) $(BUILD)/proto/events.pb-c.o
 $(BUILD)/libbaseline.a: $(call objects,$(BASELINE))
-$(call objects,$(filter test/gpu/%,$(TEST_SOURCES))): CPPFLAGS += $(addprefix -isystem ,$(GPU_INCLUDES))
 $(BUILD)/libtest.a: $(call objects,$(TEST_HELPERS)) $(TEST_LANES)
 # The oracle has no threads, and its loops are most of what the thread sanitizer would watch.
 ifeq ($(SAN),thread)
@@ -200,6 +201,24 @@ $(BUILD)/libcoalesced-cuda.so: $(patsubst %.cu,$(BUILD)/%.o,$(CUDA)) $(BUILD)/li
 	$(NVCC) -shared -cudart=static -Xlinker=--exclude-libs=ALL -Xlinker=--no-undefined \
 	    -Xlinker=-rpath=$(abspath $(dir $(CUDNN_SO))) -o $@ $^ -L$(dir $(CUDNN_SO)) -l:libcudnn.so.9
 
+# The GPU plug-in of the stand-in: the same .cu files, compiled as C++, with test/gpu/ for CUDA and cuDNN. Without a
+# sanitizer gcc calls test/gpu/gpu_race.c at each access to memory. COVERAGE=1 builds it for gcov, in a folder of its own.
+GPU := $(BUILD)/gpu$(if $(COVERAGE),-coverage)
+GPU_SO := $(if $(and $(STAND_IN),$(wildcard test/gpu/cudnn_*.c)),$(GPU)/libcoalesced-cuda.so)
+GPU_INCLUDES := $(if $(STAND_IN),-isystem $(CUDNN_DIR)/include -isystem $(CUDA_INCLUDE))
+GPU_RACES := -fsanitize=thread --param=tsan-instrument-func-entry-exit=0
+GPU_CXXFLAGS := -x c++ -std=gnu++17 -Itest/gpu/include $(GPU_INCLUDES) -g -ffp-contract=off -fno-omit-frame-pointer -fPIC \
+                -fvisibility=hidden -fno-threadsafe-statics -Wall -Wextra -Werror $(OPTIMIZE) \
+                $(if $(COVERAGE),--coverage -O0,$(if $(SAN),-fsanitize=$(SANITIZERS) -fno-sanitize-recover=all,$(GPU_RACES)))
+$(GPU)/%.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(filter ccache,$(CC)) $(CXX) $(CPPFLAGS) $(GPU_CXXFLAGS) -MMD -MP -c -o $@ $<
+
+$(call objects,$(STAND_IN) $(wildcard test/gpu/test_*.c)): CPPFLAGS += $(GPU_INCLUDES)
+$(call objects,$(STAND_IN)): CFLAGS += -fvisibility=hidden
+$(GPU)/libcoalesced-cuda.so: $(patsubst %.cu,$(GPU)/%.o,$(CUDA)) $(call objects,$(STAND_IN)) $(BUILD)/libtest.a $(BUILD)/libkernels.a
+	$(CXX) $(LDFLAGS) $(if $(COVERAGE),--coverage) -shared -Wl,--exclude-libs,ALL -Wl,--no-undefined -o $@ $^ -lm -lpthread -ldl
+
 $(call objects,$(MUJOCO)): CPPFLAGS += -isystem $(MUJOCO_DIR)/include
 $(call objects,$(MUJOCO)): CFLAGS += -fvisibility=hidden
 $(BUILD)/libcoalesced-mujoco.so: $(call objects,$(MUJOCO)) $(BUILD)/libkernels.a
@@ -212,10 +231,19 @@ $(BUILD)/libcoalesced-mujoco.so: $(call objects,$(MUJOCO)) $(BUILD)/libkernels.a
 print-cudnn:
 	@echo '$(CUDNN_SO)'
 
+# Prints the options that find the headers of CUDA and cuDNN, or an empty line, for scripts/lint.
+print-gpu-includes:
+	@echo '$(GPU_INCLUDES)'
+
 # A test program links its own object and, from the archives, the objects that it uses. All test programs lie in
 # $(BUILD)/test/, wherever their sources lie. Only test_*_onednn and four benchmarks link oneDNN.
 $(filter %_onednn,$(TESTS)) $(addprefix $(BUILD)/test/,bench_mlp bench_dense bench_models bench_kernels): \
     EXTRA_LIBS := $(BUILD)/libbaseline.a $(BUILD)/libkernels.a -ldnnl $(OPENMP)
+# Tests of the stand-in link it, and their own kernels.
+GPU_TESTS := $(addprefix $(BUILD)/test/,$(basename $(notdir $(filter test/gpu/%,$(TEST_PROGRAMS)))))
+$(BUILD)/libgpu.a: $(call objects,$(STAND_IN)) $(patsubst %.cu,$(GPU)/%.o,$(wildcard test/gpu/*.cu))
+$(GPU_TESTS): $(BUILD)/libgpu.a
+$(GPU_TESTS): EXTRA_LIBS := $(BUILD)/libgpu.a $(BUILD)/libtest.a $(ARCHIVES) -lstdc++
 define test_rule
 $(BUILD)/test/$(basename $(notdir $(1))): $(call objects,$(1)) $(BUILD)/libtest.a $(BUILD)/libbaseline.a $(ARCHIVES)
 	$$(CC) $$(LDFLAGS) -o $$@ $$< $(BUILD)/libtest.a $(ARCHIVES) $$(EXTRA_LIBS) \
@@ -231,7 +259,7 @@ $(BUILD)/test/preload/%.so: test/preload/%.c Makefile
 	$(CC) $(CPPFLAGS) -std=gnu17 -O2 -g $(WARNINGS) -fno-builtin -fPIC -shared -o $@ $<
 
 # Everything that `make check` runs.
-tests: $(BUILD)/coalesced $(PLUGINS) $(TESTS) $(PRELOADS)
+tests: $(BUILD)/coalesced $(PLUGINS) $(GPU_SO) $(TESTS) $(PRELOADS)
 
 check: tests
 	@BUILD=$(BUILD) SAN=$(SAN) scripts/check $(sort $(TESTS)) $(SHELL_TESTS)

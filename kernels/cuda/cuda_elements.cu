@@ -99,13 +99,13 @@ static enum status sort_keys(struct cuda *cuda, uint64_t *keys, size_t padded, c
 {
     const size_t tile_max = SORT_TILE, tile = padded < tile_max ? padded : tile_max;
     const unsigned tiles = (unsigned)(padded / tile), threads = (unsigned)(tile / 2);
-    sort_tile_kernel<<<tiles, threads, 0, cuda->stream>>>(keys, tile, 2, tile);
+    CUDA_LAUNCH(sort_tile_kernel, tiles, threads, cuda->stream, keys, tile, 2, tile);
     LAUNCH_TRY(about, "sort of tiles");
     for (size_t run = 2 * tile; run <= padded; run *= 2) {
         for (size_t apart = run / 2; apart >= tile; apart /= 2)
             TRY(cuda_each(cuda, padded / 2, "launch of step of a sort", about, error,
                           [=] __device__(size_t pair) { element_sort_pair(keys, pair, apart, run, 0); }));
-        sort_tile_kernel<<<tiles, threads, 0, cuda->stream>>>(keys, tile, run, run);
+        CUDA_LAUNCH(sort_tile_kernel, tiles, threads, cuda->stream, keys, tile, run, run);
         LAUNCH_TRY(about, "end of a sort's step");
     }
     return STATUS_OK;
@@ -145,8 +145,8 @@ enum status cuda_embedding_backward(struct backend *backend, struct op_call *cal
         keys[i] = i < count ? element_sort_key(index, i, vocabulary) : UINT64_MAX;
     }));
     TRY(sort_keys(cuda, keys, padded, indices, error));
-    embedding_backward_kernel<<<(unsigned)count, THREADS, 0, cuda->stream>>>(keys, count, cuda_floats(dy),
-                                                                             width, cuda_floats(dtable));
+    CUDA_LAUNCH(embedding_backward_kernel, (unsigned)count, THREADS, cuda->stream, keys, count,
+                cuda_floats(dy), width, cuda_floats(dtable));
     LAUNCH_TRY(dy, "embedding backward");
     arena_release(call->arena, scratch);
     return STATUS_OK;

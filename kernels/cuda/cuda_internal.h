@@ -59,13 +59,18 @@ enum status cudnn_failed(struct error *error, const char *call, cudnnStatus_t co
             return cudnn_failed(error, #function, try_code, about);                                          \
     } while (0)
 
-/* After a <<<launch>>>; `name` is the kernel's. */
+/* After CUDA_LAUNCH; `name` is the kernel's. */
 #define LAUNCH_TRY(about, name)                                                                              \
     do {                                                                                                     \
         cudaError_t try_code = cudaGetLastError();                                                           \
         if (try_code != cudaSuccess)                                                                         \
             return cuda_failed(error, "launch of " name, try_code, about);                                   \
     } while (0)
+
+/* Queues a kernel, without dynamic shared memory. The build of test/gpu/ defines the macro itself. */
+#ifndef CUDA_LAUNCH
+#define CUDA_LAUNCH(kernel, grid, block, stream, ...) kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
+#endif
 
 /* ---- plans ---- */
 
@@ -262,7 +267,7 @@ static enum status cuda_each(struct cuda *cuda, size_t count, const char *name, 
                              struct error *error, Work work)
 {
     const unsigned blocks = (unsigned)((count + THREADS - 1) / THREADS);
-    cuda_each_kernel<<<blocks, THREADS, 0, cuda->stream>>>(count, work);
+    CUDA_LAUNCH(cuda_each_kernel, blocks, THREADS, cuda->stream, count, work);
     const cudaError_t code = cudaGetLastError();
     return code == cudaSuccess ? STATUS_OK : cuda_failed(error, name, code, about);
 }

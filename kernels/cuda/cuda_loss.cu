@@ -98,8 +98,8 @@ enum status cuda_cross_entropy(struct backend *backend, struct op_call *call, st
     if (!call->keep)
         TRY(cuda_scratch(call, count * sizeof(double), &log_sums, logits, error));
     TRY(cuda_scratch(call, count * sizeof(float), &terms, logits, error));
-    cross_entropy_kernel<<<(unsigned)count, TERM_THREADS, 0, cuda->stream>>>(
-        classes_of(logits), cuda_floats(logits), cuda_ints(target), (double *)log_sums, (float *)terms);
+    CUDA_LAUNCH(cross_entropy_kernel, (unsigned)count, TERM_THREADS, cuda->stream, classes_of(logits),
+                cuda_floats(logits), cuda_ints(target), (double *)log_sums, (float *)terms);
     LAUNCH_TRY(logits, "cross entropy");
     TRY(cuda_sum(cuda, ELEMENT_PRODUCT, (const float *)terms, NULL, count, 1.0 / (double)count,
                  cuda_floats(call->out[0]), logits, error));

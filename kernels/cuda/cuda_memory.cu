@@ -206,9 +206,9 @@ static enum status reduce(struct cuda *cuda, size_t count, Value none, const str
     const size_t wanted = (count + 4 * THREADS - 1) / (4 * THREADS), blocks_max = REDUCE_BLOCKS_MAX;
     const unsigned blocks = (unsigned)(wanted < blocks_max ? wanted : blocks_max);
     Value *partial = (Value *)cuda->partial;
-    reduce_lanes_kernel<Join><<<blocks, THREADS, 0, cuda->stream>>>(lane, partial);
+    CUDA_LAUNCH(reduce_lanes_kernel<Join>, blocks, THREADS, cuda->stream, lane, partial);
     LAUNCH_TRY(about, "reduction in lanes");
-    reduce_blocks_kernel<Join><<<1, THREADS, 0, cuda->stream>>>(partial, blocks, none, finish);
+    CUDA_LAUNCH(reduce_blocks_kernel<Join>, 1, THREADS, cuda->stream, partial, blocks, none, finish);
     LAUNCH_TRY(about, "reduction of blocks");
     return STATUS_OK;
 }
