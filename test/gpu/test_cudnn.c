@@ -397,6 +397,87 @@ START_TEST(proposals_have_all_kinds)
 }
 END_TEST
 
+START_TEST(every_pass_has_proposals)
+{
+    struct convolution c = convolution_open(shapes[2]); /* a stride of 2, so some algorithms do not fit */
+    cudnnConvolutionFwdAlgoPerf_t forward[32];
+    cudnnConvolutionBwdFilterAlgoPerf_t filter[32];
+    int count, supported = 0;
+    OK(cudnnGetConvolutionForwardAlgorithm_v7(cudnn, c.x, c.weight, c.descriptor, c.y, 32, &count, forward));
+    ck_assert_int_eq(count, 10);
+    for (int i = 0; i < count; i++)
+        if (forward[i].status == CUDNN_STATUS_SUCCESS) {
+            size_t bytes;
+            OK(cudnnGetConvolutionForwardWorkspaceSize(cudnn, c.x, c.weight, c.descriptor, c.y,
+                                                       forward[i].algo, &bytes));
+            ck_assert_uint_eq(bytes, forward[i].memory);
+            ck_assert_int_eq(i, supported++); /* those that fit stand first */
+        }
+    ck_assert_int_eq(supported, 4);
+    OK(cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnn, c.x, c.y, c.descriptor, c.weight, 32, &count,
+                                                     filter));
+    ck_assert(count == 9 && filter[0].determinism == CUDNN_NON_DETERMINISTIC);
+    REFUSED(
+        CUDNN_STATUS_BAD_PARAM_NULL_POINTER,
+        cudnnGetConvolutionForwardAlgorithm_v7(cudnn, c.x, c.weight, c.descriptor, c.y, 32, &count, NULL));
+    convolution_close(&c);
+}
+END_TEST
+
+/* What the stand-in does not compute, and what no convolution is. */
+START_TEST(convolutions_that_are_not_supported)
+{
+    struct convolution c = convolution_open(shapes[0]);
+    const cudnnConvolutionFwdAlgo_t algorithm = CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM;
+    const int size[3] = {1, 2, 3}, stride[3] = {6, 3, 1};
+    cudnnTensorDescriptor_t three = images(1, 1, 1, 1);
+    size_t bytes;
+#define SIZE_OF(x)                                                                                           \
+    cudnnGetConvolutionForwardWorkspaceSize(cudnn, x, c.weight, c.descriptor, c.y, algorithm, &bytes)
+    OK(SIZE_OF(c.x));
+    ck_assert_uint_eq(bytes, 0);
+    REFUSED(
+        CUDNN_STATUS_BAD_PARAM_NULL_POINTER,
+        cudnnGetConvolutionForwardWorkspaceSize(cudnn, c.x, c.weight, c.descriptor, c.y, algorithm, NULL));
+    OK(cudnnSetTensorNdDescriptor(three, CUDNN_DATA_FLOAT, 3, size, stride));
+    REFUSED(CUDNN_STATUS_NOT_SUPPORTED_SHAPE, SIZE_OF(three));
+    OK(cudnnSetConvolution2dDescriptor(c.descriptor, 1, 1, 1, 1, 2, 2, CUDNN_CROSS_CORRELATION,
+                                       CUDNN_DATA_FLOAT));
+    REFUSED(CUDNN_STATUS_NOT_SUPPORTED, SIZE_OF(c.x));
+    OK(cudnnSetConvolution2dDescriptor(c.descriptor, 1, 1, 1, 1, 1, 1, CUDNN_CONVOLUTION, CUDNN_DATA_FLOAT));
+    REFUSED(CUDNN_STATUS_NOT_SUPPORTED, SIZE_OF(c.x));
+    OK(cudnnSetConvolution2dDescriptor(c.descriptor, 1, 1, 1, 1, 1, 1, CUDNN_CROSS_CORRELATION,
+                                       CUDNN_DATA_HALF));
+    REFUSED(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, SIZE_OF(c.x));
+    OK(cudnnSetConvolution2dDescriptor(c.descriptor, 0, 0, 1, 1, 1, 1, CUDNN_CROSS_CORRELATION,
+                                       CUDNN_DATA_FLOAT));
+    OK(cudnnSetFilter4dDescriptor(c.weight, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NCHW, c.k, c.c, c.h + 1, 1));
+    REFUSED(CUDNN_STATUS_BAD_PARAM, SIZE_OF(c.x));
+    OK(cudnnSetFilter4dDescriptor(c.weight, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NHWC, c.k, c.c, 3, 3));
+    REFUSED(CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, SIZE_OF(c.x));
+#undef SIZE_OF
+    convolution_close(&c);
+}
+END_TEST
+
+START_TEST(a_stream_that_fails_is_reported)
+{
+    cudnnTensorDescriptor_t x = images(2, 5, 1, 1);
+    float *at = device_new(10);
+    void *forbidden;
+    cudaGraph_t graph;
+    OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    ck_assert_int_ne((int)cudaMalloc(&forbidden, 4), 0); /* invalidates the capture */
+    REFUSED(
+        CUDNN_STATUS_EXECUTION_FAILED_CUDART,
+        cudnnSoftmaxForward(cudnn, CUDNN_SOFTMAX_LOG, CUDNN_SOFTMAX_MODE_CHANNEL, &ONE, x, at, &ZERO, x, at));
+    REFUSED(
+        CUDNN_STATUS_BAD_PARAM_NULL_POINTER,
+        cudnnSoftmaxForward(cudnn, CUDNN_SOFTMAX_LOG, CUDNN_SOFTMAX_MODE_CHANNEL, NULL, x, at, &ZERO, x, at));
+    ck_assert_int_ne((int)cudaStreamEndCapture(stream, &graph), 0);
+}
+END_TEST
+
 START_TEST(algorithms_can_be_refused)
 {
     struct convolution c = convolution_open(shapes[0]);
@@ -467,7 +548,7 @@ START_TEST(fused_forward_is_its_formula)
     float *y = calloc(f.c.y_count, sizeof *y);
     const size_t plane = elements(1, 1, f.c.oh, f.c.ow);
     OK(fused_run(&f, CUDNN_ACTIVATION_IDENTITY, CUDNN_NOT_PROPAGATE_NAN, PRECOMP, &ZERO));
-    OK(fused_run(&f, CUDNN_ACTIVATION_RELU, CUDNN_NOT_PROPAGATE_NAN, PRECOMP, &ONE));
+    OK(fused_run(&f, CUDNN_ACTIVATION_RELU, CUDNN_NOT_PROPAGATE_NAN, PRECOMP, &ONE)); /* z is y */
     device_read(y, f.c.dev_y, f.c.y_count);
     for (size_t i = 0; i < f.c.y_count; i++) {
         const double z = convolved(&f.c, i) + (double)f.host_bias[i / plane % (size_t)f.c.k];
@@ -830,6 +911,9 @@ int main(void)
     tcase_add_test(checks, other_descriptors_are_checked);
     tcase_add_test(checks, convolutions_are_checked);
     tcase_add_test(checks, proposals_have_all_kinds);
+    tcase_add_test(checks, every_pass_has_proposals);
+    tcase_add_test(checks, convolutions_that_are_not_supported);
+    tcase_add_test(checks, a_stream_that_fails_is_reported);
     tcase_add_test(checks, algorithms_can_be_refused);
     tcase_add_test(checks, fusions_can_be_refused);
     tcase_add_test(checks, batch_norm_is_checked);

@@ -281,6 +281,12 @@ START_TEST(lstm_is_checked)
     wrong = lstm;
     wrong.state = images(1, BATCH, HIDDEN, 1);
     REFUSED(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, lstm_forward(&wrong, &run, true));
+    const int size[3] = {1, BATCH, HIDDEN}, columns[3] = {STATE, 1, BATCH},
+              packed_stride[3] = {STATE, HIDDEN, 1};
+    OK(cudnnSetTensorNdDescriptor(wrong.state, CUDNN_DATA_FLOAT, 3, size, columns));
+    REFUSED(CUDNN_STATUS_BAD_PARAM, lstm_forward(&wrong, &run, true));
+    OK(cudnnSetTensorNdDescriptor(wrong.state, CUDNN_DATA_HALF, 3, size, packed_stride));
+    REFUSED(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, lstm_forward(&wrong, &run, true));
     REFUSED(CUDNN_STATUS_NOT_SUPPORTED, lstm_backward_weights(&lstm, &run, CUDNN_WGRAD_MODE_SET));
     REFUSED(CUDNN_STATUS_BAD_PARAM, cudnnGetRNNWeightParams(cudnn, lstm.rnn, 1, lstm.weight_bytes, lstm.space,
                                                             0, lstm.matrix, &at, lstm.vector, &at));
