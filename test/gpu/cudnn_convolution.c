@@ -241,10 +241,9 @@ static cudnnStatus_t problem_of(const char *function, cudnnTensorDescriptor_t x,
                              "the stand-in computes with floats only");
     if (out->weight.format != CUDNN_TENSOR_NCHW)
         return cudnn_refusal(CUDNN_STATUS_NOT_SUPPORTED_LAYOUT, function, "the filter is not NCHW");
-    if (set->mode != CUDNN_CROSS_CORRELATION || set->dilation[0] != 1 || set->dilation[1] != 1 ||
-        set->groups != 1)
+    if (set->mode != CUDNN_CROSS_CORRELATION || set->dilation[0] != 1 || set->dilation[1] != 1)
         return cudnn_refusal(CUDNN_STATUS_NOT_SUPPORTED, function,
-                             "the stand-in has no flipped filters, dilation or groups");
+                             "the stand-in has no flipped filters and no dilation");
     if (out->weight.size[1] != out->x.size[1])
         return cudnn_refusal(CUDNN_STATUS_BAD_PARAM_SHAPE_MISMATCH, function,
                              "the filter has %d channels, and the images %d", out->weight.size[1],

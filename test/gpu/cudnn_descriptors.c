@@ -339,7 +339,6 @@ cudnnStatus_t cudnnSetConvolution2dDescriptor(cudnnConvolutionDescriptor_t convD
     const struct cudnn_convolution value = {.padding = {pad_h, pad_w},
                                             .stride = {u, v},
                                             .dilation = {dilation_h, dilation_w},
-                                            .groups = 1,
                                             .mode = mode,
                                             .type = computeType,
                                             .math = CUDNN_DEFAULT_MATH};
@@ -360,15 +359,6 @@ cudnnStatus_t cudnnSetConvolutionMathType(cudnnConvolutionDescriptor_t convDesc,
     TRY(descriptor_read(__func__, "convDesc", (const struct descriptor *)convDesc, CONVOLUTION));
     TRY(check_enum(__func__, "math type", (int)mathType, CUDNN_FMA_MATH));
     convDesc->value.math = mathType;
-    return CUDNN_STATUS_SUCCESS;
-}
-
-cudnnStatus_t cudnnSetConvolutionGroupCount(cudnnConvolutionDescriptor_t convDesc, int groupCount)
-{
-    ENTER();
-    TRY(descriptor_read(__func__, "convDesc", (const struct descriptor *)convDesc, CONVOLUTION));
-    REQUIRE(CUDNN_STATUS_BAD_PARAM, groupCount > 0, "%d groups, expected at least 1", groupCount);
-    convDesc->value.groups = groupCount;
     return CUDNN_STATUS_SUCCESS;
 }
 

@@ -71,7 +71,7 @@ struct cudnn_filter {
 };
 
 struct cudnn_convolution {
-    int padding[2], stride[2], dilation[2], groups;
+    int padding[2], stride[2], dilation[2];
     cudnnConvolutionMode_t mode;
     cudnnDataType_t type;
     cudnnMathType_t math;

@@ -406,9 +406,10 @@ START_TEST(threads_meet_at_barriers)
         queue_sums(other, device, 4, stream);
     must(cudaGetLastError());
     download(got, other);
-    for (int block = 0; block < 4; block++)
-        ck_assert_float_eq(got[block], (float)(BLOCK_THREADS * BLOCK_THREADS * block +
-                                               BLOCK_THREADS * (BLOCK_THREADS - 1) / 2));
+    for (int block = 0; block < 4; block++) {
+        const int sum = BLOCK_THREADS * BLOCK_THREADS * block + BLOCK_THREADS * (BLOCK_THREADS - 1) / 2;
+        ck_assert_float_eq(got[block], (float)sum);
+    }
     close_all();
 }
 END_TEST
