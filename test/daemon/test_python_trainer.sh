@@ -152,7 +152,7 @@ check "a module that is not there" fails_with "nowhere:Batches: constructing it:
 check "an option that the class does not know" fails_with "unexpected keyword argument 'width'" \
     --set /trainers/class=batches:Stripes --set /trainers/options='{"width": 4}'
 wrong() {
-    check "$1" fails_with "$2" --set /trainers/class=batches:Wrong --set /model/width=64 --set "/trainers/options={\"what\": \"$1\"}"
+    check "$1" fails_with "$2" --set /supervise/restart=false --set /trainers/class=batches:Wrong --set /model/width=64 --set "/trainers/options={\"what\": \"$1\"}"
 }
 wrong raises "batches:Wrong: batch 0: OSError: no batch today"
 wrong none "batches:Wrong: batch 0: it is a NoneType: expected a pair of images and labels"
