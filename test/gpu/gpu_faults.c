@@ -47,7 +47,8 @@ void gpu_misuse(const char *format, ...)
     const char *running = gpu_running();
     fprintf(stderr, "gpu: %s%s%s\n", running != NULL ? running : "", running != NULL ? ": " : "", text);
     void *frames[32];
-    backtrace_symbols_fd(frames, backtrace(frames, 32), STDERR_FILENO);
+    if (getenv("GPU_BACKTRACE") != NULL)
+        backtrace_symbols_fd(frames, backtrace(frames, 32), STDERR_FILENO);
     abort();
 }
 
