@@ -261,6 +261,9 @@ $(BUILD)/test/preload/%.so: test/preload/%.c Makefile
 
 # Everything that `make check` runs.
 tests: $(BUILD)/coalesced $(PLUGINS) $(GPU_SO) $(TESTS) $(PRELOADS)
+ifeq ($(STAND_IN),)
+	@echo 'test/gpu/ is not built: no headers of CUDA (CUDA_INCLUDE) and of cuDNN 9 (CUDNN_DIR)'
+endif
 
 check: tests
 	@BUILD=$(BUILD) SAN=$(SAN) scripts/check $(sort $(TESTS)) $(SHELL_TESTS)

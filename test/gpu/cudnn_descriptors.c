@@ -128,8 +128,9 @@ static cudnnStatus_t descriptor_destroy(const char *function, struct descriptor 
     }                                                                                                        \
     cudnnStatus_t cudnnDestroy##Type##Descriptor(cudnn##Type##Descriptor_t descriptor)                       \
     {                                                                                                        \
-        ENTER();                                                                                             \
-        return descriptor_destroy(__func__, (struct descriptor *)descriptor, kind);                          \
+        ENTER_FREEING();                                                                                     \
+        TRY(descriptor_destroy(__func__, (struct descriptor *)descriptor, kind));                            \
+        return LEAVE();                                                                                      \
     }
 CREATE_AND_DESTROY(Tensor, TENSOR)
 CREATE_AND_DESTROY(Filter, FILTER)

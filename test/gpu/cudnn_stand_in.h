@@ -38,6 +38,10 @@ cudnnStatus_t cudnn_fault(int status, const char *function);
             return cudnn_fault(enter_fault, __func__);                                                       \
     } while (0)
 
+/* ENTER for a call that frees: it frees before it fails. The end returns LEAVE(). */
+#define ENTER_FREEING() const int leave_fault = gpu_enter(__func__)
+#define LEAVE() (leave_fault != 0 ? cudnn_fault(leave_fault, __func__) : CUDNN_STATUS_SUCCESS)
+
 #define TRY(call)                                                                                            \
     do {                                                                                                     \
         const cudnnStatus_t try_status = (call);                                                             \

@@ -144,13 +144,13 @@ cudnnStatus_t cudnnCreate(cudnnHandle_t *handle)
 
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle)
 {
-    ENTER();
+    ENTER_FREEING();
     REQUIRE_POINTER(handle);
     check_handle(__func__, handle);
     handle->magic = 0;
     free(handle);
     gpu_alive("cudnnHandle_t", -1);
-    return CUDNN_STATUS_SUCCESS;
+    return LEAVE();
 }
 
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t streamId)

@@ -16,7 +16,7 @@
  *     read before it is written, kernels that touch host memory.
  *   - Calls that a capture forbids, by CUDA's own errors; CUDA in a process forked from the one that began
  * it.
- *   - What is alive at exit.
+ *   - What is alive at an exit that reports success, or after a fault.
  * Fresh and freed memory holds NaNs (bytes 0xff). A seed chooses the order of blocks and threads and when
  * work runs, so a run repeats by its seed.
  *

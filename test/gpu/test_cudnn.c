@@ -36,6 +36,12 @@ START_TEST(handle_is_checked)
     gpu_arm("cudnnCreate", 1, CUDNN_STATUS_NOT_INITIALIZED);
     cudnnHandle_t other;
     REFUSED(CUDNN_STATUS_NOT_INITIALIZED, cudnnCreate(&other));
+    /* a call that frees does so before it fails */
+    OK(cudnnCreate(&other));
+    const uint64_t alive = gpu_alive_count();
+    gpu_arm("cudnnDestroy", 1, CUDNN_STATUS_INTERNAL_ERROR);
+    REFUSED(CUDNN_STATUS_INTERNAL_ERROR, cudnnDestroy(other));
+    ck_assert_uint_eq(gpu_alive_count(), alive - 1);
     gpu_disarm();
 }
 END_TEST
