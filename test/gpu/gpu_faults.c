@@ -1,6 +1,7 @@
 /* Errors, faults, seeds and counts of the stand-in for a GPU, and the check of what is alive at exit. */
 #include "test/gpu/gpu_internal.h"
 
+#include <execinfo.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FUNCTIONS_MAX = 256, KINDS_MAX = 64 };
+enum { FUNCTIONS_MAX = 256, KINDS_MAX = 64, BACKTRACE_MAX = 32 };
 
 static pthread_mutex_t mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -45,6 +46,10 @@ void gpu_misuse(const char *format, ...)
     va_end(args);
     const char *running = gpu_running();
     fprintf(stderr, "gpu: %s%s%s\n", running != NULL ? running : "", running != NULL ? ": " : "", text);
+    if (getenv("GPU_BACKTRACE") != NULL) {
+        void *callers[BACKTRACE_MAX];
+        backtrace_symbols_fd(callers, backtrace(callers, BACKTRACE_MAX), STDERR_FILENO);
+    }
     abort();
 }
 
