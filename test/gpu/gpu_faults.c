@@ -1,15 +1,15 @@
 /* Errors, faults, seeds and counts of the stand-in for a GPU, and the check of what is alive at exit. */
 #include "test/gpu/gpu_internal.h"
 
-#include <pthread.h>
 #include <execinfo.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { FUNCTIONS_MAX = 256, KINDS_MAX = 64 };
+enum { FUNCTIONS_MAX = 256, KINDS_MAX = 64, BACKTRACE_MAX = 32 };
 
 static pthread_mutex_t mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -46,9 +46,10 @@ void gpu_misuse(const char *format, ...)
     va_end(args);
     const char *running = gpu_running();
     fprintf(stderr, "gpu: %s%s%s\n", running != NULL ? running : "", running != NULL ? ": " : "", text);
-    void *frames[32];
-    if (getenv("GPU_BACKTRACE") != NULL)
-        backtrace_symbols_fd(frames, backtrace(frames, 32), STDERR_FILENO);
+    if (getenv("GPU_BACKTRACE") != NULL) {
+        void *callers[BACKTRACE_MAX];
+        backtrace_symbols_fd(callers, backtrace(callers, BACKTRACE_MAX), STDERR_FILENO);
+    }
     abort();
 }
 

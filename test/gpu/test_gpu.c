@@ -722,6 +722,33 @@ START_TEST(a_lost_device_stays_lost)
 }
 END_TEST
 
+START_TEST(the_environment_arms_a_fault)
+{
+    void *first, *second;
+    setenv("GPU_FAULT", "cudaMalloc:2:2", 1);
+    setenv("GPU_MEMORY_MIB", "1", 1);
+    must(cudaMalloc(&first, 1));
+    ck_assert_int_eq(cudaMalloc(&second, 1), cudaErrorMemoryAllocation);
+    ck_assert(gpu_fault_happened());
+    ck_assert_int_eq(cudaMalloc(&second, 1 << 20), cudaErrorMemoryAllocation);
+    must(cudaMalloc(&second, (1 << 20) - 1));
+    must(cudaFree(first));
+    must(cudaFree(second));
+}
+END_TEST
+
+static void misuse_with_callers(void)
+{
+    setenv("GPU_BACKTRACE", "1", 1);
+    fill_of_host();
+}
+
+START_TEST(misuse_prints_its_callers)
+{
+    must_die(misuse_with_callers, "test_gpu(");
+}
+END_TEST
+
 /* ---- at the end ---- */
 
 static void leak(void)
@@ -809,6 +836,8 @@ static void add_tests(TCase *tests)
     tcase_add_loop_test(tests, a_fault_makes_a_call_fail, 0, FUNCTIONS);
     tcase_add_test(tests, a_fault_hits_the_nth_call);
     tcase_add_test(tests, a_lost_device_stays_lost);
+    tcase_add_test(tests, the_environment_arms_a_fault);
+    tcase_add_test(tests, misuse_prints_its_callers);
     tcase_add_test(tests, a_leak_is_found_at_exit);
     tcase_add_test(tests, cuda_does_not_survive_a_fork);
     tcase_add_test(tests, work_is_counted);
