@@ -1,7 +1,7 @@
 /* Every backend that can be opened against ref, operation by operation, over the table of
  * test/kernels/op_cases.c: outputs and all gradients, every set of wanted gradients, output gradients that
  * are absent, memory that is given, the same bits twice. A NaN that stays one. And backends that are wrong in
- * one element, which must be seen. */
+ * one element, which must be seen. $TEST_OPERATION names the one operation to compare. */
 #include "test/kernels/conformance.h"
 #include "test/oracle/ref.h"
 #include "test/workplace.h"
@@ -9,12 +9,16 @@
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 START_TEST(operation_agrees_with_ref)
 {
     const enum op op = (enum op)(_i % OP_COUNT);
+    const char *only = getenv("TEST_OPERATION");
     struct conformance pair;
     unsigned cases = 0;
+    if (only != NULL && *only != '\0' && strcmp(only, op_rule(op)->name) != 0)
+        return;
     if (!conformance_open(&pair, (unsigned)_i / OP_COUNT, op == 0))
         return;
     const unsigned use = pair.backend->ops == &ref_ops ? OP_CASE_DIFFER : OP_CASE_CHECK;
