@@ -28,10 +28,10 @@
  * mean) / std. transform.h has the formulas. Images come out as float32 (batch, channels, size, size).
  *
  * ---- Synthetic data ----
- * The images of step s of trainer t are draws (kernels/lanes/normal.h) of stream RNG_DATA at the job's seed,
- * with word 2 = the step's lower 32 bits, word 3 = t, and as the block's number the step's bits from 32 on,
- * of which there are at most 23. All batches of a trainer have the same labels: label i is rng_below(words 0
- * and 1, classes) of block RNG_BLOCK_MAX with word 1 = i, word 2 = 0, word 3 = t. */
+ * The images of step s of trainer t are draws (kernels/lanes/normal.h) of stream RNG_DATA at the job's seed.
+ * Word 2 is the step's lower 32 bits, and word 3 is t. The block's number is the step's bits from 32 on, at
+ * most 23 bits. All batches of a trainer have the same labels. Label i is rng_below(words 0 and 1, classes)
+ * of block RNG_BLOCK_MAX with word 1 = i, word 2 = 0, word 3 = t. */
 #ifndef WORKER_DATA_LOADER_H
 #define WORKER_DATA_LOADER_H
 

@@ -3,11 +3,11 @@
  *     delta_t = r_t + gamma V(s_{t+1}) (1 - terminated_t) - V(s_t)
  *     A_t = delta_t + gamma lambda (1 - ended_t) A_{t+1}          R_t = A_t + V(s_t)
  *
- * V(s) is rollout->values. V(s_{t+1}) is the value of the next row; behind the rollout's last step, of the
- * closing observation; where the episode was truncated, rollout->last_values of the observation that the
- * reset has replaced, unless /algorithm/bootstrap_truncated has it count as terminated, as in CleanRL's
- * ppo.py. Rows of absent agents, and segments that end with ENVIRONMENT_FAILED, are left out. Sums are in
- * double, and rounded once. Pure functions. */
+ * V(s) is rollout->values. V(s_{t+1}) is the value of the next row. Behind the rollout's last step it is that
+ * of the closing observation. Behind a truncated episode it is rollout->last_values, of the observation that
+ * the reset has replaced. With /algorithm/bootstrap_truncated false a truncated episode counts as terminated,
+ * as in CleanRL's ppo.py. Rows of absent agents, and segments that end with ENVIRONMENT_FAILED, are left out.
+ * Sums are in double, and rounded once. Pure functions. */
 #ifndef WORKER_REINFORCE_ADVANTAGES_H
 #define WORKER_REINFORCE_ADVANTAGES_H
 

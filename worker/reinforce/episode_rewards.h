@@ -1,6 +1,6 @@
-/* The rewards of episodes that span rollouts: the undiscounted sum of an episode, from the
- * environment's reset on; and the window of the latest episodes, whose means are Stable-Baselines3's
- * ep_rew_mean and ep_len_mean. Columns are rollout.h's. The agent's thread. */
+/* The rewards of episodes that span rollouts. An episode's reward is its undiscounted sum from the
+ * environment's reset on. The means over a window of the latest episodes are Stable-Baselines3's ep_rew_mean
+ * and ep_len_mean. Columns are rollout.h's. The agent's thread. */
 #ifndef WORKER_REINFORCE_EPISODE_REWARDS_H
 #define WORKER_REINFORCE_EPISODE_REWARDS_H
 
@@ -13,7 +13,7 @@ struct episode {
     uint64_t length;
 };
 
-/* One that failed counts for nothing. */
+/* An episode that failed counts for nothing. */
 struct episode_rewards {
     uint32_t columns;
     uint64_t ended;         /* so far, of all columns */
