@@ -72,6 +72,9 @@
  *                      attributes.scale * sum of coefficient * x (absent: 1). No gradient for the
  *                      coefficient. A mean has scale 1 / elements.
  *
+ * OP_TANH              x -> y as x
+ *                      The gradient is dy (1 - y^2), by the output. A NaN stays a NaN.
+ *
  * ---- Draws ----
  * Masks are functions of (seed, three words, element), by kernels/base/rng.h, so that every
  * backend draws the same bits. With `rows` (R, 3), whose R divides the elements of x, row r's words are
@@ -102,6 +105,7 @@ enum op {
     OP_CROSS_ENTROPY,
     OP_LOG_PROBABILITY,
     OP_SUM,
+    OP_TANH,
     OP_COUNT
 };
 

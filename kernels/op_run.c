@@ -67,6 +67,7 @@ static const struct op_rule rules[OP_COUNT] = {
                             .out = {{"y", "r", 0}}},
     [OP_SUM] = {"sum", .inputs = 2, .outputs = 1,
                 .in = {{"x", "+", GRADIENT}, {"coefficient", "+", OPTIONAL | READ}}, .out = {{"y", "", 0}}},
+    [OP_TANH] = {"tanh", .inputs = 1, .outputs = 1, .in = {{"x", "+", GRADIENT}}, .out = {{"y", "+", READ}}},
 };
 
 const struct op_rule *op_rule(enum op op)

@@ -254,6 +254,7 @@ static const struct operation_slot operations[] = {
     {OP_CROSS_ENTROPY, cuda_cross_entropy, cuda_cross_entropy_backward},
     {OP_LOG_PROBABILITY, cuda_log_probability, cuda_log_probability_backward},
     {OP_SUM, cuda_sum_op, cuda_sum_op_backward},
+    {OP_TANH, cuda_tanh, cuda_tanh_backward},
 };
 static_assert(sizeof operations / sizeof *operations == OP_COUNT, "every operation has a slot");
 

@@ -1,6 +1,27 @@
-/* Reshape, dropout and embedding. A dropout's backward draws the mask again: a Philox block costs less than
- * storing its bits. */
+/* Tanh, reshape, dropout and embedding. A dropout's backward draws the mask again: a Philox block costs less
+ * than storing its bits. */
 #include "kernels/cuda/cuda_internal.h"
+
+/* ---- tanh ---- */
+
+enum status cuda_tanh(struct backend *backend, struct op_call *call, struct error *error)
+{
+    const float *x = cuda_floats(call->in[0]);
+    TRY(cuda_output(call, call->out[0], error));
+    float *y = cuda_floats(call->out[0]);
+    return cuda_each(cuda_of(backend), cuda_elements(call->in[0]), "launch of tanh", call->in[0], error,
+                     [=] __device__(size_t i) { y[i] = tanhf(x[i]); });
+}
+
+enum status cuda_tanh_backward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    const struct tensor *out = call->out[0];
+    const float *y = cuda_floats(out), *dy = cuda_floats(call->dout[0]);
+    TRY(cuda_output(call, call->din[0], error));
+    float *dx = cuda_floats(call->din[0]);
+    return cuda_each(cuda_of(backend), cuda_elements(out), "launch of tanh backward", out, error,
+                     [=] __device__(size_t i) { dx[i] = element_tanh_backward(y[i], dy[i]); });
+}
 
 /* ---- reshape ---- */
 

@@ -273,6 +273,7 @@ cuda_operation cuda_batch_norm, cuda_batch_norm_backward, cuda_relu, cuda_relu_o
 cuda_operation cuda_add, cuda_add_backward, cuda_log_softmax, cuda_log_softmax_backward;    /* cuda_norm.cu */
 cuda_operation cuda_pool, cuda_max_pool_backward, cuda_avg_pool_backward;                   /* cuda_pool.cu */
 cuda_operation cuda_lstm, cuda_lstm_backward;                                               /* cuda_lstm.cu */
+cuda_operation cuda_tanh, cuda_tanh_backward;                       /* cuda_elements.cu */
 cuda_operation cuda_reshape, cuda_reshape_backward;                 /* cuda_elements.cu */
 cuda_operation cuda_dropout, cuda_dropout_backward;                 /* cuda_elements.cu */
 cuda_operation cuda_embedding, cuda_embedding_backward;             /* cuda_elements.cu */

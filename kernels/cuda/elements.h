@@ -5,8 +5,8 @@
  * (test/kernels/cuda/test_cuda_elements.c). Pure; the caller bounds the indices.
  *
  * Nothing is contracted to an fma on either side (-fmad=false, -ffp-contract=off), and division and square
- * root are correctly rounded on both, so that draws, Adam, SGD and the order of sums give the same bits. expf
- * and logf are each side's own. */
+ * root are correctly rounded on both, so that draws, Adam, SGD and the order of sums give the same bits.
+ * expf, logf and tanhf are each side's own. */
 #ifndef KERNELS_CUDA_ELEMENTS_H
 #define KERNELS_CUDA_ELEMENTS_H
 
@@ -37,6 +37,11 @@ ELEMENT float element_relu(float x)
 ELEMENT float element_relu_backward(float y, float dy)
 {
     return y > 0 ? dy : 0;
+}
+
+ELEMENT float element_tanh_backward(float y, float dy)
+{
+    return dy * (1 - y * y);
 }
 
 /* The bias of a convolution, where cuDNN does not fuse it: element i of (n, channels, plane). */

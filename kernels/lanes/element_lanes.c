@@ -1,10 +1,11 @@
 /* Element-wise passes, compiled once per instruction set; any thread.
  *
  * The compiler vectorizes these plain loops at -O3. It contracts nothing, so that a vectorized body and its
- * scalar tail agree to the bit. Only the sums are written in lanes: their order is part of the result. */
+ * scalar tail agree to the bit. Only tanh and the sums are written in lanes: tanh is a polynomial of lanes,
+ * and the order of a sum is part of the result. */
 #include "kernels/lanes/element_lanes.h"
 
-#include "kernels/lanes/lanes.h"
+#include "kernels/lanes/exp_log_tanh.h"
 
 #include <stdbool.h>
 
@@ -42,6 +43,27 @@ static void pass_mask(const struct elements *arrays, size_t first, size_t count)
         float gradient = b[i]; // read in any case: the loop then has no branch
         to[i] = a[i] > 0 ? gradient : 0;
     }
+}
+
+static void pass_tanh(const struct elements *arrays, size_t first, size_t count)
+{
+    float *to = arrays->to + first;
+    const float *a = arrays->a + first;
+    for (size_t i = 0; i < count; i += LANES_WIDTH) {
+        const size_t left = count - i, bytes = (left < LANES_WIDTH ? left : LANES_WIDTH) * sizeof *a;
+        float lane[LANES_WIDTH] = {0};
+        memcpy(lane, a + i, bytes);
+        lanes_store(lane, lanes_tanh(lanes_load(lane)));
+        memcpy(to + i, lane, bytes);
+    }
+}
+
+static void pass_tanh_slope(const struct elements *arrays, size_t first, size_t count)
+{
+    float *to = arrays->to + first;
+    const float *a = arrays->a + first, *b = arrays->b + first;
+    for (size_t i = 0; i < count; i++)
+        to[i] = b[i] * (1 - a[i] * a[i]);
 }
 
 static void pass_accumulate(const struct elements *arrays, size_t first, size_t count)
@@ -181,6 +203,8 @@ const struct element_lanes LANES_NAME(element_lanes) = {
     .add_relu = pass_add_relu,
     .relu = pass_relu,
     .mask = pass_mask,
+    .tanh = pass_tanh,
+    .tanh_slope = pass_tanh_slope,
     .accumulate = pass_accumulate,
     .fill = pass_fill,
     .scale = pass_scale,

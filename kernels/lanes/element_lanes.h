@@ -30,6 +30,8 @@ struct element_lanes {
     element_pass *add_relu;                                             /* max(0, a + b); a NaN stays */
     element_pass *relu;                                                 /* max(0, a); a NaN stays */
     element_pass *mask;                                                 /* b where a > 0, else 0 */
+    element_pass *tanh;                                                 /* tanh(a); a NaN stays */
+    element_pass *tanh_slope;                                           /* b (1 - a^2) */
     element_pass *accumulate;                                           /* to + a */
     element_pass *fill;                                                 /* factor */
     element_pass *scale;                                                /* factor to */

@@ -1,10 +1,10 @@
-/* ReLU, add, reshape and dropout. */
+/* ReLU, tanh, add, reshape and dropout. */
 #include "kernels/onednn/onednn.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- relu ---- */
+/* ---- relu, tanh ---- */
 
 enum status relu_forward(struct backend *backend, struct op_call *call, struct error *error)
 {
@@ -15,14 +15,36 @@ enum status relu_forward(struct backend *backend, struct op_call *call, struct e
     return STATUS_OK;
 }
 
+/* The gradient by the output and the output's gradient. */
+static enum status pass_backward(const struct backend *backend, const struct op_call *call,
+                                 element_pass *pass)
+{
+    const struct elements arrays = {
+        .to = call->din[0]->data, .a = call->out[0]->data, .b = call->dout[0]->data};
+    loop_pass(backend, pass, &arrays, loop_elements(call->out[0]));
+    return STATUS_OK;
+}
+
 /* dx = dy where y > 0. */
 enum status relu_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
     (void)error;
-    const struct elements arrays = {
-        .to = call->din[0]->data, .a = call->out[0]->data, .b = call->dout[0]->data};
-    loop_pass(backend, onednn_of(backend)->element->mask, &arrays, loop_elements(call->out[0]));
+    return pass_backward(backend, call, onednn_of(backend)->element->mask);
+}
+
+enum status tanh_forward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    (void)error;
+    loop_pass(backend, onednn_of(backend)->element->tanh,
+              &(struct elements){.to = call->out[0]->data, .a = call->in[0]->data},
+              loop_elements(call->in[0]));
     return STATUS_OK;
+}
+
+enum status tanh_backward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    (void)error;
+    return pass_backward(backend, call, onednn_of(backend)->element->tanh_slope);
 }
 
 /* ---- add ---- */

@@ -47,6 +47,7 @@ static const struct operation {
     [OP_CROSS_ENTROPY] = {cross_entropy_forward, cross_entropy_backward, NULL, NULL},
     [OP_LOG_PROBABILITY] = {log_probability_forward, log_probability_backward, NULL, NULL},
     [OP_SUM] = {sum_forward, sum_backward, NULL, NULL},
+    [OP_TANH] = {tanh_forward, tanh_backward, NULL, NULL},
 };
 
 enum { LOOP_COPIES_MAX = OP_INPUTS_MAX + 2 * OP_OUTPUTS_MAX };
@@ -59,10 +60,10 @@ struct loop {
     uint32_t copies;
 };
 
-/* ReLU and add work on whatever layout comes: padding holds zeros, and both make zeros of it again. */
+/* ReLU, tanh and add work on whatever layout comes: padding holds zeros, and all make zeros of it again. */
 static const void *loop_layout(const struct op_call *call, enum pass pass)
 {
-    if (call->op != OP_RELU && call->op != OP_ADD)
+    if (call->op != OP_RELU && call->op != OP_TANH && call->op != OP_ADD)
         return NULL;
     if (pass == PASS_BACKWARD)
         return call->out[0]->layout;

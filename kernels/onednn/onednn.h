@@ -155,10 +155,11 @@ onednn_op onednn_pool_forward, onednn_pool_backward;             /* pool.c */
 onednn_op onednn_reshape_forward, onednn_reshape_backward;       /* element.c */
 onednn_op onednn_add_backward;                                   /* element.c */
 
-/* All others are loops of our own: what a loop reads lies in one layout, the canonical one but for relu and
- * add, and what it writes has memory in that layout. */
+/* All others are loops of our own: what a loop reads lies in one layout, the canonical one but for relu, tanh
+ * and add, and what it writes has memory in that layout. */
 onednn_op loop_run_backward;                                      /* loops.c */
 onednn_op relu_forward, relu_backward, add_forward, add_backward; /* element.c */
+onednn_op tanh_forward, tanh_backward;                            /* element.c */
 onednn_op dropout_forward, dropout_backward;                      /* element.c */
 onednn_op log_softmax_forward, log_softmax_backward;              /* rows.c */
 onednn_op embedding_forward, embedding_backward;                  /* rows.c */

@@ -127,6 +127,7 @@ struct variable *tape_max_pool(struct tape *tape, struct variable *x, uint32_t k
 /* The mean over height and width: (n, c, h, w) -> (n, c), as AdaptiveAvgPool2d(1) and flatten. */
 struct variable *tape_global_avg_pool(struct tape *tape, struct variable *x);
 struct variable *tape_relu(struct tape *tape, struct variable *x);
+struct variable *tape_tanh(struct tape *tape, struct variable *x);
 struct variable *tape_add(struct tape *tape, struct variable *a, struct variable *b, bool relu);
 struct variable *tape_reshape(struct tape *tape, struct variable *x, struct shape shape);
 /* p = 0, or TAPE_INFER: x itself. `rows` (NULL, or int32 (R, 3)): see "Draws" in kernels.h. */

@@ -70,6 +70,11 @@ struct variable *tape_relu(struct tape *tape, struct variable *x)
     return apply_op(tape, OP_RELU, &(struct op_attributes){0}, (struct variable *[]){x});
 }
 
+struct variable *tape_tanh(struct tape *tape, struct variable *x)
+{
+    return apply_op(tape, OP_TANH, &(struct op_attributes){0}, (struct variable *[]){x});
+}
+
 struct variable *tape_add(struct tape *tape, struct variable *a, struct variable *b, bool relu)
 {
     const struct op_attributes attributes = {.relu = relu};

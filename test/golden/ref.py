@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from philox import philox
 
 OPS = ("linear conv2d batch_norm max_pool avg_pool relu add reshape dropout log_softmax embedding "
-       "lstm mse cross_entropy log_probability sum").split()
+       "lstm mse cross_entropy log_probability sum tanh").split()
 DROPOUT = 3
 
 
@@ -92,6 +92,7 @@ def compute(op, a, t):
         "mse": lambda: [F.mse_loss(*t)],
         "cross_entropy": lambda: [F.cross_entropy(*t)],
         "log_probability": lambda: [t[0].gather(1, t[1][:, None])[:, 0]],
+        "tanh": lambda: [torch.tanh(t[0])],
         "sum": lambda: [a["scale"] * (t[0] if t[1] is None else t[0] * t[1]).sum()],
     }[op]()
 
@@ -141,6 +142,7 @@ CASES = [
     C("sum", (3, 4), None, scale=0.25),
     C("sum", (2, 5), (2, 5), scale=-2.0),
     C("conv2d", (2, 3, 5, 4), (4, 3, 3, 2), (4,), stride=(2, 1), padding=(1, 0)),
+    C("tanh", (3, 4)),
 ]
 DEFAULTS = dict(relu=0, training=0, epsilon=1e-5, kernel=(1, 1), stride=(1, 1), padding=(0, 0), p=0.0, seed=0,
                 draw=(0, 0, 0), scale=1.0, shape=(), dout=(0,))

@@ -22,6 +22,7 @@ static double function_units(enum op op)
         return 32;
     case OP_LOG_SOFTMAX:
     case OP_CROSS_ENTROPY:
+    case OP_TANH:
         return 16;
     case OP_BATCH_NORM:
         return 8;

@@ -39,6 +39,7 @@ END_TEST
 /* Where a maximum is taken, a NaN could end; a loss would then be a number again, and nobody be told. */
 static const struct op_case maxima[] = {
     {.name = "relu", .op = OP_RELU, .in = {SHAPE2(5, 33)}},
+    {.name = "tanh", .op = OP_TANH, .in = {SHAPE2(5, 33)}},
     {.name = "batch norm",
      .op = OP_BATCH_NORM,
      .attributes = {.training = true, .epsilon = 1e-5},

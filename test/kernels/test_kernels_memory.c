@@ -19,6 +19,7 @@ static const struct {
     {OP_MAX_POOL, "2x3x4x4", {.kernel = {2, 2}, .stride = {2, 2}}},
     {OP_AVG_POOL, "2x3x4x4", {.kernel = {2, 2}, .stride = {2, 2}}},
     {OP_RELU, "3", {0}},
+    {OP_TANH, "3", {0}},
     {OP_ADD, "3 3", {.relu = true}},
     {OP_RESHAPE, "3x4", {.shape = {2, {2, 6}}}},
     {OP_DROPOUT, "3x4", {.dropout = 0.5}},

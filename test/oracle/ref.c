@@ -102,6 +102,7 @@ const struct backend_ops ref_ops = {
             [OP_CROSS_ENTROPY] = ref_cross_entropy_forward,
             [OP_LOG_PROBABILITY] = ref_log_probability_forward,
             [OP_SUM] = ref_sum_forward,
+            [OP_TANH] = ref_tanh_forward,
         },
     .backward =
         {
@@ -121,6 +122,7 @@ const struct backend_ops ref_ops = {
             [OP_CROSS_ENTROPY] = ref_cross_entropy_backward,
             [OP_LOG_PROBABILITY] = ref_log_probability_backward,
             [OP_SUM] = ref_sum_backward,
+            [OP_TANH] = ref_tanh_backward,
         },
     .upload = ref_upload,
     .download = ref_download,

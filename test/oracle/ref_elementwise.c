@@ -1,4 +1,4 @@
-/* The oracle's operations that take each element by itself: relu, add, reshape, dropout. */
+/* The oracle's operations that take each element by itself: relu, tanh, add, reshape, dropout. */
 #include "kernels/base/rng.h"
 #include "test/oracle/ref_internal.h"
 
@@ -30,6 +30,34 @@ enum status ref_relu_backward(struct backend *backend, struct op_call *call, str
     double *dx = call->din[0]->data;
     for (size_t i = 0; i < count; i++)
         dx[i] = y[i] > 0 ? dy[i] : 0;
+    return STATUS_OK;
+}
+
+enum status ref_tanh_forward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    (void)backend;
+    const size_t count = ref_count(call->in[0]);
+    const double *x = call->in[0]->data;
+    enum status status = ref_make(call, call->out[0], error);
+    if (status != STATUS_OK)
+        return status;
+    double *y = call->out[0]->data;
+    for (size_t i = 0; i < count; i++)
+        y[i] = tanh(x[i]);
+    return STATUS_OK;
+}
+
+enum status ref_tanh_backward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    (void)backend;
+    const size_t count = ref_count(call->out[0]);
+    const double *y = call->out[0]->data, *dy = call->dout[0]->data;
+    enum status status = ref_make_gradients(call, error);
+    if (status != STATUS_OK || call->din[0] == NULL)
+        return status;
+    double *dx = call->din[0]->data;
+    for (size_t i = 0; i < count; i++)
+        dx[i] = dy[i] * (1 - y[i] * y[i]);
     return STATUS_OK;
 }
 

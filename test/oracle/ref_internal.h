@@ -23,6 +23,7 @@ ref_function ref_mse_forward, ref_mse_backward;
 ref_function ref_cross_entropy_forward, ref_cross_entropy_backward;
 ref_function ref_log_probability_forward, ref_log_probability_backward;
 ref_function ref_sum_forward, ref_sum_backward;
+ref_function ref_tanh_forward, ref_tanh_backward;
 
 /* The table's other slots: backend_upload and so on, in kernels/kernels.h. */
 enum status ref_upload(struct backend *backend, struct tensor *to, enum dtype dtype, const void *from,

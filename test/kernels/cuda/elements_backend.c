@@ -100,6 +100,28 @@ static enum status relu_backward(struct backend *backend, struct op_call *call, 
     return status;
 }
 
+static enum status tanh_op(struct backend *backend, struct op_call *call, struct error *error)
+{
+    (void)backend;
+    enum status status = give(call, call->out[0], error);
+    const float *x = call->in[0]->data;
+    float *y = call->out[0]->data;
+    for (size_t i = 0; status == STATUS_OK && i < count_of(call->in[0]); i++)
+        y[i] = tanhf(x[i]);
+    return status;
+}
+
+static enum status tanh_backward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    (void)backend;
+    enum status status = give(call, call->din[0], error);
+    const float *y = call->out[0]->data, *dy = call->dout[0]->data;
+    float *dx = call->din[0]->data;
+    for (size_t i = 0; status == STATUS_OK && i < count_of(call->in[0]); i++)
+        dx[i] = element_tanh_backward(y[i], dy[i]);
+    return status;
+}
+
 static void drop(const struct op_call *call, const float *x, float *y)
 {
     const struct op_attributes *a = &call->attributes;
@@ -389,6 +411,7 @@ const struct backend_ops elements_ops = {
     .download = download,
     .fill = fill,
     .forward = {[OP_RELU] = relu,
+                [OP_TANH] = tanh_op,
                 [OP_DROPOUT] = dropout,
                 [OP_LOG_PROBABILITY] = log_probability,
                 [OP_MAX_POOL] = max_pool,
@@ -397,6 +420,7 @@ const struct backend_ops elements_ops = {
                 [OP_CROSS_ENTROPY] = cross_entropy,
                 [OP_EMBEDDING] = embedding},
     .backward = {[OP_RELU] = relu_backward,
+                 [OP_TANH] = tanh_backward,
                  [OP_DROPOUT] = dropout_backward,
                  [OP_LOG_PROBABILITY] = log_probability_backward,
                  [OP_MAX_POOL] = max_pool_backward,
