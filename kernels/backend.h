@@ -7,7 +7,6 @@
 
 #include "kernels/adam.h"
 #include "kernels/op.h"
-#include "kernels/policy/mlp.h"
 
 /* ---- optimizers: in place on flat memory, in any layout that all arguments share ---- */
 
@@ -45,17 +44,32 @@ struct backend_settings {
     uint32_t device;  /* of several GPUs, the one of this number modulo their count */
 };
 
-/* A captured policy: pinned host buffers for `rows_max` rows, and one graph for each padded batch size 1, 2,
- * 4, … rows_max. With `fixed` rows_max is the only size, and a batch's row i stands at place environment[i]:
- * a row's result then depends neither on the other rows nor on their number. */
+/* A captured policy: a chain of layers over rows of observations, with pinned host buffers for `rows_max`
+ * rows and one graph for each padded batch size 1, 2, 4, … rows_max. With `fixed`, 1 and rows_max are the
+ * only sizes. Padding is zeros: a row's result depends on the size, and on no other row. */
 struct policy_launch;
+enum { POLICY_LAUNCH_LAYERS_MAX = 18 };
+
+/* What the host gets of a layer: nothing; y (rows, outputs) float32; or an action (rows) int32, drawn by the
+ * softmax of y as kernels/policy/mlp.h says. */
+enum policy_launch_result { LAUNCH_INNER, LAUNCH_FLOATS, LAUNCH_ACTIONS };
+
+/* y = f(x weight^T + bias) */
+struct policy_launch_layer {
+    struct tensor weight, bias; /* in the backend's memory; every launch reads them anew */
+    uint32_t from;              /* x: 0, the observations; else the y of layer from - 1 */
+    enum op activation;         /* f: OP_RELU, OP_TANH; OP_LINEAR: none */
+    double dropout;             /* of y, under OP_RELU (kernels/op.h, "Draws"); 0: none */
+    enum policy_launch_result result;
+};
+
 struct policy_launch_settings {
-    struct mlp_shape shape;
-    double dropout;
-    uint64_t seed;
+    uint32_t inputs; /* of a row of observations */
+    uint32_t layers;
+    struct policy_launch_layer layer[POLICY_LAUNCH_LAYERS_MAX];
+    uint64_t seed; /* of the draws */
     uint32_t rows_max;
     bool fixed;
-    struct tensor parameter[4]; /* mlp's, in the backend's memory; every launch reads it anew */
 };
 
 /* A backend's table. A slot marked "optional" may be NULL. A slot may rely on what the public
@@ -98,15 +112,15 @@ struct backend_ops {
      * layouts (not NULL) apart, the same in every process on equal machines. */
     uint64_t (*layout_hash)(const void *layout);
 
-    /* Optional: the policy's whole act as one launch (kernels/policy/mlp.h says what it computes; there the
-     * policy acts on a CPU). launch_run is mlp_act without the masks: it fills batch->actions, and waits for
-     * them. A row's environment is below rows_max. */
+    /* Optional: a policy's layers as one launch. launch_run waits for the results: of each layer that has
+     * one, in their order. `rows` is 1 … rows_max; observations (rows, inputs); keys (rows, 3): each row's
+     * (environment, step, episode), read where something is drawn or dropped. */
     enum status (*launch_new)(struct backend *backend, const struct policy_launch_settings *settings,
                               struct policy_launch **out, struct error *error);
     void (*launch_free)(struct backend *backend, struct policy_launch *launch);
-    enum status (*launch_run)(struct backend *backend, struct policy_launch *launch,
-                              const struct mlp_batch *batch, uint32_t episode, const uint32_t *environment,
-                              const uint32_t *step, struct error *error);
+    enum status (*launch_run)(struct backend *backend, struct policy_launch *launch, uint32_t rows,
+                              const float *observations, const int32_t *keys, void *const results[],
+                              struct error *error);
 };
 
 /* Anyone may read the fields; the backend's `open` sets source, state and text. */
@@ -147,7 +161,7 @@ void backend_close(struct backend *backend); /* NULL is nothing */
 
 /* The one symbol that a plug-in exports: a function that returns its table, or NULL if it was built against
  * another BACKEND_ABI. */
-enum { BACKEND_ABI = 5 };
+enum { BACKEND_ABI = 6 };
 typedef const struct backend_ops *backend_plugin(uint32_t abi);
 #define BACKEND_PLUGIN_SYMBOL "coalesced_backend"
 

@@ -59,7 +59,7 @@ static enum status check_built_in(const struct job *job, const char **pointer, s
     status = job_environments_open(&one, job, 0, 1, error);
     if (status == STATUS_OK) {
         const struct policy_config config = policy_config_of(job, environments_spec(one));
-        status = policy_check(&config, false, error);
+        status = policy_check(&config, error);
         if (status != STATUS_OK)
             *pointer = cut_pointer(error, "/policy");
     }

@@ -1,5 +1,5 @@
-/* The policy's act as one launch: input copy, two layers, dropout, softmax, sample, output copy, captured as
- * a CUDA graph for each padded batch size.
+/* A policy's layers as one launch: input copy, layers, perhaps dropout and a draw, output copy, captured as a
+ * CUDA graph for each padded batch size.
  *
  * A captured launch repeats its captured arguments, so nothing that changes may be an argument: observations
  * and keys are read from the input slab, the weights from the parameters, where the learner updates them. All
@@ -21,18 +21,48 @@ struct policy_launch {
     struct policy_launch_settings settings;
     uint32_t size_count;
     struct policy_size sizes[SIZES_MAX];
-    /* Slabs on the device, and pinned on the host. In: (rows, inputs) float32 observations, then (rows, 3)
-     * int32 keys. Out: (rows) actions. */
-    void *in, *in_host;
-    int32_t *out, *out_host;
-    void *hidden, *logits; /* (rows_max, hidden), (rows_max, actions) */
+    bool draws; /* keys are read */
+    /* Slabs on the device, and pinned on the host. In: (rows, inputs) observations, then (rows, 3) keys. Out:
+     * the results, in the layers' order; on the device each y behind them that is not a result. */
+    float *in, *in_host, *out, *out_host;
     void *workspace;
     size_t workspace_bytes;
 };
 
-static size_t in_bytes(const struct policy_launch *launch, uint32_t rows)
+/* ---- slabs ---- */
+
+/* Floats of a matrix in a slab. The next one is aligned for whatever reads it. */
+static size_t slab_floats(uint32_t rows, uint32_t columns)
 {
-    return (size_t)rows * (launch->settings.shape.inputs + 3) * sizeof(float);
+    return ((size_t)rows * columns + 63) / 64 * 64;
+}
+
+static size_t in_floats(const struct policy_launch *launch, uint32_t rows)
+{
+    return slab_floats(rows, launch->settings.inputs) + (launch->draws ? slab_floats(rows, 3) : 0);
+}
+
+static uint32_t result_columns(const struct policy_launch_layer *layer)
+{
+    return layer->result == LAUNCH_ACTIONS ? 1 : layer->weight.shape.size[0];
+}
+
+static size_t out_floats(const struct policy_launch *launch, uint32_t rows)
+{
+    size_t floats = 0;
+    for (uint32_t l = 0; l < launch->settings.layers; l++)
+        if (launch->settings.layer[l].result != LAUNCH_INNER)
+            floats += slab_floats(rows, result_columns(&launch->settings.layer[l]));
+    return floats;
+}
+
+static size_t inner_floats(const struct policy_launch *launch, uint32_t rows)
+{
+    size_t floats = 0;
+    for (uint32_t l = 0; l < launch->settings.layers; l++)
+        if (launch->settings.layer[l].result != LAUNCH_FLOATS)
+            floats += slab_floats(rows, launch->settings.layer[l].weight.shape.size[0]);
+    return floats;
 }
 
 /* ---- one launch's body ---- */
@@ -48,58 +78,77 @@ static struct tensor matrix(uint32_t rows, uint32_t columns, enum dtype dtype, v
     return tensor;
 }
 
-/* Layer 0 or 1. */
-static enum status queue_layer(struct backend *backend, struct policy_launch *launch, int layer,
-                               struct tensor *x, struct tensor *y, struct error *error)
+/* In place. With dropout, the ReLU comes before the mask: they commute. It is in the mask's kernel and not in
+ * cuDNN's call, whose ReLU makes 0 of a NaN: a policy with a NaN would draw actions as if nothing was wrong.
+ */
+static enum status queue_activation(struct backend *backend, const struct policy_launch *launch,
+                                    const struct policy_launch_layer *layer, struct tensor *y,
+                                    struct tensor *keys, struct error *error)
 {
     struct op_call call = {};
-    call.op = OP_LINEAR;
-    call.in[0] = x;
-    call.in[1] = &launch->settings.parameter[2 * layer];
-    call.in[2] = &launch->settings.parameter[2 * layer + 1];
-    call.out[0] = y;
-    return cuda_convolution(backend, &call, error);
-}
-
-/* ReLU and dropout, in place. */
-static enum status queue_dropout(struct backend *backend, const struct policy_launch *launch,
-                                 struct tensor *hidden, struct tensor *keys, struct error *error)
-{
-    struct op_call call = {};
-    call.op = OP_DROPOUT;
+    call.in[0] = call.out[0] = y;
+    if (layer->dropout == 0)
+        return layer->activation == OP_RELU   ? cuda_relu(backend, &call, error)
+               : layer->activation == OP_TANH ? cuda_tanh(backend, &call, error)
+                                              : STATUS_OK;
     call.attributes.relu = true;
-    call.attributes.dropout = launch->settings.dropout;
+    call.attributes.dropout = layer->dropout;
     call.attributes.draw.seed = launch->settings.seed;
-    call.in[0] = call.out[0] = hidden;
     call.in[1] = keys;
     return cuda_dropout(backend, &call, error);
 }
 
-/* The ReLU comes before the mask: they commute. It is in the mask's kernel and not in cuDNN's call, whose
- * ReLU makes 0 of a NaN: a policy with a NaN would draw actions as if nothing was wrong. */
+static enum status queue_layer(struct backend *backend, struct policy_launch *launch,
+                               struct policy_launch_layer *layer, struct tensor *x, struct tensor *y,
+                               struct tensor *keys, struct error *error)
+{
+    struct op_call call = {};
+    call.op = OP_LINEAR;
+    call.in[0] = x;
+    call.in[1] = &layer->weight;
+    call.in[2] = &layer->bias;
+    call.out[0] = y;
+    TRY(cuda_convolution(backend, &call, error));
+    return queue_activation(backend, launch, layer, y, keys, error);
+}
+
+static enum status queue_draw(struct cuda *cuda, const struct policy_launch *launch,
+                              const struct tensor *logits, const struct tensor *keys, int32_t *action,
+                              struct error *error)
+{
+    const uint64_t seed = launch->settings.seed;
+    const uint32_t rows = logits->shape.size[0], classes = logits->shape.size[1];
+    const float *z = cuda_floats(logits);
+    const int32_t *key = cuda_ints(keys);
+    return cuda_each(cuda, rows, "launch of the policy's actions", logits, error, [=] __device__(size_t row) {
+        action[row] = (int32_t)element_policy_action(seed, key + 3 * row, z + row * classes, classes);
+    });
+}
+
 static enum status queue_body(struct backend *backend, struct policy_launch *launch, uint32_t rows,
                               struct error *error)
 {
     struct cuda *cuda = cuda_of(backend);
-    const struct mlp_shape *shape = &launch->settings.shape;
-    int32_t *key = (int32_t *)launch->in + (size_t)rows * shape->inputs;
-    struct tensor x = matrix(rows, shape->inputs, DTYPE_F32, launch->in, "observations");
-    struct tensor keys = matrix(rows, 3, DTYPE_I32, key, "keys");
-    struct tensor hidden = matrix(rows, shape->hidden, DTYPE_F32, launch->hidden, "hidden units");
-    struct tensor logits = matrix(rows, shape->actions, DTYPE_F32, launch->logits, "logits");
-    CUDA_TRY(&x, cudaMemcpyAsync, launch->in, launch->in_host, in_bytes(launch, rows), cudaMemcpyHostToDevice,
-             cuda->stream);
-    TRY(queue_layer(backend, launch, 0, &x, &hidden, error));
-    TRY(queue_dropout(backend, launch, &hidden, &keys, error));
-    TRY(queue_layer(backend, launch, 1, &hidden, &logits, error));
-    const uint64_t seed = launch->settings.seed;
-    const uint32_t classes = shape->actions;
-    const float *z = cuda_floats(&logits);
-    int32_t *action = launch->out;
-    TRY(cuda_each(cuda, rows, "launch of the policy's actions", &x, error, [=] __device__(size_t row) {
-        action[row] = (int32_t)element_policy_action(seed, key + 3 * row, z + row * classes, classes);
-    }));
-    CUDA_TRY(&x, cudaMemcpyAsync, launch->out_host, launch->out, rows * sizeof(int32_t),
+    struct policy_launch_settings *settings = &launch->settings;
+    float *out = launch->out, *inner = out + out_floats(launch, rows);
+    struct tensor keys = matrix(rows, 3, DTYPE_I32, launch->in + slab_floats(rows, settings->inputs), "keys");
+    struct tensor y[1 + POLICY_LAUNCH_LAYERS_MAX];
+    y[0] = matrix(rows, settings->inputs, DTYPE_F32, launch->in, "observations");
+    CUDA_TRY(&y[0], cudaMemcpyAsync, launch->in, launch->in_host, in_floats(launch, rows) * sizeof(float),
+             cudaMemcpyHostToDevice, cuda->stream);
+    for (uint32_t l = 0; l < settings->layers; l++) {
+        struct policy_launch_layer *layer = &settings->layer[l];
+        const uint32_t outputs = layer->weight.shape.size[0];
+        float **slab = layer->result == LAUNCH_FLOATS ? &out : &inner;
+        y[l + 1] = matrix(rows, outputs, DTYPE_F32, *slab, "a layer's units");
+        *slab += slab_floats(rows, outputs);
+        TRY(queue_layer(backend, launch, layer, &y[layer->from], &y[l + 1], &keys, error));
+        if (layer->result != LAUNCH_ACTIONS)
+            continue;
+        TRY(queue_draw(cuda, launch, &y[l + 1], &keys, (int32_t *)out, error));
+        out += slab_floats(rows, 1);
+    }
+    CUDA_TRY(&y[0], cudaMemcpyAsync, launch->out_host, launch->out, out_floats(launch, rows) * sizeof(float),
              cudaMemcpyDeviceToHost, cuda->stream);
     return STATUS_OK;
 }
@@ -165,16 +214,13 @@ static enum status capture_all(struct backend *backend, struct policy_launch *la
 
 static enum status take_memory(struct policy_launch *launch, struct error *error)
 {
-    const struct mlp_shape *shape = &launch->settings.shape;
     const uint32_t rows = launch->settings.rows_max;
-    const size_t bytes = in_bytes(launch, rows);
-    CUDA_TRY(NULL, cudaMalloc, &launch->in, bytes);
-    CUDA_TRY(NULL, cudaMalloc, (void **)&launch->out, rows * sizeof(int32_t));
-    CUDA_TRY(NULL, cudaMalloc, &launch->hidden, (size_t)rows * shape->hidden * sizeof(float));
-    CUDA_TRY(NULL, cudaMalloc, &launch->logits, (size_t)rows * shape->actions * sizeof(float));
-    CUDA_TRY(NULL, cudaHostAlloc, &launch->in_host, bytes, cudaHostAllocDefault);
-    CUDA_TRY(NULL, cudaHostAlloc, (void **)&launch->out_host, rows * sizeof(int32_t), cudaHostAllocDefault);
-    memset(launch->in_host, 0, bytes);
+    const size_t in = in_floats(launch, rows) * sizeof(float), out = out_floats(launch, rows) * sizeof(float);
+    CUDA_TRY(NULL, cudaMalloc, (void **)&launch->in, in);
+    CUDA_TRY(NULL, cudaMalloc, (void **)&launch->out, out + inner_floats(launch, rows) * sizeof(float));
+    CUDA_TRY(NULL, cudaHostAlloc, (void **)&launch->in_host, in, cudaHostAllocDefault);
+    CUDA_TRY(NULL, cudaHostAlloc, (void **)&launch->out_host, out, cudaHostAllocDefault);
+    memset(launch->in_host, 0, in);
     return STATUS_OK;
 }
 
@@ -186,8 +232,6 @@ static void cuda_launch_free(struct backend *backend, struct policy_launch *laun
             cudaGraphExecDestroy(launch->sizes[i].graph);
     cudaFree(launch->in);
     cudaFree(launch->out);
-    cudaFree(launch->hidden);
-    cudaFree(launch->logits);
     cudaFree(launch->workspace);
     cudaFreeHost(launch->in_host);
     cudaFreeHost(launch->out_host);
@@ -201,7 +245,9 @@ static enum status cuda_launch_new(struct backend *backend, const struct policy_
     if (launch == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a captured policy");
     launch->settings = *settings;
-    for (uint32_t rows = 1; !settings->fixed && rows < settings->rows_max; rows *= 2)
+    for (uint32_t l = 0; l < settings->layers; l++)
+        launch->draws |= settings->layer[l].dropout > 0 || settings->layer[l].result == LAUNCH_ACTIONS;
+    for (uint32_t rows = 1; rows < settings->rows_max; rows = settings->fixed ? settings->rows_max : 2 * rows)
         launch->sizes[launch->size_count++].rows = rows;
     launch->sizes[launch->size_count++].rows = settings->rows_max;
     enum status status = take_memory(launch, error);
@@ -215,32 +261,39 @@ static enum status cuda_launch_new(struct backend *backend, const struct policy_
     return STATUS_OK;
 }
 
-/* ---- act ---- */
+/* ---- run ---- */
 
-/* The rest of the input slab is zero, so that a launch is a function of its rows. */
-static enum status cuda_launch_run(struct backend *backend, struct policy_launch *launch,
-                                   const struct mlp_batch *batch, uint32_t episode,
-                                   const uint32_t *environment, const uint32_t *step, struct error *error)
+/* Values of the rows, and zeros behind them up to `floats`. */
+static void fill(float *to, const void *values, size_t count, size_t floats)
+{
+    memcpy(to, values, count * sizeof *to);
+    memset(to + count, 0, (floats - count) * sizeof *to);
+}
+
+static enum status cuda_launch_run(struct backend *backend, struct policy_launch *launch, uint32_t rows,
+                                   const float *observations, const int32_t *keys, void *const results[],
+                                   struct error *error)
 {
     struct cuda *cuda = cuda_of(backend);
-    const uint32_t inputs = launch->settings.shape.inputs;
-    const bool fixed = launch->settings.fixed;
+    const struct policy_launch_settings *settings = &launch->settings;
+    const uint32_t inputs = settings->inputs;
     const struct policy_size *size = launch->sizes;
-    while (size->rows < batch->count)
+    while (size->rows < rows)
         size++;
-    float *observations = (float *)launch->in_host;
-    int32_t *keys = (int32_t *)launch->in_host + (size_t)size->rows * inputs;
-    memset(launch->in_host, 0, in_bytes(launch, size->rows));
-    for (uint32_t i = 0; i < batch->count; i++) {
-        const uint32_t place = fixed ? environment[i] : i, key[3] = {environment[i], step[i], episode};
-        memcpy(observations + (size_t)place * inputs, batch->observations + (size_t)batch->row[i] * inputs,
-               inputs * sizeof(float));
-        memcpy(keys + (size_t)place * 3, key, sizeof key);
-    }
+    const size_t seen = slab_floats(size->rows, inputs);
+    fill(launch->in_host, observations, (size_t)rows * inputs, seen);
+    if (launch->draws)
+        fill(launch->in_host + seen, keys, (size_t)rows * 3, in_floats(launch, size->rows) - seen);
     CUDA_TRY(NULL, cudaGraphLaunch, size->graph, cuda->stream);
     TRY(cuda_wait(cuda, NULL, error));
-    for (uint32_t i = 0; i < batch->count; i++)
-        batch->actions[batch->row[i]] = launch->out_host[fixed ? environment[i] : i];
+    const float *out = launch->out_host;
+    for (uint32_t l = 0; l < settings->layers; l++) {
+        if (settings->layer[l].result == LAUNCH_INNER)
+            continue;
+        const uint32_t columns = result_columns(&settings->layer[l]);
+        memcpy(*results++, out, (size_t)rows * columns * sizeof *out);
+        out += slab_floats(size->rows, columns);
+    }
     return STATUS_OK;
 }
 

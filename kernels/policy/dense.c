@@ -205,10 +205,13 @@ static void place_layer(struct places *places, struct dense_layer *layer, bool f
         place(places, &layer->backward, in_blocks * layer->outputs * PRODUCT_BLOCK);
 }
 
-static void place_exploration(struct places *places, struct dense *dense)
+static void place_deviations(struct places *places, struct dense *dense)
 {
     const size_t features = dense_features(&dense->shape), components = dense->shape.components;
     struct dense_exploration *exploration = &dense->exploration;
+    place(places, &dense->sigma.sigma, components);
+    place(places, &dense->sigma.inverse, components);
+    place(places, &dense->sigma.shift, components);
     if (!dense_explores(&dense->shape))
         return;
     place(places, &exploration->sigma, features * components);
@@ -223,10 +226,7 @@ static void place_dense(struct places *places, struct dense *dense)
         for (uint32_t l = 0; l <= dense->shape.layers; l++)
             if (dense_has_layer(&dense->shape, n, l))
                 place_layer(places, &dense->layer[n][l], l == 0);
-    place_exploration(places, dense);
-    place(places, &dense->sigma.sigma, dense->shape.components);
-    place(places, &dense->sigma.inverse, dense->shape.components);
-    place(places, &dense->sigma.shift, dense->shape.components);
+    place_deviations(places, dense);
 }
 
 /* The layers' sizes, and where their parameters are. */
@@ -390,6 +390,14 @@ static void load_exploration(struct dense *dense, const float *log_std)
         exploration->begin[d] = 1e-6f;
 }
 
+static void load_deviations(struct dense *dense, const float *log_std)
+{
+    if (dense_explores(&dense->shape))
+        load_exploration(dense, log_std);
+    else
+        load_sigma(&dense->sigma, dense->lanes, log_std, dense->shape.components);
+}
+
 void dense_load_parameter(struct dense *dense, const float *parameters, uint32_t number)
 {
     const struct dense_parameter *parameter = &dense->parameters[number];
@@ -403,10 +411,7 @@ void dense_load_parameter(struct dense *dense, const float *parameters, uint32_t
         memcpy(layer->begin, from, layer->outputs * sizeof *layer->begin);
         return;
     case DENSE_LOG_SIGMA:
-        if (dense_explores(&dense->shape))
-            load_exploration(dense, from);
-        else
-            load_sigma(&dense->sigma, dense->lanes, from, dense->shape.components);
+        load_deviations(dense, from);
     }
 }
 
@@ -427,6 +432,23 @@ static uint32_t widest(const struct dense *dense)
     return most;
 }
 
+/* What the policy's head and log_std need. */
+static void place_head_work(struct places *places, struct dense_work *work, const struct dense *dense)
+{
+    const uint32_t rows = DENSE_CHUNK_ROWS;
+    if (dense->shape.gaussian)
+        place_matrix(places, &work->log_sigma, rows, dense->shape.components);
+    if (dense_explores(&dense->shape)) {
+        place_matrix(places, &work->squares, rows, dense_features(&dense->shape));
+        place_matrix(places, &work->variance, rows, dense->shape.components);
+        place(places, &work->exploration_sums,
+              (size_t)dense_features(&dense->shape) * dense->shape.components);
+    }
+    place_matrix(places, &work->piece, DENSE_PIECE_ROWS, DENSE_PIECE_COLUMNS);
+    place(places, &work->scratch, 2 * dense->outputs * POLICY_LANES);
+    place(places, &work->zeros, DENSE_OUTPUTS_MAX);
+}
+
 static void place_work(struct places *places, struct dense_work *work, const struct dense *dense)
 {
     const uint32_t inputs = dense->shape.inputs, rows = DENSE_CHUNK_ROWS;
@@ -440,18 +462,8 @@ static void place_work(struct places *places, struct dense_work *work, const str
         place_matrix(places, &work->head_pull[DENSE_VALUE], rows, 1);
     for (int p = 0; p < 2; p++)
         place(places, &work->pull[p], rows * product_stride(widest(dense)));
-    if (dense->shape.gaussian)
-        place_matrix(places, &work->log_sigma, rows, dense->shape.components);
-    if (dense_explores(&dense->shape)) {
-        place_matrix(places, &work->squares, rows, dense_features(&dense->shape));
-        place_matrix(places, &work->variance, rows, dense->shape.components);
-        place(places, &work->exploration_sums,
-              (size_t)dense_features(&dense->shape) * dense->shape.components);
-    }
-    place_matrix(places, &work->piece, DENSE_PIECE_ROWS, DENSE_PIECE_COLUMNS);
-    place(places, &work->scratch, 2 * dense->outputs * POLICY_LANES);
-    place(places, &work->zeros, DENSE_OUTPUTS_MAX);
-    place(places, &work->ones, DENSE_CHUNK_ROWS);
+    place_head_work(places, work, dense);
+    place(places, &work->ones, rows);
 }
 
 enum status dense_work_new(struct dense_work **out, const struct dense *dense, struct error *error)
@@ -888,25 +900,20 @@ void dense_gradient(const struct dense *dense, struct dense_work *work, const st
         backward(dense, work, &heads, DENSE_POLICY, gradient);
 }
 
-/* ---- a head alone ---- */
+/* ---- a head alone ----
+ *
+ * It is a dense and a work that compute nothing but the head: outputs and features are the caller's. */
 
 struct head {
-    struct dense_shape shape;
-    uint32_t outputs;
-    const struct dense_lanes *lanes;
-    struct dense_sigma sigma;
-    float *scratch;                // struct dense_head's
-    struct dense_matrix log_sigma; // (rows, components) dL/d log_std of each row
-    float *memory;                 // all of the above, and of sigma
+    struct dense dense;
+    struct dense_work work;
+    float *memory; // of both
 };
 
 static void place_head(struct places *places, struct head *head)
 {
-    place(places, &head->scratch, 2 * (size_t)head->outputs * POLICY_LANES);
-    place(places, &head->sigma.sigma, head->shape.components);
-    place(places, &head->sigma.inverse, head->shape.components);
-    place(places, &head->sigma.shift, head->shape.components);
-    place_matrix(places, &head->log_sigma, DENSE_CHUNK_ROWS, head->shape.components);
+    place_deviations(places, &head->dense);
+    place_head_work(places, &head->work, &head->dense);
 }
 
 enum status head_new(struct head **out, const struct dense_shape *shape, struct error *error)
@@ -916,8 +923,8 @@ enum status head_new(struct head **out, const struct dense_shape *shape, struct 
     struct head *head = calloc(1, sizeof *head);
     if (head == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a policy's head");
-    head->shape = *shape;
-    head->outputs = dense_outputs(shape);
+    head->dense.shape = *shape;
+    head->dense.outputs = dense_outputs(shape);
     place_head(&places, head);
     enum status status = policy_lanes_choose(&lanes, error);
     if (status == STATUS_OK)
@@ -926,11 +933,10 @@ enum status head_new(struct head **out, const struct dense_shape *shape, struct 
         free(head);
         return status;
     }
-    head->lanes = lanes.dense;
+    head->dense.lanes = lanes.dense;
+    head->dense.product = lanes.product;
     head->memory = places.memory;
     place_head(&places, head);
-    if (shape->gaussian)
-        head_load(head, head->log_sigma.at);
     *out = head;
     return STATUS_OK;
 }
@@ -945,43 +951,56 @@ void head_free(struct head *head)
 
 void head_load(struct head *head, const float *log_std)
 {
-    load_sigma(&head->sigma, head->lanes, log_std, head->shape.components);
+    load_deviations(&head->dense, log_std);
 }
 
-/* The lanes read the outputs only. */
-static struct dense_head lanes_head(const struct head *head, const struct head_rows *rows)
+/* The caller's arrays, which are only read. */
+static struct dense_matrix given(const float *at, uint32_t columns)
 {
+    return (struct dense_matrix){(float *)(uintptr_t)at, columns};
+}
+
+static struct dense_head begin_head(struct head *head, const struct head_rows *rows)
+{
+    const struct dense *dense = &head->dense;
+    struct dense_work *work = &head->work;
+    const uint32_t layers = dense->shape.layers;
     assert(rows->batch.count <= DENSE_CHUNK_ROWS);
-    return (struct dense_head){.shape = &head->shape,
-                               .outputs = head->outputs,
-                               .batch = rows->batch,
-                               .z = {(float *)(uintptr_t)rows->outputs, head->outputs},
-                               .scratch = head->scratch,
-                               .sigma = &head->sigma};
+    work->batch = rows->batch;
+    work->output[DENSE_POLICY][layers] = given(rows->outputs, dense->outputs);
+    if (dense_explores(&dense->shape))
+        work->output[DENSE_POLICY][layers - 1] = given(rows->features, dense_features(&dense->shape));
+    find_variances(dense, work, rows->batch.count);
+    return head_of(dense, work, &rows->batch);
 }
 
 void head_act(struct head *head, const struct head_rows *rows, const struct dense_draw *draw,
               float *log_probability)
 {
-    const struct dense_head lanes = lanes_head(head, rows);
-    head->lanes->act(&lanes, draw, log_probability);
+    const struct dense_head lanes = begin_head(head, rows);
+    head->dense.lanes->act(&lanes, draw, log_probability);
 }
 
 void head_evaluate(struct head *head, const struct head_rows *rows, float *log_probability, float *entropy)
 {
-    const struct dense_head lanes = lanes_head(head, rows);
-    head->lanes->evaluate(&lanes, log_probability, entropy);
+    const struct dense_head lanes = begin_head(head, rows);
+    head->dense.lanes->evaluate(&lanes, log_probability, entropy);
 }
 
 void head_pull(struct head *head, const struct head_rows *rows, const struct dense_pulls *pulls,
                float *d_outputs, float *d_log_std)
 {
-    const struct dense_head lanes = lanes_head(head, rows);
-    const uint32_t components = head->shape.components;
-    head->lanes->pull(&lanes, pulls, (struct dense_matrix){d_outputs, head->outputs}, head->log_sigma);
-    for (uint32_t c = 0; c < components && head->shape.gaussian; c++) {
+    const struct dense_head lanes = begin_head(head, rows);
+    const struct dense_matrix each = head->work.log_sigma;
+    const uint32_t components = head->dense.shape.components;
+    head->dense.lanes->pull(&lanes, pulls, (struct dense_matrix){d_outputs, head->dense.outputs}, each);
+    if (dense_explores(&head->dense.shape)) {
+        add_exploration(&head->dense, &head->work, d_log_std);
+        return;
+    }
+    for (uint32_t c = 0; c < components && head->dense.shape.gaussian; c++) {
         d_log_std[c] = 0;
         for (uint32_t r = 0; r < rows->batch.count; r++)
-            d_log_std[c] += head->log_sigma.at[r * head->log_sigma.stride + c];
+            d_log_std[c] += each.at[r * each.stride + c];
     }
 }

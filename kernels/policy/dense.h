@@ -240,24 +240,23 @@ void dense_gradient(const struct dense *dense, struct dense_work *work, const st
 
 /* ---- a head alone ----
  *
- * For a network whose outputs are computed elsewhere: a tape computes those of the CNN. Outputs are logits,
- * component after component, or means; row i of the outputs is row i of the batch. One thread at a time uses
- * a head. */
+ * For a network whose outputs are computed elsewhere: on a backend. Outputs are logits, component after
+ * component, or means; row i of the outputs is row i of the batch. One thread at a time uses a head. */
 
 struct head;
 
-/* Of `shape`, only gaussian, components and choices are read. log_std is 0 at first. Errors: isa_choose's;
- * STATUS_NO_MEMORY. */
+/* A Gaussian's needs head_load before all else. Errors: isa_choose's; STATUS_NO_MEMORY. */
 enum status head_new(struct head **out, const struct dense_shape *shape, struct error *error);
 void head_free(struct head *head);
 
-/* Sets log_std (components). Gaussian only. */
+/* Sets log_std, as large as in the list of parameters. Gaussian only. */
 void head_load(struct head *head, const float *log_std);
 
 /* A batch with its outputs. Observations are not read. */
 struct head_rows {
     struct dense_batch batch; // at most DENSE_CHUNK_ROWS rows (asserted)
     const float *outputs;     // (count, outputs)
+    const float *features;    // (count, features); read only where the deviations depend on the state
 };
 
 /* Chooses an action for each row, and writes it. `draw` NULL: greedily. log_probability: (count) or NULL. */
@@ -269,8 +268,8 @@ void head_act(struct head *head, const struct head_rows *rows, const struct dens
 void head_evaluate(struct head *head, const struct head_rows *rows, float *log_probability, float *entropy);
 
 /* By dL/d log-probability of each row's own action, and dL/d entropy (NULL: all 0), writes dL/d outputs
- * (count, outputs), and of a Gaussian dL/d log_std (components), summed over the rows, ascending.
- * pulls->value is not read. */
+ * (count, outputs), and of a Gaussian dL/d log_std, summed over the rows, ascending. pulls->value is not
+ * read. */
 void head_pull(struct head *head, const struct head_rows *rows, const struct dense_pulls *pulls,
                float *d_outputs, float *d_log_std);
 

@@ -7,8 +7,7 @@
  * which waits for all before it. Output is for programs (scripts/gpu-check): the median, the tenth and the
  * ninetieth percentile of the rounds. No time fails. */
 #include "kernels/params/optim.h"
-#include "test/kernels/policy/mlp_problem.h"
-#include "test/values.h"
+#include "test/kernels/cuda/mlp_launch.h"
 #include "worker/model/resnet.h"
 
 #include <stdio.h>
@@ -44,14 +43,12 @@ static int by_value(const void *a, const void *b)
 
 /* ---- the policy ---- */
 
-static void bench_rows(struct policy_launch *launch, struct mlp_problem *problem, uint32_t count)
+static void bench_rows(struct mlp_launch *launch, struct mlp_problem *problem, uint32_t count)
 {
     double us[LAUNCHES];
-    problem->batch.count = count;
     for (int i = -UNCOUNTED; i < LAUNCHES; i++) {
         const double begin = now_us();
-        must(gpu->ops->launch_run(gpu, launch, &problem->batch, problem->episode, problem->environment,
-                                  problem->step, &error));
+        must(mlp_launch_act(launch, gpu, problem, count, &error));
         if (i >= 0)
             us[i] = now_us() - begin;
     }
@@ -64,24 +61,15 @@ static void bench_rows(struct policy_launch *launch, struct mlp_problem *problem
 static void bench_policy(void)
 {
     static const uint32_t counts[] = {1, 10, 64, 1024, ROWS_MAX};
-    struct policy_launch_settings settings = {
-        .shape = {4, 128, 2}, .dropout = 0.6, .seed = 1, .rows_max = ROWS_MAX};
-    const struct shape shapes[4] = {SHAPE2(128, 4), SHAPE1(128), SHAPE2(2, 128), SHAPE1(2)};
     struct mlp_problem problem;
-    struct policy_launch *launch = NULL;
+    struct mlp_launch launch;
     struct arena *arena = NULL;
-    mlp_problem_init(&problem, settings.shape, settings.dropout, ROWS_MAX, settings.seed);
-    const float *from = problem.parameters;
+    mlp_problem_init(&problem, (struct mlp_shape){4, 128, 2}, 0.6, ROWS_MAX, 1);
     must(arena_new(&arena, &gpu->source, &error));
-    for (int i = 0; i < 4; i++) {
-        must(tensor_new(&settings.parameter[i], arena, shapes[i], DTYPE_F32, "policy", &error));
-        must(backend_upload(gpu, &settings.parameter[i], DTYPE_F32, from, &error));
-        from += shape_elements(&shapes[i]);
-    }
-    must(gpu->ops->launch_new(gpu, &settings, &launch, &error));
+    must(mlp_launch_open(&launch, gpu, arena, &problem, ROWS_MAX, false, &error));
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        bench_rows(launch, &problem, counts[i]);
-    gpu->ops->launch_free(gpu, launch);
+        bench_rows(&launch, &problem, counts[i]);
+    mlp_launch_close(&launch, gpu);
     arena_free(arena);
     mlp_problem_fini(&problem);
 }

@@ -16,11 +16,11 @@ static const double epsilon = 1e-8;
 
 /* ---- opening ---- */
 
-static const struct policy_kind *kind_of(const struct policy_config *config, bool gpu)
+static const struct policy_kind *kind_of(const struct policy_config *config, bool on_backend)
 {
-    if (policy_form(config) == POLICY_FORM_CNN)
-        return &policy_images_kind;
-    return gpu ? &policy_gpu_kind : &policy_flat_kind;
+    if (!on_backend)
+        return &policy_flat_kind;
+    return policy_form(config) == POLICY_FORM_TUTORIAL ? &policy_gpu_kind : &policy_tape_kind;
 }
 
 /* The nearest float32 that is not below, or not above, a bound in double. */
@@ -67,7 +67,7 @@ enum status policy_new(struct policy **out, const struct policy_config *config, 
                        struct error *error)
 {
     assert(backend != NULL || policy_device(config) != POLICY_ON_BACKEND);
-    enum status status = policy_check(config, backend != NULL, error);
+    enum status status = policy_check(config, error);
     if (status != STATUS_OK)
         return status;
     struct policy *policy = calloc(1, sizeof *policy);

@@ -88,7 +88,7 @@ static enum status check_layers(const struct policy_config *config, struct error
     return STATUS_OK;
 }
 
-static enum status check_dense(const struct policy_config *config, bool gpu, struct error *error)
+static enum status check_dense(const struct policy_config *config, struct error *error)
 {
     const size_t inputs = environment_space_elements(&config->observation);
     if (inputs > DENSE_INPUTS_MAX)
@@ -108,12 +108,6 @@ static enum status check_dense(const struct policy_config *config, bool gpu, str
                          "has dropout, over a float32 vector of at most %d elements and one choice of at "
                          "most %d, without a mask",
                          config->dropout, MLP_INPUTS_MAX, MLP_ACTIONS_MAX);
-    if (gpu)
-        return error_set(error, STATUS_INVALID,
-                         "/device: expected \"cpu\" or \"auto\": this policy computes on the CPU; a GPU is "
-                         "for /policy/network \"cnn\", and for one hidden layer with ReLU over a float32 "
-                         "vector of at most %d elements and one choice of at most %d",
-                         MLP_INPUTS_MAX, MLP_ACTIONS_MAX);
     return check_layers(config, error);
 }
 
@@ -151,7 +145,7 @@ static enum status check_normalizer(const struct policy_config *config, struct e
     return STATUS_OK;
 }
 
-enum status policy_check(const struct policy_config *config, bool gpu, struct error *error)
+enum status policy_check(const struct policy_config *config, struct error *error)
 {
     enum status status = check_components(config, error);
     if (status == STATUS_OK)
@@ -160,6 +154,6 @@ enum status policy_check(const struct policy_config *config, bool gpu, struct er
         return status;
     if (policy_form(config) == POLICY_FORM_CNN)
         return check_cnn(config, error);
-    return policy_form(config) == POLICY_FORM_DENSE ? check_dense(config, gpu, error)
+    return policy_form(config) == POLICY_FORM_DENSE ? check_dense(config, error)
                                                     : check_layers(config, error);
 }

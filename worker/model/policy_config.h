@@ -54,8 +54,8 @@ struct policy_config {
 
 /* What a policy of this configuration computes on. */
 enum policy_device {
-    POLICY_ON_CPU,     /* nothing but the CPU, without a backend */
-    POLICY_ON_EITHER,  /* the CPU without a backend, or a GPU's backend */
+    POLICY_ON_CPU,     /* the CPU without a backend; a GPU's backend where a job demands one */
+    POLICY_ON_EITHER,  /* the CPU without a backend, or a GPU's backend if one works */
     POLICY_ON_BACKEND, /* a backend, of the CPU or of a GPU */
 };
 enum policy_device policy_device(const struct policy_config *config);
@@ -64,9 +64,8 @@ enum policy_device policy_device(const struct policy_config *config);
 enum policy_form { POLICY_FORM_TUTORIAL, POLICY_FORM_DENSE, POLICY_FORM_CNN };
 enum policy_form policy_form(const struct policy_config *config);
 
-/* STATUS_INVALID names the key or the space that does not fit, and what was expected. `gpu`: the policy is to
- * compute on a GPU. */
-enum status policy_check(const struct policy_config *config, bool gpu, struct error *error);
+/* STATUS_INVALID names the key or the space that does not fit, and what was expected. */
+enum status policy_check(const struct policy_config *config, struct error *error);
 
 /* Elements of one action. */
 uint32_t policy_components(const struct policy_config *config);

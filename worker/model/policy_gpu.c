@@ -155,15 +155,34 @@ struct policy_gpu {
     struct backend *backend;
     struct policy_launch *launch; // by which it acts
     struct policy_batch *batch;   // the rows to learn from
+    uint32_t inputs, environments;
+    bool one_size;       // every launch has a place for each environment
+    float *observations; // (environments, inputs) of the rows that act
+    int32_t *keys;       // (environments, 3)
+    int32_t *actions;    // (environments)
 };
 
+/* Places without a row are zeros. */
 static enum status gpu_act(void *self, const struct policy_rows *rows, uint32_t episode,
                            const uint32_t *environment, const uint32_t *step, struct error *error)
 {
     const struct policy_gpu *gpu = self;
-    const struct mlp_batch batch = policy_mlp_batch(rows);
-    return gpu->backend->ops->launch_run(gpu->backend, gpu->launch, &batch, episode, environment, step,
-                                         error);
+    const uint32_t inputs = gpu->inputs, places = gpu->one_size ? gpu->environments : rows->count;
+    const float *observations = rows->observations;
+    memset(gpu->observations, 0, (size_t)places * inputs * sizeof *gpu->observations);
+    memset(gpu->keys, 0, (size_t)places * 3 * sizeof *gpu->keys);
+    for (uint32_t i = 0; i < rows->count; i++) {
+        const uint32_t place = gpu->one_size ? environment[i] : i;
+        const uint32_t key[3] = {environment[i], step[i], episode};
+        memcpy(gpu->observations + (size_t)place * inputs, observations + (size_t)rows->row[i] * inputs,
+               inputs * sizeof *observations);
+        memcpy(gpu->keys + (size_t)place * 3, key, sizeof key);
+    }
+    const enum status status = gpu->backend->ops->launch_run(
+        gpu->backend, gpu->launch, places, gpu->observations, gpu->keys, (void *[]){gpu->actions}, error);
+    for (uint32_t i = 0; i < rows->count && status == STATUS_OK; i++)
+        ((int32_t *)rows->actions)[rows->row[i]] = gpu->actions[gpu->one_size ? environment[i] : i];
+    return status;
 }
 
 /* Pieces of one size: a sum on a backend may depend on the number of rows, which falls as episodes end. */
@@ -237,16 +256,35 @@ static enum status warm_up(struct policy_gpu *gpu, struct error *error)
 
 /* ---- opening ---- */
 
+static enum status take_memory(struct policy_gpu *gpu, struct error *error)
+{
+    gpu->observations = calloc(gpu->environments, gpu->inputs * sizeof *gpu->observations);
+    gpu->keys = calloc(gpu->environments, 3 * sizeof *gpu->keys);
+    gpu->actions = calloc(gpu->environments, sizeof *gpu->actions);
+    return gpu->observations != NULL && gpu->keys != NULL && gpu->actions != NULL
+               ? STATUS_OK
+               : error_set(error, STATUS_NO_MEMORY, "no memory for the rows of %u environments",
+                           gpu->environments);
+}
+
 static enum status open_launch(struct policy_gpu *gpu, const struct policy_config *config,
                                struct error *error)
 {
-    struct policy_launch_settings settings = {.shape = policy_mlp_shape(config),
-                                              .dropout = config->dropout,
-                                              .seed = config->seed,
-                                              .rows_max = config->environments,
-                                              .fixed = config->one_size};
-    for (uint32_t i = 0; i < params_count(gpu->learner.params); i++)
-        settings.parameter[i] = params_at(gpu->learner.params, i)->tensor;
+    struct params *params = gpu->learner.params;
+    const struct policy_launch_settings settings = {.inputs = gpu->inputs,
+                                                    .layers = 2,
+                                                    .layer = {{.weight = params_at(params, 0)->tensor,
+                                                               .bias = params_at(params, 1)->tensor,
+                                                               .activation = OP_RELU,
+                                                               .dropout = config->dropout},
+                                                              {.weight = params_at(params, 2)->tensor,
+                                                               .bias = params_at(params, 3)->tensor,
+                                                               .from = 1,
+                                                               .activation = OP_LINEAR,
+                                                               .result = LAUNCH_ACTIONS}},
+                                                    .seed = config->seed,
+                                                    .rows_max = config->environments,
+                                                    .fixed = config->one_size};
     return gpu->backend->ops->launch_new(gpu->backend, &settings, &gpu->launch, error);
 }
 
@@ -257,6 +295,9 @@ static void gpu_free(void *self)
         gpu->backend->ops->launch_free(gpu->backend, gpu->launch);
     policy_batch_free(gpu->batch);
     policy_learner_close(&gpu->learner);
+    free(gpu->observations);
+    free(gpu->keys);
+    free(gpu->actions);
     free(gpu);
 }
 
@@ -268,9 +309,14 @@ static enum status gpu_open(void **self, const struct policy_config *config, str
     if (gpu == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
     gpu->backend = backend;
+    gpu->inputs = policy_mlp_shape(config).inputs;
+    gpu->environments = config->environments;
+    gpu->one_size = config->one_size;
     enum status status = policy_learner_open(&gpu->learner, config, backend, error);
     if (status == STATUS_OK)
         status = policy_batch_new(&gpu->batch, config, error);
+    if (status == STATUS_OK)
+        status = take_memory(gpu, error);
     if (status == STATUS_OK)
         status = open_launch(gpu, config, error);
     return status == STATUS_OK ? warm_up(gpu, error) : status;

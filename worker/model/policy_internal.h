@@ -2,8 +2,9 @@
  *
  *     policy_flat.c      on the CPU, with flat arrays of parameters
  *     policy_gpu.c       the tutorial's network on a GPU
- *     policy_images.c    the CNN on a backend
- *     policy_learner.c   parameters, optimizer and tape of the last two
+ *     policy_tape.c      the CNN, and dense layers, on a backend
+ *     policy_networks.c  the networks of the last one
+ *     policy_learner.c   parameters, optimizer and tape of the two on a backend
  *
  * Each kind has a struct of its own, `self`. */
 #ifndef WORKER_MODEL_POLICY_INTERNAL_H
@@ -41,7 +42,7 @@ struct policy_kind {
     enum status (*restore)(void *self, const struct policy_values *values, struct error *error);
 };
 
-extern const struct policy_kind policy_flat_kind, policy_gpu_kind, policy_images_kind;
+extern const struct policy_kind policy_flat_kind, policy_gpu_kind, policy_tape_kind;
 
 /* policy.c's; tests look at `self`. */
 struct policy {
@@ -145,7 +146,7 @@ static inline void policy_judge_rewards(uint32_t count, const float *coefficient
 
 /* ---- a policy on a backend ---- */
 
-/* What it learns with: the first member of policy_gpu.c's and policy_images.c's `self`. */
+/* What it learns with: the first member of policy_gpu.c's and policy_tape.c's `self`. */
 struct policy_learner {
     struct params *params; /* as policy_parameters lists them */
     struct gradients *gradients;
@@ -168,6 +169,32 @@ enum status policy_learner_step(struct policy_learner *learner, struct error *er
 /* struct policy_kind's save and restore; `learner` is a struct policy_learner. */
 enum status policy_learner_save(void *learner, struct policy_values *values, struct error *error);
 enum status policy_learner_restore(void *learner, const struct policy_values *values, struct error *error);
+
+/* ---- policy_networks.c's ---- */
+
+struct policy_network {
+    enum policy_form form;    /* the CNN, or dense layers */
+    struct dense_shape shape; /* policy_dense_shape's */
+    struct params *params;
+};
+
+/* What a network finds for its rows: a set. */
+enum { POLICY_ACTION = 1, POLICY_VALUE = 2, POLICY_FEATURES = 4 };
+
+/* Logits or means (rows, outputs); values (rows, 1); what gSDE reads: the last hidden layer (rows, units). */
+struct policy_outputs {
+    struct variable *action, *value, *features;
+};
+
+/* Records what finds the outputs of `wanted`, of POLICY_ACTION and POLICY_VALUE; the others are NULL. The
+ * features of a policy by gSDE come with its means. Errors stick in the tape. */
+struct policy_outputs policy_network_record(const struct policy_network *network, struct tape *tape,
+                                            struct variable *observations, unsigned wanted);
+
+/* Sets `inputs`, `layers` and `layer` for dense layers. The results are features (gSDE's only), action and
+ * value, in this order. */
+struct policy_launch_settings;
+void policy_network_layers(const struct policy_network *network, struct policy_launch_settings *settings);
 
 /* ---- policy_gpu.c's, for tests ---- */
 

@@ -44,8 +44,7 @@ static enum status open_policy(struct player *p, const struct job *job, struct e
     struct policy_config config = policy_config_of(job, p->spec);
     enum status status = STATUS_OK;
     config.environments = p->episodes * p->agents;
-    if (policy_device(&config) == POLICY_ON_BACKEND ||
-        (policy_device(&config) == POLICY_ON_EITHER && job->device == JOB_DEVICE_GPU))
+    if (policy_device(&config) == POLICY_ON_BACKEND || job->device == JOB_DEVICE_GPU)
         status = policy_open_backend(&p->backend, &config, job, error);
     return status == STATUS_OK ? policy_new(&p->policy, &config, p->backend, error) : status;
 }

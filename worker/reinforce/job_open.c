@@ -100,17 +100,14 @@ struct policy_config policy_config_of(const struct job *job, const struct enviro
 enum status policy_open_backend(struct backend **out, const struct policy_config *config,
                                 const struct job *job, struct error *error)
 {
+    const enum policy_device device = policy_device(config);
     struct job resolved = *job;
     *out = NULL;
     job_resolve(&resolved);
-    switch (policy_device(config)) {
-    case POLICY_ON_EITHER:
-        return device_open_gpu(out, job, error);
-    case POLICY_ON_BACKEND:
+    if (device == POLICY_ON_BACKEND)
         return device_open(out, &resolved, resolved.policy.threads, true, error);
-    default:
-        return policy_check(config, job->device == JOB_DEVICE_GPU, error);
-    }
+    return device == POLICY_ON_CPU && job->device == JOB_DEVICE_AUTO ? STATUS_OK
+                                                                     : device_open_gpu(out, job, error);
 }
 
 enum status policy_values_load(struct policy_values *values, const struct policy_config *config,
@@ -127,7 +124,7 @@ enum status policy_export(const char *path, const char *checkpoint, const struct
 {
     struct policy_values values;
     const struct policy_config config = policy_config_of(job, spec);
-    enum status status = policy_check(&config, false, error);
+    enum status status = policy_check(&config, error);
     if (status != STATUS_OK)
         return status;
     status = policy_values_load(&values, &config, checkpoint, error);

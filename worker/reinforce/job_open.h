@@ -20,8 +20,7 @@ enum status job_environments_open(struct environments **out, const struct job *j
 struct policy_config policy_config_of(const struct job *job, const struct environment_spec *spec);
 
 /* Opens what the policy computes on, by the job's /device; *out is NULL where that is the CPU without a
- * backend. Blocks while a plug-in is loaded. STATUS_INVALID: the job wants a GPU, and the policy cannot use
- * one. Other errors as device_open. */
+ * backend. Blocks while a plug-in is loaded. Errors as device_open. */
 enum status policy_open_backend(struct backend **out, const struct policy_config *config,
                                 const struct job *job, struct error *error);
 

@@ -1,6 +1,6 @@
 /* Tests that need a GPU and are not in the conformance table: the captured policy, whose replays must draw
  * anew, and the optimizers' bits. Without a GPU the program prints one line. */
-#include "test/kernels/policy/mlp_problem.h"
+#include "test/kernels/cuda/mlp_launch.h"
 #include "test/oracle/mlp_ref.h"
 #include "test/values.h"
 #include "test/workplace.h"
@@ -53,46 +53,24 @@ static const struct mlp_case policies[] = {
 enum { POLICIES = sizeof policies / sizeof *policies };
 
 static struct mlp_problem problem;
-static struct policy_launch_settings settings;
-static struct policy_launch *launch;
-
-static void upload_parameters(void)
-{
-    const float *from = problem.parameters;
-    for (int i = 0; i < 4; i++) {
-        must(backend_upload(gpu, &settings.parameter[i], DTYPE_F32, from, &error));
-        from += shape_elements(&settings.parameter[i].shape);
-    }
-}
+static struct mlp_launch launch;
 
 static void launch_open(int number, uint32_t rows_max, bool fixed)
 {
-    const struct mlp_shape shape = policies[number].shape;
-    const struct shape shapes[4] = {SHAPE2(shape.hidden, shape.inputs), SHAPE1(shape.hidden),
-                                    SHAPE2(shape.actions, shape.hidden), SHAPE1(shape.actions)};
-    mlp_problem_init(&problem, shape, policies[number].dropout, policies[number].rows, (uint64_t)number + 1);
-    settings = (struct policy_launch_settings){.shape = shape,
-                                               .dropout = problem.dropout,
-                                               .seed = problem.seed,
-                                               .rows_max = rows_max,
-                                               .fixed = fixed};
-    for (int i = 0; i < 4; i++)
-        must(tensor_new(&settings.parameter[i], arena, shapes[i], DTYPE_F32, "parameter", &error));
-    upload_parameters();
-    must(gpu->ops->launch_new(gpu, &settings, &launch, &error));
+    mlp_problem_init(&problem, policies[number].shape, policies[number].dropout, policies[number].rows,
+                     (uint64_t)number + 1);
+    must(mlp_launch_open(&launch, gpu, arena, &problem, rows_max, fixed, &error));
 }
 
 static void launch_close(void)
 {
-    gpu->ops->launch_free(gpu, launch);
+    mlp_launch_close(&launch, gpu);
     mlp_problem_fini(&problem);
 }
 
 static void act(uint32_t count)
 {
-    problem.batch.count = count;
-    must(gpu->ops->launch_run(gpu, launch, &problem.batch, problem.episode, problem.environment, problem.step,
-                              &error));
+    must(mlp_launch_act(&launch, gpu, &problem, count, &error));
 }
 
 /* The first `count` rows against the oracle: the same actions wherever the uniform is not on a border. */
@@ -153,7 +131,7 @@ START_TEST(weights_are_read_at_each_launch)
         problem.parameters[i] *= -1.5f;
         problem.exact[i] = (double)problem.parameters[i];
     }
-    upload_parameters();
+    must(mlp_launch_load(&launch, gpu, &problem, &error));
     act(problem.rows);
     check_rows(problem.rows);
     launch_close();
@@ -168,12 +146,12 @@ START_TEST(a_nan_reaches_the_actions)
     float *bias = problem.parameters + problem.count - 2;
     bias[0] = 1000;
     bias[1] = -1000;
-    upload_parameters();
+    must(mlp_launch_load(&launch, gpu, &problem, &error));
     act(1);
     ck_assert_int_eq(problem.batch.actions[problem.row[0]], 0);
     for (uint32_t unit = 0; unit < 128; unit++)
         problem.parameters[4 * 128 + unit] = NAN; // affine1.bias
-    upload_parameters();
+    must(mlp_launch_load(&launch, gpu, &problem, &error));
     act(1);
     ck_assert_int_eq(problem.batch.actions[problem.row[0]], 1);
     launch_close();
@@ -203,26 +181,21 @@ START_TEST(a_policy_lives_beside_other_work)
 }
 END_TEST
 
-/* Each environment has its own place in a launch of one size, whichever other environments are in it. */
+/* A place of a launch of one size has the same action, whatever is at the other places. */
 START_TEST(with_one_size_a_row_stands_alone)
 {
     enum { ROWS = 64 };
+    int32_t together[ROWS];
     launch_open(0, ROWS, true);
-    uint32_t *row = problem.row;
-    for (uint32_t i = 0; i < ROWS; i++)
-        problem.environment[i] = ROWS - 1 - i;
     act(ROWS);
     check_rows(ROWS);
+    memcpy(together, launch.actions, sizeof together);
     for (uint32_t i = 0; i < ROWS; i += 7) {
-        const int32_t together = problem.batch.actions[row[i]];
-        const struct mlp_batch one = {.count = 1,
-                                      .row = row + i,
-                                      .observations = problem.batch.observations,
-                                      .actions = problem.batch.actions};
-        problem.batch.actions[row[i]] = -1;
-        must(gpu->ops->launch_run(gpu, launch, &one, problem.episode, problem.environment + i,
-                                  problem.step + i, &error));
-        ck_assert_int_eq(problem.batch.actions[row[i]], together);
+        memset(launch.observations, 0, ROWS * problem.shape.inputs * sizeof(float));
+        mlp_launch_put(&launch, &problem, i, i);
+        launch.actions[i] = -1;
+        must(mlp_launch_run(&launch, gpu, i + 1, &error));
+        ck_assert_int_eq(launch.actions[i], together[i]);
     }
     launch_close();
 }

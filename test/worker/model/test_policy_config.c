@@ -75,9 +75,9 @@ START_TEST(everything_else_is_dense)
 END_TEST
 
 /* `words` NULL: it is taken. */
-static void expect_check(bool gpu, const char *words)
+static void expect_check(const char *words)
 {
-    const enum status status = policy_check(&config, gpu, &error);
+    const enum status status = policy_check(&config, &error);
     ck_assert_int_eq(status, words == NULL ? STATUS_OK : STATUS_INVALID);
     ck_assert_msg(words == NULL || strstr(error.text, words) != NULL, "%s", error.text);
     setup();
@@ -85,28 +85,24 @@ static void expect_check(bool gpu, const char *words)
 
 START_TEST(what_does_not_fit_is_refused_by_its_key)
 {
-    expect_check(false, NULL);
-    expect_check(true, NULL);
+    expect_check(NULL);
     config.layers = 2;
-    expect_check(false, "/policy/dropout: expected 0, got 0.6: only a policy of one hidden layer");
-    config.layers = 2;
-    config.dropout = 0;
-    expect_check(true, "/device: expected \"cpu\" or \"auto\"");
+    expect_check("/policy/dropout: expected 0, got 0.6: only a policy of one hidden layer");
     config.dropout = 0;
     config.has_value = config.shared_value = true;
-    expect_check(false, NULL);
+    expect_check(NULL);
     config.observation = (struct environment_space){.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {65537}};
-    expect_check(false, "observation has 65537 elements: expected at most 65536");
+    expect_check("observation has 65537 elements: expected at most 65536");
     config.action = box;
     config.action.rank = 1;
     config.action.shape[0] = 257;
-    expect_check(false, "action has 257 components: expected at most 256");
+    expect_check("action has 257 components: expected at most 256");
     config.action.rank = 1;
     config.action.shape[0] = 2;
     config.action.choices = (const uint32_t[]){1000, 25};
-    expect_check(false, "action has 1025 choices in all: expected at most 1024");
+    expect_check("action has 1025 choices in all: expected at most 1024");
     config.width[0] = 1025;
-    expect_check(false, "/policy/hidden: expected 1..1024 units in a hidden layer, got 1025");
+    expect_check("/policy/hidden: expected 1..1024 units in a hidden layer, got 1025");
 }
 END_TEST
 
@@ -114,38 +110,38 @@ START_TEST(the_cnn_wants_images)
 {
     config.network = POLICY_CNN;
     config.dropout = 0;
-    expect_check(false, "/policy/network: expected \"mlp\": \"cnn\" reads images of height, width and "
-                        "channels, and the environment's observation has rank 1");
+    expect_check("/policy/network: expected \"mlp\": \"cnn\" reads images of height, width and "
+                 "channels, and the environment's observation has rank 1");
     config.network = POLICY_CNN;
     config.dropout = 0;
     config.observation = image;
     config.observation.shape[1] = 35;
-    expect_check(false, "reads images of at least 36x36, and the environment's are 84x35");
+    expect_check("reads images of at least 36x36, and the environment's are 84x35");
     config.network = POLICY_CNN;
     config.observation = image;
-    expect_check(false, "/policy/dropout: expected 0, got 0.6: the network \"cnn\" has no dropout");
+    expect_check("/policy/dropout: expected 0, got 0.6: the network \"cnn\" has no dropout");
     config.network = POLICY_CNN;
     config.dropout = 0;
     config.observation = image;
     config.observation.shape[0] = config.observation.shape[1] = 36;
-    expect_check(true, NULL);
+    expect_check(NULL);
     config.network = POLICY_CNN;
     config.dropout = 0;
     config.observation = image;
     config.has_value = config.shared_value = true;
-    expect_check(true, NULL);
+    expect_check(NULL);
     config.network = POLICY_CNN;
     config.dropout = 0;
     config.observation = image;
     config.has_value = config.normalizes = true;
-    expect_check(false, "/normalize/norm_obs: expected false: the environment's observations are bytes");
+    expect_check("/normalize/norm_obs: expected false: the environment's observations are bytes");
     config.network = POLICY_CNN;
     config.dropout = 0;
     config.observation = image;
     config.observation.dtype = ENVIRONMENT_F32;
     config.action = box;
     config.has_value = config.normalizes = config.state_dependent = true;
-    expect_check(false, "/algorithm/use_sde: expected false: the network \"cnn\" does not explore");
+    expect_check("/algorithm/use_sde: expected false: the network \"cnn\" does not explore");
 }
 END_TEST
 

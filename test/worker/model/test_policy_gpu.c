@@ -37,10 +37,11 @@ static enum status stand_in_new(struct backend *backend, const struct policy_lau
 {
     (void)backend;
     ck_assert_uint_eq(settings->rows_max, ENVIRONMENTS);
+    ck_assert(settings->layers == 2 && settings->layer[1].from == 1);
     *out = opened = calloc(1, sizeof **out);
     ck_assert_ptr_nonnull(opened);
     opened->settings = *settings;
-    return mlp_new(&opened->mlp, &settings->shape, settings->dropout, error);
+    return mlp_new(&opened->mlp, &tutorial, settings->layer[0].dropout, error);
 }
 
 static void stand_in_free(struct backend *backend, struct policy_launch *launch)
@@ -54,22 +55,33 @@ static void stand_in_free(struct backend *backend, struct policy_launch *launch)
 static void read_gpu(float *to)
 {
     for (int i = 0; i < 4; i++) {
-        const struct tensor *tensor = &opened->settings.parameter[i];
+        const struct policy_launch_layer *layer = &opened->settings.layer[i / 2];
+        const struct tensor *tensor = i % 2 == 0 ? &layer->weight : &layer->bias;
         for (size_t e = 0; e < shape_elements(&tensor->shape); e++)
             *to++ = (float)((const double *)tensor->data)[e];
     }
 }
 
-static enum status stand_in_run(struct backend *backend, struct policy_launch *launch,
-                                const struct mlp_batch *batch, uint32_t episode, const uint32_t *environment,
-                                const uint32_t *step, struct error *error)
+static enum status stand_in_run(struct backend *backend, struct policy_launch *launch, uint32_t rows,
+                                const float *observations, const int32_t *keys, void *const results[],
+                                struct error *error)
 {
     float values[PARAMETERS];
+    uint16_t masks[8];
     (void)backend;
     (void)error;
     read_gpu(values);
     mlp_load(launch->mlp, values);
-    mlp_act(launch->mlp, batch, launch->settings.seed, episode, environment, step, NULL);
+    for (uint32_t r = 0; r < rows; r++) {
+        const uint32_t environment = (uint32_t)keys[3 * r], step = (uint32_t)keys[3 * r + 1];
+        const struct mlp_batch row = {.count = 1,
+                                      .row = (const uint32_t[]){0},
+                                      .observations = observations + (size_t)r * tutorial.inputs,
+                                      .masks = masks,
+                                      .actions = (int32_t *)results[0] + r};
+        mlp_act(launch->mlp, &row, launch->settings.seed, (uint32_t)keys[3 * r + 2], &environment, &step,
+                NULL);
+    }
     return STATUS_OK;
 }
 
@@ -127,7 +139,12 @@ static void act_alike(void)
     int32_t actions[ROWS];
     must(policy_problem_act(cpu, &problem, EPISODE, &error));
     memcpy(actions, problem.batch.actions, sizeof actions);
-    must(policy_problem_act(gpu, &problem, EPISODE, &error));
+    for (uint32_t first = 0; first < ROWS; first += ENVIRONMENTS) {
+        struct policy_rows rows = policy_problem_rows(&problem.batch);
+        rows.row += first;
+        rows.count = ROWS - first < ENVIRONMENTS ? ROWS - first : ENVIRONMENTS;
+        must(policy_act(gpu, &rows, EPISODE, problem.environment + first, problem.step + first, &error));
+    }
     ck_assert_mem_eq(actions, problem.batch.actions, sizeof actions);
 }
 

@@ -1,11 +1,14 @@
-/* A policy for images: the CNN on the tape up to its outputs, the head on the host (kernels/policy/dense.h).
+/* A policy on a backend: the network up to its outputs (policy_networks.c), the head on the host
+ * (kernels/policy/dense.h).
  *
- * The tape computes pieces of at most 256 rows. A piece is filled up with black images, so that the backend
- * need not plan for every number of rows: to a power of two or, of a policy with values, to one size for
- * learning and one for acting. A backend's sums depend on the piece's size and on the row's place in it. With
- * values, therefore, each environment acts at its own place, whoever acts beside it, and PPO begins with the
- * probabilities and values of a review. A greedy choice takes one image at a time, so that an evaluation's
+ * The network computes pieces of at most 256 rows. A piece is filled up with rows of zeros, so that the
+ * backend need not plan for every number of rows: to a power of two or, of a policy with values, to one size
+ * for learning and one for acting. A backend's sums depend on the piece's size and on the row's place in it.
+ * With values, therefore, each environment acts at its own place, whoever acts beside it, and PPO begins with
+ * the probabilities and values of a review. A greedy choice takes one row at a time, so that an evaluation's
  * episodes do not depend on the others.
+ *
+ * Dense layers act by a captured launch, where the backend has one; all else is recorded on the tape.
  *
  * To learn, the outputs of a piece are read from the tape. The head and the objective say by how much L pulls
  * at each output. The tape walks back from sum(pull * output), whose gradient is L's. The pieces' gradients
@@ -21,137 +24,43 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PIECE_FLOATS = 1 << 24 }; /* of a piece's images, unless one image has more */
+enum { PIECE_FLOATS = 1 << 24 }; /* of a piece's observations, unless one has more */
 
-struct policy_images {
+struct policy_tape {
     struct policy_learner learner; // the first member
+    struct policy_network network;
+    struct backend *backend;
+    struct policy_launch *launch; // by which dense layers act; NULL: by the tape
     struct head *head;
     const struct dense_normalizer *normalizer; // NULL: none
     uint64_t seed;
-    bool bytes;      // observations are uint8
-    uint32_t inputs; // elements of an observation
-    uint32_t height, width, channels, outputs, components;
-    uint32_t piece_rows; // of a piece, at most
+    bool bytes;                       // observations are uint8
+    uint32_t inputs;                  // elements of an observation
+    uint32_t height, width, channels; // 1, 1 and `inputs` of dense layers
+    uint32_t outputs, deviations;     // deviations: elements of log_std
+    uint32_t noise_steps;             // struct dense_draw's
+    uint32_t piece_rows;              // of a piece, at most
     bool gaussian, has_value;
     uint32_t places, act_rows;      // with values: one for each environment; those of a piece
     uint32_t learn_rows;            // with values: what every other piece is filled up to
-    float *images;                  // (piece_rows, channels, height, width)
+    float *read;                    // (piece_rows, channels, height, width)
+    float *features;                // (piece_rows, features); NULL: the head does not read them
     float *output, *pulls;          // (piece_rows, outputs) and dL/d of them
     float *value, *value_pulls;     // (piece_rows) and dL/d of them
     float *log_probability, *own;   // (piece_rows) of the rows' own actions, and dL/d of them
     float *entropy, *entropy_pulls; // (piece_rows) and dL/d of them
-    float *log_std, *log_std_pulls; // (components)
+    float *log_std, *log_std_pulls; // (deviations)
     /* (piece_rows) each, of the rows that act in a piece: what struct policy_rows and struct dense_draw have,
      * and the place in the piece. */
     uint32_t *row, *environment, *step, *place;
 };
 
-/* Rows that the tape computes together. */
+/* Rows that the network computes together. */
 struct piece {
     struct policy_rows rows;
-    uint32_t filled;       // black images behind, or between, the rows make them so many
+    uint32_t filled;       // zeros behind, or between, the rows make them so many
     const uint32_t *place; // (rows.count) of each row, ascending; NULL: row i is at place i
 };
-
-/* ---- the network ----
- *
- * That of Mnih et al., "Human-level control through deep reinforcement learning" (Nature 518, 2015). No
- * padding; every layer has a bias; policy_parameters.h lists the parameters.
- *
- *     images (rows, channels, height, width)
- *     -> conv 32 of 8x8, stride 4 -> ReLU -> conv 64 of 4x4, stride 2 -> ReLU -> conv 64 of 3x3 -> ReLU
- *     -> flatten -> linear 512 -> ReLU = the features -> linear: logits or means
- *     features, shared or of a second CNN -> linear: the value */
-
-/* Logits or means (rows, outputs); values (rows, 1). */
-struct cnn_outputs {
-    struct variable *action, *value;
-};
-
-enum { WANT_ACTION = 1, WANT_VALUE = 2, WANT_ALL = WANT_ACTION | WANT_VALUE }; // a set
-
-static struct variable *find_parameter(struct params *params, struct tape *tape, const char *layer,
-                                       const char *which)
-{
-    char name[POLICY_NAME_BYTES];
-    snprintf(name, sizeof name, "%s.%s", layer, which);
-    return tape_parameter(tape, params_find(params, name));
-}
-
-/* ReLU in the place of x. */
-static struct variable *activate(struct tape *tape, struct variable *x)
-{
-    struct variable *y = tape_relu(tape, x);
-    tape_drop(tape, x);
-    return y;
-}
-
-static struct variable *convolve(struct params *params, struct tape *tape, const char *layer, uint32_t stride,
-                                 struct variable *x)
-{
-    struct variable *y = tape_conv2d(tape, x, find_parameter(params, tape, layer, "weight"),
-                                     find_parameter(params, tape, layer, "bias"), stride, 0);
-    return activate(tape, y);
-}
-
-static struct variable *flatten(struct tape *tape, struct variable *x)
-{
-    if (x == NULL)
-        return NULL;
-    const uint32_t *size = variable_tensor(x)->shape.size;
-    struct variable *y = tape_reshape(tape, x, SHAPE2(size[0], size[1] * size[2] * size[3]));
-    tape_drop(tape, x);
-    return y;
-}
-
-static struct variable *connect(struct params *params, struct tape *tape, const char *layer,
-                                struct variable *x)
-{
-    return tape_linear(tape, x, find_parameter(params, tape, layer, "weight"),
-                       find_parameter(params, tape, layer, "bias"));
-}
-
-/* The features that the extractor `name` finds in the images. */
-static struct variable *extract(struct params *params, struct tape *tape, const char *name,
-                                struct variable *images)
-{
-    static const char *const convolutions[] = {"cnn.0", "cnn.2", "cnn.4"};
-    static const uint32_t strides[] = {4, 2, 1};
-    char layer[POLICY_NAME_BYTES - 8];
-    struct variable *x = images;
-    for (uint32_t l = 0; l < 3; l++) {
-        snprintf(layer, sizeof layer, "%s.%s", name, convolutions[l]);
-        struct variable *y = convolve(params, tape, layer, strides[l], x);
-        if (l > 0)
-            tape_drop(tape, x);
-        x = y;
-    }
-    snprintf(layer, sizeof layer, "%s.linear.0", name);
-    struct variable *flat = flatten(tape, x), *linear = connect(params, tape, layer, flat);
-    tape_drop(tape, flat);
-    return activate(tape, linear);
-}
-
-/* Computes the outputs that are `wanted`; the others are NULL. */
-static struct cnn_outputs cnn_forward(struct params *params, struct tape *tape, struct variable *images,
-                                      unsigned wanted)
-{
-    const bool shared = params_find(params, "vf_features_extractor.cnn.0.weight") == NULL;
-    struct cnn_outputs outputs = {0};
-    struct variable *features = NULL;
-    if ((wanted & WANT_ACTION) != 0 || shared)
-        features = extract(params, tape, "features_extractor", images);
-    if ((wanted & WANT_ACTION) != 0)
-        outputs.action = connect(params, tape, "action_net", features);
-    if ((wanted & WANT_VALUE) != 0 && !shared) {
-        tape_drop(tape, features);
-        features = extract(params, tape, "vf_features_extractor", images);
-    }
-    if ((wanted & WANT_VALUE) != 0)
-        outputs.value = connect(params, tape, "value_net", features);
-    tape_drop(tape, features);
-    return outputs;
-}
 
 /* ---- pieces ---- */
 
@@ -176,8 +85,7 @@ static struct piece cut_piece(const struct policy_rows *rows, uint32_t first, ui
 }
 
 /* The piece of the batch from row `first` on, for all but acting with values. */
-static struct piece images_piece_of(const struct policy_images *net, const struct policy_rows *rows,
-                                    uint32_t first)
+static struct piece piece_of(const struct policy_tape *net, const struct policy_rows *rows, uint32_t first)
 {
     return cut_piece(rows, first, net->has_value ? net->learn_rows : net->piece_rows, net->learn_rows);
 }
@@ -189,8 +97,8 @@ static float normalized(const struct dense_normalizer *normalizer, size_t at, fl
     return scaled > limit ? limit : scaled < -limit ? -limit : scaled; // a NaN stays
 }
 
-/* One observation (height, width, channels) as an image (channels, height, width). */
-static void turn_image(const struct policy_images *net, const void *observation, float *image)
+/* One observation (height, width, channels) as the network reads it: (channels, height, width). */
+static void read_observation(const struct policy_tape *net, const void *observation, float *to)
 {
     const struct dense_normalizer *normalizer = net->normalizer;
     const size_t pixels = (size_t)net->height * net->width;
@@ -201,84 +109,121 @@ static void turn_image(const struct policy_images *net, const void *observation,
                                  : ((const float *)observation)[from];
             if (normalizer != NULL)
                 x = normalized(normalizer, from, x);
-            image[c * pixels + pixel] = x;
+            to[c * pixels + pixel] = x;
         }
 }
 
-/* Black images from place `first` up to `end`. */
-static void clear_images(const struct policy_images *net, uint32_t first, uint32_t end)
+/* Zeros from place `first` up to `end`. */
+static void clear_places(const struct policy_tape *net, uint32_t first, uint32_t end)
 {
-    memset(net->images + (size_t)first * net->inputs, 0,
-           (size_t)(end - first) * net->inputs * sizeof *net->images);
+    memset(net->read + (size_t)first * net->inputs, 0,
+           (size_t)(end - first) * net->inputs * sizeof *net->read);
 }
 
-/* The piece's images, as an input of the tape. */
-static struct variable *record_images(const struct policy_images *net, const struct piece *piece)
+/* The piece's observations into net->read. */
+static void read_piece(const struct policy_tape *net, const struct piece *piece)
 {
     const size_t row_bytes = (size_t)net->inputs * (net->bytes ? 1 : sizeof(float));
     uint32_t place = 0;
     for (uint32_t i = 0; i < piece->rows.count; i++) {
         const uint32_t end = piece->place != NULL ? piece->place[i] : i;
-        clear_images(net, place, end);
-        turn_image(net, (const char *)piece->rows.observations + piece->rows.row[i] * row_bytes,
-                   net->images + (size_t)end * net->inputs);
+        clear_places(net, place, end);
+        read_observation(net, (const char *)piece->rows.observations + piece->rows.row[i] * row_bytes,
+                         net->read + (size_t)end * net->inputs);
         place = end + 1;
     }
-    clear_images(net, place, piece->filled);
-    return tape_input(net->learner.tape, SHAPE4(piece->filled, net->channels, net->height, net->width),
-                      DTYPE_F32, "observations", net->images);
+    clear_places(net, place, piece->filled);
 }
 
-/* Records the piece's forward, and reads the outputs that are `wanted` into
- * net->output and net->value, place by place. Their variables have not been taken by an operation. */
-static struct cnn_outputs images_record(const struct policy_images *net, const struct piece *piece,
-                                        unsigned wanted)
+/* Records the piece's forward, and reads the outputs that are `wanted` into net->output and net->value, place
+ * by place. Their variables have not been taken by an operation. */
+static struct policy_outputs record_piece(const struct policy_tape *net, const struct piece *piece,
+                                          unsigned wanted)
 {
-    const struct cnn_outputs outputs =
-        cnn_forward(net->learner.params, net->learner.tape, record_images(net, piece), wanted);
-    if ((wanted & WANT_ACTION) != 0)
-        tape_read(net->learner.tape, outputs.action, DTYPE_F32, net->output);
-    if ((wanted & WANT_VALUE) != 0)
-        tape_read(net->learner.tape, outputs.value, DTYPE_F32, net->value);
+    struct tape *tape = net->learner.tape;
+    const bool cnn = net->network.form == POLICY_FORM_CNN;
+    read_piece(net, piece);
+    struct variable *observations =
+        tape_input(tape,
+                   cnn ? SHAPE4(piece->filled, net->channels, net->height, net->width)
+                       : SHAPE2(piece->filled, net->inputs),
+                   DTYPE_F32, "observations", net->read);
+    const struct policy_outputs outputs = policy_network_record(&net->network, tape, observations, wanted);
+    if ((wanted & POLICY_ACTION) != 0)
+        tape_read(tape, outputs.action, DTYPE_F32, net->output);
+    if ((wanted & POLICY_ACTION) != 0 && net->features != NULL)
+        tape_read(tape, outputs.features, DTYPE_F32, net->features);
+    if ((wanted & POLICY_VALUE) != 0)
+        tape_read(tape, outputs.value, DTYPE_F32, net->value);
     return outputs;
 }
 
-static struct head_rows images_head_rows(const struct policy_images *net, const struct policy_rows *rows)
+static struct head_rows head_rows_of(const struct policy_tape *net, const struct policy_rows *rows)
 {
     return (struct head_rows){.batch = {.count = rows->count,
                                         .row = rows->row,
                                         .mask = rows->allowed,
                                         .choices = net->gaussian ? NULL : rows->actions,
                                         .actions = net->gaussian ? rows->actions : NULL},
-                              .outputs = net->output};
+                              .outputs = net->output,
+                              .features = net->features};
 }
 
 /* ---- acting ---- */
 
-/* The piece's outputs, which are read row by row from then on. */
-static enum status infer_piece(const struct policy_images *net, const struct piece *piece, unsigned wanted,
-                               struct error *error)
+/* All outputs of the piece, place by place. */
+static enum status launch_piece(const struct policy_tape *net, const struct piece *piece, struct error *error)
 {
+    void *results[3];
+    uint32_t count = 0;
+    if (net->features != NULL)
+        results[count++] = net->features;
+    results[count++] = net->output;
+    results[count] = net->value;
+    read_piece(net, piece);
+    return net->backend->ops->launch_run(net->backend, net->launch, piece->filled, net->read, NULL, results,
+                                         error);
+}
+
+static enum status compute_piece(const struct policy_tape *net, const struct piece *piece, unsigned wanted,
+                                 struct error *error)
+{
+    if (net->launch != NULL && (wanted & POLICY_ACTION) != 0)
+        return launch_piece(net, piece, error);
     tape_begin(net->learner.tape, TAPE_INFER, NULL);
     tape_on_progress(net->learner.tape, NULL, NULL);
-    images_record(net, piece, wanted);
-    const enum status status = tape_finish(net->learner.tape, error);
+    record_piece(net, piece, wanted);
+    return tape_finish(net->learner.tape, error);
+}
+
+/* Row `place` of an array of the piece to row i, which is not behind it. */
+static void move_row(float *rows, uint32_t columns, uint32_t i, uint32_t place)
+{
+    memmove(rows + (size_t)i * columns, rows + (size_t)place * columns, columns * sizeof *rows);
+}
+
+/* The piece's outputs, which are read row by row from then on. */
+static enum status infer_piece(const struct policy_tape *net, const struct piece *piece, unsigned wanted,
+                               struct error *error)
+{
+    const enum status status = compute_piece(net, piece, wanted, error);
     for (uint32_t i = 0; i < piece->rows.count && piece->place != NULL; i++) {
-        memmove(net->output + (size_t)i * net->outputs, net->output + (size_t)piece->place[i] * net->outputs,
-                net->outputs * sizeof *net->output);
-        net->value[i] = net->value[piece->place[i]];
+        move_row(net->output, net->outputs, i, piece->place[i]);
+        move_row(net->value, 1, i, piece->place[i]);
+        if (net->features != NULL)
+            move_row(net->features, dense_features(&net->network.shape), i, piece->place[i]);
     }
     return status;
 }
 
 /* `draw` NULL: greedily. */
-static enum status act_piece(const struct policy_images *net, const struct piece *piece,
+static enum status act_piece(const struct policy_tape *net, const struct piece *piece,
                              const struct dense_draw *draw, struct error *error)
 {
     const bool keeps = piece->rows.values != NULL;
-    const unsigned wanted = WANT_ACTION | (keeps ? WANT_VALUE : 0);
+    const unsigned wanted = POLICY_ACTION | (keeps ? POLICY_VALUE : 0);
     const enum status status = infer_piece(net, piece, wanted, error);
-    const struct head_rows rows = images_head_rows(net, &piece->rows);
+    const struct head_rows rows = head_rows_of(net, &piece->rows);
     if (status != STATUS_OK)
         return status;
     head_act(net->head, &rows, draw, net->log_probability);
@@ -289,7 +234,7 @@ static enum status act_piece(const struct policy_images *net, const struct piece
     return STATUS_OK;
 }
 
-static enum status act_in_order(const struct policy_images *net, const struct policy_rows *rows,
+static enum status act_in_order(const struct policy_tape *net, const struct policy_rows *rows,
                                 struct dense_draw draw, struct error *error)
 {
     enum status status = STATUS_OK;
@@ -303,7 +248,7 @@ static enum status act_in_order(const struct policy_images *net, const struct po
 }
 
 /* The batch's rows of the environments from `begin` on that have places in one piece. */
-static struct piece pick_piece(const struct policy_images *net, const struct policy_rows *rows,
+static struct piece pick_piece(const struct policy_tape *net, const struct policy_rows *rows,
                                const struct dense_draw *draw, uint32_t begin)
 {
     struct piece piece = {.rows = *rows, .filled = net->act_rows, .place = net->place};
@@ -326,7 +271,7 @@ static struct piece pick_piece(const struct policy_images *net, const struct pol
     return piece;
 }
 
-static enum status act_in_places(const struct policy_images *net, const struct policy_rows *rows,
+static enum status act_in_places(const struct policy_tape *net, const struct policy_rows *rows,
                                  const struct dense_draw *draw, struct error *error)
 {
     uint32_t acted = 0;
@@ -345,18 +290,21 @@ static enum status act_in_places(const struct policy_images *net, const struct p
     return STATUS_OK;
 }
 
-static enum status images_act(void *self, const struct policy_rows *rows, uint32_t episode,
-                              const uint32_t *environment, const uint32_t *step, struct error *error)
+static enum status policy_tape_act(void *self, const struct policy_rows *rows, uint32_t episode,
+                                   const uint32_t *environment, const uint32_t *step, struct error *error)
 {
-    const struct policy_images *net = self;
-    const struct dense_draw draw = {
-        .seed = net->seed, .episode = episode, .environment = environment, .step = step};
+    const struct policy_tape *net = self;
+    const struct dense_draw draw = {.seed = net->seed,
+                                    .episode = episode,
+                                    .environment = environment,
+                                    .step = step,
+                                    .noise_steps = net->noise_steps};
     return net->has_value ? act_in_places(net, rows, &draw, error) : act_in_order(net, rows, draw, error);
 }
 
-static enum status images_choose(void *self, const struct policy_rows *rows, struct error *error)
+static enum status policy_tape_choose(void *self, const struct policy_rows *rows, struct error *error)
 {
-    const struct policy_images *net = self;
+    const struct policy_tape *net = self;
     enum status status = STATUS_OK;
     for (uint32_t first = 0; first < rows->count && status == STATUS_OK; first++) {
         struct piece piece = cut_piece(rows, first, 1, 1);
@@ -368,13 +316,13 @@ static enum status images_choose(void *self, const struct policy_rows *rows, str
     return status;
 }
 
-static enum status images_estimate(void *self, const struct policy_rows *rows, struct error *error)
+static enum status policy_tape_estimate(void *self, const struct policy_rows *rows, struct error *error)
 {
-    const struct policy_images *net = self;
+    const struct policy_tape *net = self;
     enum status status = STATUS_OK;
     for (uint32_t first = 0; first < rows->count && status == STATUS_OK;) {
-        const struct piece piece = images_piece_of(net, rows, first);
-        status = infer_piece(net, &piece, WANT_VALUE, error);
+        const struct piece piece = piece_of(net, rows, first);
+        status = infer_piece(net, &piece, POLICY_VALUE, error);
         for (uint32_t i = 0; i < piece.rows.count && status == STATUS_OK; i++)
             rows->values[piece.rows.row[i]] = net->value[i];
         first += piece.rows.count;
@@ -382,17 +330,17 @@ static enum status images_estimate(void *self, const struct policy_rows *rows, s
     return status;
 }
 
-static double images_deviation(const void *self)
+static double policy_tape_deviation(const void *self)
 {
-    const struct policy_images *net = self;
+    const struct policy_tape *net = self;
     double sum = 0;
-    for (uint32_t c = 0; c < net->components; c++)
-        sum += exp((double)net->log_std[c]);
-    return sum / net->components;
+    for (uint32_t d = 0; d < net->deviations; d++)
+        sum += exp((double)net->log_std[d]);
+    return sum / net->deviations;
 }
 
 /* log_std as it is now, to the head. */
-static enum status images_load_head(struct policy_images *net, struct error *error)
+static enum status load_head(struct policy_tape *net, struct error *error)
 {
     if (!net->gaussian)
         return STATUS_OK;
@@ -423,7 +371,7 @@ static struct variable *record_pull(struct tape *tape, struct variable *x, const
 }
 
 /* The sum of all pulls times what they pull at. */
-static struct variable *record_pulls(const struct policy_images *net, struct cnn_outputs outputs)
+static struct variable *record_pulls(const struct policy_tape *net, struct policy_outputs outputs)
 {
     struct variable *pull =
         record_pull(net->learner.tape, outputs.action, "log-probabilities' pull", net->pulls);
@@ -441,7 +389,7 @@ static struct variable *record_pulls(const struct policy_images *net, struct cnn
 }
 
 /* Ends the piece's step, whose part of L is `part`. */
-static enum status walk_back(const struct policy_images *net, struct cnn_outputs outputs, double part,
+static enum status walk_back(const struct policy_tape *net, struct policy_outputs outputs, double part,
                              struct error *error)
 {
     struct variable *pull = record_pulls(net, outputs);
@@ -457,26 +405,26 @@ static enum status walk_back(const struct policy_images *net, struct cnn_outputs
 /* ---- learning ---- */
 
 /* Records the piece as for a step, and evaluates its rows' own actions. */
-static struct cnn_outputs evaluate_piece(const struct policy_images *net, const struct piece *piece,
-                                         unsigned wanted, policy_progress *progress, void *context)
+static struct policy_outputs evaluate_piece(const struct policy_tape *net, const struct piece *piece,
+                                            unsigned wanted, policy_progress *progress, void *context)
 {
-    const struct head_rows rows = images_head_rows(net, &piece->rows);
+    const struct head_rows rows = head_rows_of(net, &piece->rows);
     tape_begin_adding(net->learner.tape, net->learner.gradients);
     tape_on_progress(net->learner.tape, progress, context);
-    const struct cnn_outputs outputs = images_record(net, piece, wanted);
+    const struct policy_outputs outputs = record_piece(net, piece, wanted);
     if (tape_status(net->learner.tape, NULL) == STATUS_OK)
         head_evaluate(net->head, &rows, net->log_probability, net->entropy);
     return outputs;
 }
 
-static enum status images_review(void *self, const struct policy_rows *rows, policy_progress *progress,
-                                 void *context, struct error *error)
+static enum status policy_tape_review(void *self, const struct policy_rows *rows, policy_progress *progress,
+                                      void *context, struct error *error)
 {
-    const struct policy_images *net = self;
+    const struct policy_tape *net = self;
     gradients_begin(net->learner.gradients);
     for (uint32_t first = 0; first < rows->count;) {
-        const struct piece piece = images_piece_of(net, rows, first);
-        evaluate_piece(net, &piece, WANT_ALL, progress, context);
+        const struct piece piece = piece_of(net, rows, first);
+        evaluate_piece(net, &piece, POLICY_ACTION | POLICY_VALUE, progress, context);
         const enum status status = tape_finish(net->learner.tape, error);
         if (status != STATUS_OK)
             return status;
@@ -491,11 +439,11 @@ static enum status images_review(void *self, const struct policy_rows *rows, pol
 
 /* Adds the piece to the batch's sums, and fills what the losses pull at the outputs, the values and log_std.
  * `coefficient` as learn_pieces has it, of the piece's rows. */
-static void judge_piece(const struct policy_images *net, const struct piece *piece, const float *coefficient,
+static void judge_piece(const struct policy_tape *net, const struct piece *piece, const float *coefficient,
                         struct surrogate *objective)
 {
     const struct policy_rows *rows = &piece->rows;
-    const struct head_rows head_rows = images_head_rows(net, rows);
+    const struct head_rows head_rows = head_rows_of(net, rows);
     const struct dense_pulls pulls = {.log_probability = net->own,
                                       .entropy = coefficient == NULL ? net->entropy_pulls : NULL,
                                       .value = net->value_pulls};
@@ -515,16 +463,16 @@ static void judge_piece(const struct policy_images *net, const struct piece *pie
 
 /* Fills the gradient and the objective's sums. `coefficient`: REINFORCE's, and L is sums.policy; NULL: PPO.
  */
-static enum status learn_pieces(const struct policy_images *net, const struct policy_rows *rows,
+static enum status learn_pieces(const struct policy_tape *net, const struct policy_rows *rows,
                                 const float *coefficient, struct surrogate *objective,
                                 policy_progress *progress, void *context, struct error *error)
 {
-    const unsigned wanted = coefficient != NULL ? WANT_ACTION : WANT_ALL;
+    const unsigned wanted = coefficient != NULL ? POLICY_ACTION : POLICY_ACTION | POLICY_VALUE;
     enum status status = STATUS_OK;
     gradients_begin(net->learner.gradients);
     for (uint32_t first = 0; first < rows->count && status == STATUS_OK;) {
-        const struct piece piece = images_piece_of(net, rows, first);
-        const struct cnn_outputs outputs = evaluate_piece(net, &piece, wanted, progress, context);
+        const struct piece piece = piece_of(net, rows, first);
+        const struct policy_outputs outputs = evaluate_piece(net, &piece, wanted, progress, context);
         if (tape_status(net->learner.tape, NULL) == STATUS_OK)
             judge_piece(net, &piece, coefficient != NULL ? coefficient + first : NULL, objective);
         first += piece.rows.count;
@@ -535,18 +483,18 @@ static enum status learn_pieces(const struct policy_images *net, const struct po
     return status;
 }
 
-static enum status images_learn(void *self, const struct policy_rows *rows, const float *coefficient,
-                                uint32_t episode, double *loss, policy_progress *progress, void *context,
-                                struct error *error)
+static enum status policy_tape_learn(void *self, const struct policy_rows *rows, const float *coefficient,
+                                     uint32_t episode, double *loss, policy_progress *progress, void *context,
+                                     struct error *error)
 {
-    struct policy_images *net = self;
+    struct policy_tape *net = self;
     struct surrogate objective = {0};
     (void)episode;
     enum status status = learn_pieces(net, rows, coefficient, &objective, progress, context, error);
     if (status == STATUS_OK)
         status = policy_learner_step(&net->learner, error);
     if (status == STATUS_OK)
-        status = images_load_head(net, error);
+        status = load_head(net, error);
     if (status == STATUS_OK)
         *loss = objective.sums.policy;
     return status;
@@ -554,7 +502,7 @@ static enum status images_learn(void *self, const struct policy_rows *rows, cons
 
 /* As torch.nn.utils.clip_grad_norm_; *norm is the one before. STATUS_INTERNAL: it is not finite, or too large
  * for the sums of squares. */
-static enum status clip_gradient(const struct policy_images *net, double max_norm, double *norm,
+static enum status clip_gradient(const struct policy_tape *net, double max_norm, double *norm,
                                  struct error *error)
 {
     double squares = 0;
@@ -577,11 +525,11 @@ static enum status clip_gradient(const struct policy_images *net, double max_nor
                          error);
 }
 
-static enum status images_improve(void *self, const struct policy_rows *rows,
-                                  const struct policy_targets *targets, const struct policy_step *step,
-                                  struct surrogate_losses *losses, struct error *error)
+static enum status policy_tape_improve(void *self, const struct policy_rows *rows,
+                                       const struct policy_targets *targets, const struct policy_step *step,
+                                       struct surrogate_losses *losses, struct error *error)
 {
-    struct policy_images *net = self;
+    struct policy_tape *net = self;
     struct surrogate minibatch;
     enum status status = policy_begin_objective(&minibatch, rows, targets, step, error);
     if (status != STATUS_OK)
@@ -596,40 +544,43 @@ static enum status images_improve(void *self, const struct policy_rows *rows,
     if (status == STATUS_OK)
         status = optimizer_step(net->learner.optimizer, net->learner.gradients, error);
     if (status == STATUS_OK)
-        status = images_load_head(net, error);
+        status = load_head(net, error);
     losses->stepped = status == STATUS_OK;
     return status;
 }
 
 /* ---- values ---- */
 
-static enum status images_restore(void *self, const struct policy_values *values, struct error *error)
+static enum status policy_tape_restore(void *self, const struct policy_values *values, struct error *error)
 {
-    struct policy_images *net = self;
+    struct policy_tape *net = self;
     const enum status status = policy_learner_restore(self, values, error);
-    return status == STATUS_OK ? images_load_head(net, error) : status;
+    return status == STATUS_OK ? load_head(net, error) : status;
 }
 
 /* ---- opening ---- */
 
-static enum status take_memory(struct policy_images *net, struct error *error)
+static enum status take_memory(struct policy_tape *net, struct error *error)
 {
-    const size_t rows = net->piece_rows;
-    net->images = calloc(rows * net->inputs, sizeof *net->images);
+    const size_t rows = net->piece_rows, features = dense_features(&net->network.shape);
+    const bool explores = dense_explores(&net->network.shape);
+    net->read = calloc(rows * net->inputs, sizeof *net->read);
     net->output = calloc(2 * rows * net->outputs, sizeof *net->output);
     net->value = calloc(6 * rows, sizeof *net->value);
-    net->log_std = calloc(2 * (size_t)net->components, sizeof *net->log_std);
+    net->log_std = calloc(2 * (size_t)net->deviations, sizeof *net->log_std);
     net->row = calloc(4 * rows, sizeof *net->row);
-    if (net->images == NULL || net->output == NULL || net->value == NULL || net->log_std == NULL ||
-        net->row == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for a batch of %zu images", rows);
+    if (explores)
+        net->features = calloc(rows * features, sizeof *net->features);
+    if (net->read == NULL || net->output == NULL || net->value == NULL || net->log_std == NULL ||
+        net->row == NULL || (explores && net->features == NULL))
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a batch of %zu observations", rows);
     net->pulls = net->output + rows * net->outputs;
     net->value_pulls = net->value + rows;
     net->log_probability = net->value + 2 * rows;
     net->own = net->value + 3 * rows;
     net->entropy = net->value + 4 * rows;
     net->entropy_pulls = net->value + 5 * rows;
-    net->log_std_pulls = net->log_std + net->components;
+    net->log_std_pulls = net->log_std + net->deviations;
     net->environment = net->row + rows;
     net->step = net->row + 2 * rows;
     net->place = net->row + 3 * rows;
@@ -643,7 +594,7 @@ static uint32_t share_evenly(uint32_t rows, uint32_t rows_max)
     return pieces == 0 ? 1 : rows / pieces + (rows % pieces != 0);
 }
 
-static void find_sizes(struct policy_images *net, const struct policy_config *config)
+static void find_sizes(struct policy_tape *net, const struct policy_config *config)
 {
     const uint32_t minibatch =
         config->minibatch_rows < config->rows_max ? config->minibatch_rows : config->rows_max;
@@ -658,53 +609,82 @@ static void find_sizes(struct policy_images *net, const struct policy_config *co
     net->learn_rows = share_evenly(minibatch, net->piece_rows);
 }
 
-static enum status images_open(void **self, const struct policy_config *config, struct backend *backend,
-                               const struct dense_normalizer *normalizer, struct error *error)
+/* With values the launch has one size for choosing and one for acting. */
+static enum status open_launch(struct policy_tape *net, const struct policy_config *config,
+                               struct error *error)
 {
-    const struct dense_shape shape = policy_dense_shape(config);
-    struct policy_images *net = *self = calloc(1, sizeof *net);
-    if (net == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
-    net->normalizer = normalizer;
-    net->seed = config->seed;
-    net->bytes = config->observation.dtype == ENVIRONMENT_U8;
-    net->inputs = (uint32_t)environment_space_elements(&config->observation);
-    net->height = config->observation.shape[0];
-    net->width = config->observation.shape[1];
-    net->channels = config->observation.shape[2];
-    net->outputs = dense_outputs(&shape);
-    net->components = shape.components;
-    net->gaussian = shape.gaussian;
-    find_sizes(net, config);
-    enum status status = take_memory(net, error);
-    if (status == STATUS_OK)
-        status = head_new(&net->head, &shape, error);
-    if (status == STATUS_OK)
-        status = policy_learner_open(&net->learner, config, backend, error);
-    return status == STATUS_OK ? images_load_head(net, error) : status;
+    struct policy_launch_settings settings = {.fixed = net->has_value};
+    if (net->network.form == POLICY_FORM_CNN || net->backend->ops->launch_new == NULL)
+        return STATUS_OK;
+    settings.rows_max = net->has_value                           ? net->act_rows
+                        : config->environments < net->piece_rows ? filled_up(config->environments)
+                                                                 : net->piece_rows;
+    policy_network_layers(&net->network, &settings);
+    return net->backend->ops->launch_new(net->backend, &settings, &net->launch, error);
 }
 
-static void images_free(void *self)
+static void describe(struct policy_tape *net, const struct policy_config *config)
 {
-    struct policy_images *net = self;
+    const struct dense_shape shape = policy_dense_shape(config);
+    const bool cnn = policy_form(config) == POLICY_FORM_CNN;
+    net->network = (struct policy_network){.form = policy_form(config), .shape = shape};
+    net->seed = config->seed;
+    net->noise_steps = config->noise_steps;
+    net->bytes = config->observation.dtype == ENVIRONMENT_U8;
+    net->inputs = (uint32_t)environment_space_elements(&config->observation);
+    net->height = cnn ? config->observation.shape[0] : 1;
+    net->width = cnn ? config->observation.shape[1] : 1;
+    net->channels = cnn ? config->observation.shape[2] : net->inputs;
+    net->outputs = dense_outputs(&shape);
+    net->deviations = shape.components * (dense_explores(&shape) ? dense_features(&shape) : 1);
+    net->gaussian = shape.gaussian;
+    find_sizes(net, config);
+}
+
+static enum status policy_tape_open(void **self, const struct policy_config *config, struct backend *backend,
+                                    const struct dense_normalizer *normalizer, struct error *error)
+{
+    struct policy_tape *net = *self = calloc(1, sizeof *net);
+    if (net == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
+    net->backend = backend;
+    net->normalizer = normalizer;
+    describe(net, config);
+    enum status status = take_memory(net, error);
+    if (status == STATUS_OK)
+        status = head_new(&net->head, &net->network.shape, error);
+    if (status == STATUS_OK)
+        status = policy_learner_open(&net->learner, config, backend, error);
+    net->network.params = net->learner.params;
+    if (status == STATUS_OK)
+        status = open_launch(net, config, error);
+    return status == STATUS_OK ? load_head(net, error) : status;
+}
+
+static void policy_tape_free(void *self)
+{
+    struct policy_tape *net = self;
+    if (net->launch != NULL)
+        net->backend->ops->launch_free(net->backend, net->launch);
     policy_learner_close(&net->learner);
     head_free(net->head);
-    free(net->images);
+    free(net->read);
     free(net->output);
     free(net->value);
+    free(net->features);
     free(net->log_std);
     free(net->row);
     free(net);
 }
 
-const struct policy_kind policy_images_kind = {.open = images_open,
-                                               .free = images_free,
-                                               .act = images_act,
-                                               .choose = images_choose,
-                                               .learn = images_learn,
-                                               .estimate = images_estimate,
-                                               .deviation = images_deviation,
-                                               .review = images_review,
-                                               .improve = images_improve,
-                                               .save = policy_learner_save,
-                                               .restore = images_restore};
+const struct policy_kind policy_tape_kind = {.open = policy_tape_open,
+                                             .free = policy_tape_free,
+                                             .act = policy_tape_act,
+                                             .choose = policy_tape_choose,
+                                             .learn = policy_tape_learn,
+                                             .estimate = policy_tape_estimate,
+                                             .deviation = policy_tape_deviation,
+                                             .review = policy_tape_review,
+                                             .improve = policy_tape_improve,
+                                             .save = policy_learner_save,
+                                             .restore = policy_tape_restore};

@@ -1,0 +1,190 @@
+/* The networks of a policy on a backend, as operations of a tape: the CNN and dense layers. Dense layers are
+ * also listed for a captured launch.
+ *
+ * The CNN is that of Mnih et al., "Human-level control through deep reinforcement learning" (Nature 518,
+ * 2015). No padding; every layer has a bias; policy_parameters.h lists the parameters.
+ *
+ *     images (rows, channels, height, width)
+ *     -> conv 32 of 8x8, stride 4 -> ReLU -> conv 64 of 4x4, stride 2 -> ReLU -> conv 64 of 3x3 -> ReLU
+ *     -> flatten -> linear 512 -> ReLU = the features -> linear: logits or means
+ *     features, shared or of a second CNN -> linear: the value
+ *
+ * kernels/policy/dense.h says what dense layers compute. */
+#include "kernels/backend.h"
+#include "worker/model/policy_internal.h"
+#include "worker/model/policy_parameters.h"
+
+#include <stdio.h>
+
+_Static_assert((int)POLICY_LAUNCH_LAYERS_MAX == DENSE_NETWORKS * ((int)DENSE_LAYERS_MAX + 1),
+               "a launch has room for all dense layers");
+
+/* ---- the CNN ---- */
+
+static struct variable *find_parameter(struct params *params, struct tape *tape, const char *layer,
+                                       const char *which)
+{
+    char name[POLICY_NAME_BYTES];
+    snprintf(name, sizeof name, "%s.%s", layer, which);
+    return tape_parameter(tape, params_find(params, name));
+}
+
+/* ReLU in the place of x. */
+static struct variable *activate(struct tape *tape, struct variable *x)
+{
+    struct variable *y = tape_relu(tape, x);
+    tape_drop(tape, x);
+    return y;
+}
+
+static struct variable *convolve(struct params *params, struct tape *tape, const char *layer, uint32_t stride,
+                                 struct variable *x)
+{
+    struct variable *y = tape_conv2d(tape, x, find_parameter(params, tape, layer, "weight"),
+                                     find_parameter(params, tape, layer, "bias"), stride, 0);
+    return activate(tape, y);
+}
+
+static struct variable *flatten(struct tape *tape, struct variable *x)
+{
+    if (x == NULL)
+        return NULL;
+    const uint32_t *size = variable_tensor(x)->shape.size;
+    struct variable *y = tape_reshape(tape, x, SHAPE2(size[0], size[1] * size[2] * size[3]));
+    tape_drop(tape, x);
+    return y;
+}
+
+static struct variable *connect(struct params *params, struct tape *tape, const char *layer,
+                                struct variable *x)
+{
+    return tape_linear(tape, x, find_parameter(params, tape, layer, "weight"),
+                       find_parameter(params, tape, layer, "bias"));
+}
+
+/* The features that the extractor `name` finds in the images. */
+static struct variable *extract(struct params *params, struct tape *tape, const char *name,
+                                struct variable *images)
+{
+    static const char *const convolutions[] = {"cnn.0", "cnn.2", "cnn.4"};
+    static const uint32_t strides[] = {4, 2, 1};
+    char layer[POLICY_NAME_BYTES - 8];
+    struct variable *x = images;
+    for (uint32_t l = 0; l < 3; l++) {
+        snprintf(layer, sizeof layer, "%s.%s", name, convolutions[l]);
+        struct variable *y = convolve(params, tape, layer, strides[l], x);
+        if (l > 0)
+            tape_drop(tape, x);
+        x = y;
+    }
+    snprintf(layer, sizeof layer, "%s.linear.0", name);
+    struct variable *flat = flatten(tape, x), *linear = connect(params, tape, layer, flat);
+    tape_drop(tape, flat);
+    return activate(tape, linear);
+}
+
+static struct policy_outputs record_cnn(struct params *params, struct tape *tape, struct variable *images,
+                                        unsigned wanted)
+{
+    const bool shared = params_find(params, "vf_features_extractor.cnn.0.weight") == NULL;
+    struct policy_outputs outputs = {0};
+    struct variable *features = NULL;
+    if ((wanted & POLICY_ACTION) != 0 || shared)
+        features = extract(params, tape, "features_extractor", images);
+    if ((wanted & POLICY_ACTION) != 0)
+        outputs.action = connect(params, tape, "action_net", features);
+    if ((wanted & POLICY_VALUE) != 0 && !shared) {
+        tape_drop(tape, features);
+        features = extract(params, tape, "vf_features_extractor", images);
+    }
+    if ((wanted & POLICY_VALUE) != 0)
+        outputs.value = connect(params, tape, "value_net", features);
+    tape_drop(tape, features);
+    return outputs;
+}
+
+/* ---- dense layers ---- */
+
+struct layer {
+    uint32_t weight;    // its number; the bias is the next one
+    uint32_t from;      // what the layer reads: 0, the observations; else the units of layer from - 1
+    enum op activation; // OP_LINEAR: none
+    unsigned serves;    // the outputs that need it
+    unsigned is;        // the output that it is, or 0
+};
+
+/* In the order of the parameters. Returns how many there are. */
+static uint32_t list_layers(const struct dense_shape *shape, struct layer out[POLICY_LAUNCH_LAYERS_MAX])
+{
+    struct dense_parameter list[DENSE_PARAMETERS_MAX];
+    const uint32_t parameters = dense_parameters(shape, list);
+    const enum op activation = shape->activation == DENSE_TANH ? OP_TANH : OP_RELU;
+    uint32_t count = 0, trunk[DENSE_NETWORKS] = {0}; // the last hidden layer so far, counted from 1
+    for (uint32_t p = 0; p < parameters; p++) {
+        if (list[p].kind != DENSE_WEIGHT)
+            continue;
+        const bool of_value = list[p].network == DENSE_VALUE, head = list[p].layer == shape->layers;
+        const unsigned serves = of_value                 ? POLICY_VALUE
+                                : head || !shape->shared ? POLICY_ACTION
+                                                         : POLICY_ACTION | POLICY_VALUE;
+        uint32_t *from = &trunk[of_value && !shape->shared];
+        out[count++] = (struct layer){.weight = p,
+                                      .from = *from,
+                                      .activation = head ? OP_LINEAR : activation,
+                                      .serves = serves,
+                                      .is = head ? serves : 0};
+        if (!head)
+            *from = count;
+    }
+    if (dense_explores(shape))
+        out[trunk[DENSE_POLICY] - 1].is = POLICY_FEATURES;
+    return count;
+}
+
+static struct policy_outputs record_dense(const struct policy_network *network, struct tape *tape,
+                                          struct variable *observations, unsigned wanted)
+{
+    struct layer layers[POLICY_LAUNCH_LAYERS_MAX];
+    struct variable *y[1 + POLICY_LAUNCH_LAYERS_MAX] = {observations};
+    struct policy_outputs outputs = {0};
+    const uint32_t count = list_layers(&network->shape, layers);
+    for (uint32_t l = 0; l < count; l++) {
+        const struct layer *layer = &layers[l];
+        struct variable **units = &y[l + 1];
+        if ((layer->serves & wanted) == 0)
+            continue;
+        *units =
+            tape_linear(tape, y[layer->from], tape_parameter(tape, params_at(network->params, layer->weight)),
+                        tape_parameter(tape, params_at(network->params, layer->weight + 1)));
+        if (layer->activation != OP_LINEAR)
+            *units = layer->activation == OP_TANH ? tape_tanh(tape, *units) : tape_relu(tape, *units);
+        if (layer->is == POLICY_ACTION)
+            outputs.action = *units;
+        else if (layer->is == POLICY_VALUE)
+            outputs.value = *units;
+        else if (layer->is == POLICY_FEATURES)
+            outputs.features = *units;
+    }
+    return outputs;
+}
+
+void policy_network_layers(const struct policy_network *network, struct policy_launch_settings *settings)
+{
+    struct layer layers[POLICY_LAUNCH_LAYERS_MAX];
+    settings->inputs = network->shape.inputs;
+    settings->layers = list_layers(&network->shape, layers);
+    for (uint32_t l = 0; l < settings->layers; l++)
+        settings->layer[l] =
+            (struct policy_launch_layer){.weight = params_at(network->params, layers[l].weight)->tensor,
+                                         .bias = params_at(network->params, layers[l].weight + 1)->tensor,
+                                         .from = layers[l].from,
+                                         .activation = layers[l].activation,
+                                         .result = layers[l].is != 0 ? LAUNCH_FLOATS : LAUNCH_INNER};
+}
+
+struct policy_outputs policy_network_record(const struct policy_network *network, struct tape *tape,
+                                            struct variable *observations, unsigned wanted)
+{
+    return network->form == POLICY_FORM_CNN ? record_cnn(network->params, tape, observations, wanted)
+                                            : record_dense(network, tape, observations, wanted);
+}
