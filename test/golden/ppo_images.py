@@ -4,7 +4,7 @@
 How to run it, from the repository's root, with Debian's python3-torch: /usr/bin/python3 test/golden/ppo_images.py
 
 problem.py explains the numbers and the files; test/worker/model/test_policy_images_golden.c reads them. The policy is
-the CNN of worker/model/policy_images.c on images of 36 x 44 pixels and 2 channels, with a value that shares its features or
+the CNN of worker/model/policy_networks.c on images of 36 x 44 pixels and 2 channels, with a value that shares its features or
 has a CNN of its own, and three choices or two floats. Each of the STEPS is one minibatch of 7 of the 10 rows, the rows
 (3 i + step) mod 10. The formulas are those of kernels/policy/surrogate.h, written here with autograd alone; in the case
 choice_a2c the loss and the optimizer are A2C's.

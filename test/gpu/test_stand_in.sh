@@ -33,6 +33,7 @@ check "memory of one slab" passes test_conformance_slab memory
 check "chains of operations" passes test_conformance_chain chains
 check "the policy's loss" passes test_conformance_policy policy
 check "PyTorch's policy" passes test_policy_tape pytorch
+check "policies of dense layers, beside the CPU" passes test_policy_tape_dense policy_tape_dense
 check "PyTorch's ResNets" passes test_resnet pytorch
 captured() {
     local seed
@@ -80,11 +81,35 @@ check "a parameter server goes on" resumed parameter-server images 4 --set /serv
 check "a language model goes on" resumed model-parallel words 5
 
 # ---- a trained policy ----
-last=$(newest_checkpoint "$scratch/reinforce-1")
+
+# plays RUN COMMAND [ARGUMENT]...: with the run's last checkpoint.
 plays() {
-    "$COALESCED" "$1" "$scratch/reinforce-1/checkpoints/$last" "${@:2}" --episodes 2 >"$scratch/$1.out" 2>&1 || { cat "$scratch/$1.out"; return 1; }
+    "$COALESCED" "$2" "$scratch/$1/checkpoints/$(newest_checkpoint "$scratch/$1")" "${@:3}" --episodes 2 >"$scratch/$2.out" 2>&1 ||
+        { cat "$scratch/$2.out"; return 1; }
 }
-check "it is evaluated" plays evaluate "$scratch/reinforce-1/job.json"
-check "it plays" plays play
+check "it is evaluated" plays reinforce-1 evaluate "$scratch/reinforce-1/job.json"
+check "it plays" plays reinforce-1 play
+
+# ---- PPO and A2C of dense layers ----
+rollout_rows=256
+cp "$here/../../config/ppo-cartpole.json" "$scratch/reinforce.json"
+ppo=(--set /algorithm/n_epochs=3 --set /algorithm/learning_rate_schedule=constant --set /algorithm/clip_range_schedule=constant
+    --set '/evaluation={"every": 3, "episodes": 3}' --set /log/every=1)
+check "PPO" twice reinforce ppo 6 "${ppo[@]}"
+check "PPO: the agent is killed" killed reinforce ppo 6 'agent --index 0' "${ppo[@]}"
+check "PPO goes on" resumed reinforce ppo 6 "${ppo[@]}"
+spread() {
+    on_gpu reinforce ppo-spread 6 "${ppo[@]}" --set '/observers={"count": 2, "environments": 4, "groups": 2}' && same ppo-1 ppo-spread
+}
+check "PPO: two observers of two groups" spread
+check "PPO: it is evaluated" plays ppo-1 evaluate "$scratch/ppo-1/job.json"
+check "PPO: it plays" plays ppo-1 play
+cat >"$scratch/reinforce.json" <<'JSON'
+{"kind": "reinforce", "observers": {"count": 2, "environments": 4}, "environment": {"name": "Pendulum-v1"},
+ "algorithm": {"name": "a2c", "n_steps": 32, "use_sde": true, "sde_sample_freq": 5},
+ "normalize": {"norm_obs": true, "norm_reward": true}, "policy": {"hidden": [16, 16]}, "log": {"every": 1}}
+JSON
+check "A2C that explores by the state" twice reinforce a2c 6
+check "A2C goes on" resumed reinforce a2c 6
 
 finish

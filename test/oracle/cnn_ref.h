@@ -1,4 +1,4 @@
-/* The oracle of a policy for images (worker/model/policy_images.c): the CNN in plain C and double, from
+/* The oracle of a policy for images (worker/model/policy_networks.c): the CNN in plain C and double, from
  * images as an environment writes them. Only tests call it. The head is test/oracle/dense_ref.h's. */
 #ifndef TEST_ORACLE_CNN_REF_H
 #define TEST_ORACLE_CNN_REF_H

@@ -17,8 +17,9 @@
  *                      most 16 elements, one choice of at most 16, and no mask. On a GPU it acts by one
  *                      captured launch and learns on the tape. It alone has dropout.
  *     dense            up to 8 hidden layers with ReLU or tanh (kernels/policy/dense.h), for every other
- *                      POLICY_MLP. Observations are flattened. On the CPU only.
- *     the CNN          POLICY_CNN: three convolutions and a hidden layer of 512 (policy_images.c), for
+ *                      POLICY_MLP. Observations are flattened. On a GPU they act by one captured launch and
+ *                      learn on the tape.
+ *     the CNN          POLICY_CNN: three convolutions and a hidden layer of 512 (policy_networks.c), for
  *                      observations of rank 3. It always computes on a backend. With values, these share
  *                      its features or come from a second CNN.
  *
@@ -27,12 +28,12 @@
  * has clipped.
  *
  * One thread calls. On the CPU the tutorial's network, and dense layers with values, learn with a team of
- * config->threads. After policy_new only the CNN's tape allocates.
+ * config->threads. After policy_new only a tape allocates.
  *
  *     policy_config.h      from an environment's spaces to shapes
  *     policy_parameters.h  names, shapes and first values of the parameters
  *     policy.c             picks the kind; bounds, normalizer, the copy of all values
- *     policy_internal.h    the table of a kind: policy_flat.c on the CPU, policy_gpu.c, policy_images.c */
+ *     policy_internal.h    the table of a kind: policy_flat.c on the CPU, policy_gpu.c, policy_tape.c */
 #ifndef WORKER_MODEL_POLICY_H
 #define WORKER_MODEL_POLICY_H
 
@@ -62,7 +63,7 @@ struct backend;
 struct policy;
 
 /* `backend` NULL: on the CPU. Otherwise one that outlives the policy; the tutorial's network needs one with
- * launch_new, and POLICY_ON_BACKEND always has one (asserted). STATUS_INVALID names the bound that the
+ * launch_new, and POLICY_ON_BACKEND always has a backend (asserted). STATUS_INVALID names the bound that the
  * configuration breaks, or the job's key that does not fit the environment; STATUS_NO_MEMORY. */
 enum status policy_new(struct policy **out, const struct policy_config *config, struct backend *backend,
                        struct error *error);
@@ -73,9 +74,9 @@ uint32_t policy_dropout_words(const struct policy *policy);
 
 /* Draws an action for each row. Row i's draws are keyed by (seed, environment[i], step[i], episode), so
  * neither the batch's size nor its order has a say. A GPU leaves the keep bits as they are. Waits for the
- * result. On a CPU without a backend it cannot fail. The CNN with values computes an environment's row at the
- * environment's own place, so that its last bits depend on no other row: environment[i] is below
- * config->environments, and each at most once in a batch. */
+ * result. On a CPU without a backend it cannot fail. A backend computes an environment's row of a policy with
+ * values at the environment's own place, so that its last bits depend on no other row: environment[i] is
+ * below config->environments, and each at most once in a batch. */
 enum status policy_act(struct policy *policy, const struct policy_rows *rows, uint32_t episode,
                        const uint32_t *environment, const uint32_t *step, struct error *error);
 
