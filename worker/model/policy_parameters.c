@@ -4,7 +4,6 @@
 #include "kernels/base/rng.h"
 #include "kernels/policy/orthogonal.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -33,7 +32,6 @@ static uint32_t dense_list(struct policy_parameter out[POLICY_PARAMETERS_MAX], s
 {
     struct dense_parameter list[DENSE_PARAMETERS_MAX];
     const uint32_t count = dense_parameters(&shape, list);
-    assert(count <= POLICY_PARAMETERS_MAX);
     for (uint32_t p = 0; p < count; p++) {
         out[p].shape =
             list[p].rank == 1 ? SHAPE1(list[p].shape[0]) : SHAPE2(list[p].shape[0], list[p].shape[1]);

@@ -24,7 +24,7 @@
 #include "kernels/tensor.h"
 #include "worker/model/policy_config.h"
 
-enum { POLICY_PARAMETERS_MAX = 24, POLICY_NAME_BYTES = 48 };
+enum { POLICY_PARAMETERS_MAX = DENSE_PARAMETERS_MAX, POLICY_NAME_BYTES = 48 };
 
 struct policy_parameter {
     char name[POLICY_NAME_BYTES]; /* "affine1.weight" */

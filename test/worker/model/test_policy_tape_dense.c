@@ -18,7 +18,7 @@ static const struct environment_space vector = {.dtype = ENVIRONMENT_F32, .rank 
 static const struct policy_case {
     enum world_head head;
     const struct environment_space *observation;
-    uint32_t layers, width[3];
+    uint32_t layers, width[POLICY_LAYERS_MAX];
     enum policy_activation activation;
     bool value, shared, normalizes, explores, rms;
 } cases[] = {
@@ -29,6 +29,7 @@ static const struct policy_case {
     {WORLD_FLOATS, &vector, 2, {64, 64}, POLICY_TANH, .value = true, .normalizes = true},
     {WORLD_FLOATS, &vector, 2, {33, 20}, POLICY_TANH, .value = true, .explores = true},
     {WORLD_FLOATS, &bytes, 2, {16, 7}, POLICY_RELU, .value = true, .shared = true, .explores = true},
+    {WORLD_CHOICE, &vector, 8, {16, 16, 16, 16, 16, 16, 16, 16}, POLICY_TANH, .value = true},
     {WORLD_MASKED, &vector, 2, {64, 64}, POLICY_TANH, .value = false},
     {WORLD_FLOATS, &vector, 1, {20}, POLICY_RELU, .value = false},
 };
