@@ -210,6 +210,47 @@ static void row_lstm_backward(const struct row_lstm *row)
     }
 }
 
+/* ---- the GRU's gates ---- */
+
+static void row_gru_forward(const struct row_gru *row)
+{
+    const size_t hidden = row->hidden;
+    const float *b = row->bias[0], *d = row->bias[1];
+    for (size_t at = 0; at < hidden; at += LANES_WIDTH) {
+        const size_t left = hidden - at, z_at = hidden + at, n_at = 2 * hidden + at;
+        vf r = load_some(row->gates + at, left, 0) + load_some(b + at, left, 0);
+        vf z = load_some(row->gates + z_at, left, 0) + load_some(b + z_at, left, 0);
+        vf n = load_some(row->gates + n_at, left, 0) + load_some(b + n_at, left, 0);
+        vf candidate = load_some(row->candidate + at, left, 0) + load_some(d + n_at, left, 0);
+        r = sigmoid(r + load_some(d + at, left, 0));
+        z = sigmoid(z + load_some(d + z_at, left, 0));
+        n = hyperbolic_tangent(lanes_fma(r, candidate, n));
+        store_some(row->gates + at, left, r);
+        store_some(row->gates + z_at, left, z);
+        store_some(row->gates + n_at, left, n);
+        store_some(row->candidate + at, left, candidate);
+        store_some(row->h + at, left, lanes_fma(z, load_some(row->h_prev + at, left, 0) - n, n));
+    }
+}
+
+static void row_gru_backward(const struct row_gru *row)
+{
+    const size_t hidden = row->hidden;
+    for (size_t at = 0; at < hidden; at += LANES_WIDTH) {
+        const size_t left = hidden - at, z_at = hidden + at, n_at = 2 * hidden + at;
+        vf r = load_some(row->gates + at, left, 0), z = load_some(row->gates + z_at, left, 0);
+        vf n = load_some(row->gates + n_at, left, 0), candidate = load_some(row->candidate + at, left, 0);
+        vf dh = load_some(row->dy + at, left, 0) + load_some(row->dh + at, left, 0);
+        vf dn = dh * (1.0f - z) * (1.0f - n * n);
+        vf dz = dh * (load_some(row->h_prev + at, left, 0) - n) * (z * (1.0f - z));
+        store_some(row->dsums + at, left, dn * candidate * (r * (1.0f - r)));
+        store_some(row->dsums + z_at, left, dz);
+        store_some(row->dsums + n_at, left, dn);
+        store_some(row->dcandidate + at, left, dn * r);
+        store_some(row->dh + at, left, dh * z);
+    }
+}
+
 const struct row_lanes LANES_NAME(row_lanes) = {
     .draw = row_draw,
     .keep = row_keep,
@@ -219,4 +260,6 @@ const struct row_lanes LANES_NAME(row_lanes) = {
     .exp_scaled = row_exp_scaled,
     .lstm_forward = row_lstm_forward,
     .lstm_backward = row_lstm_backward,
+    .gru_forward = row_gru_forward,
+    .gru_backward = row_gru_backward,
 };

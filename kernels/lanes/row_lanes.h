@@ -1,4 +1,4 @@
-/* Row-wise functions, one table per instruction set: dropout's draws, log-softmax, the LSTM's gates.
+/* Row-wise functions, one table per instruction set: dropout's draws, log-softmax, the gates of LSTM and GRU.
  *
  * The same bits on every set: exponentials are kernels/lanes/lanes.h's, and sums run in 16 lanes of doubles
  * that are added in ascending order. A row's result depends on the row alone. Any alignment. Pure functions.
@@ -28,6 +28,22 @@ struct row_lstm {
     float *dsums;         /* (4, hidden): written by the backward */
 };
 
+/* One row of one step of a GRU layer; (3, hidden) is r, z, n. A backward may have gates and dsums in one
+ * place, and candidate and dcandidate. */
+struct row_gru {
+    size_t hidden;
+    float *gates;     /* (3, hidden): forward: in, sums of products, of n those of x alone; out, the gates.
+                         Backward: the gates */
+    float *candidate; /* (hidden): n's products of h; the forward adds their bias */
+    const float *bias[2]; /* (3, hidden) of x's and h's products; forward */
+    const float *h_prev;  /* (hidden) */
+    float *h;             /* (hidden): written by the forward */
+    const float *dy;      /* (hidden): what comes from this step's output */
+    float *dh;            /* (hidden): in, what comes from the next step; out, what goes to h_prev by z */
+    float *dsums;         /* (3, hidden): written by the backward */
+    float *dcandidate;    /* (hidden): written by the backward */
+};
+
 struct row_lanes {
     /* The keep bits of units 128 group … + 127 (kernels/kernels.h, "Draws"): unit j's is bit j % 64 of word
      * j / 64. `bound`: round(65536 p). */
@@ -46,6 +62,8 @@ struct row_lanes {
 
     void (*lstm_forward)(const struct row_lstm *row);
     void (*lstm_backward)(const struct row_lstm *row);
+    void (*gru_forward)(const struct row_gru *row);
+    void (*gru_backward)(const struct row_gru *row);
 };
 
 /* Indexed by enum isa (kernels/lanes/isa.h). */

@@ -7,20 +7,16 @@
 #include "kernels/policy/dense.h"
 
 #include "kernels/lanes/isa.h"
-#include "kernels/policy/lanes_internal.h"
+#include "kernels/policy/panels.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xmmintrin.h>
 
 /* Columns of the observations that are multiplied at a time: rows of that many stay in the cache. */
 enum { DENSE_INPUT_BLOCK = 256 };
-
-/* A piece of a weight's gradient that is summed at a time. */
-enum { DENSE_PIECE_ROWS = 64, DENSE_PIECE_COLUMNS = 256 };
 
 /* A weight W (outputs, inputs) as b of two products: forward b[k][n] = W[n][k], backward b[k][n] = W[k][n].
  * Both are in panels of 16 columns, (blocks of n, k, 16), with zeros beyond the last column. */
@@ -58,11 +54,11 @@ struct dense_work {
      * chunk's sums (features, components). */
     struct dense_matrix squares, variance;
     float *exploration_sums;
-    struct dense_matrix piece; // (DENSE_PIECE_ROWS, DENSE_PIECE_COLUMNS)
-    float *scratch;            // struct dense_head's
-    float *zeros, *ones;       // (DENSE_OUTPUTS_MAX), (DENSE_CHUNK_ROWS)
-    bool adds;                 // dense_gradient's, while it runs
-    float *memory;             // all of the above
+    struct summing summing;
+    float *scratch;      // struct dense_head's
+    float *zeros, *ones; // (DENSE_OUTPUTS_MAX), (DENSE_CHUNK_ROWS)
+    bool adds;           // dense_gradient's, while it runs
+    float *memory;       // all of the above
 };
 
 /* ---- the shape ---- */
@@ -160,64 +156,30 @@ static bool dense_has_layer(const struct dense_shape *shape, uint32_t n, uint32_
     return n == DENSE_POLICY || (shape->value && (l == shape->layers || !shape->shared));
 }
 
-/* ---- memory ----
- *
- * A first pass over what a struct needs counts the floats; a second one, with memory, sets the pointers. */
-
-struct places {
-    float *memory; // NULL: count only
-    size_t used;
-};
-
-static void place(struct places *places, float **at, size_t floats)
-{
-    if (places->memory != NULL)
-        *at = places->memory + places->used;
-    places->used += (floats + PRODUCT_BLOCK - 1) / PRODUCT_BLOCK * PRODUCT_BLOCK;
-}
-
-/* Zeros, from a cache line's begin. */
-static enum status take_places(struct places *places, const char *what, struct error *error)
-{
-    const size_t bytes = places->used * sizeof(float);
-    *places = (struct places){.memory = aligned_alloc(64, bytes)};
-    if (places->memory == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for the %zu bytes of a policy's %s", bytes,
-                         what);
-    memset(places->memory, 0, bytes);
-    return STATUS_OK;
-}
-
-static void place_matrix(struct places *places, struct dense_matrix *matrix, size_t rows, uint32_t columns)
-{
-    matrix->stride = product_stride(columns);
-    place(places, &matrix->at, rows * matrix->stride);
-}
-
 /* ---- the weights ---- */
 
 static void place_layer(struct places *places, struct dense_layer *layer, bool first)
 {
     const size_t out_blocks = product_blocks(layer->outputs), in_blocks = product_blocks(layer->inputs);
-    place(places, &layer->begin, out_blocks * PRODUCT_BLOCK);
-    place(places, &layer->forward, out_blocks * layer->inputs * PRODUCT_BLOCK);
+    places_floats(places, &layer->begin, out_blocks * PRODUCT_BLOCK);
+    places_floats(places, &layer->forward, out_blocks * layer->inputs * PRODUCT_BLOCK);
     if (!first)
-        place(places, &layer->backward, in_blocks * layer->outputs * PRODUCT_BLOCK);
+        places_floats(places, &layer->backward, in_blocks * layer->outputs * PRODUCT_BLOCK);
 }
 
 static void place_deviations(struct places *places, struct dense *dense)
 {
     const size_t features = dense_features(&dense->shape), components = dense->shape.components;
     struct dense_exploration *exploration = &dense->exploration;
-    place(places, &dense->sigma.sigma, components);
-    place(places, &dense->sigma.inverse, components);
-    place(places, &dense->sigma.shift, components);
+    places_floats(places, &dense->sigma.sigma, components);
+    places_floats(places, &dense->sigma.inverse, components);
+    places_floats(places, &dense->sigma.shift, components);
     if (!dense_explores(&dense->shape))
         return;
-    place(places, &exploration->sigma, features * components);
-    place(places, &exploration->squares, features * components);
-    place(places, &exploration->panels, product_stride(dense->shape.components) * features);
-    place(places, &exploration->begin, product_stride(dense->shape.components));
+    places_floats(places, &exploration->sigma, features * components);
+    places_floats(places, &exploration->squares, features * components);
+    places_floats(places, &exploration->panels, product_stride(dense->shape.components) * features);
+    places_floats(places, &exploration->begin, product_stride(dense->shape.components));
 }
 
 static void place_dense(struct places *places, struct dense *dense)
@@ -289,7 +251,7 @@ enum status dense_new(struct dense **out, const struct dense_shape *shape, struc
     describe_layers(dense);
     struct places places = {0};
     place_dense(&places, dense);
-    status = take_places(&places, "weights", error);
+    status = places_take(&places, "weights", error);
     if (status != STATUS_OK) {
         free(dense);
         return status;
@@ -308,54 +270,17 @@ void dense_free(struct dense *dense)
     free(dense);
 }
 
-/* to[k][n] = from[n][k] for 4 by 4 numbers. */
-static void transpose_four(float *to, const float *from, uint32_t depth)
-{
-    __m128 a = _mm_loadu_ps(from), b = _mm_loadu_ps(from + depth);
-    __m128 c = _mm_loadu_ps(from + 2 * (size_t)depth), d = _mm_loadu_ps(from + 3 * (size_t)depth);
-    _MM_TRANSPOSE4_PS(a, b, c, d);
-    _mm_store_ps(to, a);
-    _mm_store_ps(to + PRODUCT_BLOCK, b);
-    _mm_store_ps(to + 2 * PRODUCT_BLOCK, c);
-    _mm_store_ps(to + 3 * PRODUCT_BLOCK, d);
-}
-
-/* panel (depth, 16)[k][n] = from[n][k], for at most 16 rows of `from`. */
-static void pack_transposed(float *panel, const float *from, uint32_t rows, uint32_t depth)
-{
-    const uint32_t whole_rows = rows - rows % 4, whole_depth = depth - depth % 4;
-    for (uint32_t k = 0; k < whole_depth; k += 4)
-        for (uint32_t n = 0; n < whole_rows; n += 4)
-            transpose_four(panel + (size_t)k * PRODUCT_BLOCK + n, from + (size_t)n * depth + k, depth);
-    for (uint32_t n = 0; n < rows; n++)
-        for (uint32_t k = n < whole_rows ? whole_depth : 0; k < depth; k++)
-            panel[(size_t)k * PRODUCT_BLOCK + n] = from[(size_t)n * depth + k];
-}
-
-/* panels (blocks of columns, depth, 16)[n / 16][k][n % 16] = from[k][n], for k of [first, end). */
-static void pack(float *panels, const float *from, uint32_t columns, uint32_t depth, uint32_t first,
-                 uint32_t end)
-{
-    const uint32_t whole = columns - columns % PRODUCT_BLOCK;
-    for (uint32_t n = 0; n < whole; n += PRODUCT_BLOCK)
-        for (uint32_t k = first; k < end; k++)
-            memcpy(panels + (size_t)n * depth + (size_t)k * PRODUCT_BLOCK, from + (size_t)k * columns + n,
-                   PRODUCT_BLOCK * sizeof *panels);
-    for (uint32_t k = first; k < end && whole < columns; k++)
-        memcpy(panels + (size_t)whole * depth + (size_t)k * PRODUCT_BLOCK, from + (size_t)k * columns + whole,
-               (columns - whole) * sizeof *panels);
-}
-
 /* Both orders of a weight, 16 rows at a time: the second order finds them in the nearest cache. */
 static void load_weight(const struct dense_layer *layer, const float *weight)
 {
     const uint32_t inputs = layer->inputs, outputs = layer->outputs;
     for (uint32_t first = 0; first < outputs; first += PRODUCT_BLOCK) {
         const uint32_t end = outputs - first < PRODUCT_BLOCK ? outputs : first + PRODUCT_BLOCK;
-        pack_transposed(layer->forward + (size_t)first * inputs, weight + (size_t)first * inputs, end - first,
-                        inputs);
+        panels_transpose(layer->forward + (size_t)first * inputs, weight + (size_t)first * inputs,
+                         end - first, inputs);
         if (layer->backward != NULL)
-            pack(layer->backward, weight, inputs, outputs, first, end);
+            panels_pack(layer->backward, weight + (size_t)first * inputs, inputs, outputs, first,
+                        end - first);
     }
 }
 
@@ -385,7 +310,7 @@ static void load_exploration(struct dense *dense, const float *log_std)
         dense->lanes->exp(exploration->sigma + i, exploration->sigma + i);
     for (size_t i = 0; i < count; i++)
         exploration->squares[i] = exploration->sigma[i] * exploration->sigma[i];
-    pack(exploration->panels, exploration->squares, components, features, 0, features);
+    panels_pack(exploration->panels, exploration->squares, components, features, 0, features);
     for (uint32_t d = 0; d < components; d++)
         exploration->begin[d] = 1e-6f;
 }
@@ -437,33 +362,33 @@ static void place_head_work(struct places *places, struct dense_work *work, cons
 {
     const uint32_t rows = DENSE_CHUNK_ROWS;
     if (dense->shape.gaussian)
-        place_matrix(places, &work->log_sigma, rows, dense->shape.components);
+        places_matrix(places, &work->log_sigma, rows, dense->shape.components);
     if (dense_explores(&dense->shape)) {
-        place_matrix(places, &work->squares, rows, dense_features(&dense->shape));
-        place_matrix(places, &work->variance, rows, dense->shape.components);
-        place(places, &work->exploration_sums,
-              (size_t)dense_features(&dense->shape) * dense->shape.components);
+        places_matrix(places, &work->squares, rows, dense_features(&dense->shape));
+        places_matrix(places, &work->variance, rows, dense->shape.components);
+        places_floats(places, &work->exploration_sums,
+                      (size_t)dense_features(&dense->shape) * dense->shape.components);
     }
-    place_matrix(places, &work->piece, DENSE_PIECE_ROWS, DENSE_PIECE_COLUMNS);
-    place(places, &work->scratch, 2 * dense->outputs * POLICY_LANES);
-    place(places, &work->zeros, DENSE_OUTPUTS_MAX);
+    summing_place(places, &work->summing);
+    places_floats(places, &work->scratch, 2 * dense->outputs * POLICY_LANES);
+    places_floats(places, &work->zeros, DENSE_OUTPUTS_MAX);
 }
 
 static void place_work(struct places *places, struct dense_work *work, const struct dense *dense)
 {
     const uint32_t inputs = dense->shape.inputs, rows = DENSE_CHUNK_ROWS;
-    place_matrix(places, &work->inputs, rows, inputs < DENSE_INPUT_BLOCK ? inputs : DENSE_INPUT_BLOCK);
+    places_matrix(places, &work->inputs, rows, inputs < DENSE_INPUT_BLOCK ? inputs : DENSE_INPUT_BLOCK);
     for (uint32_t n = 0; n < DENSE_NETWORKS; n++)
         for (uint32_t l = 0; l <= dense->shape.layers; l++)
             if (dense_has_layer(&dense->shape, n, l))
-                place_matrix(places, &work->output[n][l], rows, dense->layer[n][l].outputs);
-    place_matrix(places, &work->head_pull[DENSE_POLICY], rows, dense->outputs);
+                places_matrix(places, &work->output[n][l], rows, dense->layer[n][l].outputs);
+    places_matrix(places, &work->head_pull[DENSE_POLICY], rows, dense->outputs);
     if (dense->shape.value)
-        place_matrix(places, &work->head_pull[DENSE_VALUE], rows, 1);
+        places_matrix(places, &work->head_pull[DENSE_VALUE], rows, 1);
     for (int p = 0; p < 2; p++)
-        place(places, &work->pull[p], rows * product_stride(widest(dense)));
+        places_floats(places, &work->pull[p], rows * product_stride(widest(dense)));
     place_head_work(places, work, dense);
-    place(places, &work->ones, rows);
+    places_floats(places, &work->ones, rows);
 }
 
 enum status dense_work_new(struct dense_work **out, const struct dense *dense, struct error *error)
@@ -473,13 +398,15 @@ enum status dense_work_new(struct dense_work **out, const struct dense *dense, s
     if (work == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a policy's rows");
     place_work(&places, work, dense);
-    const enum status status = take_places(&places, "rows", error);
+    const enum status status = places_take(&places, "rows", error);
     if (status != STATUS_OK) {
         free(work);
         return status;
     }
     work->memory = places.memory;
     place_work(&places, work, dense);
+    work->summing.product = dense->product;
+    work->summing.lanes = dense->lanes;
     for (int i = 0; i < DENSE_CHUNK_ROWS; i++)
         work->ones[i] = 1;
     *out = work;
@@ -719,63 +646,28 @@ void dense_evaluate(const struct dense *dense, struct dense_work *work, const st
  *
  * The sums go to where work->adds says: onto the gradient, or in its place. */
 
-/* a's columns as rows of a product, b's columns [n, n + columns) as its columns, over the batch's rows. */
-static struct product sums_of(const struct dense_work *work, struct dense_matrix a, uint32_t m, uint32_t rows,
-                              struct dense_matrix b, uint32_t n, uint32_t columns)
+/* summing_add over the batch's rows. */
+static void sum_products(const struct dense_work *work, struct dense_matrix a, uint32_t m_count,
+                         struct dense_matrix b, uint32_t n_count, float *to, size_t row_step,
+                         size_t column_step)
 {
-    return (struct product){.rows = rows,
-                            .depth = work->batch.count,
-                            .columns = columns,
-                            .a = a.at + m,
-                            .a_row = 1,
-                            .a_depth = a.stride,
-                            .b = b.at + n,
-                            .b_depth = b.stride,
-                            .b_block = PRODUCT_BLOCK,
-                            .begin = work->zeros};
-}
-
-/* to[m * row_step + n * column_step] += sum over rows of a[row][m] b[row][n], for `m_count` by `n_count`
- * numbers. Whole blocks of columns need no piece of memory of their own where nothing is added to. */
-static void add_products(const struct dense *dense, const struct dense_work *work, struct dense_matrix a,
-                         uint32_t m_count, struct dense_matrix b, uint32_t n_count, float *to,
-                         size_t row_step, size_t column_step)
-{
-    const bool direct = !work->adds && column_step == 1 && n_count % PRODUCT_BLOCK == 0;
-    for (uint32_t n = 0; n < n_count; n += DENSE_PIECE_COLUMNS)
-        for (uint32_t m = 0; m < m_count; m += DENSE_PIECE_ROWS) {
-            const uint32_t rows = smaller(m_count - m, DENSE_PIECE_ROWS);
-            const uint32_t columns = smaller(n_count - n, DENSE_PIECE_COLUMNS);
-            struct product product = sums_of(work, a, m, rows, b, n, columns);
-            float *part = to + m * row_step + n * column_step;
-            product.c = direct ? part : work->piece.at;
-            product.c_row = direct ? row_step : work->piece.stride;
-            dense->product(&product);
-            if (!direct)
-                dense->lanes->add(part, row_step, column_step, work->piece, rows, columns, work->adds);
-        }
+    summing_add(&work->summing, work->batch.count, a, m_count, b, n_count, to, row_step, column_step,
+                work->adds);
 }
 
 /* Adds the sums of the columns of x, over the batch's rows. */
-static void add_columns(const struct dense *dense, const struct dense_work *work, struct dense_matrix x,
-                        uint32_t columns, float *to)
+static void add_columns(const struct dense_work *work, struct dense_matrix x, uint32_t columns, float *to)
 {
     const struct dense_matrix ones = {work->ones, 1};
-    add_products(dense, work, ones, 1, x, columns, to, 0, 1);
+    sum_products(work, ones, 1, x, columns, to, 0, 1);
 }
 
-/* Adds the gradient of a weight's columns [first, first + width), whose inputs are x. Either the inputs or
- * the outputs lie across the lanes, whichever leaves fewer lanes idle; the bits are the same. */
-static void add_weight(const struct dense *dense, const struct dense_work *work,
-                       const struct dense_layer *layer, struct dense_matrix x, uint32_t first, uint32_t width,
-                       struct dense_matrix pull, float *gradient)
+/* Adds the gradient of a weight's columns [first, first + width), whose inputs are x. */
+static void add_weight(const struct dense_work *work, const struct dense_layer *layer, struct dense_matrix x,
+                       uint32_t first, uint32_t width, struct dense_matrix pull, float *gradient)
 {
-    float *to = gradient + layer->weight + first;
-    const uint32_t outputs = layer->outputs;
-    if (outputs * product_blocks(width) <= width * product_blocks(outputs))
-        add_products(dense, work, pull, outputs, x, width, to, layer->inputs, 1);
-    else
-        add_products(dense, work, x, width, pull, outputs, to, 1, layer->inputs);
+    summing_add_weight(&work->summing, work->batch.count, pull, layer->outputs, x, width,
+                       gradient + layer->weight + first, layer->inputs, work->adds);
 }
 
 /* The first layer's; the inputs are gathered again unless one piece holds them all. */
@@ -786,7 +678,7 @@ static void add_first_weight(const struct dense *dense, const struct dense_work 
         const uint32_t width = smaller(layer->inputs - first, DENSE_INPUT_BLOCK);
         if (layer->inputs > DENSE_INPUT_BLOCK)
             gather(dense, work, &work->batch, first, width);
-        add_weight(dense, work, layer, work->inputs, first, width, pull, gradient);
+        add_weight(work, layer, work->inputs, first, width, pull, gradient);
     }
 }
 
@@ -817,12 +709,12 @@ static void heads_backward(const struct dense *dense, const struct dense_work *w
         const struct dense_matrix pull = work->head_pull[head];
         if (!heads->of[head])
             continue;
-        add_columns(dense, work, pull, layer->outputs, gradient + layer->bias);
+        add_columns(work, pull, layer->outputs, gradient + layer->bias);
         if (layers == 0) {
             add_first_weight(dense, work, layer, pull, gradient);
             continue;
         }
-        add_weight(dense, work, layer, work->output[n][layers - 1], 0, layer->inputs, pull, gradient);
+        add_weight(work, layer, work->output[n][layers - 1], 0, layer->inputs, pull, gradient);
         pull_back(dense, work, layer, pull, hidden_pull(dense, work, layers - 1), more);
         more = true;
     }
@@ -838,12 +730,12 @@ static void backward(const struct dense *dense, const struct dense_work *work, c
         const struct dense_matrix pull = hidden_pull(dense, work, l);
         dense->lanes->slope(dense->shape.activation, pull, work->output[n][l], work->batch.count,
                             product_blocks(layer->outputs));
-        add_columns(dense, work, pull, layer->outputs, gradient + layer->bias);
+        add_columns(work, pull, layer->outputs, gradient + layer->bias);
         if (l == 0) {
             add_first_weight(dense, work, layer, pull, gradient);
             return;
         }
-        add_weight(dense, work, layer, work->output[n][l - 1], 0, layer->inputs, pull, gradient);
+        add_weight(work, layer, work->output[n][l - 1], 0, layer->inputs, pull, gradient);
         pull_back(dense, work, layer, pull, hidden_pull(dense, work, l - 1), false);
     }
 }
@@ -856,7 +748,7 @@ static void add_exploration(const struct dense *dense, const struct dense_work *
     float *sums = work->exploration_sums;
     if (work->adds) /* onto these */
         memset(sums, 0, count * sizeof *sums);
-    add_products(dense, work, work->squares, features, work->log_sigma, components, sums, components, 1);
+    sum_products(work, work->squares, features, work->log_sigma, components, sums, components, 1);
     for (size_t i = 0; i < count; i++)
         gradient[i] = (work->adds ? gradient[i] : 0) + dense->exploration.squares[i] * sums[i];
 }
@@ -870,7 +762,7 @@ static void pull_policy(const struct dense *dense, const struct dense_work *work
     if (dense_explores(&dense->shape))
         add_exploration(dense, work, gradient + dense->log_sigma);
     else if (dense->shape.gaussian)
-        add_columns(dense, work, work->log_sigma, dense->shape.components, gradient + dense->log_sigma);
+        add_columns(work, work->log_sigma, dense->shape.components, gradient + dense->log_sigma);
 }
 
 static void pull_value(const struct dense_work *work, const struct dense_pulls *pulls)
@@ -928,13 +820,15 @@ enum status head_new(struct head **out, const struct dense_shape *shape, struct 
     place_head(&places, head);
     enum status status = policy_lanes_choose(&lanes, error);
     if (status == STATUS_OK)
-        status = take_places(&places, "head", error);
+        status = places_take(&places, "head", error);
     if (status != STATUS_OK) {
         free(head);
         return status;
     }
     head->dense.lanes = lanes.dense;
     head->dense.product = lanes.product;
+    head->work.summing.product = lanes.product;
+    head->work.summing.lanes = lanes.dense;
     head->memory = places.memory;
     place_head(&places, head);
     *out = head;

@@ -1,0 +1,532 @@
+/* Recurrent layers: the products of a whole sequence at once where they depend on no earlier step, and step
+ * by step where they do. The gates are kernels/lanes/row_lanes.h's. */
+#include "kernels/policy/recurrent.h"
+
+#include "kernels/lanes/isa.h"
+#include "kernels/lanes/row_lanes.h"
+#include "kernels/policy/panels.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHUNK_ROWS = 256, GATES_MAX = 4, PARTS_MAX = 2 };
+
+/* Rows of a weight (outputs, inputs) as b of products: forward b[k][n] = W[n][k], backward b[k][n] = W[k][n].
+ */
+struct part {
+    uint32_t outputs, inputs;
+    size_t offset; // of its first number in the flat array
+    float *forward, *backward;
+};
+
+struct layer {
+    uint32_t inputs;
+    struct part of_input;            // backward NULL: nothing asks for dL/d inputs
+    struct part of_state[PARTS_MAX]; // of a GRU: r and z, then n, whose products stay apart
+    size_t bias_offset[2];
+    float *bias[2]; // (gates * hidden) of the input's products and of the state's
+};
+
+struct recurrent {
+    struct recurrent_shape shape;
+    uint32_t gates, parts;
+    struct layer layer[RECURRENT_LAYERS_MAX];
+    uint32_t parameter_count;
+    struct recurrent_parameter parameters[RECURRENT_PARAMETERS_MAX];
+    product_function *product;
+    const struct dense_lanes *dense_lanes;
+    const struct row_lanes *row_lanes;
+    float *memory; // of all layers
+};
+
+/* What the forward of a layer keeps of each row. */
+struct layer_work {
+    struct dense_matrix x;         // (rows, inputs): the layer below's y
+    struct dense_matrix gates;     // (rows, gates * hidden); after the backward dL/d of their sums
+    struct dense_matrix candidate; // (rows, hidden) of a GRU: n's products of the state, with their bias
+    struct dense_matrix h, c;      // (rows, hidden) before the row
+    struct dense_matrix y, c_next; // (rows, hidden) after it; y is h'
+};
+
+struct recurrent_work {
+    struct layer_work layer[RECURRENT_LAYERS_MAX];
+    struct dense_matrix pulls;            // (rows, hidden) dL/d y of the layer that goes back
+    struct dense_matrix later_h, later_c; // (slots, hidden) dL/d of the state, from later steps
+    struct dense_matrix through;          // (slots, hidden) the same of one step, through the products
+    uint32_t rows_max, slots_max;
+    struct summing summing;
+    float *zeros; // begin of products
+    float *ones;  // (CHUNK_ROWS)
+    float *memory;
+};
+
+/* ---- the shape ---- */
+
+static uint32_t gates_of(const struct recurrent_shape *shape)
+{
+    return shape->cell == RECURRENT_LSTM ? 4 : 3;
+}
+
+static uint32_t layer_inputs(const struct recurrent_shape *shape, uint32_t layer)
+{
+    return layer == 0 ? shape->inputs : shape->hidden;
+}
+
+size_t recurrent_state_floats(const struct recurrent_shape *shape)
+{
+    return (size_t)shape->layers * shape->hidden * (shape->cell == RECURRENT_LSTM ? 2 : 1);
+}
+
+enum { OF_INPUT, OF_STATE, OF_INPUT_BIAS, OF_STATE_BIAS, LAYER_PARAMETERS };
+
+uint32_t recurrent_parameters(const struct recurrent_shape *shape,
+                              struct recurrent_parameter out[RECURRENT_PARAMETERS_MAX])
+{
+    static const char *const names[LAYER_PARAMETERS] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh"};
+    const uint32_t rows = gates_of(shape) * shape->hidden, count = shape->layers * LAYER_PARAMETERS;
+    size_t offset = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t layer = i / LAYER_PARAMETERS, which = i % LAYER_PARAMETERS;
+        const uint32_t columns = which == OF_INPUT   ? layer_inputs(shape, layer)
+                                 : which == OF_STATE ? shape->hidden
+                                                     : 1;
+        out[i] = (struct recurrent_parameter){.rank = which < OF_INPUT_BIAS ? 2 : 1,
+                                              .shape = {rows, columns},
+                                              .offset = offset,
+                                              .count = (size_t)rows * columns};
+        snprintf(out[i].name, sizeof out[i].name, "%s_l%u", names[which], layer);
+        offset += out[i].count;
+    }
+    return count;
+}
+
+/* ---- weights ---- */
+
+static void place_part(struct places *places, struct part *part, bool goes_back)
+{
+    places_floats(places, &part->forward,
+                  (size_t)product_blocks(part->outputs) * part->inputs * PRODUCT_BLOCK);
+    if (goes_back)
+        places_floats(places, &part->backward,
+                      (size_t)product_blocks(part->inputs) * part->outputs * PRODUCT_BLOCK);
+}
+
+static void place_weights(struct places *places, struct recurrent *r, bool pulls_inputs)
+{
+    for (uint32_t l = 0; l < r->shape.layers; l++) {
+        struct layer *layer = &r->layer[l];
+        place_part(places, &layer->of_input, l > 0 || pulls_inputs);
+        for (uint32_t p = 0; p < r->parts; p++)
+            place_part(places, &layer->of_state[p], true);
+        for (int b = 0; b < 2; b++)
+            places_floats(places, &layer->bias[b], (size_t)r->gates * r->shape.hidden);
+    }
+}
+
+static void describe_layers(struct recurrent *r)
+{
+    const uint32_t hidden = r->shape.hidden;
+    r->gates = gates_of(&r->shape);
+    r->parts = r->shape.cell == RECURRENT_LSTM ? 1 : 2;
+    r->parameter_count = recurrent_parameters(&r->shape, r->parameters);
+    for (uint32_t l = 0; l < r->shape.layers; l++) {
+        const struct recurrent_parameter *of = r->parameters + l * LAYER_PARAMETERS;
+        struct layer *layer = &r->layer[l];
+        const uint32_t first = (r->parts == 1 ? 4 : 2) * hidden;
+        layer->inputs = layer_inputs(&r->shape, l);
+        layer->of_input = (struct part){
+            .outputs = r->gates * hidden, .inputs = layer->inputs, .offset = of[OF_INPUT].offset};
+        layer->of_state[0] = (struct part){.outputs = first, .inputs = hidden, .offset = of[OF_STATE].offset};
+        layer->of_state[1] = (struct part){
+            .outputs = hidden, .inputs = hidden, .offset = of[OF_STATE].offset + (size_t)first * hidden};
+        for (int b = 0; b < 2; b++)
+            layer->bias_offset[b] = of[OF_INPUT_BIAS + b].offset;
+    }
+}
+
+enum status recurrent_new(struct recurrent **out, const struct recurrent_shape *shape, bool pulls_inputs,
+                          struct error *error)
+{
+    static const struct row_lanes *const row_lanes[ISA_COUNT] = ISA_EACH(&row_lanes);
+    struct policy_lanes lanes;
+    enum isa isa = ISA_BASELINE;
+    enum status status = policy_lanes_choose(&lanes, error);
+    if (status == STATUS_OK)
+        status = isa_choose(&isa, error);
+    assert(shape->inputs >= 1 && shape->hidden >= 1 && shape->hidden <= RECURRENT_HIDDEN_MAX);
+    assert(shape->layers >= 1 && shape->layers <= RECURRENT_LAYERS_MAX);
+    if (status != STATUS_OK)
+        return status;
+    struct recurrent *r = calloc(1, sizeof *r);
+    if (r == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a policy's recurrent layers");
+    r->shape = *shape;
+    r->product = lanes.product;
+    r->dense_lanes = lanes.dense;
+    r->row_lanes = row_lanes[isa];
+    describe_layers(r);
+    struct places places = {0};
+    place_weights(&places, r, pulls_inputs);
+    status = places_take(&places, "recurrent weights", error);
+    if (status != STATUS_OK) {
+        free(r);
+        return status;
+    }
+    r->memory = places.memory;
+    place_weights(&places, r, pulls_inputs);
+    *out = r;
+    return STATUS_OK;
+}
+
+void recurrent_free(struct recurrent *r)
+{
+    if (r == NULL)
+        return;
+    free(r->memory);
+    free(r);
+}
+
+/* Both orders, 16 rows at a time: the second order finds them in the nearest cache. */
+static void load_part(const struct part *part, const float *parameters)
+{
+    for (uint32_t first = 0; first < part->outputs; first += PRODUCT_BLOCK) {
+        const uint32_t left = part->outputs - first, rows = left < PRODUCT_BLOCK ? left : PRODUCT_BLOCK;
+        const float *from = parameters + part->offset + (size_t)first * part->inputs;
+        panels_transpose(part->forward + (size_t)first * part->inputs, from, rows, part->inputs);
+        if (part->backward != NULL)
+            panels_pack(part->backward, from, part->inputs, part->outputs, first, rows);
+    }
+}
+
+void recurrent_load_parameter(struct recurrent *r, const float *parameters, uint32_t number)
+{
+    const struct layer *layer = &r->layer[number / LAYER_PARAMETERS];
+    const uint32_t which = number % LAYER_PARAMETERS, b = which - OF_INPUT_BIAS;
+    if (which == OF_INPUT)
+        load_part(&layer->of_input, parameters);
+    else if (which == OF_STATE)
+        for (uint32_t p = 0; p < r->parts; p++)
+            load_part(&layer->of_state[p], parameters);
+    else
+        memcpy(layer->bias[b], parameters + layer->bias_offset[b],
+               (size_t)r->gates * r->shape.hidden * sizeof *parameters);
+}
+
+void recurrent_load(struct recurrent *r, const float *parameters)
+{
+    for (uint32_t number = 0; number < r->parameter_count; number++)
+        recurrent_load_parameter(r, parameters, number);
+}
+
+/* ---- the workspace ---- */
+
+static void place_layer_work(struct places *places, struct layer_work *work, const struct recurrent *r,
+                             uint32_t rows)
+{
+    const uint32_t hidden = r->shape.hidden;
+    places_matrix(places, &work->gates, rows, r->gates * hidden);
+    places_matrix(places, &work->h, rows, hidden);
+    places_matrix(places, &work->y, rows, hidden);
+    if (r->shape.cell == RECURRENT_GRU) {
+        places_matrix(places, &work->candidate, rows, hidden);
+        return;
+    }
+    places_matrix(places, &work->c, rows, hidden);
+    places_matrix(places, &work->c_next, rows, hidden);
+}
+
+static void place_work(struct places *places, struct recurrent_work *work, const struct recurrent *r)
+{
+    const uint32_t rows = work->rows_max, hidden = r->shape.hidden, outputs = r->gates * hidden;
+    places_matrix(places, &work->layer[0].x, rows, r->shape.inputs);
+    for (uint32_t l = 0; l < r->shape.layers; l++) {
+        place_layer_work(places, &work->layer[l], r, rows);
+        if (l > 0)
+            work->layer[l].x = work->layer[l - 1].y;
+    }
+    places_matrix(places, &work->pulls, rows, hidden);
+    places_matrix(places, &work->later_h, work->slots_max, hidden);
+    places_matrix(places, &work->later_c, work->slots_max, hidden);
+    places_matrix(places, &work->through, work->slots_max, hidden);
+    summing_place(places, &work->summing);
+    places_floats(places, &work->zeros,
+                  product_stride(outputs > r->shape.inputs ? outputs : r->shape.inputs));
+    places_floats(places, &work->ones, CHUNK_ROWS);
+}
+
+enum status recurrent_work_new(struct recurrent_work **out, const struct recurrent *r, uint32_t rows_max,
+                               uint32_t slots_max, struct error *error)
+{
+    struct places places = {0};
+    struct recurrent_work *work = calloc(1, sizeof *work);
+    if (work == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a policy's sequences");
+    work->rows_max = rows_max;
+    work->slots_max = slots_max;
+    place_work(&places, work, r);
+    const enum status status = places_take(&places, "sequences", error);
+    if (status != STATUS_OK) {
+        free(work);
+        return status;
+    }
+    work->memory = places.memory;
+    place_work(&places, work, r);
+    work->summing.product = r->product;
+    work->summing.lanes = r->dense_lanes;
+    for (int i = 0; i < CHUNK_ROWS; i++)
+        work->ones[i] = 1;
+    *out = work;
+    return STATUS_OK;
+}
+
+void recurrent_work_free(struct recurrent_work *work)
+{
+    if (work == NULL)
+        return;
+    free(work->memory);
+    free(work);
+}
+
+struct recurrent_matrix recurrent_inputs(const struct recurrent_work *work)
+{
+    return (struct recurrent_matrix){work->layer[0].x.at, work->layer[0].x.stride};
+}
+
+struct recurrent_matrix recurrent_pulls(const struct recurrent_work *work)
+{
+    return (struct recurrent_matrix){work->pulls.at, work->pulls.stride};
+}
+
+static float *row_of(struct dense_matrix matrix, uint32_t row)
+{
+    return matrix.at + row * matrix.stride;
+}
+
+static struct dense_matrix rows_from(struct dense_matrix matrix, uint32_t first)
+{
+    return (struct dense_matrix){row_of(matrix, first), matrix.stride};
+}
+
+/* c = begin + a b for `rows` rows, b a panel of `depth` by `columns`; begin NULL: on to what is there. */
+static void multiply(const struct recurrent *r, uint32_t rows, struct dense_matrix a, uint32_t depth,
+                     const float *panels, uint32_t columns, const float *begin, struct dense_matrix c)
+{
+    r->product(&(struct product){.rows = rows,
+                                 .depth = depth,
+                                 .columns = columns,
+                                 .a = a.at,
+                                 .a_row = a.stride,
+                                 .a_depth = 1,
+                                 .b = panels,
+                                 .b_depth = PRODUCT_BLOCK,
+                                 .b_block = (size_t)depth * PRODUCT_BLOCK,
+                                 .begin = begin,
+                                 .c = c.at,
+                                 .c_row = c.stride});
+}
+
+static bool starts_at(const struct recurrent_rows *rows, uint32_t row)
+{
+    return rows->starts != NULL && rows->starts[row] != 0;
+}
+
+/* ---- forward ---- */
+
+/* Where the layer's state of a row's slot stands in `state`. */
+static float *state_of(const struct recurrent *r, const struct recurrent_rows *rows, uint32_t row, uint32_t l,
+                       float *state)
+{
+    const size_t all = recurrent_state_floats(&r->shape);
+    return state + rows->slot[row] * all + l * (all / r->shape.layers);
+}
+
+/* What the row's cell remembers. */
+static void recall(const struct recurrent *r, const struct layer_work *work,
+                   const struct recurrent_rows *rows, uint32_t row, const float *state)
+{
+    const size_t bytes = r->shape.hidden * sizeof *state;
+    const bool starts = starts_at(rows, row);
+    for (uint32_t i = 0; i < (r->shape.cell == RECURRENT_LSTM ? 2 : 1); i++) {
+        float *to = row_of(i == 0 ? work->h : work->c, row);
+        if (starts)
+            memset(to, 0, bytes);
+        else
+            memcpy(to, state + i * r->shape.hidden, bytes);
+    }
+}
+
+static void lstm_row(const struct recurrent *r, const struct layer *layer, const struct layer_work *work,
+                     uint32_t row, float *state)
+{
+    const uint32_t hidden = r->shape.hidden;
+    r->row_lanes->lstm_forward(&(struct row_lstm){.hidden = hidden,
+                                                  .gates = row_of(work->gates, row),
+                                                  .bias = {layer->bias[0], layer->bias[1]},
+                                                  .c_prev = row_of(work->c, row),
+                                                  .c = row_of(work->c_next, row),
+                                                  .h = row_of(work->y, row)});
+    memcpy(state + hidden, row_of(work->c_next, row), hidden * sizeof *state);
+}
+
+static void gru_row(const struct recurrent *r, const struct layer *layer, const struct layer_work *work,
+                    uint32_t row)
+{
+    r->row_lanes->gru_forward(&(struct row_gru){.hidden = r->shape.hidden,
+                                                .gates = row_of(work->gates, row),
+                                                .candidate = row_of(work->candidate, row),
+                                                .bias = {layer->bias[0], layer->bias[1]},
+                                                .h_prev = row_of(work->h, row),
+                                                .h = row_of(work->y, row)});
+}
+
+/* Rows first … end - 1, of one step. */
+static void step_forward(const struct recurrent *r, const struct recurrent_work *work,
+                         const struct recurrent_rows *rows, uint32_t l, uint32_t first, uint32_t end,
+                         float *state)
+{
+    const struct layer *layer = &r->layer[l];
+    const struct layer_work *own = &work->layer[l];
+    const uint32_t hidden = r->shape.hidden;
+    const struct dense_matrix h = rows_from(own->h, first);
+    for (uint32_t row = first; row < end; row++)
+        recall(r, own, rows, row, state_of(r, rows, row, l, state));
+    multiply(r, end - first, h, hidden, layer->of_state[0].forward, layer->of_state[0].outputs, NULL,
+             rows_from(own->gates, first));
+    if (r->parts > 1)
+        multiply(r, end - first, h, hidden, layer->of_state[1].forward, hidden, work->zeros,
+                 rows_from(own->candidate, first));
+    for (uint32_t row = first; row < end; row++) {
+        float *remembered = state_of(r, rows, row, l, state);
+        if (r->shape.cell == RECURRENT_LSTM)
+            lstm_row(r, layer, own, row, remembered);
+        else
+            gru_row(r, layer, own, row);
+        memcpy(remembered, row_of(own->y, row), hidden * sizeof *remembered);
+    }
+}
+
+struct recurrent_matrix recurrent_forward(const struct recurrent *r, struct recurrent_work *work,
+                                          const struct recurrent_rows *rows, float *state)
+{
+    const uint32_t count = rows->first[rows->steps];
+    assert(count <= work->rows_max);
+    for (uint32_t l = 0; l < r->shape.layers; l++) {
+        const struct layer *layer = &r->layer[l];
+        multiply(r, count, work->layer[l].x, layer->inputs, layer->of_input.forward, layer->of_input.outputs,
+                 work->zeros, work->layer[l].gates);
+        for (uint32_t step = 0; step < rows->steps; step++)
+            step_forward(r, work, rows, l, rows->first[step], rows->first[step + 1], state);
+    }
+    const struct dense_matrix y = work->layer[r->shape.layers - 1].y;
+    return (struct recurrent_matrix){y.at, y.stride};
+}
+
+/* ---- backward ---- */
+
+/* dL/d of the gates' sums in the gates' place, and of the state before the row in its slot's place: of h what
+ * does not go through products. */
+static void row_backward(const struct recurrent *r, const struct recurrent_work *work,
+                         const struct layer_work *own, uint32_t row, uint32_t slot)
+{
+    float *gates = row_of(own->gates, row), *h = row_of(work->later_h, slot);
+    const float *dy = row_of(work->pulls, row);
+    if (r->shape.cell == RECURRENT_LSTM) {
+        r->row_lanes->lstm_backward(&(struct row_lstm){.hidden = r->shape.hidden,
+                                                       .gates = gates,
+                                                       .c_prev = row_of(own->c, row),
+                                                       .c = row_of(own->c_next, row),
+                                                       .dy = dy,
+                                                       .dh = h,
+                                                       .dc = row_of(work->later_c, slot),
+                                                       .dsums = gates});
+        memset(h, 0, r->shape.hidden * sizeof *h);
+        return;
+    }
+    float *candidate = row_of(own->candidate, row);
+    r->row_lanes->gru_backward(&(struct row_gru){.hidden = r->shape.hidden,
+                                                 .gates = gates,
+                                                 .candidate = candidate,
+                                                 .h_prev = row_of(own->h, row),
+                                                 .dy = dy,
+                                                 .dh = h,
+                                                 .dsums = gates,
+                                                 .dcandidate = candidate});
+}
+
+/* Hands what a row's state pulls at to the step before; nothing goes beyond a start. */
+static void hand_back(const struct recurrent *r, const struct recurrent_work *work, uint32_t slot,
+                      const float *through, bool starts)
+{
+    float *h = row_of(work->later_h, slot), *c = row_of(work->later_c, slot);
+    const uint32_t hidden = r->shape.hidden;
+    for (uint32_t i = 0; i < hidden; i++)
+        h[i] = starts ? 0 : h[i] + through[i];
+    if (starts)
+        memset(c, 0, hidden * sizeof *c);
+}
+
+static void step_backward(const struct recurrent *r, const struct recurrent_work *work,
+                          const struct recurrent_rows *rows, uint32_t l, uint32_t first, uint32_t end)
+{
+    const struct layer *layer = &r->layer[l];
+    const struct layer_work *own = &work->layer[l];
+    const uint32_t hidden = r->shape.hidden, count = end - first;
+    for (uint32_t row = first; row < end; row++)
+        row_backward(r, work, own, row, rows->slot[row]);
+    multiply(r, count, rows_from(own->gates, first), layer->of_state[0].outputs, layer->of_state[0].backward,
+             hidden, work->zeros, work->through);
+    if (r->parts > 1)
+        multiply(r, count, rows_from(own->candidate, first), hidden, layer->of_state[1].backward, hidden,
+                 NULL, work->through);
+    for (uint32_t row = first; row < end; row++)
+        hand_back(r, work, rows->slot[row], row_of(work->through, row - first), starts_at(rows, row));
+}
+
+/* Adds the gradient of the layer's parameters over `count` rows from `first` on. */
+static void add_chunk(const struct recurrent *r, const struct recurrent_work *work, uint32_t l,
+                      uint32_t first, uint32_t count, float *gradient, bool adds)
+{
+    const struct layer *layer = &r->layer[l];
+    const struct layer_work *own = &work->layer[l];
+    const uint32_t hidden = r->shape.hidden;
+    const struct dense_matrix ones = {work->ones, 1}, x = rows_from(own->x, first);
+    const struct dense_matrix gates = rows_from(own->gates, first), h = rows_from(own->h, first);
+    summing_add_weight(&work->summing, count, gates, layer->of_input.outputs, x, layer->inputs,
+                       gradient + layer->of_input.offset, layer->inputs, adds);
+    summing_add(&work->summing, count, ones, 1, gates, layer->of_input.outputs,
+                gradient + layer->bias_offset[0], 0, 1, adds);
+    float *bias = gradient + layer->bias_offset[1];
+    for (uint32_t p = 0; p < r->parts; p++) {
+        const struct part *part = &layer->of_state[p];
+        const struct dense_matrix sums = p == 0 ? gates : rows_from(own->candidate, first);
+        summing_add_weight(&work->summing, count, sums, part->outputs, h, hidden, gradient + part->offset,
+                           hidden, adds);
+        summing_add(&work->summing, count, ones, 1, sums, part->outputs, bias, 0, 1, adds);
+        bias += part->outputs;
+    }
+}
+
+void recurrent_backward(const struct recurrent *r, struct recurrent_work *work,
+                        const struct recurrent_rows *rows, float *gradient, bool adds,
+                        const struct recurrent_matrix *inputs)
+{
+    const uint32_t count = rows->first[rows->steps];
+    for (uint32_t l = r->shape.layers; l-- > 0;) {
+        const struct part *part = &r->layer[l].of_input;
+        memset(work->later_h.at, 0, work->slots_max * work->later_h.stride * sizeof(float));
+        memset(work->later_c.at, 0, work->slots_max * work->later_c.stride * sizeof(float));
+        for (uint32_t step = rows->steps; step-- > 0;)
+            step_backward(r, work, rows, l, rows->first[step], rows->first[step + 1]);
+        for (uint32_t first = 0; first < count; first += CHUNK_ROWS)
+            add_chunk(r, work, l, first, count - first < CHUNK_ROWS ? count - first : CHUNK_ROWS, gradient,
+                      adds || first > 0);
+        if (l > 0)
+            multiply(r, count, work->layer[l].gates, part->outputs, part->backward, part->inputs, work->zeros,
+                     work->pulls);
+        else if (inputs != NULL)
+            multiply(r, count, work->layer[l].gates, part->outputs, part->backward, part->inputs, work->zeros,
+                     (struct dense_matrix){inputs->at, inputs->stride});
+    }
+}
