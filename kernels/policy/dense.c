@@ -25,7 +25,7 @@ struct dense_layer {
     size_t weight, bias; // where the parameters begin in the flat array
     float *begin;        // (blocks of outputs, 16) the bias
     float *forward;      // (blocks of outputs, inputs, 16)
-    float *backward;     // (blocks of inputs, outputs, 16); NULL for the first layer, which pulls at nothing
+    float *backward;     // (blocks of inputs, outputs, 16); NULL for a first layer that pulls at nothing
 };
 
 struct dense {
@@ -55,10 +55,11 @@ struct dense_work {
     struct dense_matrix squares, variance;
     float *exploration_sums;
     struct summing summing;
-    float *scratch;      // struct dense_head's
-    float *zeros, *ones; // (DENSE_OUTPUTS_MAX), (DENSE_CHUNK_ROWS)
-    bool adds;           // dense_gradient's, while it runs
-    float *memory;       // all of the above
+    float *scratch;                    // struct dense_head's
+    float *zeros, *ones;               // (DENSE_OUTPUTS_MAX), (DENSE_CHUNK_ROWS)
+    bool adds;                         // dense_gradient's, while it runs
+    struct dense_matrix features_pull; // likewise; at NULL: not wanted
+    float *memory;                     // all of the above
 };
 
 /* ---- the shape ---- */
@@ -158,12 +159,12 @@ static bool dense_has_layer(const struct dense_shape *shape, uint32_t n, uint32_
 
 /* ---- the weights ---- */
 
-static void place_layer(struct places *places, struct dense_layer *layer, bool first)
+static void place_layer(struct places *places, struct dense_layer *layer, bool stops)
 {
     const size_t out_blocks = product_blocks(layer->outputs), in_blocks = product_blocks(layer->inputs);
     places_floats(places, &layer->begin, out_blocks * PRODUCT_BLOCK);
     places_floats(places, &layer->forward, out_blocks * layer->inputs * PRODUCT_BLOCK);
-    if (!first)
+    if (!stops)
         places_floats(places, &layer->backward, in_blocks * layer->outputs * PRODUCT_BLOCK);
 }
 
@@ -187,7 +188,7 @@ static void place_dense(struct places *places, struct dense *dense)
     for (uint32_t n = 0; n < DENSE_NETWORKS; n++)
         for (uint32_t l = 0; l <= dense->shape.layers; l++)
             if (dense_has_layer(&dense->shape, n, l))
-                place_layer(places, &dense->layer[n][l], l == 0);
+                place_layer(places, &dense->layer[n][l], l == 0 && !dense->shape.pulls_inputs);
     place_deviations(places, dense);
 }
 
@@ -225,7 +226,7 @@ enum status policy_lanes_choose(struct policy_lanes *lanes, struct error *error)
 /* policy_check refuses what breaks a bound (worker/model/policy_config.h). */
 static void assert_bounds(const struct dense_shape *shape)
 {
-    assert(shape->inputs >= 1 && shape->inputs <= DENSE_INPUTS_MAX);
+    assert(shape->inputs >= 1 && shape->inputs <= (shape->pulls_inputs ? DENSE_WIDTH_MAX : DENSE_INPUTS_MAX));
     assert(shape->layers >= dense_explores(shape) && shape->layers <= DENSE_LAYERS_MAX);
     for (uint32_t l = 0; l < shape->layers; l++)
         assert(shape->width[l] >= 1 && shape->width[l] <= DENSE_WIDTH_MAX);
@@ -457,7 +458,9 @@ static void gather(const struct dense *dense, const struct dense_work *work, con
     for (uint32_t r = 0; r < batch->count; r++) {
         float *to = work->inputs.at + r * work->inputs.stride;
         const size_t from = (size_t)batch->row[r] * inputs + first;
-        if (batch->observations != NULL && batch->normalizer != NULL)
+        if (batch->features != NULL)
+            copy(to, batch->features + r * batch->stride + first, width);
+        else if (batch->observations != NULL && batch->normalizer != NULL)
             normalize(batch->normalizer, batch->observations + from, first, width, to);
         else if (batch->observations != NULL)
             copy(to, batch->observations + from, width);
@@ -682,13 +685,15 @@ static void add_first_weight(const struct dense *dense, const struct dense_work 
     }
 }
 
-/* to = dL/d of what `layer` reads, by the pull at its sums; or, `more`, adds that to `to`. */
+/* to = dL/d of what `layer` reads, by the pull at its sums; or, `more`, adds that to `to`. Nothing where
+ * there is no `to`: nobody asks what pulls at the first layer's inputs. */
 static void pull_back(const struct dense *dense, const struct dense_work *work,
                       const struct dense_layer *layer, struct dense_matrix pull, struct dense_matrix to,
                       bool more)
 {
-    multiply(dense, work->batch.count, pull, layer->outputs, layer->backward, layer->outputs, 0,
-             layer->inputs, more ? NULL : work->zeros, to);
+    if (to.at != NULL)
+        multiply(dense, work->batch.count, pull, layer->outputs, layer->backward, layer->outputs, 0,
+                 layer->inputs, more ? NULL : work->zeros, to);
 }
 
 /* dL/d of hidden layer l, in one of two places by turns. */
@@ -710,12 +715,13 @@ static void heads_backward(const struct dense *dense, const struct dense_work *w
         if (!heads->of[head])
             continue;
         add_columns(work, pull, layer->outputs, gradient + layer->bias);
-        if (layers == 0) {
+        if (layers == 0)
             add_first_weight(dense, work, layer, pull, gradient);
-            continue;
-        }
-        add_weight(work, layer, work->output[n][layers - 1], 0, layer->inputs, pull, gradient);
-        pull_back(dense, work, layer, pull, hidden_pull(dense, work, layers - 1), more);
+        else
+            add_weight(work, layer, work->output[n][layers - 1], 0, layer->inputs, pull, gradient);
+        pull_back(dense, work, layer, pull,
+                  layers == 0 ? work->features_pull : hidden_pull(dense, work, layers - 1),
+                  layers == 0 || more);
         more = true;
     }
 }
@@ -731,12 +737,12 @@ static void backward(const struct dense *dense, const struct dense_work *work, c
         dense->lanes->slope(dense->shape.activation, pull, work->output[n][l], work->batch.count,
                             product_blocks(layer->outputs));
         add_columns(work, pull, layer->outputs, gradient + layer->bias);
-        if (l == 0) {
+        if (l == 0)
             add_first_weight(dense, work, layer, pull, gradient);
-            return;
-        }
-        add_weight(work, layer, work->output[n][l - 1], 0, layer->inputs, pull, gradient);
-        pull_back(dense, work, layer, pull, hidden_pull(dense, work, l - 1), false);
+        else
+            add_weight(work, layer, work->output[n][l - 1], 0, layer->inputs, pull, gradient);
+        pull_back(dense, work, layer, pull, l == 0 ? work->features_pull : hidden_pull(dense, work, l - 1),
+                  l == 0);
     }
 }
 
@@ -779,6 +785,9 @@ void dense_gradient(const struct dense *dense, struct dense_work *work, const st
         heads_of(pulls->log_probability != NULL || pulls->entropy != NULL, pulls->value != NULL);
     assert(!heads.of[DENSE_VALUE] || dense->shape.value);
     work->adds = adds;
+    work->features_pull = (struct dense_matrix){pulls->features, work->batch.stride};
+    if (pulls->features != NULL) /* all networks add to these */
+        memset(pulls->features, 0, work->batch.count * work->batch.stride * sizeof *pulls->features);
     if (heads.of[DENSE_POLICY])
         pull_policy(dense, work, pulls, gradient);
     if (heads.of[DENSE_VALUE])

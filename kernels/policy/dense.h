@@ -90,9 +90,11 @@ struct dense_shape {
     uint32_t layers;                  /* hidden layers; 0: the head reads the observation */
     uint32_t width[DENSE_LAYERS_MAX]; /* (layers) units of each */
     enum dense_activation activation;
-    bool value;           /* has a value network: the same hidden layers once more, and one output */
-    bool shared;          /* with `value`: its output reads the policy's hidden layers, and it has none */
-    bool gaussian;        /* an action is floats of a diagonal Gaussian; else choices of Categoricals */
+    bool value; /* has a value network: the same hidden layers once more, and one output */
+    bool
+        pulls_inputs; /* the inputs are features, DENSE_WIDTH_MAX at most, and dense_gradient pulls at them */
+    bool shared;      /* with `value`: its output reads the policy's hidden layers, and it has none */
+    bool gaussian;    /* an action is floats of a diagonal Gaussian; else choices of Categoricals */
     bool state_dependent; /* the Gaussian's deviations depend on the last hidden layer, of which there is one
                            */
     uint32_t components;  /* of an action */
@@ -183,6 +185,9 @@ struct dense_batch {
     const uint32_t *row;       // (count) index into the arrays
     const float *observations; // (rows, inputs); NULL: they are `bytes`
     const uint8_t *bytes;      // (rows, inputs) integers 0 … 255, which stand for their 255th parts
+    const float *features; // (count, stride) in the batch's order, read in the place of observations: what a
+                           // recurrent layer has made of them. NULL: there are none
+    size_t stride;         // of `features`, in floats
     const struct dense_normalizer *normalizer; // of `observations`; NULL: they are read as they are
     const uint8_t *mask; // (rows, outputs), not 0: allowed, at least one of each component. NULL: all are
     int32_t *choices;    // (rows, components) Categoricals: 0 … choices - 1
@@ -228,6 +233,7 @@ struct dense_pulls {
     float *log_probability; // (count)
     float *entropy;         // (count)
     float *value;           // (count); NULL without a value network
+    float *features;        // NULL; or (count, the batch's stride): here dense_gradient writes dL/d features
 };
 
 /* dL/d of every parameter of the networks that are pulled at, for the batch that was last evaluated with

@@ -184,10 +184,10 @@ START_TEST(pulls_that_are_not_given_are_zero)
     float *value = problem.shape.value ? none : NULL;
     const struct {
         struct dense_pulls sparse, full;
-    } pairs[] = {{{.log_probability = problem.pull[0]}, {problem.pull[0], none, value}},
-                 {{.entropy = problem.pull[1]}, {none, problem.pull[1], value}},
+    } pairs[] = {{{.log_probability = problem.pull[0]}, {problem.pull[0], none, value, NULL}},
+                 {{.entropy = problem.pull[1]}, {none, problem.pull[1], value, NULL}},
                  {{.value = problem.shape.value ? problem.pull[2] : NULL},
-                  {none, none, problem.shape.value ? problem.pull[2] : NULL}}};
+                  {none, none, problem.shape.value ? problem.pull[2] : NULL, NULL}}};
     float *sparse = calloc(problem.count, sizeof *sparse), *full = calloc(problem.count, sizeof *full);
     ck_assert(sparse != NULL && full != NULL);
     for (int i = 0; i < 3; i++) {
@@ -242,6 +242,92 @@ START_TEST(no_rows_are_no_gradient)
 }
 END_TEST
 
+/* ---- features in the observations' place ---- */
+
+/* Learns from the chunk that begins the problem, with its observations given as features, and writes the
+ * gradient, and dL/d features (count, stride). */
+static void learn_from_features(const struct dense_case *one, float *gradient, float *d_features,
+                                size_t stride)
+{
+    struct dense_shape shape = one->shape;
+    struct dense_batch batch = problem.batch;
+    struct dense_pulls pulls = dense_problem_pulls(&problem, 0);
+    const struct dense_results results = dense_problem_results(&problem);
+    float *features = calloc(batch.count * stride, sizeof *features);
+    struct dense *dense;
+    struct dense_work *work;
+    struct error error;
+    ck_assert_ptr_nonnull(features);
+    shape.pulls_inputs = true;
+    for (uint32_t i = 0; i < batch.count; i++)
+        memcpy(features + i * stride, batch.observations + (size_t)batch.row[i] * shape.inputs,
+               shape.inputs * sizeof *features);
+    batch.features = features;
+    batch.observations = NULL;
+    batch.stride = stride;
+    pulls.features = d_features;
+    ck_assert_int_eq(dense_new(&dense, &shape, &error), STATUS_OK);
+    ck_assert_int_eq(dense_work_new(&work, dense, &error), STATUS_OK);
+    dense_load(dense, problem.parameters);
+    dense_evaluate(dense, work, &batch, &results);
+    dense_gradient(dense, work, &pulls, gradient, false);
+    dense_work_free(work);
+    dense_free(dense);
+    free(features);
+}
+
+/* L at the observations moved by `by` along a direction of ones and minus ones. *along: sum of d_features
+ * times how far they were moved. */
+static double loss_at(const struct dense_pulls *pulls, float by, const float *d_features, size_t stride,
+                      double *along)
+{
+    struct dense_batch moved = problem.batch;
+    const uint32_t inputs = problem.shape.inputs;
+    float *observations = calloc((size_t)problem.rows * inputs, sizeof *observations);
+    ck_assert_ptr_nonnull(observations);
+    *along = 0;
+    for (uint32_t i = 0; i < moved.count; i++)
+        for (uint32_t k = 0; k < inputs; k++) {
+            const size_t at = (size_t)moved.row[i] * inputs + k;
+            observations[at] = moved.observations[at] + ((i + k) % 3 == 0 ? -by : by);
+            *along += (double)d_features[i * stride + k] *
+                      ((double)observations[at] - (double)moved.observations[at]);
+        }
+    moved.observations = observations;
+    const double loss = dense_ref_gradient(&problem.shape, problem.exact, &moved, pulls, NULL);
+    free(observations);
+    return loss;
+}
+
+/* The parameters' gradient has the bits that observations give; dL/d features is the loss's slope. */
+START_TEST(features_are_read_and_pulled_at)
+{
+    struct dense_case one = dense_cases[_i];
+    if (one.shape.activation == DENSE_RELU || one.shape.state_dependent || one.shape.inputs > DENSE_WIDTH_MAX)
+        return;
+    one.rows = one.rows < 100 ? one.rows : 100;
+    dense_problem_init(&problem, &one, 5);
+    ck_assert(dense_problem_load(&problem, NULL));
+    const size_t stride = (one.shape.inputs + 15) / 16 * 16;
+    const struct dense_pulls pulls = dense_problem_pulls(&problem, 0);
+    float *gradient = calloc(problem.count, sizeof *gradient);
+    float *d_features = calloc(problem.rows * stride, sizeof *d_features);
+    double above, below;
+    ck_assert(gradient != NULL && d_features != NULL);
+    dense_problem_learn(&problem);
+    learn_from_features(&one, gradient, d_features, stride);
+    ck_assert_mem_eq(gradient, problem.gradient, problem.count * sizeof *gradient);
+    const double high = loss_at(&pulls, 0x1p-9f, d_features, stride, &above);
+    const double low = loss_at(&pulls, -0x1p-9f, d_features, stride, &below);
+    ck_assert_msg(fabs((high - low) - (above - below)) <= 1e-3 * fabs(above - below) + 1e-6,
+                  "%g, expected %g", above - below, high - low);
+    free(gradient);
+    free(d_features);
+    dense_problem_unload(&problem);
+    dense_problem_fini(&problem);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("dense_gradient");
@@ -255,6 +341,7 @@ int main(void)
     tcase_add_loop_test(backward, pulls_that_are_not_given_are_zero, 0, DENSE_CASES * DENSE_ISAS);
     tcase_add_loop_test(backward, masks_keep_gradients_away, 0, DENSE_ISAS);
     tcase_add_test(backward, no_rows_are_no_gradient);
+    tcase_add_loop_test(backward, features_are_read_and_pulled_at, 0, DENSE_CASES);
     suite_add_tcase(suite, backward);
     return suite_run(suite);
 }
