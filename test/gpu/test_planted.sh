@@ -61,16 +61,16 @@ finds() {
 
 check "memory, without a defect" passes test_conformance_slab memory
 check "the captured policy, without a defect" passes test_cuda cuda
-for operation in linear "batch norm" lstm "cross entropy"; do
+for operation in linear "batch norm" lstm "cross entropy" tanh; do
     check "$operation, without a defect" passes test_conformance operations "$operation"
 done
 
 check "a wait that is missing" finds cuda_backend.cu \
     's/^    CUDA_TRY(about, cudaStreamSynchronize, cuda->stream);$/    (void)cuda, (void)about, (void)error;/' \
     'square sum of [0-9]+: .* expected' test_conformance_slab memory
-check "an index that is off by one" finds cuda_policy.cu \
-    's/action\[row\] = /action[row + 1] = /' \
-    '^gpu: .*writes 4 bytes outside of memory' test_cuda cuda
+check "an index that is off by one" finds cuda_elements.cu \
+    's/y\[i\] = tanhf/y[i + 1] = tanhf/' \
+    '^gpu: .*writes 4 bytes outside of memory' test_conformance operations tanh
 check "a wrong offset" finds cuda_lstm.cu \
     's/(const char \*)gradients + piece->to,/(const char *)gradients + piece->from,/' \
     'gradient of weight_hh: deviates' test_conformance operations lstm

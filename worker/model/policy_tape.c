@@ -16,11 +16,9 @@
 #include "kernels/backend.h"
 #include "worker/environment/environment_spec.h"
 #include "worker/model/policy_internal.h"
-#include "worker/model/policy_parameters.h"
 
 #include <assert.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
