@@ -34,8 +34,8 @@
  * OP_RELU              x -> y as x
  *                      The gradient at 0 is 0, everywhere in this file. A NaN stays a NaN, here and through
  *                      every fused ReLU and max pool, so that a loss shows it. Other elements of that
- *                      output may become NaN too. Exceptions: a batch norm outside of training may lose
- *                      a NaN of x, and a GPU one under a ReLU that its library fuses.
+ *                      output may become NaN too. Exception: on a CPU, a batch norm outside of training
+ *                      may lose a NaN of x.
  *
  * OP_ADD               a, b as a -> y as a
  *                      a + b; with attributes.relu, max(0, that).
