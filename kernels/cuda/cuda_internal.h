@@ -79,7 +79,7 @@ enum plan_kind {
     PLAN_CONVOLUTION = 1, /* also a linear layer */
     PLAN_MAX_POOL,
     PLAN_AVG_POOL,
-    PLAN_TENSOR, /* batch norm, log-softmax */
+    PLAN_TENSOR, /* log-softmax */
     PLAN_LSTM
 };
 
@@ -123,7 +123,7 @@ struct plan {
     struct plan_key key;
     struct plan *next;
     cudnnTensorDescriptor_t x, y;
-    cudnnTensorDescriptor_t channels; /* (1, outputs, 1, 1): a bias, or a batch norm's parameters */
+    cudnnTensorDescriptor_t channels; /* (1, outputs, 1, 1): a convolution's bias */
     /* a convolution's */
     cudnnFilterDescriptor_t weight;
     cudnnConvolutionDescriptor_t convolution;
