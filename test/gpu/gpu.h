@@ -73,6 +73,8 @@ bool gpu_fault_happened(void);
 
 /* Calls of a function so far. */
 uint64_t gpu_calls(const char *function);
+/* Names the functions that were called, by a number from 0, in no order. NULL: no more. */
+const char *gpu_called(unsigned number);
 
 /* Live objects of all kinds. */
 uint64_t gpu_alive_count(void);

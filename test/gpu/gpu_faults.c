@@ -232,6 +232,17 @@ uint64_t gpu_calls(const char *function)
     return calls;
 }
 
+const char *gpu_called(unsigned number)
+{
+    const char *name = NULL;
+    gpu_lock();
+    for (size_t i = 0; i < FUNCTIONS_MAX && name == NULL; i++)
+        if (functions[i].calls > 0 && number-- == 0)
+            name = functions[i].name;
+    gpu_unlock();
+    return name;
+}
+
 void gpu_counts(struct gpu_counts *out)
 {
     gpu_lock();
