@@ -21,8 +21,8 @@
  * work runs, so a run repeats by its seed.
  *
  * Environment: GPU_SEED=N; GPU_FAULT=function:nth:code; GPU_COUNTS=1 (at exit prints the counts to stderr; a
- * value with a slash is a file to append to); GPU_MEMORY_MIB=N (of the device, 8192); GPU_BACKTRACE=1 (misuse
- * prints its callers).
+ * value with a slash is a file to append to); GPU_MEMORY_MIB=N (of the device, 8192); GPU_CAPABILITY=N
+ * (its major compute capability, 9); GPU_BACKTRACE=1 (misuse prints its callers).
  *
  * Every call of the API holds one lock, so several threads may call it. */
 #ifndef TEST_GPU_GPU_H
