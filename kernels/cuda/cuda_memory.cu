@@ -25,6 +25,7 @@ static void chunk_give(void *context, void *chunk, size_t bytes)
     struct cuda *cuda = (struct cuda *)context;
     cudaStreamSynchronize(cuda->stream);
     cudaFree(chunk);
+    cudaGetLastError(); // an error above must not look like the next launch's
 }
 
 static void chunk_poison(void *context, void *block, size_t bytes)
@@ -38,6 +39,9 @@ const struct arena_source cuda_source = {NULL, chunk_take, chunk_give, chunk_poi
 static enum status no_memory(size_t bytes, const struct tensor *about, struct error *error)
 {
     char shape[SHAPE_TEXT_BYTES];
+    const cudaError_t code = cudaPeekAtLastError(); // not chunk_take's: an error of earlier work, which stays
+    if (code != cudaSuccess)
+        return cuda_failed(error, "cudaMalloc", code, about);
     return error_set(error, STATUS_NO_MEMORY, "no memory on the GPU for %zu bytes, for %.60s of %s", bytes,
                      about->name != NULL ? about->name : "a tensor", shape_text(&about->shape, shape));
 }

@@ -430,7 +430,7 @@ ELEMENT float element_embedding_backward(const uint64_t *keys, size_t count, siz
     return (float)sum;
 }
 
-/* ---- max pooling's backward: cuDNN does not say which of several equal maxima it takes ---- */
+/* ---- pooling's backward ---- */
 
 /* What a pool or a convolution slides over its images. */
 struct element_window {
@@ -489,6 +489,21 @@ ELEMENT float element_max_pool_backward(const struct element_window *pool, const
             if (element_first_maximum(pool, x + image * plane, o0, o1) == at)
                 sum += dy[image * out_plane + (size_t)o0 * pool->out[1] + o1];
     return sum;
+}
+
+/* The same of a mean, whose divisor counts the padding. */
+ELEMENT float element_avg_pool_backward(const struct element_window *pool, const float *dy, size_t i)
+{
+    const size_t plane = (size_t)pool->size[0] * pool->size[1], image = i / plane, at = i % plane;
+    const size_t out_plane = (size_t)pool->out[0] * pool->out[1];
+    uint32_t top, bottom, left, right;
+    float sum = 0;
+    element_windows_of(pool, 0, (uint32_t)(at / pool->size[1]), &top, &bottom);
+    element_windows_of(pool, 1, (uint32_t)(at % pool->size[1]), &left, &right);
+    for (uint32_t o0 = top; o0 < bottom; o0++)
+        for (uint32_t o1 = left; o1 < right; o1++)
+            sum += dy[image * out_plane + (size_t)o0 * pool->out[1] + o1];
+    return sum / (float)(pool->kernel[0] * pool->kernel[1]);
 }
 
 /* ---- optimizers ---- */

@@ -21,8 +21,8 @@
  * work runs, so a run repeats by its seed.
  *
  * Environment: GPU_SEED=N; GPU_FAULT=function:nth:code; GPU_COUNTS=1 (at exit prints the counts to stderr; a
- * value with a slash is a file to append to); GPU_MEMORY_MIB=N (of the device, 8192); GPU_BACKTRACE=1 (misuse
- * prints its callers).
+ * value with a slash is a file to append to); GPU_MEMORY_MIB=N (of the device, 8192); GPU_CAPABILITY=N
+ * (its major compute capability, 9); GPU_BACKTRACE=1 (misuse prints its callers).
  *
  * Every call of the API holds one lock, so several threads may call it. */
 #ifndef TEST_GPU_GPU_H
@@ -73,6 +73,8 @@ bool gpu_fault_happened(void);
 
 /* Calls of a function so far. */
 uint64_t gpu_calls(const char *function);
+/* Names the functions that were called, by a number from 0, in no order. NULL: no more. */
+const char *gpu_called(unsigned number);
 
 /* Live objects of all kinds. */
 uint64_t gpu_alive_count(void);

@@ -99,7 +99,10 @@ static void on_fault(int signal, siginfo_t *info, void *context)
 
 static void protect(int access)
 {
-    for (uint32_t i = 1; i < block_count; i++) {
+    static uint32_t first = 1; /* those before it were freed */
+    while (first < block_count && !gpu_device_blocks[first].live)
+        first++;
+    for (uint32_t i = first; i < block_count; i++) {
         const struct gpu_block *block = &gpu_device_blocks[i];
         char *begin;
         if (!block->live)

@@ -179,7 +179,7 @@ static enum status log_probability_backward(struct backend *backend, struct op_c
     return status;
 }
 
-/* ---- max pool ---- */
+/* ---- pools ---- */
 
 static struct element_window pool_of(const struct op_call *call)
 {
@@ -215,6 +215,39 @@ static enum status max_pool_backward(struct backend *backend, struct op_call *ca
     float *dx = call->din[0]->data;
     for (size_t i = 0; status == STATUS_OK && i < count_of(call->in[0]); i++)
         dx[i] = element_max_pool_backward(&pool, call->in[0]->data, call->dout[0]->data, i);
+    return status;
+}
+
+static enum status avg_pool(struct backend *backend, struct op_call *call, struct error *error)
+{
+    (void)backend;
+    enum status status = give(call, call->out[0], error);
+    const struct element_window pool = pool_of(call);
+    const size_t plane = (size_t)pool.size[0] * pool.size[1], out_plane = (size_t)pool.out[0] * pool.out[1];
+    float *y = call->out[0]->data;
+    for (size_t i = 0; status == STATUS_OK && i < count_of(call->out[0]); i++) {
+        const float *x = (const float *)call->in[0]->data + i / out_plane * plane;
+        const uint32_t at = (uint32_t)(i % out_plane);
+        uint32_t top, bottom, left, right;
+        float sum = 0;
+        element_window_inputs(&pool, 0, at / pool.out[1], &top, &bottom);
+        element_window_inputs(&pool, 1, at % pool.out[1], &left, &right);
+        for (uint32_t r = top; r < bottom; r++)
+            for (uint32_t c = left; c < right; c++)
+                sum += x[(size_t)r * pool.size[1] + c];
+        y[i] = sum / (float)(pool.kernel[0] * pool.kernel[1]);
+    }
+    return status;
+}
+
+static enum status avg_pool_backward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    (void)backend;
+    enum status status = give(call, call->din[0], error);
+    const struct element_window pool = pool_of(call);
+    float *dx = call->din[0]->data;
+    for (size_t i = 0; status == STATUS_OK && i < count_of(call->in[0]); i++)
+        dx[i] = element_avg_pool_backward(&pool, call->dout[0]->data, i);
     return status;
 }
 
@@ -494,6 +527,7 @@ const struct backend_ops elements_ops = {
                 [OP_DROPOUT] = dropout,
                 [OP_LOG_PROBABILITY] = log_probability,
                 [OP_MAX_POOL] = max_pool,
+                [OP_AVG_POOL] = avg_pool,
                 [OP_SUM] = sum,
                 [OP_MSE] = mse,
                 [OP_CROSS_ENTROPY] = cross_entropy,
@@ -504,6 +538,7 @@ const struct backend_ops elements_ops = {
                  [OP_DROPOUT] = dropout_backward,
                  [OP_LOG_PROBABILITY] = log_probability_backward,
                  [OP_MAX_POOL] = max_pool_backward,
+                 [OP_AVG_POOL] = avg_pool_backward,
                  [OP_SUM] = sum_backward,
                  [OP_MSE] = mse_backward,
                  [OP_CROSS_ENTROPY] = cross_entropy_backward,
