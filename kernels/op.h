@@ -142,6 +142,7 @@ struct op_call {
     struct arena *arena;
     struct tensor *in[OP_INPUTS_MAX];
     struct tensor *out[OP_OUTPUTS_MAX];
+    void *into[OP_OUTPUTS_MAX]; /* where the caller wants a batch norm's statistics; NULL: in the arena */
 
     /* Tensors that the backward needs beside in and out: private to the backend, filled by the forward,
      * passed unchanged to the backward. `keep` false (inference): none. */

@@ -274,8 +274,12 @@ enum status op_forward(struct backend *backend, struct op_call *call, struct err
     enum status status = op_shapes(backend, call, shape, error);
     if (status != STATUS_OK)
         return status;
-    for (uint32_t i = 0; i < op_outputs(call->op, &call->attributes); i++)
+    for (uint32_t i = 0; i < op_outputs(call->op, &call->attributes); i++) {
         describe_result(call->out[i], &shape[i], backend->ops->dtype);
+        call->out[i]->data = call->into[i];
+        if (call->into[i] != NULL)
+            call->out[i]->bytes = shape_elements(&shape[i]) * dtype_bytes(backend->ops->dtype);
+    }
     memset(call->saved, 0, sizeof call->saved);
     const uint64_t mark = arena_mark(call->arena);
     status = backend->ops->forward[call->op](backend, call, error);

@@ -1,6 +1,8 @@
 /* The operations by their names: each function sets the attributes and inputs of one tape_apply. */
 #include "kernels/tape/tape.h"
 
+#include <string.h>
+
 /* One output; NULL after a failure. */
 static struct variable *apply_op(struct tape *tape, enum op op, const struct op_attributes *attributes,
                                  struct variable *const in[])
@@ -31,9 +33,14 @@ struct variable *tape_batch_norm(struct tape *tape, struct variable *x, struct v
     const struct op_attributes attributes = {.relu = relu, .training = training, .epsilon = epsilon};
     struct variable *const in[] = {x, weight, bias, running_mean, running_variance};
     struct variable *out[OP_OUTPUTS_MAX] = {0};
-    tape_apply(tape, OP_BATCH_NORM, &attributes, in, out);
+    void *into[OP_OUTPUTS_MAX] = {0};
     if (statistics != NULL)
-        *statistics = (struct batch_statistics){.mean = out[1], .variance = out[2]};
+        memcpy(into + 1, statistics->into, sizeof statistics->into);
+    tape_apply_into(tape, OP_BATCH_NORM, &attributes, in, into, out);
+    if (statistics != NULL) {
+        statistics->mean = out[1];
+        statistics->variance = out[2];
+    }
     return out[0];
 }
 

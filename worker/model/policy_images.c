@@ -237,9 +237,10 @@ static struct cnn_outputs images_record(const struct policy_images *net, const s
     const struct cnn_outputs outputs =
         cnn_forward(net->learner.params, net->learner.tape, record_images(net, piece), wanted);
     if ((wanted & WANT_ACTION) != 0)
-        tape_read(net->learner.tape, outputs.action, DTYPE_F32, net->output);
+        tape_read_later(net->learner.tape, outputs.action, DTYPE_F32, net->output);
     if ((wanted & WANT_VALUE) != 0)
-        tape_read(net->learner.tape, outputs.value, DTYPE_F32, net->value);
+        tape_read_later(net->learner.tape, outputs.value, DTYPE_F32, net->value);
+    tape_wait(net->learner.tape);
     return outputs;
 }
 
@@ -447,7 +448,7 @@ static enum status walk_back(const struct policy_images *net, struct cnn_outputs
     struct variable *pull = record_pulls(net, outputs);
     double sum;
     tape_loss(net->learner.tape, pull, &sum);
-    if (!isfinite(part))
+    if (!isfinite(part) && tape_wait(net->learner.tape) == STATUS_OK)
         tape_fail(net->learner.tape, STATUS_INTERNAL,
                   "the loss is %g, and no tensor holds a NaN or an infinity", part);
     tape_backward(net->learner.tape, pull);
@@ -558,13 +559,7 @@ static enum status clip_gradient(const struct policy_images *net, double max_nor
                                  struct error *error)
 {
     double squares = 0;
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < params_count(net->learner.params) && status == STATUS_OK; i++) {
-        double part = 0;
-        status =
-            gradients_square_sum(net->learner.gradients, params_at(net->learner.params, i), &part, error);
-        squares += part;
-    }
+    enum status status = gradients_squares(net->learner.gradients, &squares, error);
     *norm = sqrt(squares);
     if (status == STATUS_OK && !isfinite(*norm))
         status = gradients_check(net->learner.gradients, error);
