@@ -73,7 +73,8 @@ bool backend_finds_gpu(const struct backend_settings *settings)
 {
     const struct backend_ops *ops = NULL;
     struct error why;
-    return find_table(&ops, "cuda", &why) == STATUS_OK && ops->find(settings, &why) == STATUS_OK;
+    return find_table(&ops, "cuda", &why) == STATUS_OK &&
+           (ops->find == NULL || ops->find(settings, &why) == STATUS_OK);
 }
 
 enum status backend_load_device(struct backend **out, enum device device,

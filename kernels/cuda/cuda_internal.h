@@ -147,9 +147,9 @@ struct plan {
 
 enum {
     PLAN_BUCKETS = 256,
-    PLANS_MAX = 1024,           /* then all are forgotten: shapes that come and go must not fill the memory */
-    REDUCE_BLOCKS_MAX = 256,    /* partial results of a reduction over a whole tensor */
-    STAGING_BYTES = 1 << 20,    /* of one buffer */
+    PLANS_MAX = 1024,        /* then all are forgotten: shapes that come and go must not fill the memory */
+    REDUCE_BLOCKS_MAX = 256, /* partial results of a reduction over a whole tensor */
+    STAGING_BYTES = 1 << 20, /* of one buffer */
     STAGING_BUFFERS = 4,
     DELIVERIES_MAX = 64,
     THREADS = 256,              /* in a block of our kernels */

@@ -61,10 +61,8 @@ enum status gradients_square_sum(struct gradients *gradients, const struct param
  * GPU one sum over the slab. Its square root is the gradient's norm. */
 enum status gradients_squares(struct gradients *gradients, double *sum, struct error *error);
 
-/* Searches all entries, in order of registration, or one entry, for a NaN or an infinity. STATUS_INTERNAL:
- * one was found; the message names the entry. */
+/* Searches all entries, in order of registration, for a NaN or an infinity. STATUS_INTERNAL: one was found;
+ * the message names the entry. */
 enum status gradients_check(struct gradients *gradients, struct error *error);
-enum status gradients_check_entry(struct gradients *gradients, const struct parameter *parameter,
-                                  struct error *error);
 
 #endif

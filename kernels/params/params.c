@@ -450,8 +450,8 @@ static uint64_t fingerprint(const struct params *params, bool canonical)
         hash = fnv1a_number(hash, tensor->shape.rank, 4);
         for (uint32_t d = 0; d < tensor->shape.rank; d++)
             hash = fnv1a_number(hash, tensor->shape.size[d], 4);
-        hash = fnv1a_number(
-            hash, canonical || tensor->layout == NULL ? 0 : ops->layout_hash(tensor->layout), 8);
+        hash =
+            fnv1a_number(hash, canonical || tensor->layout == NULL ? 0 : ops->layout_hash(tensor->layout), 8);
     }
     return hash;
 }
@@ -659,31 +659,21 @@ enum status gradients_squares(struct gradients *gradients, double *sum, struct e
     return status;
 }
 
-enum status gradients_check_entry(struct gradients *gradients, const struct parameter *parameter,
-                                  struct error *error)
-{
-    assert(parameter->params == gradients->params && parameter->kind == PARAMETER_TRAINED);
-    size_t index = SIZE_MAX;
-    enum status status = gradients_complete(gradients, error);
-    if (status == STATUS_OK)
-        status = backend_first_not_finite(gradients->params->backend, &gradients->entries[parameter->index],
-                                          &index, error);
-    if (status == STATUS_OK && index != SIZE_MAX)
-        status = error_set(error, STATUS_INTERNAL,
-                           "the gradient of %s holds a NaN or an infinity (element %zu in memory)",
-                           parameter->name, index);
-    return status;
-}
-
+/* Entries lie in the slab in their order of registration. */
 enum status gradients_check(struct gradients *gradients, struct error *error)
 {
     struct params *params = gradients->params;
+    const struct parameter *found = NULL;
     size_t index = SIZE_MAX;
     enum status status = gradients_complete(gradients, error);
     if (status == STATUS_OK && gradients->slab.bytes > 0)
         status = backend_first_not_finite(params->backend, &gradients->slab, &index, error);
-    for (uint32_t i = 0; i < params->count && status == STATUS_OK && index != SIZE_MAX; i++)
-        if (params->entries[i]->kind == PARAMETER_TRAINED)
-            status = gradients_check_entry(gradients, params->entries[i], error);
-    return status;
+    if (status != STATUS_OK || index == SIZE_MAX)
+        return status;
+    for (uint32_t i = 0; i < params->count; i++)
+        if (params->entries[i]->kind == PARAMETER_TRAINED && params->entries[i]->offset <= index)
+            found = params->entries[i];
+    return error_set(error, STATUS_INTERNAL,
+                     "the gradient of %s holds a NaN or an infinity (element %zu in memory)", found->name,
+                     index - found->offset);
 }

@@ -98,9 +98,9 @@ struct trainer {
     struct segment slots[JOB_SERVERS_MAX]; /* of the servers that are not far */
     const float *images[JOB_SERVERS_MAX];  /* where each server's shard of the version lies: slot or inbox */
     bool pinned[JOB_SERVERS_MAX][JOB_TRAINERS_MAX + 1]; /* by server and slot */
-    size_t parameters, elements;           /* P, P + B */
-    struct segment outbox;                 /* or memory of this process alone */
-    float *outbox_image;                   /* (elements) in `outbox` */
+    size_t parameters, elements;                        /* P, P + B */
+    struct segment outbox;                              /* or memory of this process alone */
+    float *outbox_image;                                /* (elements) in `outbox` */
     struct segment inbox;
     float *inbox_image; /* (elements) in `inbox`, or outbox_image; only the far servers' ranges are used */
     uint32_t given;     /* entries from this index on have their gradient in the outbox */
@@ -350,7 +350,7 @@ static enum status trainer_push_finish(struct trainer *t, struct error *error)
  * so an entry is complete once it is written.
  *
  * In two cases the gradient leaves after the pass. If all servers are on this host, sending would take
- * processors from the pass. If the device has memory of its own, a copy would wait for the computation. */
+ * processors from the pass. If the device has memory of its own, the gradient is one copy behind the pass. */
 
 /* Moves `given` down over the entries that are complete. */
 static enum status give_entries(struct trainer *t, struct error *error)
@@ -432,8 +432,7 @@ static void trainer_progress(void *arg)
 }
 
 /* Gives the step's gradient to the servers, and the statistics at outbox_image + P. A device's are in the
- * outbox already. Returns when the far
- * servers have all chunks. */
+ * outbox already. Returns when the far servers have all chunks. */
 static enum status trainer_model_give(struct trainer *t, struct error *error)
 {
     const enum profile_kind before = profile_enter(PROFILE_TRANSPORT);
@@ -464,8 +463,7 @@ static enum status model_open_net(struct trainer *t, struct error *error)
         status = classifier_reorder(t->classifier, t->tape, error);
     if (status != STATUS_OK)
         return status;
-    t->fingerprint =
-        t->in_place ? params_fingerprint(t->params) : params_fingerprint_canonical(t->params);
+    t->fingerprint = t->in_place ? params_fingerprint(t->params) : params_fingerprint_canonical(t->params);
     return t->in_place ? gradients_new_unplaced(&t->gradients, t->params, error)
                        : gradients_new(&t->gradients, t->params, error);
 }
@@ -621,8 +619,8 @@ static void slot_pin(struct trainer *t, uint32_t server)
     const struct segment *slots = &t->slots[server];
     const struct shard *shard = &t->shards[server];
     const size_t end = shard->end == shard->statistics_first ? shard->statistics_end : shard->end;
-    const size_t slot = (size_t)((const unsigned char *)t->images[server] - slots->data) /
-                        image_bytes(t->params);
+    const size_t slot =
+        (size_t)((const unsigned char *)t->images[server] - slots->data) / image_bytes(t->params);
     if (slot > JOB_TRAINERS_MAX || t->pinned[server][slot])
         return;
     t->pinned[server][slot] = true;
@@ -658,8 +656,7 @@ static enum status trainer_model_take(struct trainer *t, const struct trainer_ve
     if (status == STATUS_OK && t->in_place)
         model_place(t);
     for (uint32_t server = 0; server < t->servers && status == STATUS_OK && !t->in_place; server++)
-        status =
-            t->on_device ? model_write_shard(t, server, error) : model_write_entries(t, server, error);
+        status = t->on_device ? model_write_shard(t, server, error) : model_write_entries(t, server, error);
     return status;
 }
 

@@ -155,8 +155,8 @@ static void statistics_take(struct resnet *resnet, struct tape *tape)
     struct error error = {0};
     const struct shape shape = SHAPE1((uint32_t)params_buffer_elements(resnet->fc_bias->params));
     struct backend *backend = tape_backend(tape);
-    enum status status = tensor_new(&resnet->statistics, tape_arena(tape), shape, backend->ops->dtype,
-                                    "statistics", &error);
+    enum status status =
+        tensor_new(&resnet->statistics, tape_arena(tape), shape, backend->ops->dtype, "statistics", &error);
     if (status == STATUS_OK)
         status = backend_fill(backend, &resnet->statistics, 0, &error); // the gaps
     if (status != STATUS_OK)
@@ -194,7 +194,8 @@ static struct variable *block_forward(const struct resnet *resnet, const struct 
 {
     struct variable *h = x;
     for (uint32_t i = 0; i < block->layers; i++) {
-        struct variable *y = layer_forward(resnet, &block->layer[i], tape, h, training, i + 1 < block->layers);
+        struct variable *y =
+            layer_forward(resnet, &block->layer[i], tape, h, training, i + 1 < block->layers);
         if (i > 0)
             tape_drop(tape, h);
         h = y;

@@ -546,8 +546,8 @@ static enum status parallel_checkpoint_open(struct parallel_trainer *t, struct e
 
 /* ---- one iteration ---- */
 
-/* Calls the three layers in turn, reads the new hidden state later, and returns the loss. NULL on failure: the tape
- * has the error. An evaluation draws no random numbers, so its iteration number does not matter. */
+/* Calls the three layers in turn, reads the new hidden state later, and returns the loss. NULL on failure:
+ * the tape has the error. An evaluation draws no random numbers, so its iteration number does not matter. */
 static struct variable *trainer_forward(struct parallel_trainer *t, struct dist_context *context,
                                         const struct parallel_batch *batch, bool batch_classes)
 {
