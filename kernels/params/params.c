@@ -663,17 +663,16 @@ enum status gradients_squares(struct gradients *gradients, double *sum, struct e
 enum status gradients_check(struct gradients *gradients, struct error *error)
 {
     struct params *params = gradients->params;
-    const struct parameter *found = NULL;
     size_t index = SIZE_MAX;
     enum status status = gradients_complete(gradients, error);
     if (status == STATUS_OK && gradients->slab.bytes > 0)
         status = backend_first_not_finite(params->backend, &gradients->slab, &index, error);
     if (status != STATUS_OK || index == SIZE_MAX)
         return status;
-    for (uint32_t i = 0; i < params->count; i++)
-        if (params->entries[i]->kind == PARAMETER_TRAINED && params->entries[i]->offset <= index)
-            found = params->entries[i];
+    uint32_t i = params->count - 1;
+    while (params->entries[i]->kind != PARAMETER_TRAINED || params->entries[i]->offset > index)
+        i--;
     return error_set(error, STATUS_INTERNAL,
-                     "the gradient of %s holds a NaN or an infinity (element %zu in memory)", found->name,
-                     index - found->offset);
+                     "the gradient of %s holds a NaN or an infinity (element %zu in memory)",
+                     params->entries[i]->name, index - params->entries[i]->offset);
 }

@@ -72,7 +72,7 @@ grows() {
 few() {
     local n uploads downloads waits
     for n in 3 7; do
-        GPU_SEED=4 GPU_COUNTS=$scratch/$1-$n.counts on_gpu parameter-server "$1-$n" $n --set /trainers/count=1 "${@:3}" || return 1
+        GPU_SEED=4 GPU_COUNTS=$scratch/$1-$n.counts on_gpu parameter-server "$1-$n" "$n" --set /trainers/count=1 "${@:3}" || return 1
     done
     uploads=$(grows "$1" to_device) downloads=$(grows "$1" to_host) waits=$(grows "$1" waits)
     printf 'uploads %s, downloads %s, waits %s in 4 steps\n' "$uploads" "$downloads" "$waits"
@@ -80,7 +80,7 @@ few() {
 }
 check "a step of a parameter server" few step 4 --set /server/count=1
 check "a step of ResNet-50" few deep 4 --set /server/count=1 --set /model/name=resnet50
-check "a wider model's step" few wide 4 --set /server/count=1 --set /model/width=16
+check "a wider model's step, where the GPU is found" few wide 4 --set /server/count=1 --set /model/width=16 --set /device=auto
 check "a step with two servers" few step-two 5
 check "a step with two servers, inline" few step-inline 5 --set /transport=inline
 

@@ -331,8 +331,9 @@ START_TEST(downloads_share_a_wait)
     }
     must(backend_fill(gpu, &many, 0, &error));
     must(backend_square_sum(gpu, &many, &sum, &error));
-    for (size_t i = 0; i < DOWNLOADS * SMALL; i++)
-        ck_assert_double_eq(small[i], (double)(i / SMALL));
+    for (size_t i = 0; i < DOWNLOADS; i++)
+        for (size_t k = 0; k < SMALL; k++)
+            ck_assert_double_eq(small[i * SMALL + k], (double)i);
     ck_assert_mem_eq(large, numbers, LARGE * sizeof *large);
     free(numbers);
     free(large);
