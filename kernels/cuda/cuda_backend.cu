@@ -126,25 +126,18 @@ enum status cuda_workspace(struct cuda *cuda, size_t bytes, struct error *error)
     return STATUS_OK;
 }
 
-enum status cuda_wait(struct cuda *cuda, const struct tensor *about, struct error *error)
-{
-    CUDA_TRY(about, cudaStreamSynchronize, cuda->stream);
-    return STATUS_OK;
-}
-
 /* ---- open, close ---- */
 
-/* Takes device `number` modulo their count, and checks its compute capability. */
-static enum status find_device(uint32_t number, cudaDeviceProp *device, struct error *error)
+/* Finds device `number` modulo their count, and checks its compute capability. It makes no context. */
+static enum status find_device(uint32_t number, int *found, cudaDeviceProp *device, struct error *error)
 {
     int count = 0;
     const cudaError_t code = cudaGetDeviceCount(&count);
     if (code != cudaSuccess || count == 0)
         return error_set(error, STATUS_UNAVAILABLE, "CUDA finds no device: cudaGetDeviceCount: %s",
                          cudaGetErrorString(code != cudaSuccess ? code : cudaErrorNoDevice));
-    const int taken = (int)(number % (uint32_t)count);
-    CUDA_TRY(NULL, cudaSetDevice, taken);
-    CUDA_TRY(NULL, cudaGetDeviceProperties, device, taken);
+    *found = (int)(number % (uint32_t)count);
+    CUDA_TRY(NULL, cudaGetDeviceProperties, device, *found);
     if (device->major < COMPUTE_CAPABILITY_MIN)
         return error_set(error, STATUS_UNAVAILABLE,
                          "%.100s has compute capability %d.%d, expected at least %d.0", device->name,
@@ -152,11 +145,11 @@ static enum status find_device(uint32_t number, cudaDeviceProp *device, struct e
     return STATUS_OK;
 }
 
-static enum status open_memory(struct cuda *cuda, struct error *error)
+static enum status cuda_find(const struct backend_settings *settings, struct error *error)
 {
-    CUDA_TRY(NULL, cudaMalloc, (void **)&cuda->partial, REDUCE_BLOCKS_MAX * sizeof *cuda->partial);
-    CUDA_TRY(NULL, cudaHostAlloc, &cuda->staging, STAGING_BYTES, cudaHostAllocDefault);
-    return STATUS_OK;
+    cudaDeviceProp device;
+    int found;
+    return find_device(settings->device, &found, &device, error);
 }
 
 /* cuDNN's LSTM calls cuBLAS, which gives equal bits only with a workspace of fixed sizes. cuBLAS reads those
@@ -187,8 +180,7 @@ static void cuda_close(struct backend *backend)
     if (cuda->cudnn != NULL)
         cudnnDestroy(cuda->cudnn);
     cudaFree(cuda->workspace);
-    cudaFree(cuda->partial);
-    cudaFreeHost(cuda->staging);
+    cuda_memory_close(cuda);
     if (cuda->stream != NULL)
         cudaStreamDestroy(cuda->stream);
     cudaGetLastError(); // an error above must not look like the next launch's
@@ -200,9 +192,11 @@ static enum status open_device(struct backend *backend, uint32_t number, struct 
 {
     struct cuda *cuda = cuda_of(backend);
     cudaDeviceProp device;
-    TRY(find_device(number, &device, error));
+    int found;
+    TRY(find_device(number, &found, &device, error));
+    CUDA_TRY(NULL, cudaSetDevice, found);
     CUDA_TRY(NULL, cudaStreamCreateWithFlags, &cuda->stream, cudaStreamNonBlocking);
-    TRY(open_memory(cuda, error));
+    TRY(cuda_memory_open(cuda, error));
     TRY(open_cudnn(cuda, error));
     const size_t version = cudnnGetVersion();
     snprintf(backend->text, sizeof backend->text, "%.80s, cuDNN %zu.%zu", device.name, version / 10000,
@@ -263,6 +257,7 @@ static struct backend_ops make_table(void)
     ops.dtype = DTYPE_F32;
     ops.open = cuda_open;
     ops.close = cuda_close;
+    ops.find = cuda_find;
     for (const struct operation_slot &slot : operations) {
         ops.forward[slot.op] = slot.forward;
         ops.backward[slot.op] = slot.backward;

@@ -227,9 +227,19 @@ const struct tensor *variable_gradient(const struct variable *variable);
 /* backend_download of all of it; `values` has room for shape_elements. Sticks on failure. */
 enum status tape_read(struct tape *tape, const struct variable *variable, enum dtype dtype, void *values);
 
-/* Reads the scalar `loss`. STATUS_INTERNAL, sticking, if it is not finite: the message names the loss and the
- * first tensor, in order of recording, that holds a NaN or an infinity: a parameter or an input by its name,
- * else "output of conv2d of layer1.0.conv1.weight". In TAPE_TRAIN, before the walk. */
+/* As tape_read, but `values` are there after tape_wait or tape_finish, and exist until then: several reads
+ * share one wait for the device. tape_wait checks the loss, too. */
+enum status tape_read_later(struct tape *tape, const struct variable *variable, enum dtype dtype,
+                            void *values);
+enum status tape_wait(struct tape *tape);
+
+/* Reads the scalar `loss`, in TAPE_TRAIN, before the walk. *value is there after tape_finish, and exists
+ * until then. STATUS_INTERNAL, sticking, if the loss is not finite: the message names the loss and the first
+ * tensor, in order of recording, that holds a NaN or an infinity: a parameter or an input by its name, else
+ * "output of conv2d of layer1.0.conv1.weight".
+ *
+ * On the CPU the loss is read and checked at once, on a GPU at the next tape_wait, tape_read or tape_finish:
+ * the walk need not wait for it. After the walk the message names no tensor that the walk has released. */
 enum status tape_loss(struct tape *tape, struct variable *loss, double *value);
 
 /* In TAPE_INFER: releases the variable's memory for the next operations. In TAPE_TRAIN, and for NULL, it does

@@ -10,7 +10,7 @@
  * What is checked:
  *   - The host touches device memory; work touches memory outside of a live allocation, or freed memory.
  *   - A copy whose pointers do not fit its direction; pinned memory that is freed while a queued copy uses
- * it.
+ * it; registered memory that the host frees first.
  *   - A barrier that not all threads of a block reach, or that threads reach in different lines.
  *   - In the build without sanitizers: races between threads or blocks of a kernel, __shared__ memory that is
  *     read before it is written, kernels that touch host memory.
@@ -43,7 +43,7 @@ cudaError_t gpu_queue(cudaStream_t stream, const char *name, void (*run)(void *a
 /* Whether [at, at + bytes) lies within one live allocation of device memory. */
 bool gpu_is_device(const void *at, size_t bytes);
 
-/* Whether [at, at + bytes) lies within one live allocation of pinned host memory. */
+/* Whether [at, at + bytes) lies within one live allocation or registration of pinned host memory. */
 bool gpu_is_pinned(const void *at, size_t bytes);
 
 /* Belongs at the entry of every API function: counts the call, and returns the armed fault's code, or 0. */

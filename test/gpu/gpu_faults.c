@@ -320,6 +320,8 @@ const char *cudaGetErrorString(cudaError_t code)
         {cudaErrorInvalidDevice, "invalid device ordinal"},
         {cudaErrorInvalidResourceHandle, "invalid resource handle"},
         {cudaErrorIllegalState, "the operation cannot be performed in the present state"},
+        {cudaErrorNotSupported, "operation not supported"},
+        {cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped"},
         {cudaErrorIllegalAddress, "an illegal memory access was encountered"},
         {cudaErrorLaunchFailure, "unspecified launch failure"},
         {cudaErrorLaunchOutOfResources, "too many resources requested for launch"},

@@ -29,9 +29,9 @@ void resnet_free(struct resnet *resnet);
 struct variable *resnet_forward(struct resnet *resnet, struct tape *tape, struct variable *images,
                                 bool training);
 
-/* Copies the means and unbiased variances of the last training forward to `statistics`
- * (params_buffer_elements, host, float32), each at the offset of its running one in the buffers' slab; zeros
- * to the gaps. After the walk, before tape_finish. The parameter server moves the running ones. */
+/* Reads the means and unbiased variances of the last training forward into `statistics`
+ * (params_buffer_elements, host, float32), each at the offset of its running one in the buffers' slab; zeros to
+ * the gaps. As tape_read_later. Before tape_finish. The parameter server moves the running ones. */
 enum status resnet_read_statistics(struct resnet *resnet, struct tape *tape, float *statistics,
                                    struct error *error);
 
