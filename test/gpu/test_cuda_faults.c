@@ -5,7 +5,6 @@
  * names. Then the error names the function, nothing is left alive, and the next body has the right numbers. A
  * body opens the backend, runs every operation, the optimizers and the captured policy on small shapes, and
  * closes it. */
-#include "kernels/policy/mlp.h"
 #include "test/gpu/gpu.h"
 #include "test/gpu/gpu_cudnn.h"
 #include "test/kernels/op_run.h"
@@ -104,6 +103,7 @@ struct results {
     double numbers[NUMBERS], square_sum;
     size_t not_finite;
     int32_t actions[ROWS];
+    float values[ROWS];
 };
 static struct results right, got;
 
@@ -152,19 +152,27 @@ static enum status policy(struct backend *backend, struct arena *arena, struct r
                           struct error *error)
 {
     static const float observations[ROWS * 2] = {1, -1, 0.5f, 2};
-    static const uint32_t row[ROWS] = {0, 1}, environment[ROWS] = {0, 1}, step[ROWS] = {3, 4};
-    const struct shape shapes[4] = {SHAPE2(3, 2), SHAPE1(3), SHAPE2(2, 3), SHAPE1(2)};
+    static const int32_t keys[ROWS * 3] = {0, 3, 1, 1, 4, 1};
     struct policy_launch_settings settings = {
-        .shape = {2, 3, 2}, .dropout = 0.5, .seed = 7, .rows_max = ROWS};
-    const struct mlp_batch batch = {
-        .count = ROWS, .row = row, .observations = observations, .actions = out->actions};
+        .inputs = 2,
+        .layers = 3,
+        .layer = {{.activation = OP_RELU, .dropout = 0.5},
+                  {.from = 1, .activation = OP_LINEAR, .result = LAUNCH_ACTIONS},
+                  {.from = 1, .activation = OP_TANH, .result = LAUNCH_FLOATS}},
+        .seed = 7,
+        .rows_max = ROWS};
+    const struct shape weights[3] = {SHAPE2(3, 2), SHAPE2(2, 3), SHAPE2(1, 3)};
     struct policy_launch *launch;
-    for (int i = 0; i < 4; i++) {
-        TRY(tensor_new(&settings.parameter[i], arena, shapes[i], DTYPE_F32, "parameter", error));
-        TRY(backend_fill(backend, &settings.parameter[i], 0.25 * i, error));
+    for (int i = 0; i < 3; i++) {
+        struct policy_launch_layer *layer = &settings.layer[i];
+        TRY(tensor_new(&layer->weight, arena, weights[i], DTYPE_F32, "weight", error));
+        TRY(tensor_new(&layer->bias, arena, SHAPE1(weights[i].size[0]), DTYPE_F32, "bias", error));
+        TRY(backend_fill(backend, &layer->weight, 0.25 * i, error));
+        TRY(backend_fill(backend, &layer->bias, 0.125 * i, error));
     }
     TRY(backend->ops->launch_new(backend, &settings, &launch, error));
-    const enum status status = backend->ops->launch_run(backend, launch, &batch, 1, environment, step, error);
+    const enum status status = backend->ops->launch_run(backend, launch, ROWS, observations, keys,
+                                                        (void *[]){out->actions, out->values}, error);
     backend->ops->launch_free(backend, launch);
     return status;
 }
@@ -219,6 +227,7 @@ static void run_well(size_t first)
     check_answers(first, CASES);
     ck_assert_mem_eq(got.numbers, right.numbers, sizeof got.numbers);
     ck_assert_mem_eq(got.actions, right.actions, sizeof got.actions);
+    ck_assert_mem_eq(got.values, right.values, sizeof got.values);
     ck_assert_double_eq(got.square_sum, right.square_sum);
     ck_assert_uint_eq(got.not_finite, right.not_finite);
 }
