@@ -264,7 +264,7 @@ static void close_all(void)
 /* Calls of a function that fail with each of its first two errors, and with each of the others: the first and
  * the last, and those between at equal distances. Under a sanitizer, only the first error happens, so often
  * as the others. */
-enum { TRIES_FIRST = 64, TRIES = 3, CODES_MAX = 12, GROUPS = 8 };
+enum { TRIES_FIRST = 40, TRIES = 3, CODES_MAX = 12, GROUPS = 8 };
 
 enum manner {
     REPORTED,
