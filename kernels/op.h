@@ -131,18 +131,18 @@ struct op_attributes {
  *
  * The backend takes the memory of what a call writes (out, saved, din) from `arena` and chooses the layout.
  * A parameter's din may offer memory in `data`: the backend writes there, in the tensor's layout, or ignores
- * the offer. A result may also be the `data` of an input (forward) or of a dout (backward), or two din may
- * share a block. The backend then calls arena_share for the block's other owner; reshape and add do this.
- * Outputs are overwritten, never added to. After a failure the call holds nothing of the
- * arena, and out, saved and din are undefined; a backend's function just returns. After a success a backend's
- * function has released its own scratch. */
+ * the offer. An output whose rule says OP_OFFERED may offer canonical memory, and the backend writes there. A
+ * result may also be the `data` of an input (forward) or of a dout (backward), or two din may share a block.
+ * The backend then calls arena_share for the block's other owner; reshape and add do this. Outputs are
+ * overwritten, never added to. After a failure the call holds nothing of the arena, and out, saved and din
+ * are undefined; a backend's function just returns. After a success a backend's function has released its own
+ * scratch. */
 struct op_call {
     enum op op;
     struct op_attributes attributes;
     struct arena *arena;
     struct tensor *in[OP_INPUTS_MAX];
     struct tensor *out[OP_OUTPUTS_MAX];
-    void *into[OP_OUTPUTS_MAX]; /* where the caller wants a batch norm's statistics; NULL: in the arena */
 
     /* Tensors that the backward needs beside in and out: private to the backend, filled by the forward,
      * passed unchanged to the backward. `keep` false (inference): none. */
@@ -169,6 +169,7 @@ enum {
     OP_INTEGERS = 2, /* the input is int32; all others have the backend's dtype */
     OP_GRADIENT = 4, /* the input can have a gradient */
     OP_READ = 8,     /* the backward reads the tensor's data; the tape may release the others before it */
+    OP_OFFERED = 16, /* the output may offer memory */
 };
 
 /* The facts about an operation that hold on every backend. */

@@ -437,7 +437,7 @@ static void connect_node(struct tape *tape, struct node *node)
         node->out[i]->needs_gradient = node->needs_gradient;
 }
 
-static enum status run_forward(struct tape *tape, struct node *node)
+static enum status run_forward(struct tape *tape, struct node *node, const struct tensor *const into[])
 {
     struct op_call *call = &node->call;
     struct error error = {0};
@@ -445,24 +445,30 @@ static enum status run_forward(struct tape *tape, struct node *node)
     call->keep = node->needs_gradient;
     for (uint32_t i = 0; i < node->inputs; i++)
         call->in[i] = node->in[i] != NULL ? node->in[i]->tensor : NULL;
-    for (uint32_t i = 0; i < node->outputs; i++)
+    for (uint32_t i = 0; i < node->outputs; i++) {
         call->out[i] = &node->out[i]->own;
+        if (into[i] != NULL)
+            *call->out[i] = *into[i];
+    }
     enum status status = op_forward(tape->backend, call, &error);
     if (status != STATUS_OK)
         return tape_stick(tape, &error);
     for (uint32_t i = 0; i < node->outputs; i++)
-        node->out[i]->block = tape_block(tape, node->out[i]->own.data);
+        if (into[i] == NULL)
+            node->out[i]->block = tape_block(tape, node->out[i]->own.data);
     return STATUS_OK;
 }
 
 enum status tape_apply(struct tape *tape, enum op op, const struct op_attributes *attributes,
                        struct variable *const in[], struct variable *out[])
 {
-    return tape_apply_into(tape, op, attributes, in, NULL, out);
+    static const struct tensor *const nowhere[OP_OUTPUTS_MAX];
+    return tape_apply_into(tape, op, attributes, in, nowhere, out);
 }
 
 enum status tape_apply_into(struct tape *tape, enum op op, const struct op_attributes *attributes,
-                            struct variable *const in[], void *const into[], struct variable *out[])
+                            struct variable *const in[], const struct tensor *const into[],
+                            struct variable *out[])
 {
     const struct op_rule *rule = op_rule(op);
     const uint32_t outputs = op_outputs(op, attributes);
@@ -482,13 +488,11 @@ enum status tape_apply_into(struct tape *tape, enum op op, const struct op_attri
     node->call.op = op;
     node->call.attributes = *attributes;
     memcpy(node->in, in, rule->inputs * sizeof in[0]);
-    if (into != NULL)
-        memcpy(node->call.into, into, outputs * sizeof into[0]);
     status = make_outputs(tape, node, SOURCE_OPERATION);
     if (status != STATUS_OK)
         return status;
     connect_node(tape, node);
-    status = run_forward(tape, node);
+    status = run_forward(tape, node, into);
     if (status != STATUS_OK)
         return status;
     memcpy(out, node->out, outputs * sizeof out[0]);

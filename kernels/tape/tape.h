@@ -115,14 +115,14 @@ struct variable *tape_linear(struct tape *tape, struct variable *x, struct varia
 struct variable *tape_conv2d(struct tape *tape, struct variable *x, struct variable *weight,
                              struct variable *bias, uint32_t stride, uint32_t padding);
 struct batch_statistics {
-    struct variable *mean, *variance; /* (c) of this batch; the variance is the unbiased one */
-    void *into[2];                    /* in: the caller's memory for them, or NULL; see tape_apply_into */
+    struct tensor mean, variance; /* (c) each, canonical; the variance is the unbiased one */
 };
-/* Training: `running_*` are not read and may be NULL; *statistics (if not NULL) is read and filled. */
+/* Training: `running_*` are not read and may be NULL; those of this batch are written to the memory of
+ * *statistics (if not NULL), which lives until tape_finish. */
 struct variable *tape_batch_norm(struct tape *tape, struct variable *x, struct variable *weight,
                                  struct variable *bias, struct variable *running_mean,
                                  struct variable *running_variance, bool training, double epsilon, bool relu,
-                                 struct batch_statistics *statistics);
+                                 const struct batch_statistics *statistics);
 struct variable *tape_max_pool(struct tape *tape, struct variable *x, uint32_t kernel, uint32_t stride,
                                uint32_t padding);
 /* The mean over height and width: (n, c, h, w) -> (n, c), as AdaptiveAvgPool2d(1) and flatten. */
@@ -157,9 +157,11 @@ struct variable *tape_sum(struct tape *tape, struct variable *x, struct variable
 enum status tape_apply(struct tape *tape, enum op op, const struct op_attributes *attributes,
                        struct variable *const in[], struct variable *out[]);
 
-/* The same, with op_call's member `into`: memory on the backend, aligned to 64 bytes, until tape_finish. */
+/* The same, with output i written to the memory of into[i] where that is not NULL. The memory is the caller's
+ * until tape_finish. */
 enum status tape_apply_into(struct tape *tape, enum op op, const struct op_attributes *attributes,
-                            struct variable *const in[], void *const into[], struct variable *out[]);
+                            struct variable *const in[], const struct tensor *const into[],
+                            struct variable *out[]);
 
 /* ---- nodes of a higher layer ---- */
 

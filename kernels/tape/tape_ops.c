@@ -1,8 +1,6 @@
 /* The operations by their names: each function sets the attributes and inputs of one tape_apply. */
 #include "kernels/tape/tape.h"
 
-#include <string.h>
-
 /* One output; NULL after a failure. */
 static struct variable *apply_op(struct tape *tape, enum op op, const struct op_attributes *attributes,
                                  struct variable *const in[])
@@ -28,19 +26,14 @@ struct variable *tape_conv2d(struct tape *tape, struct variable *x, struct varia
 struct variable *tape_batch_norm(struct tape *tape, struct variable *x, struct variable *weight,
                                  struct variable *bias, struct variable *running_mean,
                                  struct variable *running_variance, bool training, double epsilon, bool relu,
-                                 struct batch_statistics *statistics)
+                                 const struct batch_statistics *statistics)
 {
     const struct op_attributes attributes = {.relu = relu, .training = training, .epsilon = epsilon};
     struct variable *const in[] = {x, weight, bias, running_mean, running_variance};
     struct variable *out[OP_OUTPUTS_MAX] = {0};
-    void *into[OP_OUTPUTS_MAX] = {0};
-    if (statistics != NULL)
-        memcpy(into + 1, statistics->into, sizeof statistics->into);
+    const struct tensor *const into[OP_OUTPUTS_MAX] = {NULL, statistics != NULL ? &statistics->mean : NULL,
+                                                       statistics != NULL ? &statistics->variance : NULL};
     tape_apply_into(tape, OP_BATCH_NORM, &attributes, in, into, out);
-    if (statistics != NULL) {
-        statistics->mean = out[1];
-        statistics->variance = out[2];
-    }
     return out[0];
 }
 
