@@ -1,8 +1,6 @@
 /* The operations by their names: each function sets the attributes and inputs of one tape_apply. */
 #include "kernels/tape/tape.h"
 
-#include <string.h>
-
 /* One output; NULL after a failure. */
 static struct variable *apply_op(struct tape *tape, enum op op, const struct op_attributes *attributes,
                                  struct variable *const in[])

@@ -240,8 +240,7 @@ struct variable *resnet_forward(struct resnet *resnet, struct tape *tape, struct
 enum status resnet_read_statistics(struct resnet *resnet, struct tape *tape, float *statistics,
                                    struct error *error)
 {
-    enum status status = tape_status(tape, error);
-    if (status == STATUS_OK)
-        status = backend_download(tape_backend(tape), &resnet->statistics, DTYPE_F32, statistics, error);
-    return status;
+    if (tape_status(tape, NULL) == STATUS_OK)
+        tape_read_later(tape, tape_constant(tape, &resnet->statistics), DTYPE_F32, statistics);
+    return tape_status(tape, error);
 }

@@ -30,8 +30,8 @@ struct variable *resnet_forward(struct resnet *resnet, struct tape *tape, struct
                                 bool training);
 
 /* Reads the means and unbiased variances of the last training forward into `statistics`
- * (params_buffer_elements, host, float32), each at the offset of its running one in the buffers' slab; zeros to
- * the gaps. As tape_read_later. Before tape_finish. The parameter server moves the running ones. */
+ * (params_buffer_elements, host, float32), as tape_read_later does: each at the offset of its running one in
+ * the buffers' slab, zeros in the gaps. Before tape_finish. The parameter server moves the running ones. */
 enum status resnet_read_statistics(struct resnet *resnet, struct tape *tape, float *statistics,
                                    struct error *error);
 
