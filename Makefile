@@ -216,7 +216,7 @@ $(GPU)/%.o: %.cu Makefile
 	@mkdir -p $(@D)
 	$(filter ccache,$(CC)) $(CXX) $(CPPFLAGS) $(GPU_CXXFLAGS) -MMD -MP -c -o $@ $<
 
-$(call objects,$(STAND_IN) $(wildcard test/gpu/test_*.c)): CPPFLAGS += $(GPU_INCLUDES)
+$(call objects,$(STAND_IN) $(wildcard test/gpu/test_*.c)): CPPFLAGS += $(GPU_INCLUDES) $(if $(SAN),-DGPU_NO_RACES)
 $(call objects,$(STAND_IN)): CFLAGS += -fvisibility=hidden
 $(GPU)/libcoalesced-cuda.so: $(patsubst %.cu,$(GPU)/%.o,$(CUDA)) $(call objects,$(STAND_IN)) $(BUILD)/libtest.a $(BUILD)/libkernels.a
 	$(CXX) $(LDFLAGS) $(if $(COVERAGE),--coverage) -shared -Wl,--exclude-libs,ALL -Wl,--no-undefined -o $@ $^ -lm -lpthread -ldl

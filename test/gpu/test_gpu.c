@@ -17,7 +17,7 @@
 /* What finds an access outside of an allocation that is in its pages. */
 #if defined(__SANITIZE_ADDRESS__)
 enum { RACES_FOUND = 0, POISON_FOUND = 1 };
-#elif defined(__SANITIZE_THREAD__)
+#elif defined(GPU_NO_RACES)
 enum { RACES_FOUND = 0, POISON_FOUND = 0 };
 #else
 enum { RACES_FOUND = 1, POISON_FOUND = 0 };
