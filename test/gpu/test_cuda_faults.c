@@ -148,6 +148,18 @@ static enum status tensors(struct backend *backend, struct arena *arena, struct 
     return backend_download(backend, &p, DTYPE_F64, out->numbers, error);
 }
 
+/* Copies that fill all staging buffers, and a copy from pinned memory. */
+static enum status copies(struct backend *backend, struct arena *arena, struct error *error)
+{
+    enum { FLOATS = 1 << 20 };
+    static _Alignas(4096) float memory[FLOATS];
+    struct tensor tensor = {0};
+    TRY(tensor_new(&tensor, arena, SHAPE1(FLOATS), DTYPE_F32, "many numbers", error));
+    TRY(backend_upload(backend, &tensor, DTYPE_F32, memory, error));
+    TRY(backend_pin(backend, memory, sizeof memory, error));
+    return backend_upload(backend, &tensor, DTYPE_F32, memory, error);
+}
+
 static enum status policy(struct backend *backend, struct arena *arena, struct results *out,
                           struct error *error)
 {
@@ -193,6 +205,8 @@ static enum status body(size_t first, bool few, struct results *out, struct erro
         status = tensors(backend, arena, out, error);
     if (status == STATUS_OK && !few)
         status = policy(backend, arena, out, error);
+    if (status == STATUS_OK && !few)
+        status = copies(backend, arena, error);
     arena_free(arena);
     backend_close(backend);
     return status;
@@ -326,6 +340,11 @@ static const struct documented functions[] = {
     {"cudaEventRecord", REPORTED, {cudaErrorInvalidValue, cudaErrorInvalidResourceHandle, EARLIER}},
     {"cudaEventSynchronize", REPORTED, {cudaErrorInvalidValue, cudaErrorInvalidResourceHandle, EARLIER}},
     {"cudaEventDestroy", FREES, {cudaErrorInvalidValue, cudaErrorInvalidResourceHandle, EARLIER}},
+    {"cudaHostRegister",
+     REPORTED,
+     {cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaErrorHostMemoryAlreadyRegistered,
+      cudaErrorNotSupported, EARLIER}},
+    {"cudaHostUnregister", FREES, {cudaErrorInvalidValue, cudaErrorHostMemoryNotRegistered, EARLIER}},
     {"cudaStreamBeginCapture", REPORTED, {cudaErrorInvalidValue, EARLIER}},
     {"cudaStreamEndCapture", REPORTED, {cudaErrorInvalidValue, cudaErrorStreamCaptureWrongThread, EARLIER}},
     {"cudaGraphInstantiate", REPORTED, {cudaErrorInvalidValue, EARLIER}},
