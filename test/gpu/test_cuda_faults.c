@@ -462,7 +462,6 @@ static void fail_often(const struct documented *it, bool sanitized)
     const uint64_t before = gpu.calls(it->function);
     run_well(first);
     const unsigned calls = (unsigned)(gpu.calls(it->function) - before);
-    ck_assert_msg(calls > 0 || it->manner == SILENT, "%s is not called", it->function);
     for (int k = 0; k < (sanitized ? 1 : CODES_MAX) && it->codes[k] != 0; k++) {
         const unsigned tries = k < 2 && !sanitized ? TRIES_FIRST : TRIES,
                        times = calls < tries ? calls : tries;
