@@ -20,6 +20,7 @@ declare -A reasons=(
     ['"no memory for the CUDA backend"']='the host has no memory left'
     ['"no memory for a plan"']='the host has no memory left'
     ['"no memory for the lengths of']='the host has no memory left'
+    ['"no memory to pin memory"']='the host has no memory left'
     ['"no memory for a captured policy"']='the host has no memory left'
 )
 
@@ -51,7 +52,7 @@ check "the plug-in for gcov is built" builds
 test/gpu/coverage "$BUILD" --reset
 check "calls that fail" runs test_cuda_faults
 check "the captured policy" runs test_cuda cuda
-for operation in "batch norm" add lstm "cross entropy" sum; do
+for operation in "batch norm" tanh add lstm "cross entropy" sum; do
     check "$operation" runs test_conformance operations "$operation"
 done
 test/gpu/coverage "$BUILD" >"$scratch/lines" || true

@@ -148,16 +148,22 @@ static enum status tensors(struct backend *backend, struct arena *arena, struct 
     return backend_download(backend, &p, DTYPE_F64, out->numbers, error);
 }
 
-/* Copies that fill all staging buffers, and a copy from pinned memory. */
+/* Copies that fill all staging buffers, a copy from pinned memory, and more that wait than there is room for.
+ */
 static enum status copies(struct backend *backend, struct arena *arena, struct error *error)
 {
-    enum { FLOATS = 1 << 20 };
+    enum { FLOATS = 1 << 20, LATER = 80 };
     static _Alignas(4096) float memory[FLOATS];
+    static float number[LATER];
     struct tensor tensor = {0};
     TRY(tensor_new(&tensor, arena, SHAPE1(FLOATS), DTYPE_F32, "many numbers", error));
     TRY(backend_upload(backend, &tensor, DTYPE_F32, memory, error));
     TRY(backend_pin(backend, memory, sizeof memory, error));
-    return backend_upload(backend, &tensor, DTYPE_F32, memory, error);
+    TRY(backend_upload(backend, &tensor, DTYPE_F32, memory, error));
+    tensor.shape = SHAPE1(1);
+    for (int i = 0; i < LATER; i++)
+        TRY(backend_download_later(backend, &tensor, DTYPE_F32, &number[i], error));
+    return backend_wait(backend, error);
 }
 
 static enum status policy(struct backend *backend, struct arena *arena, struct results *out,
@@ -411,6 +417,7 @@ enum { FUNCTIONS = sizeof functions / sizeof *functions };
 START_TEST(every_function_that_is_called_is_in_the_table)
 {
     const char *name;
+    ck_assert(backend_finds_gpu(&(struct backend_settings){0}));
     for (unsigned i = 0; (name = gpu.called(i)) != NULL; i++) {
         bool found = false;
         for (size_t k = 0; k < FUNCTIONS; k++)
