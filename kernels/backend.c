@@ -52,17 +52,29 @@ static enum status load_table(const struct backend_ops **out, const char *path, 
                            "%s is of another version: expected one for interface %d", path, BACKEND_ABI);
 }
 
+static enum status find_table(const struct backend_ops **out, const char *name, struct error *error)
+{
+    char path[PATH_MAX], file[NAME_MAX];
+    assert(strchr(name, '/') == NULL);
+    snprintf(file, sizeof file, "libcoalesced-%s.so", name);
+    const enum status status = program_find(path, PROGRAM_PLUGIN, file, error);
+    return status == STATUS_OK ? load_table(out, path, error) : status;
+}
+
 enum status backend_load(struct backend **out, const char *name, const struct backend_settings *settings,
                          struct error *error)
 {
-    char path[PATH_MAX], file[NAME_MAX];
     const struct backend_ops *ops = NULL;
-    assert(strchr(name, '/') == NULL);
-    snprintf(file, sizeof file, "libcoalesced-%s.so", name);
-    enum status status = program_find(path, PROGRAM_PLUGIN, file, error);
-    if (status == STATUS_OK)
-        status = load_table(&ops, path, error);
+    const enum status status = find_table(&ops, name, error);
     return status == STATUS_OK ? backend_open(out, ops, settings, error) : status;
+}
+
+bool backend_finds_gpu(const struct backend_settings *settings)
+{
+    const struct backend_ops *ops = NULL;
+    struct error why;
+    return find_table(&ops, "cuda", &why) == STATUS_OK &&
+           (ops->find == NULL || ops->find(settings, &why) == STATUS_OK);
 }
 
 enum status backend_load_device(struct backend **out, enum device device,
@@ -94,6 +106,25 @@ enum status backend_download(struct backend *backend, const struct tensor *from,
 {
     assert(from->data != NULL && (dtype == DTYPE_I32) == (from->dtype == DTYPE_I32));
     return backend->ops->download(backend, from, dtype, to, error);
+}
+
+enum status backend_download_later(struct backend *backend, const struct tensor *from, enum dtype dtype,
+                                   void *to, struct error *error)
+{
+    if (backend->ops->download_later == NULL)
+        return backend_download(backend, from, dtype, to, error);
+    assert(from->data != NULL && (dtype == DTYPE_I32) == (from->dtype == DTYPE_I32));
+    return backend->ops->download_later(backend, from, dtype, to, error);
+}
+
+enum status backend_wait(struct backend *backend, struct error *error)
+{
+    return backend->ops->wait != NULL ? backend->ops->wait(backend, error) : STATUS_OK;
+}
+
+enum status backend_pin(struct backend *backend, const void *memory, size_t bytes, struct error *error)
+{
+    return backend->ops->pin != NULL ? backend->ops->pin(backend, memory, bytes, error) : STATUS_OK;
 }
 
 /* Whether a tensor has memory and the backend's floating dtype. */

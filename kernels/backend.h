@@ -83,6 +83,9 @@ struct backend_ops {
                         struct error *error);
     void (*close)(struct backend *backend);
 
+    /* Optional: STATUS_UNAVAILABLE where `open` would find no device. It takes nothing of the device. */
+    enum status (*find)(const struct backend_settings *settings, struct error *error);
+
     enum status (*forward[OP_COUNT])(struct backend *backend, struct op_call *call, struct error *error);
     enum status (*backward[OP_COUNT])(struct backend *backend, struct op_call *call, struct error *error);
 
@@ -90,6 +93,11 @@ struct backend_ops {
                           struct error *error);
     enum status (*download)(struct backend *backend, const struct tensor *from, enum dtype dtype, void *to,
                             struct error *error);
+    /* Optional, all or none: copies that do not wait (see "memory" below). */
+    enum status (*download_later)(struct backend *backend, const struct tensor *from, enum dtype dtype,
+                                  void *to, struct error *error);
+    enum status (*wait)(struct backend *backend, struct error *error);
+    enum status (*pin)(struct backend *backend, const void *memory, size_t bytes, struct error *error);
     enum status (*fill)(struct backend *backend, struct tensor *tensor, double value, struct error *error);
     enum status (*accumulate)(struct backend *backend, struct arena *arena, struct tensor *to,
                               const struct tensor *from, struct error *error);
@@ -151,6 +159,10 @@ enum status backend_load_device(struct backend **out, enum device device,
                                 const struct backend_settings *settings, struct error *why,
                                 struct error *error);
 
+/* Whether backend_load_device would find a GPU for DEVICE_AUTO, without a use of the GPU's memory. The answer
+ * may differ where the GPU is found and then cannot be opened. */
+bool backend_finds_gpu(const struct backend_settings *settings);
+
 /* The backend that stores float32 tensors in host memory, in canonical layouts, and computes nothing. A
  * process that needs no math library holds the params of its checkpoints in this backend. backend_open can
  * fail for want of memory alone; backend_upload, backend_download and backend_fill cannot fail. Nothing else
@@ -168,11 +180,30 @@ typedef const struct backend_ops *backend_plugin(uint32_t abi);
 /* ---- memory ---- */
 
 /* Copies canonical host values of `dtype` into the tensor (converting dtype and layout), or out of it.
- * Floating to floating, or int32 to int32. On return `to` holds the values and `from` may be reused. */
+ * Floating to floating, or int32 to int32.
+ *
+ * Upload: operations queued later read the values. `from` may be changed at once where it is not pinned;
+ * pinned memory stays unchanged until the next wait. Download: waits, and on return `to` holds the values. */
 enum status backend_upload(struct backend *backend, struct tensor *to, enum dtype dtype, const void *from,
                            struct error *error);
 enum status backend_download(struct backend *backend, const struct tensor *from, enum dtype dtype, void *to,
                              struct error *error);
+
+/* As backend_download, but `to` holds the values after the next wait, and exists until then. The tensor may
+ * be released or overwritten at once. On the CPU the values are there on return. */
+enum status backend_download_later(struct backend *backend, const struct tensor *from, enum dtype dtype,
+                                   void *to, struct error *error);
+
+/* Waits until the device has no use for host memory. Returns at once where no copy is under way. So do
+ * backend_download, backend_square_sum, backend_first_not_finite, and a launch: each is a wait. */
+enum status backend_wait(struct backend *backend, struct error *error);
+
+/* Pins host memory that is copied to or from often: a copy of it is one, asynchronous, and not staged in
+ * pieces. The memory belongs to the caller, is writable during this call, and stays where it is until
+ * backend_close. Pinned pieces have no page in common. Does nothing on the CPU, and where the memory is
+ * pinned already. A failure, such as the system's limit of locked memory, changes nothing: copies are
+ * staged. */
+enum status backend_pin(struct backend *backend, const void *memory, size_t bytes, struct error *error);
 
 enum status backend_fill(struct backend *backend, struct tensor *tensor, double value, struct error *error);
 

@@ -13,9 +13,9 @@
  *     backend.h   a device with its table of functions: opening, loading, memory, optimizers
  *     tensor.h    shapes, dtypes and tensors                 adam.h   Adam's formula
  *
- * It includes kernels/base/ and kernels/lanes/. The rooms below it (onednn/, cuda/, params/, tape/) and all of
- * worker/ include it. A model calls the tape (kernels/tape/tape.h); only tests, benchmarks and the tape call
- * operations directly.
+ * It includes kernels/base/ and kernels/lanes/. The rooms below it (onednn/, cuda/, params/, tape/) and all
+ * of worker/ include it. A model calls the tape (kernels/tape/tape.h); only tests, benchmarks and the tape
+ * call operations directly.
  *
  * There are three backends:
  *     ref      plain C in double (test/oracle/ref.h): the oracle of the conformance test, linked into tests

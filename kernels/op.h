@@ -34,8 +34,8 @@
  * OP_RELU              x -> y as x
  *                      The gradient at 0 is 0, everywhere in this file. A NaN stays a NaN, here and through
  *                      every fused ReLU and max pool, so that a loss shows it. Other elements of that
- *                      output may become NaN too. Exceptions: a batch norm outside of training may lose
- *                      a NaN of x, and a GPU one under a ReLU that its library fuses.
+ *                      output may become NaN too. Exception: on a CPU, a batch norm outside of training
+ *                      may lose a NaN of x.
  *
  * OP_ADD               a, b as a -> y as a
  *                      a + b; with attributes.relu, max(0, that).
@@ -135,11 +135,12 @@ struct op_attributes {
  *
  * The backend takes the memory of what a call writes (out, saved, din) from `arena` and chooses the layout.
  * A parameter's din may offer memory in `data`: the backend writes there, in the tensor's layout, or ignores
- * the offer. A result may also be the `data` of an input (forward) or of a dout (backward), or two din may
- * share a block. The backend then calls arena_share for the block's other owner; reshape and add do this.
- * Outputs are overwritten, never added to. After a failure the call holds nothing of the
- * arena, and out, saved and din are undefined; a backend's function just returns. After a success a backend's
- * function has released its own scratch. */
+ * the offer. An output whose rule says OP_OFFERED may offer canonical memory, and the backend writes there. A
+ * result may also be the `data` of an input (forward) or of a dout (backward), or two din may share a block.
+ * The backend then calls arena_share for the block's other owner; reshape and add do this. Outputs are
+ * overwritten, never added to. After a failure the call holds nothing of the arena, and out, saved and din
+ * are undefined; a backend's function just returns. After a success a backend's function has released its own
+ * scratch. */
 struct op_call {
     enum op op;
     struct op_attributes attributes;
@@ -172,6 +173,7 @@ enum {
     OP_INTEGERS = 2, /* the input is int32; all others have the backend's dtype */
     OP_GRADIENT = 4, /* the input can have a gradient */
     OP_READ = 8,     /* the backward reads the tensor's data; the tape may release the others before it */
+    OP_OFFERED = 16, /* the output may offer memory */
 };
 
 /* The facts about an operation that hold on every backend. */

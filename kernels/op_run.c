@@ -11,7 +11,13 @@
 /* OP_READ names the tensors that the backward of at least one backend
  * reads: the tape keeps them on every backend. The backward of an operation with a fused ReLU reads the
  * output, whose zeros say where the ReLU was closed. */
-enum { GRADIENT = OP_GRADIENT, INTEGERS = OP_INTEGERS, OPTIONAL = OP_OPTIONAL, READ = OP_READ };
+enum {
+    GRADIENT = OP_GRADIENT,
+    INTEGERS = OP_INTEGERS,
+    OPTIONAL = OP_OPTIONAL,
+    READ = OP_READ,
+    OFFERED = OP_OFFERED
+};
 
 static const struct op_rule rules[OP_COUNT] = {
     [OP_LINEAR] = {"linear", .inputs = 3, .outputs = 1,
@@ -30,7 +36,9 @@ static const struct op_rule rules[OP_COUNT] = {
                               {"bias", "c", GRADIENT | READ},
                               {"running mean", "c", OPTIONAL},
                               {"running variance", "c", OPTIONAL}},
-                       .out = {{"y", "nchw", READ}, {"batch mean", "c", 0}, {"batch variance", "c", 0}}},
+                       .out = {{"y", "nchw", READ},
+                               {"batch mean", "c", OFFERED},
+                               {"batch variance", "c", OFFERED}}},
     [OP_MAX_POOL] = {"max pool", .inputs = 1, .outputs = 1, .in = {{"x", "nchw", GRADIENT | READ}},
                      .out = {{"y", "ncHW", READ}}},
     [OP_AVG_POOL] = {"average pool", .inputs = 1, .outputs = 1, .in = {{"x", "nchw", GRADIENT}},
@@ -276,7 +284,8 @@ enum status op_forward(struct backend *backend, struct op_call *call, struct err
     if (status != STATUS_OK)
         return status;
     for (uint32_t i = 0; i < op_outputs(call->op, &call->attributes); i++)
-        describe_result(call->out[i], &shape[i], backend->ops->dtype);
+        if (!(op_rule(call->op)->out[i].flags & OP_OFFERED) || call->out[i]->data == NULL)
+            describe_result(call->out[i], &shape[i], backend->ops->dtype);
     memset(call->saved, 0, sizeof call->saved);
     const uint64_t mark = arena_mark(call->arena);
     status = backend->ops->forward[call->op](backend, call, error);

@@ -10,6 +10,15 @@ void device_number(uint32_t number)
     gpu_number = number;
 }
 
+bool device_is_gpu(const struct job *job)
+{
+    static int found = -1; // with `auto`: not asked yet
+    const struct backend_settings settings = {.device = gpu_number};
+    if (job->device == JOB_DEVICE_AUTO && found < 0)
+        found = backend_finds_gpu(&settings);
+    return job->device == JOB_DEVICE_AUTO ? found > 0 : job->device == JOB_DEVICE_GPU;
+}
+
 enum status device_open_gpu(struct backend **out, const struct job *job, struct error *error)
 {
     const struct backend_settings settings = {.threads = 1, .device = gpu_number};

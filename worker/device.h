@@ -15,7 +15,11 @@ void device_number(uint32_t number);
 enum status device_open(struct backend **out, const struct job *job, uint32_t threads, bool logs,
                         struct error *error);
 
-/* The same for a role that needs no backend on the CPU: *out is NULL there, and oneDNN is not loaded. With
+/* Whether the job's /device is a GPU in every process of this host: `gpu`, or `auto` where one is found. With
+ * `auto` a process may still compute on the CPU, if the GPU cannot be opened. */
+bool device_is_gpu(const struct job *job);
+
+/* device_open for a role that needs no backend on the CPU: *out is NULL there, and oneDNN is not loaded. With
  * `auto` a line in the log names the device. STATUS_UNAVAILABLE: the job demands a GPU, and none works. */
 enum status device_open_gpu(struct backend **out, const struct job *job, struct error *error);
 

@@ -9,14 +9,13 @@
 
 /* ---- failures ---- */
 
-/* Writes the tensor's name and shape: "on images of 20x3x64x64". */
+/* Writes the tensor's name and shape, " on images of 20x3x64x64", or nothing for NULL. */
 static const char *about_text(const struct tensor *about, char *text, size_t bytes)
 {
     char shape[SHAPE_TEXT_BYTES];
-    if (about == NULL)
-        snprintf(text, bytes, "of no tensor");
-    else
-        snprintf(text, bytes, "on %.60s of %s", about->name != NULL ? about->name : "a tensor",
+    text[0] = '\0';
+    if (about != NULL)
+        snprintf(text, bytes, " on %.60s of %s", about->name != NULL ? about->name : "a tensor",
                  shape_text(&about->shape, shape));
     return text;
 }
@@ -26,7 +25,7 @@ enum status cuda_failed(struct error *error, const char *call, cudaError_t code,
     char text[160];
     const enum status status = code == cudaErrorMemoryAllocation ? STATUS_NO_MEMORY : STATUS_INTERNAL;
     cudaGetLastError(); // clears the error, so that the next call does not return it
-    return error_set(error, status, "CUDA: %s failed %s: %s", call, about_text(about, text, sizeof text),
+    return error_set(error, status, "CUDA: %s failed%s: %s", call, about_text(about, text, sizeof text),
                      cudaGetErrorString(code));
 }
 
@@ -38,7 +37,7 @@ enum status cudnn_failed(struct error *error, const char *call, cudnnStatus_t co
                         code == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
     cudnnGetLastErrorString(detail, sizeof detail);
     detail[sizeof detail - 1] = '\0';
-    return error_set(error, memory ? STATUS_NO_MEMORY : STATUS_INTERNAL, "cuDNN: %s failed %s: %s%s%s", call,
+    return error_set(error, memory ? STATUS_NO_MEMORY : STATUS_INTERNAL, "cuDNN: %s failed%s: %s%s%s", call,
                      about_text(about, text, sizeof text), cudnnGetErrorString(code),
                      detail[0] != '\0' ? "; " : "", detail);
 }
@@ -118,36 +117,27 @@ enum status cuda_workspace(struct cuda *cuda, size_t bytes, struct error *error)
     if (bytes <= cuda->workspace_bytes)
         return STATUS_OK;
     CUDA_TRY(NULL, cudaStreamSynchronize, cuda->stream);
-    CUDA_TRY(NULL, cudaFree, cuda->workspace);
+    void *before = cuda->workspace;
     cuda->workspace = NULL;
     cuda->workspace_bytes = 0;
+    CUDA_TRY(NULL, cudaFree, before);
     CUDA_TRY(NULL, cudaMalloc, &cuda->workspace, bytes);
     cuda->workspace_bytes = bytes;
     return STATUS_OK;
 }
 
-enum status cuda_wait(struct cuda *cuda, const struct tensor *about, struct error *error)
-{
-    CUDA_TRY(about, cudaStreamSynchronize, cuda->stream);
-    return STATUS_OK;
-}
-
 /* ---- open, close ---- */
 
-/* Takes device `number` modulo their count, and checks its compute capability. */
-static enum status find_device(uint32_t number, cudaDeviceProp *device, struct error *error)
+/* Finds device `number` modulo their count, and checks its compute capability. It makes no context. */
+static enum status find_device(uint32_t number, int *found, cudaDeviceProp *device, struct error *error)
 {
     int count = 0;
-    cudaError_t code = cudaGetDeviceCount(&count);
-    if (code == cudaSuccess && count == 0)
-        code = cudaErrorNoDevice;
-    const int taken = code == cudaSuccess ? (int)(number % (uint32_t)count) : 0;
-    if (code == cudaSuccess)
-        code = cudaSetDevice(taken);
-    if (code == cudaSuccess)
-        code = cudaGetDeviceProperties(device, taken);
-    if (code != cudaSuccess)
-        return error_set(error, STATUS_UNAVAILABLE, "CUDA finds no device: %s", cudaGetErrorString(code));
+    const cudaError_t code = cudaGetDeviceCount(&count);
+    if (code != cudaSuccess || count == 0)
+        return error_set(error, STATUS_UNAVAILABLE, "CUDA finds no device: cudaGetDeviceCount: %s",
+                         cudaGetErrorString(code != cudaSuccess ? code : cudaErrorNoDevice));
+    *found = (int)(number % (uint32_t)count);
+    CUDA_TRY(NULL, cudaGetDeviceProperties, device, *found);
     if (device->major < COMPUTE_CAPABILITY_MIN)
         return error_set(error, STATUS_UNAVAILABLE,
                          "%.100s has compute capability %d.%d, expected at least %d.0", device->name,
@@ -155,11 +145,11 @@ static enum status find_device(uint32_t number, cudaDeviceProp *device, struct e
     return STATUS_OK;
 }
 
-static enum status open_memory(struct cuda *cuda, struct error *error)
+static enum status cuda_find(const struct backend_settings *settings, struct error *error)
 {
-    CUDA_TRY(NULL, cudaMalloc, (void **)&cuda->partial, REDUCE_BLOCKS_MAX * sizeof *cuda->partial);
-    CUDA_TRY(NULL, cudaHostAlloc, &cuda->staging, STAGING_BYTES, cudaHostAllocDefault);
-    return STATUS_OK;
+    cudaDeviceProp device;
+    int found;
+    return find_device(settings->device, &found, &device, error);
 }
 
 /* cuDNN's LSTM calls cuBLAS, which gives equal bits only with a workspace of fixed sizes. cuBLAS reads those
@@ -190,10 +180,10 @@ static void cuda_close(struct backend *backend)
     if (cuda->cudnn != NULL)
         cudnnDestroy(cuda->cudnn);
     cudaFree(cuda->workspace);
-    cudaFree(cuda->partial);
-    cudaFreeHost(cuda->staging);
+    cuda_memory_close(cuda);
     if (cuda->stream != NULL)
         cudaStreamDestroy(cuda->stream);
+    cudaGetLastError(); // an error above must not look like the next launch's
     free(cuda);
     backend->state = NULL;
 }
@@ -202,9 +192,11 @@ static enum status open_device(struct backend *backend, uint32_t number, struct 
 {
     struct cuda *cuda = cuda_of(backend);
     cudaDeviceProp device;
-    TRY(find_device(number, &device, error));
+    int found;
+    TRY(find_device(number, &found, &device, error));
+    CUDA_TRY(NULL, cudaSetDevice, found);
     CUDA_TRY(NULL, cudaStreamCreateWithFlags, &cuda->stream, cudaStreamNonBlocking);
-    TRY(open_memory(cuda, error));
+    TRY(cuda_memory_open(cuda, error));
     TRY(open_cudnn(cuda, error));
     const size_t version = cudnnGetVersion();
     snprintf(backend->text, sizeof backend->text, "%.80s, cuDNN %zu.%zu", device.name, version / 10000,
@@ -265,6 +257,7 @@ static struct backend_ops make_table(void)
     ops.dtype = DTYPE_F32;
     ops.open = cuda_open;
     ops.close = cuda_close;
+    ops.find = cuda_find;
     for (const struct operation_slot &slot : operations) {
         ops.forward[slot.op] = slot.forward;
         ops.backward[slot.op] = slot.backward;

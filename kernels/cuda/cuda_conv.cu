@@ -52,7 +52,9 @@ struct forward_pass {
         1u << CUDNN_CONVOLUTION_FWD_ALGO_FFT | 1u << CUDNN_CONVOLUTION_FWD_ALGO_FFT_TILING |
         1u << CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD | 1u << CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED;
 
-    static constexpr const char *name = "cudnnConvolutionForward";
+    static constexpr const char *workspace_name = "cudnnGetConvolutionForwardWorkspaceSize";
+    static constexpr const char *propose_name = "cudnnGetConvolutionForwardAlgorithm_v7";
+    static constexpr const char *run_name = "cudnnConvolutionForward";
 
     static cudnnStatus_t workspace(struct cuda *cuda, const struct plan *plan, struct pass_choice *choice)
     {
@@ -84,7 +86,9 @@ struct data_pass {
                                        1u << CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD |
                                        1u << CUDNN_CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED;
 
-    static constexpr const char *name = "cudnnConvolutionBackwardData";
+    static constexpr const char *workspace_name = "cudnnGetConvolutionBackwardDataWorkspaceSize";
+    static constexpr const char *propose_name = "cudnnGetConvolutionBackwardDataAlgorithm_v7";
+    static constexpr const char *run_name = "cudnnConvolutionBackwardData";
 
     static cudnnStatus_t workspace(struct cuda *cuda, const struct plan *plan, struct pass_choice *choice)
     {
@@ -116,7 +120,9 @@ struct filter_pass {
                                        1u << CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD |
                                        1u << CUDNN_CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED;
 
-    static constexpr const char *name = "cudnnConvolutionBackwardFilter";
+    static constexpr const char *workspace_name = "cudnnGetConvolutionBackwardFilterWorkspaceSize";
+    static constexpr const char *propose_name = "cudnnGetConvolutionBackwardFilterAlgorithm_v7";
+    static constexpr const char *run_name = "cudnnConvolutionBackwardFilter";
 
     static cudnnStatus_t workspace(struct cuda *cuda, const struct plan *plan, struct pass_choice *choice)
     {
@@ -160,8 +166,8 @@ static enum status propose(struct cuda *cuda, const struct plan *plan, struct ca
     typename Pass::proposal proposals[PROPOSALS_MAX];
     int count = 0;
     const cudnnStatus_t code = Pass::propose(cuda, plan, &count, proposals);
-    if (code != CUDNN_STATUS_SUCCESS && !unsupported(code))
-        return cudnn_failed(error, "cudnnGetConvolution*Algorithm_v7", code, about);
+    if (code != CUDNN_STATUS_SUCCESS)
+        return cudnn_failed(error, Pass::propose_name, code, about);
     for (unsigned transform = 0; transform < 2; transform++)
         for (int i = 0; i < count; i++)
             if (proposals[i].status == CUDNN_STATUS_SUCCESS &&
@@ -172,31 +178,38 @@ static enum status propose(struct cuda *cuda, const struct plan *plan, struct ca
     return STATUS_OK;
 }
 
-/* Runs choice->algorithm. *code: what cuDNN says. */
+/* What cuDNN says of an attempt, and which function said so. */
+struct verdict {
+    cudnnStatus_t code;
+    const char *function;
+};
+
+/* Runs choice->algorithm. */
 template <class Pass>
 static enum status attempt(struct cuda *cuda, struct plan *plan, const struct op_call *call, const void *dy,
-                           cudnnStatus_t *code, struct error *error)
+                           struct verdict *verdict, struct error *error)
 {
     struct pass_choice *choice = &plan->choice[Pass::number];
-    *code = choice->ran ? CUDNN_STATUS_SUCCESS : Pass::workspace(cuda, plan, choice);
-    if (*code != CUDNN_STATUS_SUCCESS)
-        return STATUS_OK;
+    if (!choice->ran) {
+        *verdict = {Pass::workspace(cuda, plan, choice), Pass::workspace_name};
+        if (verdict->code != CUDNN_STATUS_SUCCESS)
+            return STATUS_OK;
+    }
     TRY(cuda_workspace(cuda, choice->bytes, error));
-    *code = Pass::run(cuda, plan, choice, call, dy);
+    *verdict = {Pass::run(cuda, plan, choice, call, dy), Pass::run_name};
     return STATUS_OK;
 }
 
 /* The failure of a pass that has tried the first `count` candidates. */
-template <class Pass>
-static enum status pass_failed(const struct candidates *tried, int count, cudnnStatus_t code,
+static enum status pass_failed(const struct candidates *tried, int count, const struct verdict *verdict,
                                const struct tensor *about, struct error *error)
 {
     char text[80 + 8 * (1 + PROPOSALS_MAX)];
-    int length = snprintf(text, sizeof text, "%s by algorithm%s", Pass::name, count > 1 ? "s" : "");
+    int length = snprintf(text, sizeof text, "%s by algorithm%s", verdict->function, count > 1 ? "s" : "");
     for (int i = 0; i < count; i++)
         length += snprintf(text + length, sizeof text - (size_t)length, "%s %d", i > 0 ? "," : "",
                            tried->algorithm[i]);
-    return cudnn_failed(error, text, code, about);
+    return cudnn_failed(error, text, verdict->code, about);
 }
 
 /* Runs the algorithm that has run before. The first time: the preferred one, then cuDNN's proposals, until
@@ -209,18 +222,18 @@ static enum status run(struct cuda *cuda, struct plan *plan, const struct op_cal
     const struct tensor *about = call->in[0];
     struct candidates candidates = {1, {choice->ran ? choice->algorithm : (int)Pass::preferred}};
     for (int i = 0;; i++) {
-        cudnnStatus_t code;
+        struct verdict verdict;
         choice->algorithm = candidates.algorithm[i];
-        TRY(attempt<Pass>(cuda, plan, call, dy, &code, error));
-        if (code == CUDNN_STATUS_SUCCESS) {
+        TRY(attempt<Pass>(cuda, plan, call, dy, &verdict, error));
+        if (verdict.code == CUDNN_STATUS_SUCCESS) {
             choice->ran = true;
             return STATUS_OK;
         }
-        const bool other_may = !choice->ran && unsupported(code);
+        const bool other_may = !choice->ran && unsupported(verdict.code);
         if (other_may && i == 0)
             TRY(propose<Pass>(cuda, plan, &candidates, about, error));
         if (!other_may || i + 1 == candidates.count)
-            return pass_failed<Pass>(&candidates, i + 1, code, about, error);
+            return pass_failed(&candidates, i + 1, &verdict, about, error);
     }
 }
 
@@ -244,7 +257,7 @@ static enum status forward_separate(struct cuda *cuda, struct plan *plan, const 
 /* A convolution and its bias: y = identity(convolution + 0 z + bias). A factor of 0 means that z is not read;
  * y is passed for it. cuDNN fuses the identity with IMPLICIT_PRECOMP_GEMM only. */
 struct fused_pass : forward_pass {
-    static constexpr const char *name = "cudnnConvolutionBiasActivationForward";
+    static constexpr const char *run_name = "cudnnConvolutionBiasActivationForward";
 
     static cudnnStatus_t run(struct cuda *cuda, const struct plan *plan, const struct pass_choice *choice,
                              const struct op_call *call, const void *dy)
@@ -264,18 +277,18 @@ static enum status try_fused(struct cuda *cuda, struct plan *plan, const struct 
 {
     struct pass_choice *choice = &plan->choice[FORWARD];
     const struct candidates candidates = {1, {forward_pass::preferred}};
-    cudnnStatus_t code;
+    struct verdict verdict;
     if (call->in[2] == NULL || plan->separate ||
         (choice->ran && choice->algorithm != forward_pass::preferred))
         return STATUS_AGAIN;
     choice->algorithm = forward_pass::preferred;
-    TRY(attempt<fused_pass>(cuda, plan, call, NULL, &code, error));
-    if (code == CUDNN_STATUS_SUCCESS) {
+    TRY(attempt<fused_pass>(cuda, plan, call, NULL, &verdict, error));
+    if (verdict.code == CUDNN_STATUS_SUCCESS) {
         choice->ran = true;
         return STATUS_OK;
     }
-    plan->separate = unsupported(code);
-    return plan->separate ? STATUS_AGAIN : pass_failed<fused_pass>(&candidates, 1, code, call->in[0], error);
+    plan->separate = unsupported(verdict.code);
+    return plan->separate ? STATUS_AGAIN : pass_failed(&candidates, 1, &verdict, call->in[0], error);
 }
 
 enum status cuda_convolution(struct backend *backend, struct op_call *call, struct error *error)

@@ -7,6 +7,8 @@
  *     workspace   the one buffer of scratch memory that all plans share
  *     launch      the policy's act on a slab of rows, started by one call
  *     graph       a captured sequence of kernels, which a launch replays
+ *     pinned      host memory that the device copies from and to by itself
+ *     to stage    to copy by way of a pinned buffer of the backend's own
  *
  * A backend is one CUDA stream on its device with one cuDNN handle. Every operation is queued on that
  * stream, and operations run in the order of their calls. So memory may be released, and the workspace used
@@ -79,7 +81,7 @@ enum plan_kind {
     PLAN_CONVOLUTION = 1, /* also a linear layer */
     PLAN_MAX_POOL,
     PLAN_AVG_POOL,
-    PLAN_TENSOR, /* batch norm, log-softmax */
+    PLAN_TENSOR, /* log-softmax */
     PLAN_LSTM
 };
 
@@ -123,7 +125,7 @@ struct plan {
     struct plan_key key;
     struct plan *next;
     cudnnTensorDescriptor_t x, y;
-    cudnnTensorDescriptor_t channels; /* (1, outputs, 1, 1): a bias, or a batch norm's parameters */
+    cudnnTensorDescriptor_t channels; /* (1, outputs, 1, 1): a convolution's bias */
     /* a convolution's */
     cudnnFilterDescriptor_t weight;
     cudnnConvolutionDescriptor_t convolution;
@@ -145,11 +147,33 @@ struct plan {
 
 enum {
     PLAN_BUCKETS = 256,
-    PLANS_MAX = 1024,           /* then all are forgotten: shapes that come and go must not fill the memory */
-    REDUCE_BLOCKS_MAX = 256,    /* partial results of a reduction over a whole tensor */
-    STAGING_BYTES = 1 << 20,    /* pinned: conversions on the way to the device and back */
+    PLANS_MAX = 1024,        /* then all are forgotten: shapes that come and go must not fill the memory */
+    REDUCE_BLOCKS_MAX = 256, /* partial results of a reduction over a whole tensor */
+    STAGING_BYTES = 1 << 20, /* of one buffer */
+    STAGING_BUFFERS = 4,
+    DELIVERIES_MAX = 64,
     THREADS = 256,              /* in a block of our kernels */
     COMPUTE_CAPABILITY_MIN = 8, /* major: what the Makefile compiles for */
+};
+
+/* A buffer on the way to the device and back. */
+struct staging {
+    char *memory;     /* (STAGING_BYTES) pinned */
+    cudaEvent_t left; /* recorded when the next buffer comes into use */
+};
+
+/* What the next wait copies from a staging buffer to the caller's memory. */
+struct delivery {
+    const void *staged;
+    void *to;
+    size_t bytes; /* staged */
+    bool widens;  /* floats to doubles */
+};
+
+struct pin {
+    struct pin *next;
+    char *begin;
+    size_t bytes;
 };
 
 struct cuda {
@@ -161,7 +185,14 @@ struct cuda {
     void *workspace; /* (workspace_bytes) scratch of the operation that runs */
     size_t workspace_bytes;
     double *partial; /* (REDUCE_BLOCKS_MAX) on the device */
-    void *staging;   /* (STAGING_BYTES) on the host */
+
+    struct staging staging[STAGING_BUFFERS];
+    uint32_t staging_now; /* the buffer in use */
+    size_t staging_used;  /* bytes of it */
+    struct delivery deliveries[DELIVERIES_MAX];
+    uint32_t delivery_count;
+    struct pin *pins;
+    bool copies; /* a copy from or to the callers' memory may be under way */
 
     struct plan *plans[PLAN_BUCKETS];
     uint32_t plan_count;
@@ -193,10 +224,13 @@ enum status cuda_workspace(struct cuda *cuda, size_t bytes, struct error *error)
 enum status cuda_describe(cudnnTensorDescriptor_t *out, uint32_t n, uint32_t c, uint32_t h, uint32_t w,
                           const struct tensor *about, struct error *error);
 
-/* Waits for all that is queued. */
-enum status cuda_wait(struct cuda *cuda, const struct tensor *about, struct error *error);
-
 /* ---- cuda_memory.cu ---- */
+
+enum status cuda_memory_open(struct cuda *cuda, struct error *error);
+void cuda_memory_close(struct cuda *cuda);
+
+/* Waits for all that is queued. Then what was downloaded is where the caller wants it. */
+enum status cuda_wait(struct cuda *cuda, const struct tensor *about, struct error *error);
 
 extern const struct arena_source cuda_source; /* context: struct cuda */
 

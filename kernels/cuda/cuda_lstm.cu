@@ -24,15 +24,15 @@ static struct lstm_sizes sizes_of(const struct op_call *call)
 static enum status describe_data(cudnnRNNDataDescriptor_t *out, const struct lstm_sizes *s, uint32_t width,
                                  const struct tensor *about, struct error *error)
 {
+    CUDNN_TRY(about, cudnnCreateRNNDataDescriptor, out);
     int *lengths = (int *)malloc(s->batch * sizeof *lengths);
     if (lengths == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the lengths of %u sequences", s->batch);
     for (uint32_t i = 0; i < s->batch; i++)
         lengths[i] = (int)s->steps;
-    cudnnStatus_t code = cudnnCreateRNNDataDescriptor(out);
-    if (code == CUDNN_STATUS_SUCCESS)
-        code = cudnnSetRNNDataDescriptor(*out, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED,
-                                         (int)s->steps, (int)s->batch, (int)width, lengths, NULL);
+    const cudnnStatus_t code =
+        cudnnSetRNNDataDescriptor(*out, CUDNN_DATA_FLOAT, CUDNN_RNN_DATA_LAYOUT_SEQ_MAJOR_PACKED,
+                                  (int)s->steps, (int)s->batch, (int)width, lengths, NULL);
     free(lengths);
     return code == CUDNN_STATUS_SUCCESS ? STATUS_OK
                                         : cudnn_failed(error, "cudnnSetRNNDataDescriptor", code, about);

@@ -1,9 +1,11 @@
-/* Device memory: the arenas' chunks, copies to and from the host, operations on a whole tensor, and the
+/* Memory: the arenas' chunks, copies to and from the host, operations on a whole tensor, and the
  * optimizers. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <unistd.h>
 
 /* ---- arenas ---- */
 
@@ -25,6 +27,7 @@ static void chunk_give(void *context, void *chunk, size_t bytes)
     struct cuda *cuda = (struct cuda *)context;
     cudaStreamSynchronize(cuda->stream);
     cudaFree(chunk);
+    cudaGetLastError(); // an error above must not look like the next launch's
 }
 
 static void chunk_poison(void *context, void *block, size_t bytes)
@@ -38,6 +41,9 @@ const struct arena_source cuda_source = {NULL, chunk_take, chunk_give, chunk_poi
 static enum status no_memory(size_t bytes, const struct tensor *about, struct error *error)
 {
     char shape[SHAPE_TEXT_BYTES];
+    const cudaError_t code = cudaPeekAtLastError(); // not chunk_take's: an error of earlier work, which stays
+    if (code != cudaSuccess)
+        return cuda_failed(error, "cudaMalloc", code, about);
     return error_set(error, STATUS_NO_MEMORY, "no memory on the GPU for %zu bytes, for %.60s of %s", bytes,
                      about->name != NULL ? about->name : "a tensor", shape_text(&about->shape, shape));
 }
@@ -75,25 +81,145 @@ void cuda_same_memory(struct op_call *call, struct tensor *to, const struct tens
     to->layout = NULL;
 }
 
-/* ---- to the host and back ---- */
+/* ---- to the host and back ----
+ *
+ * A copy from or to pinned memory is one asynchronous copy. Any other copy is staged. Copies fill a staging
+ * buffer one behind the other; when one does not fit, the next buffer's turn comes. So an upload waits only
+ * if its buffer is still in use. What is staged on its way to the host is delivered at the next wait. */
 
-/* Copies through the pinned buffer, piece by piece, and converts on the host. Every piece waits for the
- * device: uploads are small or happen once. */
+static const struct pin *pin_of(const struct cuda *cuda, const void *memory, size_t bytes)
+{
+    const char *at = (const char *)memory;
+    const struct pin *pin = cuda->pins;
+    while (pin != NULL && (at < pin->begin || at + bytes > pin->begin + pin->bytes))
+        pin = pin->next;
+    return pin;
+}
+
+static enum status cuda_pin(struct backend *backend, const void *memory, size_t bytes, struct error *error)
+{
+    struct cuda *cuda = cuda_of(backend);
+    if (pin_of(cuda, memory, bytes) != NULL)
+        return STATUS_OK;
+    struct pin *pin = (struct pin *)malloc(sizeof *pin);
+    if (pin == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory to pin memory");
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)memory / page * page;
+    pin->begin = (char *)begin;
+    pin->bytes = ((uintptr_t)memory + bytes - begin + page - 1) / page * page;
+    pin->next = cuda->pins;
+    const cudaError_t code = cudaHostRegister(pin->begin, pin->bytes, cudaHostRegisterDefault);
+    if (code != cudaSuccess) {
+        cudaGetLastError(); // clears the error, so that the next call does not return it
+        free(pin);
+        return error_set(error, STATUS_UNAVAILABLE, "CUDA: cudaHostRegister of %zu bytes failed: %s", bytes,
+                         cudaGetErrorString(code));
+    }
+    cuda->pins = pin;
+    return STATUS_OK;
+}
+
+static void deliver(const struct delivery *delivery)
+{
+    const float *staged = (const float *)delivery->staged;
+    if (delivery->widens)
+        for (size_t i = 0; i < delivery->bytes / sizeof(float); i++)
+            ((double *)delivery->to)[i] = (double)staged[i];
+    else
+        memcpy(delivery->to, staged, delivery->bytes);
+}
+
+enum status cuda_wait(struct cuda *cuda, const struct tensor *about, struct error *error)
+{
+    const uint32_t count = cuda->delivery_count;
+    cuda->delivery_count = 0;
+    CUDA_TRY(about, cudaStreamSynchronize, cuda->stream);
+    cuda->staging_used = 0;
+    cuda->copies = false;
+    for (uint32_t i = 0; i < count; i++)
+        deliver(&cuda->deliveries[i]);
+    return STATUS_OK;
+}
+
+static enum status cuda_wait_for_copies(struct backend *backend, struct error *error)
+{
+    struct cuda *cuda = cuda_of(backend);
+    return cuda->copies ? cuda_wait(cuda, NULL, error) : STATUS_OK;
+}
+
+/* Takes `bytes`, at most STAGING_BYTES, of a staging buffer. */
+static enum status stage(struct cuda *cuda, size_t bytes, void **out, const struct tensor *about,
+                         struct error *error)
+{
+    if (cuda->staging_used + bytes > STAGING_BYTES && cuda->delivery_count > 0)
+        TRY(cuda_wait(cuda, about, error));
+    if (cuda->staging_used + bytes > STAGING_BYTES) {
+        CUDA_TRY(about, cudaEventRecord, cuda->staging[cuda->staging_now].left, cuda->stream);
+        cuda->staging_now = (cuda->staging_now + 1) % STAGING_BUFFERS;
+        CUDA_TRY(about, cudaEventSynchronize, cuda->staging[cuda->staging_now].left);
+        cuda->staging_used = 0;
+    }
+    *out = cuda->staging[cuda->staging_now].memory + cuda->staging_used;
+    cuda->staging_used += (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
+    return STATUS_OK;
+}
+
 static enum status cuda_upload(struct backend *backend, struct tensor *to, enum dtype dtype, const void *from,
                                struct error *error)
 {
     struct cuda *cuda = cuda_of(backend);
     const size_t count = cuda_elements(to), piece = STAGING_BYTES / sizeof(float);
+    if (dtype != DTYPE_F64 && pin_of(cuda, from, count * sizeof(float)) != NULL) {
+        cuda->copies = true;
+        CUDA_TRY(to, cudaMemcpyAsync, to->data, from, count * sizeof(float), cudaMemcpyHostToDevice,
+                 cuda->stream);
+        return STATUS_OK;
+    }
     for (size_t begin = 0; begin < count; begin += piece) {
         const size_t now = count - begin < piece ? count - begin : piece;
+        void *staged;
+        TRY(stage(cuda, now * sizeof(float), &staged, to, error));
         if (dtype == DTYPE_F64)
             for (size_t i = 0; i < now; i++)
-                ((float *)cuda->staging)[i] = (float)((const double *)from)[begin + i];
+                ((float *)staged)[i] = (float)((const double *)from)[begin + i];
         else
-            memcpy(cuda->staging, (const float *)from + begin, now * sizeof(float));
-        CUDA_TRY(to, cudaMemcpyAsync, cuda_floats(to) + begin, cuda->staging, now * sizeof(float),
+            memcpy(staged, (const float *)from + begin, now * sizeof(float));
+        CUDA_TRY(to, cudaMemcpyAsync, cuda_floats(to) + begin, staged, now * sizeof(float),
                  cudaMemcpyHostToDevice, cuda->stream);
-        TRY(cuda_wait(cuda, to, error));
+    }
+    return STATUS_OK;
+}
+
+/* Queues a copy of at most STAGING_BYTES that the next wait delivers. */
+static enum status fetch(struct cuda *cuda, const void *from, size_t bytes, bool widens, void *to,
+                         const struct tensor *about, struct error *error)
+{
+    void *staged;
+    if (cuda->delivery_count == DELIVERIES_MAX)
+        TRY(cuda_wait(cuda, about, error));
+    TRY(stage(cuda, bytes, &staged, about, error));
+    CUDA_TRY(about, cudaMemcpyAsync, staged, from, bytes, cudaMemcpyDeviceToHost, cuda->stream);
+    cuda->deliveries[cuda->delivery_count++] = {staged, to, bytes, widens};
+    cuda->copies = true;
+    return STATUS_OK;
+}
+
+static enum status cuda_download_later(struct backend *backend, const struct tensor *from, enum dtype dtype,
+                                       void *to, struct error *error)
+{
+    struct cuda *cuda = cuda_of(backend);
+    const size_t count = cuda_elements(from), piece = STAGING_BYTES / sizeof(float);
+    const size_t step = dtype_bytes(dtype);
+    if (dtype != DTYPE_F64 && pin_of(cuda, to, count * sizeof(float)) != NULL) {
+        cuda->copies = true;
+        CUDA_TRY(from, cudaMemcpyAsync, to, from->data, count * sizeof(float), cudaMemcpyDeviceToHost,
+                 cuda->stream);
+        return STATUS_OK;
+    }
+    for (size_t begin = 0; begin < count; begin += piece) {
+        const size_t now = count - begin < piece ? count - begin : piece;
+        TRY(fetch(cuda, cuda_floats(from) + begin, now * sizeof(float), dtype == DTYPE_F64,
+                  (char *)to + begin * step, from, error));
     }
     return STATUS_OK;
 }
@@ -101,20 +227,36 @@ static enum status cuda_upload(struct backend *backend, struct tensor *to, enum 
 static enum status cuda_download(struct backend *backend, const struct tensor *from, enum dtype dtype,
                                  void *to, struct error *error)
 {
-    struct cuda *cuda = cuda_of(backend);
-    const size_t count = cuda_elements(from), piece = STAGING_BYTES / sizeof(float);
-    for (size_t begin = 0; begin < count; begin += piece) {
-        const size_t now = count - begin < piece ? count - begin : piece;
-        CUDA_TRY(from, cudaMemcpyAsync, cuda->staging, cuda_floats(from) + begin, now * sizeof(float),
-                 cudaMemcpyDeviceToHost, cuda->stream);
-        TRY(cuda_wait(cuda, from, error));
-        if (dtype == DTYPE_F64)
-            for (size_t i = 0; i < now; i++)
-                ((double *)to)[begin + i] = (double)((const float *)cuda->staging)[i];
-        else
-            memcpy((float *)to + begin, cuda->staging, now * sizeof(float));
+    TRY(cuda_download_later(backend, from, dtype, to, error));
+    return cuda_wait(cuda_of(backend), from, error);
+}
+
+/* ---- open, close ---- */
+
+enum status cuda_memory_open(struct cuda *cuda, struct error *error)
+{
+    CUDA_TRY(NULL, cudaMalloc, (void **)&cuda->partial, REDUCE_BLOCKS_MAX * sizeof *cuda->partial);
+    for (struct staging &staging : cuda->staging) {
+        CUDA_TRY(NULL, cudaHostAlloc, (void **)&staging.memory, STAGING_BYTES, cudaHostAllocDefault);
+        CUDA_TRY(NULL, cudaEventCreateWithFlags, &staging.left, cudaEventDisableTiming);
     }
     return STATUS_OK;
+}
+
+void cuda_memory_close(struct cuda *cuda)
+{
+    cudaFree(cuda->partial);
+    for (struct staging &staging : cuda->staging) {
+        cudaFreeHost(staging.memory);
+        if (staging.left != NULL)
+            cudaEventDestroy(staging.left);
+    }
+    while (cuda->pins != NULL) {
+        struct pin *pin = cuda->pins;
+        cuda->pins = pin->next;
+        cudaHostUnregister(pin->begin);
+        free(pin);
+    }
 }
 
 /* ---- element by element ---- */
@@ -225,14 +367,10 @@ enum status cuda_sum(struct cuda *cuda, enum element_term term, const float *x, 
 }
 
 /* Copies a reduction's result, the first element of cuda->partial, to the host. */
-static enum status fetch(struct cuda *cuda, void *to, const struct tensor *about, struct error *error)
+static enum status fetch_result(struct cuda *cuda, void *to, const struct tensor *about, struct error *error)
 {
-    const size_t bytes = sizeof *cuda->partial;
-    CUDA_TRY(about, cudaMemcpyAsync, cuda->staging, cuda->partial, bytes, cudaMemcpyDeviceToHost,
-             cuda->stream);
-    TRY(cuda_wait(cuda, about, error));
-    memcpy(to, cuda->staging, bytes);
-    return STATUS_OK;
+    TRY(fetch(cuda, cuda->partial, sizeof *cuda->partial, false, to, about, error));
+    return cuda_wait(cuda, about, error);
 }
 
 static enum status cuda_square_sum(struct backend *backend, const struct tensor *tensor, double *sum,
@@ -248,7 +386,7 @@ static enum status cuda_square_sum(struct backend *backend, const struct tensor 
             return element_sum_lane(ELEMENT_SQUARE, x, NULL, count, lane, lanes);
         },
         [=] __device__(double found) { *to = found; }));
-    return fetch(cuda, sum, tensor, error);
+    return fetch_result(cuda, sum, tensor, error);
 }
 
 static enum status cuda_first_not_finite(struct backend *backend, const struct tensor *tensor, size_t *index,
@@ -262,7 +400,7 @@ static enum status cuda_first_not_finite(struct backend *backend, const struct t
         cuda, count, (size_t)SIZE_MAX, tensor, error,
         [=] __device__(size_t lane, size_t lanes) { return element_not_finite_lane(x, count, lane, lanes); },
         [=] __device__(size_t found) { *to = found; }));
-    return fetch(cuda, index, tensor, error);
+    return fetch_result(cuda, index, tensor, error);
 }
 
 /* ---- optimizers ---- */
@@ -301,6 +439,9 @@ void cuda_memory_slots(struct backend_ops *ops)
 {
     ops->upload = cuda_upload;
     ops->download = cuda_download;
+    ops->download_later = cuda_download_later;
+    ops->wait = cuda_wait_for_copies;
+    ops->pin = cuda_pin;
     ops->fill = cuda_fill;
     ops->accumulate = cuda_accumulate;
     ops->scale = cuda_scale;

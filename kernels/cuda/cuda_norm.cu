@@ -1,44 +1,15 @@
 /* Batch norm, ReLU, add and log-softmax. */
 #include "kernels/cuda/cuda_internal.h"
 
-static enum status describe_tensor(struct cuda *cuda, struct plan *plan, const struct tensor *about,
-                                   struct error *error)
-{
-    const struct image_sizes *s = &plan->key.image;
-    (void)cuda;
-    TRY(cuda_describe(&plan->x, s->n, s->c, s->window.size[0], s->window.size[1], about, error));
-    return cuda_describe(&plan->channels, 1, s->c, 1, 1, about, error);
-}
-
-/* The plan of a tensor (n, c, h, w). */
-static enum status plan_of(struct cuda *cuda, const uint32_t size[4], const struct tensor *about,
-                           struct plan **out, struct error *error)
-{
-    struct plan_key key = {};
-    key.kind = PLAN_TENSOR;
-    key.image.n = size[0];
-    key.image.c = size[1];
-    key.image.window.size[0] = size[2];
-    key.image.window.size[1] = size[3];
-    return cuda_plan(cuda, &key, describe_tensor, about, out, error);
-}
-
 /* ---- relu ---- */
-
-/* y = max(0, x); y may be x. */
-static enum status queue_relu(struct cuda *cuda, const struct tensor *x, const struct tensor *y,
-                              struct error *error)
-{
-    const float *from = cuda_floats(x);
-    float *to = cuda_floats(y);
-    return cuda_each(cuda, cuda_elements(x), "launch of relu", x, error,
-                     [=] __device__(size_t i) { to[i] = element_relu(from[i]); });
-}
 
 enum status cuda_relu(struct backend *backend, struct op_call *call, struct error *error)
 {
+    const float *x = cuda_floats(call->in[0]);
     TRY(cuda_output(call, call->out[0], error));
-    return queue_relu(cuda_of(backend), call->in[0], call->out[0], error);
+    float *y = cuda_floats(call->out[0]);
+    return cuda_each(cuda_of(backend), cuda_elements(call->in[0]), "launch of relu", call->in[0], error,
+                     [=] __device__(size_t i) { y[i] = element_relu(x[i]); });
 }
 
 /* The gradient of the call's output before its ReLU, into `to`. It is computed from the output alone: the
@@ -50,23 +21,6 @@ static enum status relu_backward(struct cuda *cuda, const struct op_call *call, 
     const float *y = cuda_floats(about), *dy = cuda_floats(call->dout[0]);
     return cuda_each(cuda, cuda_elements(about), "launch of relu backward", about, error,
                      [=] __device__(size_t i) { to[i] = element_relu_backward(y[i], dy[i]); });
-}
-
-/* With attributes.relu, the same in scratch; else *dy is the output's gradient itself. */
-static enum status unfused_gradient(struct cuda *cuda, struct op_call *call, void **dy, struct error *error)
-{
-    const struct tensor *y = call->out[0];
-    *dy = call->dout[0]->data;
-    if (!call->attributes.relu)
-        return STATUS_OK;
-    TRY(cuda_scratch(call, cuda_elements(y) * sizeof(float), dy, y, error));
-    return relu_backward(cuda, call, (float *)*dy, error);
-}
-
-static void release_gradient(struct op_call *call, void *dy)
-{
-    if (call->attributes.relu)
-        arena_release(call->arena, dy);
 }
 
 enum status cuda_relu_op_backward(struct backend *backend, struct op_call *call, struct error *error)
@@ -87,91 +41,186 @@ enum status cuda_add(struct backend *backend, struct op_call *call, struct error
                      [=] __device__(size_t i) { y[i] = relu ? element_relu(a[i] + b[i]) : a[i] + b[i]; });
 }
 
+/* Both gradients are the same numbers, in one block. */
 enum status cuda_add_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    struct cuda *cuda = cuda_of(backend);
+    const struct tensor *gradient = call->attributes.relu ? NULL : call->dout[0];
     for (int i = 0; i < 2; i++) {
         struct tensor *din = call->din[i];
-        if (din != NULL && call->attributes.relu) {
+        if (din != NULL && gradient == NULL) {
             TRY(cuda_output(call, din, error));
-            TRY(relu_backward(cuda, call, cuda_floats(din), error));
+            TRY(relu_backward(cuda_of(backend), call, cuda_floats(din), error));
+            gradient = din;
         } else if (din != NULL)
-            cuda_same_memory(call, din, call->dout[0]);
+            cuda_same_memory(call, din, gradient);
     }
     return STATUS_OK;
 }
 
 /* ---- batch norm ---- */
 
-enum { SAVED_MEAN, SAVED_INVERSE }; /* of the standard deviation, epsilon included */
+/* One launch forward and one backward: a block computes a channel, first its sums and then its values. */
+enum { NORM_THREADS_MIN = 32, NORM_THREADS_MAX = 1024, NORM_LANE_VALUES = 8, SAVED_NORMS = 0 };
 
-static enum status normalize_training(struct cuda *cuda, struct op_call *call, const struct plan *plan,
-                                      struct error *error)
+struct norm_arguments {
+    struct element_channels shape;
+    bool relu, training;
+    double epsilon;
+    const float *x, *weight, *bias, *running_mean, *running_variance;
+    float *y, *mean, *variance;
+    struct element_norm *norms; /* (channels) for the backward; NULL: none comes */
+};
+
+struct norm_gradients {
+    struct element_channels shape;
+    const struct element_norm *norms;
+    const float *x, *y, *dy, *weight; /* y NULL: no ReLU */
+    float *dx, *dweight, *dbias;      /* NULL: not wanted */
+};
+
+/* A power of two that the shape alone determines, and with it the order of the sums. */
+static unsigned norm_threads(const struct element_channels *shape)
 {
-    const struct tensor *x = call->in[0];
-    const size_t bytes = x->shape.size[1] * sizeof(float);
-    for (int i = 1; i <= 2; i++) {
-        TRY(cuda_output(call, call->out[i], error));
-        /* cuDNN replaces them by a moving average with a factor of 1, through which an old NaN would pass. */
-        CUDA_TRY(x, cudaMemsetAsync, call->out[i]->data, 0, bytes, cuda->stream);
+    unsigned threads = NORM_THREADS_MIN;
+    while (threads < NORM_THREADS_MAX && threads * NORM_LANE_VALUES < shape->values)
+        threads *= 2;
+    return threads;
+}
+
+static struct element_channels channels_of(const struct tensor *x)
+{
+    const uint32_t *size = x->shape.size;
+    return {size[1], size[2] * size[3], size[0] * size[2] * size[3]};
+}
+
+/* Adds the sums of the block's threads in a tree. */
+static __device__ struct element_sums add_block(struct element_sums sums)
+{
+    __shared__ struct element_sums tree[NORM_THREADS_MAX];
+    tree[threadIdx.x] = sums;
+    for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half)
+            element_sums_add(&tree[threadIdx.x], &tree[threadIdx.x + half]);
     }
-    if (call->keep) {
-        TRY(cuda_saved(call, SAVED_MEAN, bytes, error));
-        TRY(cuda_saved(call, SAVED_INVERSE, bytes, error));
-    }
-    CUDNN_TRY(x, cudnnBatchNormalizationForwardTraining, cuda->cudnn, CUDNN_BATCHNORM_SPATIAL, &ONE, &ZERO,
-              plan->x, x->data, plan->x, call->out[0]->data, plan->channels, call->in[1]->data,
-              call->in[2]->data, 1.0, call->out[1]->data, call->out[2]->data, call->attributes.epsilon,
-              call->saved[SAVED_MEAN].data, call->saved[SAVED_INVERSE].data);
-    return STATUS_OK;
+    __syncthreads();
+    return tree[0];
+}
+
+/* Each thread computes the channel's numbers; the first one writes them. */
+static __device__ struct element_norm batch_statistics(const struct norm_arguments *norm, unsigned channel)
+{
+    float mean, variance;
+    const struct element_sums sums =
+        add_block(element_norm_lane(&norm->shape, norm->x, channel, threadIdx.x, blockDim.x));
+    const struct element_norm found =
+        element_norm_of(&norm->shape, norm->x, channel, &sums, norm->epsilon, &mean, &variance);
+    if (threadIdx.x > 0)
+        return found;
+    norm->mean[channel] = mean;
+    norm->variance[channel] = variance;
+    if (norm->norms != NULL)
+        norm->norms[channel] = found;
+    return found;
+}
+
+static __global__ void batch_norm_kernel(struct norm_arguments norm)
+{
+    const unsigned channel = blockIdx.x;
+    const struct element_norm by =
+        norm.training
+            ? batch_statistics(&norm, channel)
+            : element_norm_running(norm.running_mean[channel], norm.running_variance[channel], norm.epsilon);
+    element_normalize_lane(&norm.shape, &by, norm.x, norm.weight[channel], norm.bias[channel], norm.relu,
+                           channel, threadIdx.x, blockDim.x, norm.y);
 }
 
 enum status cuda_batch_norm(struct backend *backend, struct op_call *call, struct error *error)
 {
-    struct cuda *cuda = cuda_of(backend);
     const struct tensor *x = call->in[0];
-    struct plan *plan;
-    TRY(plan_of(cuda, x->shape.size, x, &plan, error));
-    TRY(cuda_output(call, call->out[0], error));
-    if (call->attributes.training)
-        TRY(normalize_training(cuda, call, plan, error));
-    else
-        CUDNN_TRY(x, cudnnBatchNormalizationForwardInference, cuda->cudnn, CUDNN_BATCHNORM_SPATIAL, &ONE,
-                  &ZERO, plan->x, x->data, plan->x, call->out[0]->data, plan->channels, call->in[1]->data,
-                  call->in[2]->data, call->in[3]->data, call->in[4]->data, call->attributes.epsilon);
-    return call->attributes.relu ? queue_relu(cuda, call->out[0], call->out[0], error) : STATUS_OK;
+    const bool training = call->attributes.training;
+    for (int i = 0; i < (training ? 3 : 1); i++)
+        TRY(cuda_output(call, call->out[i], error));
+    if (training && call->keep)
+        TRY(cuda_saved(call, SAVED_NORMS, x->shape.size[1] * sizeof(struct element_norm), error));
+    const struct norm_arguments norm = {
+        channels_of(x),
+        call->attributes.relu,
+        training,
+        call->attributes.epsilon,
+        cuda_floats(x),
+        cuda_floats(call->in[1]),
+        cuda_floats(call->in[2]),
+        cuda_floats(call->in[3]),
+        cuda_floats(call->in[4]),
+        cuda_floats(call->out[0]),
+        cuda_floats(call->out[1]),
+        cuda_floats(call->out[2]),
+        (struct element_norm *)(call->keep ? call->saved[SAVED_NORMS].data : NULL)};
+    CUDA_LAUNCH(batch_norm_kernel, norm.shape.channels, norm_threads(&norm.shape), cuda_of(backend)->stream,
+                norm);
+    LAUNCH_TRY(x, "batch norm");
+    return STATUS_OK;
 }
 
-/* cuDNN computes all three gradients: one that the caller does not want goes into scratch. */
+static __global__ void batch_norm_backward_kernel(struct norm_gradients of)
+{
+    const unsigned channel = blockIdx.x, lane = threadIdx.x, lanes = blockDim.x;
+    const struct element_norm by = of.norms[channel];
+    const struct element_sums sums =
+        add_block(element_norm_gradient_lane(&of.shape, &by, of.x, of.y, of.dy, channel, lane, lanes));
+    if (lane == 0 && of.dweight != NULL)
+        of.dweight[channel] = (float)(sums.second * (double)by.inverse);
+    if (lane == 0 && of.dbias != NULL)
+        of.dbias[channel] = (float)sums.first;
+    if (of.dx != NULL)
+        element_norm_backward_lane(&of.shape, &by, &sums, of.x, of.y, of.dy, of.weight[channel], channel,
+                                   lane, lanes, of.dx);
+}
+
 enum status cuda_batch_norm_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    struct cuda *cuda = cuda_of(backend);
     const struct tensor *x = call->in[0];
-    struct plan *plan;
-    void *dy, *gradient[3];
-    TRY(plan_of(cuda, x->shape.size, x, &plan, error));
-    for (int i = 0; i < 3; i++) {
-        const struct tensor *in = call->in[i];
-        if (call->din[i] == NULL) {
-            TRY(cuda_scratch(call, cuda_elements(in) * sizeof(float), &gradient[i], in, error));
-            continue;
-        }
-        TRY(cuda_output(call, call->din[i], error));
-        gradient[i] = call->din[i]->data;
-    }
-    TRY(unfused_gradient(cuda, call, &dy, error));
-    CUDNN_TRY(x, cudnnBatchNormalizationBackward, cuda->cudnn, CUDNN_BATCHNORM_SPATIAL, &ONE, &ZERO, &ONE,
-              &ZERO, plan->x, x->data, plan->x, dy, plan->x, gradient[0], plan->channels, call->in[1]->data,
-              gradient[1], gradient[2], call->attributes.epsilon, call->saved[SAVED_MEAN].data,
-              call->saved[SAVED_INVERSE].data);
     for (int i = 0; i < 3; i++)
-        if (call->din[i] == NULL)
-            arena_release(call->arena, gradient[i]);
-    release_gradient(call, dy);
+        if (call->din[i] != NULL)
+            TRY(cuda_output(call, call->din[i], error));
+    const struct norm_gradients of = {channels_of(x),
+                                      (const struct element_norm *)call->saved[SAVED_NORMS].data,
+                                      cuda_floats(x),
+                                      call->attributes.relu ? cuda_floats(call->out[0]) : NULL,
+                                      cuda_floats(call->dout[0]),
+                                      cuda_floats(call->in[1]),
+                                      cuda_floats(call->din[0]),
+                                      cuda_floats(call->din[1]),
+                                      cuda_floats(call->din[2])};
+    CUDA_LAUNCH(batch_norm_backward_kernel, of.shape.channels, norm_threads(&of.shape),
+                cuda_of(backend)->stream, of);
+    LAUNCH_TRY(x, "batch norm backward");
     return STATUS_OK;
 }
 
 /* ---- log-softmax ---- */
+
+static enum status describe_tensor(struct cuda *cuda, struct plan *plan, const struct tensor *about,
+                                   struct error *error)
+{
+    const struct image_sizes *s = &plan->key.image;
+    (void)cuda;
+    return cuda_describe(&plan->x, s->n, s->c, s->window.size[0], s->window.size[1], about, error);
+}
+
+/* The plan of a tensor (n, c, h, w). */
+static enum status plan_of(struct cuda *cuda, const uint32_t size[4], const struct tensor *about,
+                           struct plan **out, struct error *error)
+{
+    struct plan_key key = {};
+    key.kind = PLAN_TENSOR;
+    key.image.n = size[0];
+    key.image.c = size[1];
+    key.image.window.size[0] = size[2];
+    key.image.window.size[1] = size[3];
+    return cuda_plan(cuda, &key, describe_tensor, about, out, error);
+}
 
 /* (rows, classes, 1, 1): the classes are cuDNN's channels. */
 static enum status log_softmax_plan_of(struct cuda *cuda, const struct tensor *x, struct plan **out,

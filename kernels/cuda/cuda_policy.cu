@@ -178,8 +178,7 @@ static enum status capture(struct backend *backend, struct policy_launch *launch
         cudaGraphDestroy(graph);
     if (status == STATUS_OK && code != cudaSuccess)
         status = cuda_failed(error, call, code, NULL);
-    else if (status != STATUS_OK)
-        cudaGetLastError(); // clears the error of cudaStreamEndCapture
+    cudaGetLastError(); // an error of cudaStreamEndCapture or cudaGraphDestroy must not look like a launch's
     return status;
 }
 
@@ -235,6 +234,7 @@ static void cuda_launch_free(struct backend *backend, struct policy_launch *laun
     cudaFree(launch->workspace);
     cudaFreeHost(launch->in_host);
     cudaFreeHost(launch->out_host);
+    cudaGetLastError(); // an error above must not look like the next launch's
     free(launch);
 }
 

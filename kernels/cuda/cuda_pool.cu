@@ -1,5 +1,6 @@
-/* Pooling. Max pooling's backward is our own kernel: cuDNN does not say which of several equal maxima
- * receives the gradient, and after a ReLU equal ones are common. */
+/* Pooling. The backward passes are our own kernels. cuDNN does not say which of several equal maxima receives
+ * the gradient, and after a ReLU equal ones are common. For a mean cuDNN asks for input and output, which the
+ * tape has released, and does not say whether it reads them. */
 #include "kernels/cuda/cuda_internal.h"
 
 struct element_window cuda_window(const struct op_call *call)
@@ -67,16 +68,12 @@ enum status cuda_max_pool_backward(struct backend *backend, struct op_call *call
                      [=] __device__(size_t i) { dx[i] = element_max_pool_backward(&window, x, dy, i); });
 }
 
-/* cuDNN asks for input and output, on which a mean's gradient does not depend, and which the tape has
- * released. The gradients, which have the same shapes, are passed for them. */
 enum status cuda_avg_pool_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    struct cuda *cuda = cuda_of(backend);
-    const struct tensor *dy = call->dout[0];
-    struct plan *plan;
+    const struct element_window window = cuda_window(call);
+    const float *dy = cuda_floats(call->dout[0]);
     TRY(cuda_output(call, call->din[0], error));
-    TRY(plan_of(cuda, call, &plan, error));
-    CUDNN_TRY(call->in[0], cudnnPoolingBackward, cuda->cudnn, plan->pooling, &ONE, plan->y, dy->data, plan->y,
-              dy->data, plan->x, call->din[0]->data, &ZERO, plan->x, call->din[0]->data);
-    return STATUS_OK;
+    float *dx = cuda_floats(call->din[0]);
+    return cuda_each(cuda_of(backend), cuda_elements(call->in[0]), "launch of avg pool backward", call->in[0],
+                     error, [=] __device__(size_t i) { dx[i] = element_avg_pool_backward(&window, dy, i); });
 }

@@ -188,6 +188,146 @@ ELEMENT size_t element_not_finite_lane(const float *x, size_t count, size_t lane
     return SIZE_MAX;
 }
 
+/* ---- batch norm: a block computes one channel, and its lanes take every lanes-th of the channel's values
+ * ----
+ */
+
+/* Images (n, channels, plane); a channel has `values` = n plane. */
+struct element_channels {
+    uint32_t channels, plane, values;
+};
+
+/* Where a lane stands: value i of the channel, in column `column` of a plane, at `at` in the tensor. */
+struct element_walk {
+    uint32_t i, column;
+    size_t at;
+};
+
+ELEMENT struct element_walk element_walk_begin(const struct element_channels *s, uint32_t channel,
+                                               uint32_t lane)
+{
+    struct element_walk walk;
+    walk.i = lane;
+    walk.column = lane % s->plane;
+    walk.at = ((size_t)(lane / s->plane) * s->channels + channel) * s->plane + walk.column;
+    return walk;
+}
+
+/* Without a division of its own: a compiler takes those by `lanes` out of the loop. */
+ELEMENT void element_walk_on(const struct element_channels *s, struct element_walk *walk, uint32_t lanes)
+{
+    walk->i += lanes;
+    walk->column += lanes % s->plane;
+    walk->at += (size_t)(lanes / s->plane) * s->channels * s->plane + lanes % s->plane;
+    if (walk->column >= s->plane) {
+        walk->column -= s->plane;
+        walk->at += (size_t)(s->channels - 1) * s->plane;
+    }
+}
+
+struct element_sums {
+    double first, second;
+};
+
+ELEMENT void element_sums_add(struct element_sums *to, const struct element_sums *from)
+{
+    to->first += from->first;
+    to->second += from->second;
+}
+
+/* The sums of x - shift and of its square, where shift is the channel's first value. So one pass is exact
+ * enough: the mean lies among the values, and at most a factor of their number is lost of a double. */
+ELEMENT struct element_sums element_norm_lane(const struct element_channels *s, const float *x,
+                                              uint32_t channel, uint32_t lane, uint32_t lanes)
+{
+    const double shift = (double)x[(size_t)channel * s->plane];
+    struct element_sums sums = {0, 0};
+    for (struct element_walk w = element_walk_begin(s, channel, lane); w.i < s->values;
+         element_walk_on(s, &w, lanes)) {
+        const double value = (double)x[w.at] - shift;
+        sums.first += value;
+        sums.second += value * value;
+    }
+    return sums;
+}
+
+/* How a channel is normalized: (x - mean) inverse weight + bias. */
+struct element_norm {
+    float mean, inverse; /* of the standard deviation, epsilon included */
+};
+
+/* By the running statistics. */
+ELEMENT struct element_norm element_norm_running(float mean, float variance, double epsilon)
+{
+    struct element_norm norm;
+    norm.mean = mean;
+    norm.inverse = (float)(1 / sqrt((double)variance + epsilon));
+    return norm;
+}
+
+/* By the sums of all lanes. *mean and *variance, the unbiased one, are the operation's outputs. */
+ELEMENT struct element_norm element_norm_of(const struct element_channels *s, const float *x,
+                                            uint32_t channel, const struct element_sums *sums, double epsilon,
+                                            float *mean, float *variance)
+{
+    const double n = (double)s->values, difference = sums->second - sums->first / n * sums->first;
+    const double squares = difference < 0 ? 0 : difference;
+    struct element_norm norm;
+    norm.mean = (float)((double)x[(size_t)channel * s->plane] + sums->first / n);
+    norm.inverse = (float)(1 / sqrt(squares / n + epsilon));
+    *mean = norm.mean;
+    *variance = (float)(squares / (n - 1));
+    return norm;
+}
+
+ELEMENT void element_normalize_lane(const struct element_channels *s, const struct element_norm *norm,
+                                    const float *x, float weight, float bias, bool relu, uint32_t channel,
+                                    uint32_t lane, uint32_t lanes, float *y)
+{
+    const float factor = norm->inverse * weight;
+    for (struct element_walk w = element_walk_begin(s, channel, lane); w.i < s->values;
+         element_walk_on(s, &w, lanes)) {
+        const float value = (x[w.at] - norm->mean) * factor + bias;
+        y[w.at] = relu ? element_relu(value) : value;
+    }
+}
+
+/* The gradient before the ReLU, from the output; y NULL: there is no ReLU. */
+ELEMENT float element_before_relu(const float *y, const float *dy, size_t at)
+{
+    return y != NULL ? element_relu_backward(y[at], dy[at]) : dy[at];
+}
+
+/* The sums of dz, which is the bias's gradient, and of dz (x - mean). */
+ELEMENT struct element_sums element_norm_gradient_lane(const struct element_channels *s,
+                                                       const struct element_norm *norm, const float *x,
+                                                       const float *y, const float *dy, uint32_t channel,
+                                                       uint32_t lane, uint32_t lanes)
+{
+    struct element_sums sums = {0, 0};
+    for (struct element_walk w = element_walk_begin(s, channel, lane); w.i < s->values;
+         element_walk_on(s, &w, lanes)) {
+        const double dz = (double)element_before_relu(y, dy, w.at);
+        sums.first += dz;
+        sums.second += dz * (double)(x[w.at] - norm->mean);
+    }
+    return sums;
+}
+
+/* dx = weight inverse (dz - sum dz / n - (x - mean) inverse^2 sum dz (x - mean) / n) */
+ELEMENT void element_norm_backward_lane(const struct element_channels *s, const struct element_norm *norm,
+                                        const struct element_sums *sums, const float *x, const float *y,
+                                        const float *dy, float weight, uint32_t channel, uint32_t lane,
+                                        uint32_t lanes, float *dx)
+{
+    const double n = (double)s->values, inverse = (double)norm->inverse;
+    const float factor = norm->inverse * weight, offset = (float)(sums->first / n);
+    const float slope = (float)(inverse * inverse * sums->second / n);
+    for (struct element_walk w = element_walk_begin(s, channel, lane); w.i < s->values;
+         element_walk_on(s, &w, lanes))
+        dx[w.at] = factor * (element_before_relu(y, dy, w.at) - offset - (x[w.at] - norm->mean) * slope);
+}
+
 /* ---- classes: logits (outer, classes, inner), a term for each (outer, inner) ---- */
 
 struct element_classes {
@@ -290,7 +430,7 @@ ELEMENT float element_embedding_backward(const uint64_t *keys, size_t count, siz
     return (float)sum;
 }
 
-/* ---- max pooling's backward: cuDNN does not say which of several equal maxima it takes ---- */
+/* ---- pooling's backward ---- */
 
 /* What a pool or a convolution slides over its images. */
 struct element_window {
@@ -349,6 +489,21 @@ ELEMENT float element_max_pool_backward(const struct element_window *pool, const
             if (element_first_maximum(pool, x + image * plane, o0, o1) == at)
                 sum += dy[image * out_plane + (size_t)o0 * pool->out[1] + o1];
     return sum;
+}
+
+/* The same of a mean, whose divisor counts the padding. */
+ELEMENT float element_avg_pool_backward(const struct element_window *pool, const float *dy, size_t i)
+{
+    const size_t plane = (size_t)pool->size[0] * pool->size[1], image = i / plane, at = i % plane;
+    const size_t out_plane = (size_t)pool->out[0] * pool->out[1];
+    uint32_t top, bottom, left, right;
+    float sum = 0;
+    element_windows_of(pool, 0, (uint32_t)(at / pool->size[1]), &top, &bottom);
+    element_windows_of(pool, 1, (uint32_t)(at % pool->size[1]), &left, &right);
+    for (uint32_t o0 = top; o0 < bottom; o0++)
+        for (uint32_t o1 = left; o1 < right; o1++)
+            sum += dy[image * out_plane + (size_t)o0 * pool->out[1] + o1];
+    return sum / (float)(pool->kernel[0] * pool->kernel[1]);
 }
 
 /* ---- optimizers ---- */

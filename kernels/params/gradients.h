@@ -57,10 +57,12 @@ enum status gradients_add(struct gradients *to, struct gradients *from, const st
 enum status gradients_square_sum(struct gradients *gradients, const struct parameter *parameter, double *sum,
                                  struct error *error);
 
-/* Searches all entries, in order of registration, or one entry, for a NaN or an infinity. STATUS_INTERNAL:
- * one was found; the message names the entry. */
+/* The sum of squares of all entries, in double: on the CPU the entries' sums in order of registration, on a
+ * GPU one sum over the slab. Its square root is the gradient's norm. */
+enum status gradients_squares(struct gradients *gradients, double *sum, struct error *error);
+
+/* Searches all entries, in order of registration, for a NaN or an infinity. STATUS_INTERNAL: one was found;
+ * the message names the entry. */
 enum status gradients_check(struct gradients *gradients, struct error *error);
-enum status gradients_check_entry(struct gradients *gradients, const struct parameter *parameter,
-                                  struct error *error);
 
 #endif

@@ -190,6 +190,11 @@ const struct tensor *params_slab(const struct params *params)
     return &params->slab;
 }
 
+const struct tensor *params_buffers(const struct params *params)
+{
+    return &params->buffers;
+}
+
 /* ---- laying out ---- */
 
 /* Gives the entries of one kind their offsets. *elements becomes the slab's size, gaps included. */
@@ -432,7 +437,7 @@ void params_adopt(struct params *params)
     }
 }
 
-uint64_t params_fingerprint(const struct params *params)
+static uint64_t fingerprint(const struct params *params, bool canonical)
 {
     const struct backend_ops *ops = params->backend->ops;
     uint64_t hash = FNV1A_BEGIN;
@@ -445,9 +450,20 @@ uint64_t params_fingerprint(const struct params *params)
         hash = fnv1a_number(hash, tensor->shape.rank, 4);
         for (uint32_t d = 0; d < tensor->shape.rank; d++)
             hash = fnv1a_number(hash, tensor->shape.size[d], 4);
-        hash = fnv1a_number(hash, tensor->layout == NULL ? 0 : ops->layout_hash(tensor->layout), 8);
+        hash =
+            fnv1a_number(hash, canonical || tensor->layout == NULL ? 0 : ops->layout_hash(tensor->layout), 8);
     }
     return hash;
+}
+
+uint64_t params_fingerprint(const struct params *params)
+{
+    return fingerprint(params, false);
+}
+
+uint64_t params_fingerprint_canonical(const struct params *params)
+{
+    return fingerprint(params, true);
 }
 
 /* ---- gradients ---- */
@@ -626,28 +642,37 @@ enum status gradients_square_sum(struct gradients *gradients, const struct param
     return status;
 }
 
-enum status gradients_check_entry(struct gradients *gradients, const struct parameter *parameter,
-                                  struct error *error)
+/* A device is waited for once: its sum is over the slab. */
+enum status gradients_squares(struct gradients *gradients, double *sum, struct error *error)
 {
-    assert(parameter->params == gradients->params && parameter->kind == PARAMETER_TRAINED);
-    size_t index = SIZE_MAX;
+    struct params *params = gradients->params;
+    *sum = 0;
     enum status status = gradients_complete(gradients, error);
-    if (status == STATUS_OK)
-        status = backend_first_not_finite(gradients->params->backend, &gradients->entries[parameter->index],
-                                          &index, error);
-    if (status == STATUS_OK && index != SIZE_MAX)
-        status = error_set(error, STATUS_INTERNAL,
-                           "the gradient of %s holds a NaN or an infinity (element %zu in memory)",
-                           parameter->name, index);
+    if (status == STATUS_OK && !params->backend->ops->host && gradients->slab.bytes > 0)
+        return backend_square_sum(params->backend, &gradients->slab, sum, error);
+    for (uint32_t i = 0; i < params->count && status == STATUS_OK; i++) {
+        double part = 0;
+        if (params->entries[i]->kind == PARAMETER_TRAINED)
+            status = backend_square_sum(params->backend, &gradients->entries[i], &part, error);
+        *sum += part;
+    }
     return status;
 }
 
+/* Entries lie in the slab in their order of registration. */
 enum status gradients_check(struct gradients *gradients, struct error *error)
 {
     struct params *params = gradients->params;
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < params->count && status == STATUS_OK; i++)
-        if (params->entries[i]->kind == PARAMETER_TRAINED)
-            status = gradients_check_entry(gradients, params->entries[i], error);
-    return status;
+    size_t index = SIZE_MAX;
+    enum status status = gradients_complete(gradients, error);
+    if (status == STATUS_OK && gradients->slab.bytes > 0)
+        status = backend_first_not_finite(params->backend, &gradients->slab, &index, error);
+    if (status != STATUS_OK || index == SIZE_MAX)
+        return status;
+    uint32_t i = params->count - 1;
+    while (params->entries[i]->kind != PARAMETER_TRAINED || params->entries[i]->offset > index)
+        i--;
+    return error_set(error, STATUS_INTERNAL,
+                     "the gradient of %s holds a NaN or an infinity (element %zu in memory)",
+                     params->entries[i]->name, index - params->entries[i]->offset);
 }

@@ -121,6 +121,9 @@ void params_adopt(struct params *params);
  * first, 0 for the canonical one. */
 uint64_t params_fingerprint(const struct params *params);
 
+/* The fingerprint that these params would have if every layout were canonical. */
+uint64_t params_fingerprint_canonical(const struct params *params);
+
 uint32_t params_count(const struct params *params);
 struct parameter *params_at(struct params *params, uint32_t index);
 struct parameter *params_find(struct params *params, const char *name); /* NULL: none */
@@ -129,6 +132,9 @@ struct backend *params_backend(const struct params *params);
 /* The trained slab as one flat tensor of rank 1. For params in the caller's memory its data is NULL unless
  * the last params_place placed every trained entry. */
 const struct tensor *params_slab(const struct params *params);
+
+/* The buffers' slab, likewise. */
+const struct tensor *params_buffers(const struct params *params);
 
 /* One entry's values, canonical. A counter is read and written through its field. */
 enum status params_read(struct params *params, const struct parameter *parameter, enum dtype dtype,

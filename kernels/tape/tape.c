@@ -118,6 +118,9 @@ struct tape {
     struct error error; // status STATUS_OK: none
     tape_progress *progress;
     void *progress_context;
+    bool reads;        // values are on their way to the host
+    double *loss;      // where tape_finish writes the loss; NULL: nowhere
+    double loss_found; // the loss, after a wait
 
     /* The walk. While it is paused, nodes[cursor - 1] waits, with these arguments. */
     enum walk_state walk;
@@ -165,6 +168,8 @@ static void node_release(struct node *node)
 /* Releases everything that the step holds. Nodes are released in reverse order of recording, as in a walk. */
 static void end_step(struct tape *tape)
 {
+    tape_wait(tape); // what is read later may be gone after the step
+    tape->loss = NULL;
     for (uint32_t i = tape->nodes.used; i-- > 0;)
         node_release(pool_at(&tape->nodes, i));
     arena_reset(tape->arena);
@@ -216,13 +221,6 @@ void tape_begin_adding(struct tape *tape, struct gradients *gradients)
     end_step(tape);
     tape->mode = TAPE_TRAIN;
     tape->gradients = gradients;
-}
-
-enum status tape_finish(struct tape *tape, struct error *error)
-{
-    enum status status = tape_status(tape, error);
-    end_step(tape);
-    return status;
 }
 
 /* ---- failures ---- */
@@ -439,7 +437,7 @@ static void connect_node(struct tape *tape, struct node *node)
         node->out[i]->needs_gradient = node->needs_gradient;
 }
 
-static enum status run_forward(struct tape *tape, struct node *node)
+static enum status run_forward(struct tape *tape, struct node *node, const struct tensor *const into[])
 {
     struct op_call *call = &node->call;
     struct error error = {0};
@@ -447,18 +445,30 @@ static enum status run_forward(struct tape *tape, struct node *node)
     call->keep = node->needs_gradient;
     for (uint32_t i = 0; i < node->inputs; i++)
         call->in[i] = node->in[i] != NULL ? node->in[i]->tensor : NULL;
-    for (uint32_t i = 0; i < node->outputs; i++)
+    for (uint32_t i = 0; i < node->outputs; i++) {
         call->out[i] = &node->out[i]->own;
+        if (into[i] != NULL)
+            *call->out[i] = *into[i];
+    }
     enum status status = op_forward(tape->backend, call, &error);
     if (status != STATUS_OK)
         return tape_stick(tape, &error);
     for (uint32_t i = 0; i < node->outputs; i++)
-        node->out[i]->block = tape_block(tape, node->out[i]->own.data);
+        if (into[i] == NULL)
+            node->out[i]->block = tape_block(tape, node->out[i]->own.data);
     return STATUS_OK;
 }
 
 enum status tape_apply(struct tape *tape, enum op op, const struct op_attributes *attributes,
                        struct variable *const in[], struct variable *out[])
+{
+    static const struct tensor *const nowhere[OP_OUTPUTS_MAX];
+    return tape_apply_into(tape, op, attributes, in, nowhere, out);
+}
+
+enum status tape_apply_into(struct tape *tape, enum op op, const struct op_attributes *attributes,
+                            struct variable *const in[], const struct tensor *const into[],
+                            struct variable *out[])
 {
     const struct op_rule *rule = op_rule(op);
     const uint32_t outputs = op_outputs(op, attributes);
@@ -482,7 +492,7 @@ enum status tape_apply(struct tape *tape, enum op op, const struct op_attributes
     if (status != STATUS_OK)
         return status;
     connect_node(tape, node);
-    status = run_forward(tape, node);
+    status = run_forward(tape, node, into);
     if (status != STATUS_OK)
         return status;
     memcpy(out, node->out, outputs * sizeof out[0]);
@@ -555,7 +565,8 @@ const struct tensor *variable_gradient(const struct variable *variable)
     return variable->has_gradient ? &variable->gradient : NULL;
 }
 
-enum status tape_read(struct tape *tape, const struct variable *variable, enum dtype dtype, void *values)
+enum status tape_read_later(struct tape *tape, const struct variable *variable, enum dtype dtype,
+                            void *values)
 {
     if (tape->error.status != STATUS_OK)
         return tape->error.status;
@@ -566,7 +577,8 @@ enum status tape_read(struct tape *tape, const struct variable *variable, enum d
     if (tape_check(tape, variable, "a read") != STATUS_OK)
         return tape->error.status;
     struct error error = {0};
-    enum status status = backend_download(tape->backend, variable->tensor, dtype, values, &error);
+    tape->reads = true;
+    enum status status = backend_download_later(tape->backend, variable->tensor, dtype, values, &error);
     return status == STATUS_OK ? STATUS_OK : tape_stick(tape, &error);
 }
 
@@ -594,7 +606,9 @@ void tape_drop(struct tape *tape, struct variable *variable)
 static void fail_not_finite(struct tape *tape, const struct variable *variable, double loss)
 {
     const char *label = variable->label != NULL ? variable->label : "no name";
-    static const char begin[] = "the first tensor that holds a NaN or an infinity is";
+    const char *begin = tape->walk == WALK_NONE
+                            ? "the first tensor that holds a NaN or an infinity is"
+                            : "of the tensors that are left, the first that holds a NaN or an infinity is";
     if (variable->source == SOURCE_PARAMETER)
         tape_fail(tape, STATUS_INTERNAL, "the loss is %g; %s the parameter %s", loss, begin, label);
     else if (variable->source == SOURCE_INPUT || variable->source == SOURCE_CONSTANT)
@@ -604,13 +618,14 @@ static void fail_not_finite(struct tape *tape, const struct variable *variable, 
                   variable->what, variable->label_is_own ? "of" : "after", label);
 }
 
+/* After a walk, the values that it has released cannot be looked at. */
 static enum status find_not_finite(struct tape *tape, double loss)
 {
     struct error error = {0};
     for (uint32_t i = 0; i < tape->variables.used; i++) {
         const struct variable *variable = pool_at(&tape->variables, i);
         size_t index = SIZE_MAX;
-        if (variable->tensor->dtype == DTYPE_I32)
+        if (variable->tensor->dtype == DTYPE_I32 || variable->released)
             continue;
         if (backend_first_not_finite(tape->backend, variable->tensor, &index, &error) != STATUS_OK)
             return tape_stick(tape, &error);
@@ -622,20 +637,53 @@ static enum status find_not_finite(struct tape *tape, double loss)
     return tape->error.status;
 }
 
+/* The loss has come: gives it to the caller, if it is finite. */
+static enum status take_loss(struct tape *tape)
+{
+    double *value = tape->loss;
+    tape->loss = NULL;
+    if (value != NULL && !isfinite(tape->loss_found))
+        return find_not_finite(tape, tape->loss_found);
+    if (value != NULL)
+        *value = tape->loss_found;
+    return STATUS_OK;
+}
+
+enum status tape_wait(struct tape *tape)
+{
+    struct error error = {0};
+    const bool waits = tape->reads;
+    tape->reads = false;
+    if (waits && backend_wait(tape->backend, &error) != STATUS_OK)
+        tape_stick(tape, &error);
+    return tape->error.status == STATUS_OK ? take_loss(tape) : tape->error.status;
+}
+
+enum status tape_read(struct tape *tape, const struct variable *variable, enum dtype dtype, void *values)
+{
+    const enum status status = tape_read_later(tape, variable, dtype, values);
+    return status == STATUS_OK ? tape_wait(tape) : status;
+}
+
 enum status tape_loss(struct tape *tape, struct variable *loss, double *value)
 {
-    double found = 0;
     if (tape->error.status == STATUS_OK && (tape->mode != TAPE_TRAIN || tape->walk != WALK_NONE))
         tape_fail(tape, STATUS_INVALID, "the loss is asked for before the walk of a tape that records");
     if (tape->error.status == STATUS_OK && loss != NULL && loss->tensor->shape.rank != 0)
         tape_fail(tape, STATUS_INVALID, "the loss is no scalar");
-    enum status status = tape_read(tape, loss, DTYPE_F64, &found);
+    const enum status status = tape_read_later(tape, loss, DTYPE_F64, &tape->loss_found);
     if (status != STATUS_OK)
         return status;
-    if (!isfinite(found))
-        return find_not_finite(tape, found);
-    *value = found;
-    return STATUS_OK;
+    tape->loss = value;
+    return tape->backend->ops->host ? tape_wait(tape) : STATUS_OK;
+}
+
+enum status tape_finish(struct tape *tape, struct error *error)
+{
+    tape_wait(tape);
+    const enum status status = tape_status(tape, error);
+    end_step(tape);
+    return status;
 }
 
 /* ---- gradients of variables ---- */

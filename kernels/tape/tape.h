@@ -115,13 +115,14 @@ struct variable *tape_linear(struct tape *tape, struct variable *x, struct varia
 struct variable *tape_conv2d(struct tape *tape, struct variable *x, struct variable *weight,
                              struct variable *bias, uint32_t stride, uint32_t padding);
 struct batch_statistics {
-    struct variable *mean, *variance; /* (c) of this batch; the variance is the unbiased one */
+    struct tensor mean, variance; /* (c) each, canonical; the variance is the unbiased one */
 };
-/* Training: `running_*` are not read and may be NULL; *statistics (if not NULL) is filled. */
+/* Training: `running_*` are not read and may be NULL; those of this batch are written to the memory of
+ * *statistics (if not NULL), which lives until tape_finish. */
 struct variable *tape_batch_norm(struct tape *tape, struct variable *x, struct variable *weight,
                                  struct variable *bias, struct variable *running_mean,
                                  struct variable *running_variance, bool training, double epsilon, bool relu,
-                                 struct batch_statistics *statistics);
+                                 const struct batch_statistics *statistics);
 struct variable *tape_max_pool(struct tape *tape, struct variable *x, uint32_t kernel, uint32_t stride,
                                uint32_t padding);
 /* The mean over height and width: (n, c, h, w) -> (n, c), as AdaptiveAvgPool2d(1) and flatten. */
@@ -156,6 +157,12 @@ struct variable *tape_sum(struct tape *tape, struct variable *x, struct variable
  * op_rule's inputs, `out` receives its outputs (op_outputs). */
 enum status tape_apply(struct tape *tape, enum op op, const struct op_attributes *attributes,
                        struct variable *const in[], struct variable *out[]);
+
+/* The same, with output i written to the memory of into[i] where that is not NULL. The memory is the caller's
+ * until tape_finish. */
+enum status tape_apply_into(struct tape *tape, enum op op, const struct op_attributes *attributes,
+                            struct variable *const in[], const struct tensor *const into[],
+                            struct variable *out[]);
 
 /* ---- nodes of a higher layer ---- */
 
@@ -220,9 +227,19 @@ const struct tensor *variable_gradient(const struct variable *variable);
 /* backend_download of all of it; `values` has room for shape_elements. Sticks on failure. */
 enum status tape_read(struct tape *tape, const struct variable *variable, enum dtype dtype, void *values);
 
-/* Reads the scalar `loss`. STATUS_INTERNAL, sticking, if it is not finite: the message names the loss and the
- * first tensor, in order of recording, that holds a NaN or an infinity: a parameter or an input by its name,
- * else "output of conv2d of layer1.0.conv1.weight". In TAPE_TRAIN, before the walk. */
+/* As tape_read, but `values` are there after tape_wait or tape_finish, and exist until then: several reads
+ * share one wait for the device. tape_wait checks the loss, too. */
+enum status tape_read_later(struct tape *tape, const struct variable *variable, enum dtype dtype,
+                            void *values);
+enum status tape_wait(struct tape *tape);
+
+/* Reads the scalar `loss`, in TAPE_TRAIN, before the walk. *value is there after tape_finish, and exists
+ * until then. STATUS_INTERNAL, sticking, if the loss is not finite: the message names the loss and the first
+ * tensor, in order of recording, that holds a NaN or an infinity: a parameter or an input by its name, else
+ * "output of conv2d of layer1.0.conv1.weight".
+ *
+ * On the CPU the loss is read and checked at once, on a GPU at the next tape_wait, tape_read or tape_finish:
+ * the walk need not wait for it. After the walk the message names no tensor that the walk has released. */
 enum status tape_loss(struct tape *tape, struct variable *loss, double *value);
 
 /* In TAPE_INFER: releases the variable's memory for the next operations. In TAPE_TRAIN, and for NULL, it does

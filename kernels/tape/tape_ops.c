@@ -26,14 +26,14 @@ struct variable *tape_conv2d(struct tape *tape, struct variable *x, struct varia
 struct variable *tape_batch_norm(struct tape *tape, struct variable *x, struct variable *weight,
                                  struct variable *bias, struct variable *running_mean,
                                  struct variable *running_variance, bool training, double epsilon, bool relu,
-                                 struct batch_statistics *statistics)
+                                 const struct batch_statistics *statistics)
 {
     const struct op_attributes attributes = {.relu = relu, .training = training, .epsilon = epsilon};
     struct variable *const in[] = {x, weight, bias, running_mean, running_variance};
     struct variable *out[OP_OUTPUTS_MAX] = {0};
-    tape_apply(tape, OP_BATCH_NORM, &attributes, in, out);
-    if (statistics != NULL)
-        *statistics = (struct batch_statistics){.mean = out[1], .variance = out[2]};
+    const struct tensor *const into[OP_OUTPUTS_MAX] = {NULL, statistics != NULL ? &statistics->mean : NULL,
+                                                       statistics != NULL ? &statistics->variance : NULL};
+    tape_apply_into(tape, OP_BATCH_NORM, &attributes, in, into, out);
     return out[0];
 }
 

@@ -48,7 +48,7 @@ numbers() {
 }
 
 last_number() {
-    grep -Eao '^[{]"(update|episode)":[0-9]+' "$1/episodes.jsonl" | tail -1 | grep -o '[0-9]*$'
+    awk -F '[:,]' '/^{"(update|episode)":/ { n = $2 } END { if (n == "") exit 1; print n }' "$1/episodes.jsonl"
 }
 
 wait_for_number() {

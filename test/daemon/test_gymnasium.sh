@@ -95,19 +95,19 @@ is_cartpole() {
 check "an untrained policy balances the pole for some twenty steps" is_cartpole
 
 same_after_kills() {
-    kills_observers 2 60 --set /observers="$spread" && rm -rf "$scratch/whole" && run_job reinforce "$scratch/whole" 60 --set /observers="$spread" \
+    kills_observers 2 40 --set /observers="$spread" && rm -rf "$scratch/whole" && run_job reinforce "$scratch/whole" 40 --set /observers="$spread" \
         >/dev/null 2>&1 && same whole killed
 }
 check "killed observers leave no trace" same_after_kills
 go_on=(--set /rollout/begin=continue --set /observers="$spread")
 same_after_kills_between() {
-    kills_observers 2 200 "${go_on[@]}" && rm -rf "$scratch/whole" && run_job reinforce "$scratch/whole" 200 "${go_on[@]}" \
+    kills_observers 2 50 "${go_on[@]}" && rm -rf "$scratch/whole" && run_job reinforce "$scratch/whole" 50 "${go_on[@]}" \
         >/dev/null 2>&1 && same whole killed && ! grep "saves no states (functions save and load)" "$scratch/killed.out"
 }
 check "killed observers of episodes that go on leave no trace" same_after_kills_between
 
 begins_anew() {
-    kills_observers 2 300 "${go_on[@]}" && grep -q "saves no states (functions save and load)" "$scratch/killed.out"
+    kills_observers 2 50 "${go_on[@]}" && grep -q "saves no states (functions save and load)" "$scratch/killed.out"
 }
 world '"class": "worlds:Clock"'
 check "one that cannot be seeded begins anew" begins_anew

@@ -127,8 +127,9 @@ check "an observer that is killed while it evaluates leaves no trace" dies
 check "nor does one of two" dies --set /observers="$spread"
 world '"gymnasium": "CartPole-v1"'
 long=(--set /observers="$spread" --set /evaluation/every=2)
-check "a hundred" with_episodes 100 plays long "${long[@]}"
-check "observers are killed at any time" kills_observers 4 100 "${long[@]}"
+disturbed_episodes=50
+check "fifty" with_episodes 50 plays long "${long[@]}"
+check "observers are killed at any time" kills_observers 4 50 "${long[@]}"
 check "and leave no trace" same long killed
 check "the agent is killed" kills_the_agent "${long[@]}"
 check "and leaves no trace" same long killed

@@ -10,7 +10,8 @@ source "$here/../shell.bash"
 source "$here/runs.bash"
 
 python=$here/../../build/python-venv/bin/python
-if ! { [[ -x $python ]] && "$python" -c 'import torch, torchvision, zmq' 2>/dev/null; }; then
+has_packages='import importlib.util as it, sys; sys.exit(not all(map(it.find_spec, ("torch", "torchvision", "zmq"))))'
+if ! { [[ -x $python ]] && "$python" -c "$has_packages"; }; then
     skip "PyTorch or pyzmq is not installed (scripts/deps python)"
 fi
 python=$(cd "$(dirname "$python")" && pwd)/python
@@ -71,14 +72,15 @@ images '{"size": 16}'
 check "random images: the losses of our own trainers" like_ours
 check "mse, two servers" like_ours --set /loss/name=mse --set /server/count=2
 # A step of a ResNet-50 this small moves its next loss by more than the order of sums may: 1e-3 between two instruction sets.
-check "a ResNet-50, all but unmoved" like_ours --set /model/name=resnet50 --set /data/size=32 --set /optimizer/lr=1e-10
+check "a ResNet-50, all but unmoved" like_ours --set /model/name=resnet50 --set /data/size=32 --set /optimizer/lr=1e-10 \
+    --set /trainers/count=1
 folder=/usr/share/datasets/fashion-mnist
 if [[ -d $folder ]]; then
     images "{\"kind\": \"idx\", \"path\": \"$folder\", \"size\": 32, \"fit\": \"pad\", \"channels\": 1, \"mean\": [0.286],
              \"std\": [0.353], \"crop\": 2, \"flip\": true, \"limit\": 70}"
     epochs=(--set '/stop={"epochs": 2}' --set '/evaluation={"every": 1, "batch": 500}')
     check "cropped and mirrored clothes, with evaluations: the losses and hits of our own trainers" like_ours "${epochs[@]}"
-    check "enlarged clothes in three channels" like_ours --set /data/fit=resize --set /data/size=40 --set /data/channels=3
+    check "enlarged clothes in three channels" like_ours --set /trainers/count=1 --set /data/fit=resize --set /data/size=40 --set /data/channels=3
 else
     echo "not run with images of files: $folder is missing (scripts/deps data)"
 fi
@@ -91,10 +93,10 @@ learns() {
         jq -e -s 'map(select(.update).loss) | (.[-3:] | add / 3) < 0.4 and .[0] > 1.5' "$scratch/stripes/episodes.jsonl" >/dev/null
 }
 check "a class's own images are learned" learns
-check "a part of it is frozen" trains frozen --set /trainers/class=batches:Frozen --set /model/width=64 --set /trainers/options='{"size": 16}'
+check "a part of it is frozen" trains frozen --set /trainers/count=1 --set /trainers/class=batches:Frozen --set /model/width=64 --set /trainers/options='{"size": 16}'
 check "a round of the first one" trains first --set /server/round="first 1"
 check "an asynchronous round" trains async --set /server/round="async 2"
-check "a class's own model" trains own --set /trainers/class=batches:Own --set /model/width=64 --set /trainers/options='{"size": 16}'
+check "a class's own model" trains own --set /trainers/count=1 --set /trainers/class=batches:Own --set /model/width=64 --set /trainers/options='{"size": 16}'
 
 # ---- deaths ----
 updates=24
@@ -123,7 +125,7 @@ check "with two servers, a trainer is killed: the same numbers" same whole two
 stops() {
     local run=$scratch/stopped job
     rm -rf "$run"
-    run_job parameter-server "$run" 100000 >"$run.out" 2>&1 &
+    run_job parameter-server "$run" 100000 --set /trainers/count=1 >"$run.out" 2>&1 &
     job=$!
     wait_for_number "$run" 2
     kill -TERM "$(cat "$run/lock")"
@@ -134,13 +136,13 @@ stops() {
 }
 check "SIGTERM ends the job" stops
 resumes() {
-    run_job parameter-server "$scratch/stopped" "$(($(last_number "$scratch/stopped") + 2))" --resume >/dev/null 2>&1
+    run_job parameter-server "$scratch/stopped" "$(($(last_number "$scratch/stopped") + 2))" --resume --set /trainers/count=1 >/dev/null 2>&1
 }
 check "the job goes on from there" resumes
 # The teardown of the modules would take longer than a trainer may be silent; an exit handler runs.
 ends_before_the_interpreter() {
     SLOW_MODULE=trainer_data SLOW_IMPORT=0 SLOW_MARK=$scratch/mark \
-        trains slow --set /trainers/class=slow:Images --set /supervise/hang_s=10 &&
+        trains slow --set /trainers/count=1 --set /trainers/class=slow:Images --set /supervise/hang_s=10 &&
         ! grep killed "$scratch/slow.out" && grep -qx exit "$scratch/mark"
 }
 check "a job ends before the interpreter does" ends_before_the_interpreter
@@ -152,7 +154,7 @@ check "a module that is not there" fails_with "nowhere:Batches: constructing it:
 check "an option that the class does not know" fails_with "unexpected keyword argument 'width'" \
     --set /trainers/class=batches:Stripes --set /trainers/options='{"width": 4}'
 wrong() {
-    check "$1" fails_with "$2" --set /supervise/restart=false --set /trainers/class=batches:Wrong --set /model/width=64 --set "/trainers/options={\"what\": \"$1\"}"
+    check "$1" fails_with "$2" --set /supervise/restart=false --set /trainers/class=batches:Wrong --set "/trainers/options={\"what\": \"$1\"}" "${@:3}"
 }
 wrong raises "batches:Wrong: batch 0: OSError: no batch today"
 wrong none "batches:Wrong: batch 0: it is a NoneType: expected a pair of images and labels"
@@ -161,8 +163,8 @@ wrong label "expected at least one, each a whole number in 0..9"
 wrong dtype "each a whole number in 0..9"
 wrong size "batches:Wrong: batch 0: it has 7 samples: expected /trainers/batch, 8"
 wrong nan "batches:Wrong: batch 0: the loss is nan: expected a finite number"
-wrong module "batches:Wrong: model gave a NoneType: expected a torch.nn.Module"
-wrong model "another model"
+wrong module "batches:WrongModel: model gave a NoneType: expected a torch.nn.Module" --set /trainers/class=batches:WrongModel
+wrong model "another model" --set /trainers/class=batches:WrongModel --set /model/width=64
 ends_at_once() {
     ! grep -q "takes its place" "$scratch/wrong.out"
 }

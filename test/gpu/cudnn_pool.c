@@ -1,4 +1,4 @@
-/* The stand-in's pools. */
+/* The stand-in's pools, forward. */
 #include "test/gpu/cudnn_stand_in.h"
 
 #include <math.h>
@@ -10,9 +10,8 @@ struct pool_work {
     struct cudnn_pooling pooling;
     struct cudnn_tensor x, y;
     float alpha, beta;
-    const float *from;            /* forward: x; backward: dy */
-    const float *images, *maxima; /* of a backward: x and y */
-    float *to;                    /* forward: y; backward: dx */
+    const float *from; /* x */
+    float *to;         /* y */
 };
 
 /* The part of one output's window that lies inside of the image: rows and columns first..end - 1. */
@@ -77,8 +76,6 @@ static cudnnStatus_t pool_begin(struct pool_work *work, const char *function, cu
     return cudnn_same_sizes(function, "y", &work->y, "the pool's output", &expected);
 }
 
-/* ---- forward ---- */
-
 /* With CUDNN_PROPAGATE_NAN one NaN makes the maximum a NaN, otherwise it is passed over. */
 static double maximum(const struct pool_work *work, const struct window *window)
 {
@@ -124,71 +121,5 @@ cudnnStatus_t cudnnPoolingForward(cudnnHandle_t handle, cudnnPoolingDescriptor_t
     TRY(pool_begin(&work, __func__, handle, run_pool, poolingDesc, alpha, beta, xDesc, yDesc));
     TRY(cudnn_reads(&work.work, "x", work.from = x, cudnn_elements(&work.x)));
     TRY(cudnn_writes(&work.work, "y", work.to = y, cudnn_elements(&work.y)));
-    return cudnn_queue(&work.work, sizeof work);
-}
-
-/* ---- backward ---- */
-
-/* cuDNN does not say which of several equal maxima receives the gradient. Here it is the last. */
-static void add_to_maximum(const struct pool_work *work, const struct window *window, size_t output,
-                           double *dx)
-{
-    size_t best = SIZE_MAX;
-    for (int row = window->first[0]; row < window->end[0]; row++)
-        for (int column = window->first[1]; column < window->end[1]; column++) {
-            const size_t at = element_of(work, window, row, column);
-            if (!(work->images[at] != work->maxima[output]))
-                best = at;
-        }
-    if (best != SIZE_MAX)
-        dx[best] += (double)work->from[output];
-}
-
-static void add_to_all(const struct pool_work *work, const struct window *window, size_t output, double *dx)
-{
-    const double share = (double)work->from[output] / divisor(work, window);
-    for (int row = window->first[0]; row < window->end[0]; row++)
-        for (int column = window->first[1]; column < window->end[1]; column++)
-            dx[element_of(work, window, row, column)] += share;
-}
-
-static void run_pool_backward(void *args)
-{
-    const struct pool_work *work = args;
-    const size_t inputs = cudnn_elements(&work->x), outputs = cudnn_elements(&work->y);
-    double *dx = cudnn_doubles(NULL, inputs);
-    for (size_t i = 0; i < outputs; i++) {
-        const struct window window = window_of(work, i);
-        if (is_average(work))
-            add_to_all(work, &window, i, dx);
-        else
-            add_to_maximum(work, &window, i, dx);
-    }
-    cudnn_round(work->to, dx, inputs, work->alpha, work->beta);
-    free(dx);
-}
-
-/* An average's gradient does not depend on x and y. They must be valid, but they are not read, and may be the
- * memory of dx and dy. */
-cudnnStatus_t cudnnPoolingBackward(cudnnHandle_t handle, cudnnPoolingDescriptor_t poolingDesc,
-                                   const void *alpha, cudnnTensorDescriptor_t yDesc, const void *y,
-                                   cudnnTensorDescriptor_t dyDesc, const void *dy,
-                                   cudnnTensorDescriptor_t xDesc, const void *x, const void *beta,
-                                   cudnnTensorDescriptor_t dxDesc, void *dx)
-{
-    ENTER();
-    struct pool_work work = {0};
-    struct cudnn_tensor dx_tensor, dy_tensor;
-    TRY(pool_begin(&work, __func__, handle, run_pool_backward, poolingDesc, alpha, beta, xDesc, yDesc));
-    TRY(cudnn_images_of(__func__, "dyDesc", dyDesc, &dy_tensor));
-    TRY(cudnn_images_of(__func__, "dxDesc", dxDesc, &dx_tensor));
-    TRY(cudnn_same_sizes(__func__, "y", &work.y, "dy", &dy_tensor));
-    TRY(cudnn_same_sizes(__func__, "x", &work.x, "dx", &dx_tensor));
-    struct cudnn_work unread = work.work;
-    struct cudnn_work *reads = is_average(&work) ? &unread : &work.work;
-    TRY(cudnn_reads(reads, "y", work.maxima = y, cudnn_elements(&work.y)));
-    TRY(cudnn_reads(reads, "x", work.images = x, cudnn_elements(&work.x)));
-    TRY(cudnn_reads(&work.work, "dy", work.from = dy, cudnn_elements(&work.y)));
-    TRY(cudnn_writes(&work.work, "dx", work.to = dx, cudnn_elements(&work.x)));
     return cudnn_queue(&work.work, sizeof work);
 }

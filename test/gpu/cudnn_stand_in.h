@@ -28,19 +28,19 @@
 __attribute__((format(printf, 3, 4))) cudnnStatus_t cudnn_refusal(cudnnStatus_t status, const char *function,
                                                                   const char *format, ...);
 
-/* As cudnn_refusal, for a fault that a test has armed. */
-cudnnStatus_t cudnn_fault(int status, const char *function);
+/* As cudnn_refusal, for a fault that a test has armed. The sentence names no function, as a caller should. */
+cudnnStatus_t cudnn_fault(int status);
 
 #define ENTER()                                                                                              \
     do {                                                                                                     \
         const int enter_fault = gpu_enter(__func__);                                                         \
         if (enter_fault != 0)                                                                                \
-            return cudnn_fault(enter_fault, __func__);                                                       \
+            return cudnn_fault(enter_fault);                                                                 \
     } while (0)
 
 /* ENTER for a call that frees: it frees before it fails. The end returns LEAVE(). */
 #define ENTER_FREEING() const int leave_fault = gpu_enter(__func__)
-#define LEAVE() (leave_fault != 0 ? cudnn_fault(leave_fault, __func__) : CUDNN_STATUS_SUCCESS)
+#define LEAVE() (leave_fault != 0 ? cudnn_fault(leave_fault) : CUDNN_STATUS_SUCCESS)
 
 #define TRY(call)                                                                                            \
     do {                                                                                                     \

@@ -10,7 +10,7 @@
  * What is checked:
  *   - The host touches device memory; work touches memory outside of a live allocation, or freed memory.
  *   - A copy whose pointers do not fit its direction; pinned memory that is freed while a queued copy uses
- * it.
+ * it; registered memory that the host frees first.
  *   - A barrier that not all threads of a block reach, or that threads reach in different lines.
  *   - In the build without sanitizers: races between threads or blocks of a kernel, __shared__ memory that is
  *     read before it is written, kernels that touch host memory.
@@ -21,8 +21,8 @@
  * work runs, so a run repeats by its seed.
  *
  * Environment: GPU_SEED=N; GPU_FAULT=function:nth:code; GPU_COUNTS=1 (at exit prints the counts to stderr; a
- * value with a slash is a file to append to); GPU_MEMORY_MIB=N (of the device, 8192); GPU_BACKTRACE=1 (misuse
- * prints its callers).
+ * value with a slash is a file to append to); GPU_MEMORY_MIB=N (of the device, 8192); GPU_CAPABILITY=N
+ * (its major compute capability, 9); GPU_BACKTRACE=1 (misuse prints its callers).
  *
  * Every call of the API holds one lock, so several threads may call it. */
 #ifndef TEST_GPU_GPU_H
@@ -43,7 +43,7 @@ cudaError_t gpu_queue(cudaStream_t stream, const char *name, void (*run)(void *a
 /* Whether [at, at + bytes) lies within one live allocation of device memory. */
 bool gpu_is_device(const void *at, size_t bytes);
 
-/* Whether [at, at + bytes) lies within one live allocation of pinned host memory. */
+/* Whether [at, at + bytes) lies within one live allocation or registration of pinned host memory. */
 bool gpu_is_pinned(const void *at, size_t bytes);
 
 /* Belongs at the entry of every API function: counts the call, and returns the armed fault's code, or 0. */
@@ -73,6 +73,8 @@ bool gpu_fault_happened(void);
 
 /* Calls of a function so far. */
 uint64_t gpu_calls(const char *function);
+/* Names the functions that were called, by a number from 0, in no order. NULL: no more. */
+const char *gpu_called(unsigned number);
 
 /* Live objects of all kinds. */
 uint64_t gpu_alive_count(void);

@@ -232,6 +232,17 @@ uint64_t gpu_calls(const char *function)
     return calls;
 }
 
+const char *gpu_called(unsigned number)
+{
+    const char *name = NULL;
+    gpu_lock();
+    for (size_t i = 0; i < FUNCTIONS_MAX && name == NULL; i++)
+        if (functions[i].calls > 0 && number-- == 0)
+            name = functions[i].name;
+    gpu_unlock();
+    return name;
+}
+
 void gpu_counts(struct gpu_counts *out)
 {
     gpu_lock();
@@ -309,6 +320,8 @@ const char *cudaGetErrorString(cudaError_t code)
         {cudaErrorInvalidDevice, "invalid device ordinal"},
         {cudaErrorInvalidResourceHandle, "invalid resource handle"},
         {cudaErrorIllegalState, "the operation cannot be performed in the present state"},
+        {cudaErrorNotSupported, "operation not supported"},
+        {cudaErrorHostMemoryAlreadyRegistered, "part or all of the requested memory range is already mapped"},
         {cudaErrorIllegalAddress, "an illegal memory access was encountered"},
         {cudaErrorLaunchFailure, "unspecified launch failure"},
         {cudaErrorLaunchOutOfResources, "too many resources requested for launch"},
@@ -382,7 +395,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *device, int number)
     if (code == cudaSuccess) {
         memset(device, 0, sizeof *device);
         snprintf(device->name, sizeof device->name, "stand-in for a GPU");
-        device->major = 9;
+        const char *major = getenv("GPU_CAPABILITY");
+        device->major = major != NULL ? atoi(major) : 9;
         device->totalGlobalMem = (size_t)8 << 30;
         device->sharedMemPerBlock = 48 << 10;
         device->warpSize = 32;

@@ -9,11 +9,6 @@
 #else
 #define GPU_ASAN 0
 #endif
-#if defined(__SANITIZE_THREAD__)
-#define GPU_TSAN 1
-#else
-#define GPU_TSAN 0
-#endif
 
 /* ---- gpu_faults.c ---- */
 

@@ -95,19 +95,21 @@ static void place_thread(uint32_t thread)
     gpu_race_thread(thread);
 }
 
-/* __builtin_longjmp must not stand in a function that calls __builtin_setjmp. */
-__attribute__((noinline, noreturn, no_sanitize("thread"))) static void leap(void **to)
+/* __builtin_longjmp must not stand in a function that calls __builtin_setjmp. The address sanitizer would
+ * clear the whole stack's shadow at each jump. */
+__attribute__((noinline, noreturn, no_sanitize("thread,address"))) static void leap(void **to)
 {
     __builtin_longjmp(to, 1);
 }
 
-__attribute__((noinline, no_sanitize("thread"))) static void jump(void **from, void **to)
+__attribute__((noinline, no_sanitize("thread,address"))) static void jump(void **from, void **to)
 {
     if (__builtin_setjmp(from) == 0)
         leap(to);
 }
 
-__attribute__((noinline, no_sanitize("thread"))) static void jump_to_new(void **from, const ucontext_t *to)
+__attribute__((noinline, no_sanitize("thread,address"))) static void jump_to_new(void **from,
+                                                                                 const ucontext_t *to)
 {
     if (__builtin_setjmp(from) == 0)
         setcontext(to);

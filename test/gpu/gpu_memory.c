@@ -1,4 +1,4 @@
-/* Device memory and pinned memory of the stand-in for a GPU.
+/* Device memory, pinned and registered memory of the stand-in for a GPU.
  *
  * The device is one reserved range of addresses. Each allocation has pages of its own, begins at a multiple
  * of 256 bytes, and ends at most 255 bytes before a page that stays closed. Its pages are closed to the host,
@@ -9,6 +9,7 @@
 #include "test/gpu/gpu_internal.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +18,9 @@
 
 #if GPU_ASAN
 #include <sanitizer/asan_interface.h>
+#define IS_POISONED(at, bytes) (__asan_region_is_poisoned(at, bytes) != NULL)
 #else
+#define IS_POISONED(at, bytes) ((void)(at), (void)(bytes), false)
 #define ASAN_POISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))
 #define ASAN_UNPOISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))
 #endif
@@ -99,7 +102,10 @@ static void on_fault(int signal, siginfo_t *info, void *context)
 
 static void protect(int access)
 {
-    for (uint32_t i = 1; i < block_count; i++) {
+    static uint32_t first = 1; /* those before it were freed */
+    while (first < block_count && !gpu_device_blocks[first].live)
+        first++;
+    for (uint32_t i = first; i < block_count; i++) {
         const struct gpu_block *block = &gpu_device_blocks[i];
         char *begin;
         if (!block->live)
@@ -275,7 +281,8 @@ static struct pinned {
     char *pages, *begin;
     size_t mapped, bytes;
     bool live;
-} * pinned_first; /* freed ones stay in the list, and their pages closed */
+    bool registered; /* the caller's memory: cudaHostRegister */
+} * pinned_first;    /* freed ones stay in the list, and their pages closed */
 
 static struct pinned *pinned_of(const void *at)
 {
@@ -351,7 +358,7 @@ cudaError_t cudaFreeHost(void *at)
     if (gpu_stream_forbids_allocation())
         return gpu_end(cudaErrorStreamCaptureUnsupported);
     struct pinned *p = pinned_of(at);
-    if (p == NULL || p->begin != (char *)at)
+    if (p == NULL || p->begin != (char *)at || p->registered)
         return gpu_end(code != cudaSuccess ? code : cudaErrorInvalidValue);
     const char *copy = gpu_stream_copy_of(p->begin, p->bytes);
     if (copy != NULL)
@@ -361,5 +368,93 @@ cudaError_t cudaFreeHost(void *at)
         gpu_misuse("mprotect failed: %s", strerror(errno));
     ASAN_UNPOISON_MEMORY_REGION(p->pages, p->mapped);
     gpu_alive("pinned memory", -1);
+    return gpu_end(code);
+}
+
+/* ---- registered memory ---- */
+
+/* Whether all of [begin, end) is mapped; *writable: and may be written everywhere. */
+static bool host_is_mapped(const char *begin, const char *end, bool *writable)
+{
+    char line[512];
+    uintptr_t from, to, reached = (uintptr_t)begin;
+    char access[5];
+    FILE *maps = fopen("/proc/self/maps", "re");
+    if (maps == NULL)
+        gpu_misuse("no /proc/self/maps: %s", strerror(errno));
+    *writable = true;
+    while (reached < (uintptr_t)end && fgets(line, sizeof line, maps) != NULL) {
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %4s", &from, &to, access) != 3 || reached < from ||
+            reached >= to)
+            continue;
+        if (access[0] != 'r')
+            break;
+        *writable = *writable && access[1] == 'w';
+        reached = to;
+    }
+    fclose(maps);
+    return reached >= (uintptr_t)end;
+}
+
+/* Whole pages are registered; a page belongs to one registration or allocation. As on GPUs beside an x86,
+ * cudaDevAttrHostRegisterReadOnlySupported is 0, and memory that is mapped read-only cannot be registered. */
+static cudaError_t register_memory(void *at, size_t bytes, unsigned flags)
+{
+    const unsigned known = cudaHostRegisterPortable | cudaHostRegisterMapped | cudaHostRegisterReadOnly;
+    bool writable;
+    if (at == NULL || bytes == 0 || (flags & ~known) != 0 || gpu_is_device(at, 1))
+        return cudaErrorInvalidValue;
+    if ((flags & cudaHostRegisterReadOnly) != 0)
+        return cudaErrorNotSupported;
+    char *begin_at = (char *)((uintptr_t)at / PAGE * PAGE);
+    char *end = (char *)(((uintptr_t)at + bytes + PAGE - 1) / PAGE * PAGE);
+    for (const struct pinned *p = pinned_first; p != NULL; p = p->next)
+        if (p->live && p->pages < end && begin_at < p->pages + p->mapped)
+            return cudaErrorHostMemoryAlreadyRegistered;
+    if (!host_is_mapped(begin_at, end, &writable) || !writable)
+        return cudaErrorInvalidValue;
+    struct pinned *p = malloc(sizeof *p);
+    if (p == NULL)
+        return cudaErrorMemoryAllocation;
+    *p = (struct pinned){.next = pinned_first,
+                         .pages = begin_at,
+                         .begin = at,
+                         .mapped = (size_t)(end - begin_at),
+                         .bytes = bytes,
+                         .live = true,
+                         .registered = true};
+    pinned_first = p;
+    gpu_alive("registered memory", 1);
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostRegister(void *at, size_t bytes, unsigned flags)
+{
+    cudaError_t code = gpu_begin(__func__);
+    if (code == cudaSuccess && gpu_stream_forbids_allocation())
+        code = cudaErrorStreamCaptureUnsupported;
+    if (code == cudaSuccess)
+        code = register_memory(at, bytes, flags);
+    return gpu_end(code);
+}
+
+cudaError_t cudaHostUnregister(void *at)
+{
+    const cudaError_t code = gpu_begin(__func__);
+    bool writable;
+    if (code == cudaErrorInitializationError)
+        return gpu_end(code);
+    struct pinned *p = at != NULL ? pinned_of(at) : NULL;
+    if (p == NULL || p->begin != (char *)at || !p->registered)
+        return gpu_end(code != cudaSuccess ? code
+                       : at == NULL        ? cudaErrorInvalidValue
+                                           : cudaErrorHostMemoryNotRegistered);
+    const char *copy = gpu_stream_copy_of(p->begin, p->bytes);
+    if (copy != NULL)
+        gpu_misuse("cudaHostUnregister of %zu bytes that a queued %s uses", p->bytes, copy);
+    if (!host_is_mapped(p->pages, p->pages + p->mapped, &writable) || IS_POISONED(p->begin, p->bytes))
+        gpu_misuse("cudaHostUnregister of %zu bytes that the host has freed", p->bytes);
+    p->live = false;
+    gpu_alive("registered memory", -1);
     return gpu_end(code);
 }

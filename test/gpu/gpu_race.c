@@ -13,7 +13,7 @@
  * of several BLOCKS of the launch. */
 #include "test/gpu/gpu_internal.h"
 
-#if GPU_ASAN || GPU_TSAN || defined(GPU_NO_RACES)
+#ifdef GPU_NO_RACES
 
 void gpu_race_launch(const void *args, size_t args_bytes, const void *stacks, size_t stack_bytes)
 {

@@ -10,13 +10,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 /* What finds an access outside of an allocation that is in its pages. */
 #if defined(__SANITIZE_ADDRESS__)
 enum { RACES_FOUND = 0, POISON_FOUND = 1 };
-#elif defined(__SANITIZE_THREAD__)
+#elif defined(GPU_NO_RACES)
 enum { RACES_FOUND = 0, POISON_FOUND = 0 };
 #else
 enum { RACES_FOUND = 1, POISON_FOUND = 0 };
@@ -229,6 +230,99 @@ static void free_pinned_in_use(void)
 START_TEST(pinned_memory_in_use_is_not_freed)
 {
     must_die(free_pinned_in_use, "gpu: cudaFreeHost of 1024 bytes that a queued copy uses");
+}
+END_TEST
+
+/* ---- registered memory ---- */
+
+enum { REGISTERED_BYTES = 3 << 12 };
+
+static float *host_pages(void)
+{
+    float *pages = aligned_alloc(1 << 12, REGISTERED_BYTES);
+    ck_assert_ptr_nonnull(pages);
+    return pages;
+}
+
+/* It is read and written late, as pinned memory is. */
+START_TEST(registered_memory_is_pinned)
+{
+    open_all();
+    gpu_seed(NEVER_EARLY);
+    float *host = host_pages(), got[COUNT];
+    ck_assert(!gpu_is_pinned(host, BYTES));
+    must(cudaHostRegister(host, REGISTERED_BYTES, cudaHostRegisterDefault));
+    ck_assert(gpu_is_pinned(host, REGISTERED_BYTES) && !gpu_is_pinned(host, REGISTERED_BYTES + 1));
+    ck_assert_uint_eq(gpu_alive_count(), 5);
+    host[0] = 1;
+    must(cudaMemcpyAsync(device, host, BYTES, cudaMemcpyHostToDevice, stream));
+    host[0] = 2;
+    download(got, device);
+    ck_assert_float_eq(got[0], 2);
+    must(cudaHostUnregister(host));
+    ck_assert(!gpu_is_pinned(host, BYTES));
+    must(cudaMemcpyAsync(device, host, BYTES, cudaMemcpyHostToDevice, stream));
+    host[0] = 3;
+    download(got, device);
+    ck_assert_float_eq(got[0], 2);
+    free(host);
+    close_all();
+}
+END_TEST
+
+START_TEST(a_wrong_registration_is_an_error)
+{
+    open_all();
+    float *host = host_pages();
+    ck_assert_int_eq(cudaHostRegister(NULL, 8, cudaHostRegisterDefault), cudaErrorInvalidValue);
+    ck_assert_int_eq(cudaHostRegister(host, 0, cudaHostRegisterDefault), cudaErrorInvalidValue);
+    ck_assert_int_eq(cudaHostRegister(host, 8, 1 << 10), cudaErrorInvalidValue);
+    ck_assert_int_eq(cudaHostRegister(host, 8, cudaHostRegisterReadOnly), cudaErrorNotSupported);
+    ck_assert_int_eq(cudaHostRegister(device, 8, cudaHostRegisterDefault), cudaErrorInvalidValue);
+    ck_assert_int_eq(cudaHostUnregister(host), cudaErrorHostMemoryNotRegistered);
+    must(cudaHostRegister(host, 8, cudaHostRegisterDefault));
+    ck_assert_int_eq(cudaHostRegister(host + 4, 8, cudaHostRegisterDefault),
+                     cudaErrorHostMemoryAlreadyRegistered); /* in the same page */
+    ck_assert_int_eq(cudaHostUnregister(host + 1), cudaErrorHostMemoryNotRegistered);
+    ck_assert_int_eq(cudaFreeHost(host), cudaErrorInvalidValue);
+    ck_assert_int_eq(cudaHostUnregister(pinned), cudaErrorHostMemoryNotRegistered);
+    must(cudaHostUnregister(host));
+    ck_assert_int_eq(mprotect(host, REGISTERED_BYTES, PROT_READ), 0);
+    ck_assert_int_eq(cudaHostRegister(host, 8, cudaHostRegisterDefault), cudaErrorInvalidValue);
+    ck_assert_int_eq(mprotect(host, REGISTERED_BYTES, PROT_READ | PROT_WRITE), 0);
+    free(host);
+    close_all();
+}
+END_TEST
+
+static void unregister_in_use(void)
+{
+    float *host = host_pages();
+    gpu_seed(NEVER_EARLY);
+    must(cudaHostRegister(host, BYTES, cudaHostRegisterDefault));
+    must(cudaMemcpyAsync(device, host, BYTES, cudaMemcpyHostToDevice, stream));
+    cudaHostUnregister(host);
+}
+
+static void unmap_registered(void)
+{
+    void *host = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ck_assert(host != MAP_FAILED);
+    must(cudaHostRegister(host, BYTES, cudaHostRegisterDefault));
+    munmap(host, BYTES);
+    cudaHostUnregister(host);
+}
+
+static void leave_registered(void)
+{
+    must(cudaHostRegister(host_pages(), BYTES, cudaHostRegisterDefault));
+}
+
+START_TEST(registered_memory_outlives_its_use)
+{
+    must_die(unregister_in_use, "gpu: cudaHostUnregister of 1024 bytes that a queued copy uses");
+    must_die(unmap_registered, "gpu: cudaHostUnregister of 1024 bytes that the host has freed");
+    must_die(leave_registered, "gpu: alive at exit: 1 of registered memory");
 }
 END_TEST
 
@@ -814,6 +908,9 @@ static void add_tests(TCase *tests)
     tcase_add_test(tests, a_wrong_free_is_an_error);
     tcase_add_test(tests, a_free_waits);
     tcase_add_test(tests, pinned_memory_in_use_is_not_freed);
+    tcase_add_test(tests, registered_memory_is_pinned);
+    tcase_add_test(tests, a_wrong_registration_is_an_error);
+    tcase_add_test(tests, registered_memory_outlives_its_use);
     tcase_add_loop_test(tests, work_runs_in_order, 0, SEEDS);
     tcase_add_test(tests, pinned_memory_is_read_late);
     tcase_add_test(tests, pageable_memory_is_copied_at_the_call);

@@ -61,16 +61,16 @@ finds() {
 
 check "memory, without a defect" passes test_conformance_slab memory
 check "the captured policy, without a defect" passes test_cuda cuda
-for operation in linear "batch norm" lstm "cross entropy"; do
+for operation in linear embedding lstm "cross entropy" tanh; do
     check "$operation, without a defect" passes test_conformance operations "$operation"
 done
 
-check "a wait that is missing" finds cuda_backend.cu \
+check "a wait that is missing" finds cuda_memory.cu \
     's/^    CUDA_TRY(about, cudaStreamSynchronize, cuda->stream);$/    (void)cuda, (void)about, (void)error;/' \
     'square sum of [0-9]+: .* expected' test_conformance_slab memory
-check "an index that is off by one" finds cuda_policy.cu \
-    's/action\[row\] = /action[row + 1] = /' \
-    '^gpu: .*writes 4 bytes outside of memory' test_cuda cuda
+check "an index that is off by one" finds cuda_elements.cu \
+    's/y\[i\] = tanhf/y[i + 1] = tanhf/' \
+    '^gpu: .*writes 4 bytes outside of memory' test_conformance operations tanh
 check "a wrong offset" finds cuda_lstm.cu \
     's/(const char \*)gradients + piece->to,/(const char *)gradients + piece->from,/' \
     'gradient of weight_hh: deviates' test_conformance operations lstm
@@ -81,7 +81,7 @@ check "a barrier that is missing" finds cuda_loss.cu \
     '/^    __syncthreads();$/d' \
     '^gpu: .*a race: ' test_conformance operations "cross entropy"
 check "a read of freed memory" finds cuda_memory.cu \
-    's/^    const size_t bytes = sizeof \*cuda->partial;$/&\n    cudaFree(cuda->partial);/' \
+    's/^    TRY(fetch(cuda, cuda->partial,/    cudaFree(cuda->partial);\n&/' \
     '^gpu: .*from no device memory: byte 0 of a freed allocation' test_conformance_slab memory
 check "a graph that captured a pointer which is stale" finds cuda_policy.cu \
     '/^    void \*workspace = /,/^    launch->workspace_bytes = /c\    (void)cuda, (void)launch;' \
@@ -92,12 +92,15 @@ check "a descriptor with swapped sizes" finds cuda_conv.cu \
 check "half a workspace" finds cuda_conv.cu \
     's/cuda_workspace(cuda, choice->bytes, error)/cuda_workspace(cuda, choice->bytes \/ 2, error)/' \
     '^gpu: .*workSpace: [0-9]+ bytes at .* are not within one allocation' test_conformance operations linear
-check "memory that is not set to zero" finds cuda_norm.cu \
-    '/cudaMemsetAsync, call->out\[i\]->data/d' \
-    'batch mean: deviates by inf' test_conformance operations "batch norm"
+check "memory that is not set to zero" finds cuda_elements.cu \
+    '/^    CUDA_TRY(dtable, cudaMemsetAsync, /,/;$/d' \
+    'gradient of weight: deviates by inf' test_conformance operations embedding
 check "a read of device memory by the host" finds cuda_memory.cu \
-    's/memcpy((float \*)to + begin, cuda->staging,/memcpy((float *)to + begin, cuda_floats(from) + begin,/' \
+    's/= {staged, to, bytes, widens};/= {from, to, bytes, widens};/' \
     '^gpu: the host touches device memory: ' test_conformance_slab memory
+check "a staging buffer that is filled while in use" finds cuda_memory.cu \
+    's/^        CUDA_TRY(about, cudaEventSynchronize, .*$//' \
+    'an_upload_leaves_its_source' test_cuda cuda
 check "a descriptor that is never destroyed" finds cuda_backend.cu \
     's/^        cudnnDestroyFilterDescriptor(plan->weight);$/        plan->weight = NULL;/' \
     '^gpu: alive at exit: [0-9]+ of cudnnFilterDescriptor_t' test_conformance operations linear

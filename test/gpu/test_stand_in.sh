@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The GPU backend on the stand-in for a GPU (test/gpu/gpu.h): every operation beside the oracle, PyTorch's records, the
 # captured policy under many seeds of the stand-in, and a job of each kind with /device "gpu": twice with equal logs, with
-# a worker killed, and resumed. GPU_SEEDS: how many seeds (20; 2 under a sanitizer). PyTorch's language model takes 40 s on
-# the stand-in: scripts/gpu-check --stand-in runs it.
+# a worker killed, and resumed. GPU_SEEDS: how many seeds (20; 2 under a sanitizer). PyTorch's large
+# language model takes a minute on the stand-in: scripts/gpu-check --stand-in runs it.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
@@ -35,6 +35,7 @@ check "the policy's loss" passes test_conformance_policy policy
 check "PyTorch's policy" passes test_policy_tape pytorch
 check "policies of dense layers, beside the CPU" passes test_policy_tape_dense policy_tape_dense
 check "PyTorch's ResNets" passes test_resnet pytorch
+check "PyTorch's small language model" passes test_rnn pytorch
 captured() {
     local seed
     for seed in $(seq "${GPU_SEEDS:-$([[ -n $SAN ]] && echo 2 || echo 20)}"); do
@@ -60,6 +61,37 @@ check "REINFORCE" twice reinforce reinforce 6
 check "a parameter server" twice parameter-server images 4 --set /server/count=1
 check "two parameter servers, inline" twice parameter-server two 4 --set /transport=inline
 check "a language model" twice model-parallel words 5
+
+# ---- copies and waits ----
+
+# grows NAME COUNT: by how much the count is larger in the run NAME-7 than in NAME-3.
+grows() {
+    awk -v name="$2" '{for (i = 2; i <= NF; i++) if (split($i, a, "=") == 2 && a[1] == name) sum[FILENAME] += a[2]}
+                      END {print sum[ARGV[2]] - sum[ARGV[1]]}' "$scratch/$1-3.counts" "$scratch/$1-7.counts"
+}
+# few NAME UPLOADS [ARGUMENT]...: in a parameter server of one trainer, four more steps copy at most UPLOADS times to the
+# device and 3 times from it, and wait 4 times at most, each. The job's end may have one upload more or less.
+few() {
+    local n uploads downloads waits
+    for n in 3 7; do
+        GPU_SEED=4 GPU_COUNTS=$scratch/$1-$n.counts on_gpu parameter-server "$1-$n" "$n" --set /trainers/count=1 "${@:3}" || return 1
+    done
+    uploads=$(grows "$1" to_device) downloads=$(grows "$1" to_host) waits=$(grows "$1" waits)
+    printf 'uploads %s, downloads %s, waits %s in 4 steps\n' "$uploads" "$downloads" "$waits"
+    [[ $uploads -le $((4 * $2 + 2)) && $uploads -gt 4 && $downloads -le 12 && $downloads -gt 4 && $waits -le 16 && $waits -ge 4 ]]
+}
+check "a step of a parameter server" few step 4 --set /server/count=1
+check "a step of ResNet-50" few deep 4 --set /server/count=1 --set /model/name=resnet50
+check "a wider model's step, where the GPU is found" few wide 4 --set /server/count=1 --set /model/width=16 --set /device=auto
+check "a step with two servers" few step-two 5
+check "a step with two servers, inline" few step-inline 5 --set /transport=inline
+
+# A limit of locked memory: cudaHostRegister fails, and copies are staged.
+unpinned() {
+    GPU_FAULT=cudaHostRegister:1:2 on_gpu parameter-server images-unpinned 4 --set /server/count=1 && same images-1 images-unpinned &&
+        [[ $(grep -c 'cudaHostRegister of .* failed: out of memory' "$scratch/images-unpinned.out") -eq 2 ]]
+}
+check "memory cannot be pinned" unpinned
 
 # killed KIND NAME N COMMAND: the same job as NAME-1, whose worker COMMAND is killed after its second number.
 killed() {

@@ -31,7 +31,7 @@ static enum status fill_inputs(struct op_stage *stage, const struct op_problem *
     return status;
 }
 
-/* Memory for a gradient that a run must overwrite altogether. */
+/* Memory for a result that a run must overwrite altogether. */
 static enum status preset(struct tensor *tensor, struct op_stage *stage, struct backend *backend,
                           struct shape shape, struct error *error)
 {
@@ -42,8 +42,12 @@ static enum status preset(struct tensor *tensor, struct op_stage *stage, struct 
 static enum status forward(struct op_stage *stage, const struct op_problem *problem,
                            const struct op_wish *wish, struct backend *backend, struct error *error)
 {
+    const struct op_rule *rule = op_rule(stage->call.op);
     enum status status = fill_inputs(stage, problem, backend, error);
     stage->call.keep = !wish->inference;
+    for (uint32_t i = 0; wish->preset && i < rule->outputs && status == STATUS_OK; i++)
+        if ((rule->out[i].flags & OP_OFFERED) != 0 && stage->call.out[i] != NULL)
+            status = preset(&stage->out[i], stage, backend, problem->out_shape[i], error);
     return status == STATUS_OK ? op_forward(backend, &stage->call, error) : status;
 }
 

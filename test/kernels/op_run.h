@@ -15,7 +15,7 @@ struct op_problem {
 /* What is asked for. */
 struct op_wish {
     uint32_t din, dout; /* bits of inputs and outputs; no din, no backward */
-    bool preset;        /* gradients into canonical memory that is there, full of NaN */
+    bool preset;        /* gradients and offered outputs into canonical memory that is there, full of NaN */
     bool inference;     /* op_call.keep false; no backward */
     bool forget;        /* what op_rule says that the backward does not read is full of NaN by then */
 };

@@ -83,7 +83,7 @@ START_TEST(a_nan_passes_every_maximum)
     struct conformance pair;
     if (!conformance_open(&pair, (unsigned)_i, false))
         return;
-    for (size_t i = 0; i < MAXIMA && pair.backend->ops->host; i++) // the GPU's library does not promise it
+    for (size_t i = 0; i < MAXIMA; i++)
         for (uint32_t input = 0; input < op_rule(maxima[i].op)->inputs; input++) {
             struct op_case op_case = maxima[i];
             op_case.attributes.relu = true;

@@ -709,13 +709,14 @@ case "$*" in
 esac
 TOOL
     chmod +x "$scratch/checkout/tools"/*
-    mkdir -p "$libs/include/x86_64-linux-gnu" "$libs/lib/x86_64-linux-gnu"
-    touch "$libs/include/jpeglib.h" "$libs/include/x86_64-linux-gnu/jconfig.h"
+    mkdir -p "$libs/include/x86_64-linux-gnu" "$libs/lib/x86_64-linux-gnu" "$libs/bin" "$libs/proto/include/protobuf-c"
+    touch "$libs/include/jpeglib.h" "$libs/include/x86_64-linux-gnu/jconfig.h" "$libs/bin/protoc-c"
+    chmod +x "$libs/bin/protoc-c"
     touch "$libs/lib/x86_64-linux-gnu/"{libjpeg.so.62,libc.so.6,libresolv.so.2,libstdc++.so.6,libzmq.a} "$libs/libc6-dev_2.deb"
     said=$(env -u CPATH -u LD_LIBRARY_PATH PATH="$scratch/checkout/tools:$PATH" LIBS="$libs" \
         "$scratch/checkout/scripts/gpu-check" 2>&1) || code=$?
     printf '%s\nexit code %d\n' "$said" "$code"
-    [[ $code -eq 1 && $said == *"headers $libs/include:$libs/include/x86_64-linux-gnu"$'\n'"libjpeg.so"$'\n'"libjpeg.so.62"$'\n'"libzmq.a"$'\n'* ]]
+    [[ $code -eq 1 && $said == *"headers $libs/include:$libs/include/x86_64-linux-gnu:$libs/proto/include"$'\n'"libjpeg.so"$'\n'"libjpeg.so.62"$'\n'"libzmq.a"$'\n'* ]]
 }
 check "gpu-check finds the headers and libraries of LIBS, and no C library" gpu_libraries
 
@@ -729,7 +730,7 @@ gpu_stand_in() {
     chmod +x "$scratch/checkout/tools"/*
     said=$(PATH="$scratch/checkout/tools:$PATH" "$scratch/checkout/scripts/gpu-check" --stand-in 2>&1) || code=$?
     printf '%s\nexit code %d\n' "$said" "$code"
-    [[ $code -eq 1 && $said == *" build/release/gpu/libcoalesced-cuda.so "*"build/release/test/test_cuda "* && $said != *bench_gpu* ]] || return 1
+    [[ $code -eq 1 && $said == *" COVERAGE=1 "*" build/release/gpu-coverage/libcoalesced-cuda.so "*"build/release/test/test_cuda "* && $said != *bench_gpu* ]] || return 1
     code=0
     "$scripts/gpu-check" --stand_in >/dev/null 2>&1 || code=$?
     [[ $code -eq 64 ]]

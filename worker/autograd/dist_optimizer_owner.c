@@ -284,10 +284,8 @@ static enum status local_gather(struct local *local, const struct participant *p
 static enum status local_check_finite(struct local *local, struct error *error)
 {
     enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < local->count && status == STATUS_OK; i++) {
-        const struct entry *entry = local->members[i].entry;
-        status = gradients_check_entry(entry->group->used, entry->parameter, error);
-    }
+    for (uint32_t g = 0; g < local->group_count && status == STATUS_OK; g++)
+        status = gradients_check(local->groups[g].used, error);
     return status;
 }
 

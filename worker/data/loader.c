@@ -15,6 +15,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { SLOTS = 3, STEP_BITS_MAX = 55 };
 
@@ -190,12 +191,13 @@ static enum status loader_fill_batch(struct loader *loader, struct batch *slot, 
 
 static enum status loader_allocate(struct loader *loader, struct error *error)
 {
-    const size_t elements = transform_elements(loader->transform);
+    const size_t elements = transform_elements(loader->transform), page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t bytes = loader->batch * elements * sizeof(float); // the job's limits bound it by 2^44
     const uint64_t count = dataset_count(loader->dataset);
     bool whole = true;
     for (int i = 0; i < SLOTS; i++) {
         struct batch *slot = &loader->slots[i];
-        slot->images = reallocarray(NULL, loader->batch, elements * sizeof *slot->images);
+        slot->images = aligned_alloc(page, (bytes + page - 1) / page * page);
         slot->labels = calloc(loader->batch, sizeof *slot->labels);
         whole = whole && slot->images != NULL && slot->labels != NULL;
     }

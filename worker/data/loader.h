@@ -46,7 +46,7 @@ enum { LOADER_BAD_MIN = 16 };
 struct batch {
     uint64_t step;
     uint32_t samples; /* 0: an evaluation share has no more */
-    float *images;    /* (samples, channels, size, size) */
+    float *images;    /* (samples, channels, size, size); begins a page, and has its pages to itself */
     int32_t *labels;  /* (samples) */
 };
 

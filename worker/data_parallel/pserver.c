@@ -316,13 +316,14 @@ static enum status pserver_check_question(const struct pserver *p, const struct 
 {
     const uint64_t *args = rpc_request_message(request)->args;
     const unsigned worker = rpc_request_source(request);
-    const bool is_far = image_reordered(p->job) && p->seats[worker - p->servers].travels;
+    const bool is_far = p->job->transport == JOB_TRANSPORT_SHARED && p->seats[worker - p->servers].travels;
     char range[RANGE_TEXT_BYTES];
     if (args[GET_FINGERPRINT] != p->model.fingerprint)
         return error_set(error, STATUS_INVALID,
                          "trainer %u computes another model: fingerprint %016llx, expected %016llx%s", worker,
                          (unsigned long long)args[GET_FINGERPRINT], (unsigned long long)p->model.fingerprint,
-                         is_far ? "; hosts with different processors need /transport \"inline\"" : "");
+                         is_far ? "; hosts with different processors or devices need /transport \"inline\""
+                                : "");
     if (args[GET_COUNT] == 0 || (args[GET_COUNT] <= PARAMETER_SERVER_CHUNK_ELEMENTS_MAX &&
                                  pserver_owns_range(p, args[GET_FIRST], args[GET_COUNT])))
         return STATUS_OK;

@@ -2,6 +2,7 @@
  * computes the same cut. */
 #include "worker/data_parallel/shards.h"
 
+#include "worker/device.h"
 #include "worker/net/rpc.h"
 
 #include <errno.h>
@@ -81,6 +82,11 @@ enum status image_map(struct segment *memory, size_t bytes, const char *what, st
 bool image_travels(const struct job *job, const struct rpc *rpc, uint16_t worker)
 {
     return job->transport != JOB_TRANSPORT_SHARED || rpc_is_far(rpc, worker);
+}
+
+bool image_reordered(const struct job *job)
+{
+    return job->transport == JOB_TRANSPORT_SHARED && !device_is_gpu(job);
 }
 
 size_t image_elements(struct params *params)

@@ -30,8 +30,9 @@
  * rounded up to a page), of which it writes its own range alone; the rest stays a hole without memory. A
  * trainer's segment, its outbox, is one image. Nothing is copied: trainers read parameters in the servers'
  * segments, and servers read gradients in the trainers' outboxes. Entries have the layout that the CPU
- * backend's forward prefers (classifier_reorder), the same in all processes; with /device "gpu" they are
- * canonical (image_reordered). Chunks that travel between hosts hold the image's elements as they lie there.
+ * backend's forward prefers (classifier_reorder), the same in all processes. Where the device is a GPU they
+ * are canonical (image_reordered), and a trainer copies whole shards to and from it.
+ * Chunks that travel between hosts hold the image's elements as they lie there.
  * transport "inline": messages carry chunks of an image, whose elements and entries are in canonical order;
  * the server's image is canonical too.
  * GET_MODEL's fingerprint is that of params with the image's layouts: equal fingerprints prove that both ends
@@ -121,10 +122,7 @@ struct shard {
 enum status shards_of(struct shard shards[], struct params *params, uint32_t servers, struct error *error);
 
 /* Whether the image's entries have the layouts of the CPU backend's forward; otherwise all are canonical. */
-static inline bool image_reordered(const struct job *job)
-{
-    return job->transport == JOB_TRANSPORT_SHARED && job->device != JOB_DEVICE_GPU;
-}
+bool image_reordered(const struct job *job);
 
 /* Whether elements of images travel in messages between this worker and `worker`, with which it has a
  * session: with transport "inline", and with "shared" between hosts. */

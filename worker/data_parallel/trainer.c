@@ -14,12 +14,16 @@
  *     inbox    the image that a version is pulled into, from far servers
  *     far      of a server: elements travel to and from it in messages
  *     net      the network that computes
- *     mirror   a second net that only holds values, in the layouts of the servers' images
- *     placed   net or mirror: the one with parameters on slots and inbox, and gradients on the outbox
  *
- * In place: with transport "shared" and a backend that computes in the host's memory, the net is placed, and
- * nothing is copied. Otherwise the net has its own memory, and the mirror is placed. Values are copied
- * between the two. One memory is inbox and outbox: the version is copied before the gradient is written. */
+ * In place: with transport "shared" and a backend that computes in the host's memory, the net's parameters
+ * lie on slots and inbox, and its gradients on the outbox. Nothing is copied.
+ *
+ * Otherwise the net has memory of its own. The image is canonical, and one memory is inbox and outbox: the
+ * version is copied before the gradient is written. In the host's memory, the net's entries may have layouts,
+ * and are copied one by one. A device's are canonical, in slabs like the image's: a server's shard is one
+ * copy, and so is the whole gradient. Both are asynchronous, from and to pinned memory. A step waits once,
+ * for the loss, the gradient and the statistics. */
+#include "kernels/base/log.h"
 #include "kernels/base/profile.h"
 #include "kernels/params/gradients.h"
 #include "kernels/tape/tape.h"
@@ -66,15 +70,6 @@ struct trainer_transfer {
     struct trainer_lane lanes[JOB_SERVERS_MAX];
 };
 
-/* Params with the network of the job on them. */
-struct trainer_net {
-    struct backend *backend;
-    struct params *params;
-    struct gradients *gradients;
-    struct classifier *classifier;
-    struct tape *tape;
-};
-
 struct trainer {
     struct worker *worker;
     const struct job *job; /* WELCOME's */
@@ -89,18 +84,23 @@ struct trainer {
     const struct batch *batch; /* of at.step; NULL: not there yet */
 
     /* ---- the memories ---- */
-    struct trainer_net net;     /* computes */
-    struct trainer_net mirror;  /* no tape; all NULL in place */
-    struct trainer_net *placed; /* the one of the two on slots, inbox and outbox: in place `net` */
-    float *scratch;             /* (the largest entry) for copies to and from a mirror with layouts */
-    uint64_t fingerprint;
+    struct backend *backend;
+    struct params *params;
+    struct gradients *gradients;
+    struct classifier *classifier;
+    struct tape *tape;
+    bool in_place, on_device; /* neither: the net's memory is the host's, and its own */
+    bool unpinned;            /* memory could not be pinned; the log says so */
+    uint64_t fingerprint;     /* of the image */
     struct shard shards[JOB_SERVERS_MAX];
     bool travels[JOB_SERVERS_MAX];         /* the server is far (image_travels) */
     uint32_t far;                          /* how many servers are far */
     struct segment slots[JOB_SERVERS_MAX]; /* of the servers that are not far */
-    size_t parameters, elements;           /* P, P + B */
-    struct segment outbox;                 /* or memory of this process alone */
-    float *outbox_image;                   /* (elements) in `outbox` */
+    const float *images[JOB_SERVERS_MAX];  /* where each server's shard of the version lies: slot or inbox */
+    bool pinned[JOB_SERVERS_MAX][JOB_TRAINERS_MAX + 1]; /* by server and slot */
+    size_t parameters, elements;                        /* P, P + B */
+    struct segment outbox;                              /* or memory of this process alone */
+    float *outbox_image;                                /* (elements) in `outbox` */
     struct segment inbox;
     float *inbox_image; /* (elements) in `inbox`, or outbox_image; only the far servers' ranges are used */
     uint32_t given;     /* entries from this index on have their gradient in the outbox */
@@ -345,48 +345,46 @@ static enum status trainer_push_finish(struct trainer *t, struct error *error)
 
 /* ---- the gradient to the servers ----
  * A backward pass finishes the entries roughly from the last to the first. Between two of its nodes,
- * trainer_progress finds how far down all entries are complete. It copies them to the mirror if there is one,
- * and sends their chunks, which travel while the pass goes on. A ResNet uses each parameter once, so an entry
- * is complete once it is written.
+ * trainer_progress finds how far down all entries are complete. It copies them to the outbox unless they are
+ * in place, and sends their chunks, which travel while the pass goes on. A ResNet uses each parameter once,
+ * so an entry is complete once it is written.
  *
  * In two cases the gradient leaves after the pass. If all servers are on this host, sending would take
- * processors from the pass. If the device has memory of its own, a copy would wait for the computation. */
-
-/* Copies the gradient of the net's entry number `i` to the mirror. */
-static enum status mirror_write_gradient(struct trainer *t, uint32_t i, const struct tensor *from,
-                                         struct error *error)
-{
-    bool fresh;
-    struct tensor *gradient = gradients_take(t->mirror.gradients, params_at(t->mirror.params, i), &fresh);
-    float *values = gradient->layout == NULL ? gradient->data : t->scratch;
-    enum status status = backend_download(t->net.backend, from, DTYPE_F32, values, error);
-    if (status == STATUS_OK && values == t->scratch)
-        status = backend_upload(t->mirror.backend, gradient, DTYPE_F32, values, error);
-    return status;
-}
+ * processors from the pass. If the device has memory of its own, the gradient is one copy behind the pass. */
 
 /* Moves `given` down over the entries that are complete. */
 static enum status give_entries(struct trainer *t, struct error *error)
 {
     enum status status = STATUS_OK;
     for (; t->given > 0 && status == STATUS_OK; t->given--) {
-        const struct parameter *entry = params_at(t->net.params, t->given - 1);
+        const struct parameter *entry = params_at(t->params, t->given - 1);
         if (entry->kind != PARAMETER_TRAINED)
             continue;
-        const struct tensor *gradient = gradients_written(t->net.gradients, entry);
+        const struct tensor *gradient = gradients_written(t->gradients, entry);
         if (gradient == NULL)
             break;
-        if (t->placed == &t->mirror)
-            status = mirror_write_gradient(t, t->given - 1, gradient, error);
+        if (!t->in_place)
+            status =
+                backend_download(t->backend, gradient, DTYPE_F32, t->outbox_image + entry->offset, error);
     }
+    return status;
+}
+
+/* A device's gradient goes to the outbox as a whole, by the next wait. */
+static enum status give_slab(struct trainer *t, struct error *error)
+{
+    enum status status = gradients_complete(t->gradients, error);
+    if (status == STATUS_OK)
+        status = backend_download_later(t->backend, gradients_slab(t->gradients), DTYPE_F32, t->outbox_image,
+                                        error);
     return status;
 }
 
 /* The element from which on all parameters are given. */
 static size_t given_element(const struct trainer *t)
 {
-    for (uint32_t i = t->given; i < params_count(t->net.params); i++) {
-        const struct parameter *entry = params_at(t->net.params, i);
+    for (uint32_t i = t->given; i < params_count(t->params); i++) {
+        const struct parameter *entry = params_at(t->params, i);
         if (entry->kind == PARAMETER_TRAINED)
             return entry->offset;
     }
@@ -400,14 +398,14 @@ static bool gives_early(const struct trainer *t)
     bool elsewhere = false;
     for (uint32_t server = 0; server < t->servers; server++)
         elsewhere = elsewhere || rpc_is_far(t->rpc, (uint16_t)server);
-    return elsewhere && t->net.backend->ops->host;
+    return elsewhere && !t->on_device;
 }
 
 /* The backward pass of the step begins. Until trainer_model_give, trainer_progress may send the chunks that
  * are complete. */
 static void trainer_model_begin_giving(struct trainer *t)
 {
-    t->given = params_count(t->net.params);
+    t->given = params_count(t->params);
     if (t->far > 0)
         trainer_push_begin(t);
 }
@@ -421,7 +419,7 @@ static void trainer_progress(void *arg)
     worker_beat(t->worker);
     worker_read_orders(t->worker);
     if (t->worker->leave || t->worker->hurry) {
-        tape_fail(t->net.tape, STATUS_SHUTDOWN, "the job is ending");
+        tape_fail(t->tape, STATUS_SHUTDOWN, "the job is ending");
         return;
     }
     if (!t->transfer.push || !gives_early(t))
@@ -430,80 +428,55 @@ static void trainer_progress(void *arg)
     if (status == STATUS_OK)
         status = trainer_push_from(t, given_element(t), &error);
     if (status != STATUS_OK)
-        tape_fail(t->net.tape, status, "%s", error.text);
+        tape_fail(t->tape, status, "%s", error.text);
 }
 
-/* Gives the step's gradient to the servers, and the statistics at outbox_image + P. Returns when the far
- * servers have all chunks. */
+/* Gives the step's gradient to the servers, and the statistics at outbox_image + P. A device's are in the
+ * outbox already. Returns when the far servers have all chunks. */
 static enum status trainer_model_give(struct trainer *t, struct error *error)
 {
     const enum profile_kind before = profile_enter(PROFILE_TRANSPORT);
-    enum status status = gradients_complete(t->net.gradients, error);
-    if (status == STATUS_OK)
+    enum status status = gradients_complete(t->gradients, error);
+    if (status == STATUS_OK && !t->on_device)
         status = give_entries(t, error);
     profile_leave(before);
     return status == STATUS_OK && t->far > 0 ? trainer_push_finish(t, error) : status;
 }
 
-/* ---- the memories: a network on params ---- */
-
-static enum status net_open(struct trainer_net *net, struct trainer *t, struct error *error)
-{
-    enum status status = params_new(&net->params, net->backend, error);
-    if (status == STATUS_OK)
-        status = tape_new(&net->tape, net->backend, error);
-    if (status != STATUS_OK)
-        return status;
-    tape_on_progress(net->tape, trainer_progress, t);
-    return classifier_new(&net->classifier, t->job, net->params, error);
-}
-
-static void net_close(struct trainer_net *net)
-{
-    tape_free(net->tape);
-    gradients_free(net->gradients);
-    classifier_free(net->classifier);
-    params_free(net->params);
-    backend_close(net->backend);
-    *net = (struct trainer_net){0};
-}
-
-/* Makes params and gradients in the layouts of the servers' images, without memory. */
-static enum status net_lay_out(struct trainer_net *net, const struct job *job, struct error *error)
-{
-    enum status status = params_lay_out(net->params, error);
-    if (status == STATUS_OK && image_reordered(job))
-        status = classifier_reorder(net->classifier, net->tape, error);
-    if (status == STATUS_OK)
-        status = gradients_new_unplaced(&net->gradients, net->params, error);
-    return status;
-}
-
 /* ---- the memories: opening ---- */
 
-/* Allocates the net's own parameters and gradients, and opens the mirror. */
-static enum status model_open_mirror(struct trainer *t, struct error *error)
+/* The net's parameters and gradients, without memory in place, else with memory of their own. */
+static enum status model_open_net(struct trainer *t, struct error *error)
 {
-    const struct backend_settings settings = {.threads = t->job->trainers.threads};
-    enum status status = classifier_build(t->net.classifier, t->net.tape, error);
+    enum status status = params_new(&t->params, t->backend, error);
     if (status == STATUS_OK)
-        status = gradients_new(&t->net.gradients, t->net.params, error);
-    if (status == STATUS_OK)
-        status = backend_load(&t->mirror.backend, "onednn", &settings, error);
-    return status == STATUS_OK ? net_open(&t->mirror, t, error) : status;
+        status = tape_new(&t->tape, t->backend, error);
+    if (status != STATUS_OK)
+        return status;
+    tape_on_progress(t->tape, trainer_progress, t);
+    status = classifier_new(&t->classifier, t->job, t->params, error);
+    if (status == STATUS_OK && !t->in_place)
+        status = classifier_build(t->classifier, t->tape, error);
+    else if (status == STATUS_OK)
+        status = params_lay_out(t->params, error);
+    if (status == STATUS_OK && t->in_place && image_reordered(t->job))
+        status = classifier_reorder(t->classifier, t->tape, error);
+    if (status != STATUS_OK)
+        return status;
+    t->fingerprint = t->in_place ? params_fingerprint(t->params) : params_fingerprint_canonical(t->params);
+    return t->in_place ? gradients_new_unplaced(&t->gradients, t->params, error)
+                       : gradients_new(&t->gradients, t->params, error);
 }
 
-static enum status model_open_scratch(struct trainer *t, struct error *error)
+/* Pins memory that steps copy from or to. It must not be given back before the backend is closed. The log has
+ * the first failure. */
+static void trainer_pin(struct trainer *t, const void *memory, size_t bytes)
 {
-    size_t largest = 1;
-    for (uint32_t i = 0; i < params_count(t->net.params); i++) {
-        const size_t count = shape_elements(&params_at(t->net.params, i)->tensor.shape);
-        largest = count > largest ? count : largest;
-    }
-    t->scratch = malloc(largest * sizeof *t->scratch);
-    if (t->scratch == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for a parameter of %zu numbers", largest);
-    return STATUS_OK;
+    struct error why;
+    if (t->unpinned || backend_pin(t->backend, memory, bytes, &why) == STATUS_OK)
+        return;
+    t->unpinned = true;
+    log_warning("%s; copies to and from the device take longer", why.text);
 }
 
 static void model_find_far_servers(struct trainer *t)
@@ -514,41 +487,37 @@ static void model_find_far_servers(struct trainer *t)
     }
 }
 
-/* Opens the inbox, and places the far servers' entries there. Each version overwrites the one before. */
+/* Opens the inbox. Each version overwrites the one before. */
 static enum status model_open_inbox(struct trainer *t, struct error *error)
 {
-    struct params *params = t->placed->params;
-    const bool in_place = t->placed == &t->net;
     enum status status = STATUS_OK;
-    if (in_place && t->far > 0)
-        status = image_map(&t->inbox, image_bytes(params), "a version", error);
+    if (t->in_place && t->far > 0)
+        status = image_map(&t->inbox, image_bytes(t->params), "a version", error);
     if (status != STATUS_OK)
         return status;
-    t->inbox_image = in_place ? (float *)(void *)t->inbox.data : t->outbox_image;
+    t->inbox_image = t->in_place ? (float *)(void *)t->inbox.data : t->outbox_image;
     for (uint32_t server = 0; server < t->servers; server++)
         if (t->travels[server])
-            params_place(params, t->shards[server].entry_first, t->shards[server].entry_end, t->inbox_image);
-    if (t->travels[0])
-        params_place_buffers(params, t->inbox_image + t->parameters);
+            t->images[server] = t->inbox_image;
     return STATUS_OK;
 }
 
-/* Opens the outbox, and places the gradients there. Then opens the inbox. */
+/* Opens the outbox; in place, places the gradients there. Then opens the inbox. */
 static enum status model_open_outbox(struct trainer *t, struct error *error)
 {
-    struct params *params = t->placed->params;
-    t->fingerprint = params_fingerprint(params);
-    t->parameters = params_elements(params);
-    t->elements = image_elements(params);
-    enum status status = shards_of(t->shards, params, t->servers, error);
+    t->parameters = params_elements(t->params);
+    t->elements = image_elements(t->params);
+    enum status status = shards_of(t->shards, t->params, t->servers, error);
     if (status == STATUS_OK)
         status = t->far < t->servers
-                     ? segment_create(&t->outbox, t->worker->self.worker, image_bytes(params), error)
-                     : image_map(&t->outbox, image_bytes(params), "an image", error);
+                     ? segment_create(&t->outbox, t->worker->self.worker, image_bytes(t->params), error)
+                     : image_map(&t->outbox, image_bytes(t->params), "an image", error);
     if (status != STATUS_OK)
         return status;
     t->outbox_image = (float *)(void *)t->outbox.data;
-    gradients_place(t->placed->gradients, t->outbox_image);
+    if (t->in_place)
+        gradients_place(t->gradients, t->outbox_image);
+    trainer_pin(t, t->outbox.data, t->outbox.bytes);
     status = model_open_inbox(t, error);
     return status == STATUS_OK ? trainer_open_rounding(t, error) : status;
 }
@@ -556,96 +525,139 @@ static enum status model_open_outbox(struct trainer *t, struct error *error)
 /* Opens the device and the model without a call of a server. The sessions are open before. */
 static enum status trainer_model_open(struct trainer *t, struct error *error)
 {
-    enum status status =
-        device_open(&t->net.backend, t->job, t->job->trainers.threads, t->number == 0, error);
-    if (status == STATUS_OK)
-        status = net_open(&t->net, t, error);
+    enum status status = device_open(&t->backend, t->job, t->job->trainers.threads, t->number == 0, error);
     if (status != STATUS_OK)
         return status;
-    const bool in_place = t->job->transport == JOB_TRANSPORT_SHARED && t->net.backend->ops->host;
+    t->on_device = !t->backend->ops->host;
+    t->in_place = t->job->transport == JOB_TRANSPORT_SHARED && !t->on_device;
     model_find_far_servers(t);
-    t->placed = in_place ? &t->net : &t->mirror;
-    if (!in_place)
-        status = model_open_mirror(t, error);
-    if (status == STATUS_OK)
-        status = net_lay_out(t->placed, t->job, error);
-    tape_free(t->mirror.tape); // with the memory of the forward that has found the layouts
-    t->mirror.tape = NULL;
-    if (status == STATUS_OK && !in_place)
-        status = model_open_scratch(t, error);
+    status = model_open_net(t, error);
     return status == STATUS_OK ? model_open_outbox(t, error) : status;
 }
 
 static void trainer_model_close(struct trainer *t)
 {
-    net_close(&t->net);
-    net_close(&t->mirror);
+    tape_free(t->tape);
+    gradients_free(t->gradients);
+    classifier_free(t->classifier);
+    params_free(t->params);
+    backend_close(t->backend);
     for (uint32_t server = 0; server < t->servers; server++)
         segment_detach(&t->slots[server]);
     segment_detach(&t->outbox);
     segment_detach(&t->inbox);
     trainer_close_rounding(t);
-    free(t->scratch);
 }
 
 /* ---- the memories: taking a version ---- */
 
-/* Copies the parameters and statistics from the mirror to the net. */
-static enum status mirror_read_values(struct trainer *t, struct error *error)
+/* Finds the shard of each server that shares memory, in that server's slot. */
+static enum status model_find_shards(struct trainer *t, const struct trainer_version *version,
+                                     struct error *error)
 {
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < params_count(t->mirror.params) && status == STATUS_OK; i++) {
-        const struct parameter *from = params_at(t->mirror.params, i);
-        const float *values = from->tensor.data;
-        if (from->kind == PARAMETER_COUNTER)
-            continue;
-        if (from->tensor.layout != NULL) {
-            status = params_read(t->mirror.params, from, DTYPE_F32, t->scratch, error);
-            values = t->scratch;
-        }
-        if (status == STATUS_OK)
-            status = params_write(t->net.params, params_at(t->net.params, i), DTYPE_F32, values, error);
-    }
-    return status;
-}
-
-/* Places the entries of each server that shares memory on that server's slot. */
-static enum status params_place_on_slots(struct trainer *t, struct params *params,
-                                         const struct trainer_version *version, struct error *error)
-{
-    const size_t bytes = image_bytes(params);
+    const size_t bytes = image_bytes(t->params);
     for (uint32_t server = 0; server < t->servers; server++) {
         struct segment *slots = &t->slots[server];
-        const struct shard *shard = &t->shards[server];
         if (t->travels[server])
             continue;
         enum status status =
             slots->data == NULL ? segment_attach(slots, (uint16_t)server, bytes, error) : STATUS_OK;
         if (status != STATUS_OK)
             return status;
-        const float *slot = segment_at(slots, version->offset[server], bytes);
-        if (slot == NULL)
+        t->images[server] = segment_at(slots, version->offset[server], bytes);
+        if (t->images[server] == NULL)
             return error_set(
                 error, STATUS_INTERNAL,
                 "server %u says that version %llu lies at %llu: expected a place for %zu bytes in "
                 "a segment of %zu",
                 server, (unsigned long long)version->version, (unsigned long long)version->offset[server],
                 bytes, slots->bytes);
-        params_place(params, shard->entry_first, shard->entry_end, slot);
-        if (server == 0)
-            params_place_buffers(params, slot + t->parameters);
     }
     return STATUS_OK;
+}
+
+/* The net's parameters and statistics lie on the images from now on. */
+static void model_place(struct trainer *t)
+{
+    for (uint32_t server = 0; server < t->servers; server++)
+        params_place(t->params, t->shards[server].entry_first, t->shards[server].entry_end,
+                     t->images[server]);
+    params_place_buffers(t->params, t->images[0] + t->parameters);
+}
+
+/* Copies the entries of a server's shard to the net. */
+static enum status model_write_entries(struct trainer *t, uint32_t server, struct error *error)
+{
+    const struct shard *shard = &t->shards[server];
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < params_count(t->params) && status == STATUS_OK; i++) {
+        struct parameter *entry = params_at(t->params, i);
+        const bool within = i >= shard->entry_first && i < shard->entry_end;
+        const float *image = t->images[server] + entry->offset;
+        if (entry->kind == PARAMETER_TRAINED && within)
+            status = params_write(t->params, entry, DTYPE_F32, image, error);
+        else if (entry->kind == PARAMETER_BUFFER && server == 0)
+            status = params_write(t->params, entry, DTYPE_F32, image + t->parameters, error);
+    }
+    return status;
+}
+
+/* Copies `count` values to the device's slab, from element `first` on. */
+static enum status slab_write(struct trainer *t, const struct tensor *slab, size_t first, size_t count,
+                              const float *values, struct error *error)
+{
+    struct tensor part = *slab;
+    part.shape = SHAPE1((uint32_t)count);
+    part.bytes = count * sizeof *values;
+    part.data = (float *)slab->data + first;
+    return count > 0 ? backend_upload(t->backend, &part, DTYPE_F32, values, error) : STATUS_OK;
+}
+
+/* Pins a server's shard of a slot, once. The slot's other pages have no memory. */
+static void slot_pin(struct trainer *t, uint32_t server)
+{
+    const struct segment *slots = &t->slots[server];
+    const struct shard *shard = &t->shards[server];
+    const size_t end = shard->end == shard->statistics_first ? shard->statistics_end : shard->end;
+    const size_t slot =
+        (size_t)((const unsigned char *)t->images[server] - slots->data) / image_bytes(t->params);
+    if (slot > JOB_TRAINERS_MAX || t->pinned[server][slot])
+        return;
+    t->pinned[server][slot] = true;
+    segment_set_writable(slots, true);
+    trainer_pin(t, t->images[server] + shard->first, (end - shard->first) * sizeof(float));
+    segment_set_writable(slots, false);
+}
+
+/* Copies a server's shard to the net as a whole, and the statistics behind it. */
+static enum status model_write_shard(struct trainer *t, uint32_t server, struct error *error)
+{
+    const struct shard *shard = &t->shards[server];
+    const float *image = t->images[server];
+    if (!t->travels[server])
+        slot_pin(t, server);
+    enum status status = slab_write(t, params_slab(t->params), shard->first, shard->end - shard->first,
+                                    image + shard->first, error);
+    if (status == STATUS_OK)
+        status = slab_write(t, params_buffers(t->params), 0, shard->statistics_end - shard->statistics_first,
+                            image + shard->statistics_first, error);
+    return status;
 }
 
 /* Computes with this version from now on. */
 static enum status trainer_model_take(struct trainer *t, const struct trainer_version *version,
                                       struct error *error)
 {
-    enum status status = params_place_on_slots(t, t->placed->params, version, error);
+    enum status status = backend_wait(t->backend, error); // for copies of the version before
+    if (status == STATUS_OK)
+        status = model_find_shards(t, version, error);
     if (status == STATUS_OK && t->far > 0)
         status = trainer_pull(t, version->version, error);
-    return status == STATUS_OK && t->placed == &t->mirror ? mirror_read_values(t, error) : status;
+    if (status == STATUS_OK && t->in_place)
+        model_place(t);
+    for (uint32_t server = 0; server < t->servers && status == STATUS_OK && !t->in_place; server++)
+        status = t->on_device ? model_write_shard(t, server, error) : model_write_entries(t, server, error);
+    return status;
 }
 
 static void trainer_remember_evaluate(void *context, struct rpc_request *request,
@@ -851,15 +863,20 @@ static enum status trainer_push_pull(struct trainer *t, double loss, struct erro
 /* Loss, gradient and statistics of the batch, computed into the places that trainer_model_give reads. */
 static enum status trainer_compute(struct trainer *t, double *loss, struct error *error)
 {
-    struct trainer_net *net = &t->net;
-    tape_begin(net->tape, TAPE_TRAIN, net->gradients);
-    struct variable *variable = classifier_loss(net->classifier, net->tape, t->batch);
-    tape_loss(net->tape, variable, loss);
+    const struct job *job = t->job;
+    trainer_pin(t, t->batch->images,
+                (size_t)job->trainers.batch * job->data.channels * job->data.size * job->data.size *
+                    sizeof *t->batch->images);
+    tape_begin(t->tape, TAPE_TRAIN, t->gradients);
+    struct variable *variable = classifier_loss(t->classifier, t->tape, t->batch);
+    tape_loss(t->tape, variable, loss);
     trainer_model_begin_giving(t);
-    tape_backward(net->tape, variable);
+    tape_backward(t->tape, variable);
     enum status status =
-        classifier_statistics(net->classifier, net->tape, t->outbox_image + t->parameters, error);
-    const enum status tape = tape_finish(net->tape, error);
+        classifier_statistics(t->classifier, t->tape, t->outbox_image + t->parameters, error);
+    if (status == STATUS_OK && t->on_device)
+        status = give_slab(t, error);
+    const enum status tape = tape_finish(t->tape, error);
     return tape != STATUS_OK ? tape : status;
 }
 
@@ -944,8 +961,8 @@ static enum status trainer_open(struct trainer *t, struct worker *worker, struct
     if (status != STATUS_OK)
         return status;
     t->evaluator = (struct evaluator){.job = t->job,
-                                      .classifier = t->net.classifier,
-                                      .tape = t->net.tape,
+                                      .classifier = t->classifier,
+                                      .tape = t->tape,
                                       .progress = trainer_evaluation_progress,
                                       .progress_context = t};
     const struct loader_config config = {.job = t->job,
@@ -971,9 +988,9 @@ static void trainer_close(struct trainer *t, bool failed, const char *why)
         trainer_drop_evaluation(t, why);
     rpc_free(t->rpc, why, LINGER_MS);
     t->worker->rpc = NULL;
-    loader_free(t->loader);
     evaluator_close(&t->evaluator);
     trainer_model_close(t);
+    loader_free(t->loader); // its batches are pinned until the backend is closed
 }
 
 enum status trainer_run(struct worker *worker, struct error *error)

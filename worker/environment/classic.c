@@ -25,8 +25,21 @@ static const char *const names[] = {
     [CLASSIC_MOUNTAIN_CAR] = MOUNTAIN_CAR_NAME,
     [CLASSIC_MOUNTAIN_CAR_CONTINUOUS] = MOUNTAIN_CAR_CONTINUOUS_NAME,
     [CLASSIC_PENDULUM] = PENDULUM_NAME,
-    [CLASSIC_KINDS] = NULL,
+    [CLASSIC_KINDS] = "CartPoleNoVel-v1",
+    "MountainCarNoVel-v0",
+    "MountainCarContinuousNoVel-v0",
+    "PendulumNoVel-v1",
+    NULL,
 };
+
+/* The names behind the kinds: whose physics they have, and the bits of the elements that are hidden. */
+static const struct {
+    enum classic_kind kind;
+    uint32_t hidden;
+} without_velocity[] = {{CLASSIC_CARTPOLE, 1 << 1 | 1 << 3},
+                        {CLASSIC_MOUNTAIN_CAR, 1 << 1},
+                        {CLASSIC_MOUNTAIN_CAR_CONTINUOUS, 1 << 1},
+                        {CLASSIC_PENDULUM, 1 << 2}};
 
 /* ---- the canvas: a scene in colours or in letters ----
  *
@@ -304,6 +317,7 @@ struct classic {
     const char *name;
     classic_step *step;
     classic_observe *observe;
+    uint32_t hidden; /* bits of the observation's elements that read 0 */
     size_t count;
     double states[]; /* (kind->values, count) */
 };
@@ -352,11 +366,13 @@ static int classic_open(void **out, const struct environment_spec **spec, const 
                         const char *options, uint32_t count, char error[ENVIRONMENT_ERROR_BYTES])
 {
     const struct classic_lanes *lanes = NULL;
-    uint32_t kind = 0;
-    while (kind < CLASSIC_KINDS && strcmp(names[kind], name) != 0)
-        kind++;
-    if (kind == CLASSIC_KINDS)
+    uint32_t at = 0;
+    while (names[at] != NULL && strcmp(names[at], name) != 0)
+        at++;
+    if (names[at] == NULL)
         return refuse(error, "\"%.64s\" is not a built-in environment", name);
+    const bool hides = at >= CLASSIC_KINDS;
+    const enum classic_kind kind = hides ? without_velocity[at - CLASSIC_KINDS].kind : (enum classic_kind)at;
     if (check_options(name, options, error) != 0 || (lanes = choose_lanes(error)) == NULL)
         return 1;
     struct classic *classic =
@@ -364,7 +380,8 @@ static int classic_open(void **out, const struct environment_spec **spec, const 
     if (classic == NULL)
         return refuse(error, "%s: no memory for %u environments", name, count);
     classic->kind = &kinds[kind];
-    classic->name = names[kind];
+    classic->name = names[at];
+    classic->hidden = hides ? without_velocity[at - CLASSIC_KINDS].hidden : 0;
     classic->step = lanes->step[kind];
     classic->observe = lanes->observe[kind];
     classic->count = count;
@@ -408,6 +425,25 @@ static void draw_state(struct classic *self, uint32_t environment, const struct 
     }
 }
 
+/* Clears what is hidden of the call's observations. */
+static void hide(const struct classic *self, const struct classic_call *call)
+{
+    const uint32_t elements = self->kind->spec.observation.shape[0];
+    for (uint32_t i = 0; i < call->n && self->hidden != 0; i++) {
+        float *observation =
+            call->observations + (size_t)(call->which != NULL ? call->which[i] : i) * elements;
+        for (uint32_t e = 0; e < elements; e++)
+            if ((self->hidden >> e & 1) != 0)
+                observation[e] = 0;
+    }
+}
+
+static void observe(const struct classic *self, const struct classic_call *call)
+{
+    self->observe(call);
+    hide(self, call);
+}
+
 static int classic_reset(void *self, const struct environment_buffers *buffers, uint32_t n,
                          const uint32_t *which, const struct environment_seed *seeds,
                          char error[ENVIRONMENT_ERROR_BYTES])
@@ -417,7 +453,7 @@ static int classic_reset(void *self, const struct environment_buffers *buffers, 
     for (uint32_t i = 0; i < n; i++)
         draw_state(classic, which != NULL ? which[i] : i, &seeds[i]);
     const struct classic_call call = call_of(classic, buffers, n, which);
-    classic->observe(&call);
+    observe(classic, &call);
     return 0;
 }
 
@@ -428,6 +464,7 @@ static int classic_step_environments(void *self, const struct environment_buffer
     (void)error;
     const struct classic_call call = call_of(classic, buffers, n, which);
     classic->step(&call);
+    hide(classic, &call);
     return 0;
 }
 
@@ -549,7 +586,7 @@ static int classic_load(void *self, const struct environment_buffers *buffers, u
     for (uint32_t v = 0; v < classic->kind->values; v++)
         classic->states[v * classic->count + which] = saved.values[v];
     const struct classic_call call = call_of(classic, buffers, 1, &which);
-    classic->observe(&call);
+    observe(classic, &call);
     return 0;
 }
 

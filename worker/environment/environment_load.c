@@ -33,7 +33,7 @@ static bool is_word(const char *from)
     return strchr(from, '/') == NULL && (length < 3 || strcmp(from + length - 3, ".so") != 0);
 }
 
-enum { KNOWN_BYTES = 160 };
+enum { KNOWN_BYTES = 256 };
 
 /* The names of all built-in environments. */
 static void list_known(char known[KNOWN_BYTES])

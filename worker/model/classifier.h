@@ -32,8 +32,8 @@ enum status classifier_build(struct classifier *classifier, struct tape *tape, s
  * (TAPE_TRAIN). mse: against one-hot rows. */
 struct variable *classifier_loss(struct classifier *classifier, struct tape *tape, const struct batch *batch);
 
-/* Copies the batch's means and unbiased variances to `statistics`, (B) host float32, each at the offset of
- * its running one in the buffers' slab; other elements are not written. After the walk. */
+/* Reads the batch's means and unbiased variances into `statistics`, (B) host float32, as tape_read_later
+ * does: each at the offset of its running one in the buffers' slab, and zeros between. Before tape_finish. */
 enum status classifier_statistics(struct classifier *classifier, struct tape *tape, float *statistics,
                                   struct error *error);
 

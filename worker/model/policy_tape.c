@@ -16,11 +16,9 @@
 #include "kernels/backend.h"
 #include "worker/environment/environment_spec.h"
 #include "worker/model/policy_internal.h"
-#include "worker/model/policy_parameters.h"
 
 #include <assert.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -150,11 +148,12 @@ static struct policy_outputs record_piece(const struct policy_tape *net, const s
                    DTYPE_F32, "observations", net->read);
     const struct policy_outputs outputs = policy_network_record(&net->network, tape, observations, wanted);
     if ((wanted & POLICY_ACTION) != 0)
-        tape_read(tape, outputs.action, DTYPE_F32, net->output);
+        tape_read_later(tape, outputs.action, DTYPE_F32, net->output);
     if ((wanted & POLICY_ACTION) != 0 && net->features != NULL)
-        tape_read(tape, outputs.features, DTYPE_F32, net->features);
+        tape_read_later(tape, outputs.features, DTYPE_F32, net->features);
     if ((wanted & POLICY_VALUE) != 0)
-        tape_read(tape, outputs.value, DTYPE_F32, net->value);
+        tape_read_later(tape, outputs.value, DTYPE_F32, net->value);
+    tape_wait(tape);
     return outputs;
 }
 
@@ -395,7 +394,7 @@ static enum status walk_back(const struct policy_tape *net, struct policy_output
     struct variable *pull = record_pulls(net, outputs);
     double sum;
     tape_loss(net->learner.tape, pull, &sum);
-    if (!isfinite(part))
+    if (!isfinite(part) && tape_wait(net->learner.tape) == STATUS_OK)
         tape_fail(net->learner.tape, STATUS_INTERNAL,
                   "the loss is %g, and no tensor holds a NaN or an infinity", part);
     tape_backward(net->learner.tape, pull);
@@ -506,13 +505,7 @@ static enum status clip_gradient(const struct policy_tape *net, double max_norm,
                                  struct error *error)
 {
     double squares = 0;
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < params_count(net->learner.params) && status == STATUS_OK; i++) {
-        double part = 0;
-        status =
-            gradients_square_sum(net->learner.gradients, params_at(net->learner.params, i), &part, error);
-        squares += part;
-    }
+    enum status status = gradients_squares(net->learner.gradients, &squares, error);
     *norm = sqrt(squares);
     if (status == STATUS_OK && !isfinite(*norm))
         status = gradients_check(net->learner.gradients, error);

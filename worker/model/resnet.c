@@ -18,7 +18,6 @@ struct layer {
     uint32_t stride, padding;
     struct parameter *convolution;                                     // (outputs, inputs, kernel, kernel)
     struct parameter *weight, *bias, *running_mean, *running_variance; // (outputs) each
-    struct batch_statistics statistics;                                // of the last training forward
 };
 
 struct block {
@@ -32,6 +31,7 @@ struct resnet {
     struct layer layer[LAYERS_MAX]; // in the order of registration: the stem, then block by block
     struct block block[BLOCKS_MAX];
     struct parameter *fc_weight, *fc_bias;
+    struct tensor statistics; // of the last training forward, in the tape's arena: the buffers' slab
 };
 
 /* The state of a registration. After the first failure every call does nothing. */
@@ -149,34 +149,65 @@ void resnet_free(struct resnet *resnet)
 
 /* ---- forward ---- */
 
-static struct variable *layer_forward(struct layer *layer, struct tape *tape, struct variable *x,
-                                      bool training, bool relu)
+/* Takes the memory of the batch's statistics, which is zero in the gaps between them. */
+static enum status take_statistics(struct resnet *resnet, struct tape *tape)
 {
+    struct backend *backend = tape_backend(tape);
+    struct error error = {0};
+    const uint32_t elements = (uint32_t)params_buffer_elements(resnet->layer[0].running_mean->params);
+    enum status status = tensor_new(&resnet->statistics, tape_arena(tape), SHAPE1(elements),
+                                    backend->ops->dtype, "batch statistics", &error);
+    if (status == STATUS_OK)
+        status = backend_fill(backend, &resnet->statistics, 0, &error);
+    if (status != STATUS_OK)
+        tape_fail(tape, status, "%s", error.text);
+    return status;
+}
+
+/* Where a running statistic stands in its slab, the batch's own stands in `slab`. */
+static struct tensor statistic_in(const struct tensor *slab, const struct parameter *running)
+{
+    struct tensor statistic = *slab;
+    const size_t bytes = dtype_bytes(slab->dtype);
+    statistic.shape = running->tensor.shape;
+    statistic.bytes = shape_elements(&statistic.shape) * bytes;
+    statistic.data = (char *)slab->data + running->offset * bytes;
+    return statistic;
+}
+
+/* `statistics`: the slab for those of the batch. NULL: outside of training. */
+static struct variable *layer_forward(struct layer *layer, struct tape *tape, struct variable *x,
+                                      const struct tensor *statistics, bool relu)
+{
+    struct batch_statistics batch;
+    if (statistics != NULL)
+        batch = (struct batch_statistics){statistic_in(statistics, layer->running_mean),
+                                          statistic_in(statistics, layer->running_variance)};
     struct variable *h =
         tape_conv2d(tape, x, tape_parameter(tape, layer->convolution), NULL, layer->stride, layer->padding);
     struct variable *y =
         tape_batch_norm(tape, h, tape_parameter(tape, layer->weight), tape_parameter(tape, layer->bias),
                         tape_constant(tape, &layer->running_mean->tensor),
-                        tape_constant(tape, &layer->running_variance->tensor), training, EPSILON, relu,
-                        training ? &layer->statistics : NULL);
+                        tape_constant(tape, &layer->running_variance->tensor), statistics != NULL, EPSILON,
+                        relu, statistics != NULL ? &batch : NULL);
     tape_drop(tape, h);
     return y;
 }
 
 /* Drops x, which nothing reads after the block. */
 static struct variable *block_forward(struct block *block, struct tape *tape, struct variable *x,
-                                      bool training)
+                                      const struct tensor *statistics)
 {
     struct variable *h = x;
     for (uint32_t i = 0; i < block->layers; i++) {
-        struct variable *y = layer_forward(&block->layer[i], tape, h, training, i + 1 < block->layers);
+        struct variable *y = layer_forward(&block->layer[i], tape, h, statistics, i + 1 < block->layers);
         if (i > 0)
             tape_drop(tape, h);
         h = y;
     }
     struct variable *shortcut = x;
     if (block->downsample != NULL) {
-        shortcut = layer_forward(block->downsample, tape, x, training, false);
+        shortcut = layer_forward(block->downsample, tape, x, statistics, false);
         tape_drop(tape, x);
     }
     struct variable *y = tape_add(tape, h, shortcut, true);
@@ -188,11 +219,14 @@ static struct variable *block_forward(struct block *block, struct tape *tape, st
 struct variable *resnet_forward(struct resnet *resnet, struct tape *tape, struct variable *images,
                                 bool training)
 {
-    struct variable *h = layer_forward(&resnet->layer[0], tape, images, training, true);
+    const struct tensor *statistics = training ? &resnet->statistics : NULL;
+    if (training && take_statistics(resnet, tape) != STATUS_OK)
+        return NULL;
+    struct variable *h = layer_forward(&resnet->layer[0], tape, images, statistics, true);
     struct variable *x = tape_max_pool(tape, h, 3, 2, 1);
     tape_drop(tape, h);
     for (uint32_t i = 0; i < resnet->blocks; i++)
-        x = block_forward(&resnet->block[i], tape, x, training);
+        x = block_forward(&resnet->block[i], tape, x, statistics);
     struct variable *pooled = tape_global_avg_pool(tape, x);
     tape_drop(tape, x);
     struct variable *logits = tape_linear(tape, pooled, tape_parameter(tape, resnet->fc_weight),
@@ -206,15 +240,7 @@ struct variable *resnet_forward(struct resnet *resnet, struct tape *tape, struct
 enum status resnet_read_statistics(struct resnet *resnet, struct tape *tape, float *statistics,
                                    struct error *error)
 {
-    struct backend *backend = tape_backend(tape);
-    enum status status = tape_status(tape, error);
-    for (uint32_t i = 0; i < resnet->layers && status == STATUS_OK; i++) {
-        const struct layer *layer = &resnet->layer[i];
-        status = backend_download(backend, variable_tensor(layer->statistics.mean), DTYPE_F32,
-                                  statistics + layer->running_mean->offset, error);
-        if (status == STATUS_OK)
-            status = backend_download(backend, variable_tensor(layer->statistics.variance), DTYPE_F32,
-                                      statistics + layer->running_variance->offset, error);
-    }
-    return status;
+    if (tape_status(tape, NULL) == STATUS_OK)
+        tape_read_later(tape, tape_constant(tape, &resnet->statistics), DTYPE_F32, statistics);
+    return tape_status(tape, error);
 }

@@ -25,13 +25,13 @@ enum status resnet_new(struct resnet **out, const struct resnet_config *config, 
 void resnet_free(struct resnet *resnet);
 
 /* images (n, channels, h, w) -> logits (n, classes); h and w of at least 1. Training normalizes with the
- * batch's own statistics, and keeps them as variables of the tape. */
+ * batch's own statistics, and keeps them in the tape's memory. */
 struct variable *resnet_forward(struct resnet *resnet, struct tape *tape, struct variable *images,
                                 bool training);
 
-/* Copies the means and unbiased variances of the last training forward to `statistics` (host, float32), each
- * at the offset of its running one in the buffers' slab (params_buffer_elements; the gaps are not written).
- * After the walk, before tape_finish. The parameter server moves the running ones. */
+/* Reads the means and unbiased variances of the last training forward into `statistics`
+ * (params_buffer_elements, host, float32), as tape_read_later does: each at the offset of its running one in
+ * the buffers' slab, zeros in the gaps. Before tape_finish. The parameter server moves the running ones. */
 enum status resnet_read_statistics(struct resnet *resnet, struct tape *tape, float *statistics,
                                    struct error *error);
 

@@ -546,8 +546,8 @@ static enum status parallel_checkpoint_open(struct parallel_trainer *t, struct e
 
 /* ---- one iteration ---- */
 
-/* Calls the three layers in turn, reads the new hidden state, and returns the loss. NULL on failure: the tape
- * has the error. An evaluation draws no random numbers, so its iteration number does not matter. */
+/* Calls the three layers in turn, reads the new hidden state later, and returns the loss. NULL on failure:
+ * the tape has the error. An evaluation draws no random numbers, so its iteration number does not matter. */
 static struct variable *trainer_forward(struct parallel_trainer *t, struct dist_context *context,
                                         const struct parallel_batch *batch, bool batch_classes)
 {
@@ -564,8 +564,8 @@ static struct variable *trainer_forward(struct parallel_trainer *t, struct dist_
     dist_call(context, t->layers[JOB_LAYER_LSTM], 0, numbers, LAYER_NUMBERS, in, 3, out, 3);
     dist_call(context, t->layers[JOB_LAYER_DECODER], 0, numbers, LAYER_NUMBERS, out, 1, &logits, 1);
     if (tape_status(t->tape, NULL) != STATUS_OK ||
-        tape_read(t->tape, out[1], DTYPE_F32, batch->h_out) != STATUS_OK ||
-        tape_read(t->tape, out[2], DTYPE_F32, batch->c_out) != STATUS_OK)
+        tape_read_later(t->tape, out[1], DTYPE_F32, batch->h_out) != STATUS_OK ||
+        tape_read_later(t->tape, out[2], DTYPE_F32, batch->c_out) != STATUS_OK)
         return NULL;
     if (batch_classes)
         return tape_cross_entropy(
@@ -600,6 +600,7 @@ static enum status trainer_learn(struct parallel_trainer *t, struct dist_context
     const bool batch_classes = !t->data.text && t->job->sequence.classes == JOB_CLASSES_BATCH;
     struct variable *variable = trainer_forward(t, context, batch, batch_classes);
     tape_loss(t->tape, variable, loss);
+    tape_wait(t->tape);
     enum status status = tape_status(t->tape, error);
     if (status == STATUS_OK)
         status = dist_backward(context, variable, error);

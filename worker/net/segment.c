@@ -85,6 +85,12 @@ enum status segment_attach(struct segment *segment, uint16_t worker, size_t byte
     return segment_map(segment, worker, found, false, error);
 }
 
+/* If the kernel refuses, the mapping stays as it was. */
+void segment_set_writable(const struct segment *segment, bool writable)
+{
+    (void)mprotect(segment->data, segment->bytes, writable ? PROT_READ | PROT_WRITE : PROT_READ);
+}
+
 void *segment_at(const struct segment *segment, uint64_t offset, uint64_t bytes)
 {
     if (segment->data == NULL || offset % PLACE_ALIGNMENT != 0 || offset > segment->bytes ||

@@ -34,6 +34,9 @@ enum status segment_create(struct segment *segment, uint16_t worker, size_t byte
  * no memfd, not sized or sealed yet, fewer than `bytes_min` bytes. */
 enum status segment_attach(struct segment *segment, uint16_t worker, size_t bytes_min, struct error *error);
 
+/* A reader's: makes the mapping writable, or read-only again: a driver pins writable memory alone. */
+void segment_set_writable(const struct segment *segment, bool writable);
+
 /* The address of [offset, offset + bytes). NULL: the range is not within the segment, or `offset` is no
  * multiple of 64. */
 void *segment_at(const struct segment *segment, uint64_t offset, uint64_t bytes);

@@ -25,14 +25,14 @@ keeps_the_contract() {
 }
 check "a good plug-in keeps the contract in all its environments" keeps_the_contract "$good"
 check "all eleven environments were tried" test "$(grep -c '^[A-Z][a-z]*-v0: ' "$scratch/good")" == 11
-for name in CartPole-v1 Acrobot-v1 MountainCar-v0 MountainCarContinuous-v0 Pendulum-v1; do
+for name in CartPole-v1 Acrobot-v1 MountainCar-v0 MountainCarContinuous-v0 Pendulum-v1 CartPoleNoVel-v1 PendulumNoVel-v1; do
     check "$name keeps the contract" keeps_the_contract "$name" --steps 300
 done
 check "a plug-in without faults is good, though it has the means" keeps_the_contract "$broken" --name none
 
 # ---- files and tables ----
 check "a file that is not there" try_fails 66 "nofile.so: No such file or directory" nofile.so
-check "a name that is none" try_fails 66 "no built-in environment (CartPole-v1, Acrobot-v1" CartPole-v2
+check "a name that is none" try_fails 66 "MountainCarContinuousNoVel-v0, PendulumNoVel-v1)" CartPole-v2
 check "a file that is no shared object" try_fails 78 "cannot be loaded" "$0"
 check "a shared object that is no plug-in" try_fails 78 "has no function environment_plugin()" \
     "$BUILD/test/preload/plugin_tiny.so"

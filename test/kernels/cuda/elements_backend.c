@@ -179,7 +179,7 @@ static enum status log_probability_backward(struct backend *backend, struct op_c
     return status;
 }
 
-/* ---- max pool ---- */
+/* ---- pools ---- */
 
 static struct element_window pool_of(const struct op_call *call)
 {
@@ -215,6 +215,39 @@ static enum status max_pool_backward(struct backend *backend, struct op_call *ca
     float *dx = call->din[0]->data;
     for (size_t i = 0; status == STATUS_OK && i < count_of(call->in[0]); i++)
         dx[i] = element_max_pool_backward(&pool, call->in[0]->data, call->dout[0]->data, i);
+    return status;
+}
+
+static enum status avg_pool(struct backend *backend, struct op_call *call, struct error *error)
+{
+    (void)backend;
+    enum status status = give(call, call->out[0], error);
+    const struct element_window pool = pool_of(call);
+    const size_t plane = (size_t)pool.size[0] * pool.size[1], out_plane = (size_t)pool.out[0] * pool.out[1];
+    float *y = call->out[0]->data;
+    for (size_t i = 0; status == STATUS_OK && i < count_of(call->out[0]); i++) {
+        const float *x = (const float *)call->in[0]->data + i / out_plane * plane;
+        const uint32_t at = (uint32_t)(i % out_plane);
+        uint32_t top, bottom, left, right;
+        float sum = 0;
+        element_window_inputs(&pool, 0, at / pool.out[1], &top, &bottom);
+        element_window_inputs(&pool, 1, at % pool.out[1], &left, &right);
+        for (uint32_t r = top; r < bottom; r++)
+            for (uint32_t c = left; c < right; c++)
+                sum += x[(size_t)r * pool.size[1] + c];
+        y[i] = sum / (float)(pool.kernel[0] * pool.kernel[1]);
+    }
+    return status;
+}
+
+static enum status avg_pool_backward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    (void)backend;
+    enum status status = give(call, call->din[0], error);
+    const struct element_window pool = pool_of(call);
+    float *dx = call->din[0]->data;
+    for (size_t i = 0; status == STATUS_OK && i < count_of(call->in[0]); i++)
+        dx[i] = element_avg_pool_backward(&pool, call->dout[0]->data, i);
     return status;
 }
 
@@ -338,6 +371,84 @@ static enum status cross_entropy_backward(struct backend *backend, struct op_cal
     return status;
 }
 
+/* ---- batch norm ---- */
+
+static struct element_channels channels_of(const struct tensor *x)
+{
+    const uint32_t *size = x->shape.size, plane = size[2] * size[3];
+    return (struct element_channels){.channels = size[1], .plane = plane, .values = size[0] * plane};
+}
+
+static struct element_sums add_lanes(struct element_sums tree[LANES])
+{
+    for (uint32_t half = LANES / 2; half > 0; half /= 2)
+        for (uint32_t lane = 0; lane < half; lane++)
+            element_sums_add(&tree[lane], &tree[lane + half]);
+    return tree[0];
+}
+
+static struct element_norm batch_statistics(struct op_call *call, const struct element_channels *shape,
+                                            uint32_t channel)
+{
+    const float *x = call->in[0]->data;
+    struct element_sums tree[LANES];
+    for (uint32_t lane = 0; lane < LANES; lane++)
+        tree[lane] = element_norm_lane(shape, x, channel, lane, LANES);
+    const struct element_sums sums = add_lanes(tree);
+    return element_norm_of(shape, x, channel, &sums, call->attributes.epsilon,
+                           (float *)call->out[1]->data + channel, (float *)call->out[2]->data + channel);
+}
+
+static enum status batch_norm(struct backend *backend, struct op_call *call, struct error *error)
+{
+    (void)backend;
+    const struct element_channels shape = channels_of(call->in[0]);
+    const bool training = call->attributes.training;
+    enum status status = STATUS_OK;
+    for (int i = 0; i < (training ? 3 : 1) && status == STATUS_OK; i++)
+        status = give(call, call->out[i], error);
+    if (status != STATUS_OK)
+        return status;
+    struct element_norm *norms = arena_take(call->arena, shape.channels * sizeof *norms);
+    call->saved[0].data = norms;
+    for (uint32_t c = 0; c < shape.channels; c++) {
+        norms[c] =
+            training ? batch_statistics(call, &shape, c)
+                     : element_norm_running(((const float *)call->in[3]->data)[c],
+                                            ((const float *)call->in[4]->data)[c], call->attributes.epsilon);
+        for (uint32_t lane = 0; lane < LANES; lane++)
+            element_normalize_lane(&shape, &norms[c], call->in[0]->data,
+                                   ((const float *)call->in[1]->data)[c],
+                                   ((const float *)call->in[2]->data)[c], call->attributes.relu, c, lane,
+                                   LANES, call->out[0]->data);
+    }
+    return STATUS_OK;
+}
+
+static enum status batch_norm_backward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    (void)backend;
+    const struct element_channels shape = channels_of(call->in[0]);
+    const struct element_norm *norms = call->saved[0].data;
+    const float *x = call->in[0]->data, *y = call->attributes.relu ? call->out[0]->data : NULL;
+    const float *dy = call->dout[0]->data, *weight = call->in[1]->data;
+    struct element_sums tree[LANES];
+    enum status status = STATUS_OK;
+    for (int i = 0; i < 3 && status == STATUS_OK; i++)
+        status = give(call, call->din[i], error);
+    for (uint32_t c = 0; status == STATUS_OK && c < shape.channels; c++) {
+        for (uint32_t lane = 0; lane < LANES; lane++)
+            tree[lane] = element_norm_gradient_lane(&shape, &norms[c], x, y, dy, c, lane, LANES);
+        const struct element_sums sums = add_lanes(tree);
+        ((float *)call->din[1]->data)[c] = (float)(sums.second * (double)norms[c].inverse);
+        ((float *)call->din[2]->data)[c] = (float)sums.first;
+        for (uint32_t lane = 0; lane < LANES; lane++)
+            element_norm_backward_lane(&shape, &norms[c], &sums, x, y, dy, weight[c], c, lane, LANES,
+                                       call->din[0]->data);
+    }
+    return status;
+}
+
 /* ---- embedding ---- */
 
 static enum status embedding(struct backend *backend, struct op_call *call, struct error *error)
@@ -410,20 +521,24 @@ const struct backend_ops elements_ops = {
     .upload = upload,
     .download = download,
     .fill = fill,
-    .forward = {[OP_RELU] = relu,
+    .forward = {[OP_BATCH_NORM] = batch_norm,
+                [OP_RELU] = relu,
                 [OP_TANH] = tanh_op,
                 [OP_DROPOUT] = dropout,
                 [OP_LOG_PROBABILITY] = log_probability,
                 [OP_MAX_POOL] = max_pool,
+                [OP_AVG_POOL] = avg_pool,
                 [OP_SUM] = sum,
                 [OP_MSE] = mse,
                 [OP_CROSS_ENTROPY] = cross_entropy,
                 [OP_EMBEDDING] = embedding},
-    .backward = {[OP_RELU] = relu_backward,
+    .backward = {[OP_BATCH_NORM] = batch_norm_backward,
+                 [OP_RELU] = relu_backward,
                  [OP_TANH] = tanh_backward,
                  [OP_DROPOUT] = dropout_backward,
                  [OP_LOG_PROBABILITY] = log_probability_backward,
                  [OP_MAX_POOL] = max_pool_backward,
+                 [OP_AVG_POOL] = avg_pool_backward,
                  [OP_SUM] = sum_backward,
                  [OP_MSE] = mse_backward,
                  [OP_CROSS_ENTROPY] = cross_entropy_backward,

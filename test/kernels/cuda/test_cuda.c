@@ -1,5 +1,8 @@
 /* Tests that need a GPU and are not in the conformance table: the captured policy, whose replays must draw
- * anew, and the optimizers' bits. Without a GPU the program prints one line. */
+ * anew, the optimizers' bits, and copies. Without a GPU the program prints one line. */
+#include "kernels/params/gradients.h"
+#include "kernels/params/params.h"
+#include "kernels/tape/tape.h"
 #include "test/kernels/cuda/mlp_launch.h"
 #include "test/oracle/mlp_ref.h"
 #include "test/values.h"
@@ -10,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -249,6 +253,161 @@ START_TEST(large_tensors_come_back_as_they_went)
 }
 END_TEST
 
+/* ---- copies that do not wait ---- */
+
+static float *page_of_numbers(size_t count, uint64_t state)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    float *numbers = aligned_alloc(page, (count * sizeof *numbers + page - 1) / page * page);
+    ck_assert_ptr_nonnull(numbers);
+    for (size_t i = 0; i < count; i++)
+        numbers[i] = mlp_problem_number(&state);
+    return numbers;
+}
+
+/* More uploads than the staging buffers hold, while nothing waits: each has its own numbers. The callers'
+ * memory changes at once. */
+START_TEST(an_upload_leaves_its_source)
+{
+    enum { COUNT = 100003, UPLOADS = 60 };
+    float *numbers = page_of_numbers(COUNT, 3), *got = values_memory(COUNT, sizeof *got);
+    struct tensor tensors[UPLOADS];
+    for (int i = 0; i < UPLOADS; i++) {
+        numbers[1] = (float)i;
+        tensors[i] = upload(SHAPE1(COUNT), DTYPE_F32, DTYPE_F32, numbers);
+    }
+    for (int i = 0; i < UPLOADS; i++) {
+        numbers[1] = (float)i;
+        must(backend_download(gpu, &tensors[i], DTYPE_F32, got, &error));
+        ck_assert_mem_eq(got, numbers, COUNT * sizeof *got);
+    }
+    free(numbers);
+    free(got);
+}
+END_TEST
+
+/* Some fit in a staging buffer and some do not; the tensors are overwritten at once. */
+START_TEST(downloads_share_a_wait)
+{
+    enum { DOWNLOADS = 70, SMALL = 200, LARGE = 300001 };
+    float *numbers = page_of_numbers(LARGE, 4), *large = values_memory(LARGE, sizeof *large);
+    double *small = values_memory(LARGE, sizeof *small), sum = 0;
+    struct tensor few = upload(SHAPE1(SMALL), DTYPE_F32, DTYPE_F32, numbers);
+    struct tensor many = upload(SHAPE1(LARGE), DTYPE_F32, DTYPE_F32, numbers);
+    for (size_t i = 0; i < DOWNLOADS; i++) {
+        must(backend_fill(gpu, &few, (double)i, &error));
+        must(backend_download_later(gpu, &few, DTYPE_F64, small + i * SMALL, &error));
+        if (i == DOWNLOADS / 2)
+            must(backend_download_later(gpu, &many, DTYPE_F32, large, &error));
+    }
+    must(backend_upload(gpu, &many, DTYPE_F64, small, &error));
+    must(backend_square_sum(gpu, &few, &sum, &error));
+    for (size_t i = 0; i < DOWNLOADS; i++)
+        ck_assert(small[i * SMALL] == (double)i && small[(i + 1) * SMALL - 1] == (double)i);
+    ck_assert_mem_eq(large, numbers, LARGE * sizeof *large);
+    free(numbers);
+    free(large);
+    free(small);
+}
+END_TEST
+
+/* With a tensor between both, so that what is read late or written early shows. */
+START_TEST(pinned_memory_is_copied_as_a_whole)
+{
+    enum { COUNT = 300017 };
+    float *from = page_of_numbers(COUNT, 5), *to = page_of_numbers(COUNT, 6);
+    must(backend_pin(gpu, from, COUNT * sizeof *from, &error));
+    must(backend_pin(gpu, to, COUNT * sizeof *to, &error));
+    must(backend_pin(gpu, to + 5, 17 * sizeof *to, &error)); // is pinned already
+    struct tensor tensor = upload(SHAPE1(COUNT), DTYPE_F32, DTYPE_F32, from);
+    must(backend_download_later(gpu, &tensor, DTYPE_F32, to, &error));
+    must(backend_scale(gpu, &tensor, 2, &error));
+    must(backend_wait(gpu, &error));
+    ck_assert_mem_eq(to, from, COUNT * sizeof *to);
+    must(backend_download(gpu, &tensor, DTYPE_F32, to, &error));
+    for (size_t i = 0; i < COUNT; i++)
+        from[i] *= 2;
+    ck_assert_mem_eq(to, from, COUNT * sizeof *to);
+    must(backend_wait(gpu, &error)); // nothing is under way
+    gpu_close();                     // before the memory is freed
+    free(from);
+    free(to);
+    gpu_open();
+}
+END_TEST
+
+/* Memory that cannot be pinned is copied all the same. */
+START_TEST(read_only_memory_is_not_pinned)
+{
+    enum { COUNT = 5000 };
+    float *numbers = page_of_numbers(COUNT, 7), got[COUNT];
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = (sizeof got + page - 1) / page * page;
+    ck_assert_int_eq(mprotect(numbers, bytes, PROT_READ), 0);
+    ck_assert_int_eq(backend_pin(gpu, numbers, sizeof got, &error), STATUS_UNAVAILABLE);
+    ck_assert_ptr_nonnull(strstr(error.text, "cudaHostRegister of 20000 bytes failed: "));
+    struct tensor tensor = upload(SHAPE1(COUNT), DTYPE_F32, DTYPE_F32, numbers);
+    must(backend_fill(gpu, &(struct tensor){.shape = SHAPE1(1), .dtype = DTYPE_F32, .data = tensor.data}, 1,
+                      &error)); // no error is left behind
+    must(backend_download(gpu, &tensor, DTYPE_F32, got, &error));
+    ck_assert_float_eq(got[0], 1);
+    ck_assert_mem_eq(got + 1, numbers + 1, (COUNT - 1) * sizeof *got);
+    ck_assert_int_eq(mprotect(numbers, bytes, PROT_READ | PROT_WRITE), 0);
+    free(numbers);
+}
+END_TEST
+
+/* ---- the loss and the gradient: read once, behind the walk ---- */
+
+static struct params *params;
+static struct gradients *gradients;
+static struct tape *tape;
+
+static enum status step_of(float weight, double *loss)
+{
+    const float x[] = {1, 2}, weights[] = {weight, 1};
+    struct parameter *parameter = params_at(params, 0);
+    must(params_write(params, parameter, DTYPE_F32, weights, &error));
+    tape_begin(tape, TAPE_TRAIN, gradients);
+    struct variable *in = tape_input(tape, SHAPE2(1, 2), DTYPE_F32, "x", x);
+    struct variable *out = tape_linear(tape, in, tape_parameter(tape, parameter), NULL);
+    struct variable *sum = tape_sum(tape, tape_relu(tape, out), NULL, 1);
+    tape_loss(tape, sum, loss);
+    ck_assert_double_eq(*loss, -1); // nothing has waited
+    tape_backward(tape, sum);
+    return tape_finish(tape, &error);
+}
+
+START_TEST(a_loss_is_read_behind_the_walk)
+{
+    struct parameter *parameter;
+    const struct init init = {INIT_CONSTANT, 0};
+    double loss = -1, squares = 0;
+    must(params_new(&params, gpu, &error));
+    must(params_add(params, "w", PARAMETER_TRAINED, SHAPE2(1, 2), init, &parameter, &error));
+    must(params_add(params, "unused", PARAMETER_TRAINED, SHAPE1(3), init, &parameter, &error));
+    must(params_build(params, 1, &error));
+    must(gradients_new(&gradients, params, &error));
+    must(tape_new(&tape, gpu, &error));
+    must(step_of(3, &loss));
+    ck_assert_double_eq(loss, 5);
+    must(gradients_check(gradients, &error));
+    must(gradients_squares(gradients, &squares, &error));
+    ck_assert_double_eq(squares, 5);
+    loss = -1;
+    ck_assert_int_eq(step_of(NAN, &loss), STATUS_INTERNAL);
+    ck_assert_double_eq(loss, -1);
+    ck_assert_str_eq(error.text, "the loss is nan; of the tensors that are left, the first that holds a NaN "
+                                 "or an infinity is the parameter w");
+    gradients_begin(gradients);
+    must(gradients_write(gradients, parameter, DTYPE_F32, (float[]){0, INFINITY, 0}, &error));
+    ck_assert_int_eq(gradients_check(gradients, &error), STATUS_INTERNAL);
+    ck_assert_ptr_nonnull(strstr(error.text, "the gradient of unused holds"));
+    tape_free(tape);
+    gradients_free(gradients);
+    params_free(params);
+}
+END_TEST
+
 /* So many tokens that one block does not sort them. Sums of numbers with few bits are exact in any order. */
 START_TEST(an_embedding_of_many_tokens_sums_each_row)
 {
@@ -324,6 +483,11 @@ int main(void)
     tcase_add_test(tests, with_one_size_a_row_stands_alone);
     tcase_add_test(tests, adam_has_the_cpus_bits);
     tcase_add_test(tests, large_tensors_come_back_as_they_went);
+    tcase_add_test(tests, an_upload_leaves_its_source);
+    tcase_add_test(tests, downloads_share_a_wait);
+    tcase_add_test(tests, pinned_memory_is_copied_as_a_whole);
+    tcase_add_test(tests, read_only_memory_is_not_pinned);
+    tcase_add_test(tests, a_loss_is_read_behind_the_walk);
     tcase_add_test(tests, an_embedding_of_many_tokens_sums_each_row);
     tcase_add_test(tests, numbers_of_devices_begin_anew);
     suite_add_tcase(suite, tests);

@@ -88,6 +88,30 @@ START_TEST(operations_agree_with_ref)
 }
 END_TEST
 
+/* One pass, beside two in double: values far from zero, and the first value far from the others. */
+START_TEST(statistics_lose_nothing_far_from_zero)
+{
+    enum { COUNT = 4096 };
+    const struct element_channels shape = {.channels = 1, .plane = COUNT, .values = COUNT};
+    static float x[COUNT];
+    double sum = 0, squares = 0;
+    float mean, variance;
+    for (uint32_t i = 0; i < COUNT; i++)
+        sum += (double)(x[i] = 1e6f + (float)(i * 7919 % 17));
+    if (_i == 1) {
+        sum -= (double)x[0];
+        x[0] = 0;
+    }
+    for (uint32_t i = 0; i < COUNT; i++)
+        squares += ((double)x[i] - sum / COUNT) * ((double)x[i] - sum / COUNT);
+    const struct element_sums sums = element_norm_lane(&shape, x, 0, 0, 1);
+    const struct element_norm norm = element_norm_of(&shape, x, 0, &sums, 1e-5, &mean, &variance);
+    ck_assert_double_eq_tol((double)mean, sum / COUNT, 0.0625);
+    ck_assert_double_eq_tol((double)variance / (squares / (COUNT - 1)), 1, 1e-6);
+    ck_assert_double_eq_tol((double)norm.inverse * sqrt(squares / COUNT + 1e-5), 1, 1e-6);
+}
+END_TEST
+
 /* ---- draws ---- */
 
 START_TEST(philox_is_rng_blocks)
@@ -308,6 +332,7 @@ int main(void)
     tcase_set_timeout(operations, 60);
     tcase_add_checked_fixture(operations, backends_open, backends_close);
     tcase_add_loop_test(operations, operations_agree_with_ref, 0, OP_COUNT);
+    tcase_add_loop_test(operations, statistics_lose_nothing_far_from_zero, 0, 2);
     suite_add_tcase(suite, operations);
     tcase_add_test(parts, philox_is_rng_blocks);
     tcase_add_loop_test(parts, masks_and_actions_are_the_policys, 0, POLICIES);

@@ -273,15 +273,15 @@ static inline struct host_keys keys_of(uint16_t host)
 static inline void start_trainer(const char *program)
 {
     int line[2];
-    if (data.job.device != JOB_DEVICE_CPU)
+    if (data.job.device != JOB_DEVICE_CPU) {
         link_plugins(program);
+        setenv("COALESCED_PLUGINS", data.folder, 1);
+    }
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, line), 0);
     stage.control = high(line[0]);
     line[1] = high(line[1]);
     stage.trainer = fork();
     if (stage.trainer == 0) {
-        if (data.job.device != JOB_DEVICE_CPU)
-            setenv("COALESCED_PLUGINS", data.folder, 1);
         dup2(line[1], CONTROL_FD);
         for (uint32_t i = 0; i < stage.servers + TRAINERS; i++)
             dup2(stage.segments[i], SEGMENT_FD_FIRST + (int)i);

@@ -286,6 +286,89 @@ START_TEST(first_states_are_drawn_as_documented)
 }
 END_TEST
 
+/* ---- without velocities ---- */
+
+/* RL Zoo's wrapper multiplies Gymnasium's observation by 0 at these elements, and by 1 elsewhere. */
+static const struct masked {
+    const char *name, *whole;
+    uint32_t elements;
+    bool velocity[4], has_choices;
+} masked[] = {
+    {"CartPoleNoVel-v1", "CartPole-v1", 4, {false, true, false, true}, true},
+    {"MountainCarNoVel-v0", "MountainCar-v0", 2, {false, true}, true},
+    {"MountainCarContinuousNoVel-v0", "MountainCarContinuous-v0", 2, {false, true}, false},
+    {"PendulumNoVel-v1", "Pendulum-v1", 3, {false, false, true}, false},
+};
+
+enum { MASKED_COUNT = 37, MASKED_STEPS = 8 };
+
+/* One of the two environments that are compared. */
+struct side {
+    void *self;
+    float observations[MASKED_COUNT * 4], rewards[MASKED_COUNT];
+    uint8_t flags[MASKED_COUNT];
+    struct environment_buffers buffers;
+};
+
+static void open_side(struct side *side, const char *name, void *actions)
+{
+    const struct environment_spec *spec;
+    struct environment_seed seeds[MASKED_COUNT];
+    char error[ENVIRONMENT_ERROR_BYTES];
+    for (uint32_t i = 0; i < MASKED_COUNT; i++)
+        seeds[i] = (struct environment_seed){.job = 543, .environment = i};
+    side->buffers = (struct environment_buffers){
+        .observation = side->observations, .action = actions, .reward = side->rewards, .flags = side->flags};
+    ck_assert_int_eq(classic_environments.open(&side->self, &spec, name, "{}", MASKED_COUNT, error), 0);
+    ck_assert_int_eq(classic_environments.reset(side->self, &side->buffers, MASKED_COUNT, NULL, seeds, error),
+                     0);
+}
+
+static void expect_masked(const struct side *hidden, const struct side *whole, const struct masked *of)
+{
+    for (uint32_t i = 0; i < MASKED_COUNT * of->elements; i++) {
+        const float mask = of->velocity[i % of->elements] ? 0 : 1;
+        ck_assert_float_eq(hidden->observations[i], mask * whole->observations[i]);
+    }
+    ck_assert_mem_eq(hidden->rewards, whole->rewards, sizeof whole->rewards);
+    ck_assert_mem_eq(hidden->flags, whole->flags, sizeof whole->flags);
+}
+
+START_TEST(velocities_are_masked_after_reset_step_and_load)
+{
+    const struct masked *of = &masked[_i];
+    static struct side hidden, whole;
+    static const uint32_t every_second[] = {0, 2, 4, 6, 8};
+    int32_t choices[MASKED_COUNT];
+    float forces[MASKED_COUNT], moved = 0;
+    char error[ENVIRONMENT_ERROR_BYTES], state[256];
+    void *actions = of->has_choices ? (void *)choices : forces;
+    for (uint32_t i = 0; i < MASKED_COUNT; i++) {
+        choices[i] = i % 2;
+        forces[i] = i % 2 ? 1 : -1;
+    }
+    open_side(&hidden, of->name, actions);
+    open_side(&whole, of->whole, actions);
+    expect_masked(&hidden, &whole, of);
+    for (int step = 0; step < MASKED_STEPS; step++) {
+        const uint32_t n = step % 2 ? 5 : MASKED_COUNT, *which = step % 2 ? every_second : NULL;
+        classic_environments.step(hidden.self, &hidden.buffers, n, which, error);
+        classic_environments.step(whole.self, &whole.buffers, n, which, error);
+        expect_masked(&hidden, &whole, of);
+    }
+    const size_t bytes = classic_environments.save(hidden.self, 1, state, sizeof state);
+    ck_assert_uint_le(bytes, sizeof state);
+    ck_assert_int_eq(classic_environments.load(hidden.self, &hidden.buffers, 1, state, bytes, error), 0);
+    expect_masked(&hidden, &whole, of);
+    ck_assert_int_ne(classic_environments.load(whole.self, &whole.buffers, 1, state, bytes, error), 0);
+    for (uint32_t e = 0; e < of->elements; e++)
+        moved += of->velocity[e] ? fabsf(whole.observations[e]) : 0;
+    ck_assert_float_gt(moved, 0);
+    classic_environments.close(hidden.self);
+    classic_environments.close(whole.self);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("classic");
@@ -295,5 +378,9 @@ int main(void)
     TCase *first = tcase_create("first states");
     tcase_add_loop_test(first, first_states_are_drawn_as_documented, 0, sizeof firsts / sizeof firsts[0]);
     suite_add_tcase(suite, first);
+    TCase *velocities = tcase_create("without velocities");
+    tcase_add_loop_test(velocities, velocities_are_masked_after_reset_step_and_load, 0,
+                        sizeof masked / sizeof masked[0]);
+    suite_add_tcase(suite, velocities);
     return suite_run(suite);
 }

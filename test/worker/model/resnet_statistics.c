@@ -21,6 +21,8 @@ enum status resnet_statistics_move(struct resnet *resnet, struct tape *tape, str
     enum status status = STATUS_NO_MEMORY;
     if (batch != NULL && values != NULL)
         status = resnet_read_statistics(resnet, tape, batch, error);
+    if (status == STATUS_OK && tape_wait(tape) != STATUS_OK)
+        status = tape_status(tape, error);
     for (uint32_t i = 0; i < params_count(params) && status == STATUS_OK; i++) {
         struct parameter *parameter = params_at(params, i);
         if (parameter->kind == PARAMETER_BUFFER)

@@ -62,11 +62,15 @@ START_TEST(what_the_owner_writes_the_reader_reads)
 }
 END_TEST
 
-/* The reader's own mistakes must not reach the owner's memory. */
+/* The reader's own mistakes must not reach the owner's memory, also after the mapping was writable. */
 START_TEST(a_reader_cannot_write)
 {
     create(PAGE);
     ck_assert_int_eq(segment_attach(&reader, OWNER, 1, &error), STATUS_OK);
+    segment_set_writable(&reader, true);
+    reader.data[1] = 7;
+    ck_assert_uint_eq(segment.data[1], 7);
+    segment_set_writable(&reader, false);
     pid_t child = fork();
     if (child == 0) {
         signal(SIGSEGV, SIG_DFL);
