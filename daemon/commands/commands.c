@@ -5,7 +5,7 @@
 #include "daemon/commands/film.h"
 #include "daemon/commands/job_files.h"
 #include "daemon/hosts/rendezvous.h"
-#include "daemon/process/program.h"
+#include "daemon/process/python_program.h"
 #include "kernels/base/log.h"
 #include "kernels/base/program_files.h"
 #include "kernels/base/text.h"

@@ -2,7 +2,7 @@
  * forks. */
 #include "daemon/commands/job_files.h"
 
-#include "daemon/process/program.h"
+#include "daemon/process/python_program.h"
 #include "daemon/run/resume.h"
 #include "daemon/run/rundir.h"
 #include "daemon/watch/listener.h"

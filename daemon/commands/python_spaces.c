@@ -1,7 +1,7 @@
 /* observer.py --describe. The command's process. */
 #include "daemon/commands/python_spaces.h"
 
-#include "daemon/process/program.h"
+#include "daemon/process/python_program.h"
 #include "kernels/base/file.h"
 #include "kernels/base/text.h"
 

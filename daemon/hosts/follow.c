@@ -5,7 +5,7 @@
 #include "daemon/hosts/child.h"
 #include "daemon/hosts/relay.h"
 #include "daemon/process/descriptors.h"
-#include "daemon/process/program.h"
+#include "daemon/process/python_program.h"
 #include "daemon/process/service.h"
 #include "daemon/process/socket_folder.h"
 #include "daemon/run/resume.h"

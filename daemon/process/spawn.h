@@ -11,7 +11,7 @@
 #ifndef DAEMON_PROCESS_SPAWN_H
 #define DAEMON_PROCESS_SPAWN_H
 
-#include "daemon/process/program.h"
+#include "daemon/process/python_program.h"
 
 #include <sys/types.h>
 

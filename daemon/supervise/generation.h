@@ -23,7 +23,7 @@
 
 #include "daemon/hosts/hosts.h"
 #include "daemon/log/runlog.h"
-#include "daemon/process/program.h"
+#include "daemon/process/python_program.h"
 #include "daemon/run/resume.h"
 #include "daemon/run/rundir.h"
 #include "daemon/supervise/placement.h"

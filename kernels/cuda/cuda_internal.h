@@ -302,19 +302,21 @@ static enum status cuda_each(struct cuda *cuda, size_t count, const char *name, 
 
 typedef enum status cuda_operation(struct backend *backend, struct op_call *call, struct error *error);
 
-cuda_operation cuda_convolution, cuda_convolution_backward;                                 /* cuda_conv.cu */
-cuda_operation cuda_batch_norm, cuda_batch_norm_backward, cuda_relu, cuda_relu_op_backward; /* cuda_norm.cu */
-cuda_operation cuda_add, cuda_add_backward, cuda_log_softmax, cuda_log_softmax_backward;    /* cuda_norm.cu */
-cuda_operation cuda_pool, cuda_max_pool_backward, cuda_avg_pool_backward;                   /* cuda_pool.cu */
-cuda_operation cuda_lstm, cuda_lstm_backward;                                               /* cuda_lstm.cu */
-cuda_operation cuda_tanh, cuda_tanh_backward;                       /* cuda_elements.cu */
-cuda_operation cuda_reshape, cuda_reshape_backward;                 /* cuda_elements.cu */
-cuda_operation cuda_dropout, cuda_dropout_backward;                 /* cuda_elements.cu */
-cuda_operation cuda_embedding, cuda_embedding_backward;             /* cuda_elements.cu */
-cuda_operation cuda_mse, cuda_mse_backward;                         /* cuda_loss.cu */
-cuda_operation cuda_cross_entropy, cuda_cross_entropy_backward;     /* cuda_loss.cu */
-cuda_operation cuda_log_probability, cuda_log_probability_backward; /* cuda_loss.cu */
-cuda_operation cuda_sum_op, cuda_sum_op_backward;                   /* cuda_loss.cu */
+cuda_operation cuda_convolution, cuda_convolution_backward;               /* cuda_conv.cu */
+cuda_operation cuda_batch_norm, cuda_batch_norm_backward;                 /* cuda_norm.cu */
+cuda_operation cuda_relu, cuda_relu_op_backward;                          /* cuda_elements.cu */
+cuda_operation cuda_add, cuda_add_backward;                               /* cuda_elements.cu */
+cuda_operation cuda_pool, cuda_max_pool_backward, cuda_avg_pool_backward; /* cuda_pool.cu */
+cuda_operation cuda_lstm, cuda_lstm_backward;                             /* cuda_lstm.cu */
+cuda_operation cuda_tanh, cuda_tanh_backward;                             /* cuda_elements.cu */
+cuda_operation cuda_reshape, cuda_reshape_backward;                       /* cuda_elements.cu */
+cuda_operation cuda_dropout, cuda_dropout_backward;                       /* cuda_elements.cu */
+cuda_operation cuda_embedding, cuda_embedding_backward;                   /* cuda_rows.cu */
+cuda_operation cuda_log_softmax, cuda_log_softmax_backward;               /* cuda_rows.cu */
+cuda_operation cuda_mse, cuda_mse_backward;                               /* cuda_loss.cu */
+cuda_operation cuda_cross_entropy, cuda_cross_entropy_backward;           /* cuda_loss.cu */
+cuda_operation cuda_log_probability, cuda_log_probability_backward;       /* cuda_rows.cu */
+cuda_operation cuda_sum_op, cuda_sum_op_backward;                         /* cuda_loss.cu */
 
 void cuda_memory_slots(struct backend_ops *ops);
 void cuda_policy_slots(struct backend_ops *ops);

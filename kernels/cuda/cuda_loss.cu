@@ -1,4 +1,4 @@
-/* Losses, log-probabilities and sums: operations whose results are few numbers. The gradient of a scalar is
+/* Losses and sums: operations whose result is one number. The gradient of a scalar is
  * read from device memory and never copied to the host. */
 #include "kernels/cuda/cuda_internal.h"
 
@@ -122,32 +122,5 @@ enum status cuda_cross_entropy_backward(struct backend *backend, struct op_call 
                      call->in[0], error, [=] __device__(size_t i) {
                          dx[i] =
                              element_cross_entropy_backward(&shape, logits, target, log_sums, *dy * scale, i);
-                     });
-}
-
-/* ---- actions ---- */
-
-enum status cuda_log_probability(struct backend *backend, struct op_call *call, struct error *error)
-{
-    const uint32_t classes = call->in[0]->shape.size[1];
-    const float *x = cuda_floats(call->in[0]);
-    const int32_t *actions = cuda_ints(call->in[1]);
-    TRY(cuda_output(call, call->out[0], error));
-    float *y = cuda_floats(call->out[0]);
-    return cuda_each(
-        cuda_of(backend), call->in[0]->shape.size[0], "launch of log-probability", call->in[0], error,
-        [=] __device__(size_t i) { y[i] = x[i * classes + element_clamp(actions[i], classes)]; });
-}
-
-enum status cuda_log_probability_backward(struct backend *backend, struct op_call *call, struct error *error)
-{
-    const uint32_t classes = call->in[0]->shape.size[1];
-    const int32_t *actions = cuda_ints(call->in[1]);
-    const float *dy = cuda_floats(call->dout[0]);
-    TRY(cuda_output(call, call->din[0], error));
-    float *dx = cuda_floats(call->din[0]);
-    return cuda_each(cuda_of(backend), cuda_elements(call->in[0]), "launch of log-probability backward",
-                     call->in[0], error, [=] __device__(size_t i) {
-                         dx[i] = element_log_probability_backward(actions, dy, classes, i);
                      });
 }

@@ -1,4 +1,4 @@
-/* The CPU backend's table, opening and closing, and the plug-in's one exported symbol. */
+/* The CPU backend's tables, opening and closing, and the plug-in's one exported symbol. */
 #include "kernels/onednn/onednn.h"
 
 #include "kernels/base/thread.h"
@@ -90,6 +90,26 @@ static void onednn_close(struct backend *backend)
     onednn_end_threads();
     backend->state = NULL;
 }
+
+const struct onednn_operation onednn_operations[OP_COUNT] = {
+    [OP_LINEAR] = {NULL, NULL, onednn_conv_forward, onednn_conv_backward},
+    [OP_CONV2D] = {NULL, NULL, onednn_conv_forward, onednn_conv_backward},
+    [OP_BATCH_NORM] = {NULL, NULL, onednn_batch_norm_forward, onednn_batch_norm_backward},
+    [OP_MAX_POOL] = {NULL, NULL, onednn_pool_forward, onednn_pool_backward},
+    [OP_AVG_POOL] = {NULL, NULL, onednn_pool_forward, onednn_pool_backward},
+    [OP_RESHAPE] = {NULL, NULL, onednn_reshape_forward, onednn_reshape_backward},
+    [OP_RELU] = {relu_forward, relu_backward, NULL, NULL},
+    [OP_ADD] = {add_forward, add_backward, NULL, onednn_add_backward},
+    [OP_DROPOUT] = {dropout_forward, dropout_backward, NULL, NULL},
+    [OP_LOG_SOFTMAX] = {log_softmax_forward, log_softmax_backward, NULL, NULL},
+    [OP_EMBEDDING] = {embedding_forward, embedding_backward, NULL, NULL},
+    [OP_LSTM_LAYER] = {lstm_forward, lstm_backward, NULL, NULL},
+    [OP_MSE] = {mse_forward, mse_backward, NULL, NULL},
+    [OP_CROSS_ENTROPY] = {cross_entropy_forward, cross_entropy_backward, NULL, NULL},
+    [OP_LOG_PROBABILITY] = {log_probability_forward, log_probability_backward, NULL, NULL},
+    [OP_SUM] = {sum_forward, sum_backward, NULL, NULL},
+    [OP_TANH] = {tanh_forward, tanh_backward, NULL, NULL},
+};
 
 static const struct backend_ops onednn_ops = {
     .name = "onednn",

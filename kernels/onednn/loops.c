@@ -27,29 +27,6 @@ void onednn_end_threads(void)
 
 /* ---- loops ---- */
 
-/* The library's operations choose layouts themselves; the others are loops. */
-static const struct operation {
-    onednn_op *forward, *backward, *library_forward, *library_backward;
-} operations[OP_COUNT] = {
-    [OP_LINEAR] = {NULL, NULL, onednn_weighted_forward, onednn_weighted_backward},
-    [OP_CONV2D] = {NULL, NULL, onednn_weighted_forward, onednn_weighted_backward},
-    [OP_BATCH_NORM] = {NULL, NULL, onednn_batch_norm_forward, onednn_batch_norm_backward},
-    [OP_MAX_POOL] = {NULL, NULL, onednn_pool_forward, onednn_pool_backward},
-    [OP_AVG_POOL] = {NULL, NULL, onednn_pool_forward, onednn_pool_backward},
-    [OP_RESHAPE] = {NULL, NULL, onednn_reshape_forward, onednn_reshape_backward},
-    [OP_RELU] = {relu_forward, relu_backward, NULL, NULL},
-    [OP_ADD] = {add_forward, add_backward, NULL, onednn_add_backward},
-    [OP_DROPOUT] = {dropout_forward, dropout_backward, NULL, NULL},
-    [OP_LOG_SOFTMAX] = {log_softmax_forward, log_softmax_backward, NULL, NULL},
-    [OP_EMBEDDING] = {embedding_forward, embedding_backward, NULL, NULL},
-    [OP_LSTM_LAYER] = {lstm_forward, lstm_backward, NULL, NULL},
-    [OP_MSE] = {mse_forward, mse_backward, NULL, NULL},
-    [OP_CROSS_ENTROPY] = {cross_entropy_forward, cross_entropy_backward, NULL, NULL},
-    [OP_LOG_PROBABILITY] = {log_probability_forward, log_probability_backward, NULL, NULL},
-    [OP_SUM] = {sum_forward, sum_backward, NULL, NULL},
-    [OP_TANH] = {tanh_forward, tanh_backward, NULL, NULL},
-};
-
 enum { LOOP_COPIES_MAX = OP_INPUTS_MAX + 2 * OP_OUTPUTS_MAX };
 
 struct loop {
@@ -114,8 +91,8 @@ static enum status loop_run(struct backend *backend, struct op_call *call, enum 
             status = onednn_take(call, made[i], loop.layout,
                                  layout_bytes(&made[i]->shape, made[i]->dtype, loop.layout), error);
     if (status == STATUS_OK)
-        status = (pass == PASS_FORWARD ? operations[call->op].forward
-                                       : operations[call->op].backward)(backend, &loop.plain, error);
+        status = (pass == PASS_FORWARD ? onednn_operations[call->op].forward
+                                       : onednn_operations[call->op].backward)(backend, &loop.plain, error);
     if (status != STATUS_OK)
         return status;
     for (uint32_t i = 0; i < loop.copies; i++)
@@ -126,7 +103,7 @@ static enum status loop_run(struct backend *backend, struct op_call *call, enum 
 
 enum status onednn_forward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    onednn_op *library = operations[call->op].library_forward;
+    onednn_op *library = onednn_operations[call->op].library_forward;
     return library != NULL ? library(backend, call, error) : loop_run(backend, call, PASS_FORWARD, error);
 }
 
@@ -137,7 +114,7 @@ enum status loop_run_backward(struct backend *backend, struct op_call *call, str
 
 enum status onednn_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    onednn_op *library = operations[call->op].library_backward;
+    onednn_op *library = onednn_operations[call->op].library_backward;
     return library != NULL ? library(backend, call, error) : loop_run_backward(backend, call, error);
 }
 

@@ -148,19 +148,19 @@ enum status onednn_take(struct op_call *call, struct tensor *tensor, const void 
 /* ---- the operations, by file ---- */
 
 typedef enum status onednn_op(struct backend *backend, struct op_call *call, struct error *error);
-onednn_op onednn_forward, onednn_backward;                   /* loops.c: the operation that the call names */
-onednn_op onednn_weighted_forward, onednn_weighted_backward; /* weighted.c: linear, convolution */
+onednn_op onednn_forward, onednn_backward;           /* loops.c: the operation that the call names */
+onednn_op onednn_conv_forward, onednn_conv_backward; /* conv.c: linear, convolution */
 onednn_op onednn_batch_norm_forward, onednn_batch_norm_backward; /* norm.c */
 onednn_op onednn_pool_forward, onednn_pool_backward;             /* pool.c */
-onednn_op onednn_reshape_forward, onednn_reshape_backward;       /* element.c */
-onednn_op onednn_add_backward;                                   /* element.c */
+onednn_op onednn_reshape_forward, onednn_reshape_backward;       /* elements.c */
+onednn_op onednn_add_backward;                                   /* elements.c */
 
 /* All others are loops of our own: what a loop reads lies in one layout, the canonical one but for relu, tanh
  * and add, and what it writes has memory in that layout. */
 onednn_op loop_run_backward;                                      /* loops.c */
-onednn_op relu_forward, relu_backward, add_forward, add_backward; /* element.c */
-onednn_op tanh_forward, tanh_backward;                            /* element.c */
-onednn_op dropout_forward, dropout_backward;                      /* element.c */
+onednn_op relu_forward, relu_backward, add_forward, add_backward; /* elements.c */
+onednn_op tanh_forward, tanh_backward;                            /* elements.c */
+onednn_op dropout_forward, dropout_backward;                      /* elements.c */
 onednn_op log_softmax_forward, log_softmax_backward;              /* rows.c */
 onednn_op embedding_forward, embedding_backward;                  /* rows.c */
 onednn_op log_probability_forward, log_probability_backward;      /* rows.c */
@@ -168,6 +168,13 @@ onednn_op mse_forward, mse_backward;                              /* loss.c */
 onednn_op cross_entropy_forward, cross_entropy_backward;          /* loss.c */
 onednn_op sum_forward, sum_backward;                              /* loss.c */
 onednn_op lstm_forward, lstm_backward;                            /* lstm.c */
+
+/* backend.c: what computes each operation. The library's operations choose layouts themselves; the others are
+ * loops. */
+struct onednn_operation {
+    onednn_op *forward, *backward, *library_forward, *library_backward;
+};
+extern const struct onednn_operation onednn_operations[OP_COUNT];
 
 /* ---- loops.c: threads, and flat memory ---- */
 
@@ -199,7 +206,7 @@ void loop_pass(const struct backend *backend, element_pass *pass, const struct e
 /* The sum over pieces of two arrays (b may be NULL), in their order whatever thread computed them. */
 double loop_sum(element_sum *term, const float *a, const float *b, size_t count);
 
-/* ---- vectors.c: copies, fill, add, searches, the optimizers ---- */
+/* ---- memory.c: copies, fill, add, searches, the optimizers ---- */
 
 enum status onednn_upload(struct backend *backend, struct tensor *to, enum dtype dtype, const void *from,
                           struct error *error);

@@ -1,8 +1,8 @@
 /* Optimizers: each moves a trained slab in place by a gradient slab, and keeps its moments.
  *
  * The formulas are in kernels/backend.h (sgd) and kernels/adam.h. The backend computes them element by
- * element, so that neither layout nor the number of threads changes a bit. Belongs to the thread that holds
- * the params. */
+ * element, so that neither layout nor the number of threads changes a bit. A policy on the CPU without a
+ * backend steps by kernels/lanes/adam_lanes.h instead. Belongs to the thread that holds the params. */
 #ifndef KERNELS_PARAMS_OPTIM_H
 #define KERNELS_PARAMS_OPTIM_H
 

@@ -92,7 +92,7 @@ check "a descriptor with swapped sizes" finds cuda_conv.cu \
 check "half a workspace" finds cuda_conv.cu \
     's/cuda_workspace(cuda, choice->bytes, error)/cuda_workspace(cuda, choice->bytes \/ 2, error)/' \
     '^gpu: .*workSpace: [0-9]+ bytes at .* are not within one allocation' test_conformance operations linear
-check "memory that is not set to zero" finds cuda_elements.cu \
+check "memory that is not set to zero" finds cuda_rows.cu \
     '/^    CUDA_TRY(dtable, cudaMemsetAsync, /,/;$/d' \
     'gradient of weight: deviates by inf' test_conformance operations embedding
 check "a read of device memory by the host" finds cuda_memory.cu \

@@ -15,7 +15,7 @@ good_tree() {
         cd "$1"
         printf '#include <stdint.h>\n' >kernels/base/status.h
         printf '#include "kernels/base/status.h"\n' >kernels/kernels.h
-        printf '#include <oneapi/dnnl/dnnl.h>\n#include <dnnl.h>\n' >kernels/onednn/weighted.c
+        printf '#include <oneapi/dnnl/dnnl.h>\n#include <dnnl.h>\n' >kernels/onednn/conv.c
         printf '#include <cudnn.h>\n#include "kernels/kernels.h"\n' >kernels/cuda/conv.cu
         printf '#include "kernels/base/status.h"\n' >worker/net/wire.h
         printf '#include "worker/net/wire.h"\n' >worker/net/endpoint.h
@@ -82,7 +82,7 @@ check "rpc includes ZeroMQ" backwards worker/net/rpc.c '#include <zmq.h>'
 check "endpoint's header includes ZeroMQ" backwards worker/net/endpoint.h '#include <zmq.h>'
 check "daemon includes ZeroMQ" backwards daemon/supervise/supervise.c '#include <zmq.h>'
 check "worker includes oneDNN" backwards worker/worker.c '#include <dnnl.h>'
-check "oneDNN includes CUDA" backwards kernels/onednn/weighted.c '#include <cuda_runtime.h>'
+check "oneDNN includes CUDA" backwards kernels/onednn/conv.c '#include <cuda_runtime.h>'
 check "environment includes the net" backwards worker/environment/cartpole.c '#include "worker/net/wire.h"'
 check "supervisor includes rpc" backwards daemon/hosts/child.c '#include "worker/net/rpc.h"'
 check "angle brackets hide nothing" backwards worker/worker.c '#include <daemon/supervise/supervise.h>'

@@ -19,8 +19,8 @@ static const double epsilon = 1e-8;
 static const struct policy_kind *kind_of(const struct policy_config *config, bool on_backend)
 {
     if (!on_backend)
-        return &policy_flat_kind;
-    return policy_form(config) == POLICY_FORM_TUTORIAL ? &policy_gpu_kind : &policy_tape_kind;
+        return &policy_cpu_kind;
+    return policy_form(config) == POLICY_FORM_TUTORIAL ? &policy_mlp_gpu_kind : &policy_tape_kind;
 }
 
 /* The nearest float32 that is not below, or not above, a bound in double. */

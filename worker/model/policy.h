@@ -33,7 +33,7 @@
  *     policy_config.h      from an environment's spaces to shapes
  *     policy_parameters.h  names, shapes and first values of the parameters
  *     policy.c             picks the kind; bounds, normalizer, the copy of all values
- *     policy_internal.h    the table of a kind: policy_flat.c on the CPU, policy_gpu.c, policy_tape.c */
+ *     policy_internal.h    the table of a kind: policy_cpu.c on the CPU, policy_mlp_gpu.c, policy_tape.c */
 #ifndef WORKER_MODEL_POLICY_H
 #define WORKER_MODEL_POLICY_H
 

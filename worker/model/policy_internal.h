@@ -1,7 +1,7 @@
 /* The table of functions of each kind of policy, and what the kinds share. policy.c picks the kind.
  *
- *     policy_flat.c      on the CPU, with flat arrays of parameters
- *     policy_gpu.c       the tutorial's network on a GPU
+ *     policy_cpu.c       on the CPU, with flat arrays of parameters
+ *     policy_mlp_gpu.c   the tutorial's network on a GPU
  *     policy_tape.c      the CNN, and dense layers, on a backend
  *     policy_networks.c  the networks of the last one
  *     policy_learner.c   parameters, optimizer and tape of the two on a backend
@@ -42,7 +42,7 @@ struct policy_kind {
     enum status (*restore)(void *self, const struct policy_values *values, struct error *error);
 };
 
-extern const struct policy_kind policy_flat_kind, policy_gpu_kind, policy_tape_kind;
+extern const struct policy_kind policy_cpu_kind, policy_mlp_gpu_kind, policy_tape_kind;
 
 /* policy.c's; tests look at `self`. */
 struct policy {
@@ -56,7 +56,7 @@ struct policy {
     struct dense_normalizer normalizer; /* of these */
 };
 
-/* What tests see of policy_flat.c's `self`: this is its first member. policy_flat_load computes with the
+/* What tests see of policy_cpu.c's `self`: this is its first member. policy_cpu_load computes with the
  * values as they are now. */
 struct policy_arrays {
     size_t count;                              /* floats in each of the arrays */
@@ -64,7 +64,7 @@ struct policy_arrays {
     uint64_t steps;                            /* of Adam */
     struct team *team;                         /* NULL: one thread learns */
 };
-void policy_flat_load(void *self);
+void policy_cpu_load(void *self);
 
 enum {
     POLICY_CHUNK_ROWS = 256,
@@ -146,7 +146,7 @@ static inline void policy_judge_rewards(uint32_t count, const float *coefficient
 
 /* ---- a policy on a backend ---- */
 
-/* What it learns with: the first member of policy_gpu.c's and policy_tape.c's `self`. */
+/* What it learns with: the first member of policy_mlp_gpu.c's and policy_tape.c's `self`. */
 struct policy_learner {
     struct params *params; /* as policy_parameters lists them */
     struct gradients *gradients;
@@ -196,7 +196,7 @@ struct policy_outputs policy_network_record(const struct policy_network *network
 struct policy_launch_settings;
 void policy_network_layers(const struct policy_network *network, struct policy_launch_settings *settings);
 
-/* ---- policy_gpu.c's, for tests ---- */
+/* ---- policy_mlp_gpu.c's, for tests ---- */
 
 /* observations (rows, inputs) -> log-probabilities (rows, actions). `params` holds the network's four
  * parameters (policy_register). `rows` (rows, 3) int32 holds each row's (environment, step, episode), which

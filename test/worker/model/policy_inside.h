@@ -13,7 +13,7 @@ static inline struct policy_arrays *policy_inside(const struct policy *policy)
 /* Computes with the values that a test wrote. */
 static inline void policy_inside_load(const struct policy *policy)
 {
-    policy_flat_load(policy->self);
+    policy_cpu_load(policy->self);
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* A rollout as tensors on the tape (worker/model/policy_gpu.c), on the oracle's backend: loss and
+/* A rollout as tensors on the tape (worker/model/policy_mlp_gpu.c), on the oracle's backend: loss and
  * gradient are those of test/oracle/mlp_ref.h, which reads the masks that acted, while these draw them again.
  */
 #include "kernels/params/gradients.h"

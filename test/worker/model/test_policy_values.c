@@ -1,6 +1,6 @@
 /* The copy of a policy's values: a policy that is given them goes on as the one that they were taken from,
  * and a checkpoint of them is PyTorch's (test/golden/policy_files.py is the other end). The policy on a GPU
- * is test_policy_gpu.c's. */
+ * is test_policy_mlp_gpu.c's. */
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/process.h"
 #include "test/worker/model/policy_inside.h"

@@ -1,8 +1,8 @@
 /* Other programs than this one: Python. Finds the program of workers in Python, and runs a program to its
  * end, between files in memory: the caller writes its input before it starts, and reads its output after its
  * end. The supervisor's or a command's only thread; blocks. */
-#ifndef DAEMON_PROCESS_PROGRAM_H
-#define DAEMON_PROCESS_PROGRAM_H
+#ifndef DAEMON_PROCESS_PYTHON_PROGRAM_H
+#define DAEMON_PROCESS_PYTHON_PROGRAM_H
 
 #include "kernels/base/status.h"
 #include "worker/job/job.h"

@@ -164,12 +164,12 @@ static void build_backward(struct builder *builder, const struct op_call *call)
         build_backward_weights(builder, call, &w, forward);
 }
 
-enum status onednn_weighted_forward(struct backend *backend, struct op_call *call, struct error *error)
+enum status onednn_conv_forward(struct backend *backend, struct op_call *call, struct error *error)
 {
     return plan_run(backend, call, PASS_FORWARD, build_forward, error);
 }
 
-enum status onednn_weighted_backward(struct backend *backend, struct op_call *call, struct error *error)
+enum status onednn_conv_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
     return plan_run(backend, call, PASS_BACKWARD, build_backward, error);
 }

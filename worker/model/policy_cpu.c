@@ -37,7 +37,7 @@ struct tutorial {
     uint32_t row[POLICY_CHUNK_ROWS], zero[POLICY_CHUNK_ROWS];
 };
 
-struct policy_flat {
+struct policy_cpu {
     struct policy_arrays arrays; // the first member; tests look at it
     struct tutorial *tutorial;   // NULL: the policy has dense layers
     struct dense *dense;         // NULL: the tutorial's network; both hold a packed copy of the parameters
@@ -56,7 +56,7 @@ struct policy_flat {
     struct policy_parameter parameters[POLICY_PARAMETERS_MAX];
 };
 
-static struct dense_batch dense_batch_of(const struct policy_flat *policy, const struct policy_rows *rows)
+static struct dense_batch dense_batch_of(const struct policy_cpu *policy, const struct policy_rows *rows)
 {
     return (struct dense_batch){.count = rows->count,
                                 .row = rows->row,
@@ -77,7 +77,7 @@ static void scatter(const struct policy_rows *rows, const float *from, float *to
         to[rows->row[i]] = from[i];
 }
 
-static void act_dense(const struct policy_flat *policy, const struct policy_rows *chunk,
+static void act_dense(const struct policy_cpu *policy, const struct policy_rows *chunk,
                       const struct dense_draw *draw)
 {
     float log_probability[POLICY_CHUNK_ROWS], value[POLICY_CHUNK_ROWS];
@@ -95,7 +95,7 @@ static void act_dense(const struct policy_flat *policy, const struct policy_rows
 static enum status flat_act(void *self, const struct policy_rows *rows, uint32_t episode,
                             const uint32_t *environment, const uint32_t *step, struct error *error)
 {
-    const struct policy_flat *policy = self;
+    const struct policy_cpu *policy = self;
     (void)error;
     if (policy->dense == NULL) {
         const struct mlp_batch batch = policy_mlp_batch(rows);
@@ -115,7 +115,7 @@ static enum status flat_act(void *self, const struct policy_rows *rows, uint32_t
 }
 
 /* Fills the chunk's probabilities, without dropout. */
-static void find_probabilities(struct policy_flat *policy, const struct policy_rows *chunk)
+static void find_probabilities(struct policy_cpu *policy, const struct policy_rows *chunk)
 {
     struct tutorial *tutorial = policy->tutorial;
     const uint32_t inputs = policy->inputs;
@@ -143,7 +143,7 @@ static bool all_finite(const float *values, size_t count)
 }
 
 /* False: a probability is not finite. */
-static bool choose_chunk(struct policy_flat *policy, const struct policy_rows *chunk)
+static bool choose_chunk(struct policy_cpu *policy, const struct policy_rows *chunk)
 {
     if (policy->dense != NULL) {
         float log_probability[POLICY_CHUNK_ROWS];
@@ -158,7 +158,7 @@ static bool choose_chunk(struct policy_flat *policy, const struct policy_rows *c
 
 static enum status flat_choose(void *self, const struct policy_rows *rows, struct error *error)
 {
-    struct policy_flat *policy = self;
+    struct policy_cpu *policy = self;
     for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
         const struct policy_rows chunk = policy_chunk(rows, first);
         if (!choose_chunk(policy, &chunk))
@@ -169,7 +169,7 @@ static enum status flat_choose(void *self, const struct policy_rows *rows, struc
 
 static enum status flat_estimate(void *self, const struct policy_rows *rows, struct error *error)
 {
-    const struct policy_flat *policy = self;
+    const struct policy_cpu *policy = self;
     (void)error;
     assert(policy->has_value);
     for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
@@ -185,7 +185,7 @@ static enum status flat_estimate(void *self, const struct policy_rows *rows, str
 /* The mean of exp(log_std), which is the first parameter where there is one. */
 static double flat_deviation(const void *self)
 {
-    const struct policy_flat *policy = self;
+    const struct policy_cpu *policy = self;
     const size_t count = policy->parameters[0].count;
     double sum = 0;
     for (size_t i = 0; i < count; i++)
@@ -198,7 +198,7 @@ static double flat_deviation(const void *self)
 /* A batch to learn from: REINFORCE's rollout or PPO's minibatch. Each network learns by itself where they
  * share no parameter: no loss of one depends on the other's outputs. Of REINFORCE, a sum's `policy` is L. */
 struct pass {
-    struct policy_flat *policy;
+    struct policy_cpu *policy;
     const struct policy_rows *rows;
     policy_progress *progress;
     void *context;
@@ -215,7 +215,7 @@ struct pass {
 static void learn_dense(const struct pass *m, uint32_t slot, uint32_t network, const struct policy_rows *rows,
                         const float *coefficient, float *gradient, bool adds, struct surrogate_sums *sums)
 {
-    const struct policy_flat *policy = m->policy;
+    const struct policy_cpu *policy = m->policy;
     float log_probability[POLICY_CHUNK_ROWS], entropy[POLICY_CHUNK_ROWS], value[POLICY_CHUNK_ROWS];
     float pull[3][POLICY_CHUNK_ROWS];
     const bool is_ppo = coefficient == NULL, of_policy = network == 0;
@@ -242,7 +242,7 @@ static void learn_dense(const struct pass *m, uint32_t slot, uint32_t network, c
 static void learn_chunk(const struct pass *m, uint32_t slot, uint32_t chunk, uint32_t network,
                         float *gradient, bool adds, struct surrogate_sums *sums)
 {
-    const struct policy_flat *policy = m->policy;
+    const struct policy_cpu *policy = m->policy;
     const uint32_t first = m->first + chunk * POLICY_CHUNK_ROWS;
     const struct policy_rows rows = policy_chunk(m->rows, first);
     const float *coefficient = m->coefficient != NULL ? m->coefficient + first : NULL;
@@ -271,7 +271,7 @@ static void learn_network(void *context, uint32_t network)
 static void learn_piece(void *context, uint32_t piece)
 {
     struct pass *m = context;
-    const struct policy_flat *policy = m->policy;
+    const struct policy_cpu *policy = m->policy;
     const uint32_t chunk = piece / policy->networks, network = piece % policy->networks;
     learn_chunk(m, piece, chunk, network, policy->wave + chunk * policy->arrays.count, false,
                 &m->wave[chunk][network]);
@@ -296,7 +296,7 @@ static void add_piece(void *context, uint32_t piece)
 /* The chunks under way at once, each gradient into memory of its own. */
 static void learn_wave(struct pass *m)
 {
-    const struct policy_flat *policy = m->policy;
+    const struct policy_cpu *policy = m->policy;
     memset(m->wave, 0, m->chunks * sizeof *m->wave);
     team_run(policy->arrays.team, m->chunks * policy->networks, learn_piece, m);
     team_run(policy->arrays.team, (uint32_t)((policy->arrays.count + WAVE_PIECE - 1) / WAVE_PIECE), add_piece,
@@ -310,7 +310,7 @@ static void learn_wave(struct pass *m)
  * summed by itself, and the chunks' sums are added in their order. */
 static void learn_batch(struct pass *m)
 {
-    const struct policy_flat *policy = m->policy;
+    const struct policy_cpu *policy = m->policy;
     const uint32_t least = m->coefficient != NULL ? 2 * POLICY_THREAD_ROWS : POLICY_CHUNK_ROWS + 1;
     const bool waves = policy->wave_chunks > 0 && m->rows->count >= least;
     m->chunks_max = waves ? policy->wave_chunks : m->coefficient != NULL ? 1 : WAVE_CHUNKS;
@@ -335,7 +335,7 @@ static void learn_batch(struct pass *m)
 
 /* The name of the first parameter whose share of `array`, which is laid out like the parameters, holds a NaN
  * or an infinity; NULL when there is none. */
-static const char *first_not_finite(const struct policy_flat *policy, const float *array)
+static const char *first_not_finite(const struct policy_cpu *policy, const float *array)
 {
     for (uint32_t i = 0; i < policy->parameter_count; i++) {
         const struct policy_parameter *parameter = &policy->parameters[i];
@@ -347,7 +347,7 @@ static const char *first_not_finite(const struct policy_flat *policy, const floa
 
 /* The sentence of a loss that is not finite. Names the first tensor that holds a NaN or an infinity:
  * observations, returns (`coefficient`, which may be NULL), then parameters. */
-static enum status explain_loss(const struct policy_flat *policy, const struct policy_rows *rows,
+static enum status explain_loss(const struct policy_cpu *policy, const struct policy_rows *rows,
                                 const float *coefficient, double loss, struct error *error)
 {
     static const char begin[] = "the first tensor that holds a NaN or an infinity is the";
@@ -368,7 +368,7 @@ static enum status explain_loss(const struct policy_flat *policy, const struct p
 
 /* STATUS_INTERNAL names the first parameter whose gradient holds a NaN or an infinity: one in a parameter
  * would stay. */
-static enum status check_gradient(const struct policy_flat *policy, struct error *error)
+static enum status check_gradient(const struct policy_cpu *policy, struct error *error)
 {
     const char *lost = first_not_finite(policy, policy->arrays.gradient);
     return lost == NULL
@@ -379,7 +379,7 @@ static enum status check_gradient(const struct policy_flat *policy, struct error
 /* ---- the step ---- */
 
 struct flat_step {
-    struct policy_flat *policy;
+    struct policy_cpu *policy;
     struct adam_factors factors;
     adam_lanes_update *update;
     float scale; // of the gradient; 1: as it is
@@ -390,7 +390,7 @@ static void step_parameter(void *context, uint32_t number)
 {
     enum { PIECE = 2048 };
     const struct flat_step *step = context;
-    const struct policy_flat *policy = step->policy;
+    const struct policy_cpu *policy = step->policy;
     const struct policy_arrays *arrays = &policy->arrays;
     const struct policy_parameter *parameter = &policy->parameters[number];
     const size_t end = parameter->offset + parameter->count;
@@ -407,9 +407,9 @@ static void step_parameter(void *context, uint32_t number)
         dense_load_parameter(policy->dense, arrays->values, number);
 }
 
-void policy_flat_load(void *self)
+void policy_cpu_load(void *self)
 {
-    struct policy_flat *policy = self;
+    struct policy_cpu *policy = self;
     if (policy->dense != NULL) {
         dense_load(policy->dense, policy->arrays.values);
         return;
@@ -419,7 +419,7 @@ void policy_flat_load(void *self)
 }
 
 /* Takes Adam's step at learning rate lr, by the gradient times `scale`, which is at most 1. */
-static void take_step(struct policy_flat *policy, double lr, float scale)
+static void take_step(struct policy_cpu *policy, double lr, float scale)
 {
     struct flat_step step = {.policy = policy, .update = adam_choose(), .scale = scale};
     struct adam_settings adam = policy->adam;
@@ -430,14 +430,14 @@ static void take_step(struct policy_flat *policy, double lr, float scale)
     for (uint32_t i = 0; policy->arrays.team == NULL && i < policy->parameter_count; i++)
         step_parameter(&step, i);
     if (policy->dense == NULL)
-        policy_flat_load(policy);
+        policy_cpu_load(policy);
 }
 
 static enum status flat_learn(void *self, const struct policy_rows *rows, const float *coefficient,
                               uint32_t episode, double *loss, policy_progress *progress, void *context,
                               struct error *error)
 {
-    struct policy_flat *policy = self;
+    struct policy_cpu *policy = self;
     struct pass m = {
         .policy = policy, .rows = rows, .progress = progress, .context = context, .coefficient = coefficient};
     (void)episode;
@@ -459,7 +459,7 @@ static enum status flat_improve(void *self, const struct policy_rows *rows,
                                 const struct policy_targets *targets, const struct policy_step *step,
                                 struct surrogate_losses *losses, struct error *error)
 {
-    struct policy_flat *policy = self;
+    struct policy_cpu *policy = self;
     struct pass m = {.policy = policy, .rows = rows, .progress = step->progress, .context = step->context};
     assert(policy->has_value);
     const enum status status = policy_begin_objective(&m.objective, rows, targets, step, error);
@@ -482,8 +482,7 @@ static enum status flat_improve(void *self, const struct policy_rows *rows,
 /* ---- saving and restoring ---- */
 
 /* Copies the parameters and Adam's moments, between the policy's arrays and *values. */
-static void copy_arrays(const struct policy_flat *policy, const struct policy_values *values,
-                        bool into_values)
+static void copy_arrays(const struct policy_cpu *policy, const struct policy_values *values, bool into_values)
 {
     float *const flat[POLICY_ARRAYS] = {[POLICY_VALUES] = policy->arrays.values,
                                         [POLICY_FIRST_MOMENT] = policy->arrays.first,
@@ -499,7 +498,7 @@ static void copy_arrays(const struct policy_flat *policy, const struct policy_va
 
 static enum status flat_save(void *self, struct policy_values *values, struct error *error)
 {
-    const struct policy_flat *policy = self;
+    const struct policy_cpu *policy = self;
     (void)error;
     copy_arrays(policy, values, true);
     values->steps = policy->arrays.steps;
@@ -508,11 +507,11 @@ static enum status flat_save(void *self, struct policy_values *values, struct er
 
 static enum status flat_restore(void *self, const struct policy_values *values, struct error *error)
 {
-    struct policy_flat *policy = self;
+    struct policy_cpu *policy = self;
     (void)error;
     copy_arrays(policy, values, false);
     policy->arrays.steps = values->steps;
-    policy_flat_load(policy);
+    policy_cpu_load(policy);
     return STATUS_OK;
 }
 
@@ -520,7 +519,7 @@ static enum status flat_restore(void *self, const struct policy_values *values, 
 
 /* Of a policy with values: the pieces of a minibatch are its networks, chunk after chunk, as long as there
  * are no more threads than networks; else a wave of chunks of each. */
-static uint32_t plan_wave(struct policy_flat *policy, const struct policy_config *config)
+static uint32_t plan_wave(struct policy_cpu *policy, const struct policy_config *config)
 {
     const uint32_t rows =
         config->minibatch_rows < config->rows_max ? config->minibatch_rows : config->rows_max;
@@ -535,7 +534,7 @@ static uint32_t plan_wave(struct policy_flat *policy, const struct policy_config
 }
 
 /* No more threads than there is work for. */
-static enum status open_team(struct policy_flat *policy, const struct policy_config *config,
+static enum status open_team(struct policy_cpu *policy, const struct policy_config *config,
                              struct error *error)
 {
     const uint32_t most = config->rows_max / POLICY_THREAD_ROWS;
@@ -554,7 +553,7 @@ static enum status open_team(struct policy_flat *policy, const struct policy_con
     return threads < 2 ? STATUS_OK : team_new(&policy->arrays.team, threads, error);
 }
 
-static enum status open_tutorial(struct policy_flat *policy, const struct policy_config *config,
+static enum status open_tutorial(struct policy_cpu *policy, const struct policy_config *config,
                                  struct error *error)
 {
     struct tutorial *tutorial = policy->tutorial = calloc(1, sizeof *tutorial);
@@ -567,7 +566,7 @@ static enum status open_tutorial(struct policy_flat *policy, const struct policy
     return status == STATUS_OK ? mlp_new(&tutorial->whole, &tutorial->shape, 0, error) : status;
 }
 
-static enum status open_dense(struct policy_flat *policy, const struct policy_config *config,
+static enum status open_dense(struct policy_cpu *policy, const struct policy_config *config,
                               struct error *error)
 {
     const struct dense_shape shape = policy_dense_shape(config);
@@ -585,7 +584,7 @@ static enum status open_dense(struct policy_flat *policy, const struct policy_co
 static enum status flat_open(void **self, const struct policy_config *config, struct backend *backend,
                              const struct dense_normalizer *normalizer, struct error *error)
 {
-    struct policy_flat *policy = *self = calloc(1, sizeof *policy);
+    struct policy_cpu *policy = *self = calloc(1, sizeof *policy);
     enum status status = adam_check(&config->adam, error);
     (void)backend;
     if (policy == NULL)
@@ -618,13 +617,13 @@ static enum status flat_open(void **self, const struct policy_config *config, st
         status = policy_begin_parameter(arrays->values + policy->parameters[i].offset, &policy->parameters[i],
                                         i, config, error);
     if (status == STATUS_OK)
-        policy_flat_load(policy);
+        policy_cpu_load(policy);
     return status;
 }
 
 static void flat_free(void *self)
 {
-    struct policy_flat *policy = self;
+    struct policy_cpu *policy = self;
     team_free(policy->arrays.team);
     if (policy->tutorial != NULL) {
         mlp_free(policy->tutorial->mlp);
@@ -640,13 +639,13 @@ static void flat_free(void *self)
     free(policy);
 }
 
-const struct policy_kind policy_flat_kind = {.open = flat_open,
-                                             .free = flat_free,
-                                             .act = flat_act,
-                                             .choose = flat_choose,
-                                             .learn = flat_learn,
-                                             .deviation = flat_deviation,
-                                             .estimate = flat_estimate,
-                                             .improve = flat_improve,
-                                             .save = flat_save,
-                                             .restore = flat_restore};
+const struct policy_kind policy_cpu_kind = {.open = flat_open,
+                                            .free = flat_free,
+                                            .act = flat_act,
+                                            .choose = flat_choose,
+                                            .learn = flat_learn,
+                                            .deviation = flat_deviation,
+                                            .estimate = flat_estimate,
+                                            .improve = flat_improve,
+                                            .save = flat_save,
+                                            .restore = flat_restore};

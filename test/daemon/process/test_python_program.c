@@ -1,5 +1,5 @@
-/* Another program, run between files in memory (daemon/process/program.h). */
-#include "daemon/process/program.h"
+/* Another program, run between files in memory (daemon/process/python_program.h). */
+#include "daemon/process/python_program.h"
 #include "kernels/base/file.h"
 #include "test/workplace.h"
 
@@ -105,7 +105,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("program");
+    Suite *suite = suite_create("python_program");
     TCase *runs = tcase_create("runs");
     tcase_add_checked_fixture(runs, open_program, close_program);
     tcase_add_test(runs, reads_its_input_and_prints);

@@ -150,7 +150,7 @@ struct variable *policy_batch_loss(struct policy_batch *rows, struct params *par
 
 /* ---- acting ---- */
 
-struct policy_gpu {
+struct policy_mlp_gpu {
     struct policy_learner learner; // the first member
     struct backend *backend;
     struct policy_launch *launch; // by which it acts
@@ -166,7 +166,7 @@ struct policy_gpu {
 static enum status gpu_act(void *self, const struct policy_rows *rows, uint32_t episode,
                            const uint32_t *environment, const uint32_t *step, struct error *error)
 {
-    const struct policy_gpu *gpu = self;
+    const struct policy_mlp_gpu *gpu = self;
     const uint32_t inputs = gpu->inputs, places = gpu->one_size ? gpu->environments : rows->count;
     const float *observations = rows->observations;
     memset(gpu->observations, 0, (size_t)places * inputs * sizeof *gpu->observations);
@@ -188,7 +188,7 @@ static enum status gpu_act(void *self, const struct policy_rows *rows, uint32_t 
 /* Pieces of one size: a sum on a backend may depend on the number of rows, which falls as episodes end. */
 static enum status gpu_choose(void *self, const struct policy_rows *rows, struct error *error)
 {
-    const struct policy_gpu *gpu = self;
+    const struct policy_mlp_gpu *gpu = self;
     const struct mlp_batch batch = policy_mlp_batch(rows);
     struct tape *tape = gpu->learner.tape;
     float scores[MLP_CHUNK_ROWS * MLP_ACTIONS_MAX];
@@ -212,9 +212,9 @@ static enum status gpu_choose(void *self, const struct policy_rows *rows, struct
 /* ---- learning ---- */
 
 /* Loss and gradients of the batch; no update. */
-static enum status walk_tape(struct policy_gpu *gpu, const struct mlp_batch *batch, const float *coefficient,
-                             uint32_t episode, double *loss, policy_progress *progress, void *context,
-                             struct error *error)
+static enum status walk_tape(struct policy_mlp_gpu *gpu, const struct mlp_batch *batch,
+                             const float *coefficient, uint32_t episode, double *loss,
+                             policy_progress *progress, void *context, struct error *error)
 {
     tape_begin(gpu->learner.tape, TAPE_TRAIN, gpu->learner.gradients);
     tape_on_progress(gpu->learner.tape, progress, context);
@@ -229,7 +229,7 @@ static enum status gpu_learn(void *self, const struct policy_rows *rows, const f
                              uint32_t episode, double *loss, policy_progress *progress, void *context,
                              struct error *error)
 {
-    struct policy_gpu *gpu = self;
+    struct policy_mlp_gpu *gpu = self;
     const struct mlp_batch batch = policy_mlp_batch(rows);
     double found = 0;
     enum status status = walk_tape(gpu, &batch, coefficient, episode, &found, progress, context, error);
@@ -242,7 +242,7 @@ static enum status gpu_learn(void *self, const struct policy_rows *rows, const f
 
 /* Steps over no rows, so that the tape has all the memory it will need before the first episode, and the GPU
  * has loaded its kernels. */
-static enum status warm_up(struct policy_gpu *gpu, struct error *error)
+static enum status warm_up(struct policy_mlp_gpu *gpu, struct error *error)
 {
     const struct mlp_batch nothing = {0};
     const float none = 0;
@@ -256,7 +256,7 @@ static enum status warm_up(struct policy_gpu *gpu, struct error *error)
 
 /* ---- opening ---- */
 
-static enum status take_memory(struct policy_gpu *gpu, struct error *error)
+static enum status take_memory(struct policy_mlp_gpu *gpu, struct error *error)
 {
     gpu->observations = calloc(gpu->environments, gpu->inputs * sizeof *gpu->observations);
     gpu->keys = calloc(gpu->environments, 3 * sizeof *gpu->keys);
@@ -267,7 +267,7 @@ static enum status take_memory(struct policy_gpu *gpu, struct error *error)
                            gpu->environments);
 }
 
-static enum status open_launch(struct policy_gpu *gpu, const struct policy_config *config,
+static enum status open_launch(struct policy_mlp_gpu *gpu, const struct policy_config *config,
                                struct error *error)
 {
     struct params *params = gpu->learner.params;
@@ -290,7 +290,7 @@ static enum status open_launch(struct policy_gpu *gpu, const struct policy_confi
 
 static void gpu_free(void *self)
 {
-    struct policy_gpu *gpu = self;
+    struct policy_mlp_gpu *gpu = self;
     if (gpu->launch != NULL)
         gpu->backend->ops->launch_free(gpu->backend, gpu->launch);
     policy_batch_free(gpu->batch);
@@ -304,7 +304,7 @@ static void gpu_free(void *self)
 static enum status gpu_open(void **self, const struct policy_config *config, struct backend *backend,
                             const struct dense_normalizer *normalizer, struct error *error)
 {
-    struct policy_gpu *gpu = *self = calloc(1, sizeof *gpu);
+    struct policy_mlp_gpu *gpu = *self = calloc(1, sizeof *gpu);
     (void)normalizer;
     if (gpu == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
@@ -322,10 +322,10 @@ static enum status gpu_open(void **self, const struct policy_config *config, str
     return status == STATUS_OK ? warm_up(gpu, error) : status;
 }
 
-const struct policy_kind policy_gpu_kind = {.open = gpu_open,
-                                            .free = gpu_free,
-                                            .act = gpu_act,
-                                            .choose = gpu_choose,
-                                            .learn = gpu_learn,
-                                            .save = policy_learner_save,
-                                            .restore = policy_learner_restore};
+const struct policy_kind policy_mlp_gpu_kind = {.open = gpu_open,
+                                                .free = gpu_free,
+                                                .act = gpu_act,
+                                                .choose = gpu_choose,
+                                                .learn = gpu_learn,
+                                                .save = policy_learner_save,
+                                                .restore = policy_learner_restore};

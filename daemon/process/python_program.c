@@ -1,6 +1,6 @@
 /* Finds Python and the scripts of its workers, and runs programs whose input and output are files in memory.
  * The supervisor's or a command's only thread. */
-#include "daemon/process/program.h"
+#include "daemon/process/python_program.h"
 
 #include "kernels/base/file.h"
 #include "kernels/base/program_files.h"

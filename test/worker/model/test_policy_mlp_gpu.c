@@ -254,8 +254,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("policy_gpu");
-    TCase *tests = tcase_create("policy_gpu");
+    Suite *suite = suite_create("policy_mlp_gpu");
+    TCase *tests = tcase_create("policy_mlp_gpu");
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, it_learns_what_the_cpu_learns);
     tcase_add_test(tests, it_chooses_what_the_cpu_chooses);
