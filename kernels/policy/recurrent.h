@@ -16,11 +16,11 @@
  * with W weight_ih, V weight_hh, b bias_ih, d bias_hh. Layer l + 1 reads h' of layer l; the results are h' of
  * the last layer.
  *
- * The same bits. A row's result depends on the parameters, on its own sequence up to it, and on the state
- * with which that began: not on the other sequences, on how many steps one call computes, or on the
- * instruction set. So what acting computed step by step is what learning computes of the whole rollout. Each
- * gate is two chains of fused multiply-adds, first over x, then over h. A NaN stays in its sequence up to the
- * next start.
+ * The same bits. A row's result depends on the parameters, on its own sequence so far, and on that sequence's
+ * first state. It does not depend on the other sequences, on the number of steps in a call, or on the
+ * instruction set. So acting step by step and learning from the whole rollout compute the same numbers. Each
+ * gate's sum is one chain of fused multiply-adds, over x and then over h; a GRU's n has two chains. A NaN
+ * stays in its sequence up to the next start.
  *
  * Several threads may compute with one recurrent, each with a work of its own. Only the functions named _new
  * allocate; nothing blocks. */
@@ -116,8 +116,8 @@ struct recurrent_matrix recurrent_forward(const struct recurrent *recurrent, str
                                           const struct recurrent_rows *rows, float *state);
 
 /* dL/d of every parameter, by the pulls at the results of the last recurrent_forward with these rows; in
- * `gradient`, which has the parameters' order: added to what that holds, or, `adds` false, in its place. The
- * state with which a sequence began is a constant. `inputs`: NULL, or where dL/d inputs is written (rows,
+ * `gradient`, which has the parameters' order: added to what that holds, or, `adds` false, in its place. A
+ * sequence's first state is a constant. `inputs`: NULL, or where dL/d inputs is written (rows,
  * inputs). Rows are summed in chunks of 256, ascending, chunk by chunk. recurrent_forward must come
  * before the next call: this one overwrites what it reads. */
 void recurrent_backward(const struct recurrent *recurrent, struct recurrent_work *work,
