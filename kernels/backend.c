@@ -69,12 +69,11 @@ enum status backend_load(struct backend **out, const char *name, const struct ba
     return status == STATUS_OK ? backend_open(out, ops, settings, error) : status;
 }
 
-bool backend_finds_gpu(const struct backend_settings *settings)
+bool backend_finds_gpu(void)
 {
     const struct backend_ops *ops = NULL;
     struct error why;
-    return find_table(&ops, "cuda", &why) == STATUS_OK &&
-           (ops->find == NULL || ops->find(settings, &why) == STATUS_OK);
+    return find_table(&ops, "cuda", &why) == STATUS_OK && (ops->find == NULL || ops->find());
 }
 
 enum status backend_load_device(struct backend **out, enum device device,

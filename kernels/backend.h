@@ -46,13 +46,13 @@ struct backend_settings {
 
 /* A captured policy: a chain of layers over rows of observations, with pinned host buffers for `rows_max`
  * rows and one graph for each padded batch size 1, 2, 4, … rows_max. With `fixed`, 1 and rows_max are the
- * only sizes. Padding is zeros: a row's result depends on the size, and on no other row. */
+ * only sizes. Padding is zeros: a row's result depends on the size and on its place, and on no other row. */
 struct policy_launch;
 enum { POLICY_LAUNCH_LAYERS_MAX = 18 };
 
 /* What the host gets of a layer: nothing; y (rows, outputs) float32; or an action (rows) int32, drawn by the
  * softmax of y as kernels/policy/mlp.h says. */
-enum policy_launch_result { LAUNCH_INNER, LAUNCH_FLOATS, LAUNCH_ACTIONS };
+enum policy_launch_result { POLICY_LAUNCH_INNER, POLICY_LAUNCH_FLOATS, POLICY_LAUNCH_ACTIONS };
 
 /* y = f(x weight^T + bias) */
 struct policy_launch_layer {
@@ -83,8 +83,8 @@ struct backend_ops {
                         struct error *error);
     void (*close)(struct backend *backend);
 
-    /* Optional: STATUS_UNAVAILABLE where `open` would find no device. It takes nothing of the device. */
-    enum status (*find)(const struct backend_settings *settings, struct error *error);
+    /* Optional: whether there is a device that `open` can take. Allocates nothing on it. NULL: there is. */
+    bool (*find)(void);
 
     enum status (*forward[OP_COUNT])(struct backend *backend, struct op_call *call, struct error *error);
     enum status (*backward[OP_COUNT])(struct backend *backend, struct op_call *call, struct error *error);
@@ -159,9 +159,9 @@ enum status backend_load_device(struct backend **out, enum device device,
                                 const struct backend_settings *settings, struct error *why,
                                 struct error *error);
 
-/* Whether backend_load_device would find a GPU for DEVICE_AUTO, without a use of the GPU's memory. The answer
- * may differ where the GPU is found and then cannot be opened. */
-bool backend_finds_gpu(const struct backend_settings *settings);
+/* Whether this host has a GPU for DEVICE_AUTO: the same answer in every process. Allocates nothing on it.
+ * Opening it may still fail. */
+bool backend_finds_gpu(void);
 
 /* The backend that stores float32 tensors in host memory, in canonical layouts, and computes nothing. A
  * process that needs no math library holds the params of its checkpoints in this backend. backend_open can
@@ -194,8 +194,8 @@ enum status backend_download(struct backend *backend, const struct tensor *from,
 enum status backend_download_later(struct backend *backend, const struct tensor *from, enum dtype dtype,
                                    void *to, struct error *error);
 
-/* Waits until the device has no use for host memory. Returns at once where no copy is under way. So do
- * backend_download, backend_square_sum, backend_first_not_finite, and a launch: each is a wait. */
+/* Waits until the device has no use for host memory. Returns at once where no copy is under way.
+ * backend_download, backend_square_sum, backend_first_not_finite and a launch wait, too. */
 enum status backend_wait(struct backend *backend, struct error *error);
 
 /* Pins host memory that is copied to or from often: a copy of it is one, asynchronous, and not staged in

@@ -283,9 +283,13 @@ enum status op_forward(struct backend *backend, struct op_call *call, struct err
     enum status status = op_shapes(backend, call, shape, error);
     if (status != STATUS_OK)
         return status;
-    for (uint32_t i = 0; i < op_outputs(call->op, &call->attributes); i++)
-        if (!(op_rule(call->op)->out[i].flags & OP_OFFERED) || call->out[i]->data == NULL)
+    for (uint32_t i = 0; i < op_outputs(call->op, &call->attributes); i++) {
+        const bool offered = op_rule(call->op)->out[i].flags & OP_OFFERED && call->out[i]->data != NULL;
+        assert(!offered || (shape_equal(&call->out[i]->shape, &shape[i]) &&
+                            call->out[i]->dtype == backend->ops->dtype && call->out[i]->layout == NULL));
+        if (!offered)
             describe_result(call->out[i], &shape[i], backend->ops->dtype);
+    }
     memset(call->saved, 0, sizeof call->saved);
     const uint64_t mark = arena_mark(call->arena);
     status = backend->ops->forward[call->op](backend, call, error);

@@ -13,9 +13,8 @@ void device_number(uint32_t number)
 bool device_is_gpu(const struct job *job)
 {
     static int found = -1; // with `auto`: not asked yet
-    const struct backend_settings settings = {.device = gpu_number};
     if (job->device == JOB_DEVICE_AUTO && found < 0)
-        found = backend_finds_gpu(&settings);
+        found = backend_finds_gpu();
     return job->device == JOB_DEVICE_AUTO ? found > 0 : job->device == JOB_DEVICE_GPU;
 }
 

@@ -1,5 +1,5 @@
-/* From a job's /device to a backend (backend_load_device in kernels/backend.h), and the line that names it. Any
- * worker, at its start: the functions that open block while a plug-in is loaded. */
+/* From a job's /device to a backend (backend_load_device in kernels/backend.h), and the line that names it.
+ * Any worker, at its start: all functions block while a plug-in is loaded. */
 #ifndef WORKER_DEVICE_H
 #define WORKER_DEVICE_H
 

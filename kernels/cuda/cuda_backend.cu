@@ -128,16 +128,19 @@ enum status cuda_workspace(struct cuda *cuda, size_t bytes, struct error *error)
 
 /* ---- open, close ---- */
 
-/* Finds device `number` modulo their count, and checks its compute capability. It makes no context. */
-static enum status find_device(uint32_t number, int *found, cudaDeviceProp *device, struct error *error)
+static enum status count_devices(int *count, struct error *error)
 {
-    int count = 0;
-    const cudaError_t code = cudaGetDeviceCount(&count);
-    if (code != cudaSuccess || count == 0)
+    const cudaError_t code = cudaGetDeviceCount(count);
+    if (code != cudaSuccess || *count == 0)
         return error_set(error, STATUS_UNAVAILABLE, "CUDA finds no device: cudaGetDeviceCount: %s",
                          cudaGetErrorString(code != cudaSuccess ? code : cudaErrorNoDevice));
-    *found = (int)(number % (uint32_t)count);
-    CUDA_TRY(NULL, cudaGetDeviceProperties, device, *found);
+    return STATUS_OK;
+}
+
+/* Reads what device `number` is, and checks its compute capability. It makes no context. */
+static enum status check_device(int number, cudaDeviceProp *device, struct error *error)
+{
+    CUDA_TRY(NULL, cudaGetDeviceProperties, device, number);
     if (device->major < COMPUTE_CAPABILITY_MIN)
         return error_set(error, STATUS_UNAVAILABLE,
                          "%.100s has compute capability %d.%d, expected at least %d.0", device->name,
@@ -145,11 +148,17 @@ static enum status find_device(uint32_t number, int *found, cudaDeviceProp *devi
     return STATUS_OK;
 }
 
-static enum status cuda_find(const struct backend_settings *settings, struct error *error)
+static bool cuda_find(void)
 {
     cudaDeviceProp device;
-    int found;
-    return find_device(settings->device, &found, &device, error);
+    struct error why;
+    int count = 0;
+    bool found = false;
+    if (count_devices(&count, &why) != STATUS_OK)
+        return false;
+    for (int number = 0; number < count && !found; number++)
+        found = check_device(number, &device, &why) == STATUS_OK;
+    return found;
 }
 
 /* cuDNN's LSTM calls cuBLAS, which gives equal bits only with a workspace of fixed sizes. cuBLAS reads those
@@ -192,9 +201,11 @@ static enum status open_device(struct backend *backend, uint32_t number, struct 
 {
     struct cuda *cuda = cuda_of(backend);
     cudaDeviceProp device;
-    int found;
-    TRY(find_device(number, &found, &device, error));
-    CUDA_TRY(NULL, cudaSetDevice, found);
+    int count = 0;
+    TRY(count_devices(&count, error));
+    const int taken = (int)(number % (uint32_t)count);
+    TRY(check_device(taken, &device, error));
+    CUDA_TRY(NULL, cudaSetDevice, taken);
     CUDA_TRY(NULL, cudaStreamCreateWithFlags, &cuda->stream, cudaStreamNonBlocking);
     TRY(cuda_memory_open(cuda, error));
     TRY(open_cudnn(cuda, error));

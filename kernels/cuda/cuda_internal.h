@@ -5,7 +5,7 @@
  *     stream      the queue of the device's work; a backend has one
  *     plan        cuDNN's objects for one shape, made once and kept
  *     workspace   the one buffer of scratch memory that all plans share
- *     launch      the policy's act on a slab of rows, started by one call
+ *     launch      a policy's layers on a slab of rows, started by one call
  *     graph       a captured sequence of kernels, which a launch replays
  *     pinned      host memory that the device copies from and to by itself
  *     to stage    to copy by way of a pinned buffer of the backend's own

@@ -68,7 +68,7 @@ static __device__ struct element_norm batch_statistics(const struct norm_argumen
     return found;
 }
 
-static __global__ void batch_norm_kernel(struct norm_arguments norm)
+static __global__ void __launch_bounds__(NORM_THREADS_MAX) batch_norm_kernel(struct norm_arguments norm)
 {
     const unsigned channel = blockIdx.x;
     const struct element_norm by =
@@ -107,7 +107,8 @@ enum status cuda_batch_norm(struct backend *backend, struct op_call *call, struc
     return STATUS_OK;
 }
 
-static __global__ void batch_norm_backward_kernel(struct norm_gradients of)
+static __global__ void __launch_bounds__(NORM_THREADS_MAX)
+    batch_norm_backward_kernel(struct norm_gradients of)
 {
     const unsigned channel = blockIdx.x, lane = threadIdx.x, lanes = blockDim.x;
     const struct element_norm by = of.norms[channel];

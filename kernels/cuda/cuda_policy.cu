@@ -44,14 +44,14 @@ static size_t in_floats(const struct policy_launch *launch, uint32_t rows)
 
 static uint32_t result_columns(const struct policy_launch_layer *layer)
 {
-    return layer->result == LAUNCH_ACTIONS ? 1 : layer->weight.shape.size[0];
+    return layer->result == POLICY_LAUNCH_ACTIONS ? 1 : layer->weight.shape.size[0];
 }
 
 static size_t out_floats(const struct policy_launch *launch, uint32_t rows)
 {
     size_t floats = 0;
     for (uint32_t l = 0; l < launch->settings.layers; l++)
-        if (launch->settings.layer[l].result != LAUNCH_INNER)
+        if (launch->settings.layer[l].result != POLICY_LAUNCH_INNER)
             floats += slab_floats(rows, result_columns(&launch->settings.layer[l]));
     return floats;
 }
@@ -60,7 +60,7 @@ static size_t inner_floats(const struct policy_launch *launch, uint32_t rows)
 {
     size_t floats = 0;
     for (uint32_t l = 0; l < launch->settings.layers; l++)
-        if (launch->settings.layer[l].result != LAUNCH_FLOATS)
+        if (launch->settings.layer[l].result != POLICY_LAUNCH_FLOATS)
             floats += slab_floats(rows, launch->settings.layer[l].weight.shape.size[0]);
     return floats;
 }
@@ -139,11 +139,11 @@ static enum status queue_body(struct backend *backend, struct policy_launch *lau
     for (uint32_t l = 0; l < settings->layers; l++) {
         struct policy_launch_layer *layer = &settings->layer[l];
         const uint32_t outputs = layer->weight.shape.size[0];
-        float **slab = layer->result == LAUNCH_FLOATS ? &out : &inner;
+        float **slab = layer->result == POLICY_LAUNCH_FLOATS ? &out : &inner;
         y[l + 1] = matrix(rows, outputs, DTYPE_F32, *slab, "a layer's units");
         *slab += slab_floats(rows, outputs);
         TRY(queue_layer(backend, launch, layer, &y[layer->from], &y[l + 1], &keys, error));
-        if (layer->result != LAUNCH_ACTIONS)
+        if (layer->result != POLICY_LAUNCH_ACTIONS)
             continue;
         TRY(queue_draw(cuda, launch, &y[l + 1], &keys, (int32_t *)out, error));
         out += slab_floats(rows, 1);
@@ -246,7 +246,7 @@ static enum status cuda_launch_new(struct backend *backend, const struct policy_
         return error_set(error, STATUS_NO_MEMORY, "no memory for a captured policy");
     launch->settings = *settings;
     for (uint32_t l = 0; l < settings->layers; l++)
-        launch->draws |= settings->layer[l].dropout > 0 || settings->layer[l].result == LAUNCH_ACTIONS;
+        launch->draws |= settings->layer[l].dropout > 0 || settings->layer[l].result == POLICY_LAUNCH_ACTIONS;
     for (uint32_t rows = 1; rows < settings->rows_max; rows = settings->fixed ? settings->rows_max : 2 * rows)
         launch->sizes[launch->size_count++].rows = rows;
     launch->sizes[launch->size_count++].rows = settings->rows_max;
@@ -288,7 +288,7 @@ static enum status cuda_launch_run(struct backend *backend, struct policy_launch
     TRY(cuda_wait(cuda, NULL, error));
     const float *out = launch->out_host;
     for (uint32_t l = 0; l < settings->layers; l++) {
-        if (settings->layer[l].result == LAUNCH_INNER)
+        if (settings->layer[l].result == POLICY_LAUNCH_INNER)
             continue;
         const uint32_t columns = result_columns(&settings->layer[l]);
         memcpy(*results++, out, (size_t)rows * columns * sizeof *out);

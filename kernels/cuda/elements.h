@@ -141,8 +141,9 @@ ELEMENT uint32_t element_policy_action(uint64_t seed, const int32_t *row, const 
     return action;
 }
 
-/* ---- sums: lane `lane` of `lanes` takes every lanes-th term, ascending; the lanes are added in a tree ----
- */
+/* ---- sums ----
+ *
+ * Lane `lane` of `lanes` takes every lanes-th term, ascending; the lanes are added in a tree. */
 
 /* One term of a sum; c may be NULL. */
 enum element_term {
@@ -188,9 +189,9 @@ ELEMENT size_t element_not_finite_lane(const float *x, size_t count, size_t lane
     return SIZE_MAX;
 }
 
-/* ---- batch norm: a block computes one channel, and its lanes take every lanes-th of the channel's values
- * ----
- */
+/* ---- batch norm ----
+ *
+ * A block computes one channel; its lanes take every lanes-th of the channel's values. */
 
 /* Images (n, channels, plane); a channel has `values` = n plane. */
 struct element_channels {
@@ -235,8 +236,8 @@ ELEMENT void element_sums_add(struct element_sums *to, const struct element_sums
     to->second += from->second;
 }
 
-/* The sums of x - shift and of its square, where shift is the channel's first value. So one pass is exact
- * enough: the mean lies among the values, and at most a factor of their number is lost of a double. */
+/* The sums of x - shift and of its square. The shift is the channel's first value, so one pass is exact
+ * enough: cancellation loses at most log2(values + 1) bits of a double. */
 ELEMENT struct element_sums element_norm_lane(const struct element_channels *s, const float *x,
                                               uint32_t channel, uint32_t lane, uint32_t lanes)
 {

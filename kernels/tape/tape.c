@@ -447,6 +447,7 @@ static enum status run_forward(struct tape *tape, struct node *node, const struc
         call->in[i] = node->in[i] != NULL ? node->in[i]->tensor : NULL;
     for (uint32_t i = 0; i < node->outputs; i++) {
         call->out[i] = &node->out[i]->own;
+        assert(into[i] == NULL || node->rule->out[i].flags & OP_OFFERED);
         if (into[i] != NULL)
             *call->out[i] = *into[i];
     }

@@ -227,8 +227,8 @@ const struct tensor *variable_gradient(const struct variable *variable);
 /* backend_download of all of it; `values` has room for shape_elements. Sticks on failure. */
 enum status tape_read(struct tape *tape, const struct variable *variable, enum dtype dtype, void *values);
 
-/* As tape_read, but `values` are there after tape_wait or tape_finish, and exist until then: several reads
- * share one wait for the device. tape_wait checks the loss, too. */
+/* As tape_read, but tape_wait or tape_finish fills `values`, which must exist until then: several reads share
+ * one wait for the device. tape_wait checks the loss, too. */
 enum status tape_read_later(struct tape *tape, const struct variable *variable, enum dtype dtype,
                             void *values);
 enum status tape_wait(struct tape *tape);

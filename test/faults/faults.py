@@ -467,7 +467,7 @@ FOUND_BEFORE = (r"^schema schema memory malloc #1 .*libcjson", r"^reinforce run 
                 r"^reinforce run socket sendmsg #1 .*generation_connect", r"^reinforce run socket recvmsg #1 ",
                 r"^reinforce agent.0 zmq .*session_welcome", r"^pictures trainer.1 memory malloc #1 .*libpng",
                 r"^generate generate memory malloc #1 .*job_read_file", r"^reinforce observer.1 zmq .*send_request",
-                r"^resume-shared trainer.2 memory reallocarray .*loader_allocate", r"^check-images check read read #1 EIO at libz",
+                r"^resume-shared trainer.2 memory aligned_alloc .*loader_allocate", r"^check-images check read read #1 EIO at libz",
                 r"^resume-shared run read __getdelim #1 ENOMEM .*log_file_cut",
                 r"^resume-shared run read \S+ #1 EIO .*log_file_run_id")
 

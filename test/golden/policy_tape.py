@@ -5,7 +5,7 @@ How to run it, from the repository's root, with Debian's python3-torch:
 
     /usr/bin/python3 test/golden/policy_tape.py
 
-problem.py explains the numbers and the file; test/worker/model/test_policy_tape.c reads it. Three
+problem.py explains the numbers and the file; test/worker/model/test_policy_mlp_gpu_golden.c reads it. Three
 steps of Adam with lr 0.01 on one batch of 300 rows, with the sum of -coefficient * log-probability of the
 row's action as the loss. The sequence begins at 7. Parameters are numbers times sqrt(1 / fan_in),
 observations numbers, coefficients numbers times 2, actions indices. Masks are drawn by Philox4x32-10 as

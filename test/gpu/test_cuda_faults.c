@@ -82,6 +82,7 @@ static const struct op_case cases[] = {
     {.op = OP_MAX_POOL, .attributes = {.kernel = {2, 2}, .stride = {2, 2}}, .in = {SHAPE4(1, 2, 4, 4)}},
     {.op = OP_AVG_POOL, .attributes = {.kernel = {2, 2}, .stride = {2, 2}}, .in = {SHAPE4(1, 2, 4, 4)}},
     {.op = OP_RELU, .in = {SHAPE1(3)}},
+    {.op = OP_TANH, .in = {SHAPE1(3)}},
     {.op = OP_ADD, .attributes = {.relu = true}, .in = {SHAPE1(3), SHAPE1(3)}},
     {.op = OP_RESHAPE, .attributes = {.shape = SHAPE1(4)}, .in = {SHAPE2(2, 2)}},
     {.op = OP_DROPOUT, .attributes = {.dropout = 0.5}, .absent = 2, .in = {SHAPE2(2, 4)}},
@@ -175,8 +176,8 @@ static enum status policy(struct backend *backend, struct arena *arena, struct r
         .inputs = 2,
         .layers = 3,
         .layer = {{.activation = OP_RELU, .dropout = 0.5},
-                  {.from = 1, .activation = OP_LINEAR, .result = LAUNCH_ACTIONS},
-                  {.from = 1, .activation = OP_TANH, .result = LAUNCH_FLOATS}},
+                  {.from = 1, .activation = OP_LINEAR, .result = POLICY_LAUNCH_ACTIONS},
+                  {.from = 1, .activation = OP_TANH, .result = POLICY_LAUNCH_FLOATS}},
         .seed = 7,
         .rows_max = ROWS};
     const struct shape weights[3] = {SHAPE2(3, 2), SHAPE2(2, 3), SHAPE2(1, 3)};
@@ -282,7 +283,7 @@ static void close_all(void)
 /* ---- faults ---- */
 
 /* Calls of a function that fail with each of its first two errors, and with each of the others: the first and
- * the last, and those between at equal distances. Under a sanitizer, only the first error happens, so often
+ * the last, and those between at equal distances. Under a sanitizer, only the first error happens, as often
  * as the others. */
 enum { TRIES_FIRST = 40, TRIES = 3, CODES_MAX = 12, GROUPS = 8 };
 
@@ -417,7 +418,13 @@ enum { FUNCTIONS = sizeof functions / sizeof *functions };
 START_TEST(every_function_that_is_called_is_in_the_table)
 {
     const char *name;
-    ck_assert(backend_finds_gpu(&(struct backend_settings){0}));
+    ck_assert(backend_finds_gpu());
+    for (enum op op = 0; op < OP_COUNT; op++) {
+        bool runs = false;
+        for (size_t i = 0; i < CASES; i++)
+            runs = runs || cases[i].op == op;
+        ck_assert_msg(runs, "%s is not run", op_rule(op)->name);
+    }
     for (unsigned i = 0; (name = gpu.called(i)) != NULL; i++) {
         bool found = false;
         for (size_t k = 0; k < FUNCTIONS; k++)

@@ -83,7 +83,7 @@ check "a barrier that is missing" finds cuda_loss.cu \
 check "a read of freed memory" finds cuda_memory.cu \
     's/^    TRY(fetch(cuda, cuda->partial,/    cudaFree(cuda->partial);\n&/' \
     '^gpu: .*from no device memory: byte 0 of a freed allocation' test_conformance_slab memory
-check "a graph that captured a pointer which is stale" finds cuda_policy.cu \
+check "a graph that captured a stale pointer" finds cuda_policy.cu \
     '/^    void \*workspace = /,/^    launch->workspace_bytes = /c\    (void)cuda, (void)launch;' \
     '^gpu: .*workSpace was freed after the call' test_cuda cuda
 check "a descriptor with swapped sizes" finds cuda_conv.cu \

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The GPU backend on the stand-in for a GPU (test/gpu/gpu.h): every operation beside the oracle, PyTorch's records, the
 # captured policy under many seeds of the stand-in, and a job of each kind with /device "gpu": twice with equal logs, with
-# a worker killed, and resumed. GPU_SEEDS: how many seeds (20; 2 under a sanitizer). PyTorch's large
-# language model takes a minute on the stand-in: scripts/gpu-check --stand-in runs it.
+# a worker killed, and resumed. GPU_SEEDS: how many seeds (20; 2 under a sanitizer). PyTorch's large language model takes
+# a minute on the stand-in: scripts/gpu-check --stand-in runs it.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
@@ -32,7 +32,7 @@ check "every operation, beside the oracle" passes test_conformance operations
 check "memory of one slab" passes test_conformance_slab memory
 check "chains of operations" passes test_conformance_chain chains
 check "the policy's loss" passes test_conformance_policy policy
-check "PyTorch's policy" passes test_policy_tape pytorch
+check "PyTorch's policy" passes test_policy_mlp_gpu_golden pytorch
 check "policies of dense layers, beside the CPU" passes test_policy_tape_dense policy_tape_dense
 check "PyTorch's ResNets" passes test_resnet pytorch
 check "PyTorch's small language model" passes test_rnn pytorch

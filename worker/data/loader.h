@@ -46,8 +46,9 @@ enum { LOADER_BAD_MIN = 16 };
 struct batch {
     uint64_t step;
     uint32_t samples; /* 0: an evaluation share has no more */
-    float *images;    /* (samples, channels, size, size); begins a page, and has its pages to itself */
-    int32_t *labels;  /* (samples) */
+    float
+        *images; /* (samples, channels, size, size); begins at a page, and shares no page with other memory */
+    int32_t *labels; /* (samples) */
 };
 
 struct loader_config {

@@ -28,15 +28,14 @@
  *
  * transport "shared": a pserver's segment holds `slots` images of IMAGE bytes each (image_bytes: (P + B) * 4
  * rounded up to a page), of which it writes its own range alone; the rest stays a hole without memory. A
- * trainer's segment, its outbox, is one image. Nothing is copied: trainers read parameters in the servers'
- * segments, and servers read gradients in the trainers' outboxes. Entries have the layout that the CPU
- * backend's forward prefers (classifier_reorder), the same in all processes. Where the device is a GPU they
- * are canonical (image_reordered), and a trainer copies whole shards to and from it.
- * Chunks that travel between hosts hold the image's elements as they lie there.
- * transport "inline": messages carry chunks of an image, whose elements and entries are in canonical order;
- * the server's image is canonical too.
- * GET_MODEL's fingerprint is that of params with the image's layouts: equal fingerprints prove that both ends
- * have the same model and layouts.
+ * trainer's segment, its outbox, is one image. In the host's memory nothing is copied: trainers read
+ * parameters in the servers' segments, and servers read gradients in the trainers' outboxes. Entries have the
+ * layout that the CPU backend's forward prefers (classifier_reorder), the same in all processes. Where the
+ * device is a GPU they are canonical (image_reordered), and a trainer copies whole shards to and from it.
+ * Chunks that travel between hosts hold the image's elements as they lie there. transport "inline": messages
+ * carry chunks of an image, whose elements and entries are in canonical order; the server's image is
+ * canonical too. GET_MODEL's fingerprint is that of params with the image's layouts: equal fingerprints prove
+ * that both ends have the same model and layouts.
  *
  * ---- Versions ----
  * Version 0 is the model that the job begins with; every update makes the next. A trainer holds one version

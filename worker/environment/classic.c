@@ -32,7 +32,8 @@ static const char *const names[] = {
     NULL,
 };
 
-/* The names behind the kinds: whose physics they have, and the bits of the elements that are hidden. */
+/* Environments without velocities, the names behind the kinds: their physics, and the hidden elements' bits.
+ */
 static const struct {
     enum classic_kind kind;
     uint32_t hidden;

@@ -1,6 +1,6 @@
 /* The built-in environments as one plug-in: CartPole-v1, Acrobot-v1, MountainCar-v0, MountainCarContinuous-v0
  * and Pendulum-v1, as Gymnasium has them. cartpole.h, acrobot.h, mountain_car.h and pendulum.h are the
- * manuals of their physics, and say how far they are Gymnasium's. And four of them without velocities, as RL
+ * manuals of their physics, and say how far they are Gymnasium's. Four also exist without velocities, as RL
  * Zoo's MaskVelocityWrapper makes them: CartPoleNoVel-v1, MountainCarNoVel-v0, MountainCarContinuousNoVel-v0
  * and PendulumNoVel-v1. The velocities stay in the observation, and always read 0.
  *

@@ -48,8 +48,8 @@ const struct job_key job_keys[] = {
     {"/device", ANY, ENUM(device, "auto", "cpu", "gpu"), BY_DEFAULT("auto"),
      .text =
          "Where the model is computed. auto: on a GPU if one works, else on the CPU; a line on standard "
-         "error says which. With auto, the dense layers of a policy stay on the CPU, unless they can have "
-         "/policy/dropout. gpu: without a GPU that works the run ends with exit code 69."},
+         "error says which. With auto, of policies only the CNN and those that may have /policy/dropout "
+         "take a GPU. gpu: without a GPU that works the run ends with exit code 69."},
 
     {"/observers", AGENT, JOB_OBJECT, .text = "The processes that step environments."},
     {"/observers/count", REINFORCE, INTEGER(observers.count, 1, 1024), BY_DEFAULT(1), .unit = "processes",
@@ -276,7 +276,7 @@ const struct job_key job_keys[] = {
     {"/transport/memory", TRAINERS, ENUM(transport, "shared", "inline"), BY_DEFAULT("shared"),
      .text = "shared: in shared memory, without a copy, and between hosts inside messages. inline: inside "
              "messages. Both give the same numbers. The hosts of a parameter-server job need inline if their "
-             "processors want different layouts."},
+             "processors want different layouts, or if only some have a GPU."},
     {"/transport/precision", SERVER, ENUM(precision, "float32", "bfloat16"), BY_DEFAULT("float32"),
      .text = "The form of gradients inside messages. bfloat16: half the bytes. A trainer rounds each element "
              "to the nearest bfloat16 and adds the rounding error to that element's next gradient. A trainer "

@@ -8,6 +8,7 @@
  * nothing to loss and gradient. A rollout of more than 2^20 rows is uploaded in pieces. */
 #include "worker/model/policy_internal.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -169,6 +170,7 @@ static enum status gpu_act(void *self, const struct policy_rows *rows, uint32_t 
     const struct policy_mlp_gpu *gpu = self;
     const uint32_t inputs = gpu->inputs, places = gpu->one_size ? gpu->environments : rows->count;
     const float *observations = rows->observations;
+    assert(rows->count <= gpu->environments);
     memset(gpu->observations, 0, (size_t)places * inputs * sizeof *gpu->observations);
     memset(gpu->keys, 0, (size_t)places * 3 * sizeof *gpu->keys);
     for (uint32_t i = 0; i < rows->count; i++) {
@@ -281,7 +283,7 @@ static enum status open_launch(struct policy_mlp_gpu *gpu, const struct policy_c
                                                                .bias = params_at(params, 3)->tensor,
                                                                .from = 1,
                                                                .activation = OP_LINEAR,
-                                                               .result = LAUNCH_ACTIONS}},
+                                                               .result = POLICY_LAUNCH_ACTIONS}},
                                                     .seed = config->seed,
                                                     .rows_max = config->environments,
                                                     .fixed = config->one_size};

@@ -174,12 +174,12 @@ void policy_network_layers(const struct policy_network *network, struct policy_l
     settings->inputs = network->shape.inputs;
     settings->layers = list_layers(&network->shape, layers);
     for (uint32_t l = 0; l < settings->layers; l++)
-        settings->layer[l] =
-            (struct policy_launch_layer){.weight = params_at(network->params, layers[l].weight)->tensor,
-                                         .bias = params_at(network->params, layers[l].weight + 1)->tensor,
-                                         .from = layers[l].from,
-                                         .activation = layers[l].activation,
-                                         .result = layers[l].is != 0 ? LAUNCH_FLOATS : LAUNCH_INNER};
+        settings->layer[l] = (struct policy_launch_layer){
+            .weight = params_at(network->params, layers[l].weight)->tensor,
+            .bias = params_at(network->params, layers[l].weight + 1)->tensor,
+            .from = layers[l].from,
+            .activation = layers[l].activation,
+            .result = layers[l].is != 0 ? POLICY_LAUNCH_FLOATS : POLICY_LAUNCH_INNER};
 }
 
 struct policy_outputs policy_network_record(const struct policy_network *network, struct tape *tape,

@@ -2,11 +2,11 @@
  * (kernels/policy/dense.h).
  *
  * The network computes pieces of at most 256 rows. A piece is filled up with rows of zeros, so that the
- * backend need not plan for every number of rows: to a power of two or, of a policy with values, to one size
- * for learning and one for acting. A backend's sums depend on the piece's size and on the row's place in it.
- * With values, therefore, each environment acts at its own place, whoever acts beside it, and PPO begins with
- * the probabilities and values of a review. A greedy choice takes one row at a time, so that an evaluation's
- * episodes do not depend on the others.
+ * backend need not plan for every number of rows: to a power of two or, of a policy with values or a captured
+ * launch, to one size for acting; with values, also to one for learning. A backend's sums depend on the
+ * piece's size and on the row's place in it. So each environment acts at its own place there, whoever acts
+ * beside it, and PPO begins with the probabilities and values of a review. A greedy choice takes one row at a
+ * time, so that an evaluation's episodes do not depend on the others.
  *
  * Dense layers act by a captured launch, where the backend has one; all else is recorded on the tape.
  *
@@ -39,7 +39,7 @@ struct policy_tape {
     uint32_t noise_steps;             // struct dense_draw's
     uint32_t piece_rows;              // of a piece, at most
     bool gaussian, has_value;
-    uint32_t places, act_rows;      // with values: one for each environment; those of a piece
+    uint32_t places, act_rows;      // with values or a launch: one for each environment; those of a piece
     uint32_t learn_rows;            // with values: what every other piece is filled up to
     float *read;                    // (piece_rows, channels, height, width)
     float *features;                // (piece_rows, features); NULL: the head does not read them
@@ -298,7 +298,8 @@ static enum status policy_tape_act(void *self, const struct policy_rows *rows, u
                                     .environment = environment,
                                     .step = step,
                                     .noise_steps = net->noise_steps};
-    return net->has_value ? act_in_places(net, rows, &draw, error) : act_in_order(net, rows, draw, error);
+    return net->has_value || net->launch != NULL ? act_in_places(net, rows, &draw, error)
+                                                 : act_in_order(net, rows, draw, error);
 }
 
 static enum status policy_tape_choose(void *self, const struct policy_rows *rows, struct error *error)
@@ -594,24 +595,20 @@ static void find_sizes(struct policy_tape *net, const struct policy_config *conf
     net->piece_rows = POLICY_CHUNK_ROWS;
     while (net->piece_rows > 1 && (size_t)net->piece_rows * net->inputs > PIECE_FLOATS)
         net->piece_rows /= 2;
+    net->places = config->environments;
+    net->act_rows = share_evenly(config->environments, net->piece_rows);
     if (!config->has_value)
         return;
     net->has_value = true;
-    net->places = config->environments;
-    net->act_rows = share_evenly(config->environments, net->piece_rows);
     net->learn_rows = share_evenly(minibatch, net->piece_rows);
 }
 
-/* With values the launch has one size for choosing and one for acting. */
-static enum status open_launch(struct policy_tape *net, const struct policy_config *config,
-                               struct error *error)
+/* The launch has one size for choosing and one for acting. */
+static enum status open_launch(struct policy_tape *net, struct error *error)
 {
-    struct policy_launch_settings settings = {.fixed = net->has_value};
+    struct policy_launch_settings settings = {.rows_max = net->act_rows, .fixed = true};
     if (net->network.form == POLICY_FORM_CNN || net->backend->ops->launch_new == NULL)
         return STATUS_OK;
-    settings.rows_max = net->has_value                           ? net->act_rows
-                        : config->environments < net->piece_rows ? filled_up(config->environments)
-                                                                 : net->piece_rows;
     policy_network_layers(&net->network, &settings);
     return net->backend->ops->launch_new(net->backend, &settings, &net->launch, error);
 }
@@ -650,7 +647,7 @@ static enum status policy_tape_open(void **self, const struct policy_config *con
         status = policy_learner_open(&net->learner, config, backend, error);
     net->network.params = net->learner.params;
     if (status == STATUS_OK)
-        status = open_launch(net, config, error);
+        status = open_launch(net, error);
     return status == STATUS_OK ? load_head(net, error) : status;
 }
 

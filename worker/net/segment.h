@@ -34,7 +34,7 @@ enum status segment_create(struct segment *segment, uint16_t worker, size_t byte
  * no memfd, not sized or sealed yet, fewer than `bytes_min` bytes. */
 enum status segment_attach(struct segment *segment, uint16_t worker, size_t bytes_min, struct error *error);
 
-/* A reader's: makes the mapping writable, or read-only again: a driver pins writable memory alone. */
+/* Makes a reader's mapping writable, or read-only again. CUDA pins only writable memory. */
 void segment_set_writable(const struct segment *segment, bool writable);
 
 /* The address of [offset, offset + bytes). NULL: the range is not within the segment, or `offset` is no

@@ -44,7 +44,7 @@ static inline enum status mlp_launch_open(struct mlp_launch *l, struct backend *
         .settings = {.inputs = shape.inputs,
                      .layers = 2,
                      .layer = {{.activation = OP_RELU, .dropout = problem->dropout},
-                               {.from = 1, .activation = OP_LINEAR, .result = LAUNCH_ACTIONS}},
+                               {.from = 1, .activation = OP_LINEAR, .result = POLICY_LAUNCH_ACTIONS}},
                      .seed = problem->seed,
                      .rows_max = rows_max,
                      .fixed = fixed},

@@ -134,7 +134,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("policy_tape");
+    Suite *suite = suite_create("policy_mlp_gpu_golden");
     TCase *pytorch = tcase_create("pytorch");
     tcase_set_timeout(pytorch, 120);
     tcase_add_loop_test(pytorch, it_trains_as_pytorchs_does, 0, TRAINING_BACKENDS);
