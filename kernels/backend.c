@@ -73,7 +73,9 @@ bool backend_finds_gpu(void)
 {
     const struct backend_ops *ops = NULL;
     struct error why;
-    return find_table(&ops, "cuda", &why) == STATUS_OK && (ops->find == NULL || ops->find());
+    if (find_table(&ops, "cuda", &why) != STATUS_OK || ops == NULL)
+        return false;
+    return ops->find == NULL || ops->find();
 }
 
 enum status backend_load_device(struct backend **out, enum device device,

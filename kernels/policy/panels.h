@@ -55,8 +55,8 @@ void summing_add(const struct summing *summing, uint32_t rows, struct dense_matr
                  bool adds);
 
 /* The gradient of a weight (outputs, inputs), or of some of its columns: adds to to[m * row_step + k] the sum
- * over the rows of pull (rows, outputs) times x (rows, inputs). Either the inputs or the outputs lie across the lanes,
- * whichever leaves fewer lanes idle; the bits are the same. */
+ * over the rows of pull (rows, outputs) times x (rows, inputs). Either the inputs or the outputs lie across
+ * the lanes, whichever leaves fewer lanes idle; the bits are the same. */
 void summing_add_weight(const struct summing *summing, uint32_t rows, struct dense_matrix pull,
                         uint32_t outputs, struct dense_matrix x, uint32_t inputs, float *to, size_t row_step,
                         bool adds);

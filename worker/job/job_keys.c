@@ -46,10 +46,9 @@ const struct job_key job_keys[] = {
     {"/seed", ANY, INTEGER(seed, 0, SEED_MAX), BY_DEFAULT(543),
      .text = "All random draws follow from the seed: the same seed gives the same log."},
     {"/device", ANY, ENUM(device, "auto", "cpu", "gpu"), BY_DEFAULT("auto"),
-     .text =
-         "Where the model is computed. auto: on a GPU if one works, else on the CPU; a line on standard "
-         "error says which. With auto, of policies only the CNN and those that may have /policy/dropout "
-         "take a GPU. gpu: without a GPU that works the run ends with exit code 69."},
+     .text = "Where the model is computed. auto: on a GPU if one works, else on the CPU; a line on standard "
+             "error says which. With auto, of policies only the CNN and those that may have /policy/dropout "
+             "take a GPU. gpu: without a GPU that works the run ends with exit code 69."},
 
     {"/observers", AGENT, JOB_OBJECT, .text = "The processes that step environments."},
     {"/observers/count", REINFORCE, INTEGER(observers.count, 1, 1024), BY_DEFAULT(1), .unit = "processes",
