@@ -147,33 +147,9 @@ struct plan {
 
 enum {
     PLAN_BUCKETS = 256,
-    PLANS_MAX = 1024,        /* then all are forgotten: shapes that come and go must not fill the memory */
-    REDUCE_BLOCKS_MAX = 256, /* partial results of a reduction over a whole tensor */
-    STAGING_BYTES = 1 << 20, /* of one buffer */
-    STAGING_BUFFERS = 4,
-    DELIVERIES_MAX = 64,
+    PLANS_MAX = 1024,           /* then all are forgotten: shapes that come and go must not fill the memory */
     THREADS = 256,              /* in a block of our kernels */
     COMPUTE_CAPABILITY_MIN = 8, /* major: what the Makefile compiles for */
-};
-
-/* A buffer on the way to the device and back. */
-struct staging {
-    char *memory;     /* (STAGING_BYTES) pinned */
-    cudaEvent_t left; /* recorded when the next buffer comes into use */
-};
-
-/* What the next wait copies from a staging buffer to the caller's memory. */
-struct delivery {
-    const void *staged;
-    void *to;
-    size_t bytes; /* staged */
-    bool widens;  /* floats to doubles */
-};
-
-struct pin {
-    struct pin *next;
-    char *begin;
-    size_t bytes;
 };
 
 struct cuda {
@@ -184,15 +160,7 @@ struct cuda {
 
     void *workspace; /* (workspace_bytes) scratch of the operation that runs */
     size_t workspace_bytes;
-    double *partial; /* (REDUCE_BLOCKS_MAX) on the device */
-
-    struct staging staging[STAGING_BUFFERS];
-    uint32_t staging_now; /* the buffer in use */
-    size_t staging_used;  /* bytes of it */
-    struct delivery deliveries[DELIVERIES_MAX];
-    uint32_t delivery_count;
-    struct pin *pins;
-    bool copies; /* a copy from or to the callers' memory may be under way */
+    struct cuda_memory *memory; /* cuda_memory.cu's own */
 
     struct plan *plans[PLAN_BUCKETS];
     uint32_t plan_count;

@@ -7,6 +7,47 @@
 #include <cstring>
 #include <unistd.h>
 
+/* ---- the state ---- */
+
+enum {
+    REDUCE_BLOCKS_MAX = 256, /* partial results of a reduction over a whole tensor */
+    STAGING_BYTES = 1 << 20, /* of one buffer */
+    STAGING_BUFFERS = 4,
+    DELIVERIES_MAX = 64,
+};
+
+/* A buffer on the way to the device and back. */
+struct staging {
+    char *memory;     /* (STAGING_BYTES) pinned */
+    cudaEvent_t left; /* recorded when the next buffer comes into use */
+};
+
+/* What the next wait copies from a staging buffer to the caller's memory. */
+struct delivery {
+    const void *staged;
+    void *to;
+    size_t bytes; /* staged */
+    bool widens;  /* floats to doubles */
+};
+
+/* Host memory that copies go to and come from without staging. */
+struct pin {
+    struct pin *next;
+    char *begin; /* whole pages */
+    size_t bytes;
+};
+
+struct cuda_memory {
+    double *partial; /* (REDUCE_BLOCKS_MAX) on the device */
+    struct staging staging[STAGING_BUFFERS];
+    uint32_t staging_now; /* the buffer in use */
+    size_t staging_used;  /* bytes of it */
+    struct delivery deliveries[DELIVERIES_MAX];
+    uint32_t delivery_count;
+    struct pin *pins;
+    bool copies; /* a copy from or to the callers' memory may be under way */
+};
+
 /* ---- arenas ---- */
 
 static void *chunk_take(void *context, size_t bytes)
@@ -90,7 +131,7 @@ void cuda_same_memory(struct op_call *call, struct tensor *to, const struct tens
 static const struct pin *pin_of(const struct cuda *cuda, const void *memory, size_t bytes)
 {
     const char *at = (const char *)memory;
-    const struct pin *pin = cuda->pins;
+    const struct pin *pin = cuda->memory->pins;
     while (pin != NULL && (at < pin->begin || at + bytes > pin->begin + pin->bytes))
         pin = pin->next;
     return pin;
@@ -107,7 +148,7 @@ static enum status cuda_pin(struct backend *backend, const void *memory, size_t 
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)memory / page * page;
     pin->begin = (char *)begin;
     pin->bytes = ((uintptr_t)memory + bytes - begin + page - 1) / page * page;
-    pin->next = cuda->pins;
+    pin->next = cuda->memory->pins;
     const cudaError_t code = cudaHostRegister(pin->begin, pin->bytes, cudaHostRegisterDefault);
     if (code != cudaSuccess) {
         cudaGetLastError(); // clears the error, so that the next call does not return it
@@ -115,7 +156,7 @@ static enum status cuda_pin(struct backend *backend, const void *memory, size_t 
         return error_set(error, STATUS_UNAVAILABLE, "CUDA: cudaHostRegister of %zu bytes failed: %s", bytes,
                          cudaGetErrorString(code));
     }
-    cuda->pins = pin;
+    cuda->memory->pins = pin;
     return STATUS_OK;
 }
 
@@ -131,36 +172,38 @@ static void deliver(const struct delivery *delivery)
 
 enum status cuda_wait(struct cuda *cuda, const struct tensor *about, struct error *error)
 {
-    const uint32_t count = cuda->delivery_count;
-    cuda->delivery_count = 0;
+    struct cuda_memory *memory = cuda->memory;
+    const uint32_t count = memory->delivery_count;
+    memory->delivery_count = 0;
     CUDA_TRY(about, cudaStreamSynchronize, cuda->stream);
-    cuda->staging_used = 0;
-    cuda->copies = false;
+    memory->staging_used = 0;
+    memory->copies = false;
     for (uint32_t i = 0; i < count; i++)
-        deliver(&cuda->deliveries[i]);
+        deliver(&memory->deliveries[i]);
     return STATUS_OK;
 }
 
 static enum status cuda_wait_for_copies(struct backend *backend, struct error *error)
 {
     struct cuda *cuda = cuda_of(backend);
-    return cuda->copies ? cuda_wait(cuda, NULL, error) : STATUS_OK;
+    return cuda->memory->copies ? cuda_wait(cuda, NULL, error) : STATUS_OK;
 }
 
 /* Takes `bytes`, at most STAGING_BYTES, of a staging buffer. */
 static enum status stage(struct cuda *cuda, size_t bytes, void **out, const struct tensor *about,
                          struct error *error)
 {
-    if (cuda->staging_used + bytes > STAGING_BYTES && cuda->delivery_count > 0)
+    struct cuda_memory *memory = cuda->memory;
+    if (memory->staging_used + bytes > STAGING_BYTES && memory->delivery_count > 0)
         TRY(cuda_wait(cuda, about, error));
-    if (cuda->staging_used + bytes > STAGING_BYTES) {
-        CUDA_TRY(about, cudaEventRecord, cuda->staging[cuda->staging_now].left, cuda->stream);
-        cuda->staging_now = (cuda->staging_now + 1) % STAGING_BUFFERS;
-        CUDA_TRY(about, cudaEventSynchronize, cuda->staging[cuda->staging_now].left);
-        cuda->staging_used = 0;
+    if (memory->staging_used + bytes > STAGING_BYTES) {
+        CUDA_TRY(about, cudaEventRecord, memory->staging[memory->staging_now].left, cuda->stream);
+        memory->staging_now = (memory->staging_now + 1) % STAGING_BUFFERS;
+        CUDA_TRY(about, cudaEventSynchronize, memory->staging[memory->staging_now].left);
+        memory->staging_used = 0;
     }
-    *out = cuda->staging[cuda->staging_now].memory + cuda->staging_used;
-    cuda->staging_used += (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
+    *out = memory->staging[memory->staging_now].memory + memory->staging_used;
+    memory->staging_used += (bytes + ARENA_ALIGNMENT - 1) / ARENA_ALIGNMENT * ARENA_ALIGNMENT;
     return STATUS_OK;
 }
 
@@ -170,7 +213,7 @@ static enum status cuda_upload(struct backend *backend, struct tensor *to, enum 
     struct cuda *cuda = cuda_of(backend);
     const size_t count = cuda_elements(to), piece = STAGING_BYTES / sizeof(float);
     if (dtype != DTYPE_F64 && pin_of(cuda, from, count * sizeof(float)) != NULL) {
-        cuda->copies = true;
+        cuda->memory->copies = true;
         CUDA_TRY(to, cudaMemcpyAsync, to->data, from, count * sizeof(float), cudaMemcpyHostToDevice,
                  cuda->stream);
         return STATUS_OK;
@@ -194,13 +237,14 @@ static enum status cuda_upload(struct backend *backend, struct tensor *to, enum 
 static enum status fetch(struct cuda *cuda, const void *from, size_t bytes, bool widens, void *to,
                          const struct tensor *about, struct error *error)
 {
+    struct cuda_memory *memory = cuda->memory;
     void *staged;
-    if (cuda->delivery_count == DELIVERIES_MAX)
+    if (memory->delivery_count == DELIVERIES_MAX)
         TRY(cuda_wait(cuda, about, error));
     TRY(stage(cuda, bytes, &staged, about, error));
     CUDA_TRY(about, cudaMemcpyAsync, staged, from, bytes, cudaMemcpyDeviceToHost, cuda->stream);
-    cuda->deliveries[cuda->delivery_count++] = {staged, to, bytes, widens};
-    cuda->copies = true;
+    memory->deliveries[memory->delivery_count++] = {staged, to, bytes, widens};
+    memory->copies = true;
     return STATUS_OK;
 }
 
@@ -211,7 +255,7 @@ static enum status cuda_download_later(struct backend *backend, const struct ten
     const size_t count = cuda_elements(from), piece = STAGING_BYTES / sizeof(float);
     const size_t step = dtype_bytes(dtype);
     if (dtype != DTYPE_F64 && pin_of(cuda, to, count * sizeof(float)) != NULL) {
-        cuda->copies = true;
+        cuda->memory->copies = true;
         CUDA_TRY(from, cudaMemcpyAsync, to, from->data, count * sizeof(float), cudaMemcpyDeviceToHost,
                  cuda->stream);
         return STATUS_OK;
@@ -235,8 +279,11 @@ static enum status cuda_download(struct backend *backend, const struct tensor *f
 
 enum status cuda_memory_open(struct cuda *cuda, struct error *error)
 {
-    CUDA_TRY(NULL, cudaMalloc, (void **)&cuda->partial, REDUCE_BLOCKS_MAX * sizeof *cuda->partial);
-    for (struct staging &staging : cuda->staging) {
+    struct cuda_memory *memory = cuda->memory = (struct cuda_memory *)calloc(1, sizeof *memory);
+    if (memory == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for copies to and from a GPU");
+    CUDA_TRY(NULL, cudaMalloc, (void **)&memory->partial, REDUCE_BLOCKS_MAX * sizeof *memory->partial);
+    for (struct staging &staging : memory->staging) {
         CUDA_TRY(NULL, cudaHostAlloc, (void **)&staging.memory, STAGING_BYTES, cudaHostAllocDefault);
         CUDA_TRY(NULL, cudaEventCreateWithFlags, &staging.left, cudaEventDisableTiming);
     }
@@ -245,18 +292,22 @@ enum status cuda_memory_open(struct cuda *cuda, struct error *error)
 
 void cuda_memory_close(struct cuda *cuda)
 {
-    cudaFree(cuda->partial);
-    for (struct staging &staging : cuda->staging) {
+    struct cuda_memory *memory = cuda->memory;
+    if (memory == NULL)
+        return;
+    cudaFree(memory->partial);
+    for (struct staging &staging : memory->staging) {
         cudaFreeHost(staging.memory);
         if (staging.left != NULL)
             cudaEventDestroy(staging.left);
     }
-    while (cuda->pins != NULL) {
-        struct pin *pin = cuda->pins;
-        cuda->pins = pin->next;
+    while (memory->pins != NULL) {
+        struct pin *pin = memory->pins;
+        memory->pins = pin->next;
         cudaHostUnregister(pin->begin);
         free(pin);
     }
+    free(memory);
 }
 
 /* ---- element by element ---- */
@@ -339,7 +390,7 @@ static __global__ void reduce_blocks_kernel(const Value *partial, unsigned count
 static_assert(REDUCE_BLOCKS_MAX <= THREADS, "one block joins the blocks' results");
 static_assert(sizeof(size_t) == sizeof(double), "both kinds of partial results share a buffer");
 
-/* Joins the lanes' values; one thread calls finish(result), which may write to cuda->partial. */
+/* Joins the lanes' values; one thread calls finish(result), which may write to cuda->memory->partial. */
 template <class Join, class Value, class Lane, class Finish>
 static enum status reduce(struct cuda *cuda, size_t count, Value none, const struct tensor *about,
                           struct error *error, Lane lane, Finish finish)
@@ -347,7 +398,7 @@ static enum status reduce(struct cuda *cuda, size_t count, Value none, const str
     /* Four elements a lane, as long as there are blocks. */
     const size_t wanted = (count + 4 * THREADS - 1) / (4 * THREADS), blocks_max = REDUCE_BLOCKS_MAX;
     const unsigned blocks = (unsigned)(wanted < blocks_max ? wanted : blocks_max);
-    Value *partial = (Value *)cuda->partial;
+    Value *partial = (Value *)cuda->memory->partial;
     CUDA_LAUNCH(reduce_lanes_kernel<Join>, blocks, THREADS, cuda->stream, lane, partial);
     LAUNCH_TRY(about, "reduction in lanes");
     CUDA_LAUNCH(reduce_blocks_kernel<Join>, 1, THREADS, cuda->stream, partial, blocks, none, finish);
@@ -366,10 +417,10 @@ enum status cuda_sum(struct cuda *cuda, enum element_term term, const float *x, 
         [=] __device__(double sum) { *to = (float)(scale * sum); });
 }
 
-/* Copies a reduction's result, the first element of cuda->partial, to the host. */
+/* Copies a reduction's result, the first element of cuda->memory->partial, to the host. */
 static enum status fetch_result(struct cuda *cuda, void *to, const struct tensor *about, struct error *error)
 {
-    TRY(fetch(cuda, cuda->partial, sizeof *cuda->partial, false, to, about, error));
+    TRY(fetch(cuda, cuda->memory->partial, sizeof *cuda->memory->partial, false, to, about, error));
     return cuda_wait(cuda, about, error);
 }
 
@@ -379,7 +430,7 @@ static enum status cuda_square_sum(struct backend *backend, const struct tensor 
     struct cuda *cuda = cuda_of(backend);
     const size_t count = cuda_elements(tensor);
     const float *x = cuda_floats(tensor);
-    double *to = cuda->partial;
+    double *to = cuda->memory->partial;
     TRY(reduce<plus>(
         cuda, count, 0.0, tensor, error,
         [=] __device__(size_t lane, size_t lanes) {
@@ -395,7 +446,7 @@ static enum status cuda_first_not_finite(struct backend *backend, const struct t
     struct cuda *cuda = cuda_of(backend);
     const size_t count = cuda_elements(tensor);
     const float *x = cuda_floats(tensor);
-    size_t *to = (size_t *)cuda->partial;
+    size_t *to = (size_t *)cuda->memory->partial;
     TRY(reduce<least>(
         cuda, count, (size_t)SIZE_MAX, tensor, error,
         [=] __device__(size_t lane, size_t lanes) { return element_not_finite_lane(x, count, lane, lanes); },

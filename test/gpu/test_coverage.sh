@@ -20,6 +20,7 @@ declare -A reasons=(
     ['"no memory for the CUDA backend"']='the host has no memory left'
     ['"no memory for a plan"']='the host has no memory left'
     ['"no memory for the lengths of']='the host has no memory left'
+    ['"no memory for copies to and from a GPU"']='the host has no memory left'
     ['"no memory to pin memory"']='the host has no memory left'
     ['"no memory for a captured policy"']='the host has no memory left'
 )

@@ -81,7 +81,7 @@ check "a barrier that is missing" finds cuda_loss.cu \
     '/^    __syncthreads();$/d' \
     '^gpu: .*a race: ' test_conformance operations "cross entropy"
 check "a read of freed memory" finds cuda_memory.cu \
-    's/^    TRY(fetch(cuda, cuda->partial,/    cudaFree(cuda->partial);\n&/' \
+    's/^    TRY(fetch(cuda, cuda->memory->partial,/    cudaFree(cuda->memory->partial);\n&/' \
     '^gpu: .*from no device memory: byte 0 of a freed allocation' test_conformance_slab memory
 check "a graph that captured a stale pointer" finds cuda_policy.cu \
     '/^    void \*workspace = /,/^    launch->workspace_bytes = /c\    (void)cuda, (void)launch;' \
