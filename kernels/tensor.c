@@ -84,6 +84,16 @@ static const char *shape_fault(const struct shape *shape)
     return shape_elements(shape) == 0 ? "expected at most 2147483647 elements" : NULL;
 }
 
+struct tensor tensor_part(const struct tensor *whole, size_t first, struct shape shape)
+{
+    struct tensor part = *whole;
+    const size_t bytes = dtype_bytes(whole->dtype);
+    part.shape = shape;
+    part.bytes = shape_elements(&shape) * bytes;
+    part.data = (char *)whole->data + first * bytes;
+    return part;
+}
+
 enum status tensor_new(struct tensor *out, struct arena *arena, struct shape shape, enum dtype dtype,
                        const char *name, struct error *error)
 {

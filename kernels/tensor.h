@@ -73,6 +73,9 @@ enum { TENSOR_TEXT_BYTES = 192 };
 /* A tensor's name in messages; `role` is its name in the operation's rule. Returns `text`. */
 const char *tensor_text(const char *role, const struct tensor *tensor, char text[TENSOR_TEXT_BYTES]);
 
+/* A part of a canonical tensor, of that shape, from element `first` on. The memory is the whole's. */
+struct tensor tensor_part(const struct tensor *whole, size_t first, struct shape shape);
+
 /* Takes a new tensor from the arena: canonical, not initialized. `name` is kept, not copied.
  * STATUS_NO_MEMORY. */
 enum status tensor_new(struct tensor *out, struct arena *arena, struct shape shape, enum dtype dtype,

@@ -606,10 +606,7 @@ static enum status model_write_entries(struct trainer *t, uint32_t server, struc
 static enum status slab_write(struct trainer *t, const struct tensor *slab, size_t first, size_t count,
                               const float *values, struct error *error)
 {
-    struct tensor part = *slab;
-    part.shape = SHAPE1((uint32_t)count);
-    part.bytes = count * sizeof *values;
-    part.data = (float *)slab->data + first;
+    struct tensor part = tensor_part(slab, first, SHAPE1((uint32_t)count));
     return count > 0 ? backend_upload(t->backend, &part, DTYPE_F32, values, error) : STATUS_OK;
 }
 

@@ -167,12 +167,7 @@ static enum status take_statistics(struct resnet *resnet, struct tape *tape)
 /* Where a running statistic stands in its slab, the batch's own stands in `slab`. */
 static struct tensor statistic_in(const struct tensor *slab, const struct parameter *running)
 {
-    struct tensor statistic = *slab;
-    const size_t bytes = dtype_bytes(slab->dtype);
-    statistic.shape = running->tensor.shape;
-    statistic.bytes = shape_elements(&statistic.shape) * bytes;
-    statistic.data = (char *)slab->data + running->offset * bytes;
-    return statistic;
+    return tensor_part(slab, running->offset, running->tensor.shape);
 }
 
 /* `statistics`: the slab for those of the batch. NULL: outside of training. */
