@@ -419,6 +419,9 @@ START_TEST(every_function_that_is_called_is_in_the_table)
 {
     const char *name;
     ck_assert(backend_finds_gpu());
+    gpu.arm("cudaGetDeviceCount", 1, cudaErrorNoDevice);
+    ck_assert(!backend_finds_gpu());
+    gpu.disarm();
     for (enum op op = 0; op < OP_COUNT; op++) {
         bool runs = false;
         for (size_t i = 0; i < CASES; i++)
