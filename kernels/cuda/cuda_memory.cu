@@ -387,7 +387,7 @@ static __global__ void reduce_blocks_kernel(const Value *partial, unsigned count
         finish(value);
 }
 
-static_assert(REDUCE_BLOCKS_MAX <= THREADS, "one block joins the blocks' results");
+static_assert((int)REDUCE_BLOCKS_MAX <= (int)THREADS, "one block joins the blocks' results");
 static_assert(sizeof(size_t) == sizeof(double), "both kinds of partial results share a buffer");
 
 /* Joins the lanes' values; one thread calls finish(result), which may write to cuda->memory->partial. */
