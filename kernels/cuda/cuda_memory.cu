@@ -126,7 +126,7 @@ void cuda_same_memory(struct op_call *call, struct tensor *to, const struct tens
  *
  * A copy from or to pinned memory is one asynchronous copy. Any other copy is staged. Copies fill a staging
  * buffer one behind the other; when one does not fit, the next buffer's turn comes. So an upload waits only
- * if its buffer is still in use. What is staged on its way to the host is delivered at the next wait. */
+ * if its buffer is still in use. The next wait delivers what is staged for the host. */
 
 static const struct pin *pin_of(const struct cuda *cuda, const void *memory, size_t bytes)
 {
