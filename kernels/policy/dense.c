@@ -450,13 +450,11 @@ static void copy(float *to, const float *from, uint32_t count)
         to[i] = from[i];
 }
 
-/* Columns [first, first + width) of the batch's observations. */
-static void gather(const struct dense *dense, const struct dense_work *work, const struct dense_batch *batch,
-                   uint32_t first, uint32_t width)
+void dense_gather(const struct dense_batch *batch, uint32_t inputs, uint32_t first, uint32_t width, float *at,
+                  size_t stride)
 {
-    const uint32_t inputs = dense->shape.inputs;
     for (uint32_t r = 0; r < batch->count; r++) {
-        float *to = work->inputs.at + r * work->inputs.stride;
+        float *to = at + r * stride;
         const size_t from = (size_t)batch->row[r] * inputs + first;
         if (batch->features != NULL)
             copy(to, batch->features + r * batch->stride + first, width);
@@ -468,6 +466,13 @@ static void gather(const struct dense *dense, const struct dense_work *work, con
             for (uint32_t i = 0; i < width; i++)
                 to[i] = (float)batch->bytes[from + i] / 255;
     }
+}
+
+/* Columns [first, first + width) of what the batch's networks read. */
+static void gather(const struct dense *dense, const struct dense_work *work, const struct dense_batch *batch,
+                   uint32_t first, uint32_t width)
+{
+    dense_gather(batch, dense->shape.inputs, first, width, work->inputs.at, work->inputs.stride);
 }
 
 /* to = begin + a b, for rows of `a` and columns of `b` in panels (blocks of columns, depth, 16); begin NULL:

@@ -194,6 +194,11 @@ struct dense_batch {
     float *actions;      // (rows, components) Gaussian
 };
 
+/* Writes columns [first, first + width) of what the networks read of the batch (count, inputs) to rows
+ * `stride` floats apart. For a recurrent layer, which reads the observations in the dense layers' place. */
+void dense_gather(const struct dense_batch *batch, uint32_t inputs, uint32_t first, uint32_t width, float *at,
+                  size_t stride);
+
 /* What keys the draws of row i of a batch: (seed, environment[i], step[i], episode). */
 struct dense_draw {
     uint64_t seed;

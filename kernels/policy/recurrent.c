@@ -66,7 +66,15 @@ struct recurrent_work {
 
 static uint32_t gates_of(const struct recurrent_shape *shape)
 {
-    return shape->cell == RECURRENT_LSTM ? 4 : 3;
+    static const uint32_t gates[] = {[RECURRENT_LSTM] = 4, [RECURRENT_GRU] = 3, [RECURRENT_LINEAR] = 1};
+    return gates[shape->cell];
+}
+
+/* Arrays of (hidden) that a layer's state has. */
+static uint32_t states_of(const struct recurrent_shape *shape)
+{
+    static const uint32_t states[] = {[RECURRENT_LSTM] = 2, [RECURRENT_GRU] = 1, [RECURRENT_LINEAR] = 0};
+    return states[shape->cell];
 }
 
 static uint32_t layer_inputs(const struct recurrent_shape *shape, uint32_t layer)
@@ -76,28 +84,36 @@ static uint32_t layer_inputs(const struct recurrent_shape *shape, uint32_t layer
 
 size_t recurrent_state_floats(const struct recurrent_shape *shape)
 {
-    return (size_t)shape->layers * shape->hidden * (shape->cell == RECURRENT_LSTM ? 2 : 1);
+    return (size_t)shape->layers * shape->hidden * states_of(shape);
 }
-
-enum { OF_INPUT, OF_STATE, OF_INPUT_BIAS, OF_STATE_BIAS, LAYER_PARAMETERS };
 
 uint32_t recurrent_parameters(const struct recurrent_shape *shape,
                               struct recurrent_parameter out[RECURRENT_PARAMETERS_MAX])
 {
-    static const char *const names[LAYER_PARAMETERS] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh"};
-    const uint32_t rows = gates_of(shape) * shape->hidden, count = shape->layers * LAYER_PARAMETERS;
+    static const char *const names[] = {"weight_ih", "weight_hh", "bias_ih", "bias_hh"};
+    static const char *const linear_names[] = {"weight", NULL, "bias", NULL};
+    const bool linear = shape->cell == RECURRENT_LINEAR;
+    const uint32_t rows = gates_of(shape) * shape->hidden;
+    uint32_t count = 0;
     size_t offset = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        const uint32_t layer = i / LAYER_PARAMETERS, which = i % LAYER_PARAMETERS;
-        const uint32_t columns = which == OF_INPUT   ? layer_inputs(shape, layer)
-                                 : which == OF_STATE ? shape->hidden
-                                                     : 1;
-        out[i] = (struct recurrent_parameter){.rank = which < OF_INPUT_BIAS ? 2 : 1,
-                                              .shape = {rows, columns},
-                                              .offset = offset,
-                                              .count = (size_t)rows * columns};
-        snprintf(out[i].name, sizeof out[i].name, "%s_l%u", names[which], layer);
-        offset += out[i].count;
+    for (uint32_t i = 0; i < shape->layers * RECURRENT_PARAMETER_KINDS; i++) {
+        const uint32_t layer = i / RECURRENT_PARAMETER_KINDS, kind = i % RECURRENT_PARAMETER_KINDS;
+        const uint32_t columns = kind == RECURRENT_INPUT_WEIGHT   ? layer_inputs(shape, layer)
+                                 : kind == RECURRENT_STATE_WEIGHT ? shape->hidden
+                                                                  : 1;
+        if (linear && linear_names[kind] == NULL)
+            continue;
+        out[count] = (struct recurrent_parameter){.kind = kind,
+                                                  .layer = layer,
+                                                  .rank = kind < RECURRENT_INPUT_BIAS ? 2 : 1,
+                                                  .shape = {rows, columns},
+                                                  .offset = offset,
+                                                  .count = (size_t)rows * columns};
+        if (linear)
+            snprintf(out[count].name, sizeof out[count].name, "%s", linear_names[kind]);
+        else
+            snprintf(out[count].name, sizeof out[count].name, "%s_l%u", names[kind], layer);
+        offset += out[count++].count;
     }
     return count;
 }
@@ -121,28 +137,35 @@ static void place_weights(struct places *places, struct recurrent *r, bool pulls
         for (uint32_t p = 0; p < r->parts; p++)
             place_part(places, &layer->of_state[p], true);
         for (int b = 0; b < 2; b++)
-            places_floats(places, &layer->bias[b], (size_t)r->gates * r->shape.hidden);
+            places_floats(places, &layer->bias[b], product_stride(r->gates * r->shape.hidden));
     }
+}
+
+static void describe_part(struct part *part, uint32_t outputs, uint32_t inputs, size_t offset)
+{
+    *part = (struct part){.outputs = outputs, .inputs = inputs, .offset = offset};
 }
 
 static void describe_layers(struct recurrent *r)
 {
+    static const uint32_t parts[] = {[RECURRENT_LSTM] = 1, [RECURRENT_GRU] = 2, [RECURRENT_LINEAR] = 0};
     const uint32_t hidden = r->shape.hidden;
     r->gates = gates_of(&r->shape);
-    r->parts = r->shape.cell == RECURRENT_LSTM ? 1 : 2;
+    r->parts = parts[r->shape.cell];
     r->parameter_count = recurrent_parameters(&r->shape, r->parameters);
-    for (uint32_t l = 0; l < r->shape.layers; l++) {
-        const struct recurrent_parameter *of = r->parameters + l * LAYER_PARAMETERS;
-        struct layer *layer = &r->layer[l];
+    for (uint32_t p = 0; p < r->parameter_count; p++) {
+        const struct recurrent_parameter *of = &r->parameters[p];
         const uint32_t first = (r->parts == 1 ? 4 : 2) * hidden;
-        layer->inputs = layer_inputs(&r->shape, l);
-        layer->of_input = (struct part){
-            .outputs = r->gates * hidden, .inputs = layer->inputs, .offset = of[OF_INPUT].offset};
-        layer->of_state[0] = (struct part){.outputs = first, .inputs = hidden, .offset = of[OF_STATE].offset};
-        layer->of_state[1] = (struct part){
-            .outputs = hidden, .inputs = hidden, .offset = of[OF_STATE].offset + (size_t)first * hidden};
-        for (int b = 0; b < 2; b++)
-            layer->bias_offset[b] = of[OF_INPUT_BIAS + b].offset;
+        struct layer *layer = &r->layer[of->layer];
+        if (of->kind == RECURRENT_INPUT_WEIGHT) {
+            layer->inputs = of->shape[1];
+            describe_part(&layer->of_input, of->shape[0], of->shape[1], of->offset);
+        } else if (of->kind == RECURRENT_STATE_WEIGHT) {
+            describe_part(&layer->of_state[0], first, hidden, of->offset);
+            describe_part(&layer->of_state[1], hidden, hidden, of->offset + (size_t)first * hidden);
+        } else {
+            layer->bias_offset[of->kind - RECURRENT_INPUT_BIAS] = of->offset;
+        }
     }
 }
 
@@ -157,6 +180,7 @@ enum status recurrent_new(struct recurrent **out, const struct recurrent_shape *
         status = isa_choose(&isa, error);
     assert(shape->inputs >= 1 && shape->hidden >= 1 && shape->hidden <= RECURRENT_HIDDEN_MAX);
     assert(shape->layers >= 1 && shape->layers <= RECURRENT_LAYERS_MAX);
+    assert(shape->layers == 1 || shape->cell != RECURRENT_LINEAR);
     if (status != STATUS_OK)
         return status;
     struct recurrent *r = calloc(1, sizeof *r);
@@ -202,16 +226,16 @@ static void load_part(const struct part *part, const float *parameters)
 
 void recurrent_load_parameter(struct recurrent *r, const float *parameters, uint32_t number)
 {
-    const struct layer *layer = &r->layer[number / LAYER_PARAMETERS];
-    const uint32_t which = number % LAYER_PARAMETERS, b = which - OF_INPUT_BIAS;
-    if (which == OF_INPUT)
+    const struct recurrent_parameter *parameter = &r->parameters[number];
+    const struct layer *layer = &r->layer[parameter->layer];
+    if (parameter->kind == RECURRENT_INPUT_WEIGHT)
         load_part(&layer->of_input, parameters);
-    else if (which == OF_STATE)
+    else if (parameter->kind == RECURRENT_STATE_WEIGHT)
         for (uint32_t p = 0; p < r->parts; p++)
             load_part(&layer->of_state[p], parameters);
     else
-        memcpy(layer->bias[b], parameters + layer->bias_offset[b],
-               (size_t)r->gates * r->shape.hidden * sizeof *parameters);
+        memcpy(layer->bias[parameter->kind - RECURRENT_INPUT_BIAS], parameters + parameter->offset,
+               parameter->count * sizeof *parameters);
 }
 
 void recurrent_load(struct recurrent *r, const float *parameters)
@@ -229,10 +253,10 @@ static void place_layer_work(struct places *places, struct layer_work *work, con
     places_matrix(places, &work->gates, rows, r->gates * hidden);
     places_matrix(places, &work->h, rows, hidden);
     places_matrix(places, &work->y, rows, hidden);
-    if (r->shape.cell == RECURRENT_GRU) {
+    if (r->shape.cell == RECURRENT_GRU)
         places_matrix(places, &work->candidate, rows, hidden);
+    if (r->shape.cell != RECURRENT_LSTM)
         return;
-    }
     places_matrix(places, &work->c, rows, hidden);
     places_matrix(places, &work->c_next, rows, hidden);
 }
@@ -348,7 +372,7 @@ static void recall(const struct recurrent *r, const struct layer_work *work,
 {
     const size_t bytes = r->shape.hidden * sizeof *state;
     const bool starts = starts_at(rows, row);
-    for (uint32_t i = 0; i < (r->shape.cell == RECURRENT_LSTM ? 2 : 1); i++) {
+    for (uint32_t i = 0; i < states_of(&r->shape); i++) {
         float *to = row_of(i == 0 ? work->h : work->c, row);
         if (starts)
             memset(to, 0, bytes);
@@ -414,9 +438,10 @@ struct recurrent_matrix recurrent_forward(const struct recurrent *r, struct recu
     assert(count <= work->rows_max);
     for (uint32_t l = 0; l < r->shape.layers; l++) {
         const struct layer *layer = &r->layer[l];
+        const bool linear = r->parts == 0;
         multiply(r, count, work->layer[l].x, layer->inputs, layer->of_input.forward, layer->of_input.outputs,
-                 work->zeros, work->layer[l].gates);
-        for (uint32_t step = 0; step < rows->steps; step++)
+                 linear ? layer->bias[0] : work->zeros, linear ? work->layer[l].y : work->layer[l].gates);
+        for (uint32_t step = 0; step < rows->steps && !linear; step++)
             step_forward(r, work, rows, l, rows->first[step], rows->first[step + 1], state);
     }
     const struct dense_matrix y = work->layer[r->shape.layers - 1].y;
@@ -513,11 +538,13 @@ void recurrent_backward(const struct recurrent *r, struct recurrent_work *work,
                         const struct recurrent_matrix *inputs)
 {
     const uint32_t count = rows->first[rows->steps];
+    if (r->parts == 0)
+        memcpy(work->layer[0].gates.at, work->pulls.at, count * work->pulls.stride * sizeof(float));
     for (uint32_t l = r->shape.layers; l-- > 0;) {
         const struct part *part = &r->layer[l].of_input;
         memset(work->later_h.at, 0, work->slots_max * work->later_h.stride * sizeof(float));
         memset(work->later_c.at, 0, work->slots_max * work->later_c.stride * sizeof(float));
-        for (uint32_t step = rows->steps; step-- > 0;)
+        for (uint32_t step = r->parts == 0 ? 0 : rows->steps; step-- > 0;)
             step_backward(r, work, rows, l, rows->first[step], rows->first[step + 1]);
         for (uint32_t first = 0; first < count; first += CHUNK_ROWS)
             add_chunk(r, work, l, first, count - first < CHUNK_ROWS ? count - first : CHUNK_ROWS, gradient,

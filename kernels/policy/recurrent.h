@@ -1,4 +1,5 @@
-/* Recurrent layers of a policy with memory: LSTM or GRU, on the CPU, forward and back through time.
+/* Recurrent layers of a policy with memory: LSTM or GRU, on the CPU, forward and back through time. And the
+ * linear layer that may stand in their place.
  *
  *     cell       the equations of one step of one layer: PyTorch's nn.LSTM or nn.GRU
  *     sequence   rows of one environment, step after step
@@ -13,7 +14,8 @@
  * GRU, gates in the order r, z, n:
  *     r, z = sigmoid(W x + b + V h + d),  n = tanh(W x + b + r (V h + d))
  *     h' = (1 - z) n + z h
- * with W weight_ih, V weight_hh, b bias_ih, d bias_hh. Layer l + 1 reads h' of layer l; the results are h' of
+ * Linear, without a state, and always one layer: y = W x + b.
+ * With W weight_ih, V weight_hh, b bias_ih, d bias_hh. Layer l + 1 reads h' of layer l; the results are h' of
  * the last layer.
  *
  * The same bits. A row's result depends on the parameters, on its own sequence so far, and on that sequence's
@@ -35,7 +37,7 @@
 
 enum { RECURRENT_LAYERS_MAX = 4, RECURRENT_HIDDEN_MAX = 1024 };
 
-enum recurrent_cell { RECURRENT_LSTM, RECURRENT_GRU };
+enum recurrent_cell { RECURRENT_LSTM, RECURRENT_GRU, RECURRENT_LINEAR };
 
 struct recurrent_shape {
     enum recurrent_cell cell;
@@ -44,20 +46,30 @@ struct recurrent_shape {
     uint32_t layers;
 };
 
-/* Floats of one slot's state: of each layer h (hidden), and of an LSTM c (hidden) behind it. */
+/* Floats of one slot's state: of each layer h (hidden), and of an LSTM c (hidden) behind it. 0: linear. */
 size_t recurrent_state_floats(const struct recurrent_shape *shape);
 
 /* ---- parameters ----
  *
  * In the order of the state_dict of PyTorch's module: of each layer l weight_ih_l, weight_hh_l, bias_ih_l,
- * bias_hh_l, gate after gate, each in a row-major matrix. */
+ * bias_hh_l, gate after gate, each in a row-major matrix. Linear: weight, bias. */
 
 enum { RECURRENT_PARAMETERS_MAX = 4 * RECURRENT_LAYERS_MAX, RECURRENT_NAME_BYTES = 24 };
 
+enum recurrent_parameter_kind {
+    RECURRENT_INPUT_WEIGHT,
+    RECURRENT_STATE_WEIGHT,
+    RECURRENT_INPUT_BIAS,
+    RECURRENT_STATE_BIAS,
+    RECURRENT_PARAMETER_KINDS
+};
+
 struct recurrent_parameter {
     char name[RECURRENT_NAME_BYTES]; // "weight_ih_l0"
-    uint32_t rank, shape[2];         // (gates * hidden, inputs or hidden), or (gates * hidden)
-    size_t offset, count;            // floats: where it begins in the flat array, and how many it has
+    enum recurrent_parameter_kind kind;
+    uint32_t layer;
+    uint32_t rank, shape[2]; // (gates * hidden, inputs or hidden), or (gates * hidden)
+    size_t offset, count;    // floats: where it begins in the flat array, and how many it has
 };
 
 /* Fills `out`, ascending by offset and without gaps; returns how many there are. */

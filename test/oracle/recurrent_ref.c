@@ -1,4 +1,4 @@
-/* LSTM and GRU by their equations. */
+/* LSTM, GRU and the linear layer by their equations. */
 #include "test/oracle/recurrent_ref.h"
 
 #include <math.h>
@@ -43,6 +43,13 @@ static void cell(const struct recurrent_shape *shape, const double *parameters,
     }
 }
 
+static void linear(const struct recurrent_shape *shape, const double *parameters,
+                   const struct recurrent_parameter of[2], const double *x, double *y)
+{
+    for (uint32_t n = 0; n < shape->hidden; n++)
+        y[n] = affine(parameters + of[0].offset, parameters + of[1].offset, x, shape->inputs, n);
+}
+
 void recurrent_ref_forward(const struct recurrent_shape *shape, const double *parameters,
                            const struct recurrent_rows *rows, const double *x, double *state, double *y)
 {
@@ -52,6 +59,10 @@ void recurrent_ref_forward(const struct recurrent_shape *shape, const double *pa
     for (uint32_t row = 0; row < rows->first[rows->steps]; row++) {
         double *at = state + rows->slot[row] * all;
         const double *read = x + (size_t)row * shape->inputs;
+        if (shape->cell == RECURRENT_LINEAR) {
+            linear(shape, parameters, list, read, y + (size_t)row * shape->hidden);
+            continue;
+        }
         if (rows->starts != NULL && rows->starts[row] != 0)
             memset(at, 0, all * sizeof *at);
         for (uint32_t l = 0; l < shape->layers; l++, at += own) {
