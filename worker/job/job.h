@@ -37,6 +37,8 @@ enum job_coalesce { JOB_COALESCE_OFF, JOB_COALESCE_BARRIER, JOB_COALESCE_DYNAMIC
 enum job_network { JOB_NETWORK_MLP, JOB_NETWORK_CNN };
 enum job_activation { JOB_ACTIVATION_RELU, JOB_ACTIVATION_TANH };
 enum job_value_network { JOB_VALUE_NETWORK_SEPARATE, JOB_VALUE_NETWORK_SHARED };
+enum job_recurrent { JOB_RECURRENT_LSTM, JOB_RECURRENT_GRU };
+enum job_sequences { JOB_SEQUENCES_WHOLE, JOB_SEQUENCES_PADDED };
 enum job_reduction { JOB_REDUCTION_SUM, JOB_REDUCTION_MEAN_OVER_ENVIRONMENTS };
 enum job_of { JOB_OF_MIN, JOB_OF_MEAN };
 enum job_transport { JOB_TRANSPORT_SHARED, JOB_TRANSPORT_INLINE };
@@ -136,6 +138,7 @@ struct job {
         double target_kl;
         int target_kl_at; /* enum job_kl_check */
         bool bootstrap_truncated;
+        int sequences; /* enum job_sequences; of policies with memory */
         bool use_sde, has_sde_sample_freq;
         uint32_t sde_sample_freq;   /* steps */
         uint32_t stats_window_size; /* episodes */
@@ -157,12 +160,16 @@ struct job {
         int activation;           /* enum job_activation; mlp */
         bool has_value_network; /* false: null in JSON, the network's own (see worker/reinforce/job_open.c) */
         int value_network;      /* enum job_value_network; ppo, a2c */
-        bool has_dropout;       /* false: null in JSON, the network's own (see worker/reinforce/job_open.h) */
-        double dropout;         /* probability that a unit is dropped */
-        bool ortho_init;        /* ppo, a2c: of the first parameters */
-        double log_std_init;    /* ppo, a2c: of a Gaussian */
-        bool has_threads;       /* false: null in JSON, until job_resolve; stays so for mlp */
-        uint32_t threads;       /* math threads of cnn on a CPU */
+        bool has_recurrent; /* false: null in JSON; the policy has no memory. ppo, a2c, like the next five */
+        int recurrent;      /* enum job_recurrent */
+        uint32_t lstm_hidden_size, n_lstm_layers;
+        bool shared_lstm, enable_critic_lstm;
+        bool has_dropout;    /* false: null in JSON, the network's own (see worker/reinforce/job_open.h) */
+        double dropout;      /* probability that a unit is dropped */
+        bool ortho_init;     /* ppo, a2c: of the first parameters */
+        double log_std_init; /* ppo, a2c: of a Gaussian */
+        bool has_threads;    /* false: null in JSON, until job_resolve; stays so for mlp */
+        uint32_t threads;    /* math threads of cnn on a CPU */
     } policy;
     struct {
         double gamma;

@@ -106,8 +106,15 @@ const struct job_key job_keys[] = {
     {"/algorithm/n_steps", A2C, INTEGER(rollout.steps, 1, 100000), BY_DEFAULT(5), .text = N_STEPS_TEXT},
     {"/algorithm/batch_size", PPO, INTEGER(algorithm.batch_size, 1, JOB_ROLLOUT_ROWS_MAX), BY_DEFAULT(64),
      .unit = "rows",
-     .text =
-         "The rows of a minibatch. The last minibatch of an epoch is smaller where the rows do not divide."},
+     .text = "The rows of a minibatch. The last minibatch of an epoch is smaller where the rows do not "
+             "divide. With "
+             "a memory, sequences says how rows are chosen."},
+    {"/algorithm/sequences", PPO, ENUM(algorithm.sequences, "whole", "padded"), BY_DEFAULT("whole"),
+     .text = "How a minibatch of a policy with memory is made; ignored without /policy/recurrent. whole: it "
+             "has all steps of some environments, so batch_size is a multiple of n_steps. padded: it has "
+             "batch_size steps in a row, of one environment after the other, from a place that is drawn for "
+             "each epoch, as in sb3-contrib. A sequence that begins in the middle of a rollout begins with "
+             "the memory of when it was played."},
     {"/algorithm/n_epochs", PPO, INTEGER(algorithm.n_epochs, 1, 10000), BY_DEFAULT(10),
      .text = "The number of passes over a rollout."},
     {"/algorithm/gamma", ACTOR_CRITIC, NUMBER(returns.gamma, 0, 1), BY_DEFAULT(0.99),
@@ -242,10 +249,29 @@ const struct job_key job_keys[] = {
      .text = "separate: the value network has hidden layers of its own. shared: the value is one more output "
              "behind the policy's hidden layers. null: separate for the network mlp, shared for cnn, as in "
              "Stable-Baselines3's MlpPolicy and CnnPolicy."},
+    {"/policy/recurrent", ACTOR_CRITIC, ENUM(policy.recurrent, "lstm", "gru"), NULLABLE(policy.has_recurrent),
+     BY_DEFAULT(null),
+     .text = "The cell of recurrent layers, which give the policy a memory of its episode. They read the "
+             "observation, or what the network cnn makes of an image; the hidden layers and the outputs read "
+             "them, as in sb3-contrib's RecurrentPPO. null: the policy has no memory, and the next four keys "
+             "are ignored."},
+    {"/policy/lstm_hidden_size", ACTOR_CRITIC, INTEGER(policy.lstm_hidden_size, 1, 1024), BY_DEFAULT(256),
+     .unit = "units", .text = "The number of units of each recurrent layer."},
+    {"/policy/n_lstm_layers", ACTOR_CRITIC, INTEGER(policy.n_lstm_layers, 1, 4), BY_DEFAULT(1),
+     .unit = "layers", .text = "The number of recurrent layers, each on top of the one before."},
+    {"/policy/shared_lstm", ACTOR_CRITIC, BOOLEAN(policy.shared_lstm), BY_DEFAULT(false),
+     .text = "true: the value reads the policy's recurrent layers, which take no gradient from the value; "
+             "enable_critic_lstm must be false. With an explicit value_network of shared, the value reads "
+             "them too, and its gradient flows through them, as in CleanRL; this key and the next one are "
+             "then ignored."},
+    {"/policy/enable_critic_lstm", ACTOR_CRITIC, BOOLEAN(policy.enable_critic_lstm), BY_DEFAULT(true),
+     .text = "true: the value has recurrent layers of its own. false, without shared_lstm: the value has a "
+             "linear layer in their place, and no memory."},
     {"/policy/ortho_init", ACTOR_CRITIC, BOOLEAN(policy.ortho_init), BY_DEFAULT(true),
      .text = "Whether the first weights are orthogonal, with gains sqrt(2) in hidden layers, 0.01 for the "
              "policy's outputs and 1 for the value's (Stable-Baselines3's ortho_init). false: uniform, as "
-             "PyTorch's Linear."},
+             "PyTorch's Linear. Recurrent layers begin as PyTorch's own either way, unless an explicit "
+             "value_network of shared makes them orthogonal, with gain 1 and biases 0, as CleanRL's."},
     {"/policy/log_std_init", ACTOR_CRITIC, NUMBER(policy.log_std_init, -20, 2), BY_DEFAULT(0),
      .text = "The logarithm of the first standard deviations of a Gaussian."},
     {"/policy/activation", REINFORCE, ENUM(policy.activation, "relu", "tanh"), BY_DEFAULT("relu"),

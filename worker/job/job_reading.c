@@ -692,6 +692,30 @@ static void check_messages(struct job_reading *reading)
     }
 }
 
+/* ---- sequences ---- */
+
+/* Whole sequences of n_steps rows make up a minibatch. One that is larger than a rollout is all of it. */
+static void check_sequences(struct job_reading *reading)
+{
+    static const char *const keys[] = {"/policy/recurrent", "/algorithm/sequences", "/algorithm/n_steps",
+                                       "/algorithm/batch_size"};
+    const struct job *job = &reading->job;
+    const uint32_t steps = job->rollout.steps, size = job->algorithm.batch_size;
+    struct clash clash = {.last_pointer = NULL};
+    char words[JOB_WORDS_BYTES] = "expected a multiple of /algorithm/n_steps, the nearest ";
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
+        clash_add(&clash, reading, keys[i]);
+    if (clash.wrong || !job->policy.has_recurrent || job->algorithm.sequences != JOB_SEQUENCES_WHOLE ||
+        size % steps == 0)
+        return;
+    if (size < steps)
+        words_add(words, "is %u", steps);
+    else
+        words_add(words, "are %u and %u", size / steps * steps, (size / steps + 1) * steps);
+    words_add(words, ", or /algorithm/sequences \"padded\", got %u", size);
+    job_report(reading, clash.last, "/algorithm/batch_size", "%s", words);
+}
+
 /* A default that is null where another key says so. */
 static void make_null_by_rule(struct job_reading *reading, const struct job_key *key)
 {
@@ -719,6 +743,8 @@ static void job_check_rules(struct job_reading *reading)
             check_rule(reading, &job_rules[i]);
     if (reading->kinds == JOB_KINDS_OF(JOB_MODEL_PARALLEL))
         check_messages(reading);
+    if (reading->kinds == JOB_KINDS_OF(JOB_VARIANT_PPO))
+        check_sequences(reading);
     for (size_t i = 0; i < job_limit_count; i++)
         if ((job_limits[i].kinds & reading->kinds) != 0)
             check_limit(reading, &job_limits[i]);

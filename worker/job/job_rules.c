@@ -7,6 +7,7 @@
 #define OWN_PROCESS "environments in Python run in processes of their own"
 #define NO_SEGMENT "trainers in Python have no shared memory with the servers"
 #define PLATEAU "a plateau is found in the held-out loss"
+#define ONE_CRITIC "the value reads one memory"
 #define BATCH_NORM "the last stage has 1 * 1 pixels, and its batch norm would see one value per channel"
 
 /* clang-format off */
@@ -23,6 +24,9 @@ const struct job_rule job_rules[] = {
     {ACTOR_CRITIC, .when = {IS_SET("/environment/gymnasium")}, .then = AT_LEAST("/observers/count", 1), .why = OWN_PROCESS},
     {ACTOR_CRITIC, .when = {IS_SET("/environment/class")}, .then = AT_LEAST("/observers/count", 1), .why = OWN_PROCESS},
     {ACTOR_CRITIC, .when = {IS_SET("/stop/evaluation_reward")}, .then = IS_SET("/evaluation/every")},
+
+    {ACTOR_CRITIC, .when = {IS_SET("/policy/recurrent"), IS("/policy/shared_lstm", "true")},
+     .then = IS("/policy/enable_critic_lstm", "false"), .why = ONE_CRITIC},
 
     {SERVER, .when = {AT_MOST("/data/size", 32)}, .then = AT_LEAST("/trainers/batch", 2), .why = BATCH_NORM},
     {SERVER, .when = {AT_LEAST("/server/count", 2)}, .then = IS("/server/round", "all")},

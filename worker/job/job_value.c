@@ -219,6 +219,8 @@ static const char *job_value_name(const struct job *job, const struct job_key *k
         return key->names[*(const int *)at];
     case JOB_NUMBERED:
         return key->names[((const struct job_numbered *)at)->name];
+    case JOB_BOOLEAN:
+        return *(const bool *)at ? "true" : "false";
     case JOB_NAME:
     case JOB_PATH:
     case JOB_OPTIONS:
@@ -408,8 +410,9 @@ void words_add_condition(char words[JOB_WORDS_BYTES], unsigned kinds, const stru
         break;
     case JOB_IS:
         words_add(words,
-                  key->type == JOB_NUMBERED && strcmp(condition->name, key->names[0]) != 0 ? "\"%s K\""
-                                                                                           : "\"%s\"",
+                  key->type == JOB_BOOLEAN                                                   ? "%s"
+                  : key->type == JOB_NUMBERED && strcmp(condition->name, key->names[0]) != 0 ? "\"%s K\""
+                                                                                             : "\"%s\"",
                   condition->name);
         break;
     case JOB_IS_NOT:

@@ -76,6 +76,7 @@ enum status policy_new(struct policy **out, const struct policy_config *config, 
     policy->kind = kind_of(config, backend != NULL);
     policy->inputs = (uint32_t)environment_space_elements(&config->observation);
     policy->components = policy_components(config);
+    policy->state_floats = policy_config_state_floats(config);
     if (policy_form(config) == POLICY_FORM_TUTORIAL)
         policy->dropout_words = mlp_mask_words(&(struct mlp_shape){.hidden = config->width[0]});
     status = copy_bounds(policy, &config->action, error);
@@ -106,6 +107,11 @@ void policy_free(struct policy *policy)
 uint32_t policy_dropout_words(const struct policy *policy)
 {
     return policy->dropout_words;
+}
+
+size_t policy_state_floats(const struct policy *policy)
+{
+    return policy->state_floats;
 }
 
 /* ---- acting and learning ---- */

@@ -8,6 +8,8 @@
  *     keep bits    which hidden units dropout keeps in a row
  *     values       what the value network estimates; of a policy on the whole: its parameters and moments
  *     normalizer   the statistics by which observations are scaled
+ *     memory       recurrent layers in front of the hidden layers, of the policy or of the value
+ *     state        what a policy's memories hold for one environment between two of its steps
  *
  * A policy is made for an environment's spaces (worker/environment/environment.h), with one of these
  * networks:
@@ -23,6 +25,10 @@
  *                      observations of rank 3. It always computes on a backend. With values, these share
  *                      its features or come from a second CNN.
  *
+ * Dense layers and the CNN may have a memory (policy_config.h): its recurrent layers read the observations,
+ * or the CNN's features; the hidden layers or the heads read the memory. The caller keeps the states, row by
+ * row.
+ *
  * Elements of uint8 observations are scaled by 1 / 255; those of float32 may be normalized. A Gaussian's
  * actions are stored as drawn, even outside of their bounds; the environment gets a copy that policy_bound
  * has clipped.
@@ -33,6 +39,7 @@
  *     policy_config.h      from an environment's spaces to shapes
  *     policy_parameters.h  names, shapes and first values of the parameters
  *     policy.c             picks the kind; bounds, normalizer, the copy of all values
+ *     policy_memory.h      the memories of a policy on the CPU
  *     policy_internal.h    the table of a kind: policy_cpu.c on the CPU, policy_mlp_gpu.c, policy_tape.c */
 #ifndef WORKER_MODEL_POLICY_H
 #define WORKER_MODEL_POLICY_H
@@ -54,6 +61,13 @@ struct policy_rows {
     uint16_t *dropout;        /* (rows, policy_dropout_words) keep bits of hidden units; NULL of no words */
     float *log_probabilities; /* (rows) of the action; NULL: not wanted */
     float *values; /* (rows) of the observation; NULL: not wanted. Both only of a policy with values */
+    /* Of a policy with memory (policy_state_floats): */
+    float *states; /* (rows, policy_state_floats) before each row; zeros before an environment's first one.
+                      policy_act and policy_choose write those behind their rows */
+    uint32_t next; /* an environment's row r is followed by its row r + next: the state behind row r is there.
+                      0: it takes the place of the one before; not for policy_improve and policy_review */
+    const uint8_t *starts; /* (rows), not 0: the row begins an episode, and the state before it counts as
+                              zeros. NULL: none does */
 };
 
 /* Called during learning: on a CPU after at most 16,384 rows, between two operations on a backend. */
@@ -71,6 +85,9 @@ void policy_free(struct policy *policy);
 
 /* Words of a row's keep bits in policy_rows.dropout; 0 of every network but the tutorial's. */
 uint32_t policy_dropout_words(const struct policy *policy);
+
+/* Floats of a row's state in policy_rows.states; 0 of a policy without memory. */
+size_t policy_state_floats(const struct policy *policy);
 
 /* Draws an action for each row. Row i's draws are keyed by (seed, environment[i], step[i], episode), so
  * neither the batch's size nor its order has a say. A GPU leaves the keep bits as they are. Waits for the
@@ -141,10 +158,12 @@ struct policy_step {
     void *context;
 };
 
-/* One step of PPO by the minibatch rows, in their order: forward, the objective, backward, one norm over all
- * parameters (gradient scaled by min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_), Adam.
- * *losses holds means under the parameters before the step. Sums run in chunks of POLICY_CHUNK_ROWS, the norm
- * as kernels/norm.h has it. STATUS_INTERNAL as policy_learn. */
+/* One step of PPO by the minibatch rows, in their order. With a memory rows ascend, and the memory learns
+ * through time along each environment's rows; the state with which they begin is a constant. The step:
+ * forward, the objective, backward, one norm over all parameters (gradient scaled by min(1, max_norm / (norm
+ * + 1e-6)), as torch.nn.utils.clip_grad_norm_), Adam. *losses holds means under the parameters before the
+ * step. Sums run in chunks of POLICY_CHUNK_ROWS, the norm as kernels/norm.h has it. STATUS_INTERNAL as
+ * policy_learn. */
 enum status policy_improve(struct policy *policy, const struct policy_rows *rows,
                            const struct policy_targets *targets, const struct policy_step *step,
                            struct surrogate_losses *losses, struct error *error);

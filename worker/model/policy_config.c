@@ -41,15 +41,24 @@ struct mlp_shape policy_mlp_shape(const struct policy_config *config)
                               .actions = config->action.choices[0]};
 }
 
+/* Floats of what the memory reads, or without one the hidden layers: the observation's, or the CNN's. */
+static uint32_t features_of(const struct policy_config *config)
+{
+    return policy_form(config) == POLICY_FORM_CNN
+               ? POLICY_CNN_FEATURES
+               : (uint32_t)environment_space_elements(&config->observation);
+}
+
 struct dense_shape policy_dense_shape(const struct policy_config *config)
 {
-    const bool cnn = policy_form(config) == POLICY_FORM_CNN;
-    const size_t inputs = cnn ? POLICY_CNN_FEATURES : environment_space_elements(&config->observation);
-    struct dense_shape shape = {.inputs = (uint32_t)inputs,
+    const bool cnn = policy_form(config) == POLICY_FORM_CNN, remembers = config->memory != POLICY_NO_MEMORY;
+    struct dense_shape shape = {.inputs = remembers ? config->memory_units : features_of(config),
+                                .pulls_inputs = remembers,
                                 .layers = cnn ? 0 : config->layers,
                                 .activation = config->activation == POLICY_TANH ? DENSE_TANH : DENSE_RELU,
                                 .value = config->has_value,
-                                .shared = config->shared_value,
+                                .shared = config->shared_value &&
+                                          (!remembers || config->critic == POLICY_CRITIC_SHARED),
                                 .gaussian = config->action.choices == NULL,
                                 .state_dependent = config->state_dependent,
                                 .components = policy_components(config)};
@@ -58,6 +67,34 @@ struct dense_shape policy_dense_shape(const struct policy_config *config)
     for (uint32_t c = 0; !shape.gaussian && c < shape.components; c++)
         shape.choices[c] = config->action.choices[c];
     return shape;
+}
+
+uint32_t policy_memories(const struct policy_config *config)
+{
+    if (config->memory == POLICY_NO_MEMORY)
+        return 0;
+    return config->critic == POLICY_CRITIC_OWN || config->critic == POLICY_CRITIC_LINEAR ? 2 : 1;
+}
+
+struct recurrent_shape policy_memory_shape(const struct policy_config *config, uint32_t memory)
+{
+    const bool linear = memory == 1 && config->critic == POLICY_CRITIC_LINEAR;
+    return (struct recurrent_shape){.cell = linear                          ? RECURRENT_LINEAR
+                                            : config->memory == POLICY_LSTM ? RECURRENT_LSTM
+                                                                            : RECURRENT_GRU,
+                                    .inputs = features_of(config),
+                                    .hidden = config->memory_units,
+                                    .layers = linear ? 1 : config->memory_layers};
+}
+
+size_t policy_config_state_floats(const struct policy_config *config)
+{
+    size_t floats = 0;
+    for (uint32_t memory = 0; memory < policy_memories(config); memory++) {
+        const struct recurrent_shape shape = policy_memory_shape(config, memory);
+        floats += recurrent_state_floats(&shape);
+    }
+    return floats;
 }
 
 /* ---- checks ---- */

@@ -7,6 +7,7 @@
 #include "kernels/base/status.h"
 #include "kernels/policy/dense.h"
 #include "kernels/policy/mlp.h"
+#include "kernels/policy/recurrent.h"
 #include "worker/environment/environment.h"
 
 #include <stdbool.h>
@@ -19,6 +20,15 @@ enum {
 
 enum policy_network_kind { POLICY_MLP, POLICY_CNN };
 enum policy_activation { POLICY_RELU, POLICY_TANH };
+enum policy_cell { POLICY_NO_MEMORY, POLICY_LSTM, POLICY_GRU };
+
+/* What the value's layers read in a policy with memory. */
+enum policy_critic {
+    POLICY_CRITIC_OWN,      /* a memory of its own */
+    POLICY_CRITIC_DETACHED, /* the policy's memory, which takes no gradient from the value */
+    POLICY_CRITIC_LINEAR,   /* a linear layer in the place of a memory */
+    POLICY_CRITIC_SHARED,   /* the policy's memory, which also takes the value's gradient */
+};
 
 struct policy_config {
     /* The environment's, which have passed environment_spec_check. Their arrays are copied where needed. */
@@ -27,14 +37,21 @@ struct policy_config {
     enum policy_network_kind network;
     uint32_t layers, width[POLICY_LAYERS_MAX]; /* hidden layers, and the units of each; POLICY_MLP only */
     enum policy_activation activation;         /* POLICY_MLP only */
-    double dropout;                            /* probability that a unit is dropped, 0 <= p < 1 */
-    uint64_t seed;                             /* of the first parameters and of every draw */
+    /* The cell of recurrent layers between the observation, or the CNN, and the hidden layers and heads;
+     * has_value only. The other three are for a policy with memory: units of each layer, and layers. */
+    enum policy_cell memory;
+    uint32_t memory_units, memory_layers;
+    enum policy_critic critic;
+    double dropout; /* probability that a unit is dropped, 0 <= p < 1 */
+    uint64_t seed;  /* of the first parameters and of every draw */
     struct adam_settings adam;
     bool has_value;    /* a value network with the policy's hidden layers: PPO's */
     bool shared_value; /* the value is one more output behind the policy's hidden layers, instead of a network
-                          of its own; has_value only */
+                          of its own; has_value only. With a memory POLICY_CRITIC_SHARED, or it is the CNN
+                          alone that is shared */
     bool orthogonal;   /* the first weights are orthogonal, with gains sqrt(2) in hidden layers, 0.01 for the
-                          policy's head and 1 for the value's, and the first biases 0; has_value only */
+                          policy's head and 1 for the value's, and the first biases 0; has_value only.
+                          A memory begins uniform, but a shared one orthogonal with gain 1 */
     double log_std_init;  /* of every component of a Gaussian; has_value only */
     bool state_dependent; /* a Gaussian's deviations depend on the state: gSDE (kernels/policy/dense.h);
                              has_value only, and no choices */
@@ -73,5 +90,14 @@ uint32_t policy_components(const struct policy_config *config);
 /* Of the form's network, after policy_check. That of the CNN is its last layer's. */
 struct mlp_shape policy_mlp_shape(const struct policy_config *config);
 struct dense_shape policy_dense_shape(const struct policy_config *config);
+
+/* The memories of a policy: the policy's own, number 0, and what the value has in the place of one, number 1.
+ * How many there are: 0 without a memory, 1 where the value reads the policy's. */
+uint32_t policy_memories(const struct policy_config *config);
+struct recurrent_shape policy_memory_shape(const struct policy_config *config, uint32_t memory);
+
+/* Floats of what the policy remembers of one environment: the states of its memories, one behind the other.
+ * 0: it has no memory. */
+size_t policy_config_state_floats(const struct policy_config *config);
 
 #endif

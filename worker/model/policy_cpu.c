@@ -1,6 +1,10 @@
 /* A policy on the CPU without a backend: flat arrays of parameters, a kernel over the rows, the steps of
  * REINFORCE and of PPO, Adam.
  *
+ * A policy with memory learns a minibatch in three passes: each memory forward through time; the dense
+ * layers, chunk by chunk, by the memories' features; and each memory back through time, by what the dense
+ * layers pull at the features.
+ *
  * The kernel is the fused one of the tutorial's network (kernels/policy/mlp.h) or that of dense layers
  * (kernels/policy/dense.h). Rows are learned from in chunks. Each chunk's gradient is summed by itself, and
  * the chunks' sums are added in their order: the same bits whatever thread computes a chunk. */
@@ -8,6 +12,7 @@
 #include "kernels/norm.h"
 #include "worker/environment/environment_spec.h"
 #include "worker/model/policy_internal.h"
+#include "worker/model/policy_memory.h"
 #include "worker/model/policy_parameters.h"
 
 #include <assert.h>
@@ -43,6 +48,9 @@ struct policy_cpu {
     struct dense *dense;         // NULL: the tutorial's network; both hold a packed copy of the parameters
     struct dense_work **work; // (works) one for each piece that is computed at once; the first one also acts
     uint32_t works;
+    struct policy_memory *memory[DENSE_NETWORKS]; // (memories); their parameters are the last ones
+    uint32_t memories;
+    uint32_t memory_first[DENSE_NETWORKS]; // the number of a memory's first parameter
     const struct dense_normalizer *normalizer;
     bool bytes, gaussian, has_value;
     uint32_t inputs; // elements of an observation
@@ -68,6 +76,19 @@ static struct dense_batch dense_batch_of(const struct policy_cpu *policy, const 
                                 .actions = policy->gaussian ? rows->actions : NULL};
 }
 
+/* The number of the memory that a network reads. */
+static uint32_t memory_of(const struct policy_cpu *policy, uint32_t network)
+{
+    return network < policy->memories ? network : 0;
+}
+
+/* Has the batch read features in the place of observations, from row `first` of them on. */
+static void read_features(struct dense_batch *batch, struct recurrent_matrix features, uint32_t first)
+{
+    batch->features = features.at + first * features.stride;
+    batch->stride = features.stride;
+}
+
 /* ---- acting ---- */
 
 /* Numbers in the batch's order to where the rows have theirs. */
@@ -77,15 +98,37 @@ static void scatter(const struct policy_rows *rows, const float *from, float *to
         to[rows->row[i]] = from[i];
 }
 
+/* Has the batch read what a memory makes of its rows; nothing without memories. `keeps`: their states. */
+static void remember(const struct policy_cpu *policy, uint32_t memory, const struct policy_rows *chunk,
+                     bool keeps, struct dense_batch *batch)
+{
+    const struct dense_batch observations = dense_batch_of(policy, chunk);
+    if (policy->memories > 0)
+        read_features(batch, policy_memory_step(policy->memory[memory], chunk, &observations, keeps), 0);
+}
+
+/* Chooses, or with `draw` draws, the chunk's actions. `value` NULL: not wanted. */
 static void act_dense(const struct policy_cpu *policy, const struct policy_rows *chunk,
-                      const struct dense_draw *draw)
+                      const struct dense_draw *draw, float *log_probability, float *value)
+{
+    struct dense_batch batch = dense_batch_of(policy, chunk);
+    const bool apart = value != NULL && policy->memories > 0 && policy->networks > 1;
+    remember(policy, 0, chunk, true, &batch);
+    dense_act(policy->dense, policy->work[0], &batch, draw,
+              &(struct dense_results){.log_probability = log_probability, .value = apart ? NULL : value});
+    if (!apart)
+        return;
+    if (policy->memories > 1)
+        remember(policy, 1, chunk, true, &batch);
+    dense_value(policy->dense, policy->work[0], &batch, value);
+}
+
+static void draw_dense(const struct policy_cpu *policy, const struct policy_rows *chunk,
+                       const struct dense_draw *draw)
 {
     float log_probability[POLICY_CHUNK_ROWS], value[POLICY_CHUNK_ROWS];
-    const struct dense_batch batch = dense_batch_of(policy, chunk);
     const bool keeps = chunk->values != NULL;
-    dense_act(policy->dense, policy->work[0], &batch, draw,
-              &(struct dense_results){.log_probability = keeps ? log_probability : NULL,
-                                      .value = keeps ? value : NULL});
+    act_dense(policy, chunk, draw, keeps ? log_probability : NULL, keeps ? value : NULL);
     if (!keeps)
         return;
     scatter(chunk, log_probability, chunk->log_probabilities);
@@ -104,12 +147,12 @@ static enum status flat_act(void *self, const struct policy_rows *rows, uint32_t
     }
     for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
         const struct policy_rows chunk = policy_chunk(rows, first);
-        act_dense(policy, &chunk,
-                  &(struct dense_draw){.seed = policy->seed,
-                                       .episode = episode,
-                                       .environment = environment + first,
-                                       .step = step + first,
-                                       .noise_steps = policy->noise_steps});
+        draw_dense(policy, &chunk,
+                   &(struct dense_draw){.seed = policy->seed,
+                                        .episode = episode,
+                                        .environment = environment + first,
+                                        .step = step + first,
+                                        .noise_steps = policy->noise_steps});
     }
     return STATUS_OK;
 }
@@ -147,9 +190,7 @@ static bool choose_chunk(struct policy_cpu *policy, const struct policy_rows *ch
 {
     if (policy->dense != NULL) {
         float log_probability[POLICY_CHUNK_ROWS];
-        const struct dense_batch batch = dense_batch_of(policy, chunk);
-        dense_act(policy->dense, policy->work[0], &batch, NULL,
-                  &(struct dense_results){.log_probability = log_probability});
+        act_dense(policy, chunk, NULL, log_probability, NULL);
         return all_finite(log_probability, chunk->count);
     }
     find_probabilities(policy, chunk);
@@ -175,7 +216,8 @@ static enum status flat_estimate(void *self, const struct policy_rows *rows, str
     for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
         float value[POLICY_CHUNK_ROWS];
         const struct policy_rows chunk = policy_chunk(rows, first);
-        const struct dense_batch batch = dense_batch_of(policy, &chunk);
+        struct dense_batch batch = dense_batch_of(policy, &chunk);
+        remember(policy, memory_of(policy, 1), &chunk, false, &batch);
         dense_value(policy->dense, policy->work[0], &batch, value);
         scatter(&chunk, value, rows->values);
     }
@@ -202,28 +244,36 @@ struct pass {
     const struct policy_rows *rows;
     policy_progress *progress;
     void *context;
-    const float *coefficient;                   // REINFORCE's; NULL: PPO
-    struct surrogate objective;                 // PPO's
-    uint32_t chunks_max;                        // that are computed between two calls of progress
-    uint32_t first, chunks;                     // the first row, and how many chunks are under way
-    struct surrogate_sums networks[2];          // of each network's chunks so far
-    struct surrogate_sums wave[WAVE_CHUNKS][2]; // of each chunk under way, by network
+    const float *coefficient;                         // REINFORCE's; NULL: PPO
+    struct surrogate objective;                       // PPO's
+    uint32_t chunks_max;                              // that are computed between two calls of progress
+    uint32_t first, chunks;                           // the first row, and how many chunks are under way
+    struct surrogate_sums networks[2];                // of each network's chunks so far
+    struct recurrent_matrix features[DENSE_NETWORKS]; // (rows, units) of each memory
+    struct surrogate_sums wave[WAVE_CHUNKS][2];       // of each chunk under way, by network
 };
 
-/* One network's gradient of the chunk, or of networks that share layers the whole one; `adds` as
- * dense_gradient has it. */
-static void learn_dense(const struct pass *m, uint32_t slot, uint32_t network, const struct policy_rows *rows,
-                        const float *coefficient, float *gradient, bool adds, struct surrogate_sums *sums)
+/* One network's gradient of the chunk that begins with row `first` of the batch, or of networks that share
+ * layers the whole one; `adds` as dense_gradient has it. */
+static void learn_dense(const struct pass *m, uint32_t slot, uint32_t network, uint32_t first,
+                        const struct policy_rows *rows, const float *coefficient, float *gradient, bool adds,
+                        struct surrogate_sums *sums)
 {
     const struct policy_cpu *policy = m->policy;
     float log_probability[POLICY_CHUNK_ROWS], entropy[POLICY_CHUNK_ROWS], value[POLICY_CHUNK_ROWS];
     float pull[3][POLICY_CHUNK_ROWS];
     const bool is_ppo = coefficient == NULL, of_policy = network == 0;
     const bool of_value = is_ppo && (network == 1 || policy->networks == 1);
-    const struct dense_batch batch = dense_batch_of(policy, rows);
-    const struct dense_pulls pulls = {.log_probability = of_policy ? pull[0] : NULL,
-                                      .entropy = of_policy && is_ppo ? pull[1] : NULL,
-                                      .value = of_value ? pull[2] : NULL};
+    struct dense_batch batch = dense_batch_of(policy, rows);
+    struct dense_pulls pulls = {.log_probability = of_policy ? pull[0] : NULL,
+                                .entropy = of_policy && is_ppo ? pull[1] : NULL,
+                                .value = of_value ? pull[2] : NULL};
+    if (policy->memories > 0)
+        read_features(&batch, m->features[memory_of(policy, network)], first);
+    if (network < policy->memories) {
+        const struct recurrent_matrix to = policy_memory_pulls(policy->memory[network]);
+        pulls.features = to.at + first * to.stride;
+    }
     dense_evaluate(policy->dense, policy->work[slot], &batch,
                    &(struct dense_results){.log_probability = of_policy ? log_probability : NULL,
                                            .entropy = pulls.entropy != NULL ? entropy : NULL,
@@ -247,7 +297,7 @@ static void learn_chunk(const struct pass *m, uint32_t slot, uint32_t chunk, uin
     const struct policy_rows rows = policy_chunk(m->rows, first);
     const float *coefficient = m->coefficient != NULL ? m->coefficient + first : NULL;
     if (policy->dense != NULL) {
-        learn_dense(m, slot, network, &rows, coefficient, gradient, adds, sums);
+        learn_dense(m, slot, network, first, &rows, coefficient, gradient, adds, sums);
         return;
     }
     const struct mlp_batch batch = policy_mlp_batch(&rows);
@@ -265,6 +315,50 @@ static void learn_network(void *context, uint32_t network)
         learn_chunk(m, network, chunk, network, m->policy->arrays.gradient, m->first > 0 || chunk > 0, &sums);
         surrogate_add(&m->networks[network], &sums);
     }
+}
+
+/* A memory's features of the whole minibatch. */
+static void run_memory(void *context, uint32_t memory)
+{
+    struct pass *m = context;
+    const struct dense_batch batch = dense_batch_of(m->policy, m->rows);
+    m->features[memory] = policy_memory_forward(m->policy->memory[memory], m->rows, &batch);
+}
+
+/* A network's part of the minibatch, and that of the memory which it pulls at. */
+static void learn_network_and_memory(void *context, uint32_t network)
+{
+    struct pass *m = context;
+    struct policy_cpu *policy = m->policy;
+    learn_network(m, network);
+    if (network < policy->memories)
+        policy_memory_backward(policy->memory[network],
+                               policy->arrays.gradient +
+                                   policy->parameters[policy->memory_first[network]].offset);
+}
+
+/* The team's threads, or this one, do each piece. */
+static void run_pieces(const struct policy_cpu *policy, uint32_t pieces, team_work *work, struct pass *m)
+{
+    if (policy->arrays.team != NULL && pieces > 1)
+        team_run(policy->arrays.team, pieces, work, m);
+    else
+        for (uint32_t piece = 0; piece < pieces; piece++)
+            work(m, piece);
+}
+
+/* The whole minibatch at once: its sequences go through all of its chunks. */
+static void learn_sequences(struct pass *m)
+{
+    const struct policy_cpu *policy = m->policy;
+    m->chunks = (m->rows->count + POLICY_CHUNK_ROWS - 1) / POLICY_CHUNK_ROWS;
+    run_pieces(policy, policy->memories, run_memory, m);
+    if (m->progress != NULL)
+        m->progress(m->context);
+    run_pieces(policy, policy->networks, learn_network_and_memory, m);
+    if (m->progress != NULL)
+        m->progress(m->context);
+    m->first = m->rows->count;
 }
 
 /* A network's part of one chunk of the wave. */
@@ -314,16 +408,15 @@ static void learn_batch(struct pass *m)
     const uint32_t least = m->coefficient != NULL ? 2 * POLICY_THREAD_ROWS : POLICY_CHUNK_ROWS + 1;
     const bool waves = policy->wave_chunks > 0 && m->rows->count >= least;
     m->chunks_max = waves ? policy->wave_chunks : m->coefficient != NULL ? 1 : WAVE_CHUNKS;
+    if (policy->memories > 0)
+        learn_sequences(m);
     for (; m->first < m->rows->count; m->first += m->chunks * POLICY_CHUNK_ROWS) {
         const uint32_t chunks = (m->rows->count - m->first + POLICY_CHUNK_ROWS - 1) / POLICY_CHUNK_ROWS;
         m->chunks = chunks < m->chunks_max ? chunks : m->chunks_max;
         if (waves)
             learn_wave(m);
-        else if (policy->arrays.team != NULL && policy->networks > 1)
-            team_run(policy->arrays.team, policy->networks, learn_network, m);
         else
-            for (uint32_t network = 0; network < policy->networks; network++)
-                learn_network(m, network);
+            run_pieces(policy, policy->networks, learn_network, m);
         if (m->progress != NULL)
             m->progress(m->context);
     }
@@ -378,6 +471,21 @@ static enum status check_gradient(const struct policy_cpu *policy, struct error 
 
 /* ---- the step ---- */
 
+/* Of dense layers and memories. */
+static void load_parameter(const struct policy_cpu *policy, uint32_t number)
+{
+    uint32_t memory = policy->memories;
+    while (memory > 0 && number < policy->memory_first[memory - 1])
+        memory--;
+    if (memory == 0) {
+        dense_load_parameter(policy->dense, policy->arrays.values, number);
+        return;
+    }
+    const uint32_t first = policy->memory_first[memory - 1];
+    policy_memory_load_parameter(policy->memory[memory - 1],
+                                 policy->arrays.values + policy->parameters[first].offset, number - first);
+}
+
 struct flat_step {
     struct policy_cpu *policy;
     struct adam_factors factors;
@@ -404,16 +512,16 @@ static void step_parameter(void *context, uint32_t number)
                      count);
     }
     if (policy->dense != NULL)
-        dense_load_parameter(policy->dense, arrays->values, number);
+        load_parameter(policy, number);
 }
 
 void policy_cpu_load(void *self)
 {
     struct policy_cpu *policy = self;
-    if (policy->dense != NULL) {
-        dense_load(policy->dense, policy->arrays.values);
+    for (uint32_t p = 0; p < policy->parameter_count && policy->dense != NULL; p++)
+        load_parameter(policy, p);
+    if (policy->dense != NULL)
         return;
-    }
     mlp_load(policy->tutorial->mlp, policy->arrays.values);
     policy->tutorial->whole_loaded = false;
 }
@@ -518,14 +626,15 @@ static enum status flat_restore(void *self, const struct policy_values *values, 
 /* ---- opening ---- */
 
 /* Of a policy with values: the pieces of a minibatch are its networks, chunk after chunk, as long as there
- * are no more threads than networks; else a wave of chunks of each. */
+ * are no more threads than networks, and always with a memory; else a wave of chunks of each. */
 static uint32_t plan_wave(struct policy_cpu *policy, const struct policy_config *config)
 {
     const uint32_t rows =
         config->minibatch_rows < config->rows_max ? config->minibatch_rows : config->rows_max;
     const uint32_t chunks = (rows + POLICY_CHUNK_ROWS - 1) / POLICY_CHUNK_ROWS;
     const uint32_t pieces = chunks * policy->networks;
-    const uint32_t threads = config->threads < pieces ? config->threads : pieces;
+    const uint32_t most = config->memory != POLICY_NO_MEMORY ? policy->networks : pieces;
+    const uint32_t threads = config->threads < most ? config->threads : most;
     if (threads > policy->networks) {
         const uint32_t wave = 2 * (threads + policy->networks - 1) / policy->networks;
         policy->wave_chunks = wave < WAVE_CHUNKS ? wave : WAVE_CHUNKS;
@@ -581,6 +690,24 @@ static enum status open_dense(struct policy_cpu *policy, const struct policy_con
     return status;
 }
 
+static enum status open_memories(struct policy_cpu *policy, const struct policy_config *config,
+                                 struct error *error)
+{
+    const uint32_t memories = policy_memories(config);
+    const struct dense_shape shape = policy_dense_shape(config);
+    struct dense_parameter dense[DENSE_PARAMETERS_MAX];
+    uint32_t first = dense_parameters(&shape, dense);
+    enum status status = STATUS_OK;
+    for (; policy->memories < memories && status == STATUS_OK; policy->memories++) {
+        struct recurrent_parameter list[RECURRENT_PARAMETERS_MAX];
+        const struct recurrent_shape memory = policy_memory_shape(config, policy->memories);
+        policy->memory_first[policy->memories] = first;
+        first += recurrent_parameters(&memory, list);
+        status = policy_memory_new(&policy->memory[policy->memories], config, policy->memories, error);
+    }
+    return status;
+}
+
 static enum status flat_open(void **self, const struct policy_config *config, struct backend *backend,
                              const struct dense_normalizer *normalizer, struct error *error)
 {
@@ -613,6 +740,8 @@ static enum status flat_open(void **self, const struct policy_config *config, st
     if (status == STATUS_OK)
         status = policy_form(config) == POLICY_FORM_TUTORIAL ? open_tutorial(policy, config, error)
                                                              : open_dense(policy, config, error);
+    if (status == STATUS_OK)
+        status = open_memories(policy, config, error);
     for (uint32_t i = 0; i < policy->parameter_count && status == STATUS_OK; i++)
         status = policy_begin_parameter(arrays->values + policy->parameters[i].offset, &policy->parameters[i],
                                         i, config, error);
@@ -634,6 +763,8 @@ static void flat_free(void *self)
         dense_work_free(policy->work[i]);
     free(policy->work);
     dense_free(policy->dense);
+    for (uint32_t i = 0; i < DENSE_NETWORKS; i++)
+        policy_memory_free(policy->memory[i]);
     free(policy->wave);
     free(policy->arrays.values);
     free(policy);

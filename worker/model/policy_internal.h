@@ -1,6 +1,6 @@
 /* The table of functions of each kind of policy, and what the kinds share. policy.c picks the kind.
  *
- *     policy_cpu.c       on the CPU, with flat arrays of parameters
+ *     policy_cpu.c       on the CPU, with flat arrays of parameters; policy_memory.c is its memories
  *     policy_mlp_gpu.c   the tutorial's network on a GPU
  *     policy_tape.c      the CNN, and dense layers, on a backend
  *     policy_networks.c  the networks of the last one
@@ -50,7 +50,8 @@ struct policy {
     void *self;
     uint32_t inputs, components; /* elements of an observation and of an action */
     uint32_t dropout_words;
-    float *low, *high; /* (components) bounds of floats; NULL of choices */
+    size_t state_floats; /* 0: no memory */
+    float *low, *high;   /* (components) bounds of floats; NULL of choices */
     /* (inputs) each, of a policy that normalizes; else NULL */
     float *mean, *variance, *scale;
     struct dense_normalizer normalizer; /* of these */

@@ -10,13 +10,21 @@
 
 _Static_assert((int)POLICY_NAME_BYTES >= (int)DENSE_NAME_BYTES, "names of dense layers have room");
 
+/* Of the layer or parameter `name`. */
+static double gain_of(const char *name)
+{
+    if (strncmp(name, "action_net", 10) == 0)
+        return 0.01;
+    return strncmp(name, "value_net", 9) == 0 ? 1 : sqrt(2);
+}
+
 /* The weight and bias of a layer. */
 static void list_layer(struct policy_parameter out[2], const char *name, struct shape weight)
 {
     const uint32_t outputs = weight.size[0];
-    const double bound = 1 / sqrt((double)shape_elements(&weight) / outputs);
-    out[0] = (struct policy_parameter){.shape = weight, .bound = bound};
-    out[1] = (struct policy_parameter){.shape = SHAPE1(outputs), .bound = bound};
+    const double bound = 1 / sqrt((double)shape_elements(&weight) / outputs), gain = gain_of(name);
+    out[0] = (struct policy_parameter){.shape = weight, .bound = bound, .gain = gain};
+    out[1] = (struct policy_parameter){.shape = SHAPE1(outputs), .bound = bound, .gain = gain};
     snprintf(out[0].name, sizeof out[0].name, "%s.weight", name);
     snprintf(out[1].name, sizeof out[1].name, "%s.bias", name);
 }
@@ -36,6 +44,7 @@ static uint32_t dense_list(struct policy_parameter out[POLICY_PARAMETERS_MAX], s
         out[p].shape =
             list[p].rank == 1 ? SHAPE1(list[p].shape[0]) : SHAPE2(list[p].shape[0], list[p].shape[1]);
         out[p].bound = list[p].kind == DENSE_LOG_SIGMA ? 0 : 1 / sqrt(list[p].inputs);
+        out[p].gain = gain_of(list[p].name);
         memcpy(out[p].name, list[p].name, DENSE_NAME_BYTES);
     }
     return count;
@@ -78,11 +87,34 @@ static uint32_t cnn_list(struct policy_parameter out[POLICY_PARAMETERS_MAX],
         list_extractor(&out[count], "vf_features_extractor", image);
         count += EXTRACTOR_PARAMETERS;
     }
-    list_layer(&out[count], "action_net", SHAPE2(dense_outputs(&last), POLICY_CNN_FEATURES));
+    list_layer(&out[count], "action_net", SHAPE2(dense_outputs(&last), last.inputs));
     count += 2;
     if (config->has_value) {
-        list_layer(&out[count], "value_net", SHAPE2(1, POLICY_CNN_FEATURES));
+        list_layer(&out[count], "value_net", SHAPE2(1, last.inputs));
         count += 2;
+    }
+    return count;
+}
+
+/* Returns how many parameters the memory has. */
+static uint32_t memory_list(struct policy_parameter out[RECURRENT_PARAMETERS_MAX],
+                            const struct policy_config *config, uint32_t memory)
+{
+    struct recurrent_parameter list[RECURRENT_PARAMETERS_MAX];
+    const struct recurrent_shape shape = policy_memory_shape(config, memory);
+    const bool linear = shape.cell == RECURRENT_LINEAR;
+    const uint32_t count = recurrent_parameters(&shape, list);
+    for (uint32_t p = 0; p < count; p++) {
+        const uint32_t *size = list[p].shape;
+        out[p] =
+            (struct policy_parameter){.shape = list[p].rank == 1 ? SHAPE1(size[0]) : SHAPE2(size[0], size[1]),
+                                      .bound = 1 / sqrt(linear ? shape.inputs : shape.hidden),
+                                      .gain = config->critic == POLICY_CRITIC_SHARED};
+        snprintf(out[p].name, sizeof out[p].name, "%s%s.%.*s",
+                 linear                          ? ""
+                 : config->memory == POLICY_LSTM ? "lstm_"
+                                                 : "gru_",
+                 memory == 0 ? "actor" : "critic", RECURRENT_NAME_BYTES, list[p].name);
     }
     return count;
 }
@@ -91,10 +123,12 @@ uint32_t policy_parameters(struct policy_parameter out[POLICY_PARAMETERS_MAX],
                            const struct policy_config *config)
 {
     const enum policy_form form = policy_form(config);
-    const uint32_t count = form == POLICY_FORM_TUTORIAL ? tutorial_list(out, policy_mlp_shape(config))
-                           : form == POLICY_FORM_CNN    ? cnn_list(out, config)
-                                                        : dense_list(out, policy_dense_shape(config));
+    uint32_t count = form == POLICY_FORM_TUTORIAL ? tutorial_list(out, policy_mlp_shape(config))
+                     : form == POLICY_FORM_CNN    ? cnn_list(out, config)
+                                                  : dense_list(out, policy_dense_shape(config));
     size_t offset = 0;
+    for (uint32_t memory = 0; memory < policy_memories(config); memory++)
+        count += memory_list(out + count, config, memory);
     for (uint32_t p = 0; p < count; p++) {
         out[p].offset = offset;
         out[p].count = shape_elements(&out[p].shape);
@@ -103,25 +137,18 @@ uint32_t policy_parameters(struct policy_parameter out[POLICY_PARAMETERS_MAX],
     return count;
 }
 
-static double gain_of(const char *name)
-{
-    if (strcmp(name, "action_net.weight") == 0)
-        return 0.01;
-    return strcmp(name, "value_net.weight") == 0 ? 1 : sqrt(2);
-}
-
 enum status policy_begin_parameter(float *values, const struct policy_parameter *parameter, uint32_t number,
                                    const struct policy_config *config, struct error *error)
 {
     const struct shape *shape = &parameter->shape;
     const bool is_log_std = strcmp(parameter->name, "log_std") == 0;
+    const bool orthogonal = config->orthogonal && parameter->gain > 0;
     for (size_t e = 0; e < parameter->count; e++)
-        values[e] = is_log_std ? (float)config->log_std_init
-                    : config->orthogonal
-                        ? 0
-                        : rng_initial_uniform(config->seed, number, (uint32_t)e, parameter->bound);
-    if (is_log_std || !config->orthogonal || shape->rank < 2)
+        values[e] = is_log_std   ? (float)config->log_std_init
+                    : orthogonal ? 0
+                                 : rng_initial_uniform(config->seed, number, (uint32_t)e, parameter->bound);
+    if (is_log_std || !orthogonal || shape->rank < 2)
         return STATUS_OK;
-    return orthogonal_draw(values, shape->size[0], parameter->count / shape->size[0],
-                           gain_of(parameter->name), config->seed, number, error);
+    return orthogonal_draw(values, shape->size[0], parameter->count / shape->size[0], parameter->gain,
+                           config->seed, number, error);
 }

@@ -14,7 +14,16 @@
  *     action_net.weight                      (outputs, 512)        action_net.bias (outputs)
  *     value_net.weight                       (1, 512)              value_net.bias (1); with values only
  *
- * with (h, w) of the last convolution's output. Its state_dict() lists some tensors again by another name:
+ * with (h, w) of the last convolution's output. Behind the last one come those of a memory, as in
+ * sb3-contrib's RecurrentActorCriticPolicy, with the names of PyTorch's LSTM; a GRU's begin with gru:
+ *
+ *     lstm_actor.weight_ih_l0                (4 units, features)   … .weight_hh_l0, .bias_ih_l0, .bias_hh_l0
+ *     lstm_critic.…                          the same once more; a memory of the value's own only
+ *     critic.weight                          (units, features)     critic.bias (units); POLICY_CRITIC_LINEAR
+ *
+ * The heads' 512 inputs are then the memory's units.
+ *
+ * About the CNN's names: Its state_dict() lists some tensors again by another name:
  * pi_features_extractor.* is features_extractor.*, and so is vf_features_extractor.* where the value is
  * shared (share_features_extractor=True, its default). A checkpoint holds each tensor once; load_state_dict
  * takes it with strict=True once these aliases have been added. */
@@ -24,13 +33,19 @@
 #include "kernels/tensor.h"
 #include "worker/model/policy_config.h"
 
-enum { POLICY_PARAMETERS_MAX = DENSE_PARAMETERS_MAX, POLICY_NAME_BYTES = 48 };
+enum {
+    POLICY_PARAMETERS_MAX = DENSE_PARAMETERS_MAX + 2 * RECURRENT_PARAMETERS_MAX,
+    POLICY_NAME_BYTES = 48,
+};
 
 struct policy_parameter {
     char name[POLICY_NAME_BYTES]; /* "affine1.weight" */
     struct shape shape;
     double bound; /* begins uniform in ±bound: 1 / sqrt(fan-in), for weight and bias alike, as PyTorch's
-                     Linear and Conv2d, unless the configuration says otherwise; a Gaussian's log_std has 0 */
+                     Linear and Conv2d, or of a memory 1 / sqrt(units), as its LSTM, unless the configuration
+                     says otherwise; a Gaussian's log_std has 0 */
+    double gain;  /* of a weight that the configuration asks to be orthogonal; a bias then is 0. 0: this
+                     parameter is uniform even then */
     size_t offset, count; /* floats: where it begins in a flat array of all of them, and how many it has */
 };
 
@@ -39,7 +54,7 @@ uint32_t policy_parameters(struct policy_parameter out[POLICY_PARAMETERS_MAX],
                            const struct policy_config *config);
 
 /* Gives parameter number `number` of the list its first values, with the same bits on every machine: log_std
- * those of the configuration; a weight, if config->orthogonal, orthogonal_draw's
+ * those of the configuration; a weight with a gain, if config->orthogonal, orthogonal_draw's
  * (kernels/policy/orthogonal.h) by its gain and number, and a bias then 0; else element e is
  * rng_initial_uniform(seed, number, e, bound). STATUS_NO_MEMORY; errors as isa_choose. */
 enum status policy_begin_parameter(float *values, const struct policy_parameter *parameter, uint32_t number,

@@ -112,6 +112,7 @@ static enum status open_recording(struct agent *agent, uint32_t steps, struct er
         .choices = spec->has_mask == 1 ? (uint32_t)environment_choices(spec) : 0,
         .dropout_words = policy_dropout_words(agent->policy),
         .bootstraps = job_is_actor_critic(agent->job),
+        .state_floats = policy_state_floats(agent->policy),
     };
     const enum status status = recording_new(&agent->recording, agent->job, &agent->world, &config, error);
     if (status != STATUS_OK)

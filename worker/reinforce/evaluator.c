@@ -30,6 +30,7 @@ struct player {
     uint32_t *rows;     /* (episodes * agents) of a batch: each row's number, by which its action is drawn */
     uint32_t *steps;    /* (episodes * agents) likewise: each row's step */
     uint16_t *dropout;  /* (episodes * agents, policy_dropout_words) */
+    float *states;      /* (episodes * agents, policy_state_floats) */
     double *rewards;    /* (episodes) so far; of several agents the mean */
     uint32_t *lengths;  /* (episodes) steps so far */
     struct environment_metrics metrics; /* of the rows that have ended */
@@ -51,15 +52,16 @@ static enum status open_policy(struct player *p, const struct job *job, struct e
 
 static enum status open_sums(struct player *p, struct error *error)
 {
-    const size_t rows = (size_t)p->episodes * p->agents;
+    const size_t rows = (size_t)p->episodes * p->agents, floats = policy_state_floats(p->policy);
     p->live = calloc(p->episodes, sizeof *p->live);
     p->rows = calloc(rows, sizeof *p->rows);
     p->steps = calloc(rows, sizeof *p->steps);
     p->dropout = calloc(rows * policy_dropout_words(p->policy) + 1, sizeof *p->dropout);
+    p->states = calloc(rows * floats + 1, sizeof *p->states);
     p->rewards = calloc(p->episodes, sizeof *p->rewards);
     p->lengths = calloc(p->episodes, sizeof *p->lengths);
-    if (p->live == NULL || p->rows == NULL || p->steps == NULL || p->dropout == NULL || p->rewards == NULL ||
-        p->lengths == NULL)
+    if (p->live == NULL || p->rows == NULL || p->steps == NULL || p->dropout == NULL || p->states == NULL ||
+        p->rewards == NULL || p->lengths == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u episodes", p->episodes);
     return environment_metrics_open(&p->metrics, p->spec, (uint32_t)rows, error);
 }
@@ -111,6 +113,7 @@ static void player_close(struct player *p)
     free(p->rows);
     free(p->steps);
     free(p->dropout);
+    free(p->states);
     free(p->rewards);
     free(p->lengths);
 }
@@ -120,6 +123,8 @@ static void player_close(struct player *p)
 /* Forgets what `count` episodes from `first` on have come to. */
 static void player_forget(struct player *p, uint32_t first, uint32_t count)
 {
+    const size_t floats = policy_state_floats(p->policy) * p->agents;
+    memset(p->states + first * floats, 0, count * floats * sizeof *p->states);
     memset(p->rewards + first, 0, count * sizeof *p->rewards);
     memset(p->lengths + first, 0, count * sizeof *p->lengths);
     environment_metrics_clear(&p->metrics, first * p->agents, count * p->agents);
@@ -162,7 +167,8 @@ static enum status act_on_live(struct player *p, struct error *error)
                                      .observations = p->buffers->observation,
                                      .actions = environments_actions(p->environments),
                                      .allowed = p->buffers->mask,
-                                     .dropout = p->dropout};
+                                     .dropout = p->dropout,
+                                     .states = p->states};
     return player_act(p, &rows, p->episodes * p->agents, error);
 }
 
@@ -331,6 +337,7 @@ struct evaluator {
     char *observations;   /* (episodes * agents, bytes of an observation) of one request */
     uint8_t *allowed;     /* (episodes * agents, choices) likewise; NULL: there are no masks */
     void *actions;        /* (episodes * agents, bytes of an action) of one answer */
+    float *states;        /* (episodes * agents, policy_state_floats) of one request */
 };
 
 static enum status open_shares(struct evaluator *e, struct error *error)
@@ -345,8 +352,9 @@ static enum status open_shares(struct evaluator *e, struct error *error)
     e->observations = calloc(rows, environment_space_bytes(&spec->observation));
     e->allowed = choices > 0 ? calloc(rows, choices) : NULL;
     e->actions = calloc(rows, environment_space_bytes(&spec->action));
+    e->states = calloc(rows * policy_state_floats(e->player.policy) + 1, sizeof *e->states);
     if (e->shares == NULL || e->alive == NULL || e->order == NULL || e->observations == NULL ||
-        (e->allowed == NULL && choices > 0) || e->actions == NULL)
+        (e->allowed == NULL && choices > 0) || e->actions == NULL || e->states == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u episodes of an evaluation",
                          e->player.episodes);
     for (uint32_t i = 0; i < rows; i++)
@@ -390,6 +398,7 @@ void evaluator_free(struct evaluator *e)
     free(e->observations);
     free(e->allowed);
     free(e->actions);
+    free(e->states);
     player_close(&e->player);
     policy_values_close(&e->values);
     free(e);
@@ -534,6 +543,17 @@ static enum status gather_rows(struct evaluator *e, const struct step *step, str
     return step_check_copy(step, e->observations, step->rows, error);
 }
 
+/* Copies what the policy remembers of the step's episodes into the request's order, or back. */
+static void move_states(const struct evaluator *e, const struct step *step, bool back)
+{
+    const struct player *p = &e->player;
+    const size_t floats = policy_state_floats(p->policy);
+    for (uint32_t i = 0; i < step->rows && floats > 0; i++) {
+        float *own = p->states + p->rows[i] * floats, *in_order = e->states + i * floats;
+        memcpy(back ? own : in_order, back ? in_order : own, floats * sizeof *own);
+    }
+}
+
 enum status evaluator_step(struct evaluator *e, uint32_t seat, const struct step *step,
                            struct rpc_message *answer, struct error *error)
 {
@@ -542,7 +562,8 @@ enum status evaluator_step(struct evaluator *e, uint32_t seat, const struct step
                                      .observations = e->observations,
                                      .actions = e->actions,
                                      .allowed = e->allowed,
-                                     .dropout = e->player.dropout};
+                                     .dropout = e->player.dropout,
+                                     .states = e->states};
     enum status status = check_step(e, seat, step, error);
     if (status == STATUS_OK)
         status = gather_rows(e, step, error);
@@ -550,7 +571,9 @@ enum status evaluator_step(struct evaluator *e, uint32_t seat, const struct step
         return status;
     const enum profile_kind before = profile_enter(PROFILE_INFERENCE);
     add_step(e, &e->shares[seat], step);
+    move_states(e, step, false);
     status = player_act(&e->player, &rows, rows.count, error);
+    move_states(e, step, true);
     profile_leave(before);
     *answer = (struct rpc_message){.tensor_count = 1,
                                    .tensors = {step_action_tensor(e->player.spec, step->count)},

@@ -64,6 +64,27 @@ static bool shares_value(const struct job *job)
                                          : job->policy.network == JOB_NETWORK_CNN;
 }
 
+/* By sb3-contrib's keys; where the value shares the hidden layers by the job's own word, as CleanRL has it.
+ */
+static enum policy_critic critic_of(const struct job *job)
+{
+    if (job->policy.has_value_network && job->policy.value_network == JOB_VALUE_NETWORK_SHARED)
+        return POLICY_CRITIC_SHARED;
+    if (job->policy.enable_critic_lstm)
+        return POLICY_CRITIC_OWN;
+    return job->policy.shared_lstm ? POLICY_CRITIC_DETACHED : POLICY_CRITIC_LINEAR;
+}
+
+static void describe_memory(struct policy_config *config, const struct job *job)
+{
+    if (!job->policy.has_recurrent)
+        return;
+    config->memory = job->policy.recurrent == JOB_RECURRENT_LSTM ? POLICY_LSTM : POLICY_GRU;
+    config->memory_units = job->policy.lstm_hidden_size;
+    config->memory_layers = job->policy.n_lstm_layers;
+    config->critic = critic_of(job);
+}
+
 struct policy_config policy_config_of(const struct job *job, const struct environment_spec *spec)
 {
     static const enum policy_network_kind networks[] = {
@@ -90,6 +111,7 @@ struct policy_config policy_config_of(const struct job *job, const struct enviro
         .clip = job->normalize.clip_observations};
     for (uint32_t l = 0; l < config.layers; l++)
         config.width[l] = job->policy.hidden.value[l];
+    describe_memory(&config, job);
     if (job->policy.has_dropout)
         config.dropout = job->policy.dropout;
     else if (policy_form(&config) == POLICY_FORM_TUTORIAL)

@@ -11,6 +11,12 @@
 
 /* ---- memory ---- */
 
+/* Of an epoch. */
+static size_t minibatches_max(const struct job *job, uint32_t rows)
+{
+    return rows / job->algorithm.batch_size + 1;
+}
+
 enum status ppo_open(struct ppo *ppo, const struct job *job, const struct rollout *rollout,
                      struct error *error)
 {
@@ -23,11 +29,13 @@ enum status ppo_open(struct ppo *ppo, const struct job *job, const struct rollou
     ppo->plain = calloc(rows, sizeof *ppo->plain);
     ppo->drawn = calloc(rows, sizeof *ppo->drawn);
     ppo->minibatch_of = calloc(rows, sizeof *ppo->minibatch_of);
+    ppo->begins = calloc(minibatches_max(job, rows) + 2, sizeof *ppo->begins);
     ppo->keys = calloc(rows, sizeof *ppo->keys);
     ppo->sorted_keys = calloc(rows, sizeof *ppo->sorted_keys);
     if (ppo->advantages.rewards == NULL || ppo->advantages.values == NULL ||
         ppo->advantages.returns == NULL || ppo->advantages.order == NULL || ppo->plain == NULL ||
-        ppo->drawn == NULL || ppo->minibatch_of == NULL || ppo->keys == NULL || ppo->sorted_keys == NULL)
+        ppo->drawn == NULL || ppo->minibatch_of == NULL || ppo->begins == NULL || ppo->keys == NULL ||
+        ppo->sorted_keys == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the advantages of %u rows", rows);
     for (uint32_t i = 0; i < rows; i++)
         ppo->plain[i] = i;
@@ -44,6 +52,7 @@ void ppo_close(struct ppo *ppo)
     free(ppo->plain);
     free(ppo->drawn);
     free(ppo->minibatch_of);
+    free(ppo->begins);
     free(ppo->keys);
     free(ppo->sorted_keys);
     *ppo = (struct ppo){0};
@@ -79,39 +88,93 @@ static void sort_keys(struct ppo *ppo, uint32_t count)
     }
 }
 
-/* Writes the rows minibatch by minibatch, ascending within each: row by row to where its minibatch goes on.
- */
-static void cut(struct ppo *ppo, uint32_t count, uint32_t size)
+/* The first word of a draw of the epoch. */
+static uint32_t draw_word(const struct ppo *ppo, uint32_t number, uint32_t update, uint32_t epoch)
 {
-    const uint32_t none = UINT32_MAX;
-    memset(ppo->minibatch_of, 0xff, ppo->rows_max * sizeof *ppo->minibatch_of);
-    for (uint32_t i = 0; i < count; i++)
-        ppo->minibatch_of[(uint32_t)ppo->keys[i]] = i / size;
-    for (uint32_t i = 0; i < count; i += size)
-        ppo->keys[i / size] = i; /* where the minibatch goes on */
-    for (uint32_t row = 0; row < ppo->rows_max; row++)
-        if (ppo->minibatch_of[row] != none)
-            ppo->drawn[ppo->keys[ppo->minibatch_of[row]]++] = row;
+    const struct rng_key key = {
+        .seed = ppo->job->seed, .environment = number, .step = epoch, .episode = update};
+    uint32_t words[4];
+    rng_block(&key, RNG_SHUFFLE, 0, words);
+    return words[0];
 }
 
-/* One minibatch needs no draws: its rows ascend. */
-void ppo_draw(struct ppo *ppo, uint32_t count, uint32_t update, uint32_t epoch)
+/* Sorts the numbers 0 … count - 1, which begin in the lower halves of the keys, by their draws. */
+static void shuffle(struct ppo *ppo, uint32_t count, uint32_t update, uint32_t epoch)
+{
+    for (uint32_t i = 0; i < count; i++)
+        ppo->keys[i] |= (uint64_t)draw_word(ppo, (uint32_t)ppo->keys[i], update, epoch) << 32;
+    sort_keys(ppo, count);
+}
+
+/* One minibatch needs no draws. */
+static void assign_rows(struct ppo *ppo, uint32_t count, uint32_t update, uint32_t epoch)
 {
     const uint32_t size = ppo->job->algorithm.batch_size;
-    assert(size > 0);
-    for (uint32_t i = 0; i < count; i++) {
-        const struct rng_key key = {.seed = ppo->job->seed,
-                                    .environment = ppo->advantages.order[i],
-                                    .step = epoch,
-                                    .episode = update};
-        uint32_t words[4] = {0};
-        if (count > size)
-            rng_block(&key, RNG_SHUFFLE, 0, words);
-        ppo->keys[i] = (uint64_t)words[0] << 32 | ppo->advantages.order[i];
-    }
+    for (uint32_t i = 0; i < count; i++)
+        ppo->keys[i] = ppo->advantages.order[i];
     if (count > size)
-        sort_keys(ppo, count);
-    cut(ppo, count, size);
+        shuffle(ppo, count, update, epoch);
+    for (uint32_t i = 0; i < count; i++)
+        ppo->minibatch_of[(uint32_t)ppo->keys[i]] = i / size;
+}
+
+/* All rows of a column go to one minibatch. */
+static void assign_columns(struct ppo *ppo, uint32_t count, uint32_t update, uint32_t epoch)
+{
+    const uint32_t steps = ppo->job->rollout.steps, columns = ppo->rows_max / steps;
+    const uint32_t size = ppo->job->algorithm.batch_size / steps;
+    for (uint32_t column = 0; column < columns; column++)
+        ppo->keys[column] = column;
+    if (columns > size)
+        shuffle(ppo, columns, update, epoch);
+    for (uint32_t i = 0; i < columns; i++) // the sort needs these no more
+        ppo->sorted_keys[(uint32_t)ppo->keys[i]] = i / size;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t row = ppo->advantages.order[i];
+        ppo->minibatch_of[row] = (uint32_t)ppo->sorted_keys[row % columns];
+    }
+}
+
+/* Rows by (column, step), from a drawn place on and round to it, in pieces of one minibatch. */
+static void assign_pieces(struct ppo *ppo, uint32_t count, uint32_t update, uint32_t epoch)
+{
+    const uint32_t size = ppo->job->algorithm.batch_size;
+    const uint32_t begin =
+        count > size ? (uint32_t)((uint64_t)draw_word(ppo, 0, update, epoch) * count >> 32) : 0;
+    for (uint32_t i = 0; i < count; i++)
+        ppo->minibatch_of[ppo->advantages.order[i]] = (i >= begin ? i - begin : i + count - begin) / size;
+}
+
+/* Writes the rows minibatch by minibatch, ascending within each: row by row to where its minibatch goes on.
+ */
+static void cut(struct ppo *ppo, uint32_t count)
+{
+    uint32_t *begins = ppo->begins;
+    ppo->minibatches = 0;
+    memset(begins, 0, (minibatches_max(ppo->job, ppo->rows_max) + 2) * sizeof *begins);
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t minibatch = ppo->minibatch_of[ppo->advantages.order[i]];
+        begins[minibatch + 2]++;
+        ppo->minibatches = minibatch < ppo->minibatches ? ppo->minibatches : minibatch + 1;
+    }
+    for (uint32_t minibatch = 0; minibatch < ppo->minibatches; minibatch++)
+        begins[minibatch + 2] += begins[minibatch + 1];
+    for (uint32_t row = 0; row < ppo->rows_max; row++)
+        if (ppo->minibatch_of[row] != UINT32_MAX)
+            ppo->drawn[begins[ppo->minibatch_of[row] + 1]++] = row;
+}
+
+void ppo_draw(struct ppo *ppo, uint32_t count, uint32_t update, uint32_t epoch)
+{
+    const struct job *job = ppo->job;
+    memset(ppo->minibatch_of, 0xff, ppo->rows_max * sizeof *ppo->minibatch_of);
+    if (!job->policy.has_recurrent)
+        assign_rows(ppo, count, update, epoch);
+    else if (job->algorithm.sequences == JOB_SEQUENCES_WHOLE)
+        assign_columns(ppo, count, update, epoch);
+    else
+        assign_pieces(ppo, count, update, epoch);
+    cut(ppo, count);
 }
 
 /* ---- an update ---- */
@@ -128,20 +191,20 @@ struct update {
     double epoch_kl;
 };
 
-/* Writes the values of `count` observations that lie densely. */
-static enum status estimate(const struct update *u, const char *observations, uint32_t count, float *values,
+/* Writes the values of `count` rows, whose observations and states lie densely. */
+static enum status estimate(const struct update *u, uint32_t count, struct policy_rows rows,
                             struct error *error)
 {
-    const struct policy_rows rows = {
-        .count = count, .row = u->ppo->plain, .observations = observations, .values = values};
+    rows.count = count;
+    rows.row = u->ppo->plain;
     return policy_estimate(u->policy, &rows, error);
 }
 
-/* The minibatch of the epoch's order that begins with row number `first`. */
-static struct policy_rows minibatch_at(const struct update *u, uint32_t first)
+/* The rows of a minibatch of the epoch. */
+static struct policy_rows minibatch_at(const struct update *u, uint32_t minibatch)
 {
-    const uint32_t size = u->ppo->job->algorithm.batch_size, left = u->count - first;
-    return rollout_batch(u->rollout, left < size ? left : size, u->ppo->drawn + first);
+    const uint32_t *begin = u->ppo->begins + minibatch;
+    return rollout_batch(u->rollout, begin[1] - begin[0], u->ppo->drawn + begin[0]);
 }
 
 /* Replaces what acting said of the rows by what learning will say of them in the minibatches of the first
@@ -150,10 +213,10 @@ static enum status review(struct update *u, struct error *error)
 {
     enum status status = STATUS_OK;
     ppo_draw(u->ppo, u->count, u->rollout->episode, 0);
-    for (uint32_t first = 0; first < u->count && status == STATUS_OK;) {
-        const struct policy_rows rows = minibatch_at(u, first);
-        status = policy_review(u->policy, &rows, u->step.progress, u->step.context, error);
-        first += rows.count;
+    for (uint32_t m = 0; m < u->ppo->minibatches && status == STATUS_OK; m++) {
+        const struct policy_rows rows = minibatch_at(u, m);
+        if (rows.count > 0)
+            status = policy_review(u->policy, &rows, u->step.progress, u->step.context, error);
     }
     return status;
 }
@@ -164,10 +227,22 @@ static enum status judge(struct update *u, struct error *error)
     struct rollout *rollout = u->rollout;
     const size_t closing = (size_t)rollout->config.steps_max * rollout->columns;
     normalizers_scale(&u->ppo->normalizers, rollout, u->ppo->advantages.rewards);
-    enum status status = estimate(u, rollout->observations + closing * rollout->config.observation_bytes,
-                                  rollout->columns, rollout->values + closing, error);
+    rollout_recall_last(rollout);
+    enum status status = estimate(
+        u, rollout->columns,
+        (struct policy_rows){
+            .observations = rollout->observations + closing * rollout->config.observation_bytes,
+            .values = rollout->values + closing,
+            .states =
+                rollout->states != NULL ? rollout->states + closing * rollout->config.state_floats : NULL,
+            .starts = rollout->before + closing},
+        error);
     if (status == STATUS_OK)
-        status = estimate(u, rollout->last_observations, rollout->last_count, rollout->last_values, error);
+        status = estimate(u, rollout->last_count,
+                          (struct policy_rows){.observations = rollout->last_observations,
+                                               .values = rollout->last_values,
+                                               .states = rollout->last_states},
+                          error);
     if (status != STATUS_OK)
         return status;
     u->count = advantages_estimate(&u->ppo->advantages, u->ppo->job, rollout);
@@ -230,9 +305,11 @@ static enum status run_epoch(struct update *u, struct error *error)
                                            .returns = u->ppo->advantages.returns,
                                            .normalizes = u->ppo->job->algorithm.normalize_advantage};
     u->epoch_kl = u->epoch_minibatches = 0;
-    for (uint32_t first = 0; first < u->count && u->last.stepped;) {
-        const struct policy_rows rows = minibatch_at(u, first);
+    for (uint32_t m = 0; m < u->ppo->minibatches && u->last.stepped; m++) {
+        const struct policy_rows rows = minibatch_at(u, m);
         struct surrogate_losses losses;
+        if (rows.count == 0) // nothing is learned from its columns
+            continue;
         const enum status status = policy_improve(u->policy, &rows, &targets, &u->step, &losses, error);
         if (status != STATUS_OK)
             return status;
@@ -245,7 +322,6 @@ static enum status run_epoch(struct update *u, struct error *error)
         u->epoch_kl += losses.kl;
         u->last = losses;
         u->step.progress(u->step.context);
-        first += rows.count;
     }
     return STATUS_OK;
 }

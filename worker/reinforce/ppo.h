@@ -29,9 +29,11 @@ struct ppo {
     struct normalizers normalizers;
     uint32_t rows_max;
     struct advantages advantages;
-    uint32_t *plain;              /* 0, 1, …: a batch of rows that lie densely */
-    uint32_t *drawn;              /* the epoch's order: minibatch m begins at m * batch_size */
-    uint32_t *minibatch_of;       /* by row */
+    uint32_t *plain;        /* 0, 1, …: a batch of rows that lie densely */
+    uint32_t *drawn;        /* the epoch's order: minibatch m has those from begins[m] to begins[m + 1] */
+    uint32_t minibatches;   /* of the epoch; some may be empty where a policy has a memory */
+    uint32_t *begins;       /* (minibatches + 1) */
+    uint32_t *minibatch_of; /* by row */
     uint64_t *keys, *sorted_keys; /* draw and row */
 };
 
@@ -47,11 +49,16 @@ enum status ppo_learn(struct ppo *ppo, struct policy *policy, struct rollout *ro
                       policy_progress *progress, void *context, struct control_ppo *figures,
                       struct error *error);
 
-/* Permutes the first `count` rows of ppo->advantages.order for an epoch (from 0) of an update, into
- * ppo->drawn, and cuts them into minibatches of /algorithm/batch_size; the last one may be smaller. Rows are
- * sorted by (draw, row): a row's draw is word 0 of block 0 of stream RNG_SHUFFLE at (seed, row, epoch,
- * update), a function of these numbers alone. Within a minibatch rows ascend, which changes no sum's meaning
- * and reads memory in order. */
+/* Cuts the first `count` rows of ppo->advantages.order into minibatches of /algorithm/batch_size for an epoch
+ * (from 0) of an update, into ppo->drawn; the last one may be smaller. Which rows go together is drawn: word
+ * 0 of block 0 of stream RNG_SHUFFLE at (seed, number, epoch, update), a function of these numbers alone.
+ *
+ *     without memory     rows, sorted by (draw of the row's number, row)
+ *     whole sequences    columns, likewise, batch_size / n_steps of them; rows that are left out leave gaps
+ *     padded sequences   batch_size rows at a time in the order of (column, step), from row draw * count /
+ * 2^32 on and round to it; the draw is that of number 0
+ *
+ * Within a minibatch rows ascend, which changes no sum's meaning and reads memory in order. */
 void ppo_draw(struct ppo *ppo, uint32_t count, uint32_t update, uint32_t epoch);
 
 /* The unfinished episodes of columns first … first + count - 1 have come to nothing. */

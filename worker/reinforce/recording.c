@@ -117,6 +117,7 @@ void recording_forget(struct recording *r, uint32_t first, uint32_t count)
 void recording_abandon(struct recording *r, uint32_t first, uint32_t count)
 {
     const uint32_t agents = r->rollout->config.agents;
+    rollout_forget_states(r->rollout, first * agents, count * agents);
     episode_rewards_forget(&r->episodes, first * agents, count * agents);
     if (job_is_actor_critic(r->job))
         ppo_forget(&r->ppo, first * agents, count * agents);
@@ -158,7 +159,41 @@ bool recording_report(struct recording *r, struct control_episode *record)
     return is_new;
 }
 
-/* ---- bytes: the rewards of unfinished episodes; of PPO, its state, and the window ---- */
+/* ---- bytes: the rewards of unfinished episodes; of PPO, its state, the window, and what the policy
+ * remembers of the environments ---- */
+
+struct states_head {
+    uint64_t columns, floats; // of a column
+};
+
+static size_t save_states(const struct rollout *rollout, char *out)
+{
+    const struct states_head head = {rollout->columns, rollout->config.state_floats};
+    const size_t bytes = head.floats * sizeof(float);
+    if (head.floats == 0)
+        return 0;
+    if (out != NULL)
+        memcpy(out, &head, sizeof head);
+    for (uint32_t column = 0; column < head.columns && out != NULL; column++)
+        memcpy(out + sizeof head + column * bytes, rollout_next_state(rollout, column), bytes);
+    return sizeof head + head.columns * bytes;
+}
+
+/* How many of the bytes it has read; SIZE_MAX: they are not of this policy. */
+static size_t load_states(const struct rollout *rollout, const char *from, size_t length)
+{
+    const size_t bytes = rollout->config.state_floats * sizeof(float);
+    struct states_head head = {0};
+    if (bytes == 0)
+        return 0;
+    if (length >= sizeof head)
+        memcpy(&head, from, sizeof head);
+    if (head.floats != rollout->config.state_floats || head.columns > (length - sizeof head) / bytes)
+        return SIZE_MAX;
+    for (uint32_t column = 0; column < head.columns && column < rollout->columns; column++)
+        memcpy(rollout_next_state(rollout, column), from + sizeof head + column * bytes, bytes);
+    return sizeof head + head.columns * bytes;
+}
 
 size_t recording_save(const struct recording *r, char *out)
 {
@@ -166,7 +201,8 @@ size_t recording_save(const struct recording *r, char *out)
     if (!job_is_actor_critic(r->job))
         return at;
     at += ppo_save(&r->ppo, out != NULL ? out + at : NULL);
-    return at + episode_rewards_save_window(&r->episodes, out != NULL ? out + at : NULL);
+    at += episode_rewards_save_window(&r->episodes, out != NULL ? out + at : NULL);
+    return at + save_states(r->rollout, out != NULL ? out + at : NULL);
 }
 
 size_t recording_load(struct recording *r, const char *from, size_t bytes)
@@ -177,5 +213,7 @@ size_t recording_load(struct recording *r, const char *from, size_t bytes)
     const size_t ppo = ppo_load(&r->ppo, from + rewards, bytes - rewards), prefix = rewards + ppo;
     const size_t window =
         ppo > 0 ? episode_rewards_load_window(&r->episodes, from + prefix, bytes - prefix) : 0;
-    return window > 0 ? prefix + window : 0;
+    const size_t end = prefix + window;
+    const size_t states = window > 0 ? load_states(r->rollout, from + end, bytes - end) : SIZE_MAX;
+    return states != SIZE_MAX ? end + states : 0;
 }

@@ -52,7 +52,8 @@ void recording_warn_of_loss(struct recording *recording, bool can_save);
  * the reward is the latest of ended episodes; before the first, that of the unfinished ones. */
 bool recording_report(struct recording *recording, struct control_episode *record);
 
-/* The sums on which the next episode depends, as bytes for a checkpoint. Save writes them, unless `out` is
+/* The sums on which the next episode depends, and what a policy remembers of its environments, as bytes for a
+ * checkpoint. Save writes them, unless `out` is
  * NULL, and returns their number. Load returns how many of the `bytes` it has read; 0: they are not this
  * job's, or of another window. They may have another number of columns (observers were added, or have left):
  * a column that they do not have begins anew. */

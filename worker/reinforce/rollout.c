@@ -17,7 +17,7 @@ static size_t row_bytes(const struct rollout_config *config)
 {
     return config->observation_bytes + config->action_bytes + config->choices + sizeof(float) + 1 +
            config->dropout_words * sizeof(uint16_t) + sizeof(uint32_t) + sizeof(float) +
-           (config->bootstraps ? 2 * sizeof(float) : 0);
+           (config->bootstraps ? (2 + config->state_floats) * sizeof(float) : 0);
 }
 
 /* The kernel grants more memory than there is, and kills whoever uses all of it: so this asks first. */
@@ -48,8 +48,8 @@ static bool open_rows(struct rollout *r, uint64_t rows)
     r->actions = calloc(rows, config->action_bytes);
     r->allowed = config->choices > 0 ? calloc(closed, config->choices) : NULL;
     r->rewards = calloc(rows, sizeof *r->rewards);
-    r->flags = calloc(rows, sizeof *r->flags);
-    r->before = calloc(r->columns, sizeof *r->before);
+    r->before = calloc(rows + r->columns, sizeof *r->before);
+    r->flags = r->before != NULL ? r->before + r->columns : NULL;
     r->masks = calloc(rows * config->dropout_words + 1, sizeof *r->masks);
     r->order = calloc(rows, sizeof *r->order);
     r->coefficients = calloc(rows, sizeof *r->coefficients);
@@ -60,12 +60,15 @@ static bool open_rows(struct rollout *r, uint64_t rows)
     if (config->bootstraps) {
         r->log_probabilities = calloc(rows, sizeof *r->log_probabilities);
         r->values = calloc(closed, sizeof *r->values);
+        r->states =
+            config->state_floats > 0 ? calloc(closed, config->state_floats * sizeof *r->states) : NULL;
     }
     return (!config->bootstraps || (r->log_probabilities != NULL && r->values != NULL)) &&
-           r->lengths != NULL && r->observations != NULL && r->actions != NULL &&
-           (r->allowed != NULL || config->choices == 0) && r->rewards != NULL && r->flags != NULL &&
-           r->before != NULL && r->masks != NULL && r->order != NULL && r->coefficients != NULL &&
-           r->batch_row != NULL && r->batch_column != NULL && r->batch_step != NULL && r->answer != NULL;
+           (config->state_floats == 0 || r->states != NULL) && r->lengths != NULL &&
+           r->observations != NULL && r->actions != NULL && (r->allowed != NULL || config->choices == 0) &&
+           r->rewards != NULL && r->before != NULL && r->masks != NULL && r->order != NULL &&
+           r->coefficients != NULL && r->batch_row != NULL && r->batch_column != NULL &&
+           r->batch_step != NULL && r->answer != NULL;
 }
 
 enum status rollout_new(struct rollout **out, const struct rollout_config *config, struct error *error)
@@ -98,7 +101,6 @@ void rollout_free(struct rollout *r)
     free(r->actions);
     free(r->allowed);
     free(r->rewards);
-    free(r->flags);
     free(r->before);
     free(r->masks);
     free(r->order);
@@ -108,6 +110,8 @@ void rollout_free(struct rollout *r)
     free(r->last_rows);
     free(r->last_observations);
     free(r->last_values);
+    free(r->states);
+    free(r->last_states);
     free(r->batch_row);
     free(r->batch_column);
     free(r->batch_step);
@@ -115,10 +119,45 @@ void rollout_free(struct rollout *r)
     free(r);
 }
 
+/* ---- states ---- */
+
+/* Before the row. */
+static float *state_at(const struct rollout *r, uint32_t row)
+{
+    return r->states + row * r->config.state_floats;
+}
+
+float *rollout_next_state(const struct rollout *r, uint32_t column)
+{
+    const uint32_t row = rollout_row(r, r->config.steps_max, column);
+    if (r->states == NULL)
+        return NULL;
+    if (r->before[row] != 0)
+        memset(state_at(r, row), 0, r->config.state_floats * sizeof *r->states);
+    return state_at(r, row);
+}
+
+void rollout_forget_states(struct rollout *r, uint32_t first, uint32_t count)
+{
+    if (r->states != NULL)
+        memset(state_at(r, first), 0, count * r->config.state_floats * sizeof *r->states);
+}
+
+void rollout_recall_last(struct rollout *r)
+{
+    const size_t floats = r->config.state_floats;
+    for (uint32_t i = 0; i < r->last_count && floats > 0; i++)
+        memcpy(r->last_states + i * floats, state_at(r, r->last_rows[i] + r->columns),
+               floats * sizeof *r->states);
+}
+
 /* ---- rows ---- */
 
 void rollout_begin(struct rollout *r, uint32_t episode)
 {
+    for (uint32_t column = 0; column < r->columns && r->states != NULL; column++)
+        memcpy(state_at(r, column), rollout_next_state(r, column),
+               r->config.state_floats * sizeof *r->states);
     r->episode = episode;
     r->last_count = 0;
     memset(r->lengths, 0, r->columns * sizeof *r->lengths);
@@ -129,7 +168,7 @@ static void record_flags(struct rollout *r, const struct step *step, uint32_t fr
                          uint32_t rows)
 {
     const uint32_t choices = r->config.choices;
-    uint8_t *earlier = step->number == 0 ? r->before + row : r->flags + row - r->columns;
+    uint8_t *earlier = r->before + row;
     if (choices == 0)
         memcpy(earlier, step->flags + from, rows);
     for (uint32_t i = 0; i < rows && choices > 0; i++) {
@@ -171,7 +210,7 @@ static const char *compare_row(const struct rollout *r, const struct step *step,
     const uint8_t flags = step_flags(step, from);
     if (!is_first && step->rewards[from] != r->rewards[row - r->columns])
         return "reward";
-    if (is_first ? (flags & ENVIRONMENT_ABSENT) != r->before[column] : flags != r->flags[row - r->columns])
+    if ((is_first ? flags & ENVIRONMENT_ABSENT : flags) != r->before[row])
         return "end";
     if (memcmp(step->observations + from * bytes, r->observations + row * bytes, bytes) != 0)
         return "observation";
@@ -210,10 +249,10 @@ bool rollout_truncate(struct rollout *r, uint32_t environment, uint32_t step)
 
 bool rollout_is_absent(const struct rollout *r, uint32_t step, uint32_t column)
 {
-    if (step == 0)
-        return r->before[column] != 0;
-    if ((r->flags[rollout_row(r, step - 1, column)] & ENVIRONMENT_ABSENT) == 0)
+    if ((r->before[rollout_row(r, step, column)] & ENVIRONMENT_ABSENT) == 0)
         return false;
+    if (step == 0)
+        return true;
     const uint32_t agents = r->config.agents, first = column / agents * agents;
     return !environment_is_over(r->flags + rollout_row(r, step - 1, first), agents);
 }
@@ -239,7 +278,10 @@ struct policy_rows rollout_batch(const struct rollout *r, uint32_t count, const 
                                 .allowed = r->allowed,
                                 .dropout = r->masks,
                                 .log_probabilities = r->log_probabilities,
-                                .values = r->values};
+                                .values = r->values,
+                                .states = r->states,
+                                .next = r->columns,
+                                .starts = r->before};
 }
 
 enum status rollout_act(struct rollout *r, struct policy *policy, struct error *error)
@@ -284,7 +326,10 @@ static bool grow_last(struct rollout *r, uint32_t capacity)
     float *values = realloc(r->last_values, capacity * sizeof *values);
     if (values != NULL)
         r->last_values = values;
-    if (rows == NULL || observations == NULL || values == NULL)
+    float *states = realloc(r->last_states, (capacity * r->config.state_floats + 1) * sizeof *states);
+    if (states != NULL)
+        r->last_states = states;
+    if (rows == NULL || observations == NULL || values == NULL || states == NULL)
         return false;
     r->last_capacity = capacity;
     return true;

@@ -9,6 +9,10 @@
  * last row. In `episode` mode there is one segment; in `steps` mode a segment ends where the environment was
  * reset. An agent that is absent has rows that say nothing, until its environment is reset.
  *
+ * Of a policy with memory, a row also has the state before it. The state behind a column's row is before its
+ * next row, whose start says whether an episode ended between the two: then the policy reads zeros. The
+ * states before the closing step are those with which the next rollout begins.
+ *
  * A rollout that bootstraps (ppo.h) has one step more, the closing one: rows of number steps_max, with
  * an observation and nothing else. And it keeps the last observation of each episode that was truncated,
  * which the environment's reset has replaced in the next row.
@@ -33,7 +37,8 @@ struct rollout_config {
     size_t observation_bytes, action_bytes; /* of one row */
     uint32_t choices;                       /* bytes of a row's action mask; 0: it has none */
     uint32_t dropout_words;                 /* of a row's dropout mask */
-    bool bootstraps; /* keeps the closing step, last observations, log-probabilities and values */
+    bool bootstraps;     /* keeps the closing step, last observations, log-probabilities and values */
+    size_t state_floats; /* policy_state_floats; 0 unless it bootstraps */
 };
 
 struct rollout {
@@ -45,8 +50,9 @@ struct rollout {
     char *actions;       /* (steps_max, columns, action_bytes) */
     uint8_t *allowed;    /* (steps_max, columns, choices); NULL without action masks */
     float *rewards;      /* (steps_max, columns): the reward that the row's action earned */
-    uint8_t *flags;      /* (steps_max, columns): what the row's action ended, environment.h's */
     uint8_t *before;     /* (columns): 0, or ENVIRONMENT_ABSENT for an agent that is away from the start */
+    uint8_t *flags;      /* (steps_max, columns), right behind `before`: what the row's action ended,
+                            environment.h's. So before[row] is not 0 where an episode ended before the row */
     uint16_t *masks;     /* (steps_max, columns, dropout_words): dropout's keep bits */
     uint32_t *order;     /* (rows_max) row indices by (column, step): reinforce_weigh fills it */
     float *coefficients; /* (rows_max) in the same order; reinforce_weigh fills it */
@@ -58,6 +64,8 @@ struct rollout {
     uint32_t *last_rows;     /* (last_count) the rows that were truncated; ascending */
     char *last_observations; /* (last_count, observation_bytes) where each of these steps led */
     float *last_values;      /* (last_count) for the learner */
+    float *states;           /* (steps_max + 1, columns, state_floats) before the row; NULL without memory */
+    float *last_states;      /* (last_count, state_floats) rollout_recall_last fills it */
 
     /* The batch: */
     uint32_t batch_rows;                             /* in it so far */
@@ -70,7 +78,8 @@ struct rollout {
 enum status rollout_new(struct rollout **out, const struct rollout_config *config, struct error *error);
 void rollout_free(struct rollout *rollout);
 
-/* Forgets all rows and begins episode `episode`. */
+/* Forgets all rows and begins episode `episode`, with the states before the closing step of the one before.
+ */
 void rollout_begin(struct rollout *rollout, uint32_t episode);
 
 static inline uint32_t rollout_row(const struct rollout *rollout, uint32_t step, uint32_t column)
@@ -118,6 +127,16 @@ static inline bool rollout_is_closing(const struct rollout *rollout, const struc
 /* Whether the row says nothing: an earlier step, or rollout, has left its agent absent, and its environment
  * went on. */
 bool rollout_is_absent(const struct rollout *rollout, uint32_t step, uint32_t column);
+
+/* Fills rollout->last_states: before the last observations. */
+void rollout_recall_last(struct rollout *rollout);
+
+/* The column's state where the next rollout begins, after an episode's end zeros. Of a policy with memory;
+ * NULL without one. */
+float *rollout_next_state(const struct rollout *rollout, uint32_t column);
+
+/* What columns first … first + count - 1 remember has come to nothing: they begin anew, in step 0. */
+void rollout_forget_states(struct rollout *rollout, uint32_t first, uint32_t count);
 
 /* Forgets the last observations of columns first … first + count - 1. */
 void rollout_forget_last(struct rollout *rollout, uint32_t first, uint32_t count);

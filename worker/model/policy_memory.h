@@ -1,0 +1,46 @@
+/* One memory of a policy on the CPU: recurrent layers (kernels/policy/recurrent.h) between the observations
+ * and the dense layers.
+ *
+ *     memory     the recurrent layers of the policy's network, or of the value's
+ *     state      what a memory holds for one environment between two steps
+ *     features   what a memory makes of a row; the dense layers read them
+ *     sequence   rows of a minibatch that follow each other in one environment
+ *
+ * A row's features depend on the parameters, on the rows of its sequence up to it, and on the state before
+ * them: so learning finds what acting found, to the last bit. One thread at a time uses a memory. Only
+ * policy_memory_new allocates. */
+#ifndef WORKER_MODEL_POLICY_MEMORY_H
+#define WORKER_MODEL_POLICY_MEMORY_H
+
+#include "worker/model/policy.h"
+
+struct policy_memory;
+
+/* Memory number `memory` of the configuration (policy_memories). STATUS_NO_MEMORY; errors as
+ * recurrent_new. policy_memory_free also follows a failure; NULL is allowed. */
+enum status policy_memory_new(struct policy_memory **out, const struct policy_config *config, uint32_t memory,
+                              struct error *error);
+void policy_memory_free(struct policy_memory *memory);
+
+/* Computes with `parameters` from now on: those of this memory alone, or of them number `number` alone, as
+ * recurrent_load and recurrent_load_parameter have it. */
+void policy_memory_load(struct policy_memory *memory, const float *parameters);
+void policy_memory_load_parameter(struct policy_memory *memory, const float *parameters, uint32_t number);
+
+/* The features (rows, units) of at most POLICY_CHUNK_ROWS rows, each a step of another environment; valid
+ * until the next call. `batch`: the same rows, with what the memory reads. `keeps`: writes the states behind
+ * the rows. */
+struct recurrent_matrix policy_memory_step(struct policy_memory *memory, const struct policy_rows *rows,
+                                           const struct dense_batch *batch, bool keeps);
+
+/* The features of a minibatch, whose rows ascend. A sequence goes on where the row before is in the minibatch
+ * too, and else begins with the state that rows->states has. */
+struct recurrent_matrix policy_memory_forward(struct policy_memory *memory, const struct policy_rows *rows,
+                                              const struct dense_batch *batch);
+
+/* Where dL/d features of the last policy_memory_forward is written, with the features' stride; and writes
+ * dL/d of the memory's parameters into `gradient`. */
+struct recurrent_matrix policy_memory_pulls(const struct policy_memory *memory);
+void policy_memory_backward(struct policy_memory *memory, float *gradient);
+
+#endif
