@@ -4,7 +4,7 @@
  * back, so that body and tail go through the same operations. */
 #include "kernels/lanes/row_lanes.h"
 
-#include "kernels/lanes/lanes.h"
+#include "kernels/lanes/exp_log_tanh.h"
 
 #include <math.h>
 
@@ -135,30 +135,12 @@ static void row_log_softmax_backward(float *dx, const float *y, const float *dy,
 
 /* ---- the LSTM's gates ---- */
 
-/* 1 / (1 + e^-x), from e^-|x| so that nothing overflows. */
+/* 1 / (1 + e^-x), with x kept where e^-x is a normal number. NaN stays NaN. */
 LANES_INLINE vf sigmoid(vf x)
 {
-    const vf zero = lanes_set(0);
-    vf e = lanes_exp(-lanes_max(x, -x));
-    vf s = 1.0f / (1.0f + e);
-    return lanes_where_less(x, zero, e * s) + lanes_where_not_less(x, zero, s);
-}
-
-/* (1 - e^-2|x|) / (1 + e^-2|x|) with x's sign; near 0, where the difference cancels, the Taylor series up to
- * x^11, whose next term is under 2^-28 of the sum. */
-LANES_INLINE vf hyperbolic_tangent(vf x)
-{
-    const vf zero = lanes_set(0), near = lanes_set(0.3f);
-    vf size = lanes_max(x, -x), square = x * x;
-    vf e = lanes_exp(-2.0f * size);
-    vf far = (1.0f - e) / (1.0f + e);
-    far = lanes_where_not_less(x, zero, far) - lanes_where_less(x, zero, far);
-    vf series = lanes_fma(square, lanes_set(-1382.0f / 155925), lanes_set(62.0f / 2835));
-    series = lanes_fma(square, series, lanes_set(-17.0f / 315));
-    series = lanes_fma(square, series, lanes_set(2.0f / 15));
-    series = lanes_fma(square, series, lanes_set(-1.0f / 3));
-    series = lanes_fma(x * square, series, x);
-    return lanes_where_less(size, near, series) + lanes_where_not_less(size, near, far);
+    vf shifted;
+    vf rest = lanes_exp_rest(lanes_max(lanes_set(-87.0f), lanes_min(lanes_set(87.0f), -x)), &shifted);
+    return 1.0f / lanes_fma(rest, (vf)(((vu)shifted << 23) + 0x3f800000u), lanes_set(1.0f));
 }
 
 LANES_INLINE vf gate_sum(const struct row_lstm *row, size_t gate, size_t i)
@@ -176,14 +158,14 @@ static void row_lstm_forward(const struct row_lstm *row)
     for (size_t at = 0; at < hidden; at += LANES_WIDTH) {
         const size_t left = hidden - at;
         vf i = sigmoid(gate_sum(row, 0, at)), f = sigmoid(gate_sum(row, 1, at));
-        vf g = hyperbolic_tangent(gate_sum(row, 2, at)), o = sigmoid(gate_sum(row, 3, at));
+        vf g = lanes_tanh(gate_sum(row, 2, at)), o = sigmoid(gate_sum(row, 3, at));
         vf c = lanes_fma(f, load_some(row->c_prev + at, left, 0), i * g);
         store_some(row->gates + at, left, i);
         store_some(row->gates + hidden + at, left, f);
         store_some(row->gates + 2 * hidden + at, left, g);
         store_some(row->gates + 3 * hidden + at, left, o);
         store_some(row->c + at, left, c);
-        store_some(row->h + at, left, o * hyperbolic_tangent(c));
+        store_some(row->h + at, left, o * lanes_tanh(c));
     }
 }
 
@@ -200,7 +182,7 @@ static void row_lstm_backward(const struct row_lstm *row)
         if (row->dh != NULL)
             dh += load_some(row->dh + at, left, 0);
         vf c_prev = load_some(row->c_prev + at, left, 0);
-        vf t = hyperbolic_tangent(load_some(row->c + at, left, 0));
+        vf t = lanes_tanh(load_some(row->c + at, left, 0));
         vf dc = lanes_fma(dh * o, 1.0f - t * t, load_some(row->dc + at, left, 0));
         store_some(dsums, left, dc * g * (i * (1.0f - i)));
         store_some(dsums + hidden, left, dc * c_prev * (f * (1.0f - f)));
@@ -224,7 +206,7 @@ static void row_gru_forward(const struct row_gru *row)
         vf candidate = load_some(row->candidate + at, left, 0) + load_some(d + n_at, left, 0);
         r = sigmoid(r + load_some(d + at, left, 0));
         z = sigmoid(z + load_some(d + z_at, left, 0));
-        n = hyperbolic_tangent(lanes_fma(r, candidate, n));
+        n = lanes_tanh(lanes_fma(r, candidate, n));
         store_some(row->gates + at, left, r);
         store_some(row->gates + z_at, left, z);
         store_some(row->gates + n_at, left, n);

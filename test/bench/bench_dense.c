@@ -1,5 +1,5 @@
-/* The general policy's kernels on one thread: nanoseconds per row, and the share of a large matrix product's
- * rate.
+/* The general policy's kernels on one thread, dense and recurrent: nanoseconds per row, and the share of a
+ * large matrix product's rate.
  *
  *     bench_dense [ISA]        ISA: only that instruction set
  *
@@ -10,10 +10,13 @@
  *
  * The floor. With w the weights of a network, a row takes 2 w floating-point operations forward, and backward
  * 2 w for the weights' gradient and 2 (w - w_first) for the activations': 17.8 kFLOP to act and 51.4 to learn
- * at 4-64-64-2 with a value network, 283 and 832 at 17-256-256-6. Weights and a chunk's activations (36 KB
- * and 0.4 MB; 0.57 MB and 1.4 MB) lie in the second cache, from which a product takes 8 bytes a cycle: they
- * cost less than the arithmetic. Beside the products, each hidden unit takes a tanh, about 1 ns / 16 lanes *
- * 16 instructions. */
+ * at 4-64-64-2 with a value network, 283 and 832 at 17-256-256-6. A layer of 64 LSTM units over 4 inputs
+ * takes 34.8 kFLOP forward, and backward 34.8 for the weights' gradient and 32.8 for the states': 102.4 to
+ * learn. Weights and a chunk's activations (36 KB and 0.4 MB; 0.57 MB and 1.4 MB) lie in the second cache,
+ * from which a product takes 8 bytes a cycle: they cost less than the arithmetic. Beside the products, each
+ * hidden unit takes a tanh, about 1 ns / 16 lanes * 16 instructions. */
+#include "kernels/base/rng.h"
+#include "kernels/policy/recurrent.h"
 #include "test/baseline/mlp_onednn.h"
 #include "test/kernels/policy/dense_problem.h"
 
@@ -41,14 +44,25 @@ static double cpu_ns(void)
     return (double)used.tv_sec * 1e9 + (double)used.tv_nsec;
 }
 
-typedef void work(struct dense_problem *problem);
+typedef void work(void *problem);
 
-static void load(struct dense_problem *problem)
+static void load(void *problem)
 {
-    dense_load(problem->dense, problem->parameters);
+    const struct dense_problem *p = problem;
+    dense_load(p->dense, p->parameters);
 }
 
-static double time_ns(work *run, struct dense_problem *problem, unsigned times)
+static void act(void *problem)
+{
+    dense_problem_act(problem);
+}
+
+static void learn(void *problem)
+{
+    dense_problem_learn(problem);
+}
+
+static double time_ns(work *run, void *problem, unsigned times)
 {
     const double begin = cpu_ns();
     for (unsigned i = 0; i < times; i++)
@@ -57,7 +71,7 @@ static double time_ns(work *run, struct dense_problem *problem, unsigned times)
 }
 
 /* The number of calls for a round of about ROUND_NS. */
-static unsigned calibrate(work *run, struct dense_problem *problem)
+static unsigned calibrate(work *run, void *problem)
 {
     time_ns(run, problem, 2);
     const double once = time_ns(run, problem, 3);
@@ -113,18 +127,18 @@ static double flop_of(const struct dense_shape *shape, bool learn)
 }
 
 /* One row of the table. `flop` of one of `rows`; 0: no rate. */
-static void measure(const char *name, const char *isa, const char *what, struct dense_problem *problem,
+static void measure(const char *name, const char *isa, const char *what, uint32_t rows, void *problem,
                     work *run, double flop)
 {
     double ns[ROUNDS], sgemm[ROUNDS];
     const unsigned times = calibrate(run, problem);
     for (int round = 0; round < ROUNDS; round++) {
         sgemm[round] = sgemm_ns();
-        ns[round] = time_ns(run, problem, times) / problem->rows;
+        ns[round] = time_ns(run, problem, times) / rows;
     }
     const double peak = 2.0 * SGEMM_N * SGEMM_N * SGEMM_N / median(sgemm), typical = median(ns);
-    printf("%-13s %-8s %-6s %5u  %9.1f [%9.1f %9.1f]", name, isa, what, problem->rows, typical,
-           ns[ROUNDS / 10], ns[ROUNDS - 1 - ROUNDS / 10]);
+    printf("%-13s %-8s %-6s %5u  %9.1f [%9.1f %9.1f]", name, isa, what, rows, typical, ns[ROUNDS / 10],
+           ns[ROUNDS - 1 - ROUNDS / 10]);
     if (flop > 0)
         printf("  %6.1f GFLOP/s, %3.0f %% of sgemm's %.0f", flop / typical, 100 * flop / typical / peak,
                peak);
@@ -142,16 +156,107 @@ static void measure_shape(size_t s, const char *isa)
         for (uint32_t i = 0; i < rows[r]; i++)
             problem.row[i] = i;
         if (dense_problem_load(&problem, isa)) {
-            measure(shapes[s].name, isa, "act", &problem, dense_problem_act, flop_of(&one.shape, false));
+            measure(shapes[s].name, isa, "act", rows[r], &problem, act, flop_of(&one.shape, false));
             if (rows[r] == DENSE_CHUNK_ROWS)
-                measure(shapes[s].name, isa, "learn", &problem, dense_problem_learn,
-                        flop_of(&one.shape, true));
+                measure(shapes[s].name, isa, "learn", rows[r], &problem, learn, flop_of(&one.shape, true));
             if (rows[r] == 1)
-                measure(shapes[s].name, isa, "load", &problem, load, 0);
+                measure(shapes[s].name, isa, "load", 1, &problem, load, 0);
             dense_problem_unload(&problem);
         }
         dense_problem_fini(&problem);
     }
+}
+
+/* ---- recurrent layers ---- */
+
+static const struct {
+    const char *name;
+    struct recurrent_shape shape;
+} cells[] = {{"lstm 4-64", {RECURRENT_LSTM, 4, 64, 1}},
+             {"gru 4-64", {RECURRENT_GRU, 4, 64, 1}},
+             {"lstm 64-256", {RECURRENT_LSTM, 64, 256, 1}}};
+
+enum { SLOTS = 8, STEPS = 32, RECURRENT_ROWS = SLOTS * STEPS };
+
+struct sequences {
+    struct recurrent_shape shape;
+    struct recurrent *recurrent;
+    struct recurrent_work *work;
+    float *parameters, *gradient, *state;
+    uint32_t first[STEPS + 1], slot[RECURRENT_ROWS];
+    struct recurrent_rows rows;
+};
+
+static void step(void *problem)
+{
+    const struct sequences *p = problem;
+    const struct recurrent_rows one = {.steps = 1, .first = p->first, .slot = p->slot};
+    recurrent_forward(p->recurrent, p->work, &one, p->state);
+}
+
+static void through_time(void *problem)
+{
+    const struct sequences *p = problem;
+    recurrent_forward(p->recurrent, p->work, &p->rows, p->state);
+    recurrent_backward(p->recurrent, p->work, &p->rows, p->gradient, false, NULL);
+}
+
+static void load_recurrent(void *problem)
+{
+    const struct sequences *p = problem;
+    recurrent_load(p->recurrent, p->parameters);
+}
+
+static float *draw(size_t count, double bound)
+{
+    float *numbers = calloc(count, sizeof *numbers);
+    if (numbers == NULL)
+        exit(EXIT_FAILURE);
+    for (size_t i = 0; i < count; i++)
+        numbers[i] = rng_initial_uniform(1, 0, (uint32_t)i, bound);
+    return numbers;
+}
+
+static void fill(struct recurrent_matrix to, uint32_t columns)
+{
+    float *from = draw((size_t)RECURRENT_ROWS * columns, 1);
+    for (uint32_t r = 0; r < RECURRENT_ROWS; r++)
+        memcpy(to.at + r * to.stride, from + (size_t)r * columns, columns * sizeof *from);
+    free(from);
+}
+
+/* Eight sequences of 32 steps: a rollout of CartPole's job. */
+static void measure_cell(size_t c, const char *isa)
+{
+    struct recurrent_parameter list[RECURRENT_PARAMETERS_MAX];
+    struct sequences p = {.shape = cells[c].shape};
+    struct error error;
+    const uint32_t last = recurrent_parameters(&p.shape, list) - 1;
+    const size_t count = list[last].offset + list[last].count;
+    const double input = list[0].count, state = list[1].count, flop = 2 * (input + state);
+    p.parameters = draw(count, 0.125);
+    p.gradient = draw(count, 0);
+    p.state = draw(SLOTS * recurrent_state_floats(&p.shape), 1);
+    for (uint32_t i = 0; i < RECURRENT_ROWS; i++)
+        p.slot[i] = i % SLOTS;
+    for (uint32_t s = 0; s <= STEPS; s++)
+        p.first[s] = s * SLOTS;
+    p.rows = (struct recurrent_rows){.steps = STEPS, .first = p.first, .slot = p.slot};
+    setenv("COALESCED_ISA", isa, 1);
+    if (recurrent_new(&p.recurrent, &p.shape, false, &error) == STATUS_OK &&
+        recurrent_work_new(&p.work, p.recurrent, RECURRENT_ROWS, SLOTS, &error) == STATUS_OK) {
+        load_recurrent(&p);
+        fill(recurrent_inputs(p.work), p.shape.inputs);
+        fill(recurrent_pulls(p.work), p.shape.hidden);
+        measure(cells[c].name, isa, "act", SLOTS, &p, step, flop);
+        measure(cells[c].name, isa, "learn", RECURRENT_ROWS, &p, through_time, 2 * flop + 2 * state);
+        measure(cells[c].name, isa, "load", 1, &p, load_recurrent, 0);
+    }
+    recurrent_work_free(p.work);
+    recurrent_free(p.recurrent);
+    free(p.parameters);
+    free(p.gradient);
+    free(p.state);
 }
 
 /* oneDNN computes on this thread alone once a chain of it is made. */
@@ -176,5 +281,9 @@ int main(int argc, char **argv)
         for (int i = 0; i < DENSE_ISAS; i++)
             if (argc < 2 || strcmp(argv[1], dense_isas[i]) == 0)
                 measure_shape(s, dense_isas[i]);
+    for (size_t c = 0; c < sizeof cells / sizeof *cells; c++)
+        for (int i = 0; i < DENSE_ISAS; i++)
+            if (argc < 2 || strcmp(argv[1], dense_isas[i]) == 0)
+                measure_cell(c, dense_isas[i]);
     return EXIT_SUCCESS;
 }
