@@ -15,6 +15,9 @@ static const char *base_of(const struct job_key *key)
 {
     if (strcmp(key->pointer, "/observers/groups") == 0)
         return "{\"kind\": \"reinforce\", \"observers\": {\"environments\": 64}}";
+    if (strcmp(key->pointer, "/policy/recurrent") == 0)
+        return "{\"kind\": \"reinforce\", \"algorithm\": {\"name\": \"ppo\", \"sequences\": \"padded\"}, "
+               "\"stop\": {\"steps\": 1}}";
     if ((key->kinds & JOB_KINDS_OF(JOB_REINFORCE)) != 0)
         return minimal_reinforce;
     if ((key->kinds & JOB_KINDS_OF(JOB_VARIANT_PPO)) != 0)
@@ -70,7 +73,7 @@ START_TEST(every_bound_of_every_key_holds)
         if (key->max_open)
             ck_assert(accepts(key, next_number(key->max, -INFINITY)));
     }
-    ck_assert_uint_eq(keys, 95);
+    ck_assert_uint_eq(keys, 97);
 }
 END_TEST
 
@@ -292,6 +295,10 @@ static void draw_job(uint64_t *state, struct job *job, int kind)
     job->optimizer.beta2 = 0.999;
     job->running_reward.of = JOB_OF_MEAN;
     job->running_reward.weight = 1;
+    /* and what its memory asks for */
+    job->policy.enable_critic_lstm &= !job->policy.shared_lstm;
+    if (job->policy.has_recurrent && kind == JOB_VARIANT_PPO)
+        job->algorithm.sequences = JOB_SEQUENCES_PADDED;
     if (kind == JOB_VARIANT_PPO)
         return;
     job->algorithm.n_epochs = 1;

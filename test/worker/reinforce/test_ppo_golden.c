@@ -301,9 +301,10 @@ START_TEST(three_minibatches_are_pytorchs)
     take_floats(&record, "options", options, OPTIONS);
     struct policy *policy = open_policy(of, &record, options[PLAIN] != 0);
     struct rollout *rollout = open_rollout(of, &record);
-    const struct job job = {
-        .returns.gamma = 0.98,
-        .algorithm = {.gae_lambda = 0.9, .bootstrap_truncated = options[BOOTSTRAPS] != 0}};
+    const struct job job = {.returns.gamma = 0.98,
+                            .algorithm = {.batch_size = ROWS / 3,
+                                          .gae_lambda = 0.9,
+                                          .bootstrap_truncated = options[BOOTSTRAPS] != 0}};
     struct ppo ppo = check_advantages(&record, &job, policy, rollout);
     for (int i = 0; i < 3; i++)
         check_minibatch(&record, policy, rollout, &ppo, options, i);

@@ -21,6 +21,7 @@ static struct job job_of(int of, uint32_t window)
     return (struct job){.rollout.begin = JOB_BEGIN_CONTINUE,
                         .running_reward.of = of,
                         .algorithm = {.name = window > 0 ? JOB_ALGORITHM_PPO : JOB_ALGORITHM_REINFORCE,
+                                      .batch_size = 1,
                                       .stats_window_size = window}};
 }
 
