@@ -19,13 +19,14 @@ ppo='{"name": "ppo", "n_steps": 32, "batch_size": 50, "n_epochs": 2, "ent_coef":
 sde='{"name": "ppo", "n_steps": 32, "batch_size": 50, "n_epochs": 2, "use_sde": true, "sde_sample_freq": 5}'
 a2c='{"name": "a2c", "n_steps": 32, "gae_lambda": 0.9, "ent_coef": 0.01}'
 algorithm=$ppo
+policy='{"hidden": [16, 16]}'
 
-# world ENVIRONMENT: the job of the kind reinforce plays it by $algorithm; ENVIRONMENT is the job's object.
+# world ENVIRONMENT: the job of the kind reinforce plays it by $algorithm and $policy; ENVIRONMENT is the job's object.
 world() {
     cat >"$scratch/reinforce.json" <<JSON
 {"kind": "reinforce", "device": "cpu", "observers": {"count": 1, "environments": 6}, "environment": $1,
  "algorithm": $algorithm,
- "normalize": {"norm_obs": true, "norm_reward": true}, "policy": {"hidden": [16, 16]},
+ "normalize": {"norm_obs": true, "norm_reward": true}, "policy": $policy,
 "evaluation": {"every": 5, "episodes": 3, "steps": 600}, "log": {"every": 1}}
 JSON
 }
@@ -43,6 +44,23 @@ is_resumed_in_process() {
 # refuses PHRASE ARGUMENT...: the job ends with an error that has the phrase.
 refuses() {
     ! plays faulty "${@:2}" >"$scratch/words" 2>&1 && grep -qF "$1" "$scratch/words"
+}
+
+ratios_begin_at_one() {
+    plays first --set /algorithm/n_epochs=1 --set /algorithm/batch_size=100000 &&
+        jq -e -s 'map(select(.episode)) | all(.approx_kl == 0 and .clip_fraction == 0)' "$scratch/first/episodes.jsonl" >/dev/null
+}
+
+last_evaluation() {
+    tail -2 "$scratch/$1/episodes.jsonl" | head -1 | jq -r '.eval | "\(.mean_reward) \(.std_reward)"'
+}
+
+evaluates_alike() {
+    local checkpoint mean deviation
+    checkpoint=$scratch/whole/checkpoints/$(newest_checkpoint "$scratch/whole")
+    read -r mean deviation < <(last_evaluation whole)
+    "$COALESCED" evaluate "$checkpoint" "$scratch/reinforce.json" --episodes 3 |
+        grep -F "$(printf 'Mean reward: %.2f\tStandard deviation: %.2f\t' "$mean" "$deviation")"
 }
 
 # ---- the same numbers ----
@@ -98,6 +116,62 @@ check "a shared value network" plays whole --set "$shared"
 check "a shared value network: two observers of two groups" same_numbers --set "$shared" --set /observers="$spread"
 check "a shared value network: in the agent's process" same_numbers --set "$shared" --set /observers/count=0
 
+# ---- a memory ----
+whole='{"name": "ppo", "n_steps": 32, "batch_size": 64, "n_epochs": 2, "ent_coef": 0.01}'
+padded='{"name": "ppo", "n_steps": 32, "batch_size": 50, "sequences": "padded", "n_epochs": 2}'
+explores='{"name": "ppo", "n_steps": 32, "batch_size": 50, "sequences": "padded", "n_epochs": 2, "use_sde": true}'
+while read -r title deaths environment memory; do
+    [[ $title == whole:* ]] && algorithm=$whole || algorithm=$padded
+    [[ $title != *sde* ]] || algorithm=$explores
+    [[ $title != *a2c* ]] || algorithm=$a2c
+    policy="{\"hidden\": [16], $memory}"
+    world "$environment"
+    rollout_rows=192
+    [[ $environment != *Pair-v0* ]] || rollout_rows=384
+    check "$title" plays whole
+    check "$title: two observers of two groups" same_numbers --set /observers="$spread"
+    check "$title: requests as they come" same_numbers --set /observers='{"count": 3, "environments": 2}' \
+        --set /coalesce='{"mode": "dynamic", "max_batch": 3}'
+    check "$title: in the agent's process, by one thread" same_numbers --set /observers/count=0 --set /policy/threads=1
+    check "$title: without vector instructions" on_baseline
+    check "$title: resumed" is_resumed
+    check "$title: in the agent's process, resumed" is_resumed_in_process
+    [[ $title == *a2c* ]] || check "$title: ratios of the first minibatch are exactly 1" ratios_begin_at_one
+    [[ $deaths == with-deaths ]] || continue
+    check "$title: a hundred" with_episodes 100 plays long --set /observers="$spread"
+    check "$title: observers are killed" kills_observers 3 100 --set /observers="$spread"
+    check "$title: and leave no trace" same long killed
+    check "$title: the agent is killed" kills_the_agent --set /observers="$spread"
+    check "$title: and leaves no trace" same long killed
+done <<MEMORIES
+whole:lstm with-deaths {"name":"CartPoleNoVel-v1"} "recurrent": "lstm", "lstm_hidden_size": 20
+padded:gru with-deaths {"plugin":"$toy","name":"Pair-v0"} "recurrent": "gru", "lstm_hidden_size": 16, "n_lstm_layers": 2
+whole:pair - {"plugin":"$toy","name":"Pair-v0"} "recurrent": "lstm", "lstm_hidden_size": 8, "enable_critic_lstm": false
+padded:sde - {"name":"PendulumNoVel-v1"} "recurrent": "lstm", "lstm_hidden_size": 8, "enable_critic_lstm": false, "shared_lstm": true
+whole:a2c - {"name":"MountainCarContinuousNoVel-v0"} "recurrent": "lstm", "lstm_hidden_size": 8, "value_network": "shared"
+whole:failures - {"plugin":"$toy","name":"Frail-v0"} "recurrent": "gru", "lstm_hidden_size": 8
+MEMORIES
+algorithm=$whole
+policy='{"hidden": [16], "recurrent": "lstm", "lstm_hidden_size": 20}'
+world '{"name": "CartPoleNoVel-v1"}'
+check "a memory" plays whole
+check "a memory: the command evaluate finds the same in the checkpoint" evaluates_alike
+is_of_use() {
+    plays none --set /policy/recurrent=null && ! same whole none
+}
+check "a memory changes the numbers" is_of_use
+check "a memory: minibatches of whole sequences" refuses 'expected a multiple of /algorithm/n_steps, the nearest are 32 and 64' \
+    --set /algorithm/batch_size=50
+remembers() {
+    with_episodes 120 plays long --set /algorithm/n_epochs=10 --set /algorithm/learning_rate=0.003 &&
+        with_episodes 120 plays forgetful --set /algorithm/n_epochs=10 --set /algorithm/learning_rate=0.003 --set /policy/recurrent=null &&
+        jq -e -s --slurpfile other "$scratch/forgetful/episodes.jsonl" \
+            'map(select(.eval).eval.mean_reward) as $with | ($other | map(select(.eval).eval.mean_reward)) as $without |
+             ($with | max) > 2 * ($without | max)' "$scratch/long/episodes.jsonl"
+}
+check "a memory balances a pole without its velocities, and a policy without one does not" remembers
+policy='{"hidden": [16, 16]}'
+
 algorithm=$a2c
 world '{"name": "Pendulum-v1"}'
 check "A2C" plays whole
@@ -139,10 +213,6 @@ rises() {
     jq -e -s 'map(select(.episode)) | .[-1].ep_rew_mean > 1.5 * .[0].ep_rew_mean' "$scratch/whole/episodes.jsonl" >/dev/null
 }
 check "CartPole's episodes grow" rises
-ratios_begin_at_one() {
-    plays first --set /algorithm/n_epochs=1 --set /algorithm/batch_size=100000 &&
-        jq -e -s 'map(select(.episode)) | all(.approx_kl == 0 and .clip_fraction == 0)' "$scratch/first/episodes.jsonl" >/dev/null
-}
 check "ratios of the first minibatch are exactly 1" ratios_begin_at_one
 falls() {
     plays linear --set /algorithm/learning_rate_schedule=linear --set /algorithm/clip_range_schedule=linear &&
@@ -163,16 +233,6 @@ evaluates_every_fifth() {
         "$scratch/whole/episodes.jsonl" >/dev/null
 }
 check "an evaluation follows each fifth update" evaluates_every_fifth
-last_evaluation() {
-    tail -2 "$scratch/$1/episodes.jsonl" | head -1 | jq -r '.eval | "\(.mean_reward) \(.std_reward)"'
-}
-evaluates_alike() {
-    local checkpoint mean deviation
-    checkpoint=$scratch/whole/checkpoints/$(newest_checkpoint "$scratch/whole")
-    read -r mean deviation < <(last_evaluation whole)
-    "$COALESCED" evaluate "$checkpoint" "$scratch/reinforce.json" --episodes 3 |
-        grep -F "$(printf 'Mean reward: %.2f\tStandard deviation: %.2f\t' "$mean" "$deviation")"
-}
 check "the command evaluate finds the same in the checkpoint" evaluates_alike
 keeps_the_best() {
     local most
