@@ -23,12 +23,13 @@ export PYTHONDONTWRITEBYTECODE=1
 episodes=12
 rollout_rows=128 # 4 environments, 32 steps
 normalizes=true
+policy='{"hidden": [16]}'
 
 # world MEMBERS: the job plays this environment by PPO; MEMBERS are the object's.
 world() {
     cat >"$scratch/reinforce.json" <<JSON
 {"kind": "reinforce", "device": "cpu", "observers": {"count": 1, "environments": 4},
- "environment": {"python": "$python", $1}, "policy": {"hidden": [16]},
+ "environment": {"python": "$python", $1}, "policy": $policy,
  "algorithm": {"name": "ppo", "n_steps": 32, "batch_size": 64, "n_epochs": 2},
  "normalize": {"norm_obs": $normalizes, "norm_reward": true}, "seed": 7,
  "evaluation": {"every": 4, "episodes": 7, "steps": 30}, "log": {"every": 1}, "supervise": {"hang_s": 30}}
@@ -125,6 +126,13 @@ dies() {
 }
 check "an observer that is killed while it evaluates leaves no trace" dies
 check "nor does one of two" dies --set /observers="$spread"
+policy='{"hidden": [16], "recurrent": "lstm", "lstm_hidden_size": 12}'
+world "\"class\": \"worlds:Marked\", \"options\": {\"seed\": $(seed_of 5), \"marker\": \"$marker\", \"then\": \"die\"}"
+touch "$marker"
+check "a memory" plays whole
+check "a memory: spread" same_numbers --set /observers="$spread"
+check "a memory: an observer that is killed while it evaluates leaves no trace" dies
+policy='{"hidden": [16]}'
 world '"gymnasium": "CartPole-v1"'
 long=(--set /observers="$spread" --set /evaluation/every=2)
 disturbed_episodes=50
