@@ -48,13 +48,13 @@ struct layer_work {
     struct dense_matrix candidate; // (rows, hidden) of a GRU: n's products of the state, with their bias
     struct dense_matrix h, c;      // (rows, hidden) before the row
     struct dense_matrix y, c_next; // (rows, hidden) after it; y is h'
+    struct dense_matrix later_h, later_c; // (slots, hidden) dL/d of the state, from later steps
 };
 
 struct recurrent_work {
     struct layer_work layer[RECURRENT_LAYERS_MAX];
-    struct dense_matrix pulls;            // (rows, hidden) dL/d y of the layer that goes back
-    struct dense_matrix later_h, later_c; // (slots, hidden) dL/d of the state, from later steps
-    struct dense_matrix through;          // (slots, hidden) the same of one step, through the products
+    struct dense_matrix pulls;   // (rows, hidden) dL/d y of the layer that goes back
+    struct dense_matrix through; // (slots, hidden) dL/d of the states of one step, through the products
     uint32_t rows_max, slots_max;
     struct summing summing;
     float *zeros; // begin of products
@@ -116,6 +116,13 @@ uint32_t recurrent_parameters(const struct recurrent_shape *shape,
         offset += out[count++].count;
     }
     return count;
+}
+
+size_t recurrent_products(const struct recurrent_shape *shape)
+{
+    struct recurrent_parameter list[RECURRENT_PARAMETERS_MAX];
+    const uint32_t last = recurrent_parameters(shape, list) - 1;
+    return list[last].offset + list[last].count;
 }
 
 /* ---- weights ---- */
@@ -247,12 +254,14 @@ void recurrent_load(struct recurrent *r, const float *parameters)
 /* ---- the workspace ---- */
 
 static void place_layer_work(struct places *places, struct layer_work *work, const struct recurrent *r,
-                             uint32_t rows)
+                             uint32_t rows, uint32_t slots)
 {
     const uint32_t hidden = r->shape.hidden;
     places_matrix(places, &work->gates, rows, r->gates * hidden);
     places_matrix(places, &work->h, rows, hidden);
     places_matrix(places, &work->y, rows, hidden);
+    places_matrix(places, &work->later_h, slots, hidden);
+    places_matrix(places, &work->later_c, slots, hidden);
     if (r->shape.cell == RECURRENT_GRU)
         places_matrix(places, &work->candidate, rows, hidden);
     if (r->shape.cell != RECURRENT_LSTM)
@@ -266,13 +275,11 @@ static void place_work(struct places *places, struct recurrent_work *work, const
     const uint32_t rows = work->rows_max, hidden = r->shape.hidden, outputs = r->gates * hidden;
     places_matrix(places, &work->layer[0].x, rows, r->shape.inputs);
     for (uint32_t l = 0; l < r->shape.layers; l++) {
-        place_layer_work(places, &work->layer[l], r, rows);
+        place_layer_work(places, &work->layer[l], r, rows, work->slots_max);
         if (l > 0)
             work->layer[l].x = work->layer[l - 1].y;
     }
     places_matrix(places, &work->pulls, rows, hidden);
-    places_matrix(places, &work->later_h, work->slots_max, hidden);
-    places_matrix(places, &work->later_c, work->slots_max, hidden);
     places_matrix(places, &work->through, work->slots_max, hidden);
     summing_place(places, &work->summing);
     places_floats(places, &work->zeros,
@@ -432,19 +439,21 @@ static void step_forward(const struct recurrent *r, const struct recurrent_work 
 }
 
 struct recurrent_matrix recurrent_forward(const struct recurrent *r, struct recurrent_work *work,
-                                          const struct recurrent_rows *rows, float *state)
+                                          const struct recurrent_rows *rows, struct recurrent_range range,
+                                          float *state)
 {
-    const uint32_t count = rows->first[rows->steps];
-    assert(count <= work->rows_max);
+    const uint32_t first = rows->first[range.begin], count = rows->first[range.end] - first;
+    assert(rows->first[range.end] <= work->rows_max);
     for (uint32_t l = 0; l < r->shape.layers; l++) {
         const struct layer *layer = &r->layer[l];
         const bool linear = r->parts == 0;
-        multiply(r, count, work->layer[l].x, layer->inputs, layer->of_input.forward, layer->of_input.outputs,
-                 linear ? layer->bias[0] : work->zeros, linear ? work->layer[l].y : work->layer[l].gates);
-        for (uint32_t step = 0; step < rows->steps && !linear; step++)
+        multiply(r, count, rows_from(work->layer[l].x, first), layer->inputs, layer->of_input.forward,
+                 layer->of_input.outputs, linear ? layer->bias[0] : work->zeros,
+                 rows_from(linear ? work->layer[l].y : work->layer[l].gates, first));
+        for (uint32_t step = range.begin; step < range.end && !linear; step++)
             step_forward(r, work, rows, l, rows->first[step], rows->first[step + 1], state);
     }
-    const struct dense_matrix y = work->layer[r->shape.layers - 1].y;
+    const struct dense_matrix y = rows_from(work->layer[r->shape.layers - 1].y, first);
     return (struct recurrent_matrix){y.at, y.stride};
 }
 
@@ -455,7 +464,7 @@ struct recurrent_matrix recurrent_forward(const struct recurrent *r, struct recu
 static void row_backward(const struct recurrent *r, const struct recurrent_work *work,
                          const struct layer_work *own, uint32_t row, uint32_t slot)
 {
-    float *gates = row_of(own->gates, row), *h = row_of(work->later_h, slot);
+    float *gates = row_of(own->gates, row), *h = row_of(own->later_h, slot);
     const float *dy = row_of(work->pulls, row);
     if (r->shape.cell == RECURRENT_LSTM) {
         r->row_lanes->lstm_backward(&(struct row_lstm){.hidden = r->shape.hidden,
@@ -464,7 +473,7 @@ static void row_backward(const struct recurrent *r, const struct recurrent_work 
                                                        .c = row_of(own->c_next, row),
                                                        .dy = dy,
                                                        .dh = h,
-                                                       .dc = row_of(work->later_c, slot),
+                                                       .dc = row_of(own->later_c, slot),
                                                        .dsums = gates});
         memset(h, 0, r->shape.hidden * sizeof *h);
         return;
@@ -481,10 +490,10 @@ static void row_backward(const struct recurrent *r, const struct recurrent_work 
 }
 
 /* Hands what a row's state pulls at to the step before; nothing goes beyond a start. */
-static void hand_back(const struct recurrent *r, const struct recurrent_work *work, uint32_t slot,
+static void hand_back(const struct recurrent *r, const struct layer_work *own, uint32_t slot,
                       const float *through, bool starts)
 {
-    float *h = row_of(work->later_h, slot), *c = row_of(work->later_c, slot);
+    float *h = row_of(own->later_h, slot), *c = row_of(own->later_c, slot);
     const uint32_t hidden = r->shape.hidden;
     for (uint32_t i = 0; i < hidden; i++)
         h[i] = starts ? 0 : h[i] + through[i];
@@ -506,7 +515,7 @@ static void step_backward(const struct recurrent *r, const struct recurrent_work
         multiply(r, count, rows_from(own->candidate, first), hidden, layer->of_state[1].backward, hidden,
                  NULL, work->through);
     for (uint32_t row = first; row < end; row++)
-        hand_back(r, work, rows->slot[row], row_of(work->through, row - first), starts_at(rows, row));
+        hand_back(r, own, rows->slot[row], row_of(work->through, row - first), starts_at(rows, row));
 }
 
 /* Adds the gradient of the layer's parameters over `count` rows from `first` on. */
@@ -533,27 +542,40 @@ static void add_chunk(const struct recurrent *r, const struct recurrent_work *wo
     }
 }
 
-void recurrent_backward(const struct recurrent *r, struct recurrent_work *work,
-                        const struct recurrent_rows *rows, float *gradient, bool adds,
-                        const struct recurrent_matrix *inputs)
+/* The layer's steps of the range, last one first, and its gradient. */
+static void layer_backward(const struct recurrent *r, const struct recurrent_work *work,
+                           const struct recurrent_rows *rows, struct recurrent_range range, uint32_t l,
+                           float *gradient, bool adds)
 {
-    const uint32_t count = rows->first[rows->steps];
+    const uint32_t begin = rows->first[range.begin], end = rows->first[range.end];
+    const struct layer_work *own = &work->layer[l];
+    if (range.end == rows->steps) {
+        memset(own->later_h.at, 0, work->slots_max * own->later_h.stride * sizeof(float));
+        memset(own->later_c.at, 0, work->slots_max * own->later_c.stride * sizeof(float));
+    }
+    for (uint32_t step = range.end; r->parts > 0 && step-- > range.begin;)
+        step_backward(r, work, rows, l, rows->first[step], rows->first[step + 1]);
+    for (uint32_t first = begin; first < end; first += CHUNK_ROWS)
+        add_chunk(r, work, l, first, end - first < CHUNK_ROWS ? end - first : CHUNK_ROWS, gradient,
+                  adds || first > begin);
+}
+
+void recurrent_backward(const struct recurrent *r, struct recurrent_work *work,
+                        const struct recurrent_rows *rows, struct recurrent_range range, float *gradient,
+                        bool adds, const struct recurrent_matrix *inputs)
+{
+    const uint32_t first = rows->first[range.begin], count = rows->first[range.end] - first;
+    const struct dense_matrix pulls = rows_from(work->pulls, first);
     if (r->parts == 0)
-        memcpy(work->layer[0].gates.at, work->pulls.at, count * work->pulls.stride * sizeof(float));
+        memcpy(row_of(work->layer[0].gates, first), pulls.at, count * pulls.stride * sizeof(float));
     for (uint32_t l = r->shape.layers; l-- > 0;) {
         const struct part *part = &r->layer[l].of_input;
-        memset(work->later_h.at, 0, work->slots_max * work->later_h.stride * sizeof(float));
-        memset(work->later_c.at, 0, work->slots_max * work->later_c.stride * sizeof(float));
-        for (uint32_t step = r->parts == 0 ? 0 : rows->steps; step-- > 0;)
-            step_backward(r, work, rows, l, rows->first[step], rows->first[step + 1]);
-        for (uint32_t first = 0; first < count; first += CHUNK_ROWS)
-            add_chunk(r, work, l, first, count - first < CHUNK_ROWS ? count - first : CHUNK_ROWS, gradient,
-                      adds || first > 0);
+        const struct dense_matrix gates = rows_from(work->layer[l].gates, first);
+        layer_backward(r, work, rows, range, l, gradient, adds);
         if (l > 0)
-            multiply(r, count, work->layer[l].gates, part->outputs, part->backward, part->inputs, work->zeros,
-                     work->pulls);
+            multiply(r, count, gates, part->outputs, part->backward, part->inputs, work->zeros, pulls);
         else if (inputs != NULL)
-            multiply(r, count, work->layer[l].gates, part->outputs, part->backward, part->inputs, work->zeros,
-                     (struct dense_matrix){inputs->at, inputs->stride});
+            multiply(r, count, gates, part->outputs, part->backward, part->inputs, work->zeros,
+                     rows_from((struct dense_matrix){inputs->at, inputs->stride}, first));
     }
 }

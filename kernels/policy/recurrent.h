@@ -122,18 +122,29 @@ struct recurrent_matrix {
 struct recurrent_matrix recurrent_inputs(const struct recurrent_work *work);
 struct recurrent_matrix recurrent_pulls(const struct recurrent_work *work);
 
-/* Computes the results (rows, hidden), valid until the next call. `state` (slots, recurrent_state_floats):
- * where each sequence begins; in its place where the sequence then stands. */
-struct recurrent_matrix recurrent_forward(const struct recurrent *recurrent, struct recurrent_work *work,
-                                          const struct recurrent_rows *rows, float *state);
+/* Some of the steps: from number `begin` up to, not including, `end`. */
+struct recurrent_range {
+    uint32_t begin, end;
+};
 
-/* dL/d of every parameter, by the pulls at the results of the last recurrent_forward with these rows; in
- * `gradient`, which has the parameters' order: added to what that holds, or, `adds` false, in its place. A
- * sequence's first state is a constant. `inputs`: NULL, or where dL/d inputs is written (rows,
- * inputs). Rows are summed in chunks of 256, ascending, chunk by chunk. recurrent_forward must come
- * before the next call: this one overwrites what it reads. */
+/* Computes the results (rows, hidden) of the range, valid until the next call with its rows. Ranges ascend.
+ * `state` (slots, recurrent_state_floats): where each sequence begins; in its place where the sequence then
+ * stands. How steps are cut into ranges changes no bit. */
+struct recurrent_matrix recurrent_forward(const struct recurrent *recurrent, struct recurrent_work *work,
+                                          const struct recurrent_rows *rows, struct recurrent_range range,
+                                          float *state);
+
+/* dL/d of every parameter from the rows of the range, by the pulls at the results of recurrent_forward with
+ * these rows; in `gradient`, which has the parameters' order: added to what that holds, or, `adds` false, in
+ * its place. Ranges descend, from the last step on. A sequence's first state is a constant. `inputs`: NULL,
+ * or where dL/d inputs is written (rows, inputs). A range's rows are summed in chunks of 256, ascending,
+ * chunk by chunk. Each range needs a recurrent_forward before the next call: this one overwrites what it
+ * reads. */
 void recurrent_backward(const struct recurrent *recurrent, struct recurrent_work *work,
-                        const struct recurrent_rows *rows, float *gradient, bool adds,
-                        const struct recurrent_matrix *inputs);
+                        const struct recurrent_rows *rows, struct recurrent_range range, float *gradient,
+                        bool adds, const struct recurrent_matrix *inputs);
+
+/* Multiplications of a row, forward. */
+size_t recurrent_products(const struct recurrent_shape *shape);
 
 #endif

@@ -191,14 +191,15 @@ static void step(void *problem)
 {
     const struct sequences *p = problem;
     const struct recurrent_rows one = {.steps = 1, .first = p->first, .slot = p->slot};
-    recurrent_forward(p->recurrent, p->work, &one, p->state);
+    recurrent_forward(p->recurrent, p->work, &one, (struct recurrent_range){0, 1}, p->state);
 }
 
 static void through_time(void *problem)
 {
     const struct sequences *p = problem;
-    recurrent_forward(p->recurrent, p->work, &p->rows, p->state);
-    recurrent_backward(p->recurrent, p->work, &p->rows, p->gradient, false, NULL);
+    const struct recurrent_range all = {0, STEPS};
+    recurrent_forward(p->recurrent, p->work, &p->rows, all, p->state);
+    recurrent_backward(p->recurrent, p->work, &p->rows, all, p->gradient, false, NULL);
 }
 
 static void load_recurrent(void *problem)

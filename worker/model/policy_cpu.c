@@ -244,13 +244,13 @@ struct pass {
     const struct policy_rows *rows;
     policy_progress *progress;
     void *context;
-    const float *coefficient;                         // REINFORCE's; NULL: PPO
-    struct surrogate objective;                       // PPO's
-    uint32_t chunks_max;                              // that are computed between two calls of progress
-    uint32_t first, chunks;                           // the first row, and how many chunks are under way
-    struct surrogate_sums networks[2];                // of each network's chunks so far
-    struct recurrent_matrix features[DENSE_NETWORKS]; // (rows, units) of each memory
-    struct surrogate_sums wave[WAVE_CHUNKS][2];       // of each chunk under way, by network
+    const float *coefficient;                   // REINFORCE's; NULL: PPO
+    struct surrogate objective;                 // PPO's
+    uint32_t chunks_max;                        // that are computed between two calls of progress
+    uint32_t first, chunks;                     // the first row, and how many chunks are under way
+    struct surrogate_sums networks[2];          // of each network's chunks so far
+    bool goes_on[DENSE_NETWORKS];               // a memory's pass is not through
+    struct surrogate_sums wave[WAVE_CHUNKS][2]; // of each chunk under way, by network
 };
 
 /* One network's gradient of the chunk that begins with row `first` of the batch, or of networks that share
@@ -269,7 +269,7 @@ static void learn_dense(const struct pass *m, uint32_t slot, uint32_t network, u
                                 .entropy = of_policy && is_ppo ? pull[1] : NULL,
                                 .value = of_value ? pull[2] : NULL};
     if (policy->memories > 0)
-        read_features(&batch, m->features[memory_of(policy, network)], first);
+        read_features(&batch, policy_memory_features(policy->memory[memory_of(policy, network)]), first);
     if (network < policy->memories) {
         const struct recurrent_matrix to = policy_memory_pulls(policy->memory[network]);
         pulls.features = to.at + first * to.stride;
@@ -317,24 +317,27 @@ static void learn_network(void *context, uint32_t network)
     }
 }
 
-/* A memory's features of the whole minibatch. */
-static void run_memory(void *context, uint32_t memory)
+static void begin_memory(void *context, uint32_t memory)
 {
-    struct pass *m = context;
+    const struct pass *m = context;
     const struct dense_batch batch = dense_batch_of(m->policy, m->rows);
-    m->features[memory] = policy_memory_forward(m->policy->memory[memory], m->rows, &batch);
+    policy_memory_begin(m->policy->memory[memory], m->rows, &batch);
 }
 
-/* A network's part of the minibatch, and that of the memory which it pulls at. */
-static void learn_network_and_memory(void *context, uint32_t network)
+static void memory_forward(void *context, uint32_t memory)
 {
     struct pass *m = context;
-    struct policy_cpu *policy = m->policy;
-    learn_network(m, network);
-    if (network < policy->memories)
-        policy_memory_backward(policy->memory[network],
-                               policy->arrays.gradient +
-                                   policy->parameters[policy->memory_first[network]].offset);
+    if (m->goes_on[memory])
+        m->goes_on[memory] = policy_memory_forward(m->policy->memory[memory]);
+}
+
+static void memory_backward(void *context, uint32_t memory)
+{
+    struct pass *m = context;
+    const struct policy_cpu *policy = m->policy;
+    const size_t offset = policy->parameters[policy->memory_first[memory]].offset;
+    if (m->goes_on[memory])
+        m->goes_on[memory] = policy_memory_backward(policy->memory[memory], policy->arrays.gradient + offset);
 }
 
 /* The team's threads, or this one, do each piece. */
@@ -347,18 +350,24 @@ static void run_pieces(const struct policy_cpu *policy, uint32_t pieces, team_wo
             work(m, piece);
 }
 
-/* The whole minibatch at once: its sequences go through all of its chunks. */
-static void learn_sequences(struct pass *m)
+static void report_progress(const struct pass *m)
 {
-    const struct policy_cpu *policy = m->policy;
-    m->chunks = (m->rows->count + POLICY_CHUNK_ROWS - 1) / POLICY_CHUNK_ROWS;
-    run_pieces(policy, policy->memories, run_memory, m);
     if (m->progress != NULL)
         m->progress(m->context);
-    run_pieces(policy, policy->networks, learn_network_and_memory, m);
-    if (m->progress != NULL)
-        m->progress(m->context);
-    m->first = m->rows->count;
+}
+
+/* Each memory's pass over the minibatch, piece by piece, until all are through. */
+static void run_memories(struct pass *m, team_work *work)
+{
+    const uint32_t memories = m->policy->memories;
+    bool goes_on = memories > 0;
+    for (uint32_t i = 0; i < memories; i++)
+        m->goes_on[i] = true;
+    while (goes_on) {
+        run_pieces(m->policy, memories, work, m);
+        report_progress(m);
+        goes_on = m->goes_on[0] || (memories > 1 && m->goes_on[1]);
+    }
 }
 
 /* A network's part of one chunk of the wave. */
@@ -408,8 +417,8 @@ static void learn_batch(struct pass *m)
     const uint32_t least = m->coefficient != NULL ? 2 * POLICY_THREAD_ROWS : POLICY_CHUNK_ROWS + 1;
     const bool waves = policy->wave_chunks > 0 && m->rows->count >= least;
     m->chunks_max = waves ? policy->wave_chunks : m->coefficient != NULL ? 1 : WAVE_CHUNKS;
-    if (policy->memories > 0)
-        learn_sequences(m);
+    run_pieces(policy, policy->memories, begin_memory, m);
+    run_memories(m, memory_forward);
     for (; m->first < m->rows->count; m->first += m->chunks * POLICY_CHUNK_ROWS) {
         const uint32_t chunks = (m->rows->count - m->first + POLICY_CHUNK_ROWS - 1) / POLICY_CHUNK_ROWS;
         m->chunks = chunks < m->chunks_max ? chunks : m->chunks_max;
@@ -417,9 +426,9 @@ static void learn_batch(struct pass *m)
             learn_wave(m);
         else
             run_pieces(policy, policy->networks, learn_network, m);
-        if (m->progress != NULL)
-            m->progress(m->context);
+        report_progress(m);
     }
+    run_memories(m, memory_backward);
     for (int network = 0; network < 2; network++)
         surrogate_add(&m->objective.sums, &m->networks[network]);
 }

@@ -24,6 +24,9 @@ struct policy_memory {
     struct sequences step;      // a slot for each row
     struct sequences minibatch; // a slot for each sequence
     uint32_t slots, slots_max;  // of the minibatch
+    uint32_t range_rows;        // that one call computes, at most, unless a step has more
+    uint32_t step_next;         // where the next range begins, or, backward, ends
+    struct recurrent_matrix features;
     uint32_t columns;
     uint32_t *column_slot; // (columns) of the sequence that has the column's last row so far
     uint32_t *column_row;  // (columns) one more than that row; 0: there is none
@@ -81,6 +84,8 @@ enum status policy_memory_new(struct policy_memory **out, const struct policy_co
     const struct recurrent_shape shape = policy_memory_shape(config, number);
     if (memory == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy's recurrent layers");
+    const size_t rows = POLICY_MEMORY_PRODUCTS / recurrent_products(&shape);
+    memory->range_rows = rows == 0 ? 1 : (uint32_t)rows;
     memory->inputs = shape.inputs;
     memory->floats = recurrent_state_floats(&shape);
     memory->row_floats = policy_config_state_floats(config);
@@ -133,12 +138,11 @@ static void recall(const struct policy_memory *memory, const struct sequences *s
            memory->floats * sizeof(float));
 }
 
-static struct recurrent_matrix run(const struct policy_memory *memory, const struct sequences *sequences,
-                                   const struct dense_batch *batch)
+static void read_inputs(const struct policy_memory *memory, const struct sequences *sequences,
+                        const struct dense_batch *batch)
 {
     const struct recurrent_matrix inputs = recurrent_inputs(sequences->work);
     dense_gather(batch, memory->inputs, 0, memory->inputs, inputs.at, inputs.stride);
-    return recurrent_forward(memory->recurrent, sequences->work, &sequences->rows, sequences->states);
 }
 
 struct recurrent_matrix policy_memory_step(struct policy_memory *memory, const struct policy_rows *rows,
@@ -153,7 +157,9 @@ struct recurrent_matrix policy_memory_step(struct policy_memory *memory, const s
     }
     step->first[1] = rows->count;
     step->rows.steps = 1;
-    const struct recurrent_matrix features = run(memory, step, batch);
+    read_inputs(memory, step, batch);
+    const struct recurrent_matrix features = recurrent_forward(memory->recurrent, step->work, &step->rows,
+                                                               (struct recurrent_range){0, 1}, step->states);
     for (uint32_t i = 0; i < rows->count && keeps; i++)
         memcpy(state_at(memory, rows, rows->row[i] + rows->next), step->states + i * memory->floats,
                memory->floats * sizeof(float));
@@ -174,12 +180,13 @@ static uint32_t find_slot(struct policy_memory *memory, const struct policy_rows
     return memory->column_slot[column] = memory->slots++;
 }
 
-struct recurrent_matrix policy_memory_forward(struct policy_memory *memory, const struct policy_rows *rows,
-                                              const struct dense_batch *batch)
+void policy_memory_begin(struct policy_memory *memory, const struct policy_rows *rows,
+                         const struct dense_batch *batch)
 {
     struct sequences *all = &memory->minibatch;
     uint32_t steps = 0;
     memory->slots = 0;
+    memory->step_next = 0;
     memset(memory->column_row, 0, memory->columns * sizeof *memory->column_row);
     for (uint32_t i = 0; i < rows->count; i++) {
         const uint32_t row = rows->row[i];
@@ -190,7 +197,27 @@ struct recurrent_matrix policy_memory_forward(struct policy_memory *memory, cons
     }
     all->first[++steps] = rows->count;
     all->rows.steps = steps;
-    return run(memory, all, batch);
+    read_inputs(memory, all, batch);
+}
+
+bool policy_memory_forward(struct policy_memory *memory)
+{
+    const struct sequences *all = &memory->minibatch;
+    struct recurrent_range range = {memory->step_next, memory->step_next + 1};
+    while (range.end < all->rows.steps &&
+           all->first[range.end + 1] - all->first[range.begin] <= memory->range_rows)
+        range.end++;
+    const struct recurrent_matrix features =
+        recurrent_forward(memory->recurrent, all->work, &all->rows, range, all->states);
+    if (range.begin == 0)
+        memory->features = features;
+    memory->step_next = range.end;
+    return range.end < all->rows.steps;
+}
+
+struct recurrent_matrix policy_memory_features(const struct policy_memory *memory)
+{
+    return memory->features;
 }
 
 struct recurrent_matrix policy_memory_pulls(const struct policy_memory *memory)
@@ -198,8 +225,14 @@ struct recurrent_matrix policy_memory_pulls(const struct policy_memory *memory)
     return recurrent_pulls(memory->minibatch.work);
 }
 
-void policy_memory_backward(struct policy_memory *memory, float *gradient)
+bool policy_memory_backward(struct policy_memory *memory, float *gradient)
 {
-    recurrent_backward(memory->recurrent, memory->minibatch.work, &memory->minibatch.rows, gradient, false,
+    const struct sequences *all = &memory->minibatch;
+    struct recurrent_range range = {memory->step_next - 1, memory->step_next};
+    while (range.begin > 0 && all->first[range.end] - all->first[range.begin - 1] <= memory->range_rows)
+        range.begin--;
+    recurrent_backward(memory->recurrent, all->work, &all->rows, range, gradient, range.end < all->rows.steps,
                        NULL);
+    memory->step_next = range.begin;
+    return range.begin > 0;
 }

@@ -33,14 +33,25 @@ void policy_memory_load_parameter(struct policy_memory *memory, const float *par
 struct recurrent_matrix policy_memory_step(struct policy_memory *memory, const struct policy_rows *rows,
                                            const struct dense_batch *batch, bool keeps);
 
-/* The features of a minibatch, whose rows ascend. A sequence goes on where the row before is in the minibatch
- * too, and else begins with the state that rows->states has. */
-struct recurrent_matrix policy_memory_forward(struct policy_memory *memory, const struct policy_rows *rows,
-                                              const struct dense_batch *batch);
+/* ---- a minibatch ----
+ *
+ * begin, then forward again and again until it returns false; the features are there. Then the caller writes
+ * the pulls, and calls backward likewise. Each call computes about POLICY_MEMORY_PRODUCTS multiplications, or
+ * one step, so that the caller is not away for long. How a minibatch is cut depends on the shapes alone. */
 
-/* Where dL/d features of the last policy_memory_forward is written, with the features' stride; and writes
- * dL/d of the memory's parameters into `gradient`. */
+#define POLICY_MEMORY_PRODUCTS (1 << 30)
+
+/* Takes the rows of a minibatch, which ascend. A sequence goes on where the row before is in the minibatch
+ * too, and else begins with the state that rows->states has. */
+void policy_memory_begin(struct policy_memory *memory, const struct policy_rows *rows,
+                         const struct dense_batch *batch);
+bool policy_memory_forward(struct policy_memory *memory);
+
+/* (rows, units), and where dL/d features is written, with the same stride. */
+struct recurrent_matrix policy_memory_features(const struct policy_memory *memory);
 struct recurrent_matrix policy_memory_pulls(const struct policy_memory *memory);
-void policy_memory_backward(struct policy_memory *memory, float *gradient);
+
+/* Writes dL/d of the memory's parameters into `gradient`. */
+bool policy_memory_backward(struct policy_memory *memory, float *gradient);
 
 #endif

@@ -89,7 +89,8 @@ static void get_rows(float *to, struct recurrent_matrix from, uint32_t rows, uin
         memcpy(to + (size_t)r * columns, from.at + r * from.stride, columns * sizeof *to);
 }
 
-static struct outcome compute(const struct problem *p)
+/* In ranges of `length` steps. */
+static struct outcome compute_ranges(const struct problem *p, uint32_t length)
 {
     const struct recurrent_shape *shape = &p->shape;
     struct outcome out = {.y = draw(0, (size_t)p->count * shape->hidden, 0),
@@ -105,14 +106,27 @@ static struct outcome compute(const struct problem *p)
     recurrent_load(recurrent, p->parameters);
     memcpy(out.state, p->state, SLOTS * p->state_floats * sizeof *out.state);
     put_rows(recurrent_inputs(work), p->x, p->count, shape->inputs);
-    get_rows(out.y, recurrent_forward(recurrent, work, &p->rows, out.state), p->count, shape->hidden);
+    for (uint32_t begin = 0; begin < STEPS; begin += length) {
+        const struct recurrent_range range = {begin, begin + length};
+        const uint32_t first = p->first[begin];
+        get_rows(out.y + (size_t)first * shape->hidden,
+                 recurrent_forward(recurrent, work, &p->rows, range, out.state), p->first[range.end] - first,
+                 shape->hidden);
+    }
     put_rows(recurrent_pulls(work), p->pulls, p->count, shape->hidden);
-    recurrent_backward(recurrent, work, &p->rows, out.gradient, false, &dx);
+    for (uint32_t end = STEPS; end > 0; end -= length)
+        recurrent_backward(recurrent, work, &p->rows, (struct recurrent_range){end - length, end},
+                           out.gradient, end < STEPS, &dx);
     get_rows(out.dx, dx, p->count, shape->inputs);
     free(dx.at);
     recurrent_work_free(work);
     recurrent_free(recurrent);
     return out;
+}
+
+static struct outcome compute(const struct problem *p)
+{
+    return compute_ranges(p, STEPS);
 }
 
 static void free_outcome(struct outcome *out)
@@ -233,7 +247,8 @@ START_TEST(steps_are_the_bits_of_the_whole)
             memcpy(x.at + i * x.stride, p.x + (size_t)from * p.shape.inputs, p.shape.inputs * sizeof(float));
         }
         const struct recurrent_rows rows = {.steps = 1, .first = first, .slot = slot, .starts = starts};
-        const struct recurrent_matrix y = recurrent_forward(recurrent, work, &rows, p.state);
+        const struct recurrent_matrix y =
+            recurrent_forward(recurrent, work, &rows, (struct recurrent_range){0, 1}, p.state);
         for (uint32_t i = 0; i < n; i++)
             ck_assert_mem_eq(y.at + i * y.stride, whole.y + (size_t)(begin + n - 1 - i) * p.shape.hidden,
                              p.shape.hidden * sizeof(float));
@@ -241,6 +256,26 @@ START_TEST(steps_are_the_bits_of_the_whole)
     ck_assert_mem_eq(p.state, whole.state, SLOTS * p.state_floats * sizeof(float));
     recurrent_work_free(work);
     recurrent_free(recurrent);
+    free_outcome(&whole);
+    close_problem(&p);
+}
+END_TEST
+
+/* STEPS is a multiple of 1 and 3. The gradient's sums have another order. */
+START_TEST(ranges_compute_what_the_whole_computes)
+{
+    struct problem p;
+    open_problem(&p, &shapes[_i]);
+    struct outcome whole = compute(&p);
+    for (uint32_t length = 1; length <= 3; length += 2) {
+        struct outcome cut = compute_ranges(&p, length);
+        ck_assert_mem_eq(cut.y, whole.y, (size_t)p.count * p.shape.hidden * sizeof(float));
+        ck_assert_mem_eq(cut.state, whole.state, SLOTS * p.state_floats * sizeof(float));
+        ck_assert_mem_eq(cut.dx, whole.dx, (size_t)p.count * p.shape.inputs * sizeof(float));
+        for (size_t i = 0; i < p.parameter_count; i++)
+            expect_close("gradient", i, (double)cut.gradient[i], (double)whole.gradient[i], 1e-5);
+        free_outcome(&cut);
+    }
     free_outcome(&whole);
     close_problem(&p);
 }
@@ -320,9 +355,10 @@ START_TEST(a_gradient_is_added_to_one)
     for (int time = 0; time < 3; time++) {
         float state[5] = {0};
         put_rows(recurrent_inputs(work), x, LONG, 3);
-        recurrent_forward(recurrent, work, &rows, state);
+        recurrent_forward(recurrent, work, &rows, (struct recurrent_range){0, LONG}, state);
         put_rows(recurrent_pulls(work), pulls, LONG, 5);
-        recurrent_backward(recurrent, work, &rows, time == 0 ? once : twice, time == 2, NULL);
+        recurrent_backward(recurrent, work, &rows, (struct recurrent_range){0, LONG},
+                           time == 0 ? once : twice, time == 2, NULL);
     }
     for (size_t i = 0; i < count; i++)
         expect_close("gradient", i, (double)twice[i], 2 * (double)once[i], 1e-5);
@@ -366,6 +402,7 @@ int main(void)
     TCase *tcase = tcase_create("recurrent");
     tcase_add_loop_test(tcase, results_and_gradients_are_the_oracles, 0, SHAPES);
     tcase_add_loop_test(tcase, steps_are_the_bits_of_the_whole, 0, SHAPES);
+    tcase_add_loop_test(tcase, ranges_compute_what_the_whole_computes, 0, SHAPES);
     tcase_add_loop_test(tcase, every_instruction_set_has_the_same_bits, 0, SHAPES);
     tcase_add_loop_test(tcase, a_nan_stays_in_its_episode, 0, WITH_STATE);
     tcase_add_test(tcase, a_gradient_is_added_to_one);
