@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """The peer: trains a job file of coalesced's, of the algorithm ppo or a2c, with Stable-Baselines3 in one process.
+A job of ppo with a memory is trained with sb3-contrib's RecurrentPPO.
 
     ppo_sb3.py JOB.json [--seed N] [--steps N] [--reward R]
 
-The hyper-parameters are the job's: they have Stable-Baselines3's names. Its environments are stepped one after the
+The hyper-parameters are the job's: they have Stable-Baselines3's names. An environment NAMENoVel-vN is NAME-vN with
+velocities of zero, as RL Zoo's MaskVelocityWrapper makes them. The environments are stepped one after the
 other (DummyVecEnv), PyTorch has one thread, and all runs on the CPU. --steps overrides /stop/steps. Evaluations during
 the training are left out; after it, /evaluation/episodes episodes are played with the most probable actions.
 
@@ -16,6 +18,8 @@ import json
 import time
 import warnings
 
+import gymnasium
+import numpy
 import torch
 from stable_baselines3 import A2C, PPO
 from stable_baselines3.common.callbacks import BaseCallback
@@ -28,6 +32,23 @@ PLAIN = """n_steps batch_size n_epochs gamma gae_lambda clip_range_vf normalize_
            use_sde use_rms_prop rms_prop_eps""".split()
 # What Stable-Baselines3 cannot be told, and the only value that it has.
 FIXED = {"value_loss": "mse", "target_kl_at": "minibatch", "bootstrap_truncated": True, "adam_epsilon": 1e-5}
+
+
+# The velocities in observations.
+VELOCITIES = {"CartPole-v1": [1, 3], "MountainCar-v0": [1], "MountainCarContinuous-v0": [1], "Pendulum-v1": [2]}
+MEMORY = ("lstm_hidden_size", "n_lstm_layers", "shared_lstm", "enable_critic_lstm")
+
+
+class MaskVelocities(gymnasium.ObservationWrapper):
+    """Sets the velocities in each observation to zero."""
+
+    def __init__(self, environment):
+        super().__init__(environment)
+        self.mask = numpy.ones(environment.observation_space.shape, environment.observation_space.dtype)
+        self.mask[VELOCITIES[environment.unwrapped.spec.id]] = 0
+
+    def observation(self, observation):
+        return observation * self.mask
 
 
 class Threshold(BaseCallback):
@@ -77,7 +98,24 @@ def arguments_of(job):
         "ortho_init": policy.get("ortho_init", True),
         "log_std_init": policy.get("log_std_init", 0.0),
     }
+    if policy.get("recurrent"):
+        found["policy_kwargs"].update({key: policy[key] for key in MEMORY if key in policy})
     return found
+
+
+def maker_of(job):
+    """The algorithm's class, and its policy's name."""
+    group, policy, observers = job["algorithm"], job.get("policy", {}), job.get("observers", {})
+    if not policy.get("recurrent"):
+        return {"ppo": PPO, "a2c": A2C}[group["name"]], "MlpPolicy"
+    rows = max(observers.get("count", 1), 1) * observers.get("environments", 1) * group["n_steps"]
+    if group["name"] != "ppo" or policy["recurrent"] != "lstm" or policy.get("value_network"):
+        raise SystemExit("/policy/recurrent: sb3-contrib has LSTMs of ppo alone, and value networks of their own")
+    if group.get("sequences", "whole") == "whole" and group["batch_size"] < rows:
+        raise SystemExit("/algorithm/sequences: sb3-contrib has padded sequences alone")
+    from sb3_contrib import RecurrentPPO  # only these jobs need the package
+
+    return RecurrentPPO, "MlpLstmPolicy"
 
 
 def environments_of(job, seed):
@@ -85,7 +123,10 @@ def environments_of(job, seed):
     observers, environment = job.get("observers", {}), job.get("environment", {})
     count = max(observers.get("count", 1), 1) * observers.get("environments", 1)
     name = environment.get("gymnasium") or environment.get("name", "CartPole-v1")
-    return make_vec_env(name, n_envs=count, seed=seed, env_kwargs=environment.get("options"))
+    wrapper = MaskVelocities if "NoVel" in name else None
+    return make_vec_env(
+        name.replace("NoVel", ""), n_envs=count, seed=seed, env_kwargs=environment.get("options"), wrapper_class=wrapper
+    )
 
 
 def normalized(environments, job):
@@ -124,9 +165,9 @@ def main():
         job = json.load(file)
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    make = {"ppo": PPO, "a2c": A2C}[job["algorithm"]["name"]]
+    make, policy = maker_of(job)
     environments = normalized(environments_of(job, arguments.seed), job)
-    model = make("MlpPolicy", environments, seed=arguments.seed, device="cpu", **arguments_of(job))
+    model = make(policy, environments, seed=arguments.seed, device="cpu", **arguments_of(job))
     threshold = Threshold(arguments.reward)
     steps = arguments.steps or job.get("stop", {}).get("steps", 1000000)
     begin, wall = time.process_time(), time.monotonic()
