@@ -268,6 +268,7 @@ static void learn_dense(const struct pass *m, uint32_t slot, uint32_t network, u
     struct dense_pulls pulls = {.log_probability = of_policy ? pull[0] : NULL,
                                 .entropy = of_policy && is_ppo ? pull[1] : NULL,
                                 .value = of_value ? pull[2] : NULL};
+    assert(is_ppo || of_policy); // REINFORCE has no value network
     if (policy->memories > 0)
         read_features(&batch, policy_memory_features(policy->memory[memory_of(policy, network)]), first);
     if (network < policy->memories) {

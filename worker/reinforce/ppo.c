@@ -121,8 +121,10 @@ static void assign_rows(struct ppo *ppo, uint32_t count, uint32_t update, uint32
 /* All rows of a column go to one minibatch. */
 static void assign_columns(struct ppo *ppo, uint32_t count, uint32_t update, uint32_t epoch)
 {
-    const uint32_t steps = ppo->job->rollout.steps, columns = ppo->rows_max / steps;
-    const uint32_t size = ppo->job->algorithm.batch_size / steps;
+    const uint32_t steps = ppo->job->rollout.steps;
+    assert(steps > 0);
+    const uint32_t columns = ppo->rows_max / steps, size = ppo->job->algorithm.batch_size / steps;
+    assert(columns > 0 && size > 0);
     for (uint32_t column = 0; column < columns; column++)
         ppo->keys[column] = column;
     if (columns > size)
