@@ -18,6 +18,10 @@
  * With W weight_ih, V weight_hh, b bias_ih, d bias_hh. Layer l + 1 reads h' of layer l; the results are h' of
  * the last layer.
  *
+ * The tape has an LSTM too (kernels/op.h). It takes a whole layer as one operation of a backend, and serves
+ * language models and policies on a backend. This one serves policies on the CPU, whose layers are small: it
+ * knows starts, acts on a few rows in microseconds, and its rows have the same bits in every batch.
+ *
  * The same bits. A row's result depends on the parameters, on its own sequence so far, and on that sequence's
  * first state. It does not depend on the other sequences, on the number of steps in a call, or on the
  * instruction set. So acting step by step and learning from the whole rollout compute the same numbers. Each
