@@ -4,8 +4,8 @@
 How to run it, from the repository's root, with Debian's python3-torch: /usr/bin/python3 test/golden/ppo.py
 
 The formulas are those of worker/reinforce/ppo.h and kernels/policy/surrogate.h, written here with autograd
-alone; those of A2C, with RMSprop, where the option plain is 1. A rollout of 3 environments and 5 steps has a termination and two truncations in its middle, one of them at the
-last step. The policy has hidden layers of 8 and 6 units with tanh, and a value network of its own; its parameters have
+alone; those of A2C, with RMSprop, where the option plain is 1. A rollout of 3 environments and 5 steps has a
+termination and two truncations in its middle, one of them at the last step. The policy has hidden layers of 8 and 6 units with tanh, and a value network of its own; its parameters have
 the names and the order of kernels/policy/dense.h. Cases that end in _sde have state-dependent exploration; in those that
 end in _shared the value reads the policy's hidden layers.
 
@@ -48,20 +48,21 @@ CASES = {  # choices of each component, or the number of floats; masks; then the
 
 
 class Policy(torch.nn.Module):
-    def __init__(self, name):
+    """`widths`: floats of what the hidden layers read, then the units of each."""
+
+    def __init__(self, head, widths, explores, shares):
         super().__init__()
-        head, explores = CASES[name][0], name.endswith("_sde")
         self.head, self.explores = head, explores
         outputs = head if isinstance(head, int) else sum(head)
         if isinstance(head, int):
-            self.log_std = torch.nn.Parameter(torch.zeros((6, head) if explores else head))
+            self.log_std = torch.nn.Parameter(torch.zeros((widths[-1], head) if explores else head))
 
         def tower():
-            return [torch.nn.Linear(INPUTS, 8), torch.nn.Linear(8, 6)]
+            return torch.nn.ModuleList(torch.nn.Linear(*pair) for pair in zip(widths, widths[1:]))
 
-        self.policy_net = torch.nn.ModuleList(tower())
-        self.value_net = self.policy_net if name.endswith("_shared") else torch.nn.ModuleList(tower())
-        self.action, self.value = torch.nn.Linear(6, outputs), torch.nn.Linear(6, 1)
+        self.policy_net = tower()
+        self.value_net = self.policy_net if shares else tower()
+        self.action, self.value = torch.nn.Linear(widths[-1], outputs), torch.nn.Linear(widths[-1], 1)
 
     def estimate(self, x):
         for layer in self.value_net:
@@ -91,12 +92,16 @@ class Policy(torch.nn.Module):
         return log_probability, entropy
 
 
+def policy_of(name):
+    return Policy(CASES[name][0], [INPUTS, 8, 6], name.endswith("_sde"), name.endswith("_shared"))
+
+
 def make_inputs(name):
     head, has_masks, options = CASES[name]
     draw = Numbers(list(CASES).index(name) + 1)
     rows = STEPS * COLUMNS
     inputs = {"options": torch.tensor(options, dtype=torch.float32)}
-    policy = Policy(name)
+    policy = policy_of(name)
     inputs["parameters"] = torch.cat([draw.take(p.numel()) * 0.6 for p in policy.parameters()])
     inputs["observations"] = draw.take((STEPS + 1) * COLUMNS, INPUTS) * 2
     inputs["rewards"] = draw.take(rows) * 1.5
@@ -137,17 +142,19 @@ def load(policy, inputs):
 
 
 def advantages(inputs, options, closing, truncated):
-    rewards, values = inputs["rewards"].reshape(STEPS, COLUMNS), inputs["values"].reshape(STEPS, COLUMNS)
-    flags, last_rows = inputs["flags"].reshape(STEPS, COLUMNS), inputs["last_rows"].long().tolist()
-    result = torch.zeros(STEPS, COLUMNS, dtype=closing.dtype)
-    for column in range(COLUMNS):
+    """Of (steps, columns), flat; and the returns."""
+    columns = len(closing)
+    rewards, values = inputs["rewards"].reshape(-1, columns), inputs["values"].reshape(-1, columns)
+    flags, last_rows = inputs["flags"].reshape(-1, columns), inputs["last_rows"].long().tolist()
+    result = torch.zeros(len(rewards), columns, dtype=closing.dtype)
+    for column in range(columns):
         advantage, following = 0.0, closing[column]
-        for step in reversed(range(STEPS)):
+        for step in reversed(range(len(rewards))):
             flag = int(flags[step, column])
             if flag:
                 advantage, following = 0.0, 0.0
             if flag == TRUNCATED and options["bootstraps"]:
-                following = truncated[last_rows.index(step * COLUMNS + column)]
+                following = truncated[last_rows.index(step * columns + column)]
             delta = rewards[step, column] + GAMMA * following - values[step, column]
             advantage = delta + GAMMA * LAMBDA * advantage
             result[step, column] = advantage
@@ -155,11 +162,52 @@ def advantages(inputs, options, closing, truncated):
     return result.flatten(), (result + values).flatten()
 
 
+def optimizer_of(policy, options):
+    if options["plain"]:
+        return torch.optim.RMSprop(policy.parameters(), lr=LR, eps=EPSILON)
+    return torch.optim.Adam(policy.parameters(), lr=LR, eps=EPSILON)
+
+
+def improve(policy, optimizer, options, found, before, advantage, target):
+    """One step. `found`: log-probabilities, entropies and values of the rows; `before`: log-probabilities and values of
+    the old policy. Returns what is seen of it."""
+    log_probability, entropy, value = found
+    old_log_probability, old = before
+    if options["normalizes"]:
+        advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+    difference = log_probability - old_log_probability
+    ratio, clip = difference.exp(), options["clip"]
+    policy_loss = -torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
+    if options["plain"]:
+        policy_loss = -(log_probability * advantage).mean()
+    square = (value - target) ** 2
+    if options["value_clip"]:
+        near = old + (value - old).clamp(-options["value_clip"], options["value_clip"])
+        clipped = (near - target) ** 2
+        square = torch.max(square, clipped) if options["halved"] else clipped
+    value_loss = square.mean() * (0.5 if options["halved"] else 1)
+    loss = policy_loss + options["value_coefficient"] * value_loss - options["entropy_coefficient"] * entropy.mean()
+    kl = (ratio - 1 - difference).mean()
+    fraction = ((ratio - 1).abs() > clip).to(ratio.dtype).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), options["max_norm"])
+    losses = [loss, policy_loss, value_loss, entropy.mean(), kl, fraction, norm]
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in policy.parameters()]
+    gradient = torch.cat([g.flatten().clone() for g in gradients])
+    optimizer.step()
+    return {
+        "losses": torch.stack([number.detach().to(ratio.dtype) for number in losses]),
+        "gradient": gradient,
+        "parameters": torch.cat([p.detach().flatten() for p in policy.parameters()]),
+    }
+
+
 def run(name, dtype):
     head = CASES[name][0]
     inputs = {key: value.to(dtype) for key, value in make_inputs(name).items()}
     options = dict(zip(OPTIONS, inputs["options"].tolist()))
-    policy = Policy(name).to(dtype)
+    policy = policy_of(name).to(dtype)
     load(policy, inputs)
     x = inputs["observations"]
     actions = inputs["actions"] if isinstance(head, int) else inputs["actions"].long()
@@ -167,41 +215,25 @@ def run(name, dtype):
         closing, truncated = policy.estimate(x[STEPS * COLUMNS :]), policy.estimate(inputs["last"])
     all_advantages, returns = advantages(inputs, options, closing, truncated)
     seen = {"closing": closing, "truncated": truncated, "advantages": all_advantages, "returns": returns}
-    optimizer = torch.optim.Adam(policy.parameters(), lr=LR, eps=EPSILON)
-    if options["plain"]:
-        optimizer = torch.optim.RMSprop(policy.parameters(), lr=LR, eps=EPSILON)
+    optimizer = optimizer_of(policy, options)
     for i in range(3):
         rows = inputs[f"order{i}"].long()
         masks = inputs["masks"][rows] if "masks" in inputs else None
-        log_probability, entropy = policy.judge(x[rows], actions[rows], masks)
-        value, old, target = policy.estimate(x[rows]), inputs["values"][rows], returns[rows]
-        advantage = all_advantages[rows]
-        if options["normalizes"]:
-            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        difference = log_probability - inputs["log_probabilities"][rows]
-        ratio, clip = difference.exp(), options["clip"]
-        policy_loss = -torch.min(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage).mean()
-        if options["plain"]:
-            policy_loss = -(log_probability * advantage).mean()
-        square = (value - target) ** 2
-        if options["value_clip"]:
-            near = old + (value - old).clamp(-options["value_clip"], options["value_clip"])
-            clipped = (near - target) ** 2
-            square = torch.max(square, clipped) if options["halved"] else clipped
-        value_loss = square.mean() * (0.5 if options["halved"] else 1)
-        loss = policy_loss + options["value_coefficient"] * value_loss - options["entropy_coefficient"] * entropy.mean()
-        kl = (ratio - 1 - difference).mean()
-        fraction = ((ratio - 1).abs() > clip).to(dtype).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), options["max_norm"])
-        losses = [loss, policy_loss, value_loss, entropy.mean(), kl, fraction, norm]
-        seen[f"losses{i}"] = torch.stack([number.detach().to(dtype) for number in losses])
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in policy.parameters()]
-        seen[f"gradient{i}"] = torch.cat([g.flatten() for g in gradients])
-        optimizer.step()
-        seen[f"parameters{i}"] = torch.cat([p.detach().flatten() for p in policy.parameters()])
+        found = *policy.judge(x[rows], actions[rows], masks), policy.estimate(x[rows])
+        before = inputs["log_probabilities"][rows], inputs["values"][rows]
+        step = improve(policy, optimizer, options, found, before, all_advantages[rows], returns[rows])
+        seen |= {f"{key}{i}": value for key, value in step.items()}
     return {key: value.detach().double() for key, value in seen.items()}
+
+
+def write_case(out, name, inputs, exact, single):
+    out.write(f"case {name}\n")
+    for key, value in inputs.items():
+        out.write(f"{key} {value.numel()} " + " ".join(f"{v:.9g}" for v in value.flatten().tolist()) + "\n")
+    for key, value in exact.items():
+        deviation = (value - single[key]).abs().max().item()
+        text = " ".join(f"{v:.10g}" for v in value.flatten().tolist())
+        out.write(f"={key} {value.numel()} {deviation:.3g} {text}\n")
 
 
 def main():
@@ -209,14 +241,8 @@ def main():
     with open("test/golden/ppo.txt", "w", encoding="ascii") as out:
         out.write(f"# an update of PPO in PyTorch {torch.__version__}, by test/golden/ppo.py\n")
         for name in CASES:
-            out.write(f"case {name}\n")
-            for key, value in make_inputs(name).items():
-                out.write(f"{key} {value.numel()} " + " ".join(f"{v:.9g}" for v in value.flatten().tolist()) + "\n")
-            exact, single = run(name, torch.float64), run(name, torch.float32)
-            for key, value in exact.items():
-                deviation = (value - single[key]).abs().max().item()
-                text = " ".join(f"{v:.10g}" for v in value.tolist())
-                out.write(f"={key} {value.numel()} {deviation:.3g} {text}\n")
+            write_case(out, name, make_inputs(name), run(name, torch.float64), run(name, torch.float32))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -24,20 +24,21 @@ enum { IR_VERSION = 8, OPERATOR_SET = 17 };
 enum {
     NODES_MAX = 256,
     CONSTANTS_MAX = 384,
-    VALUES_MAX = 4, // inputs and outputs of the graph, together
+    VALUES_MAX = 12, // inputs and outputs of the graph, together
     RANK_MAX = 5,
-    INPUTS_MAX = 5, // of a node
+    INPUTS_MAX = 7,                     // of a node
+    OUTPUTS_MAX = RECURRENT_LAYERS_MAX, // of a node
     ATTRIBUTES_MAX = 3,
     INTS_MAX = 4, // of an attribute
     TEXT_BYTES = 1 << 16,
 };
 
 /* TensorProto.DataType */
-enum type { TYPE_FLOAT = 1, TYPE_UINT8 = 2 };
+enum type { TYPE_FLOAT = 1, TYPE_UINT8 = 2, TYPE_INT64 = 7 };
 
 struct node {
     Onnx__NodeProto proto;
-    char *output, *inputs[INPUTS_MAX];
+    char *outputs[OUTPUTS_MAX], *inputs[INPUTS_MAX];
     Onnx__AttributeProto attributes[ATTRIBUTES_MAX], *attribute_list[ATTRIBUTES_MAX];
     int64_t ints[ATTRIBUTES_MAX][INTS_MAX];
 };
@@ -67,7 +68,8 @@ struct graph {
     Onnx__ValueInfoProto *input_list[VALUES_MAX], *output_list[VALUES_MAX];
     char text[TEXT_BYTES]; // names that print made
     size_t text_used;
-    float *scale; // (elements of an observation) of the normalizer
+    float *scale;   // (elements of an observation) of the normalizer
+    int64_t *gates; // (gates * units) of recurrent layers, which rows of PyTorch's weights ONNX has
 };
 
 /* protobuf-c takes no const text, and changes none. */
@@ -109,14 +111,15 @@ static enum status graph_new(struct graph **out, const char *name, struct params
 static void graph_free(struct graph *g)
 {
     free(g->scale);
+    free(g->gates);
     free(g);
 }
 
 /* ---- inputs and outputs ---- */
 
-/* A value (batch, size[0], …), whose first dimension is free. */
+/* A value of the sizes size[0], … and, as dimension number `batch`, a batch, which is free. */
 static Onnx__ValueInfoProto *add_value(struct graph *g, const char *name, enum type type, uint32_t rank,
-                                       const uint32_t *size)
+                                       const uint32_t *size, uint32_t batch)
 {
     const size_t count = g->proto.n_input + g->proto.n_output;
     assert(count < VALUES_MAX && rank < RANK_MAX);
@@ -127,12 +130,15 @@ static Onnx__ValueInfoProto *add_value(struct graph *g, const char *name, enum t
     onnx__tensor_shape_proto__init(&value->shape);
     for (uint32_t d = 0; d <= rank; d++) {
         onnx__tensor_shape_proto__dimension__init(&value->dims[d]);
-        value->dims[d].value_case = ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE;
-        value->dims[d].dim_value = d > 0 ? size[d - 1] : 0;
         value->dim_list[d] = &value->dims[d];
+        if (d == batch) {
+            value->dims[d].value_case = ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_PARAM;
+            value->dims[d].dim_param = unconst("batch");
+        } else {
+            value->dims[d].value_case = ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE;
+            value->dims[d].dim_value = size[d < batch ? d : d - 1];
+        }
     }
-    value->dims[0].value_case = ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_PARAM;
-    value->dims[0].dim_param = unconst("batch");
     value->shape.n_dim = rank + 1;
     value->shape.dim = value->dim_list;
     value->tensor.elem_type = (int32_t)type;
@@ -144,26 +150,34 @@ static Onnx__ValueInfoProto *add_value(struct graph *g, const char *name, enum t
     return &value->proto;
 }
 
+/* An input (size[0], …) with the batch as dimension number `batch`. */
 static const char *add_input(struct graph *g, const char *name, enum type type, uint32_t rank,
-                             const uint32_t *size)
+                             const uint32_t *size, uint32_t batch)
 {
-    Onnx__ValueInfoProto *value = add_value(g, name, type, rank, size);
+    Onnx__ValueInfoProto *value = add_value(g, name, type, rank, size, batch);
     g->input_list[g->proto.n_input++] = value;
     return name;
+}
+
+/* An output, likewise. */
+static void add_output_of(struct graph *g, const char *name, uint32_t rank, const uint32_t *size,
+                          uint32_t batch)
+{
+    Onnx__ValueInfoProto *value = add_value(g, name, TYPE_FLOAT, rank, size, batch);
+    g->output_list[g->proto.n_output++] = value;
 }
 
 /* An output (batch, columns). */
 static void add_output(struct graph *g, const char *name, uint32_t columns)
 {
-    Onnx__ValueInfoProto *value = add_value(g, name, TYPE_FLOAT, 1, &columns);
-    g->output_list[g->proto.n_output++] = value;
+    add_output_of(g, name, 1, &columns, 0);
 }
 
 /* ---- constants ---- */
 
-/* A float32 tensor, row-major, whose values outlive the graph. */
-static struct constant *add_constant(struct graph *g, const char *name, uint32_t rank, const uint32_t *size,
-                                     const float *values)
+/* A tensor, row-major, whose values outlive the graph. */
+static struct constant *add_tensor(struct graph *g, const char *name, enum type type, uint32_t rank,
+                                   const uint32_t *size, const void *values)
 {
     assert(g->proto.n_initializer < CONSTANTS_MAX && rank <= RANK_MAX);
     struct constant *constant = &g->constants[g->proto.n_initializer];
@@ -174,13 +188,19 @@ static struct constant *add_constant(struct graph *g, const char *name, uint32_t
         elements *= size[d];
     }
     constant->proto.name = unconst(name);
-    constant->proto.data_type = TYPE_FLOAT;
+    constant->proto.data_type = (int32_t)type;
     constant->proto.dims = constant->dims;
     constant->proto.n_dims = rank;
-    constant->proto.raw_data.len = elements * sizeof *values;
+    constant->proto.raw_data.len = elements * (type == TYPE_INT64 ? sizeof(int64_t) : sizeof(float));
     constant->proto.raw_data.data = (uint8_t *)(uintptr_t)values; // read only
     g->constant_list[g->proto.n_initializer++] = &constant->proto;
     return constant;
+}
+
+static struct constant *add_constant(struct graph *g, const char *name, uint32_t rank, const uint32_t *size,
+                                     const float *values)
+{
+    return add_tensor(g, name, TYPE_FLOAT, rank, size, values);
 }
 
 static const char *add_scalar(struct graph *g, const char *name, float value)
@@ -219,8 +239,8 @@ static const char *add_node_to(struct graph *g, const char *op, const char *name
     onnx__node_proto__init(&node->proto);
     node->proto.op_type = unconst(op);
     node->proto.name = unconst(name);
-    node->output = unconst(output);
-    node->proto.output = &node->output;
+    node->outputs[0] = unconst(output);
+    node->proto.output = node->outputs;
     node->proto.n_output = 1;
     node->proto.input = node->inputs;
     for (; inputs[node->proto.n_input] != NULL; node->proto.n_input++) {
@@ -234,6 +254,15 @@ static const char *add_node_to(struct graph *g, const char *op, const char *name
 
 /* A node whose output has its name. */
 #define add_node(g, op, name, ...) add_node_to(g, op, name, name, (const char *const[]){__VA_ARGS__, NULL})
+
+/* One more output of the newest node. */
+static const char *add_node_output(struct graph *g, const char *name)
+{
+    struct node *node = &g->nodes[g->proto.n_node - 1];
+    assert(node->proto.n_output < OUTPUTS_MAX);
+    node->outputs[node->proto.n_output++] = unconst(name);
+    return name;
+}
 
 static Onnx__AttributeProto *add_attribute(struct graph *g, const char *name,
                                            Onnx__AttributeProto__AttributeType type)
@@ -365,7 +394,7 @@ static const char *add_observations(struct graph *g, const struct policy_config 
 {
     const struct environment_space *seen = &config->observation;
     const bool bytes = seen->dtype == ENVIRONMENT_U8;
-    const char *x = add_input(g, "observations", bytes ? TYPE_UINT8 : TYPE_FLOAT, seen->rank, seen->shape);
+    const char *x = add_input(g, "observations", bytes ? TYPE_UINT8 : TYPE_FLOAT, seen->rank, seen->shape, 0);
     if (bytes) {
         x = add_node(g, "Cast", "observations.float", x);
         add_int(g, "to", TYPE_FLOAT);
@@ -380,6 +409,135 @@ static const char *add_observations(struct graph *g, const struct policy_config 
         x = add_node(g, "Flatten", "observations.flat", x);
     }
     return x;
+}
+
+/* ---- a policy's memories ----
+ *
+ * One step of PyTorch's nn.LSTM or nn.GRU by ONNX's operator of the same name. Constants are PyTorch's;
+ * Gather puts their gates into ONNX's order. */
+
+/* Which of PyTorch's gates stands where in ONNX: i o f c are i f g o, z r h are r z n. */
+static enum status open_gates(struct graph *g, const struct policy_config *config, struct error *error)
+{
+    static const uint32_t lstm[] = {0, 3, 1, 2}, gru[] = {1, 0, 2};
+    const bool is_lstm = config->memory == POLICY_LSTM;
+    const uint32_t units = config->memory_units, count = (is_lstm ? 4 : 3) * units;
+    if (config->memory == POLICY_NO_MEMORY)
+        return STATUS_OK;
+    g->gates = calloc(count, sizeof *g->gates);
+    if (g->gates == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the gates of %u units", units);
+    for (uint32_t i = 0; i < count; i++)
+        g->gates[i] = (is_lstm ? lstm : gru)[i / units] * units + i % units;
+    add_tensor(g, "gates", TYPE_INT64, 2, (const uint32_t[]){1, count}, g->gates);
+    return STATUS_OK;
+}
+
+/* The name of a memory's state: `part` is h or c. */
+static const char *state_name(struct graph *g, uint32_t memory, char part, const char *ending)
+{
+    return print(g, "%s%c%s", memory == 0 ? "" : "value_", part, ending);
+}
+
+/* The parts of a cell's state. */
+static const char *parts_of(const struct recurrent_shape *shape)
+{
+    return shape->cell == RECURRENT_LSTM ? "hc" : "h";
+}
+
+/* A parameter of layer `layer`, with its gates in ONNX's order: (1, gates * units, …). */
+static const char *add_gates(struct graph *g, const char *module, const char *which, uint32_t layer)
+{
+    const char *name = add_parameter(g, module, print(g, "%s_l%u", which, layer));
+    return add_node(g, "Gather", print(g, "%s.gates", name), name, "gates");
+}
+
+/* The inputs h, and of an LSTM c, (layers, batch, units), and the pieces of each layer (1, batch, units). */
+static void add_state_inputs(struct graph *g, const struct recurrent_shape *shape, uint32_t memory,
+                             const char *pieces[2][RECURRENT_LAYERS_MAX])
+{
+    const char *parts = parts_of(shape);
+    for (uint32_t p = 0; parts[p] != 0; p++) {
+        const char *name = add_input(g, state_name(g, memory, parts[p], ""), TYPE_FLOAT, 2,
+                                     (const uint32_t[]){shape->layers, shape->hidden}, 1);
+        pieces[p][0] = name;
+        if (shape->layers == 1)
+            continue;
+        pieces[p][0] = print(g, "%s.l0", name);
+        add_node_to(g, "Split", print(g, "%s.split", name), pieces[p][0], (const char *const[]){name, NULL});
+        for (uint32_t l = 1; l < shape->layers; l++)
+            pieces[p][l] = add_node_output(g, print(g, "%s.l%u", name, l));
+    }
+}
+
+/* The outputs h_out and c_out, of the pieces of each layer; with one layer these are the pieces. */
+static void join_states(struct graph *g, const struct recurrent_shape *shape, uint32_t memory,
+                        const char *pieces[2][RECURRENT_LAYERS_MAX])
+{
+    const char *parts = parts_of(shape);
+    for (uint32_t p = 0; parts[p] != 0 && shape->layers > 1; p++) {
+        const char *inputs[RECURRENT_LAYERS_MAX + 1] = {NULL},
+                                                  *name = state_name(g, memory, parts[p], "_out");
+        for (uint32_t l = 0; l < shape->layers; l++)
+            inputs[l] = pieces[p][l];
+        add_node_to(g, "Concat", name, name, inputs);
+        add_int(g, "axis", 0);
+    }
+}
+
+/* Layer `layer` over x (1, batch, inputs). Writes the pieces of the state behind the step in the place of
+ * those before it; the result is that of h. */
+static const char *add_cell(struct graph *g, const struct recurrent_shape *shape, uint32_t memory,
+                            const char *module, uint32_t layer, const char *pieces[2][RECURRENT_LAYERS_MAX],
+                            const char *x)
+{
+    const char *parts = parts_of(shape), *name = print(g, "%s.l%u", module, layer);
+    const char *bias = print(g, "%s.bias", name);
+    const char *input = add_gates(g, module, "weight_ih", layer);
+    const char *state = add_gates(g, module, "weight_hh", layer);
+    add_node(g, "Concat", bias, add_gates(g, module, "bias_ih", layer),
+             add_gates(g, module, "bias_hh", layer));
+    add_int(g, "axis", 1);
+    const char *c = shape->cell == RECURRENT_LSTM ? pieces[1][layer] : NULL;
+    // no lengths of sequences; and the first output, all steps, is the second one, the last step
+    add_node_to(g, shape->cell == RECURRENT_LSTM ? "LSTM" : "GRU", name, "",
+                (const char *const[]){x, input, state, bias, "", pieces[0][layer], c, NULL});
+    add_int(g, "hidden_size", shape->hidden);
+    if (shape->cell == RECURRENT_GRU)
+        add_int(g, "linear_before_reset", 1);
+    for (uint32_t p = 0; parts[p] != 0; p++)
+        pieces[p][layer] = add_node_output(g, shape->layers == 1 ? state_name(g, memory, parts[p], "_out")
+                                                                 : print(g, "%s.%c_out", name, parts[p]));
+    return pieces[0][layer];
+}
+
+/* What memory number `memory` makes of x (batch, inputs): (batch, units). */
+static const char *add_memory(struct graph *g, const struct policy_config *config, uint32_t memory,
+                              const char *x)
+{
+    static const int64_t axis = 0;
+    const struct recurrent_shape shape = policy_memory_shape(config, memory);
+    const char *pieces[2][RECURRENT_LAYERS_MAX];
+    const char *module =
+        print(g, "%s_%s", shape.cell == RECURRENT_LSTM ? "lstm" : "gru", memory == 0 ? "actor" : "critic");
+    const char *first = print(g, "%s.axis", module);
+    add_tensor(g, first, TYPE_INT64, 1, (const uint32_t[]){1}, &axis);
+    add_state_inputs(g, &shape, memory, pieces);
+    x = add_node(g, "Unsqueeze", print(g, "%s.step", module), x, first);
+    for (uint32_t l = 0; l < shape.layers; l++)
+        x = add_cell(g, &shape, memory, module, l, pieces, x);
+    join_states(g, &shape, memory, pieces);
+    return add_node(g, "Squeeze", module, x, first);
+}
+
+/* The outputs of a memory's state behind the step; a linear layer has none. */
+static void add_states(struct graph *g, const struct policy_config *config, uint32_t memory)
+{
+    const struct recurrent_shape shape = policy_memory_shape(config, memory);
+    const char *parts = shape.cell == RECURRENT_LINEAR ? "" : parts_of(&shape);
+    for (uint32_t p = 0; parts[p] != 0; p++)
+        add_output_of(g, state_name(g, memory, parts[p], "_out"), 2,
+                      (const uint32_t[]){shape.layers, shape.hidden}, 1);
 }
 
 /* ---- a policy's hidden layers and heads ---- */
@@ -403,15 +561,21 @@ static const char *add_extractor(struct graph *g, const char *name, const char *
     return add_hidden(g, print(g, "%s.linear.0", name), "Relu", add_node(g, "Flatten", flat, x));
 }
 
-/* From the observations to the features that the policy's head reads, or with `value` the value's. */
-static const char *add_features(struct graph *g, const struct policy_config *config, bool value,
+/* What the images are for the policy's network, or with `apart` for the value's own; the identity of another
+ * network than the CNN. */
+static const char *add_images(struct graph *g, const struct policy_config *config, bool apart, const char *x)
+{
+    return policy_form(config) == POLICY_FORM_CNN
+               ? add_extractor(g, apart ? "vf_features_extractor" : "features_extractor", x)
+               : x;
+}
+
+/* The features that a head reads. */
+static const char *add_features(struct graph *g, const struct policy_config *config, const char *network,
                                 const char *x)
 {
-    const bool apart = value && !config->shared_value;
-    const char *network = config->shared_value ? "shared_net" : apart ? "value_net" : "policy_net";
-    if (policy_form(config) == POLICY_FORM_CNN)
-        return add_extractor(g, apart ? "vf_features_extractor" : "features_extractor", x);
-    for (uint32_t l = 0; l < config->layers; l++)
+    const struct dense_shape shape = policy_dense_shape(config);
+    for (uint32_t l = 0; l < shape.layers; l++)
         x = add_hidden(g, print(g, "mlp_extractor.%s.%u", network, 2 * l),
                        config->activation == POLICY_TANH ? "Tanh" : "Relu", x);
     return x;
@@ -437,10 +601,29 @@ static void add_deviation(struct graph *g, const struct policy_config *config, c
     add_node(g, "Sqrt", "std", "std.variance");
 }
 
+/* What the value's hidden layers and head read. `images`: what the policy's memory reads, `remembered` what
+ * that makes of it. */
+static const char *add_value_inputs(struct graph *g, const struct policy_config *config,
+                                    const char *observations, const char *images, const char *remembered)
+{
+    const bool remembers = config->memory != POLICY_NO_MEMORY;
+    if (remembers && config->critic == POLICY_CRITIC_DETACHED)
+        return remembered;
+    if (!config->shared_value)
+        images = add_images(g, config, true, observations);
+    if (!remembers)
+        return images;
+    return config->critic == POLICY_CRITIC_LINEAR ? add_linear(g, "critic", "critic", images)
+                                                  : add_memory(g, config, 1, images);
+}
+
 static void add_actor_critic(struct graph *g, const struct policy_config *config, const char *observations)
 {
     const struct dense_shape shape = policy_dense_shape(config);
-    const char *features = add_features(g, config, false, observations);
+    const char *images = add_images(g, config, false, observations), *remembered = images;
+    if (config->memory != POLICY_NO_MEMORY)
+        remembered = add_memory(g, config, 0, images);
+    const char *features = add_features(g, config, shape.shared ? "shared_net" : "policy_net", remembered);
     const char *actor = add_linear(g, "action_net", shape.gaussian ? "mean" : "logits", features);
     add_output(g, actor, dense_outputs(&shape));
     if (shape.gaussian) {
@@ -449,9 +632,12 @@ static void add_actor_critic(struct graph *g, const struct policy_config *config
     }
     if (!config->has_value)
         return;
-    if (!config->shared_value)
-        features = add_features(g, config, true, observations);
+    if (!shape.shared)
+        features = add_features(g, config, "value_net",
+                                add_value_inputs(g, config, observations, images, remembered));
     add_output(g, add_linear(g, "value_net", "value", features), 1);
+    for (uint32_t memory = 0; memory < policy_memories(config); memory++)
+        add_states(g, config, memory);
 }
 
 enum status onnx_write_policy(const char *path, const struct policy_config *config, struct params *params,
@@ -466,6 +652,11 @@ enum status onnx_write_policy(const char *path, const struct policy_config *conf
     if (g->scale == NULL) {
         graph_free(g);
         return error_set(error, STATUS_NO_MEMORY, "no memory for the statistics of %zu elements", elements);
+    }
+    status = open_gates(g, config, error);
+    if (status != STATUS_OK) {
+        graph_free(g);
+        return status;
     }
     const char *x = add_observations(g, config);
     if (policy_form(config) == POLICY_FORM_TUTORIAL) // its dropout is for training alone
@@ -528,7 +719,7 @@ static const char *add_block(struct graph *g, const char *prefix, int64_t stride
 static void add_resnet(struct graph *g, const struct job *job)
 {
     const char *x = add_input(g, "images", TYPE_FLOAT, 3,
-                              (const uint32_t[]){job->data.channels, job->data.size, job->data.size});
+                              (const uint32_t[]){job->data.channels, job->data.size, job->data.size}, 0);
     x = add_relu(g, add_layer(g, "", "conv1", "bn1", 2, x));
     x = add_node(g, "MaxPool", "maxpool", x);
     add_window(g, 3, 2, 1);

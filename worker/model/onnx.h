@@ -8,6 +8,15 @@
  *     mean, std (batch, components)    of a Gaussian; actions are not clipped to the space's bounds
  *     value (batch, 1)                 of a policy with values
  *
+ * A policy with memory computes one step. Its state is an input, and the state behind the step an output; the
+ * caller gives zeros where an episode begins, and then each output as the next step's input:
+ *
+ *     h, c              -> h_out, c_out              of the policy's memory
+ *     value_h, value_c  -> value_h_out, value_c_out  of the value's own memory (POLICY_CRITIC_OWN)
+ *
+ * all (layers, batch, units) float32, as PyTorch's nn.LSTM and nn.GRU have them; c and value_c of an LSTM
+ * alone. The constants are PyTorch's: the graph puts their gates into ONNX's order.
+ *
  * An image classifier has the input `images` (batch, channels, size, size) float32, as the job's data gives
  * them to training, and the output `logits` (batch, classes). Batch norms use the running statistics.
  *

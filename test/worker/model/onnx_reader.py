@@ -3,6 +3,9 @@
 usage: onnx_reader.py compare FOLDER        the models that test_onnx.c has written there, held to what it wrote beside
        onnx_reader.py weights MODEL FILE    the model's constants are the tensors of the safetensors file
 
+A policy with memory plays the rows step by step, with its own states, where the file `starts` says which rows begin
+an episode.
+
 Exit 1 and a line for each difference. Outputs may differ from ours by 5e-6 of the largest one and 5e-6: the sums of
 float32 have another order."""
 import glob
@@ -17,6 +20,7 @@ import onnx.numpy_helper
 import onnxruntime
 
 BOUND = 5e-6
+COLUMNS = 4  # environments of a policy with memory
 
 
 def session_of(path):
@@ -53,6 +57,35 @@ def of_floats(mean, std, actions):
     return (-t * t / 2 - np.log(std) - math.log(2 * math.pi) / 2).sum(axis=1)
 
 
+def states_of(outputs):
+    """The states behind the last step, in our order: of each memory, of each layer, h and c: (columns, floats)."""
+    memories = []
+    for prefix in ("", "value_"):
+        parts = [outputs[name] for name in (f"{prefix}h_out", f"{prefix}c_out") if name in outputs]
+        memories += [part[layer] for layer in range(len(parts[0]) if parts else 0) for part in parts]
+    return np.concatenate(memories, axis=1)
+
+
+def play(session, batch, starts):
+    """The outputs of all steps, and the states behind the last one."""
+    inputs = {of.name: of for of in session.get_inputs()}
+    names = [output.name for output in session.get_outputs()]
+    kept = [name for name in inputs if name != "observations"]
+    assert [f"{name}_out" for name in kept] == [name for name in names if name.endswith("_out")], (kept, names)
+    steps, columns = starts.shape
+    states = {name: np.zeros([inputs[name].shape[0], columns, inputs[name].shape[2]], np.float32) for name in kept}
+    seen = []
+    for step in range(steps):
+        for state in states.values():
+            state[:, starts[step] != 0] = 0
+        rows = batch[step * columns:(step + 1) * columns]
+        outputs = dict(zip(names, session.run(names, {"observations": rows} | states)))
+        states = {name: outputs[f"{name}_out"] for name in kept}
+        seen.append(outputs)
+    played = {name: np.concatenate([outputs[name] for outputs in seen]) for name in names if not name.endswith("_out")}
+    return played | {f"{name}_out": state for name, state in states.items()}
+
+
 def differences(path, outputs):
     """(what, ours, theirs) of everything that lies beside the model."""
     if (ours := beside(path, "logits", np.float32)) is not None:
@@ -76,6 +109,9 @@ def differences(path, outputs):
         of_choices(wide["logits"], choices, drawn)[0]
     yield "log-probabilities", beside(path, "log_probabilities", np.float32), theirs
     yield "values", beside(path, "values", np.float32), wide["value"].reshape(-1)
+    if (ours := beside(path, "states", np.float32)) is not None:
+        theirs = states_of(wide)
+        yield "states", ours.reshape(theirs.shape), theirs
 
 
 def compare(folder):
@@ -86,12 +122,15 @@ def compare(folder):
         of = session.get_inputs()[0]
         batch = beside(path, "observations", np.uint8 if of.type == "tensor(uint8)" else np.float32)
         batch = batch.reshape([-1] + list(of.shape[1:]))
-        names = [output.name for output in session.get_outputs()]
-        outputs = dict(zip(names, session.run(names, {of.name: batch})))
-        single = session.run(names, {of.name: batch[:1]})
-        for name, row in zip(names, single):
-            if not np.allclose(row, outputs[name][:1], rtol=1e-4, atol=1e-5):
-                faults.append(f"{path}: {name} of one row is not that of the batch")
+        if (starts := beside(path, "starts", np.uint8)) is not None:
+            outputs = play(session, batch, starts.reshape(-1, COLUMNS))
+        else:
+            names = [output.name for output in session.get_outputs()]
+            outputs = dict(zip(names, session.run(names, {of.name: batch})))
+            single = session.run(names, {of.name: batch[:1]})
+            for name, row in zip(names, single):
+                if not np.allclose(row, outputs[name][:1], rtol=1e-4, atol=1e-5):
+                    faults.append(f"{path}: {name} of one row is not that of the batch")
         for what, ours, theirs in differences(path, outputs):
             worst = np.abs(ours.astype(float) - theirs).max()
             bound = 0 if ours.dtype == np.int32 else BOUND * np.abs(theirs).max() + BOUND

@@ -1,7 +1,7 @@
 /* Writes models as ONNX, with inputs and what our own code makes of them, into the folder ONNX_OUTPUTS, for
  * test_onnx.sh to compare; without it, into a folder that is removed. A policy's outputs are seen through
  * what it does: the log-probabilities of drawn actions, values, the choices, and of the tutorial's network
- * the probabilities. */
+ * the probabilities. A policy with memory plays episodes step by step; its last states are seen too. */
 #include "kernels/backend.h"
 #include "kernels/policy/mlp.h"
 #include "test/process.h"
@@ -20,7 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ROWS = 64 };
+enum { ROWS = 64, COLUMNS = 4, STEPS = 80, ROWS_MAX = COLUMNS * STEPS };
 
 static struct error error;
 
@@ -89,6 +89,67 @@ static const struct policy_case {
      &floats,
      WORLD_FLOATS,
      {.network = POLICY_CNN, .has_value = true, .normalizes = true, .clip = 0.9}},
+    {"lstm",
+     &vector,
+     WORLD_CHOICE,
+     {.layers = 1,
+      .width = {16},
+      .has_value = true,
+      .memory = POLICY_LSTM,
+      .memory_units = 32,
+      .memory_layers = 1}},
+    {"lstm-layers-linear",
+     &table,
+     WORLD_CHOICES,
+     {.layers = 2,
+      .width = {16, 8},
+      .has_value = true,
+      .memory = POLICY_LSTM,
+      .memory_units = 17,
+      .memory_layers = 2,
+      .critic = POLICY_CRITIC_LINEAR}},
+    {"lstm-detached-of-the-state",
+     &vector,
+     WORLD_FLOATS,
+     {.layers = 1,
+      .width = {24},
+      .activation = POLICY_TANH,
+      .has_value = true,
+      .state_dependent = true,
+      .normalizes = true,
+      .clip = 1.5,
+      .memory = POLICY_LSTM,
+      .memory_units = 16,
+      .memory_layers = 1,
+      .critic = POLICY_CRITIC_DETACHED}},
+    {"lstm-shared",
+     &vector,
+     WORLD_CHOICE,
+     {.layers = 1,
+      .width = {16},
+      .has_value = true,
+      .shared_value = true,
+      .memory = POLICY_LSTM,
+      .memory_units = 16,
+      .memory_layers = 1,
+      .critic = POLICY_CRITIC_SHARED}},
+    {"gru-layers",
+     &number,
+     WORLD_FLOATS,
+     {.layers = 1,
+      .width = {16},
+      .has_value = true,
+      .memory = POLICY_GRU,
+      .memory_units = 20,
+      .memory_layers = 4}},
+    {"gru-without-layers",
+     &vector,
+     WORLD_CHOICES,
+     {.has_value = true,
+      .memory = POLICY_GRU,
+      .memory_units = 33,
+      .memory_layers = 1,
+      .critic = POLICY_CRITIC_LINEAR}},
 };
 enum { POLICY_CASES = sizeof policy_cases / sizeof policy_cases[0] };
 
@@ -96,7 +157,9 @@ static void configure(struct policy_world *world, const struct policy_case *of)
 {
     const struct policy_config *from = &of->config;
     struct policy_config *to = &world->config;
-    policy_world_init(world, of->head, *of->seen, ROWS, 5);
+    const bool remembers = from->memory != POLICY_NO_MEMORY;
+    const uint32_t rows = remembers ? ROWS_MAX : ROWS;
+    policy_world_init(world, of->head, *of->seen, rows, 5);
     to->network = from->network;
     to->layers = from->layers;
     memcpy(to->width, from->width, sizeof to->width);
@@ -106,10 +169,16 @@ static void configure(struct policy_world *world, const struct policy_case *of)
     to->normalizes = from->normalizes;
     to->clip = from->clip;
     to->state_dependent = from->state_dependent;
-    to->minibatch_rows = to->environments = to->rows_max = ROWS;
-    for (uint32_t i = 0; i < ROWS; i++) {
-        world->row[i] = world->environment[i] = i;
-        world->step[i] = 0;
+    to->memory = from->memory;
+    to->memory_units = from->memory_units;
+    to->memory_layers = from->memory_layers;
+    to->critic = from->critic;
+    to->minibatch_rows = to->rows_max = rows;
+    to->environments = remembers ? COLUMNS : rows;
+    for (uint32_t i = 0; i < rows; i++) {
+        world->row[i] = i;
+        world->environment[i] = i % to->environments;
+        world->step[i] = i / to->environments;
     }
 }
 
@@ -156,24 +225,64 @@ static void put_probabilities(const char *name, const struct policy_world *world
     put(name, "probabilities", probabilities, (size_t)ROWS * shape.actions * sizeof *probabilities);
 }
 
-static void put_rows(const char *name, const struct policy_world *world, struct policy *policy)
+/* Chooses the rows' actions, or draws them. A policy with memory plays episodes of environments side by side,
+ * and some of them end. */
+static void play(struct policy_world *world, struct policy *policy, struct policy_rows rows, bool draws)
+{
+    const uint32_t environments = world->config.environments, count = rows.count;
+    for (uint32_t first = 0; first < count; first += rows.count) {
+        rows.count = policy_state_floats(policy) > 0 ? environments : count;
+        rows.row = world->row + first;
+        must(draws ? policy_act(policy, &rows, 1, world->environment + first, world->step + first, &error)
+                   : policy_choose(policy, &rows, &error));
+    }
+}
+
+/* Of the rows of a policy with memory, by step and environment: which begin an episode, and what the policy
+ * remembers, of which the first of both are zeros. */
+static void open_states(struct policy_rows *rows, const struct policy *policy)
+{
+    uint8_t *starts = values_memory(ROWS_MAX, 1);
+    for (uint32_t i = 0; i < ROWS_MAX; i++)
+        starts[i] = i % 101 == 50;
+    rows->starts = starts;
+    rows->next = COLUMNS;
+    rows->states = values_memory((ROWS_MAX + COLUMNS) * policy_state_floats(policy), sizeof(float));
+}
+
+static void put_states(const char *name, const struct policy_world *world, const struct policy_rows *rows)
+{
+    const size_t size = policy_config_state_floats(&world->config);
+    put(name, "starts", rows->starts, ROWS_MAX);
+    put(name, "states", rows->states + ROWS_MAX * size, COLUMNS * size * sizeof(float));
+}
+
+static void put_rows(const char *name, struct policy_world *world, struct policy *policy)
 {
     const size_t element = world->config.observation.dtype == ENVIRONMENT_U8 ? 1 : sizeof(float);
-    float log_probabilities[ROWS], estimates[ROWS];
+    float log_probabilities[ROWS_MAX], estimates[ROWS_MAX];
     struct policy_rows rows = world->batch;
-    put(name, "observations", world->observations, ROWS * world->elements * element);
+    const bool remembers = policy_state_floats(policy) > 0;
+    if (remembers)
+        open_states(&rows, policy);
+    put(name, "observations", world->observations, rows.count * world->elements * element);
     if (world->config.action.choices != NULL)
         put(name, "choices", world->config.action.choices, world->components * sizeof(uint32_t));
-    must(policy_choose(policy, &rows, &error));
+    play(world, policy, rows, false);
     put(name, "chosen", rows.actions, policy_world_action_bytes(world));
     if (!world->config.has_value)
         return;
     rows.log_probabilities = log_probabilities;
     rows.values = estimates;
-    must(policy_act(policy, &rows, 1, world->environment, world->step, &error));
+    play(world, policy, rows, true);
     put(name, "drawn", rows.actions, policy_world_action_bytes(world));
-    put(name, "log_probabilities", log_probabilities, sizeof log_probabilities);
-    put(name, "values", estimates, sizeof estimates);
+    put(name, "log_probabilities", log_probabilities, rows.count * sizeof *log_probabilities);
+    put(name, "values", estimates, rows.count * sizeof *estimates);
+    if (!remembers)
+        return;
+    put_states(name, world, &rows);
+    free((void *)(uintptr_t)rows.starts);
+    free(rows.states);
 }
 
 START_TEST(policies)

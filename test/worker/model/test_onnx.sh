@@ -57,4 +57,15 @@ sed -i 's/"rollout": {"steps": 20}/"algorithm": {"name": "ppo", "n_steps": 32}, 
 rollout_rows=64
 check "a policy of PPO, which normalizes" exports reinforce 2
 
+# A policy with memory: its constants are the checkpoint's too, whatever order ONNX has its gates in.
+cp "$scratch/reinforce.json" "$scratch/plain.json"
+for memory in '"lstm", "n_lstm_layers": 2' '"gru", "enable_critic_lstm": false' \
+    '"lstm", "enable_critic_lstm": false, "shared_lstm": true'; do
+    sed "s/\"normalize\"/\"policy\": {\"recurrent\": $memory, \"lstm_hidden_size\": 9}, &/" "$scratch/plain.json" \
+        >"$scratch/reinforce.json"
+    rm -rf "$scratch/reinforce"
+    check "a policy with memory: $memory" exports reinforce 2
+    check "its state is an output" grep -qa h_out "$scratch/reinforce.onnx"
+done
+
 finish

@@ -1,6 +1,7 @@
 /* An update of PPO, or of A2C, against PyTorch in float64 (test/golden/ppo.py): values to bootstrap from,
  * advantages and returns, then the losses, the gradient and the parameters of three minibatches. */
 #include "test/worker/model/policy_inside.h"
+#include "test/worker/reinforce/ppo_record.h"
 #include "test/workplace.h"
 #include "worker/environment/environment.h"
 #include "worker/reinforce/ppo.h"
@@ -11,85 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COLUMNS = 3, STEPS = 5, INPUTS = 3, ROWS = COLUMNS * STEPS, NUMBERS_MAX = 512, ENTRIES_MAX = 64 };
-
-/* ---- the record ---- */
-
-struct entry {
-    char name[32];
-    uint32_t count;
-    double deviation, numbers[NUMBERS_MAX];
-};
-
-struct record {
-    uint32_t count;
-    struct entry entries[ENTRIES_MAX];
-};
-
-static void read_entry(struct entry *entry, const char *line)
-{
-    char *at;
-    *entry = (struct entry){0};
-    ck_assert_int_eq(sscanf(line, "%31s %u", entry->name, &entry->count), 2);
-    ck_assert_uint_le(entry->count, NUMBERS_MAX);
-    at = strchr(strchr(line, ' ') + 1, ' ');
-    if (entry->name[0] == '=')
-        entry->deviation = strtod(at, &at);
-    for (uint32_t i = 0; i < entry->count; i++)
-        entry->numbers[i] = strtod(at, &at);
-    ck_assert_str_eq(at, "\n");
-}
-
-static void read_record(struct record *record, const char *name)
-{
-    char *line = NULL, wanted[64];
-    size_t capacity = 0;
-    bool is_mine = false;
-    FILE *file = fopen("test/golden/ppo.txt", "r");
-    ck_assert_ptr_nonnull(file);
-    snprintf(wanted, sizeof wanted, "case %s\n", name);
-    record->count = 0;
-    while (getline(&line, &capacity, file) > 0) {
-        if (strncmp(line, "case ", 5) == 0)
-            is_mine = strcmp(line, wanted) == 0;
-        else if (is_mine)
-            read_entry(&record->entries[record->count++], line);
-    }
-    ck_assert_uint_gt(record->count, 0);
-    free(line);
-    fclose(file);
-}
-
-/* NULL: there is none. */
-static const struct entry *find(const struct record *record, const char *name)
-{
-    for (uint32_t i = 0; i < record->count; i++)
-        if (strcmp(record->entries[i].name, name) == 0)
-            return &record->entries[i];
-    return NULL;
-}
-
-static void take_floats(const struct record *record, const char *name, float *out, uint32_t count)
-{
-    const struct entry *entry = find(record, name);
-    ck_assert_msg(entry != NULL && entry->count == count, "%s", name);
-    for (uint32_t i = 0; i < count; i++)
-        out[i] = (float)entry->numbers[i];
-}
-
-/* Within five times what float32 was off in PyTorch, and at least 1e-6 of the largest number. */
-static void expect(const struct record *record, const char *name, const float *got, uint32_t count)
-{
-    const struct entry *entry = find(record, name);
-    double largest = 0;
-    ck_assert_msg(entry != NULL && entry->count == count, "%s", name);
-    for (uint32_t i = 0; i < count; i++)
-        largest = fmax(largest, fabs(entry->numbers[i]));
-    const double bound = fmax(5 * entry->deviation, 1e-6 * largest);
-    for (uint32_t i = 0; i < count; i++)
-        ck_assert_msg(fabs((double)got[i] - entry->numbers[i]) <= bound, "%s[%u]: %.9g, not %.9g", name, i,
-                      (double)got[i], entry->numbers[i]);
-}
+enum { COLUMNS = 3, STEPS = 5, INPUTS = 3, ROWS = COLUMNS * STEPS, NUMBERS_MAX = 512 };
 
 /* ---- the problem ---- */
 
@@ -125,7 +48,7 @@ static const struct golden_case {
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
-static struct policy *open_policy(const struct golden_case *of, const struct record *record, bool plain)
+static struct policy *open_policy(const struct golden_case *of, const struct ppo_record *record, bool plain)
 {
     static const double low[] = {-1, -1}, high[] = {1, 1};
     const struct adam_settings adam = {.lr = 1, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-5};
@@ -152,22 +75,23 @@ static struct policy *open_policy(const struct golden_case *of, const struct rec
     struct policy *policy;
     struct error error;
     ck_assert_msg(policy_new(&policy, &config, NULL, &error) == STATUS_OK, "%s", error.text);
-    take_floats(record, "parameters", policy_inside(policy)->values, (uint32_t)policy_inside(policy)->count);
+    ppo_record_take(record, "parameters", policy_inside(policy)->values,
+                    (uint32_t)policy_inside(policy)->count);
     policy_inside_load(policy);
     return policy;
 }
 
 /* Floats as they are; choices as int32. */
-static void take_actions(const struct golden_case *of, const struct record *record, void *actions)
+static void take_actions(const struct golden_case *of, const struct ppo_record *record, void *actions)
 {
     float *floats = actions;
     int32_t *choices = actions;
-    take_floats(record, "actions", floats, ROWS * of->components);
+    ppo_record_take(record, "actions", floats, ROWS * of->components);
     for (uint32_t i = 0; i < ROWS * of->components && of->choices[0] > 0; i++)
         choices[i] = (int32_t)floats[i];
 }
 
-static struct rollout *open_rollout(const struct golden_case *of, const struct record *record)
+static struct rollout *open_rollout(const struct golden_case *of, const struct ppo_record *record)
 {
     const uint32_t choices = of->has_mask ? of->choices[0] + of->choices[1] : 0;
     const struct rollout_config config = {.environments = COLUMNS,
@@ -181,22 +105,22 @@ static struct rollout *open_rollout(const struct golden_case *of, const struct r
     float numbers[NUMBERS_MAX], rows[2];
     ck_assert_int_eq(rollout_new(&r, &config, NULL), STATUS_OK);
     rollout_begin(r, 1);
-    take_floats(record, "observations", (void *)r->observations, (ROWS + COLUMNS) * INPUTS);
-    take_floats(record, "rewards", r->rewards, ROWS);
-    take_floats(record, "log_probabilities", r->log_probabilities, ROWS);
-    take_floats(record, "values", r->values, ROWS);
-    take_floats(record, "flags", numbers, ROWS);
+    ppo_record_take(record, "observations", (void *)r->observations, (ROWS + COLUMNS) * INPUTS);
+    ppo_record_take(record, "rewards", r->rewards, ROWS);
+    ppo_record_take(record, "log_probabilities", r->log_probabilities, ROWS);
+    ppo_record_take(record, "values", r->values, ROWS);
+    ppo_record_take(record, "flags", numbers, ROWS);
     for (uint32_t i = 0; i < ROWS; i++)
         r->flags[i] = (uint8_t)numbers[i];
     for (uint32_t c = 0; c < COLUMNS; c++)
         r->lengths[c] = STEPS;
     take_actions(of, record, r->actions);
     if (of->has_mask)
-        take_floats(record, "masks", numbers, ROWS * choices);
+        ppo_record_take(record, "masks", numbers, ROWS * choices);
     for (uint32_t i = 0; i < ROWS * choices; i++)
         r->allowed[i] = (uint8_t)numbers[i];
-    take_floats(record, "last_rows", rows, 2);
-    take_floats(record, "last", numbers, 2 * INPUTS);
+    ppo_record_take(record, "last_rows", rows, 2);
+    ppo_record_take(record, "last", numbers, 2 * INPUTS);
     for (uint32_t i = 2; i-- > 0;) { /* in another order than the rows' */
         const uint32_t row = (uint32_t)rows[i], environment = row % COLUMNS;
         const uint8_t flags = ENVIRONMENT_TRUNCATED;
@@ -226,8 +150,8 @@ static void estimate(struct policy *policy, const void *observations, uint32_t c
 }
 
 /* Of a job that outlives the result. */
-static struct ppo check_advantages(const struct record *record, const struct job *job, struct policy *policy,
-                                   struct rollout *r)
+static struct ppo check_advantages(const struct ppo_record *record, const struct job *job,
+                                   struct policy *policy, struct rollout *r)
 {
     float *closing = r->values + ROWS;
     struct ppo ppo;
@@ -235,25 +159,25 @@ static struct ppo check_advantages(const struct record *record, const struct job
     memcpy(ppo.advantages.rewards, r->rewards, ROWS * sizeof *ppo.advantages.rewards);
     estimate(policy, r->observations + ROWS * r->config.observation_bytes, COLUMNS, closing);
     estimate(policy, r->last_observations, r->last_count, r->last_values);
-    expect(record, "=closing", closing, COLUMNS);
-    expect(record, "=truncated", r->last_values, 2);
+    ppo_record_expect(record, "=closing", closing, COLUMNS);
+    ppo_record_expect(record, "=truncated", r->last_values, 2);
     ck_assert_uint_eq(advantages_estimate(&ppo.advantages, ppo.job, r), ROWS);
     for (uint32_t i = 0; i < ROWS; i++)
         ck_assert_uint_eq(ppo.advantages.order[i], i % STEPS * COLUMNS + i / STEPS);
-    expect(record, "=advantages", ppo.advantages.values, ROWS);
-    expect(record, "=returns", ppo.advantages.returns, ROWS);
+    ppo_record_expect(record, "=advantages", ppo.advantages.values, ROWS);
+    ppo_record_expect(record, "=returns", ppo.advantages.returns, ROWS);
     return ppo;
 }
 
-static void check_losses(const struct record *record, const char *name, const struct surrogate_losses *l)
+static void check_losses(const struct ppo_record *record, const char *name, const struct surrogate_losses *l)
 {
     const float got[] = {(float)l->loss, (float)l->policy,        (float)l->value,        (float)l->entropy,
                          (float)l->kl,   (float)l->clip_fraction, (float)l->gradient_norm};
-    expect(record, name, got, sizeof got / sizeof got[0]);
+    ppo_record_expect(record, name, got, sizeof got / sizeof got[0]);
     ck_assert(l->stepped);
 }
 
-static void check_minibatch(const struct record *record, struct policy *policy, const struct rollout *r,
+static void check_minibatch(const struct ppo_record *record, struct policy *policy, const struct rollout *r,
                             const struct ppo *ppo, const float options[], int number)
 {
     char name[32];
@@ -273,7 +197,7 @@ static void check_minibatch(const struct record *record, struct policy *policy, 
         .lr = 0.01,
         .kl_max = (double)INFINITY};
     snprintf(name, sizeof name, "order%d", number);
-    take_floats(record, name, order, ROWS / 3);
+    ppo_record_take(record, name, order, ROWS / 3);
     for (uint32_t i = 0; i < ROWS / 3; i++)
         row[i] = (uint32_t)order[i];
     const struct policy_rows rows = {.count = ROWS / 3,
@@ -287,30 +211,30 @@ static void check_minibatch(const struct record *record, struct policy *policy, 
     snprintf(name, sizeof name, "=losses%d", number);
     check_losses(record, name, &losses);
     snprintf(name, sizeof name, "=gradient%d", number);
-    expect(record, name, policy_inside(policy)->gradient, (uint32_t)policy_inside(policy)->count);
+    ppo_record_expect(record, name, policy_inside(policy)->gradient, (uint32_t)policy_inside(policy)->count);
     snprintf(name, sizeof name, "=parameters%d", number);
-    expect(record, name, policy_inside(policy)->values, (uint32_t)policy_inside(policy)->count);
+    ppo_record_expect(record, name, policy_inside(policy)->values, (uint32_t)policy_inside(policy)->count);
 }
 
 START_TEST(three_minibatches_are_pytorchs)
 {
-    static struct record record;
     const struct golden_case *of = &cases[_i];
     float options[OPTIONS];
-    read_record(&record, of->name);
-    take_floats(&record, "options", options, OPTIONS);
-    struct policy *policy = open_policy(of, &record, options[PLAIN] != 0);
-    struct rollout *rollout = open_rollout(of, &record);
+    struct ppo_record *record = ppo_record_open("test/golden/ppo.txt", of->name);
+    ppo_record_take(record, "options", options, OPTIONS);
+    struct policy *policy = open_policy(of, record, options[PLAIN] != 0);
+    struct rollout *rollout = open_rollout(of, record);
     const struct job job = {.returns.gamma = 0.98,
                             .algorithm = {.batch_size = ROWS / 3,
                                           .gae_lambda = 0.9,
                                           .bootstrap_truncated = options[BOOTSTRAPS] != 0}};
-    struct ppo ppo = check_advantages(&record, &job, policy, rollout);
+    struct ppo ppo = check_advantages(record, &job, policy, rollout);
     for (int i = 0; i < 3; i++)
-        check_minibatch(&record, policy, rollout, &ppo, options, i);
+        check_minibatch(record, policy, rollout, &ppo, options, i);
     ppo_close(&ppo);
     rollout_free(rollout);
     policy_free(policy);
+    ppo_record_close(record);
 }
 END_TEST
 
