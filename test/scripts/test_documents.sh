@@ -78,7 +78,7 @@ import glob, json, re, subprocess, sys
 import jsonschema
 
 root, daemon = sys.argv[1:]
-beyond = re.compile(r"(^|/)(My job|deep|server-paths-hidden|\S*too-(large|many)\S*)\.json$")
+beyond = re.compile(r"(^|/)(My job|deep|server-paths-hidden|recurrent-(small-)?batch\S*|\S*too-(large|many)\S*)\.json$")
 
 
 def once(pairs):
