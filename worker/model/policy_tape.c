@@ -634,6 +634,11 @@ static void describe(struct policy_tape *net, const struct policy_config *config
 static enum status policy_tape_open(void **self, const struct policy_config *config, struct backend *backend,
                                     const struct dense_normalizer *normalizer, struct error *error)
 {
+    if (config->memory != POLICY_NO_MEMORY)
+        return error_set(
+            error, STATUS_INVALID,
+            "/policy/recurrent: expected null: neither the network \"cnn\" nor a policy on a GPU "
+            "has recurrent layers");
     struct policy_tape *net = *self = calloc(1, sizeof *net);
     if (net == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
