@@ -19,15 +19,15 @@
  *                      most 16 elements, one choice of at most 16, and no mask. On a GPU it acts by one
  *                      captured launch and learns on the tape. It alone has dropout.
  *     dense            up to 8 hidden layers with ReLU or tanh (kernels/policy/dense.h), for every other
- *                      POLICY_MLP. Observations are flattened. On a GPU they act by one captured launch and
- *                      learn on the tape.
+ *                      POLICY_MLP. Observations are flattened. On a GPU they act by one captured launch,
+ *                      but with a memory on the tape, and learn on the tape.
  *     the CNN          POLICY_CNN: three convolutions and a hidden layer of 512 (policy_networks.c), for
  *                      observations of rank 3. It always computes on a backend. With values, these share
  *                      its features or come from a second CNN.
  *
  * Dense layers and the CNN may have a memory (policy_config.h): its recurrent layers read the observations,
  * or the CNN's features; the hidden layers or the heads read the memory. The caller keeps the states, row by
- * row.
+ * row. On a backend the memory is an LSTM.
  *
  * Elements of uint8 observations are scaled by 1 / 255; those of float32 may be normalized. A Gaussian's
  * actions are stored as drawn, even outside of their bounds; the environment gets a copy that policy_bound
@@ -40,6 +40,7 @@
  *     policy_parameters.h  names, shapes and first values of the parameters
  *     policy.c             picks the kind; bounds, normalizer, the copy of all values
  *     policy_memory.h      the memories of a policy on the CPU
+ *     policy_sequences.h   what those on a backend read
  *     policy_internal.h    the table of a kind: policy_cpu.c on the CPU, policy_mlp_gpu.c, policy_tape.c */
 #ifndef WORKER_MODEL_POLICY_H
 #define WORKER_MODEL_POLICY_H
