@@ -103,8 +103,8 @@ enum status policy_act(struct policy *policy, const struct policy_rows *rows, ui
  * STATUS_CORRUPT: a probability is not finite; the batch's actions are then undefined. */
 enum status policy_choose(struct policy *policy, const struct policy_rows *rows, struct error *error);
 
-/* Writes rows->values, of a policy with values. Reads nothing but the observations. On a CPU without a
- * backend it cannot fail. */
+/* Writes rows->values, of a policy with values. Reads nothing but the observations, and of a policy with
+ * memory the states and starts. On a CPU without a backend it cannot fail. */
 enum status policy_estimate(struct policy *policy, const struct policy_rows *rows, struct error *error);
 
 /* Clips `count` rows of actions to the action's bounds; NaN becomes the lower one. Choices stay as they are.

@@ -24,7 +24,7 @@ struct policy_sequences {
     int32_t *grid, *place; // (steps, count): a row of the piece; (filled): a place in the grid
     uint32_t filled;       // rows of the piece, rounded up
     const struct policy_rows *minibatch;
-    uint32_t columns;
+    uint32_t rows_max, columns;        // of a minibatch
     uint32_t *column_run, *column_row; // (columns) the number of the column's last run so far; one more than
                                        // its last row, or 0
     uint32_t runs, laid;               // runs of the minibatch, and how many of them have been laid out
@@ -71,6 +71,7 @@ enum status policy_sequences_new(struct policy_sequences **out, const struct pol
     s->layers = config->memory_layers;
     s->vectors = (uint32_t)(policy_config_state_floats(config) / s->units);
     s->piece_rows = piece_rows;
+    s->rows_max = rows;
     s->columns = config->environments;
     return take_memory(s, rows, act_rows > round ? act_rows : round, error);
 }
@@ -161,6 +162,7 @@ static int compare_runs(const void *a, const void *b)
 void policy_sequences_cut(struct policy_sequences *s, const struct policy_rows *rows)
 {
     uint32_t begin = 0, *end = (uint32_t *)s->grid; // by a run's number; the grid is laid out later
+    assert(rows->count <= s->rows_max);
     s->runs = s->laid = 0;
     s->minibatch = rows;
     memset(s->column_row, 0, s->columns * sizeof *s->column_row);
