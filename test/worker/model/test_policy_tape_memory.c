@@ -36,7 +36,7 @@ static const struct memory_case {
     {WORLD_CHOICE, &image, 0, {0}, POLICY_CRITIC_LINEAR, 8, .memory_layers = 1},
     {WORLD_CHOICE, &image, 0, {0}, POLICY_CRITIC_SHARED, 20, .memory_layers = 1, .shared = true},
 };
-enum { DENSE_CASES = 5, CASES = sizeof cases / sizeof *cases, COLUMNS = 5, STEPS_MAX = 90 };
+enum { DENSE_CASES = 5, CASES = sizeof cases / sizeof *cases, COLUMNS = 5, STEPS_MAX = 280 };
 enum { ROWS_MAX = COLUMNS * STEPS_MAX };
 
 static struct policy_world world;
@@ -84,9 +84,10 @@ static void draw_minibatch(void)
     }
 }
 
+/* One case has a sequence of more rows than the head takes at once. */
 static void open_world(const struct memory_case *c)
 {
-    steps = c->observation == &image ? 14 : STEPS_MAX;
+    steps = c->observation == &image ? 14 : c->critic == POLICY_CRITIC_LINEAR ? STEPS_MAX : 60;
     rows = steps * COLUMNS;
     policy_world_init(&world, c->head, *c->observation, rows, 5 + (uint64_t)(c - cases));
     draw_starts();
