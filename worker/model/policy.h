@@ -27,7 +27,7 @@
  *
  * Dense layers and the CNN may have a memory (policy_config.h): its recurrent layers read the observations,
  * or the CNN's features; the hidden layers or the heads read the memory. The caller keeps the states, row by
- * row. On a backend the memory is an LSTM.
+ * row.
  *
  * Elements of uint8 observations are scaled by 1 / 255; those of float32 may be normalized. A Gaussian's
  * actions are stored as drawn, even outside of their bounds; the environment gets a copy that policy_bound

@@ -190,8 +190,8 @@ struct policy_recurrence {
     struct variable *row; /* (steps, sequences) int32: which row is at each place of the grid. NULL: it is one
                              step, and row i is sequence i */
     struct variable *place; /* (rows) int32: where in the grid each row is; NULL as above */
-    struct lstm_state state[DENSE_NETWORKS][RECURRENT_LAYERS_MAX]; /* (sequences, units) before the grid, of
-                                                                      each memory that has some */
+    /* (sequences, units) before the grid, of each memory that has some. A GRU has no c. */
+    struct lstm_state state[DENSE_NETWORKS][RECURRENT_LAYERS_MAX];
 };
 
 /* What a network finds for its rows: a set. */

@@ -114,17 +114,19 @@ static struct policy_outputs record_heads(struct params *params, struct tape *ta
 
 /* ---- memories ---- */
 
-/* Those of the policy's LSTM, number 0, or of the value's. */
-static void find_lstm(const struct policy_network *network, struct tape *tape, uint32_t memory,
-                      struct lstm_parameters out[RECURRENT_LAYERS_MAX])
+/* Those of the policy's memory, number 0, or of the value's. */
+static void find_cells(const struct policy_network *network, struct tape *tape, uint32_t memory,
+                       struct lstm_parameters out[RECURRENT_LAYERS_MAX])
 {
-    static const char *const names[] = {"lstm_actor", "lstm_critic"};
+    static const char *const lstm[] = {"lstm_actor", "lstm_critic"}, *const gru[] = {"gru_actor",
+                                                                                     "gru_critic"};
+    const char *of = network->memory.cell == RECURRENT_LSTM ? lstm[memory] : gru[memory];
     struct recurrent_parameter list[RECURRENT_PARAMETERS_MAX];
     const uint32_t count = recurrent_parameters(&network->memory, list);
     struct variable *found[RECURRENT_PARAMETERS_MAX];
     for (uint32_t p = 0; p < count; p++) {
         char name[POLICY_NAME_BYTES];
-        snprintf(name, sizeof name, "%s.%.*s", names[memory], RECURRENT_NAME_BYTES, list[p].name);
+        snprintf(name, sizeof name, "%s.%.*s", of, RECURRENT_NAME_BYTES, list[p].name);
         found[p] = tape_parameter(tape, params_find(network->params, name));
     }
     for (uint32_t layer = 0; layer < network->memory.layers; layer++)
@@ -142,12 +144,14 @@ static struct variable *remember(const struct policy_network *network, struct ta
     const uint32_t steps = recurrence->steps, sequences = recurrence->sequences;
     if (memory == 1 && network->critic == POLICY_CRITIC_LINEAR)
         return connect(network->params, tape, "critic", rows);
-    find_lstm(network, tape, memory, parameters);
+    find_cells(network, tape, memory, parameters);
     struct variable *grid = recurrence->row != NULL
                                 ? tape_embedding(tape, recurrence->row, rows)
                                 : tape_reshape(tape, rows, SHAPE3(steps, sequences, network->memory.inputs));
-    struct variable *y =
-        tape_lstm(tape, grid, network->memory.layers, parameters, recurrence->state[memory], 0, NULL);
+    struct lstm_state *state = recurrence->state[memory];
+    struct variable *y = network->memory.cell == RECURRENT_LSTM
+                             ? tape_lstm(tape, grid, network->memory.layers, parameters, state, 0, NULL)
+                             : tape_gru(tape, grid, network->memory.layers, parameters, state);
     struct variable *flat = tape_reshape(tape, y, SHAPE2(steps * sequences, network->memory.hidden));
     tape_drop(tape, grid);
     tape_drop(tape, y);

@@ -16,7 +16,8 @@ struct run {
 
 struct policy_sequences {
     uint32_t units, layers;
-    uint32_t vectors;      // of `units` floats in a row's state: h and c of each layer of each memory
+    uint32_t parts;        // h, and an LSTM's c
+    uint32_t vectors;      // of `units` floats in a row's state: the parts of each layer of each memory
     uint32_t piece_rows;   // struct policy_tape's
     float *states;         // (vectors, count, units) before the grid, and behind it
     uint32_t steps, count; // the grid's, which was last laid out
@@ -69,6 +70,7 @@ enum status policy_sequences_new(struct policy_sequences **out, const struct pol
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy's sequences");
     s->units = config->memory_units;
     s->layers = config->memory_layers;
+    s->parts = config->memory == POLICY_LSTM ? 2 : 1;
     s->vectors = (uint32_t)(policy_config_state_floats(config) / s->units);
     s->piece_rows = piece_rows;
     s->rows_max = rows;
@@ -218,15 +220,15 @@ struct policy_rows policy_sequences_piece(struct policy_sequences *s, uint32_t f
 
 /* ---- on the tape ---- */
 
-/* h or c of a layer. */
-static float *vector_at(const struct policy_sequences *s, uint32_t memory, uint32_t layer, uint32_t which)
+/* h, part 0, or c of a layer. */
+static float *vector_at(const struct policy_sequences *s, uint32_t memory, uint32_t layer, uint32_t part)
 {
-    return s->states + ((size_t)(memory * s->layers + layer) * 2 + which) * s->count * s->units;
+    return s->states + ((size_t)(memory * s->layers + layer) * s->parts + part) * s->count * s->units;
 }
 
 static uint32_t memories_of(const struct policy_sequences *s)
 {
-    return s->vectors / (2 * s->layers);
+    return s->vectors / (s->parts * s->layers);
 }
 
 struct policy_recurrence policy_sequences_input(const struct policy_sequences *s, struct tape *tape)
@@ -234,10 +236,12 @@ struct policy_recurrence policy_sequences_input(const struct policy_sequences *s
     struct policy_recurrence recurrence = {.steps = s->steps, .sequences = s->count};
     const struct shape shape = SHAPE2(s->count, s->units);
     for (uint32_t memory = 0; memory < memories_of(s); memory++)
-        for (uint32_t layer = 0; layer < s->layers; layer++)
-            recurrence.state[memory][layer] = (struct lstm_state){
-                .h = tape_input(tape, shape, DTYPE_F32, "states", vector_at(s, memory, layer, 0)),
-                .c = tape_input(tape, shape, DTYPE_F32, "states", vector_at(s, memory, layer, 1))};
+        for (uint32_t layer = 0; layer < s->layers; layer++) {
+            struct lstm_state *state = &recurrence.state[memory][layer];
+            state->h = tape_input(tape, shape, DTYPE_F32, "states", vector_at(s, memory, layer, 0));
+            if (s->parts > 1)
+                state->c = tape_input(tape, shape, DTYPE_F32, "states", vector_at(s, memory, layer, 1));
+        }
     if (s->acts)
         return recurrence;
     recurrence.row = tape_input(tape, SHAPE2(s->steps, s->count), DTYPE_I32, "rows of a grid", s->grid);
@@ -252,6 +256,7 @@ void policy_sequences_read(struct policy_sequences *s, struct tape *tape,
         for (uint32_t layer = 0; layer < s->layers; layer++) {
             const struct lstm_state *state = &recurrence->state[memory][layer];
             tape_read_later(tape, state->h, DTYPE_F32, vector_at(s, memory, layer, 0));
-            tape_read_later(tape, state->c, DTYPE_F32, vector_at(s, memory, layer, 1));
+            if (s->parts > 1)
+                tape_read_later(tape, state->c, DTYPE_F32, vector_at(s, memory, layer, 1));
         }
 }

@@ -12,9 +12,9 @@
  * the tape.
  *
  * With a memory a piece of a minibatch is some of its sequences (policy_sequences.h). The memory is the
- * tape's LSTM: on a backend its inputs are there already, and its steps are products of whole matrices. A
- * policy without a backend has kernels/policy/recurrent: its memory is small, so that the gates' lanes count,
- * and acting and learning find the same bits.
+ * tape's LSTM or GRU: on a backend its inputs are there already, and its steps are products of whole
+ * matrices. A policy without a backend has kernels/policy/recurrent: its memory is small, so that the gates'
+ * lanes count, and acting and learning find the same bits.
  *
  * To learn, the outputs of a piece are read from the tape. The head and the objective say by how much L pulls
  * at each output. The tape walks back from sum(pull * output), whose gradient is L's. The pieces' gradients
@@ -717,10 +717,6 @@ static void describe(struct policy_tape *net, const struct policy_config *config
 static enum status policy_tape_open(void **self, const struct policy_config *config, struct backend *backend,
                                     const struct dense_normalizer *normalizer, struct error *error)
 {
-    if (config->memory == POLICY_GRU)
-        return error_set(
-            error, STATUS_INVALID,
-            "/policy/recurrent: expected \"lstm\": the network \"cnn\" and policies on a GPU have no GRU");
     struct policy_tape *net = *self = calloc(1, sizeof *net);
     if (net == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
