@@ -2,7 +2,8 @@
  *
  *     row          one observation, its action, and what is known of both
  *     batch        rows to compute with, as indices into the caller's arrays
- *     chunk        at most 256 rows of a batch on the CPU; a piece is the same on a backend's tape
+ *     chunk        at most 256 rows of a batch on the CPU; a piece is the same on a backend's tape, but of a
+ *                  policy with memory some whole sequences
  *     network      the layers between observation and head, in one of three forms (below)
  *     head         the action's distribution: a Categorical for each component, or a diagonal Gaussian
  *     keep bits    which hidden units dropout keeps in a row

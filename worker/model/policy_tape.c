@@ -12,9 +12,9 @@
  * the tape.
  *
  * With a memory a piece of a minibatch is some of its sequences (policy_sequences.h). The memory is the
- * tape's LSTM or GRU: on a backend its inputs are there already, and its steps are products of whole
- * matrices. A policy without a backend has kernels/policy/recurrent: its memory is small, so that the gates'
- * lanes count, and acting and learning find the same bits.
+ * tape's LSTM or GRU, because its inputs and their gradients are on the backend: those of the CNN, and all of
+ * a GPU's. A policy without a backend has kernels/policy/recurrent instead. That takes starts within a
+ * sequence, fills nothing up, and acts with the bits with which it learns; small memories are faster there.
  *
  * To learn, the outputs of a piece are read from the tape. The head and the objective say by how much L pulls
  * at each output. The tape walks back from sum(pull * output), whose gradient is L's. The pieces' gradients
