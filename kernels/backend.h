@@ -173,7 +173,7 @@ void backend_close(struct backend *backend); /* NULL is nothing */
 
 /* The one symbol that a plug-in exports: a function that returns its table, or NULL if it was built against
  * another BACKEND_ABI. */
-enum { BACKEND_ABI = 6 };
+enum { BACKEND_ABI = 7 };
 typedef const struct backend_ops *backend_plugin(uint32_t abi);
 #define BACKEND_PLUGIN_SYMBOL "coalesced_backend"
 

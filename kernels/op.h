@@ -58,6 +58,11 @@
  *                      -> y (steps, batch, hidden), hn (batch, hidden), cn (batch, hidden)
  *                      PyTorch's equations and gate order i, f, g, o.
  *
+ * OP_GRU_LAYER         x (steps, batch, inputs), h0 (batch, hidden), weight_ih (3 hidden, inputs),
+ *                      weight_hh (3 hidden, hidden), bias_ih (3 hidden), bias_hh (3 hidden)
+ *                      -> y (steps, batch, hidden), hn (batch, hidden)
+ *                      PyTorch's equations and gate order r, z, n.
+ *
  * OP_MSE               x, target as x -> scalar
  *                      Mean of (x - target)^2. No gradient for the target.
  *
@@ -106,6 +111,7 @@ enum op {
     OP_LOG_PROBABILITY,
     OP_SUM,
     OP_TANH,
+    OP_GRU_LAYER,
     OP_COUNT
 };
 

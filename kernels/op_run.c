@@ -75,6 +75,14 @@ static const struct op_rule rules[OP_COUNT] = {
                             .out = {{"y", "r", 0}}},
     [OP_SUM] = {"sum", .inputs = 2, .outputs = 1,
                 .in = {{"x", "+", GRADIENT}, {"coefficient", "+", OPTIONAL | READ}}, .out = {{"y", "", 0}}},
+    [OP_GRU_LAYER] = {"gru", .inputs = 6, .outputs = 2,
+                      .in = {{"x", "tbi", GRADIENT | READ},
+                             {"h0", "bh", GRADIENT | READ},
+                             {"weight_ih", "gi", GRADIENT | READ},
+                             {"weight_hh", "gh", GRADIENT | READ},
+                             {"bias_ih", "g", GRADIENT},
+                             {"bias_hh", "g", GRADIENT}},
+                      .out = {{"y", "tbh", READ}, {"hn", "bh", 0}}},
     [OP_TANH] = {"tanh", .inputs = 1, .outputs = 1, .in = {{"x", "+", GRADIENT}}, .out = {{"y", "+", READ}}},
 };
 
@@ -237,12 +245,14 @@ static enum status finish_sizes(const struct op_call *call, struct sizes *sizes,
         assert(sizes->rest.rank <= 1);
         return STATUS_OK;
     case OP_LSTM_LAYER:
-        assert(sizes->of['g'] == 4 * sizes->of['h']);
+    case OP_GRU_LAYER:
+        assert(sizes->of['g'] == (call->op == OP_LSTM_LAYER ? 4 : 3) * sizes->of['h']);
         gates = shape_of_pattern("tbg", sizes);
         if (shape_elements(&gates) != 0)
             return STATUS_OK;
-        return error_set(error, STATUS_INVALID, "lstm: gates of shape %s from %s: expected 1..%d elements",
-                         shape_text(&gates, wanted), tensor_text("x", call->in[0], text), SHAPE_ELEMENTS_MAX);
+        return error_set(error, STATUS_INVALID, "%s: gates of shape %s from %s: expected 1..%d elements",
+                         op_rule(call->op)->name, shape_text(&gates, wanted),
+                         tensor_text("x", call->in[0], text), SHAPE_ELEMENTS_MAX);
     default:
         return STATUS_OK;
     }

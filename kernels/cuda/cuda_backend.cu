@@ -252,12 +252,13 @@ static const struct operation_slot operations[] = {
     {OP_DROPOUT, cuda_dropout, cuda_dropout_backward},
     {OP_LOG_SOFTMAX, cuda_log_softmax, cuda_log_softmax_backward},
     {OP_EMBEDDING, cuda_embedding, cuda_embedding_backward},
-    {OP_LSTM_LAYER, cuda_lstm, cuda_lstm_backward},
+    {OP_LSTM_LAYER, cuda_recurrent, cuda_recurrent_backward},
     {OP_MSE, cuda_mse, cuda_mse_backward},
     {OP_CROSS_ENTROPY, cuda_cross_entropy, cuda_cross_entropy_backward},
     {OP_LOG_PROBABILITY, cuda_log_probability, cuda_log_probability_backward},
     {OP_SUM, cuda_sum_op, cuda_sum_op_backward},
     {OP_TANH, cuda_tanh, cuda_tanh_backward},
+    {OP_GRU_LAYER, cuda_recurrent, cuda_recurrent_backward},
 };
 static_assert(sizeof operations / sizeof *operations == OP_COUNT, "every operation has a slot");
 

@@ -94,6 +94,7 @@ struct image_sizes {
 struct lstm_sizes {
     uint32_t steps, batch, inputs, hidden;
     uint32_t training; /* 0 or 1 */
+    uint32_t gates;    /* LSTM_GATES, or GRU_GATES */
 };
 
 /* Keys are compared byte by byte: unused members are 0. */
@@ -113,12 +114,13 @@ struct pass_choice {
     bool ran;      /* it has run */
 };
 
-/* Bytes [from, from + bytes) of an LSTM's input `tensor` stand at `to` in cuDNN's buffer of weights. */
+/* Bytes [from, from + bytes) of an LSTM's or GRU's input `tensor` stand at `to` in cuDNN's buffer of weights.
+ */
 struct weight_piece {
     uint32_t tensor;
     size_t from, to, bytes;
 };
-enum { LSTM_GATES = 4, WEIGHT_PIECES_MAX = 4 * LSTM_GATES };
+enum { LSTM_GATES = 4, GRU_GATES = 3, WEIGHT_PIECES_MAX = 4 * LSTM_GATES };
 
 /* cuDNN's descriptors and choices for one key. A descriptor that the kind does not need is NULL. */
 struct plan {
@@ -133,7 +135,7 @@ struct plan {
     bool separate; /* cuDNN does not fuse the bias for this shape: a kernel of ours adds it */
     /* a pool's */
     cudnnPoolingDescriptor_t pooling;
-    /* an LSTM's */
+    /* an LSTM's or GRU's */
     cudnnRNNDescriptor_t rnn;
     cudnnRNNDataDescriptor_t sequences_x, sequences_y;
     cudnnTensorDescriptor_t state;                    /* of h and c alike */
@@ -275,7 +277,7 @@ cuda_operation cuda_batch_norm, cuda_batch_norm_backward;                 /* cud
 cuda_operation cuda_relu, cuda_relu_op_backward;                          /* cuda_elements.cu */
 cuda_operation cuda_add, cuda_add_backward;                               /* cuda_elements.cu */
 cuda_operation cuda_pool, cuda_max_pool_backward, cuda_avg_pool_backward; /* cuda_pool.cu */
-cuda_operation cuda_lstm, cuda_lstm_backward;                             /* cuda_lstm.cu */
+cuda_operation cuda_recurrent, cuda_recurrent_backward;                   /* cuda_lstm.cu */
 cuda_operation cuda_tanh, cuda_tanh_backward;                             /* cuda_elements.cu */
 cuda_operation cuda_reshape, cuda_reshape_backward;                       /* cuda_elements.cu */
 cuda_operation cuda_dropout, cuda_dropout_backward;                       /* cuda_elements.cu */

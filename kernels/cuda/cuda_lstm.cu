@@ -1,21 +1,34 @@
-/* One LSTM layer by cuDNN's RNN calls, every sequence equally long.
+/* One LSTM or GRU layer by cuDNN's RNN calls, every sequence equally long.
  *
- * cuDNN wants all weights of a layer in one buffer, in its own order: eight matrices and eight biases (input
- * gate, forget gate, cell, output gate; first those of x, then those of h), which is PyTorch's order of
- * gates. cuDNN is asked once per shape for the offset of each; neighbours are then copied in one piece. The
- * standard algorithm is deterministic. */
+ * cuDNN wants all weights of a layer in one buffer, in its own order: a matrix and a bias for each gate,
+ * first those of x, then those of h. The gates are an LSTM's input gate, forget gate, cell and output gate,
+ * and a GRU's reset gate, update gate and new state: PyTorch's order. A GRU has no c. cuDNN is asked once per
+ * shape for the offset of each; neighbours are then copied in one piece. The standard algorithm is
+ * deterministic. */
 #include "kernels/cuda/cuda_internal.h"
 
 #include <cstdlib>
 
-enum { X, H0, C0, WEIGHT_IH, WEIGHT_HH, BIAS_IH, BIAS_HH }; /* inputs */
-enum { Y, HN, CN };                                         /* outputs */
-enum { SAVED_RESERVE, SAVED_WEIGHTS };                      /* for the backward */
+enum { X, H0, C0 };                    /* inputs; then four of weights and biases */
+enum { Y, HN, CN };                    /* outputs */
+enum { SAVED_RESERVE, SAVED_WEIGHTS }; /* for the backward */
+
+static bool has_cells(const struct op_call *call)
+{
+    return call->op == OP_LSTM_LAYER;
+}
+
+/* The number of the input weight_ih, which weight_hh, bias_ih and bias_hh follow. */
+static uint32_t first_weight(uint32_t gates)
+{
+    return gates == LSTM_GATES ? C0 + 1 : C0;
+}
 
 static struct lstm_sizes sizes_of(const struct op_call *call)
 {
     const uint32_t *x = call->in[X]->shape.size;
-    return {x[0], x[1], x[2], call->in[WEIGHT_HH]->shape.size[1], call->keep};
+    const uint32_t gates = has_cells(call) ? LSTM_GATES : GRU_GATES;
+    return {x[0], x[1], x[2], call->in[first_weight(gates) + 1]->shape.size[1], call->keep, gates};
 }
 
 /* ---- plan ---- */
@@ -38,17 +51,17 @@ static enum status describe_data(cudnnRNNDataDescriptor_t *out, const struct lst
                                         : cudnn_failed(error, "cudnnSetRNNDataDescriptor", code, about);
 }
 
-static enum status describe_lstm(struct cuda *cuda, struct plan *plan, const struct tensor *about,
-                                 struct error *error)
+static enum status describe_layer(struct cuda *cuda, struct plan *plan, const struct tensor *about,
+                                  struct error *error)
 {
     const struct lstm_sizes *s = &plan->key.lstm;
     const int dims[3] = {1, (int)s->batch, (int)s->hidden};
     const int strides[3] = {(int)(s->batch * s->hidden), (int)s->hidden, 1};
     CUDNN_TRY(about, cudnnCreateRNNDescriptor, &plan->rnn);
-    CUDNN_TRY(about, cudnnSetRNNDescriptor_v8, plan->rnn, CUDNN_RNN_ALGO_STANDARD, CUDNN_LSTM,
-              CUDNN_RNN_DOUBLE_BIAS, CUDNN_UNIDIRECTIONAL, CUDNN_LINEAR_INPUT, CUDNN_DATA_FLOAT,
-              CUDNN_DATA_FLOAT, CUDNN_FMA_MATH, (int32_t)s->inputs, (int32_t)s->hidden, (int32_t)s->hidden, 1,
-              cuda->no_dropout, CUDNN_RNN_PADDED_IO_DISABLED);
+    CUDNN_TRY(about, cudnnSetRNNDescriptor_v8, plan->rnn, CUDNN_RNN_ALGO_STANDARD,
+              s->gates == LSTM_GATES ? CUDNN_LSTM : CUDNN_GRU, CUDNN_RNN_DOUBLE_BIAS, CUDNN_UNIDIRECTIONAL,
+              CUDNN_LINEAR_INPUT, CUDNN_DATA_FLOAT, CUDNN_DATA_FLOAT, CUDNN_FMA_MATH, (int32_t)s->inputs,
+              (int32_t)s->hidden, (int32_t)s->hidden, 1, cuda->no_dropout, CUDNN_RNN_PADDED_IO_DISABLED);
     TRY(describe_data(&plan->sequences_x, s, s->inputs, about, error));
     TRY(describe_data(&plan->sequences_y, s, s->hidden, about, error));
     CUDNN_TRY(about, cudnnCreateTensorDescriptor, &plan->state);
@@ -68,7 +81,7 @@ static enum status plan_of(struct cuda *cuda, const struct op_call *call, struct
     struct plan_key key = {};
     key.kind = PLAN_LSTM;
     key.lstm = sizes_of(call);
-    return cuda_plan(cuda, &key, describe_lstm, call->in[X], out, error);
+    return cuda_plan(cuda, &key, describe_layer, call->in[X], out, error);
 }
 
 /* ---- weights ---- */
@@ -93,16 +106,16 @@ static enum status plan_pieces(struct cuda *cuda, struct plan *plan, const struc
     if (plan->pieces > 0)
         return STATUS_OK;
     for (uint32_t of = 0; of < 2; of++)
-        for (uint32_t gate = 0; gate < LSTM_GATES; gate++)
+        for (uint32_t gate = 0; gate < s->gates; gate++)
             CUDNN_TRY(about, cudnnGetRNNWeightParams, cuda->cudnn, plan->rnn, 0, plan->weight_bytes, weights,
-                      (int32_t)(of * LSTM_GATES + gate), plan->gate_matrix, (void **)&at[of][gate],
+                      (int32_t)(of * s->gates + gate), plan->gate_matrix, (void **)&at[of][gate],
                       plan->gate_vector, (void **)&at[2 + of][gate]);
     for (uint32_t of = 0; of < 4; of++)
-        for (uint32_t gate = 0; gate < LSTM_GATES; gate++) {
+        for (uint32_t gate = 0; gate < s->gates; gate++) {
             const uint32_t columns = of >= 2 ? 1 : of == 0 ? s->inputs : s->hidden;
             const size_t bytes = (size_t)s->hidden * columns * sizeof(float);
-            add_piece(plan, WEIGHT_IH + of, gate * bytes, (size_t)(at[of][gate] - (const char *)weights),
-                      bytes);
+            add_piece(plan, first_weight(s->gates) + of, gate * bytes,
+                      (size_t)(at[of][gate] - (const char *)weights), bytes);
         }
     return STATUS_OK;
 }
@@ -139,15 +152,28 @@ static enum status unpack(struct cuda *cuda, const struct plan *plan, struct op_
     return STATUS_OK;
 }
 
+/* ---- cells ---- */
+
+/* What cuDNN is told of c; a GRU has none. */
+static cudnnTensorDescriptor_t cells_of(const struct plan *plan)
+{
+    return plan->key.lstm.gates == LSTM_GATES ? plan->state : NULL;
+}
+
+static float *floats_of(const struct op_call *call, struct tensor *const tensors[], uint32_t cells)
+{
+    return has_cells(call) ? cuda_floats(tensors[cells]) : NULL;
+}
+
 /* ---- forward ---- */
 
-enum status cuda_lstm(struct backend *backend, struct op_call *call, struct error *error)
+enum status cuda_recurrent(struct backend *backend, struct op_call *call, struct error *error)
 {
     struct cuda *cuda = cuda_of(backend);
     struct plan *plan;
     void *weights = NULL, *reserve = NULL;
     TRY(plan_of(cuda, call, &plan, error));
-    for (int i = 0; i < 3; i++)
+    for (uint32_t i = Y; i < op_rule(call->op)->outputs; i++)
         TRY(cuda_output(call, call->out[i], error));
     if (call->keep) {
         TRY(cuda_saved(call, SAVED_RESERVE, plan->reserve_bytes, error));
@@ -163,8 +189,8 @@ enum status cuda_lstm(struct backend *backend, struct op_call *call, struct erro
     CUDNN_TRY(call->in[X], cudnnRNNForward, cuda->cudnn, plan->rnn,
               call->keep ? CUDNN_FWD_MODE_TRAINING : CUDNN_FWD_MODE_INFERENCE, NULL, plan->sequences_x,
               call->in[X]->data, plan->sequences_y, call->out[Y]->data, plan->state,
-              cuda_floats(call->in[H0]), call->out[HN]->data, plan->state, cuda_floats(call->in[C0]),
-              call->out[CN]->data, plan->weight_bytes, weights, plan->work_bytes, cuda->workspace,
+              cuda_floats(call->in[H0]), call->out[HN]->data, cells_of(plan), floats_of(call, call->in, C0),
+              floats_of(call, call->out, CN), plan->weight_bytes, weights, plan->work_bytes, cuda->workspace,
               call->keep ? plan->reserve_bytes : 0, reserve);
     if (!call->keep)
         arena_release(call->arena, weights);
@@ -198,7 +224,7 @@ static enum status take_scratch(struct cuda *cuda, const struct plan *plan, stru
     TRY(cuda_scratch(call, plan->reserve_bytes, &scratch->reserve, x, error));
     CUDA_TRY(x, cudaMemcpyAsync, scratch->reserve, call->saved[SAVED_RESERVE].data, plan->reserve_bytes,
              cudaMemcpyDeviceToDevice, cuda->stream);
-    for (uint32_t i = X; i <= C0; i++)
+    for (uint32_t i = X; i < first_weight(plan->key.lstm.gates); i++)
         if (call->din[i] != NULL)
             TRY(cuda_output(call, call->din[i], error));
     return STATUS_OK;
@@ -206,7 +232,7 @@ static enum status take_scratch(struct cuda *cuda, const struct plan *plan, stru
 
 /* The weights' gradients come second: they read what the data's gradients wrote to the reserve. The plan may
  * be another one than the forward's, and then has no pieces yet. */
-enum status cuda_lstm_backward(struct backend *backend, struct op_call *call, struct error *error)
+enum status cuda_recurrent_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
     struct cuda *cuda = cuda_of(backend);
     struct plan *plan;
@@ -219,10 +245,10 @@ enum status cuda_lstm_backward(struct backend *backend, struct op_call *call, st
     void *dx = scratch.dx != NULL ? scratch.dx : call->din[X]->data;
     CUDNN_TRY(call->in[X], cudnnRNNBackwardData_v8, cuda->cudnn, plan->rnn, NULL, plan->sequences_y,
               call->out[Y]->data, dy, plan->sequences_x, dx, plan->state, cuda_floats(call->in[H0]),
-              cuda_floats(call->dout[HN]), cuda_floats(call->din[H0]), plan->state, cuda_floats(call->in[C0]),
-              cuda_floats(call->dout[CN]), cuda_floats(call->din[C0]), plan->weight_bytes,
-              call->saved[SAVED_WEIGHTS].data, plan->work_bytes, cuda->workspace, plan->reserve_bytes,
-              scratch.reserve);
+              cuda_floats(call->dout[HN]), cuda_floats(call->din[H0]), cells_of(plan),
+              floats_of(call, call->in, C0), floats_of(call, call->dout, CN), floats_of(call, call->din, C0),
+              plan->weight_bytes, call->saved[SAVED_WEIGHTS].data, plan->work_bytes, cuda->workspace,
+              plan->reserve_bytes, scratch.reserve);
     CUDNN_TRY(call->in[X], cudnnRNNBackwardWeights_v8, cuda->cudnn, plan->rnn, CUDNN_WGRAD_MODE_ADD, NULL,
               plan->sequences_x, call->in[X]->data, plan->state, cuda_floats(call->in[H0]), plan->sequences_y,
               call->out[Y]->data, plan->weight_bytes, scratch.dweights, plan->work_bytes, cuda->workspace,

@@ -109,6 +109,7 @@ const struct onednn_operation onednn_operations[OP_COUNT] = {
     [OP_LOG_PROBABILITY] = {log_probability_forward, log_probability_backward, NULL, NULL},
     [OP_SUM] = {sum_forward, sum_backward, NULL, NULL},
     [OP_TANH] = {tanh_forward, tanh_backward, NULL, NULL},
+    [OP_GRU_LAYER] = {gru_forward, gru_backward, NULL, NULL},
 };
 
 static const struct backend_ops onednn_ops = {

@@ -147,6 +147,9 @@ struct lstm_state {
 struct variable *tape_lstm(struct tape *tape, struct variable *x, uint32_t layers,
                            const struct lstm_parameters *parameters, struct lstm_state *state, double p,
                            const struct draw *draw);
+/* The same of a GRU: `state` has the `h` of each layer, and `c` is not read. Without dropout. */
+struct variable *tape_gru(struct tape *tape, struct variable *x, uint32_t layers,
+                          const struct lstm_parameters *parameters, struct lstm_state *state);
 struct variable *tape_mse(struct tape *tape, struct variable *x, struct variable *target);
 struct variable *tape_cross_entropy(struct tape *tape, struct variable *logits, struct variable *target);
 struct variable *tape_log_probability(struct tape *tape, struct variable *log_probabilities,

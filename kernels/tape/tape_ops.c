@@ -138,6 +138,30 @@ struct variable *tape_lstm(struct tape *tape, struct variable *x, uint32_t layer
     return y;
 }
 
+static struct variable *gru_layer(struct tape *tape, struct variable *x, const struct lstm_parameters *layer,
+                                  struct lstm_state *state)
+{
+    struct variable *const in[] = {
+        x, state->h, layer->weight_ih, layer->weight_hh, layer->bias_ih, layer->bias_hh};
+    struct variable *out[OP_OUTPUTS_MAX] = {0};
+    tape_apply(tape, OP_GRU_LAYER, &(struct op_attributes){0}, in, out);
+    *state = (struct lstm_state){.h = out[1]};
+    return out[0];
+}
+
+struct variable *tape_gru(struct tape *tape, struct variable *x, uint32_t layers,
+                          const struct lstm_parameters *parameters, struct lstm_state *state)
+{
+    struct variable *y = x;
+    for (uint32_t layer = 0; layer < layers; layer++) {
+        struct variable *below = y;
+        y = gru_layer(tape, below, &parameters[layer], &state[layer]);
+        if (layer > 0)
+            tape_drop(tape, below);
+    }
+    return y;
+}
+
 /* ---- losses and sums ---- */
 
 struct variable *tape_mse(struct tape *tape, struct variable *x, struct variable *target)

@@ -16,7 +16,7 @@ episodes=20
 toy=$(readlink -f "$BUILD/test/preload/environment_toy.so")
 n_steps=16
 ppo='{"name": "ppo", "n_steps": '$n_steps', "batch_size": 40, "n_epochs": 2, "gamma": 0.9, "ent_coef": 0.01}'
-declare -A algorithms=([ppo]=$ppo [a2c]='{"name": "a2c", "n_steps": '$n_steps', "gamma": 0.9}')
+declare -A algorithms=([ppo]=$ppo [padded]="${ppo%\}}, \"sequences\": \"padded\"}" [a2c]='{"name": "a2c", "n_steps": '$n_steps', "gamma": 0.9}')
 
 # world NAME ALGORITHM NORMALIZE POLICY
 world() {
@@ -36,8 +36,9 @@ refuses() {
 # ---- the same numbers ----
 rollout_rows=$((6 * n_steps))
 spread='{"count": 2, "environments": 3, "groups": 2}'
+declare -A memories=([memory]=', "recurrent": "lstm", "lstm_hidden_size": 16')
 while read -r title name algorithm value normalize; do
-    world "$name" "${algorithms[$algorithm]}" "$normalize" "\"$value\""
+    world "$name" "${algorithms[$algorithm]}" "$normalize" "\"$value\"${memories[$title]:-}"
     check "$title" plays whole
     check "$title: two observers of two groups" same_numbers --set /observers="$spread"
     check "$title: six observers, unbatched" same_numbers --set /observers='{"count": 6}' --set /coalesce/mode=off
@@ -54,6 +55,7 @@ done <<'WORLDS'
 choices Middle-v0 ppo shared {"norm_reward":true}
 floats Glide-v0 ppo separate {"norm_obs":true,"norm_reward":true}
 a2c Middle-v0 a2c shared {"norm_reward":true}
+memory Middle-v0 padded separate {"norm_reward":true}
 WORLDS
 
 # ---- what is learned ----

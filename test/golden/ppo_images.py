@@ -1,23 +1,27 @@
 #!/usr/bin/env python3
 """Records steps of PPO on images in PyTorch into test/golden/ppo_images_CASE.txt, one file for each of CASES.
 
-How to run it, from the repository's root, with Debian's python3-torch: /usr/bin/python3 test/golden/ppo_images.py
+How to run it, from the repository's root, with Debian's python3-torch: /usr/bin/python3 test/golden/ppo_images.py [CASE]...
 
 problem.py explains the numbers and the files; test/worker/model/test_policy_images_golden.c reads them. The policy is
 the CNN of worker/model/policy_networks.c on images of 36 x 44 pixels and 2 channels, with a value that shares its features or
 has a CNN of its own, and three choices or two floats. Each of the STEPS is one minibatch of 7 of the 10 rows, the rows
-(3 i + step) mod 10. The formulas are those of kernels/policy/surrogate.h, written here with autograd alone; in the case
+(3 i + step) mod 10, ascending where there is a memory. The formulas are those of kernels/policy/surrogate.h, written here with autograd alone; in the case
 choice_a2c the loss and the optimizer are A2C's.
+
+The cases of MEMORIES have LSTMs of 8 units between the CNN and the outputs, as sb3-contrib's RecurrentPPO. Row r is step
+r // 2 of environment r % 2; STARTS begin episodes. Where the row before is not in the minibatch, the state is the row's.
 
 Each case's sequence begins at a seed that keeps ReLUs and clips away from their kinks. Parameters are numbers times
 sqrt(2 / fan_in), biases times 0.1, log_std times 0.5. Then come, of all rows: observations (height, width, channels),
 actions (indices, or numbers), old log-probabilities (0.2 times numbers, less 1.1 or 2), old values, advantages and
-returns (numbers; returns times 2).
+returns (numbers; returns times 2). With memories also states (numbers): h and c of each memory and layer.
 
 Recorded of each step: the output `losses` (see LOSSES), the clipped gradients, the updates.
 """
 import functools
 import math
+import sys
 
 import torch
 from problem import WAYS, Numbers, bound, record, watch
@@ -30,7 +34,18 @@ CASES = {  # whether actions are floats, the value shares the features, it is A2
     "floats_shared": (True, True, False, 0.5, 18),
     "floats_separate": (True, False, False, 0.5, 17),
     "choice_a2c": (False, True, True, 0.5, 12),
+    "memory_own": (False, False, False, 0.5, 30),
+    "memory_linear": (True, True, False, 0.5, 31),
+    "memory_detached": (False, True, False, 100.0, 38),
+    "memory_shared": (True, True, False, 0.5, 30),
 }
+MEMORIES = {  # what the value reads; layers
+    "memory_own": ("own", 1),
+    "memory_linear": ("linear", 2),
+    "memory_detached": ("detached", 1),
+    "memory_shared": ("shared", 2),
+}
+UNITS, COLUMNS, STARTS = 8, 2, {3, 6}
 
 
 class Extractor(torch.nn.Module):
@@ -46,22 +61,57 @@ class Extractor(torch.nn.Module):
 
 
 class Policy(torch.nn.Module):
-    def __init__(self, floats, shared):
+    def __init__(self, floats, shared, critic, layers):
         super().__init__()
+        read = 512 if critic is None else UNITS
         if floats:
             self.log_std = torch.nn.Parameter(torch.zeros(2))
         self.features_extractor = Extractor()
         if not shared:
             self.vf_features_extractor = Extractor()
-        self.action_net = torch.nn.Linear(512, 2 if floats else 3)
-        self.value_net = torch.nn.Linear(512, 1)
-        self.floats, self.shared = floats, shared
+        self.action_net = torch.nn.Linear(read, 2 if floats else 3)
+        self.value_net = torch.nn.Linear(read, 1)
+        if critic is not None:
+            self.lstm_actor = torch.nn.LSTM(512, UNITS, layers)
+        if critic == "own":
+            self.lstm_critic = torch.nn.LSTM(512, UNITS, layers)
+        if critic == "linear":
+            self.critic = torch.nn.Linear(512, UNITS)
+        self.floats, self.shared, self.reads, self.layers = floats, shared, critic, layers
 
-    def judge(self, x, actions):
+    def remember(self, lstm, features, rows, states):
+        """What the LSTM makes of the rows, which ascend; `states` are before them."""
+        last, out = {}, []
+        for x, row, state in zip(features, rows.tolist(), states):
+            state = state.reshape(self.layers, 2, 1, UNITS).transpose(0, 1).contiguous().unbind()
+            if row - COLUMNS in last:
+                state = last[row - COLUMNS]
+            if row in STARTS:
+                state = [torch.zeros_like(part) for part in state]
+            y, last[row] = lstm(x.reshape(1, 1, -1), tuple(state))
+            out.append(y.flatten())
+        return torch.stack(out)
+
+    def read(self, batch):
+        """What the outputs and the value are computed from."""
+        features = self.features_extractor(batch["x"])
+        of_value = features if self.shared else self.vf_features_extractor(batch["x"])
+        if self.reads is None:
+            return features, of_value
+        states = batch["states"].split(2 * self.layers * UNITS, 1)
+        policy = self.remember(self.lstm_actor, features, batch["rows"], states[0])
+        if self.reads == "own":
+            return policy, self.remember(self.lstm_critic, of_value, batch["rows"], states[1])
+        if self.reads == "linear":
+            return policy, self.critic(of_value)
+        return policy, policy if self.reads == "shared" else policy.detach()
+
+    def judge(self, batch):
         """The actions' log-probabilities, the entropies, the values."""
-        features = self.features_extractor(x)
-        outputs = self.action_net(features)
-        value = self.value_net(features if self.shared else self.vf_features_extractor(x))[:, 0]
+        x, actions = batch["x"], batch["actions"]
+        of_policy, of_value = self.read(batch)
+        outputs = self.action_net(of_policy)
+        value = self.value_net(of_value)[:, 0]
         if self.floats:
             distance = (actions - outputs) / self.log_std.exp()
             each = -(distance**2) / 2 - self.log_std - math.log(2 * math.pi) / 2
@@ -81,7 +131,7 @@ def load(policy, draw):
 
 def losses_of(policy, batch, plain, tell):
     """The loss, and all of LOSSES but the norm. Tells the distances to the kinks of the clips."""
-    log_probability, entropy, value = policy.judge(batch["x"], batch["actions"])
+    log_probability, entropy, value = policy.judge(batch)
     advantage = batch["advantages"]
     advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     difference = log_probability - batch["old"]
@@ -102,7 +152,8 @@ def run(case, dtype, way, seen):
     floats, shared, plain, max_norm, seed = CASES[case]
     layout, library, nudge = way
     draw = Numbers(seed)
-    policy = Policy(floats, shared)
+    critic, layers = MEMORIES.get(case, (None, 0))
+    policy = Policy(floats, shared, critic, layers)
     load(policy, draw)
     policy = policy.to(dtype).to(memory_format=layout)
     watch(policy, seen)
@@ -113,12 +164,17 @@ def run(case, dtype, way, seen):
     for name in "old_values", "advantages":
         data[name] = draw.take(ROWS).to(dtype)
     data["returns"] = 2 * draw.take(ROWS).to(dtype)
+    data["rows"] = torch.arange(ROWS)
+    if critic is not None:
+        data["states"] = draw.take(ROWS, (2 if critic == "own" else 1) * layers * 2 * UNITS).to(dtype)
     optimizer = torch.optim.Adam(policy.parameters(), lr=0.001, eps=1e-5)
     if plain:
         optimizer = torch.optim.RMSprop(policy.parameters(), lr=0.0001, eps=1e-5)
     with torch.backends.mkldnn.flags(enabled=library):
         for step in range(1, STEPS + 1):
             rows = (3 * torch.arange(MINIBATCH) + step) % ROWS
+            if critic is not None:
+                rows = rows.sort().values
             optimizer.zero_grad()
             batch = {name: values[rows] for name, values in data.items()}
             losses = losses_of(policy, batch, plain, functools.partial(seen, 0, "kink", f"clips of step {step}"))
@@ -135,7 +191,7 @@ def run(case, dtype, way, seen):
 
 
 def main():
-    for case in CASES:
+    for case in sys.argv[1:] or CASES:
         record(f"test/golden/ppo_images_{case}.txt", "steps of PPO on images",
                lambda *arguments, case=case: run(case, *arguments), WAYS)
 

@@ -449,13 +449,14 @@ cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t rnnDesc, cudnnRNNAlg
     if (dropoutDesc != NULL)
         TRY(descriptor_read(__func__, "dropoutDesc", (const struct descriptor *)dropoutDesc, DROPOUT));
     REQUIRE(CUDNN_STATUS_NOT_SUPPORTED,
-            algo == CUDNN_RNN_ALGO_STANDARD && cellMode == CUDNN_LSTM && biasMode == CUDNN_RNN_DOUBLE_BIAS &&
-                dirMode == CUDNN_UNIDIRECTIONAL && inputMode == CUDNN_LINEAR_INPUT &&
-                projSize == hiddenSize && numLayers == 1 && auxFlags == CUDNN_RNN_PADDED_IO_DISABLED,
-            "the stand-in has one layer of an LSTM by the standard algorithm, with two biases");
+            algo == CUDNN_RNN_ALGO_STANDARD && (cellMode == CUDNN_LSTM || cellMode == CUDNN_GRU) &&
+                biasMode == CUDNN_RNN_DOUBLE_BIAS && dirMode == CUDNN_UNIDIRECTIONAL &&
+                inputMode == CUDNN_LINEAR_INPUT && projSize == hiddenSize && numLayers == 1 &&
+                auxFlags == CUDNN_RNN_PADDED_IO_DISABLED,
+            "the stand-in has one layer of an LSTM or a GRU by the standard algorithm, with two biases");
     REQUIRE(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE,
             dataType == CUDNN_DATA_FLOAT && mathPrec == CUDNN_DATA_FLOAT, "the stand-in has floats only");
-    rnnDesc->value = (struct cudnn_rnn){mathType, inputSize, hiddenSize};
+    rnnDesc->value = (struct cudnn_rnn){mathType, inputSize, hiddenSize, cellMode == CUDNN_LSTM ? 4 : 3};
     rnnDesc->base.set = true;
     return CUDNN_STATUS_SUCCESS;
 }

@@ -96,6 +96,7 @@ struct cudnn_activation {
 struct cudnn_rnn {
     cudnnMathType_t math;
     int inputs, hidden;
+    int gates; /* 4 of an LSTM, 3 of a GRU */
 };
 
 /* Sequences (steps, batch, width), all of one length, packed. */

@@ -53,7 +53,7 @@ check "the plug-in for gcov is built" builds
 test/gpu/coverage "$BUILD" --reset
 check "calls that fail" runs test_cuda_faults
 check "the captured policy" runs test_cuda cuda
-for operation in "batch norm" tanh add lstm "cross entropy" sum; do
+for operation in "batch norm" tanh add lstm gru "cross entropy" sum; do
     check "$operation" runs test_conformance operations "$operation"
 done
 test/gpu/coverage "$BUILD" >"$scratch/lines"

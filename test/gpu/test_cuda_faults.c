@@ -90,6 +90,8 @@ static const struct op_case cases[] = {
     {.op = OP_EMBEDDING, .in = {SHAPE1(3), SHAPE2(4, 2)}},
     {.op = OP_LSTM_LAYER,
      .in = {SHAPE3(2, 1, 2), SHAPE2(1, 2), SHAPE2(1, 2), SHAPE2(8, 2), SHAPE2(8, 2), SHAPE1(8), SHAPE1(8)}},
+    {.op = OP_GRU_LAYER,
+     .in = {SHAPE3(2, 1, 2), SHAPE2(1, 2), SHAPE2(6, 2), SHAPE2(6, 2), SHAPE1(6), SHAPE1(6)}},
     {.op = OP_MSE, .in = {SHAPE1(3), SHAPE1(3)}},
     {.op = OP_CROSS_ENTROPY, .in = {SHAPE2(2, 3), SHAPE1(2)}},
     {.op = OP_LOG_PROBABILITY, .in = {SHAPE2(2, 3), SHAPE1(2)}},

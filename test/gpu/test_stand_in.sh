@@ -34,6 +34,7 @@ check "chains of operations" passes test_conformance_chain chains
 check "the policy's loss" passes test_conformance_policy policy
 check "PyTorch's policy" passes test_policy_mlp_gpu_golden pytorch
 check "policies of dense layers, beside the CPU" passes test_policy_tape_dense policy_tape_dense
+check "policies with memory, beside the CPU" passes test_policy_tape_memory policy_tape_memory
 check "PyTorch's ResNets" passes test_resnet pytorch
 check "PyTorch's small language model" passes test_rnn pytorch
 captured() {
@@ -138,6 +139,12 @@ spread() {
 check "PPO: two observers of two groups" spread
 check "PPO: it is evaluated" plays ppo-1 evaluate "$scratch/ppo-1/job.json"
 check "PPO: it plays" plays ppo-1 play
+
+memory=("${ppo[@]}" --set /policy/recurrent=lstm --set /policy/lstm_hidden_size=16 --set /policy/hidden=[16]
+    --set /algorithm/batch_size=128)
+check "PPO with a memory" twice reinforce memory 6 "${memory[@]}"
+check "PPO with a memory goes on" resumed reinforce memory 6 "${memory[@]}"
+
 cat >"$scratch/reinforce.json" <<'JSON'
 {"kind": "reinforce", "observers": {"count": 2, "environments": 4}, "environment": {"name": "Pendulum-v1"},
  "algorithm": {"name": "a2c", "n_steps": 32, "use_sde": true, "sde_sample_freq": 5},

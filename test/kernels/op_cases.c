@@ -57,6 +57,10 @@ enum {
     .in = {SHAPE3(steps, batch, inputs), SHAPE2(batch, hidden),        SHAPE2(batch, hidden),                \
            SHAPE2(4 * (hidden), inputs), SHAPE2(4 * (hidden), hidden), SHAPE1(4 * (hidden)),                 \
            SHAPE1(4 * (hidden))}
+#define GRU(use_, name_, steps, batch, inputs, hidden)                                                       \
+    .op = OP_GRU_LAYER, .use = (use_), .name = (name_),                                                      \
+    .in = {SHAPE3(steps, batch, inputs), SHAPE2(batch, hidden), SHAPE2(3 * (hidden), inputs),                \
+           SHAPE2(3 * (hidden), hidden), SHAPE1(3 * (hidden)),  SHAPE1(3 * (hidden))}
 #define BINARY(op_, use_, name_, first, second)                                                              \
     .op = (op_), .use = (use_), .name = (name_), .in = {first, second}
 #define SUM(use_, name_, scale_, coefficient, shape_)                                                        \
@@ -261,6 +265,14 @@ const struct op_case op_cases[] = {
     {LSTM(C, "rnn", 3, 2, 200, 200)},
     {LSTM(T, "tutorial", 5, 3, 2, 3)},
     {LSTM(T, "rnn", 35, 20, 200, 200)},
+    {GRU(CD, "", 1, 1, 1, 1)},
+    {GRU(CD, "", 2, 3, 5, 7)},
+    {GRU(CD, "", 3, 1, 7, 3)},
+    {GRU(CD, "", 3, 2, 3, 5)},
+    {GRU(CD, "", 7, 5, 13, 17)},
+    {GRU(CD, "", 3, 17, 65, 33)},
+    {GRU(C, "", 5, 4, 32, 64)},
+    {GRU(T, "policy", 32, 8, 64, 64)},
 
     {BINARY(OP_MSE, CD, "", SHAPE0(), SHAPE0())},
     {BINARY(OP_MSE, CD, "", SHAPE2(7, 3), SHAPE2(7, 3))},

@@ -19,6 +19,7 @@ static double function_units(enum op op)
 {
     switch (op) {
     case OP_LSTM_LAYER:
+    case OP_GRU_LAYER:
         return 32;
     case OP_LOG_SOFTMAX:
     case OP_CROSS_ENTROPY:
@@ -64,6 +65,8 @@ static double terms_forward(const struct op_call *call)
         return last_size(in[0]);
     case OP_LSTM_LAYER: // each step's sums, carried on by the state
         return in[0]->shape.size[0] * (last_size(in[0]) + last_size(in[4]));
+    case OP_GRU_LAYER:
+        return in[0]->shape.size[0] * (last_size(in[0]) + last_size(in[3]));
     case OP_MSE:
     case OP_CROSS_ENTROPY:
     case OP_SUM:
@@ -93,6 +96,8 @@ static double terms_backward(const struct op_call *call, uint32_t i)
         return elements(in[0]);
     case OP_LSTM_LAYER:
         return in[0]->shape.size[0] * (4 * last_size(in[4]) + last_size(in[0]) + in[0]->shape.size[1]);
+    case OP_GRU_LAYER:
+        return in[0]->shape.size[0] * (3 * last_size(in[3]) + last_size(in[0]) + in[0]->shape.size[1]);
     case OP_CROSS_ENTROPY:
         return in[0]->shape.size[1];
     default:
@@ -134,6 +139,8 @@ static double product_flops(const struct op_call *call)
         return 2 * terms_forward(call) * out;
     case OP_LSTM_LAYER:
         return 2 * 4 * (last_size(call->in[0]) + last_size(call->in[4])) * out;
+    case OP_GRU_LAYER:
+        return 2 * 3 * (last_size(call->in[0]) + last_size(call->in[3])) * out;
     default:
         return 0;
     }
@@ -141,7 +148,7 @@ static double product_flops(const struct op_call *call)
 
 double op_flops(const struct op_call *call, bool backward)
 {
-    const uint32_t weight = call->op == OP_LSTM_LAYER ? 3 : 1;
+    const uint32_t weight = call->op == OP_LSTM_LAYER ? 3 : call->op == OP_GRU_LAYER ? 2 : 1;
     if (!backward)
         return product_flops(call);
     return product_flops(call) * ((call->din[0] != NULL) + (call->din[weight] != NULL));

@@ -25,7 +25,7 @@ uint32_t op_case_gradient(const struct op_case *op_case)
 /* A batch norm's mean and variance go to the running ones, which nothing differentiates. */
 uint32_t op_case_outputs(const struct op_case *op_case)
 {
-    return op_case->op == OP_LSTM_LAYER ? 7 : 1;
+    return op_case->op == OP_LSTM_LAYER ? 7 : op_case->op == OP_GRU_LAYER ? 3 : 1;
 }
 
 /* Text that grows behind `used` bytes and is cut where the buffer ends. */
@@ -150,6 +150,9 @@ static void fill_real(const struct op_case *op_case, uint32_t i, struct values *
         return;
     case OP_LSTM_LAYER:
         fill_uniform(values, state, i < 3 ? 1 : 1 / sqrt(op_case->in[4].size[1]), op_case->ties);
+        return;
+    case OP_GRU_LAYER:
+        fill_uniform(values, state, i < 2 ? 1 : 1 / sqrt(op_case->in[3].size[1]), op_case->ties);
         return;
     default:
         fill_uniform(values, state, 1, op_case->ties);

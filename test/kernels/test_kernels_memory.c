@@ -30,6 +30,7 @@ static const struct {
     {OP_CROSS_ENTROPY, "3x4 i3", {0}},
     {OP_LOG_PROBABILITY, "3x4 i3", {0}},
     {OP_SUM, "3", {.scale = 1}},
+    {OP_GRU_LAYER, "2x3x4 3x2 6x4 6x2 6 6", {0}},
 };
 
 /* A source that gives so many chunks and no more. */
@@ -73,7 +74,7 @@ START_TEST(what_fails_for_want_of_memory_leaves_nothing_taken)
     ck_assert_ptr_nonnull(arena_take(d.call.arena, 1)); // what was there before
     ck_assert_int_ge(run_scarce(&d, false, d.call.out, OP_OUTPUTS_MAX), 1);
     for (uint32_t i = 0; i < OP_OUTPUTS_MAX; i++)
-        if (i < rule->outputs && (i == 0 || d.call.op == OP_LSTM_LAYER))
+        if (i < rule->outputs && (i == 0 || d.call.op == OP_LSTM_LAYER || d.call.op == OP_GRU_LAYER))
             d.dout[i] = op_fixture_doubles(d.out[i].shape, "dout", NULL), d.call.dout[i] = &d.dout[i];
     for (uint32_t i = 0; i < rule->inputs; i++)
         if (rule->in[i].flags & OP_GRADIENT && d.call.in[i] != NULL)

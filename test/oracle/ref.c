@@ -103,6 +103,7 @@ const struct backend_ops ref_ops = {
             [OP_LOG_PROBABILITY] = ref_log_probability_forward,
             [OP_SUM] = ref_sum_forward,
             [OP_TANH] = ref_tanh_forward,
+            [OP_GRU_LAYER] = ref_gru_forward,
         },
     .backward =
         {
@@ -123,6 +124,7 @@ const struct backend_ops ref_ops = {
             [OP_LOG_PROBABILITY] = ref_log_probability_backward,
             [OP_SUM] = ref_sum_backward,
             [OP_TANH] = ref_tanh_backward,
+            [OP_GRU_LAYER] = ref_gru_backward,
         },
     .upload = ref_upload,
     .download = ref_download,

@@ -19,6 +19,7 @@ ref_function ref_dropout_forward, ref_dropout_backward;
 ref_function ref_log_softmax_forward, ref_log_softmax_backward;
 ref_function ref_embedding_forward, ref_embedding_backward;
 ref_function ref_lstm_forward, ref_lstm_backward;
+ref_function ref_gru_forward, ref_gru_backward;
 ref_function ref_mse_forward, ref_mse_backward;
 ref_function ref_cross_entropy_forward, ref_cross_entropy_backward;
 ref_function ref_log_probability_forward, ref_log_probability_backward;

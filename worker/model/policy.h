@@ -2,7 +2,8 @@
  *
  *     row          one observation, its action, and what is known of both
  *     batch        rows to compute with, as indices into the caller's arrays
- *     chunk        at most 256 rows of a batch on the CPU; a piece is the same on a backend's tape
+ *     chunk        at most 256 rows of a batch on the CPU; a piece is the same on a backend's tape, but of a
+ *                  policy with memory some whole sequences
  *     network      the layers between observation and head, in one of three forms (below)
  *     head         the action's distribution: a Categorical for each component, or a diagonal Gaussian
  *     keep bits    which hidden units dropout keeps in a row
@@ -19,8 +20,8 @@
  *                      most 16 elements, one choice of at most 16, and no mask. On a GPU it acts by one
  *                      captured launch and learns on the tape. It alone has dropout.
  *     dense            up to 8 hidden layers with ReLU or tanh (kernels/policy/dense.h), for every other
- *                      POLICY_MLP. Observations are flattened. On a GPU they act by one captured launch and
- *                      learn on the tape.
+ *                      POLICY_MLP. Observations are flattened. On a GPU they act by one captured launch,
+ *                      but with a memory on the tape, and learn on the tape.
  *     the CNN          POLICY_CNN: three convolutions and a hidden layer of 512 (policy_networks.c), for
  *                      observations of rank 3. It always computes on a backend. With values, these share
  *                      its features or come from a second CNN.
@@ -40,6 +41,7 @@
  *     policy_parameters.h  names, shapes and first values of the parameters
  *     policy.c             picks the kind; bounds, normalizer, the copy of all values
  *     policy_memory.h      the memories of a policy on the CPU
+ *     policy_sequences.h   what those on a backend read
  *     policy_internal.h    the table of a kind: policy_cpu.c on the CPU, policy_mlp_gpu.c, policy_tape.c */
 #ifndef WORKER_MODEL_POLICY_H
 #define WORKER_MODEL_POLICY_H
@@ -103,8 +105,8 @@ enum status policy_act(struct policy *policy, const struct policy_rows *rows, ui
  * STATUS_CORRUPT: a probability is not finite; the batch's actions are then undefined. */
 enum status policy_choose(struct policy *policy, const struct policy_rows *rows, struct error *error);
 
-/* Writes rows->values, of a policy with values. Reads nothing but the observations. On a CPU without a
- * backend it cannot fail. */
+/* Writes rows->values, of a policy with values. Reads nothing but the observations, and of a policy with
+ * memory the states and starts. On a CPU without a backend it cannot fail. */
 enum status policy_estimate(struct policy *policy, const struct policy_rows *rows, struct error *error);
 
 /* Clips `count` rows of actions to the action's bounds; NaN becomes the lower one. Choices stay as they are.

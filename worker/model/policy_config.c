@@ -169,6 +169,11 @@ static enum status check_cnn(const struct policy_config *config, struct error *e
         return error_set(error, STATUS_INVALID,
                          "/algorithm/use_sde: expected false: the network \"cnn\" does not explore by its "
                          "state");
+    if (config->memory != POLICY_NO_MEMORY && config->critic == POLICY_CRITIC_DETACHED &&
+        !config->shared_value)
+        return error_set(error, STATUS_INVALID,
+                         "/policy/shared_lstm: expected false: with a value_network of \"separate\" policy "
+                         "and value have two CNNs, and cannot read one memory");
     return adam_check(&config->adam, error);
 }
 

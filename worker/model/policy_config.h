@@ -38,7 +38,8 @@ struct policy_config {
     uint32_t layers, width[POLICY_LAYERS_MAX]; /* hidden layers, and the units of each; POLICY_MLP only */
     enum policy_activation activation;         /* POLICY_MLP only */
     /* The cell of recurrent layers between the observation, or the CNN, and the hidden layers and heads;
-     * has_value only. The other three are for a policy with memory: units of each layer, and layers. */
+     * has_value only. The other three are for a policy with
+     * memory: units of each layer, and layers. */
     enum policy_cell memory;
     uint32_t memory_units, memory_layers;
     enum policy_critic critic;

@@ -3,7 +3,7 @@
  *     policy_cpu.c       on the CPU, with flat arrays of parameters; policy_memory.c is its memories
  *     policy_mlp_gpu.c   the tutorial's network on a GPU
  *     policy_tape.c      the CNN, and dense layers, on a backend
- *     policy_networks.c  the networks of the last one
+ *     policy_networks.c  the networks of the last one; policy_sequences.c is what their memories read
  *     policy_learner.c   parameters, optimizer and tape of the two on a backend
  *
  * Each kind has a struct of its own, `self`. */
@@ -176,7 +176,22 @@ enum status policy_learner_restore(void *learner, const struct policy_values *va
 struct policy_network {
     enum policy_form form;    /* the CNN, or dense layers */
     struct dense_shape shape; /* policy_dense_shape's */
+    uint32_t memories;        /* policy_memories'; the next two are for a network with memory */
+    struct recurrent_shape memory;
+    enum policy_critic critic;
     struct params *params;
+};
+
+struct policy_network policy_network_of(const struct policy_config *config);
+
+/* How memories go through the rows on a tape: in a grid, whose sequences all have so many steps. */
+struct policy_recurrence {
+    uint32_t steps, sequences;
+    struct variable *row; /* (steps, sequences) int32: which row is at each place of the grid. NULL: it is one
+                             step, and row i is sequence i */
+    struct variable *place; /* (rows) int32: where in the grid each row is; NULL as above */
+    /* (sequences, units) before the grid, of each memory that has some. A GRU has no c. */
+    struct lstm_state state[DENSE_NETWORKS][RECURRENT_LAYERS_MAX];
 };
 
 /* What a network finds for its rows: a set. */
@@ -188,9 +203,11 @@ struct policy_outputs {
 };
 
 /* Records what finds the outputs of `wanted`, of POLICY_ACTION and POLICY_VALUE; the others are NULL. The
- * features of a policy by gSDE come with its means. Errors stick in the tape. */
+ * features of a policy by gSDE come with its means. `recurrence`: NULL without a memory; else the states of
+ * the memories that ran become those behind the grid. Errors stick in the tape. */
 struct policy_outputs policy_network_record(const struct policy_network *network, struct tape *tape,
-                                            struct variable *observations, unsigned wanted);
+                                            struct variable *observations,
+                                            struct policy_recurrence *recurrence, unsigned wanted);
 
 /* Sets `inputs`, `layers` and `layer` for dense layers. The results are features (gSDE's only), action and
  * value, in this order. */

@@ -1,5 +1,5 @@
-/* The networks of a policy on a backend, as operations of a tape: the CNN and dense layers. Dense layers are
- * also listed for a captured launch.
+/* The networks of a policy on a backend, as operations of a tape: the CNN, memories and dense layers. Dense
+ * layers are also listed for a captured launch.
  *
  * The CNN is that of Mnih et al., "Human-level control through deep reinforcement learning" (Nature 518,
  * 2015). No padding; every layer has a bias; policy_parameters.h lists the parameters.
@@ -8,6 +8,10 @@
  *     -> conv 32 of 8x8, stride 4 -> ReLU -> conv 64 of 4x4, stride 2 -> ReLU -> conv 64 of 3x3 -> ReLU
  *     -> flatten -> linear 512 -> ReLU = the features -> linear: logits or means
  *     features, shared or of a second CNN -> linear: the value
+ *
+ * A memory reads the features, or the observations in front of dense layers, row by row of a grid
+ * (policy_sequences.h); the heads or the dense layers read the memory. policy_config.h says what the value
+ * reads.
  *
  * kernels/policy/dense.h says what dense layers compute. */
 #include "kernels/backend.h"
@@ -83,24 +87,99 @@ static struct variable *extract(struct params *params, struct tape *tape, const 
     return activate(tape, linear);
 }
 
-static struct policy_outputs record_cnn(struct params *params, struct tape *tape, struct variable *images,
-                                        unsigned wanted)
+/* The features that policy and value read. */
+static void extract_both(const struct policy_network *network, struct tape *tape, struct variable *images,
+                         unsigned wanted, struct variable *features[DENSE_NETWORKS])
 {
+    struct params *params = network->params;
     const bool shared = params_find(params, "vf_features_extractor.cnn.0.weight") == NULL;
-    struct policy_outputs outputs = {0};
-    struct variable *features = NULL;
     if ((wanted & POLICY_ACTION) != 0 || shared)
-        features = extract(params, tape, "features_extractor", images);
+        features[DENSE_POLICY] = extract(params, tape, "features_extractor", images);
+    if (shared)
+        features[DENSE_VALUE] = features[DENSE_POLICY];
+    else if ((wanted & POLICY_VALUE) != 0)
+        features[DENSE_VALUE] = extract(params, tape, "vf_features_extractor", images);
+}
+
+static struct policy_outputs record_heads(struct params *params, struct tape *tape,
+                                          struct variable *const features[DENSE_NETWORKS], unsigned wanted)
+{
+    struct policy_outputs outputs = {0};
     if ((wanted & POLICY_ACTION) != 0)
-        outputs.action = connect(params, tape, "action_net", features);
-    if ((wanted & POLICY_VALUE) != 0 && !shared) {
-        tape_drop(tape, features);
-        features = extract(params, tape, "vf_features_extractor", images);
-    }
+        outputs.action = connect(params, tape, "action_net", features[DENSE_POLICY]);
     if ((wanted & POLICY_VALUE) != 0)
-        outputs.value = connect(params, tape, "value_net", features);
-    tape_drop(tape, features);
+        outputs.value = connect(params, tape, "value_net", features[DENSE_VALUE]);
     return outputs;
+}
+
+/* ---- memories ---- */
+
+/* Those of the policy's memory, number 0, or of the value's. */
+static void find_cells(const struct policy_network *network, struct tape *tape, uint32_t memory,
+                       struct lstm_parameters out[RECURRENT_LAYERS_MAX])
+{
+    static const char *const lstm[] = {"lstm_actor", "lstm_critic"}, *const gru[] = {"gru_actor",
+                                                                                     "gru_critic"};
+    const char *of = network->memory.cell == RECURRENT_LSTM ? lstm[memory] : gru[memory];
+    struct recurrent_parameter list[RECURRENT_PARAMETERS_MAX];
+    const uint32_t count = recurrent_parameters(&network->memory, list);
+    struct variable *found[RECURRENT_PARAMETERS_MAX];
+    for (uint32_t p = 0; p < count; p++) {
+        char name[POLICY_NAME_BYTES];
+        snprintf(name, sizeof name, "%s.%.*s", of, RECURRENT_NAME_BYTES, list[p].name);
+        found[p] = tape_parameter(tape, params_find(network->params, name));
+    }
+    for (uint32_t layer = 0; layer < network->memory.layers; layer++)
+        out[layer] = (struct lstm_parameters){.weight_ih = found[4 * layer],
+                                              .weight_hh = found[4 * layer + 1],
+                                              .bias_ih = found[4 * layer + 2],
+                                              .bias_hh = found[4 * layer + 3]};
+}
+
+/* What memory number `memory` makes of the rows (rows, inputs): (rows, units). */
+static struct variable *remember(const struct policy_network *network, struct tape *tape,
+                                 struct policy_recurrence *recurrence, uint32_t memory, struct variable *rows)
+{
+    struct lstm_parameters parameters[RECURRENT_LAYERS_MAX];
+    const uint32_t steps = recurrence->steps, sequences = recurrence->sequences;
+    if (memory == 1 && network->critic == POLICY_CRITIC_LINEAR)
+        return connect(network->params, tape, "critic", rows);
+    find_cells(network, tape, memory, parameters);
+    struct variable *grid = recurrence->row != NULL
+                                ? tape_embedding(tape, recurrence->row, rows)
+                                : tape_reshape(tape, rows, SHAPE3(steps, sequences, network->memory.inputs));
+    struct lstm_state *state = recurrence->state[memory];
+    struct variable *y = network->memory.cell == RECURRENT_LSTM
+                             ? tape_lstm(tape, grid, network->memory.layers, parameters, state, 0, NULL)
+                             : tape_gru(tape, grid, network->memory.layers, parameters, state);
+    struct variable *flat = tape_reshape(tape, y, SHAPE2(steps * sequences, network->memory.hidden));
+    tape_drop(tape, grid);
+    tape_drop(tape, y);
+    return recurrence->place != NULL ? tape_embedding(tape, recurrence->place, flat) : flat;
+}
+
+/* The same values, through which no gradient goes. */
+static struct variable *detach(struct tape *tape, struct variable *x)
+{
+    if (x == NULL)
+        return NULL;
+    tape_keep(x);
+    return tape_constant(tape, variable_tensor(x));
+}
+
+/* Puts what the memories make of them in the place of what policy and value read. */
+static void remember_both(const struct policy_network *network, struct tape *tape,
+                          struct policy_recurrence *recurrence, unsigned wanted,
+                          struct variable *read[DENSE_NETWORKS])
+{
+    struct variable *policy = NULL;
+    if ((wanted & POLICY_ACTION) != 0 || network->memories == 1)
+        policy = remember(network, tape, recurrence, 0, read[DENSE_POLICY]);
+    if ((wanted & POLICY_VALUE) != 0)
+        read[DENSE_VALUE] = network->memories > 1 ? remember(network, tape, recurrence, 1, read[DENSE_VALUE])
+                            : network->critic == POLICY_CRITIC_DETACHED ? detach(tape, policy)
+                                                                        : policy;
+    read[DENSE_POLICY] = policy;
 }
 
 /* ---- dense layers ---- */
@@ -142,10 +221,10 @@ static uint32_t list_layers(const struct dense_shape *shape, struct layer out[PO
 }
 
 static struct policy_outputs record_dense(const struct policy_network *network, struct tape *tape,
-                                          struct variable *observations, unsigned wanted)
+                                          struct variable *const read[DENSE_NETWORKS], unsigned wanted)
 {
     struct layer layers[POLICY_LAUNCH_LAYERS_MAX];
-    struct variable *y[1 + POLICY_LAUNCH_LAYERS_MAX] = {observations};
+    struct variable *y[1 + POLICY_LAUNCH_LAYERS_MAX] = {0};
     struct policy_outputs outputs = {0};
     const uint32_t count = list_layers(&network->shape, layers);
     for (uint32_t l = 0; l < count; l++) {
@@ -153,6 +232,7 @@ static struct policy_outputs record_dense(const struct policy_network *network, 
         struct variable **units = &y[l + 1];
         if ((layer->serves & wanted) == 0)
             continue;
+        y[0] = read[layer->serves == POLICY_VALUE ? DENSE_VALUE : DENSE_POLICY];
         *units =
             tape_linear(tape, y[layer->from], tape_parameter(tape, params_at(network->params, layer->weight)),
                         tape_parameter(tape, params_at(network->params, layer->weight + 1)));
@@ -182,9 +262,29 @@ void policy_network_layers(const struct policy_network *network, struct policy_l
             .result = layers[l].is != 0 ? POLICY_LAUNCH_FLOATS : POLICY_LAUNCH_INNER};
 }
 
-struct policy_outputs policy_network_record(const struct policy_network *network, struct tape *tape,
-                                            struct variable *observations, unsigned wanted)
+/* ---- all of a network ---- */
+
+struct policy_network policy_network_of(const struct policy_config *config)
 {
-    return network->form == POLICY_FORM_CNN ? record_cnn(network->params, tape, observations, wanted)
-                                            : record_dense(network, tape, observations, wanted);
+    struct policy_network network = {.form = policy_form(config),
+                                     .shape = policy_dense_shape(config),
+                                     .memories = policy_memories(config),
+                                     .critic = config->critic};
+    if (network.memories > 0)
+        network.memory = policy_memory_shape(config, 0);
+    return network;
+}
+
+struct policy_outputs policy_network_record(const struct policy_network *network, struct tape *tape,
+                                            struct variable *observations,
+                                            struct policy_recurrence *recurrence, unsigned wanted)
+{
+    struct variable *read[DENSE_NETWORKS] = {observations, observations};
+    const bool cnn = network->form == POLICY_FORM_CNN;
+    if (cnn)
+        extract_both(network, tape, observations, wanted, read);
+    if (recurrence != NULL)
+        remember_both(network, tape, recurrence, wanted, read);
+    return cnn ? record_heads(network->params, tape, read, wanted)
+               : record_dense(network, tape, read, wanted);
 }

@@ -8,7 +8,13 @@
  * beside it, and PPO begins with the probabilities and values of a review. A greedy choice takes one row at a
  * time, so that an evaluation's episodes do not depend on the others.
  *
- * Dense layers act by a captured launch, where the backend has one; all else is recorded on the tape.
+ * Dense layers without memory act by a captured launch, where the backend has one; all else is recorded on
+ * the tape.
+ *
+ * With a memory a piece of a minibatch is some of its sequences (policy_sequences.h). The memory is the
+ * tape's LSTM or GRU, because its inputs and their gradients are on the backend: those of the CNN, and all of
+ * a GPU's. A policy without a backend has kernels/policy/recurrent instead. That takes starts within a
+ * sequence, fills nothing up, and acts with the bits with which it learns; small memories are faster there.
  *
  * To learn, the outputs of a piece are read from the tape. The head and the objective say by how much L pulls
  * at each output. The tape walks back from sum(pull * output), whose gradient is L's. The pieces' gradients
@@ -16,6 +22,7 @@
 #include "kernels/backend.h"
 #include "worker/environment/environment_spec.h"
 #include "worker/model/policy_internal.h"
+#include "worker/model/policy_sequences.h"
 
 #include <assert.h>
 #include <math.h>
@@ -28,7 +35,8 @@ struct policy_tape {
     struct policy_learner learner; // the first member
     struct policy_network network;
     struct backend *backend;
-    struct policy_launch *launch; // by which dense layers act; NULL: by the tape
+    struct policy_launch *launch;       // by which dense layers act; NULL: by the tape
+    struct policy_sequences *sequences; // NULL: no memory
     struct head *head;
     const struct dense_normalizer *normalizer; // NULL: none
     uint64_t seed;
@@ -37,17 +45,20 @@ struct policy_tape {
     uint32_t height, width, channels; // 1, 1 and `inputs` of dense layers
     uint32_t outputs, deviations;     // deviations: elements of log_std
     uint32_t noise_steps;             // struct dense_draw's
-    uint32_t piece_rows;              // of a piece, at most
+    uint32_t piece_rows;              // of a piece, at most, but for a memory's minibatches
+    uint32_t rows_max;                // of every piece: what the arrays have room for
     bool gaussian, has_value;
     uint32_t places, act_rows;      // with values or a launch: one for each environment; those of a piece
     uint32_t learn_rows;            // with values: what every other piece is filled up to
-    float *read;                    // (piece_rows, channels, height, width)
-    float *features;                // (piece_rows, features); NULL: the head does not read them
-    float *output, *pulls;          // (piece_rows, outputs) and dL/d of them
-    float *value, *value_pulls;     // (piece_rows) and dL/d of them
-    float *log_probability, *own;   // (piece_rows) of the rows' own actions, and dL/d of them
-    float *entropy, *entropy_pulls; // (piece_rows) and dL/d of them
-    float *log_std, *log_std_pulls; // (deviations)
+    float *read;                    // (rows_max, channels, height, width)
+    float *features;                // (rows_max, features); NULL: the head does not read them
+    float *output, *pulls;          // (rows_max, outputs) and dL/d of them
+    float *value, *value_pulls;     // (rows_max) and dL/d of them
+    float *log_probability, *own;   // (rows_max) of the rows' own actions, and dL/d of them
+    float *entropy, *entropy_pulls; // (rows_max) and dL/d of them
+    float *log_std;                 // (deviations)
+    float *log_std_pulls;           // (deviations) dL/d of them of a piece
+    float *log_std_part;            // (deviations) and of one chunk of its rows
     /* (piece_rows) each, of the rows that act in a piece: what struct policy_rows and struct dense_draw have,
      * and the place in the piece. */
     uint32_t *row, *environment, *step, *place;
@@ -58,6 +69,7 @@ struct piece {
     struct policy_rows rows;
     uint32_t filled;       // zeros behind, or between, the rows make them so many
     const uint32_t *place; // (rows.count) of each row, ascending; NULL: row i is at place i
+    bool keeps_states;     // writes the states behind the rows
 };
 
 /* ---- pieces ---- */
@@ -82,9 +94,21 @@ static struct piece cut_piece(const struct policy_rows *rows, uint32_t first, ui
     return piece;
 }
 
-/* The piece of the batch from row `first` on, for all but acting with values. */
+/* Before the pieces of a batch to learn from. */
+static void begin_pieces(const struct policy_tape *net, const struct policy_rows *rows)
+{
+    if (net->sequences != NULL)
+        policy_sequences_cut(net->sequences, rows);
+}
+
+/* The piece behind `first` rows of the batch to learn from. */
 static struct piece piece_of(const struct policy_tape *net, const struct policy_rows *rows, uint32_t first)
 {
+    if (net->sequences != NULL) {
+        struct piece piece = {.rows = policy_sequences_piece(net->sequences, first)};
+        piece.filled = policy_round_up(piece.rows.count);
+        return piece;
+    }
     return cut_piece(rows, first, net->has_value ? net->learn_rows : net->piece_rows, net->learn_rows);
 }
 
@@ -140,32 +164,51 @@ static struct policy_outputs record_piece(const struct policy_tape *net, const s
 {
     struct tape *tape = net->learner.tape;
     const bool cnn = net->network.form == POLICY_FORM_CNN;
+    struct policy_recurrence recurrence, *remembers = NULL;
     read_piece(net, piece);
     struct variable *observations =
         tape_input(tape,
                    cnn ? SHAPE4(piece->filled, net->channels, net->height, net->width)
                        : SHAPE2(piece->filled, net->inputs),
                    DTYPE_F32, "observations", net->read);
-    const struct policy_outputs outputs = policy_network_record(&net->network, tape, observations, wanted);
+    if (net->sequences != NULL) {
+        recurrence = policy_sequences_input(net->sequences, tape);
+        remembers = &recurrence;
+    }
+    const struct policy_outputs outputs =
+        policy_network_record(&net->network, tape, observations, remembers, wanted);
     if ((wanted & POLICY_ACTION) != 0)
         tape_read_later(tape, outputs.action, DTYPE_F32, net->output);
     if ((wanted & POLICY_ACTION) != 0 && net->features != NULL)
         tape_read_later(tape, outputs.features, DTYPE_F32, net->features);
     if ((wanted & POLICY_VALUE) != 0)
         tape_read_later(tape, outputs.value, DTYPE_F32, net->value);
+    if (piece->keeps_states)
+        policy_sequences_read(net->sequences, tape, remembers);
     tape_wait(tape);
     return outputs;
 }
 
-static struct head_rows head_rows_of(const struct policy_tape *net, const struct policy_rows *rows)
+/* Rows of a piece, as many as the head takes at once. */
+struct chunk {
+    struct policy_rows rows;
+    uint32_t first; // of the piece
+    struct head_rows head;
+};
+
+static struct chunk chunk_of(const struct policy_tape *net, const struct policy_rows *rows, uint32_t first)
 {
-    return (struct head_rows){.batch = {.count = rows->count,
-                                        .row = rows->row,
-                                        .mask = rows->allowed,
-                                        .choices = net->gaussian ? NULL : rows->actions,
-                                        .actions = net->gaussian ? rows->actions : NULL},
-                              .outputs = net->output,
-                              .features = net->features};
+    const struct policy_rows chunk = policy_chunk(rows, first);
+    const size_t features = net->features != NULL ? dense_features(&net->network.shape) : 0;
+    return (struct chunk){.rows = chunk,
+                          .first = first,
+                          .head = {.batch = {.count = chunk.count,
+                                             .row = chunk.row,
+                                             .mask = chunk.allowed,
+                                             .choices = net->gaussian ? NULL : chunk.actions,
+                                             .actions = net->gaussian ? chunk.actions : NULL},
+                                   .outputs = net->output + (size_t)first * net->outputs,
+                                   .features = features > 0 ? net->features + first * features : NULL}};
 }
 
 /* ---- acting ---- */
@@ -201,11 +244,15 @@ static void move_row(float *rows, uint32_t columns, uint32_t i, uint32_t place)
     memmove(rows + (size_t)i * columns, rows + (size_t)place * columns, columns * sizeof *rows);
 }
 
-/* The piece's outputs, which are read row by row from then on. */
+/* The piece's outputs, which are read row by row from then on; each row is a step of another environment. */
 static enum status infer_piece(const struct policy_tape *net, const struct piece *piece, unsigned wanted,
                                struct error *error)
 {
+    if (net->sequences != NULL)
+        policy_sequences_step(net->sequences, &piece->rows, piece->place, piece->filled);
     const enum status status = compute_piece(net, piece, wanted, error);
+    if (status == STATUS_OK && piece->keeps_states)
+        policy_sequences_keep(net->sequences, &piece->rows, piece->place);
     for (uint32_t i = 0; i < piece->rows.count && piece->place != NULL; i++) {
         move_row(net->output, net->outputs, i, piece->place[i]);
         move_row(net->value, 1, i, piece->place[i]);
@@ -222,10 +269,10 @@ static enum status act_piece(const struct policy_tape *net, const struct piece *
     const bool keeps = piece->rows.values != NULL;
     const unsigned wanted = POLICY_ACTION | (keeps ? POLICY_VALUE : 0);
     const enum status status = infer_piece(net, piece, wanted, error);
-    const struct head_rows rows = head_rows_of(net, &piece->rows);
+    const struct chunk all = chunk_of(net, &piece->rows, 0);
     if (status != STATUS_OK)
         return status;
-    head_act(net->head, &rows, draw, net->log_probability);
+    head_act(net->head, &all.head, draw, net->log_probability);
     for (uint32_t i = 0; i < piece->rows.count && keeps; i++) {
         piece->rows.log_probabilities[piece->rows.row[i]] = net->log_probability[i];
         piece->rows.values[piece->rows.row[i]] = net->value[i];
@@ -250,7 +297,8 @@ static enum status act_in_order(const struct policy_tape *net, const struct poli
 static struct piece pick_piece(const struct policy_tape *net, const struct policy_rows *rows,
                                const struct dense_draw *draw, uint32_t begin)
 {
-    struct piece piece = {.rows = *rows, .filled = net->act_rows, .place = net->place};
+    struct piece piece = {
+        .rows = *rows, .filled = net->act_rows, .place = net->place, .keeps_states = net->sequences != NULL};
     uint32_t count = 0;
     memset(net->place, 0xff, net->act_rows * sizeof *net->place);
     for (uint32_t i = 0; i < rows->count; i++)
@@ -309,6 +357,7 @@ static enum status policy_tape_choose(void *self, const struct policy_rows *rows
     for (uint32_t first = 0; first < rows->count && status == STATUS_OK; first++) {
         struct piece piece = cut_piece(rows, first, 1, 1);
         piece.rows.values = NULL;
+        piece.keeps_states = net->sequences != NULL;
         status = act_piece(net, &piece, NULL, error);
         if (status == STATUS_OK && !isfinite(net->log_probability[0]))
             status = error_set(error, STATUS_CORRUPT, "the probability of an action is not finite");
@@ -321,7 +370,9 @@ static enum status policy_tape_estimate(void *self, const struct policy_rows *ro
     const struct policy_tape *net = self;
     enum status status = STATUS_OK;
     for (uint32_t first = 0; first < rows->count && status == STATUS_OK;) {
-        const struct piece piece = piece_of(net, rows, first);
+        const struct piece piece = net->sequences != NULL
+                                       ? cut_piece(rows, first, net->act_rows, net->act_rows)
+                                       : piece_of(net, rows, first);
         status = infer_piece(net, &piece, POLICY_VALUE, error);
         for (uint32_t i = 0; i < piece.rows.count && status == STATUS_OK; i++)
             rows->values[piece.rows.row[i]] = net->value[i];
@@ -408,12 +459,14 @@ static enum status walk_back(const struct policy_tape *net, struct policy_output
 static struct policy_outputs evaluate_piece(const struct policy_tape *net, const struct piece *piece,
                                             unsigned wanted, policy_progress *progress, void *context)
 {
-    const struct head_rows rows = head_rows_of(net, &piece->rows);
     tape_begin_adding(net->learner.tape, net->learner.gradients);
     tape_on_progress(net->learner.tape, progress, context);
     const struct policy_outputs outputs = record_piece(net, piece, wanted);
-    if (tape_status(net->learner.tape, NULL) == STATUS_OK)
-        head_evaluate(net->head, &rows, net->log_probability, net->entropy);
+    const bool failed = tape_status(net->learner.tape, NULL) != STATUS_OK;
+    for (uint32_t first = 0; first < piece->rows.count && !failed; first += POLICY_CHUNK_ROWS) {
+        const struct chunk chunk = chunk_of(net, &piece->rows, first);
+        head_evaluate(net->head, &chunk.head, net->log_probability + first, net->entropy + first);
+    }
     return outputs;
 }
 
@@ -422,6 +475,7 @@ static enum status policy_tape_review(void *self, const struct policy_rows *rows
 {
     const struct policy_tape *net = self;
     gradients_begin(net->learner.gradients);
+    begin_pieces(net, rows);
     for (uint32_t first = 0; first < rows->count;) {
         const struct piece piece = piece_of(net, rows, first);
         evaluate_piece(net, &piece, POLICY_ACTION | POLICY_VALUE, progress, context);
@@ -437,26 +491,40 @@ static enum status policy_tape_review(void *self, const struct policy_rows *rows
     return STATUS_OK;
 }
 
-/* Adds the piece to the batch's sums, and fills what the losses pull at the outputs, the values and log_std.
- * `coefficient` as learn_pieces has it, of the piece's rows. */
+/* Adds a chunk of the piece to the batch's sums, and fills what the losses pull at its outputs and values.
+ * Adds what they pull at log_std. `coefficient` as learn_pieces has it, of the chunk's rows. */
+static void judge_chunk(const struct policy_tape *net, const struct chunk *chunk, const float *coefficient,
+                        struct surrogate *objective)
+{
+    const struct policy_rows *rows = &chunk->rows;
+    const uint32_t first = chunk->first;
+    const struct dense_pulls pulls = {.log_probability = net->own + first,
+                                      .entropy = coefficient == NULL ? net->entropy_pulls + first : NULL,
+                                      .value = net->value_pulls + first};
+    if (coefficient != NULL) {
+        struct surrogate_sums sums = {0};
+        policy_judge_rewards(rows->count, coefficient, net->log_probability + first, net->own + first, &sums);
+        surrogate_add(&objective->sums, &sums);
+    } else {
+        surrogate_judge_actions(objective, rows->count, rows->row, net->log_probability + first,
+                                net->entropy + first, &pulls, &objective->sums);
+        surrogate_judge_values(objective, rows->count, rows->row, net->value + first, &pulls,
+                               &objective->sums);
+    }
+    head_pull(net->head, &chunk->head, &pulls, net->pulls + (size_t)first * net->outputs, net->log_std_part);
+    for (uint32_t d = 0; d < net->deviations && net->gaussian; d++)
+        net->log_std_pulls[d] += net->log_std_part[d];
+}
+
+/* The coefficients are those of the piece's rows. */
 static void judge_piece(const struct policy_tape *net, const struct piece *piece, const float *coefficient,
                         struct surrogate *objective)
 {
-    const struct policy_rows *rows = &piece->rows;
-    const struct head_rows head_rows = head_rows_of(net, rows);
-    const struct dense_pulls pulls = {.log_probability = net->own,
-                                      .entropy = coefficient == NULL ? net->entropy_pulls : NULL,
-                                      .value = net->value_pulls};
-    if (coefficient != NULL) {
-        struct surrogate_sums sums = {0};
-        policy_judge_rewards(rows->count, coefficient, net->log_probability, net->own, &sums);
-        surrogate_add(&objective->sums, &sums);
-    } else {
-        surrogate_judge_actions(objective, rows->count, rows->row, net->log_probability, net->entropy, &pulls,
-                                &objective->sums);
-        surrogate_judge_values(objective, rows->count, rows->row, net->value, &pulls, &objective->sums);
+    memset(net->log_std_pulls, 0, net->deviations * sizeof *net->log_std_pulls);
+    for (uint32_t first = 0; first < piece->rows.count; first += POLICY_CHUNK_ROWS) {
+        const struct chunk chunk = chunk_of(net, &piece->rows, first);
+        judge_chunk(net, &chunk, coefficient != NULL ? coefficient + first : NULL, objective);
     }
-    head_pull(net->head, &head_rows, &pulls, net->pulls, net->log_std_pulls);
     clear_filling(piece, net->pulls, net->outputs);
     clear_filling(piece, net->value_pulls, 1);
 }
@@ -470,6 +538,7 @@ static enum status learn_pieces(const struct policy_tape *net, const struct poli
     const unsigned wanted = coefficient != NULL ? POLICY_ACTION : POLICY_ACTION | POLICY_VALUE;
     enum status status = STATUS_OK;
     gradients_begin(net->learner.gradients);
+    begin_pieces(net, rows);
     for (uint32_t first = 0; first < rows->count && status == STATUS_OK;) {
         const struct piece piece = piece_of(net, rows, first);
         const struct policy_outputs outputs = evaluate_piece(net, &piece, wanted, progress, context);
@@ -556,12 +625,12 @@ static enum status policy_tape_restore(void *self, const struct policy_values *v
 
 static enum status take_memory(struct policy_tape *net, struct error *error)
 {
-    const size_t rows = net->piece_rows, features = dense_features(&net->network.shape);
+    const size_t rows = net->rows_max, features = dense_features(&net->network.shape);
     const bool explores = dense_explores(&net->network.shape);
     net->read = calloc(rows * net->inputs, sizeof *net->read);
     net->output = calloc(2 * rows * net->outputs, sizeof *net->output);
     net->value = calloc(6 * rows, sizeof *net->value);
-    net->log_std = calloc(2 * (size_t)net->deviations, sizeof *net->log_std);
+    net->log_std = calloc(3 * (size_t)net->deviations, sizeof *net->log_std);
     net->row = calloc(4 * rows, sizeof *net->row);
     if (explores)
         net->features = calloc(rows * features, sizeof *net->features);
@@ -575,6 +644,7 @@ static enum status take_memory(struct policy_tape *net, struct error *error)
     net->entropy = net->value + 4 * rows;
     net->entropy_pulls = net->value + 5 * rows;
     net->log_std_pulls = net->log_std + net->deviations;
+    net->log_std_part = net->log_std + 2 * (size_t)net->deviations;
     net->environment = net->row + rows;
     net->step = net->row + 2 * rows;
     net->place = net->row + 3 * rows;
@@ -595,19 +665,32 @@ static void find_sizes(struct policy_tape *net, const struct policy_config *conf
     net->piece_rows = POLICY_CHUNK_ROWS;
     while (net->piece_rows > 1 && (size_t)net->piece_rows * net->inputs > PIECE_FLOATS)
         net->piece_rows /= 2;
+    net->rows_max = net->piece_rows;
     net->places = config->environments;
     net->act_rows = share_evenly(config->environments, net->piece_rows);
     if (!config->has_value)
         return;
     net->has_value = true;
     net->learn_rows = share_evenly(minibatch, net->piece_rows);
+    if (config->memory != POLICY_NO_MEMORY && net->rows_max < policy_round_up(minibatch))
+        net->rows_max = policy_round_up(minibatch);
+}
+
+/* The sequences of a piece share its steps, so that a piece has as many rows as their observations allow. */
+static enum status open_sequences(struct policy_tape *net, const struct policy_config *config,
+                                  struct error *error)
+{
+    if (config->memory == POLICY_NO_MEMORY)
+        return STATUS_OK;
+    return policy_sequences_new(&net->sequences, config, net->act_rows, PIECE_FLOATS / net->inputs, error);
 }
 
 /* The launch has one size for choosing and one for acting. */
 static enum status open_launch(struct policy_tape *net, struct error *error)
 {
     struct policy_launch_settings settings = {.rows_max = net->act_rows, .fixed = true};
-    if (net->network.form == POLICY_FORM_CNN || net->backend->ops->launch_new == NULL)
+    if (net->network.form == POLICY_FORM_CNN || net->sequences != NULL ||
+        net->backend->ops->launch_new == NULL)
         return STATUS_OK;
     policy_network_layers(&net->network, &settings);
     return net->backend->ops->launch_new(net->backend, &settings, &net->launch, error);
@@ -617,7 +700,7 @@ static void describe(struct policy_tape *net, const struct policy_config *config
 {
     const struct dense_shape shape = policy_dense_shape(config);
     const bool cnn = policy_form(config) == POLICY_FORM_CNN;
-    net->network = (struct policy_network){.form = policy_form(config), .shape = shape};
+    net->network = policy_network_of(config);
     net->seed = config->seed;
     net->noise_steps = config->noise_steps;
     net->bytes = config->observation.dtype == ENVIRONMENT_U8;
@@ -647,6 +730,8 @@ static enum status policy_tape_open(void **self, const struct policy_config *con
         status = policy_learner_open(&net->learner, config, backend, error);
     net->network.params = net->learner.params;
     if (status == STATUS_OK)
+        status = open_sequences(net, config, error);
+    if (status == STATUS_OK)
         status = open_launch(net, error);
     return status == STATUS_OK ? load_head(net, error) : status;
 }
@@ -657,6 +742,7 @@ static void policy_tape_free(void *self)
     if (net->launch != NULL)
         net->backend->ops->launch_free(net->backend, net->launch);
     policy_learner_close(&net->learner);
+    policy_sequences_free(net->sequences);
     head_free(net->head);
     free(net->read);
     free(net->output);

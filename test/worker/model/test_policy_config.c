@@ -142,6 +142,17 @@ START_TEST(the_cnn_wants_images)
     config.action = box;
     config.has_value = config.normalizes = config.state_dependent = true;
     expect_check("/algorithm/use_sde: expected false: the network \"cnn\" does not explore");
+    for (int shared = 0; shared < 2; shared++) {
+        config.network = POLICY_CNN;
+        config.dropout = 0;
+        config.observation = image;
+        config.has_value = true;
+        config.memory = POLICY_LSTM;
+        config.memory_units = config.memory_layers = 1;
+        config.critic = POLICY_CRITIC_DETACHED;
+        config.shared_value = shared == 1;
+        expect_check(shared == 1 ? NULL : "/policy/shared_lstm: expected false: with a value_network of");
+    }
 }
 END_TEST
 

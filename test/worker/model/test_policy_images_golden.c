@@ -15,17 +15,24 @@
 #include <string.h>
 
 enum { HEIGHT = 36, WIDTH = 44, CHANNELS = 2, ROWS = 10, MINIBATCH = 7, STEPS = 3, COMPONENTS = 2 };
+enum { UNITS = 8, COLUMNS = 2 }; /* of a memory */
 
 static const struct golden_case {
     const char *name;
     bool floats, shared, plain;
     double max_norm;
-    uint64_t seed; /* of the generator */
-} cases[] = {{"choice_shared", false, true, false, 0.5, 14},
-             {"choice_separate", false, false, false, 100, 7},
-             {"floats_shared", true, true, false, 0.5, 18},
-             {"floats_separate", true, false, false, 0.5, 17},
-             {"choice_a2c", false, true, true, 0.5, 12}};
+    uint64_t seed;          /* of the generator */
+    uint32_t memory_layers; /* 0: no memory */
+    enum policy_critic critic;
+} cases[] = {{"choice_shared", false, true, false, 0.5, .seed = 14},
+             {"choice_separate", false, false, false, 100, .seed = 7},
+             {"floats_shared", true, true, false, 0.5, .seed = 18},
+             {"floats_separate", true, false, false, 0.5, .seed = 17},
+             {"choice_a2c", false, true, true, 0.5, .seed = 12},
+             {"memory_own", false, false, false, 0.5, 30, 1, POLICY_CRITIC_OWN},
+             {"memory_linear", true, true, false, 0.5, 31, 2, POLICY_CRITIC_LINEAR},
+             {"memory_detached", false, true, false, 100, 38, 1, POLICY_CRITIC_DETACHED},
+             {"memory_shared", true, true, false, 0.5, 30, 2, POLICY_CRITIC_SHARED}};
 enum { CASES = sizeof cases / sizeof cases[0] };
 
 static struct error error;
@@ -36,7 +43,8 @@ static struct policy *policy;
 static struct policy_values values;
 static struct golden *golden;
 
-static float *observations, *log_probabilities, *old_values, *advantages, *returns;
+static float *observations, *log_probabilities, *old_values, *advantages, *returns, *states;
+static const uint8_t starts[ROWS] = {[3] = 1, [6] = 1};
 static void *actions;
 
 static void must(enum status status)
@@ -46,7 +54,7 @@ static void must(enum status status)
 
 /* ---- the problem ---- */
 
-/* Pieces of 4 rows: a minibatch has a whole piece, and one that is filled up. */
+/* Without a memory pieces of 4 rows: a minibatch has a whole piece, and one that is filled up. */
 static void make_config(void)
 {
     static const uint32_t choices[] = {3};
@@ -65,6 +73,14 @@ static void make_config(void)
         .rows_max = ROWS,
         .minibatch_rows = 4};
     config.adam.uncorrected = of->plain;
+    if (of->memory_layers == 0)
+        return;
+    config.memory = POLICY_LSTM;
+    config.memory_units = UNITS;
+    config.memory_layers = of->memory_layers;
+    config.critic = of->critic;
+    config.environments = COLUMNS;
+    config.minibatch_rows = MINIBATCH;
 }
 
 static float scale_of(const struct parameter *parameter)
@@ -97,6 +113,7 @@ static void draw_rows(uint64_t *state)
     old_values = training_numbers(state, ROWS, 1);
     advantages = training_numbers(state, ROWS, 1);
     returns = training_numbers(state, ROWS, 2);
+    states = training_numbers(state, ROWS * policy_config_state_floats(&config), 1);
 }
 
 /* False where there is no such backend. */
@@ -131,21 +148,33 @@ static void close_case(void)
     free(old_values);
     free(advantages);
     free(returns);
+    free(states);
 }
 
 /* ---- a step ---- */
 
+static int compare_rows(const void *a, const void *b)
+{
+    return (*(const uint32_t *)a > *(const uint32_t *)b) - (*(const uint32_t *)a < *(const uint32_t *)b);
+}
+
+/* Rows of a memory ascend: they are steps of COLUMNS environments. */
 static struct surrogate_losses improve(uint32_t step)
 {
     uint32_t row[MINIBATCH];
     for (uint32_t i = 0; i < MINIBATCH; i++)
         row[i] = (3 * i + step) % ROWS;
+    if (of->memory_layers > 0)
+        qsort(row, MINIBATCH, sizeof *row, compare_rows);
     const struct policy_rows rows = {.count = MINIBATCH,
                                      .row = row,
                                      .observations = observations,
                                      .actions = actions,
                                      .log_probabilities = log_probabilities,
-                                     .values = old_values};
+                                     .values = old_values,
+                                     .states = states,
+                                     .next = COLUMNS,
+                                     .starts = starts};
     const struct policy_targets targets = {advantages, returns, true};
     const struct policy_step how = {.objective = {.clip = 0.2,
                                                   .value_clip = 0.3,
