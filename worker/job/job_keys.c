@@ -185,9 +185,11 @@ const struct job_key job_keys[] = {
      .text = "The term that RMSprop adds to the root of the squared gradient's running mean."},
 
     {"/normalize", ACTOR_CRITIC, JOB_OBJECT,
-     .text = "Running statistics that scale observations and rewards, as Stable-Baselines3's VecNormalize "
-             "does. They do not change during a rollout; the rollout is added to them after its update. "
-             "Checkpoints keep them; evaluate and play use them."},
+     .text =
+         "Running statistics that scale observations and rewards, as Stable-Baselines3's VecNormalize "
+         "does. They do not change during a rollout. The rollout is added to those of the returns before its "
+         "update, and to those of the observations after it. "
+         "Checkpoints keep them; evaluate and play use them."},
     {"/normalize/norm_obs", ACTOR_CRITIC, BOOLEAN(normalize.observations), BY_DEFAULT(false),
      .text = "Whether each element of an observation is shifted by its mean and divided by its standard "
              "deviation."},

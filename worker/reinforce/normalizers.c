@@ -69,17 +69,6 @@ void normalizers_close(struct normalizers *n)
 
 /* ---- a rollout ---- */
 
-void normalizers_scale(const struct normalizers *n, const struct rollout *rollout, float *rewards)
-{
-    const size_t rows = (size_t)rollout->columns * rollout->config.steps_max;
-    const double limit = n->job->normalize.clip_rewards;
-    const double scale = n->returns.elements > 0 ? 1 / sqrt(n->returns.variance[0] + epsilon) : 1;
-    if (n->returns.elements == 0)
-        memcpy(rewards, rollout->rewards, rows * sizeof *rewards);
-    for (size_t i = 0; i < rows && n->returns.elements > 0; i++)
-        rewards[i] = (float)fmin(fmax((double)rollout->rewards[i] * scale, -limit), limit);
-}
-
 /* Rows in a rollout, those that its columns do not have included. */
 static uint32_t rows_of(const struct rollout *rollout)
 {
@@ -138,11 +127,22 @@ static void take_returns(struct normalizers *n, const struct rollout *rollout)
     moments_merge(m, count);
 }
 
+void normalizers_scale(struct normalizers *n, const struct rollout *rollout, float *rewards)
+{
+    if (n->returns.elements > 0)
+        take_returns(n, rollout);
+    const size_t rows = (size_t)rollout->columns * rollout->config.steps_max;
+    const double limit = n->job->normalize.clip_rewards;
+    const double scale = n->returns.elements > 0 ? 1 / sqrt(n->returns.variance[0] + epsilon) : 1;
+    if (n->returns.elements == 0)
+        memcpy(rewards, rollout->rewards, rows * sizeof *rewards);
+    for (size_t i = 0; i < rows && n->returns.elements > 0; i++)
+        rewards[i] = (float)fmin(fmax((double)rollout->rewards[i] * scale, -limit), limit);
+}
+
 void normalizers_take(struct normalizers *n, const struct rollout *rollout, struct policy *policy)
 {
     const uint32_t elements = n->observations.elements;
-    if (n->returns.elements > 0)
-        take_returns(n, rollout);
     if (elements == 0)
         return;
     take_observations(&n->observations, rollout);

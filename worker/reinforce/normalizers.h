@@ -1,8 +1,9 @@
 /* The running statistics of a job that normalizes: of each element of the observations, and of the discounted
  * returns, as Stable-Baselines3's VecNormalize has them.
  *
- * They are frozen within a rollout, so that neither the observers' pace nor their number has a say, and take
- * the rollout in behind its update: its rows by (step, column), in double, as one batch (Chan, Golub and
+ * They are frozen within a rollout, so that neither the observers' pace nor their number has a say. The returns
+ * take the rollout in before its update, which learns from scaled rewards; the observations behind it, for the
+ * policy has acted on them as they were. Rows are taken by (step, column), in double, as one batch (Chan, Golub and
  * LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979). Of c
  * observations with mean m and variance v, and a batch of b with mean m' and variance v':
  *
@@ -40,10 +41,10 @@ enum status normalizers_open(struct normalizers *n, const struct job *job, const
                              struct error *error);
 void normalizers_close(struct normalizers *n);
 
-/* Writes what the rollout's rewards are learned from as, by row. */
-void normalizers_scale(const struct normalizers *n, const struct rollout *rollout, float *rewards);
+/* Takes the rollout's returns in, and writes the rewards that are learned from, by row. Once for a rollout. */
+void normalizers_scale(struct normalizers *n, const struct rollout *rollout, float *rewards);
 
-/* Takes the rollout in, and gives the policy the observations' new statistics. */
+/* Takes the rollout's observations in, and gives the policy their new statistics. */
 void normalizers_take(struct normalizers *n, const struct rollout *rollout, struct policy *policy);
 
 /* The unfinished episodes of columns first … first + count - 1 have come to nothing. */

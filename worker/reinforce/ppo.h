@@ -1,7 +1,7 @@
 /* Proximal policy optimization (Schulman et al., arXiv 1707.06347): from a rollout that bootstraps to the
  * policy's next parameters.
  *
- *     rewards     scaled, if the job normalizes them                                       normalizers.c
+ *     rewards     scaled by the returns so far, this rollout's too, if the job asks for it  normalizers.c
  *     values      of the closing observations and of the last ones of truncated episodes   policy_estimate
  *     advantages  and returns                                                              advantages.c
  *     epochs      minibatches of a permutation of the rows                                 ppo_draw
