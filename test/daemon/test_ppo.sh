@@ -161,7 +161,7 @@ is_of_use() {
 }
 check "a memory changes the numbers" is_of_use
 check "a memory: minibatches of whole sequences" refuses 'expected a multiple of /algorithm/n_steps, the nearest are 32 and 64' \
-    --set /algorithm/batch_size=50
+    --set /algorithm/batch_size=50 --set /algorithm/sequences=whole
 remembers() {
     with_episodes 120 plays long --set /algorithm/n_epochs=10 --set /algorithm/learning_rate=0.003 &&
         with_episodes 120 plays forgetful --set /algorithm/n_epochs=10 --set /algorithm/learning_rate=0.003 --set /policy/recurrent=null &&

@@ -138,7 +138,8 @@ struct job {
         double target_kl;
         int target_kl_at; /* enum job_kl_check */
         bool bootstrap_truncated;
-        int sequences; /* enum job_sequences; of policies with memory */
+        bool has_sequences;
+        int sequences; /* enum job_sequences; of policies with memory, see job_pads_sequences */
         bool use_sde, has_sde_sample_freq;
         uint32_t sde_sample_freq;   /* steps */
         uint32_t stats_window_size; /* episodes */
@@ -324,6 +325,14 @@ static inline bool job_has_python_environments(const struct job *job)
 static inline bool job_is_actor_critic(const struct job *job)
 {
     return job->algorithm.name != JOB_ALGORITHM_REINFORCE;
+}
+
+/* Whether minibatches of a policy with memory cut environments' steps anywhere: by default where batch_size
+ * holds no whole number of sequences. */
+static inline bool job_pads_sequences(const struct job *job)
+{
+    return job->algorithm.has_sequences ? job->algorithm.sequences == JOB_SEQUENCES_PADDED
+                                        : job->algorithm.batch_size % job->rollout.steps != 0;
 }
 
 /* The first environment of group `group` of an observer, counted from the observer's own first one; of

@@ -145,6 +145,8 @@ static cJSON *condition_value(const struct job_key *key, const struct job_condit
     case JOB_IS:
         if (key->type == JOB_ENUM)
             return object_of("const", cJSON_CreateString(condition->name));
+        if (key->type == JOB_BOOLEAN)
+            return object_of("const", cJSON_CreateBool(strcmp(condition->name, "true") == 0));
         snprintf(pattern, sizeof pattern, "^%s", condition->name);
         return object_of("pattern", cJSON_CreateString(pattern));
     case JOB_IS_NOT:

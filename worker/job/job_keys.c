@@ -107,14 +107,15 @@ const struct job_key job_keys[] = {
     {"/algorithm/batch_size", PPO, INTEGER(algorithm.batch_size, 1, JOB_ROLLOUT_ROWS_MAX), BY_DEFAULT(64),
      .unit = "rows",
      .text = "The rows of a minibatch. The last minibatch of an epoch is smaller where the rows do not "
-             "divide. With "
-             "a memory, sequences says how rows are chosen."},
-    {"/algorithm/sequences", PPO, ENUM(algorithm.sequences, "whole", "padded"), BY_DEFAULT("whole"),
+             "divide. Where the policy has a memory, the key sequences says how rows are chosen."},
+    {"/algorithm/sequences", PPO, ENUM(algorithm.sequences, "whole", "padded"),
+     NULLABLE(algorithm.has_sequences), BY_DEFAULT(null),
      .text = "How a minibatch of a policy with memory is made; ignored without /policy/recurrent. whole: it "
              "has all steps of some environments, so batch_size is a multiple of n_steps. padded: it has "
              "batch_size steps in a row, of one environment after the other, from a place that is drawn for "
              "each epoch, as in sb3-contrib. A sequence that begins in the middle of a rollout begins with "
-             "the memory of when it was played."},
+             "the memory of when it was played. null: whole where batch_size is a multiple of n_steps, else "
+             "padded."},
     {"/algorithm/n_epochs", PPO, INTEGER(algorithm.n_epochs, 1, 10000), BY_DEFAULT(10),
      .text = "The number of passes over a rollout."},
     {"/algorithm/gamma", ACTOR_CRITIC, NUMBER(returns.gamma, 0, 1), BY_DEFAULT(0.99),
@@ -262,10 +263,11 @@ const struct job_key job_keys[] = {
     {"/policy/n_lstm_layers", ACTOR_CRITIC, INTEGER(policy.n_lstm_layers, 1, 4), BY_DEFAULT(1),
      .unit = "layers", .text = "The number of recurrent layers, each on top of the one before."},
     {"/policy/shared_lstm", ACTOR_CRITIC, BOOLEAN(policy.shared_lstm), BY_DEFAULT(false),
-     .text = "true: the value reads the policy's recurrent layers, which take no gradient from the value; "
-             "enable_critic_lstm must be false. With an explicit value_network of shared, the value reads "
-             "them too, and its gradient flows through them, as in CleanRL; this key and the next one are "
-             "then ignored."},
+     .text =
+         "true: the value reads the policy's recurrent layers, which take no gradient from the value; "
+         "enable_critic_lstm must be false. With an explicit value_network of shared this key stays false, "
+         "and the next one is ignored: the value reads the policy's layers, and its gradient flows through "
+         "them, as in CleanRL."},
     {"/policy/enable_critic_lstm", ACTOR_CRITIC, BOOLEAN(policy.enable_critic_lstm), BY_DEFAULT(true),
      .text = "true: the value has recurrent layers of its own. false, without shared_lstm: the value has a "
              "linear layer in their place, and no memory."},

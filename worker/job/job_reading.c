@@ -694,7 +694,7 @@ static void check_messages(struct job_reading *reading)
 
 /* ---- sequences ---- */
 
-/* Whole sequences of n_steps rows make up a minibatch. One that is larger than a rollout is all of it. */
+/* Whole sequences of n_steps rows make up a minibatch. */
 static void check_sequences(struct job_reading *reading)
 {
     static const char *const keys[] = {"/policy/recurrent", "/algorithm/sequences", "/algorithm/n_steps",
@@ -705,8 +705,8 @@ static void check_sequences(struct job_reading *reading)
     char words[JOB_WORDS_BYTES] = "expected a multiple of /algorithm/n_steps, the nearest ";
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
         clash_add(&clash, reading, keys[i]);
-    if (clash.wrong || !job->policy.has_recurrent || job->algorithm.sequences != JOB_SEQUENCES_WHOLE ||
-        size % steps == 0)
+    if (clash.wrong || !job->policy.has_recurrent || !job->algorithm.has_sequences ||
+        job->algorithm.sequences != JOB_SEQUENCES_WHOLE || size % steps == 0)
         return;
     if (size < steps)
         words_add(words, "is %u", steps);

@@ -67,7 +67,7 @@ struct policy_rows {
     float *states; /* (rows, policy_state_floats) before each row; zeros before an environment's first one.
                       policy_act writes those behind its rows. policy_choose, and policy_act where no values
                       are wanted, write the part of the policy's own memory alone */
-    uint32_t next; /* an environment's row r is followed by its row r + next: the state behind row r is there.
+    uint32_t next; /* an environment's row r is followed by its row r + next: the state after row r is there.
                       0: it takes the place of the one before; not for policy_improve and policy_review */
     const uint8_t *starts; /* (rows), not 0: the row begins an episode, and the state before it counts as
                               zeros. NULL: none does */

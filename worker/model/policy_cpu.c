@@ -50,6 +50,7 @@ struct policy_cpu {
     uint32_t works;
     struct policy_memory *memory[DENSE_NETWORKS]; // (memories); their parameters are the last ones
     uint32_t memories;
+    size_t state_floats;                   // of a row's state
     uint32_t memory_first[DENSE_NETWORKS]; // the number of a memory's first parameter
     const struct dense_normalizer *normalizer;
     bool bytes, gaussian, has_value;
@@ -99,8 +100,8 @@ static void scatter(const struct policy_rows *rows, const float *from, float *to
 }
 
 /* Has the batch read what a memory makes of its rows; nothing without memories. `keeps`: their states. */
-static void remember(const struct policy_cpu *policy, uint32_t memory, const struct policy_rows *chunk,
-                     bool keeps, struct dense_batch *batch)
+static void read_memory(const struct policy_cpu *policy, uint32_t memory, const struct policy_rows *chunk,
+                        bool keeps, struct dense_batch *batch)
 {
     const struct dense_batch observations = dense_batch_of(policy, chunk);
     if (policy->memories > 0)
@@ -113,13 +114,13 @@ static void act_dense(const struct policy_cpu *policy, const struct policy_rows 
 {
     struct dense_batch batch = dense_batch_of(policy, chunk);
     const bool apart = value != NULL && policy->memories > 0 && policy->networks > 1;
-    remember(policy, 0, chunk, true, &batch);
+    read_memory(policy, 0, chunk, true, &batch);
     dense_act(policy->dense, policy->work[0], &batch, draw,
               &(struct dense_results){.log_probability = log_probability, .value = apart ? NULL : value});
     if (!apart)
         return;
     if (policy->memories > 1)
-        remember(policy, 1, chunk, true, &batch);
+        read_memory(policy, 1, chunk, true, &batch);
     dense_value(policy->dense, policy->work[0], &batch, value);
 }
 
@@ -217,7 +218,7 @@ static enum status flat_estimate(void *self, const struct policy_rows *rows, str
         float value[POLICY_CHUNK_ROWS];
         const struct policy_rows chunk = policy_chunk(rows, first);
         struct dense_batch batch = dense_batch_of(policy, &chunk);
-        remember(policy, memory_of(policy, 1), &chunk, false, &batch);
+        read_memory(policy, memory_of(policy, 1), &chunk, false, &batch);
         dense_value(policy->dense, policy->work[0], &batch, value);
         scatter(&chunk, value, rows->values);
     }
@@ -449,7 +450,7 @@ static const char *first_not_finite(const struct policy_cpu *policy, const float
 }
 
 /* The sentence of a loss that is not finite. Names the first tensor that holds a NaN or an infinity:
- * observations, returns (`coefficient`, which may be NULL), then parameters. */
+ * observations, what was remembered, returns (`coefficient`, which may be NULL), then parameters. */
 static enum status explain_loss(const struct policy_cpu *policy, const struct policy_rows *rows,
                                 const float *coefficient, double loss, struct error *error)
 {
@@ -458,6 +459,11 @@ static enum status explain_loss(const struct policy_cpu *policy, const struct po
     for (uint32_t i = 0; i < rows->count && !policy->bytes; i++)
         if (!all_finite(observations + (size_t)rows->row[i] * policy->inputs, policy->inputs))
             return error_set(error, STATUS_INTERNAL, "the loss is %g; %s observations, row %u of %u", loss,
+                             begin, i, rows->count);
+    const size_t floats = policy->state_floats;
+    for (uint32_t i = 0; i < rows->count && floats > 0; i++)
+        if (!all_finite(rows->states + rows->row[i] * floats, floats))
+            return error_set(error, STATUS_INTERNAL, "the loss is %g; %s memory before row %u of %u", loss,
                              begin, i, rows->count);
     for (uint32_t i = 0; i < rows->count && coefficient != NULL; i++)
         if (!isfinite(coefficient[i]))
@@ -704,6 +710,7 @@ static enum status open_memories(struct policy_cpu *policy, const struct policy_
                                  struct error *error)
 {
     const uint32_t memories = policy_memories(config);
+    policy->state_floats = policy_config_state_floats(config);
     const struct dense_shape shape = policy_dense_shape(config);
     struct dense_parameter dense[DENSE_PARAMETERS_MAX];
     uint32_t first = dense_parameters(&shape, dense);

@@ -121,12 +121,13 @@ void policy_memory_load_parameter(struct policy_memory *memory, const float *par
 /* ---- rows ---- */
 
 /* This memory's part of the state before row `row`. */
-static float *state_at(const struct policy_memory *memory, const struct policy_rows *rows, uint32_t row)
+static float *memory_state_at(const struct policy_memory *memory, const struct policy_rows *rows,
+                              uint32_t row)
 {
     return rows->states + row * memory->row_floats + memory->offset;
 }
 
-static uint8_t starts_at(const struct policy_rows *rows, uint32_t row)
+static uint8_t row_starts(const struct policy_rows *rows, uint32_t row)
 {
     return rows->starts != NULL && rows->starts[row] != 0;
 }
@@ -134,7 +135,7 @@ static uint8_t starts_at(const struct policy_rows *rows, uint32_t row)
 static void recall(const struct policy_memory *memory, const struct sequences *sequences, uint32_t slot,
                    const struct policy_rows *rows, uint32_t row)
 {
-    memcpy(sequences->states + slot * memory->floats, state_at(memory, rows, row),
+    memcpy(sequences->states + slot * memory->floats, memory_state_at(memory, rows, row),
            memory->floats * sizeof(float));
 }
 
@@ -152,7 +153,7 @@ struct recurrent_matrix policy_memory_step(struct policy_memory *memory, const s
     assert(rows->count <= POLICY_CHUNK_ROWS);
     for (uint32_t i = 0; i < rows->count; i++) {
         step->slot[i] = i;
-        step->starts[i] = starts_at(rows, rows->row[i]);
+        step->starts[i] = row_starts(rows, rows->row[i]);
         recall(memory, step, i, rows, rows->row[i]);
     }
     step->first[1] = rows->count;
@@ -161,7 +162,7 @@ struct recurrent_matrix policy_memory_step(struct policy_memory *memory, const s
     const struct recurrent_matrix features = recurrent_forward(memory->recurrent, step->work, &step->rows,
                                                                (struct recurrent_range){0, 1}, step->states);
     for (uint32_t i = 0; i < rows->count && keeps; i++)
-        memcpy(state_at(memory, rows, rows->row[i] + rows->next), step->states + i * memory->floats,
+        memcpy(memory_state_at(memory, rows, rows->row[i] + rows->next), step->states + i * memory->floats,
                memory->floats * sizeof(float));
     return features;
 }
@@ -170,7 +171,7 @@ struct recurrent_matrix policy_memory_step(struct policy_memory *memory, const s
 static uint32_t find_slot(struct policy_memory *memory, const struct policy_rows *rows, uint32_t row)
 {
     const uint32_t column = row % rows->next, last = memory->column_row[column];
-    const bool follows = last > 0 && (last - 1 + rows->next == row || starts_at(rows, row));
+    const bool follows = last > 0 && (last - 1 + rows->next == row || row_starts(rows, row));
     assert(column < memory->columns);
     memory->column_row[column] = row + 1;
     if (follows)
@@ -193,7 +194,7 @@ void policy_memory_begin(struct policy_memory *memory, const struct policy_rows 
         if (i > 0 && row / rows->next != rows->row[i - 1] / rows->next)
             all->first[++steps] = i;
         all->slot[i] = find_slot(memory, rows, row);
-        all->starts[i] = starts_at(rows, row);
+        all->starts[i] = row_starts(rows, row);
     }
     all->first[++steps] = rows->count;
     all->rows.steps = steps;

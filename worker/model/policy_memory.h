@@ -28,7 +28,7 @@ void policy_memory_load(struct policy_memory *memory, const float *parameters);
 void policy_memory_load_parameter(struct policy_memory *memory, const float *parameters, uint32_t number);
 
 /* The features (rows, units) of at most POLICY_CHUNK_ROWS rows, each a step of another environment; valid
- * until the next call. `batch`: the same rows, with what the memory reads. `keeps`: writes the states behind
+ * until the next call. `batch`: the same rows, with what the memory reads. `keeps`: writes the states after
  * the rows. */
 struct recurrent_matrix policy_memory_step(struct policy_memory *memory, const struct policy_rows *rows,
                                            const struct dense_batch *batch, bool keeps);

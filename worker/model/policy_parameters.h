@@ -23,7 +23,7 @@
  *
  * The heads' 512 inputs are then the memory's units.
  *
- * About the CNN's names: Its state_dict() lists some tensors again by another name:
+ * The state_dict() of a CNN lists some tensors again by another name:
  * pi_features_extractor.* is features_extractor.*, and so is vf_features_extractor.* where the value is
  * shared (share_features_extractor=True, its default). A checkpoint holds each tensor once; load_state_dict
  * takes it with strict=True once these aliases have been added. */

@@ -1,11 +1,12 @@
 /* The running statistics of a job that normalizes: of each element of the observations, and of the discounted
  * returns, as Stable-Baselines3's VecNormalize has them.
  *
- * They are frozen within a rollout, so that neither the observers' pace nor their number has a say. The returns
- * take the rollout in before its update, which learns from scaled rewards; the observations behind it, for the
- * policy has acted on them as they were. Rows are taken by (step, column), in double, as one batch (Chan, Golub and
- * LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979). Of c
- * observations with mean m and variance v, and a batch of b with mean m' and variance v':
+ * They are frozen within a rollout, so that neither the observers' pace nor their number has a say. The
+ * returns take the rollout in before its update, which learns from scaled rewards; the observations behind
+ * it, for the policy has acted on them as they were. Rows are taken by (step, column), in double, as one
+ * batch (Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+ * variances", 1979). Of c observations with mean m and variance v, and a batch of b with mean m' and variance
+ * v':
  *
  *     d = m' - m      m <- m + d b / (c + b)      v <- (v c + v' b + d^2 c b / (c + b)) / (c + b)
  *
@@ -41,7 +42,8 @@ enum status normalizers_open(struct normalizers *n, const struct job *job, const
                              struct error *error);
 void normalizers_close(struct normalizers *n);
 
-/* Takes the rollout's returns in, and writes the rewards that are learned from, by row. Once for a rollout. */
+/* Takes the rollout's returns in, and writes the rewards that are learned from, by row. Once for a rollout.
+ */
 void normalizers_scale(struct normalizers *n, const struct rollout *rollout, float *rewards);
 
 /* Takes the rollout's observations in, and gives the policy their new statistics. */

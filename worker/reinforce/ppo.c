@@ -99,7 +99,7 @@ static uint32_t draw_word(const struct ppo *ppo, uint32_t number, uint32_t updat
 }
 
 /* Sorts the numbers 0 … count - 1, which begin in the lower halves of the keys, by their draws. */
-static void shuffle(struct ppo *ppo, uint32_t count, uint32_t update, uint32_t epoch)
+static void shuffle_keys(struct ppo *ppo, uint32_t count, uint32_t update, uint32_t epoch)
 {
     for (uint32_t i = 0; i < count; i++)
         ppo->keys[i] |= (uint64_t)draw_word(ppo, (uint32_t)ppo->keys[i], update, epoch) << 32;
@@ -113,7 +113,7 @@ static void assign_rows(struct ppo *ppo, uint32_t count, uint32_t update, uint32
     for (uint32_t i = 0; i < count; i++)
         ppo->keys[i] = ppo->advantages.order[i];
     if (count > size)
-        shuffle(ppo, count, update, epoch);
+        shuffle_keys(ppo, count, update, epoch);
     for (uint32_t i = 0; i < count; i++)
         ppo->minibatch_of[(uint32_t)ppo->keys[i]] = i / size;
 }
@@ -128,7 +128,7 @@ static void assign_columns(struct ppo *ppo, uint32_t count, uint32_t update, uin
     for (uint32_t column = 0; column < columns; column++)
         ppo->keys[column] = column;
     if (columns > size)
-        shuffle(ppo, columns, update, epoch);
+        shuffle_keys(ppo, columns, update, epoch);
     for (uint32_t i = 0; i < columns; i++) // the sort needs these no more
         ppo->sorted_keys[(uint32_t)ppo->keys[i]] = i / size;
     for (uint32_t i = 0; i < count; i++) {
@@ -149,7 +149,7 @@ static void assign_pieces(struct ppo *ppo, uint32_t count, uint32_t update, uint
 
 /* Writes the rows minibatch by minibatch, ascending within each: row by row to where its minibatch goes on.
  */
-static void cut(struct ppo *ppo, uint32_t count)
+static void cut_minibatches(struct ppo *ppo, uint32_t count)
 {
     uint32_t *begins = ppo->begins;
     ppo->minibatches = 0;
@@ -172,11 +172,11 @@ void ppo_draw(struct ppo *ppo, uint32_t count, uint32_t update, uint32_t epoch)
     memset(ppo->minibatch_of, 0xff, ppo->rows_max * sizeof *ppo->minibatch_of);
     if (!job->policy.has_recurrent)
         assign_rows(ppo, count, update, epoch);
-    else if (job->algorithm.sequences == JOB_SEQUENCES_WHOLE)
+    else if (!job_pads_sequences(job))
         assign_columns(ppo, count, update, epoch);
     else
         assign_pieces(ppo, count, update, epoch);
-    cut(ppo, count);
+    cut_minibatches(ppo, count);
 }
 
 /* ---- an update ---- */

@@ -166,7 +166,7 @@ struct states_head {
     uint64_t columns, floats; // of a column
 };
 
-static size_t save_states(const struct rollout *rollout, char *out)
+static size_t save_states(struct rollout *rollout, char *out)
 {
     const struct states_head head = {rollout->columns, rollout->config.state_floats};
     const size_t bytes = head.floats * sizeof(float);
@@ -175,12 +175,12 @@ static size_t save_states(const struct rollout *rollout, char *out)
     if (out != NULL)
         memcpy(out, &head, sizeof head);
     for (uint32_t column = 0; column < head.columns && out != NULL; column++)
-        memcpy(out + sizeof head + column * bytes, rollout_next_state(rollout, column), bytes);
+        memcpy(out + sizeof head + column * bytes, rollout_zero_ended_state(rollout, column), bytes);
     return sizeof head + head.columns * bytes;
 }
 
 /* How many of the bytes it has read; SIZE_MAX: they are not of this policy. */
-static size_t load_states(const struct rollout *rollout, const char *from, size_t length)
+static size_t load_states(struct rollout *rollout, const char *from, size_t length)
 {
     const size_t bytes = rollout->config.state_floats * sizeof(float);
     struct states_head head = {0};
@@ -188,10 +188,11 @@ static size_t load_states(const struct rollout *rollout, const char *from, size_
         return 0;
     if (length >= sizeof head)
         memcpy(&head, from, sizeof head);
-    if (head.floats != rollout->config.state_floats || head.columns > (length - sizeof head) / bytes)
+    if (head.floats != rollout->config.state_floats || head.columns == 0 ||
+        head.columns > (length - sizeof head) / bytes)
         return SIZE_MAX;
     for (uint32_t column = 0; column < head.columns && column < rollout->columns; column++)
-        memcpy(rollout_next_state(rollout, column), from + sizeof head + column * bytes, bytes);
+        memcpy(rollout_zero_ended_state(rollout, column), from + sizeof head + column * bytes, bytes);
     return sizeof head + head.columns * bytes;
 }
 

@@ -122,32 +122,32 @@ void rollout_free(struct rollout *r)
 /* ---- states ---- */
 
 /* Before the row. */
-static float *state_at(const struct rollout *r, uint32_t row)
+static float *rollout_state_at(const struct rollout *r, uint32_t row)
 {
     return r->states + row * r->config.state_floats;
 }
 
-float *rollout_next_state(const struct rollout *r, uint32_t column)
+float *rollout_zero_ended_state(struct rollout *r, uint32_t column)
 {
     const uint32_t row = rollout_row(r, r->config.steps_max, column);
     if (r->states == NULL)
         return NULL;
     if (r->before[row] != 0)
-        memset(state_at(r, row), 0, r->config.state_floats * sizeof *r->states);
-    return state_at(r, row);
+        memset(rollout_state_at(r, row), 0, r->config.state_floats * sizeof *r->states);
+    return rollout_state_at(r, row);
 }
 
 void rollout_forget_states(struct rollout *r, uint32_t first, uint32_t count)
 {
     if (r->states != NULL)
-        memset(state_at(r, first), 0, count * r->config.state_floats * sizeof *r->states);
+        memset(rollout_state_at(r, first), 0, count * r->config.state_floats * sizeof *r->states);
 }
 
 void rollout_recall_last(struct rollout *r)
 {
     const size_t floats = r->config.state_floats;
     for (uint32_t i = 0; i < r->last_count && floats > 0; i++)
-        memcpy(r->last_states + i * floats, state_at(r, r->last_rows[i] + r->columns),
+        memcpy(r->last_states + i * floats, rollout_state_at(r, r->last_rows[i] + r->columns),
                floats * sizeof *r->states);
 }
 
@@ -156,7 +156,7 @@ void rollout_recall_last(struct rollout *r)
 void rollout_begin(struct rollout *r, uint32_t episode)
 {
     for (uint32_t column = 0; column < r->columns && r->states != NULL; column++)
-        memcpy(state_at(r, column), rollout_next_state(r, column),
+        memcpy(rollout_state_at(r, column), rollout_zero_ended_state(r, column),
                r->config.state_floats * sizeof *r->states);
     r->episode = episode;
     r->last_count = 0;

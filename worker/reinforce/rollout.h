@@ -9,9 +9,9 @@
  * last row. In `episode` mode there is one segment; in `steps` mode a segment ends where the environment was
  * reset. An agent that is absent has rows that say nothing, until its environment is reset.
  *
- * Of a policy with memory, a row also has the state before it. The state behind a column's row is before its
- * next row, whose start says whether an episode ended between the two: then the policy reads zeros. The
- * states before the closing step are those with which the next rollout begins.
+ * Of a policy with memory, a row also has the state before it. The state after a column's row is the one
+ * before its next row, whose start says whether an episode ended between the two: then the policy reads
+ * zeros. The states before the closing step are those with which the next rollout begins.
  *
  * A rollout that bootstraps (ppo.h) has one step more, the closing one: rows of number steps_max, with
  * an observation and nothing else. And it keeps the last observation of each episode that was truncated,
@@ -50,9 +50,10 @@ struct rollout {
     char *actions;       /* (steps_max, columns, action_bytes) */
     uint8_t *allowed;    /* (steps_max, columns, choices); NULL without action masks */
     float *rewards;      /* (steps_max, columns): the reward that the row's action earned */
-    uint8_t *before;     /* (columns): 0, or ENVIRONMENT_ABSENT for an agent that is away from the start */
-    uint8_t *flags;      /* (steps_max, columns), right behind `before`: what the row's action ended,
-                            environment.h's. So before[row] is not 0 where an episode ended before the row */
+    uint8_t *before;     /* (steps_max + 1, columns) what ended before the row. In step 0: 0, or
+                            ENVIRONMENT_ABSENT for an agent that is away from the start */
+    uint8_t *flags;      /* (steps_max, columns) what the row's action ended, environment.h's: `before` from
+                            step 1 on */
     uint16_t *masks;     /* (steps_max, columns, dropout_words): dropout's keep bits */
     uint32_t *order;     /* (rows_max) row indices by (column, step): reinforce_weigh fills it */
     float *coefficients; /* (rows_max) in the same order; reinforce_weigh fills it */
@@ -128,14 +129,14 @@ static inline bool rollout_is_closing(const struct rollout *rollout, const struc
  * went on. */
 bool rollout_is_absent(const struct rollout *rollout, uint32_t step, uint32_t column);
 
-/* Fills rollout->last_states: before the last observations. */
+/* Fills rollout->last_states with the states before the last observations. */
 void rollout_recall_last(struct rollout *rollout);
 
-/* The column's state where the next rollout begins, after an episode's end zeros. Of a policy with memory;
- * NULL without one. */
-float *rollout_next_state(const struct rollout *rollout, uint32_t column);
+/* Returns the state with which the column's next rollout begins, after writing zeros there if an episode has
+ * ended. Of a policy with memory; NULL without one. */
+float *rollout_zero_ended_state(struct rollout *rollout, uint32_t column);
 
-/* What columns first … first + count - 1 remember has come to nothing: they begin anew, in step 0. */
+/* The environments of columns first … first + count - 1 begin anew in step 0: their states become zeros. */
 void rollout_forget_states(struct rollout *rollout, uint32_t first, uint32_t count);
 
 /* Forgets the last observations of columns first … first + count - 1. */

@@ -62,8 +62,9 @@ static enum status spread_states(struct saving *s, const char *from, size_t byte
         return STATUS_OK;
     const size_t sums = recording_load(s->config.recording, from, bytes);
     if (sums == 0)
-        return error_set(error, STATUS_INVALID, "its environments%s are not those of this job",
-                         job_is_actor_critic(job) ? ", or its /algorithm/stats_window_size," : "");
+        return error_set(
+            error, STATUS_INVALID, "its environments%s are not those of this job",
+            job_is_actor_critic(job) ? ", its /algorithm/stats_window_size, or its policy's memory" : "");
     if (s->config.own == NULL)
         return seats_load(s->config.seats, from + sums, bytes - sums, error);
     return bytes > sums ? own_environments_load(s->config.own, from + sums, bytes - sums, error) : STATUS_OK;

@@ -15,9 +15,6 @@ static const char *base_of(const struct job_key *key)
 {
     if (strcmp(key->pointer, "/observers/groups") == 0)
         return "{\"kind\": \"reinforce\", \"observers\": {\"environments\": 64}}";
-    if (strcmp(key->pointer, "/policy/recurrent") == 0)
-        return "{\"kind\": \"reinforce\", \"algorithm\": {\"name\": \"ppo\", \"sequences\": \"padded\"}, "
-               "\"stop\": {\"steps\": 1}}";
     if ((key->kinds & JOB_KINDS_OF(JOB_REINFORCE)) != 0)
         return minimal_reinforce;
     if ((key->kinds & JOB_KINDS_OF(JOB_VARIANT_PPO)) != 0)
@@ -298,7 +295,7 @@ static void draw_job(uint64_t *state, struct job *job, int kind)
     /* and what its memory asks for */
     job->policy.enable_critic_lstm &= !job->policy.shared_lstm;
     if (job->policy.has_recurrent && kind == JOB_VARIANT_PPO)
-        job->algorithm.sequences = JOB_SEQUENCES_PADDED;
+        make_null(job, "/algorithm/sequences");
     if (kind == JOB_VARIANT_PPO)
         return;
     job->algorithm.n_epochs = 1;

@@ -86,6 +86,7 @@ static struct job job_of(const struct problem *p)
         .algorithm = {.name = options[PLAIN] != 0 ? JOB_ALGORITHM_A2C : JOB_ALGORITHM_PPO,
                       .n_epochs = 1,
                       .batch_size = (uint32_t)p->sizes[BATCH_SIZE],
+                      .has_sequences = true,
                       .sequences = p->of->is_padded ? JOB_SEQUENCES_PADDED : JOB_SEQUENCES_WHOLE,
                       .gae_lambda = 0.9,
                       .clip_range = (double)options[CLIP],
