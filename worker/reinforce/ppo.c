@@ -110,6 +110,7 @@ static void shuffle_keys(struct ppo *ppo, uint32_t count, uint32_t update, uint3
 static void assign_rows(struct ppo *ppo, uint32_t count, uint32_t update, uint32_t epoch)
 {
     const uint32_t size = ppo->job->algorithm.batch_size;
+    assert(size > 0);
     for (uint32_t i = 0; i < count; i++)
         ppo->keys[i] = ppo->advantages.order[i];
     if (count > size)
@@ -141,6 +142,7 @@ static void assign_columns(struct ppo *ppo, uint32_t count, uint32_t update, uin
 static void assign_pieces(struct ppo *ppo, uint32_t count, uint32_t update, uint32_t epoch)
 {
     const uint32_t size = ppo->job->algorithm.batch_size;
+    assert(size > 0);
     const uint32_t begin =
         count > size ? (uint32_t)((uint64_t)draw_word(ppo, 0, update, epoch) * count >> 32) : 0;
     for (uint32_t i = 0; i < count; i++)

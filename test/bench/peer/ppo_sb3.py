@@ -111,7 +111,9 @@ def maker_of(job):
     rows = max(observers.get("count", 1), 1) * observers.get("environments", 1) * group["n_steps"]
     if group["name"] != "ppo" or policy["recurrent"] != "lstm" or policy.get("value_network"):
         raise SystemExit("/policy/recurrent: sb3-contrib has LSTMs of ppo alone, and value networks of their own")
-    if group.get("sequences", "whole") == "whole" and group["batch_size"] < rows:
+    divides = group["batch_size"] % group["n_steps"] == 0
+    whole = group["sequences"] == "whole" if group.get("sequences") else divides
+    if whole and group["batch_size"] < rows:
         raise SystemExit("/algorithm/sequences: sb3-contrib has padded sequences alone")
     from sb3_contrib import RecurrentPPO  # only these jobs need the package
 
