@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from philox import philox
 
 OPS = ("linear conv2d batch_norm max_pool avg_pool relu add reshape dropout log_softmax embedding "
-       "lstm mse cross_entropy log_probability sum tanh").split()
+       "lstm mse cross_entropy log_probability sum tanh gru").split()
 DROPOUT = 3
 
 
@@ -74,6 +74,13 @@ def lstm(a, x, h0, c0, weight_ih, weight_hh, bias_ih, bias_hh):
     return [y, hn[0], cn[0]]
 
 
+def gru(x, h0, *parameters):
+    h = torch.zeros(x.shape[1], parameters[1].shape[1], dtype=torch.float64) if h0 is None else h0
+    weights = [parameter for parameter in parameters if parameter is not None]
+    y, hn = torch._VF.gru(x, h[None], weights, len(weights) == 4, 1, 0.0, False, False, False)
+    return [y, hn[0]]
+
+
 def compute(op, a, t):
     pool = dict(kernel_size=a["kernel"], stride=a["stride"], padding=a["padding"])
     return {
@@ -89,6 +96,7 @@ def compute(op, a, t):
         "log_softmax": lambda: [F.log_softmax(t[0], -1)],
         "embedding": lambda: [F.embedding(*t)],
         "lstm": lambda: lstm(a, *t),
+        "gru": lambda: gru(*t),
         "mse": lambda: [F.mse_loss(*t)],
         "cross_entropy": lambda: [F.cross_entropy(*t)],
         "log_probability": lambda: [t[0].gather(1, t[1][:, None])[:, 0]],
@@ -143,6 +151,9 @@ CASES = [
     C("sum", (2, 5), (2, 5), scale=-2.0),
     C("conv2d", (2, 3, 5, 4), (4, 3, 3, 2), (4,), stride=(2, 1), padding=(1, 0)),
     C("tanh", (3, 4)),
+    C("gru", (4, 3, 5), (3, 2), (6, 5), (6, 2), (6,), (6,), dout=(0, 1)),
+    C("gru", (3, 2, 4), (2, 3), (9, 4), (9, 3), (9,), (9,), dout=(0,)),
+    C("gru", (2, 2, 3), (2, 2), (6, 3), (6, 2), (6,), (6,), dout=(1,)),
 ]
 DEFAULTS = dict(relu=0, training=0, epsilon=1e-5, kernel=(1, 1), stride=(1, 1), padding=(0, 0), p=0.0, seed=0,
                 draw=(0, 0, 0), scale=1.0, shape=(), dout=(0,))
