@@ -73,7 +73,8 @@ struct policy_rows {
                               zeros. NULL: none does */
 };
 
-/* Called during learning: on a CPU after at most 16,384 rows, between two operations on a backend. */
+/* Called during learning: on a CPU after at most 16,384 rows, or one range of steps of a memory
+ * (policy_memory.h); between two operations on a backend. */
 typedef void policy_progress(void *context);
 
 struct backend;

@@ -3,7 +3,7 @@
  *
  *     memory     the recurrent layers of the policy's network, or of the value's
  *     state      what a memory holds for one environment between two steps
- *     features   what a memory makes of a row; the dense layers read them
+ *     features   the output of a memory for a row, which the dense layers read
  *     sequence   rows of a minibatch that follow each other in one environment
  *
  * A row's features depend on the parameters, on the rows of its sequence up to it, and on the state before

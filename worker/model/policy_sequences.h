@@ -1,10 +1,10 @@
-/* What the memories of a policy on a backend compute with: rows as sequences, and the states before and
- * behind them.
+/* What the memories of a policy on a backend compute with: rows as sequences, and the states before and after
+ * them.
  *
- *     sequence     rows of a minibatch that follow each other in one environment, without a start but in
- * front grid         (steps, sequences): an operation of the tape runs through all of its sequences at once
+ *     sequence     rows that follow each other in one environment; only the first may be a start
+ *     grid         (steps, sequences), through which an operation of the tape runs at once
  *     piece        sequences of a minibatch that share one grid
- *     place        of a row in a grid
+ *     place        the number of a row in a grid
  *
  * An operation of the tape knows no starts, and its sequences are equally long. So a minibatch's rows are cut
  * at each start, and sequences of about the same length make a piece: the shortest is longer than half of the
