@@ -42,17 +42,6 @@ static struct gru gru_of(struct backend *backend, const struct op_call *call)
     };
 }
 
-/* c (rows, columns) = a b + keep c; a is (rows, inner) or, transposed ('T'), (inner, rows); b alike. */
-static enum status product(const struct gru *gru, char a_form, char b_form, size_t rows, size_t columns,
-                           size_t inner, const float *a, const float *b, float keep, float *c,
-                           struct error *error)
-{
-    const dnnl_dim_t m = (dnnl_dim_t)rows, n = (dnnl_dim_t)columns, k = (dnnl_dim_t)inner;
-    return onednn_check(dnnl_sgemm(a_form, b_form, m, n, k, 1, a, a_form == 'N' ? k : m, b,
-                                   b_form == 'N' ? n : k, keep, c, n),
-                        "dnnl_sgemm", "gru", &gru->call->in[X]->shape, error);
-}
-
 /* The output before step t. */
 static const float *output_before(const struct gru *gru, size_t t)
 {
@@ -90,8 +79,8 @@ static enum status walk_forward(const struct gru *gru, struct error *error)
     enum status status = scratch_reserve(&gru->onednn->terms, gru->batch * 3 * hidden * sizeof(float), error);
     for (size_t t = 0; t < gru->steps && status == STATUS_OK; t++) {
         float *sums = gru->onednn->terms.data;
-        status = product(gru, 'N', 'T', gru->batch, 3 * hidden, hidden, output_before(gru, t), gru->weight_hh,
-                         0, sums, error);
+        status = onednn_product(gru->call, 'N', 'T', gru->batch, 3 * hidden, hidden, output_before(gru, t),
+                                gru->weight_hh, 0, sums, error);
         if (status == STATUS_OK)
             gates_forward(gru, t, sums);
     }
@@ -110,7 +99,8 @@ enum status gru_forward(struct backend *backend, struct op_call *call, struct er
         return status;
     gru.gates = gates.data;
     gru.candidates = candidates.data;
-    status = product(&gru, 'N', 'T', rows, 3 * hidden, gru.inputs, gru.x, gru.weight_ih, 0, gru.gates, error);
+    status = onednn_product(gru.call, 'N', 'T', rows, 3 * hidden, gru.inputs, gru.x, gru.weight_ih, 0,
+                            gru.gates, error);
     if (status == STATUS_OK)
         status = walk_forward(&gru, error);
     if (status != STATUS_OK)
@@ -189,8 +179,8 @@ static enum status walk_back(const struct gru *gru, const struct gru_back *back,
     for (size_t t = gru->steps; t-- > 0 && status == STATUS_OK;) {
         gates_backward(gru, t, back);
         if (t > 0 || gru->call->din[H0] != NULL)
-            status = product(gru, 'N', 'N', gru->batch, gru->hidden, 3 * gru->hidden,
-                             back->of_h + t * 3 * state, gru->weight_hh, 1, back->dh, error);
+            status = onednn_product(gru->call, 'N', 'N', gru->batch, gru->hidden, 3 * gru->hidden,
+                                    back->of_h + t * 3 * state, gru->weight_hh, 1, back->dh, error);
     }
     return status;
 }
@@ -200,11 +190,11 @@ static enum status back_weight_hh(const struct gru *gru, const struct gru_back *
                                   struct error *error)
 {
     const size_t hidden = gru->hidden, state = gru->batch * hidden;
-    enum status status =
-        product(gru, 'T', 'N', 3 * hidden, hidden, gru->batch, back->of_h, gru->h0, 0, dweight, error);
+    enum status status = onednn_product(gru->call, 'T', 'N', 3 * hidden, hidden, gru->batch, back->of_h,
+                                        gru->h0, 0, dweight, error);
     if (status == STATUS_OK && gru->steps > 1)
-        status = product(gru, 'T', 'N', 3 * hidden, hidden, (gru->steps - 1) * gru->batch,
-                         back->of_h + 3 * state, gru->y, 1, dweight, error);
+        status = onednn_product(gru->call, 'T', 'N', 3 * hidden, hidden, (gru->steps - 1) * gru->batch,
+                                back->of_h + 3 * state, gru->y, 1, dweight, error);
     return status;
 }
 
@@ -230,11 +220,11 @@ enum status gru_backward(struct backend *backend, struct op_call *call, struct e
     if (status == STATUS_OK)
         status = walk_back(&gru, &back, error);
     if (status == STATUS_OK && din[X] != NULL)
-        status = product(&gru, 'N', 'N', rows, gru.inputs, 3 * hidden, back.of_x, gru.weight_ih, 0,
-                         din[X]->data, error);
+        status = onednn_product(gru.call, 'N', 'N', rows, gru.inputs, 3 * hidden, back.of_x, gru.weight_ih, 0,
+                                din[X]->data, error);
     if (status == STATUS_OK && din[WEIGHT_IH] != NULL)
-        status = product(&gru, 'T', 'N', 3 * hidden, gru.inputs, rows, back.of_x, gru.x, 0,
-                         din[WEIGHT_IH]->data, error);
+        status = onednn_product(gru.call, 'T', 'N', 3 * hidden, gru.inputs, rows, back.of_x, gru.x, 0,
+                                din[WEIGHT_IH]->data, error);
     if (status == STATUS_OK && din[WEIGHT_HH] != NULL)
         status = back_weight_hh(&gru, &back, din[WEIGHT_HH]->data, error);
     if (status != STATUS_OK)

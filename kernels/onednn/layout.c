@@ -19,6 +19,16 @@ enum status onednn_check(dnnl_status_t result, const char *call, const char *op,
                      shape == NULL ? "" : shape_text(shape, text), dnnl_status2str(result));
 }
 
+enum status onednn_product(const struct op_call *call, char a_form, char b_form, size_t rows, size_t columns,
+                           size_t inner, const float *a, const float *b, float keep, float *c,
+                           struct error *error)
+{
+    const dnnl_dim_t m = (dnnl_dim_t)rows, n = (dnnl_dim_t)columns, k = (dnnl_dim_t)inner;
+    return onednn_check(dnnl_sgemm(a_form, b_form, m, n, k, 1, a, a_form == 'N' ? k : m, b,
+                                   b_form == 'N' ? n : k, keep, c, n),
+                        "dnnl_sgemm", op_rule(call->op)->name, &call->in[0]->shape, error);
+}
+
 /* ---- descriptors ---- */
 
 dnnl_memory_desc_t layout_canonical(const struct shape *shape, enum dtype dtype)

@@ -46,17 +46,6 @@ static struct lstm lstm_of(struct backend *backend, const struct op_call *call)
     };
 }
 
-/* c (rows, columns) = a b + keep c; a is (rows, inner) or, transposed ('T'), (inner, rows); b alike. */
-static enum status product(const struct lstm *lstm, char a_form, char b_form, size_t rows, size_t columns,
-                           size_t inner, const float *a, const float *b, float keep, float *c,
-                           struct error *error)
-{
-    const dnnl_dim_t m = (dnnl_dim_t)rows, n = (dnnl_dim_t)columns, k = (dnnl_dim_t)inner;
-    return onednn_check(dnnl_sgemm(a_form, b_form, m, n, k, 1, a, a_form == 'N' ? k : m, b,
-                                   b_form == 'N' ? n : k, keep, c, n),
-                        "dnnl_sgemm", "lstm", &lstm->call->in[0]->shape, error);
-}
-
 /* The cells before step t. */
 static const float *cells_before(const struct lstm *lstm, size_t t)
 {
@@ -109,9 +98,10 @@ static enum status walk_forward(const struct lstm *lstm, const float *turned, fl
     const size_t hidden = lstm->hidden, state = lstm->batch * hidden;
     enum status status = STATUS_OK;
     for (size_t t = 0; t < lstm->steps && status == STATUS_OK; t++) {
-        status = product(lstm, 'N', turned != NULL ? 'N' : 'T', lstm->batch, 4 * hidden, hidden,
-                         t == 0 ? lstm->h0 : y + (t - 1) * state, turned != NULL ? turned : lstm->weight_hh,
-                         1, lstm->gates + t * 4 * state, error);
+        status =
+            onednn_product(lstm->call, 'N', turned != NULL ? 'N' : 'T', lstm->batch, 4 * hidden, hidden,
+                           t == 0 ? lstm->h0 : y + (t - 1) * state, turned != NULL ? turned : lstm->weight_hh,
+                           1, lstm->gates + t * 4 * state, error);
         if (status == STATUS_OK)
             gates_forward(lstm, t, y);
     }
@@ -138,8 +128,8 @@ enum status lstm_forward(struct backend *backend, struct op_call *call, struct e
     if (turns)
         status = turn_weight(backend, &lstm, turned, error);
     if (status == STATUS_OK)
-        status = product(&lstm, 'N', 'T', rows, 4 * hidden, lstm.inputs, lstm.x, lstm.weight_ih, 0,
-                         lstm.gates, error);
+        status = onednn_product(lstm.call, 'N', 'T', rows, 4 * hidden, lstm.inputs, lstm.x, lstm.weight_ih, 0,
+                                lstm.gates, error);
     if (status == STATUS_OK)
         status = walk_forward(&lstm, turned, y, error);
     if (status != STATUS_OK)
@@ -215,8 +205,8 @@ static enum status walk_back(const struct lstm *lstm, const struct lstm_back *ba
     for (size_t t = lstm->steps; t-- > 0 && status == STATUS_OK;) {
         gates_backward(lstm, t, back, t + 1 == lstm->steps);
         if (t > 0 || lstm->call->din[1] != NULL)
-            status = product(lstm, 'N', 'N', lstm->batch, lstm->hidden, 4 * lstm->hidden,
-                             back->dsums + t * 4 * state, lstm->weight_hh, 0, back->dh, error);
+            status = onednn_product(lstm->call, 'N', 'N', lstm->batch, lstm->hidden, 4 * lstm->hidden,
+                                    back->dsums + t * 4 * state, lstm->weight_hh, 0, back->dh, error);
     }
     return status;
 }
@@ -228,13 +218,13 @@ static enum status back_weight_hh(const struct lstm *lstm, const struct lstm_bac
     const size_t hidden = lstm->hidden, state = lstm->batch * hidden;
     enum status status = STATUS_OK;
     if (lstm->steps > 1)
-        status = product(lstm, 'T', 'N', 4 * hidden, hidden, (lstm->steps - 1) * lstm->batch,
-                         back->dsums + 4 * state, lstm->y, 0, dweight, error);
+        status = onednn_product(lstm->call, 'T', 'N', 4 * hidden, hidden, (lstm->steps - 1) * lstm->batch,
+                                back->dsums + 4 * state, lstm->y, 0, dweight, error);
     else
         memset(dweight, 0, 4 * hidden * hidden * sizeof *dweight);
     if (status == STATUS_OK)
-        status = product(lstm, 'T', 'N', 4 * hidden, hidden, lstm->batch, back->dsums, lstm->h0, 1, dweight,
-                         error);
+        status = onednn_product(lstm->call, 'T', 'N', 4 * hidden, hidden, lstm->batch, back->dsums, lstm->h0,
+                                1, dweight, error);
     return status;
 }
 
@@ -260,11 +250,11 @@ enum status lstm_backward(struct backend *backend, struct op_call *call, struct 
     if (status == STATUS_OK)
         status = walk_back(&lstm, &back, error);
     if (status == STATUS_OK && din[0] != NULL)
-        status = product(&lstm, 'N', 'N', rows, lstm.inputs, 4 * hidden, back.dsums, lstm.weight_ih, 0,
-                         din[0]->data, error);
+        status = onednn_product(lstm.call, 'N', 'N', rows, lstm.inputs, 4 * hidden, back.dsums,
+                                lstm.weight_ih, 0, din[0]->data, error);
     if (status == STATUS_OK && din[3] != NULL)
-        status = product(&lstm, 'T', 'N', 4 * hidden, lstm.inputs, rows, back.dsums, lstm.x, 0, din[3]->data,
-                         error);
+        status = onednn_product(lstm.call, 'T', 'N', 4 * hidden, lstm.inputs, rows, back.dsums, lstm.x, 0,
+                                din[3]->data, error);
     if (status == STATUS_OK && din[4] != NULL)
         status = back_weight_hh(&lstm, &back, din[4]->data, error);
     if (status != STATUS_OK)

@@ -67,6 +67,12 @@ static inline struct onednn *onednn_of(const struct backend *backend)
 enum status onednn_check(dnnl_status_t result, const char *call, const char *op, const struct shape *shape,
                          struct error *error);
 
+/* c (rows, columns) = a b + keep c, for a call of a recurrent layer; a is (rows, inner) or, transposed ('T'),
+ * (inner, rows); b alike. */
+enum status onednn_product(const struct op_call *call, char a_form, char b_form, size_t rows, size_t columns,
+                           size_t inner, const float *a, const float *b, float keep, float *c,
+                           struct error *error);
+
 /* Canonical order of the shape (a scalar counts as one element of rank 1), or the tensor's layout. */
 dnnl_memory_desc_t layout_canonical(const struct shape *shape, enum dtype dtype);
 dnnl_memory_desc_t layout_of(const struct tensor *tensor);
