@@ -29,7 +29,14 @@
 #include <stdio.h>
 
 enum job_kind { JOB_REINFORCE, JOB_PARAMETER_SERVER, JOB_MODEL_PARALLEL };
-enum job_algorithm { JOB_ALGORITHM_REINFORCE, JOB_ALGORITHM_PPO, JOB_ALGORITHM_A2C };
+enum job_algorithm {
+    JOB_ALGORITHM_REINFORCE,
+    JOB_ALGORITHM_PPO,
+    JOB_ALGORITHM_A2C,
+    JOB_ALGORITHM_DQN,
+    JOB_ALGORITHM_SAC,
+    JOB_ALGORITHM_TD3,
+};
 enum job_device { JOB_DEVICE_AUTO, JOB_DEVICE_CPU, JOB_DEVICE_GPU };
 enum job_rollout { JOB_ROLLOUT_STEPS, JOB_ROLLOUT_EPISODE };
 enum job_begin { JOB_BEGIN_RESET, JOB_BEGIN_CONTINUE };
@@ -39,6 +46,7 @@ enum job_activation { JOB_ACTIVATION_RELU, JOB_ACTIVATION_TANH };
 enum job_value_network { JOB_VALUE_NETWORK_SEPARATE, JOB_VALUE_NETWORK_SHARED };
 enum job_recurrent { JOB_RECURRENT_LSTM, JOB_RECURRENT_GRU };
 enum job_sequences { JOB_SEQUENCES_WHOLE, JOB_SEQUENCES_PADDED };
+enum job_noise { JOB_NOISE_NORMAL, JOB_NOISE_ORNSTEIN_UHLENBECK };
 enum job_reduction { JOB_REDUCTION_SUM, JOB_REDUCTION_MEAN_OVER_ENVIRONMENTS };
 enum job_of { JOB_OF_MIN, JOB_OF_MEAN };
 enum job_transport { JOB_TRANSPORT_SHARED, JOB_TRANSPORT_INLINE };
@@ -71,6 +79,10 @@ enum {
     JOB_OPTIONS_BYTES = 2048,         /* likewise */
     JOB_CHANNELS_MAX = 3,             /* of images */
     JOB_WIDTHS_MAX = 8,               /* POLICY_LAYERS_MAX */
+    JOB_CRITICS_MAX = 8,              /* algorithm.n_critics */
+    JOB_OVERLAP_MAX = 8,              /* algorithm.overlap */
+    JOB_REPLAY_BATCH_MAX = 65536,     /* algorithm.batch_size of a replay buffer */
+    JOB_REPLAY_ROWS_MAX = 1 << 30,    /* algorithm.buffer_size */
     JOB_TOKENS_MAX = 1 << 20,         /* VOCABULARY_WORDS_MAX */
     JOB_LSTM_LAYERS_MAX = 8,          /* RNN_LAYERS_MAX */
     JOB_UPDATE_SAMPLES_MAX = 1 << 20, /* trainers.count * trainers.batch */
@@ -87,6 +99,18 @@ struct job_channels {
 struct job_widths {
     uint32_t count;
     uint32_t value[JOB_WIDTHS_MAX];
+};
+
+/* A number, or one that is found: "auto", or "auto_NUMBER" that says where to begin. */
+struct job_auto {
+    bool automatic;
+    double number; /* of "auto": 1 */
+};
+
+/* How often: every `count` steps, or episodes. */
+struct job_frequency {
+    uint32_t count;
+    bool episodes;
 };
 
 /* A name, and the number behind it: "all", "first K" or "async S" in JSON; "trainer" or "server K". */
@@ -146,6 +170,27 @@ struct job {
         bool use_rms_prop;          /* a2c */
         double rms_prop_eps;
     } algorithm;
+    struct { /* dqn, sac, td3: /replay/save, and keys of /algorithm */
+        bool save;
+        uint32_t rows; /* buffer_size */
+        uint64_t learning_starts;
+        struct job_frequency train_freq;
+        int32_t gradient_steps; /* -1: as many as steps of environments */
+        uint32_t overlap;
+        double tau;
+        uint32_t target_update_interval; /* dqn: steps; sac: gradient steps */
+        double exploration_fraction, exploration_initial_eps, exploration_final_eps; /* dqn */
+        bool double_q, prioritized;                                                  /* dqn */
+        double alpha, beta;                                                          /* dqn, if prioritized */
+        struct job_auto ent_coef, target_entropy;                                    /* sac */
+        uint32_t n_critics;                                                          /* sac, td3 */
+        bool use_expln;                                                              /* sac */
+        uint32_t policy_delay;                                                       /* td3 */
+        double target_policy_noise, target_noise_clip;                               /* td3 */
+        bool has_noise_type;                                                         /* sac, td3 */
+        int noise_type;                                                              /* enum job_noise */
+        double noise_std;
+    } replay;
     struct { /* ppo, a2c: as Stable-Baselines3's VecNormalize */
         bool observations, rewards;
         double clip_observations, clip_rewards;
@@ -158,7 +203,10 @@ struct job {
     struct {
         int network;              /* enum job_network */
         struct job_widths hidden; /* mlp; in JSON one number, or a list */
-        int activation;           /* enum job_activation; mlp */
+        bool has_critic_hidden;   /* false: as `hidden`. sac, td3 */
+        struct job_widths critic_hidden;
+        bool dueling;           /* dqn */
+        int activation;         /* enum job_activation; mlp */
         bool has_value_network; /* false: null in JSON, the network's own (see worker/reinforce/job_open.c) */
         int value_network;      /* enum job_value_network; ppo, a2c */
         bool has_recurrent; /* false: null in JSON; the policy has no memory. ppo, a2c, like the next five */
@@ -323,6 +371,19 @@ static inline bool job_has_python_environments(const struct job *job)
 
 /* Whether a value network judges the policy's actions, and a rollout bootstraps: ppo and a2c. */
 static inline bool job_is_actor_critic(const struct job *job)
+{
+    return job->algorithm.name == JOB_ALGORITHM_PPO || job->algorithm.name == JOB_ALGORITHM_A2C;
+}
+
+/* Whether the policy learns from a replay buffer: dqn, sac and td3. */
+static inline bool job_is_off_policy(const struct job *job)
+{
+    return job->algorithm.name >= JOB_ALGORITHM_DQN;
+}
+
+/* Whether the job ends after a number of steps, and keeps the means of its last episodes: all but reinforce.
+ */
+static inline bool job_is_stepwise(const struct job *job)
 {
     return job->algorithm.name != JOB_ALGORITHM_REINFORCE;
 }

@@ -61,7 +61,7 @@ static void add_type(cJSON *schema, const struct job_key *key, const char *type)
 static void add_bounds(cJSON *schema, const struct job_key *key)
 {
     const double bounds[] = {key->min, key->max};
-    add_type(schema, key, key->type == JOB_NUMBER ? "number" : "integer");
+    add_type(schema, key, key->type == JOB_NUMBER || key->type == JOB_AUTO ? "number" : "integer");
     if (key->bounds_only) {
         cJSON_AddItemToObject(schema, "enum", cJSON_CreateDoubleArray(bounds, 2));
     } else if (key->max != DBL_MAX) {
@@ -80,9 +80,40 @@ static void add_names(cJSON *schema, const struct job_key *key)
         cJSON_AddItemToArray(names, cJSON_CreateNull());
 }
 
+/* Either a value within the key's bounds, or `other`. */
+static void add_choice(cJSON *schema, const struct job_key *key, cJSON *other)
+{
+    cJSON *choices = cJSON_AddArrayToObject(schema, "anyOf"), *bounds = cJSON_CreateObject();
+    add_bounds(bounds, key);
+    cJSON_AddItemToArray(choices, bounds);
+    cJSON_AddItemToArray(choices, other);
+}
+
+/* [an integer, "step" or "episode"] */
+static cJSON *frequency_schema(const struct job_key *key)
+{
+    const char *const units[] = {"step", "episode"};
+    cJSON *schema = object_of("type", cJSON_CreateString("array")), *count = cJSON_CreateObject();
+    cJSON *items = cJSON_AddArrayToObject(schema, "prefixItems");
+    add_bounds(count, key);
+    cJSON_AddItemToArray(items, count);
+    cJSON_AddItemToArray(items, object_of("enum", cJSON_CreateStringArray(units, 2)));
+    add_number(schema, "minItems", 2);
+    add_number(schema, "maxItems", 2);
+    return schema;
+}
+
 static void add_value(cJSON *schema, const struct job_key *key)
 {
     switch (key->type) {
+    case JOB_AUTO:
+        add_choice(schema, key, object_of("pattern", cJSON_CreateString(key->pattern)));
+        cJSON_AddStringToObject(cJSON_GetArrayItem(cJSON_GetObjectItem(schema, "anyOf"), 1), "type",
+                                "string");
+        break;
+    case JOB_FREQUENCY:
+        add_choice(schema, key, frequency_schema(key));
+        break;
     case JOB_INTEGER:
     case JOB_NUMBER:
     case JOB_WIDTHS:
@@ -147,6 +178,11 @@ static cJSON *condition_value(const struct job_key *key, const struct job_condit
             return object_of("const", cJSON_CreateString(condition->name));
         if (key->type == JOB_BOOLEAN)
             return object_of("const", cJSON_CreateBool(strcmp(condition->name, "true") == 0));
+        if (key->type == JOB_FREQUENCY) {
+            cJSON *value = object_of("contains", object_of("const", cJSON_CreateString(condition->name)));
+            cJSON_AddStringToObject(value, "type", "array");
+            return value;
+        }
         snprintf(pattern, sizeof pattern, "^%s", condition->name);
         return object_of("pattern", cJSON_CreateString(pattern));
     case JOB_IS_NOT:
@@ -497,7 +533,13 @@ enum {
     OF_PPO = JOB_KINDS_OF(JOB_VARIANT_PPO),
     OF_A2C = JOB_KINDS_OF(JOB_VARIANT_A2C),
     OF_ACTOR_CRITIC = OF_PPO | OF_A2C,
-    OF_AGENT = OF_REINFORCE | OF_ACTOR_CRITIC,
+    OF_DQN = JOB_KINDS_OF(JOB_VARIANT_DQN),
+    OF_SAC = JOB_KINDS_OF(JOB_VARIANT_SAC),
+    OF_TD3 = JOB_KINDS_OF(JOB_VARIANT_TD3),
+    OF_FLOATS = OF_SAC | OF_TD3,
+    OF_OFF_POLICY = OF_DQN | OF_FLOATS,
+    OF_STEPWISE = OF_ACTOR_CRITIC | OF_OFF_POLICY,
+    OF_AGENT = OF_REINFORCE | OF_STEPWISE,
 };
 
 static const struct section {
@@ -508,9 +550,15 @@ static const struct section {
     {"Keys of every kind", JOB_KINDS_ALL, 0, NULL},
     {"Keys of the kind reinforce", OF_AGENT, JOB_KINDS_ALL, NULL},
     {"Keys of the kind reinforce with the algorithm reinforce", OF_REINFORCE, OF_AGENT, NULL},
-    {"Keys of the kind reinforce with the algorithm ppo or a2c", OF_ACTOR_CRITIC, OF_AGENT, NULL},
+    {"Keys of the kind reinforce with any other algorithm", OF_STEPWISE, OF_AGENT, NULL},
+    {"Keys of the kind reinforce with the algorithm ppo or a2c", OF_ACTOR_CRITIC, OF_STEPWISE, NULL},
     {"Keys of the kind reinforce with the algorithm ppo", OF_PPO, OF_ACTOR_CRITIC, NULL},
     {"Keys of the kind reinforce with the algorithm a2c", OF_A2C, OF_ACTOR_CRITIC, NULL},
+    {"Keys of the kind reinforce with the algorithm dqn, sac or td3", OF_OFF_POLICY, OF_STEPWISE, NULL},
+    {"Keys of the kind reinforce with the algorithm dqn", OF_DQN, OF_OFF_POLICY, NULL},
+    {"Keys of the kind reinforce with the algorithm sac or td3", OF_FLOATS, OF_OFF_POLICY, NULL},
+    {"Keys of the kind reinforce with the algorithm sac", OF_SAC, OF_FLOATS, NULL},
+    {"Keys of the kind reinforce with the algorithm td3", OF_TD3, OF_FLOATS, NULL},
     {"Keys of the kind parameter-server", JOB_KINDS_OF(JOB_PARAMETER_SERVER), JOB_KINDS_ALL, NULL},
     {"Keys of the kind model-parallel", JOB_KINDS_OF(JOB_MODEL_PARALLEL), JOB_KINDS_ALL, messages},
 };

@@ -22,6 +22,8 @@
 #define PATH(member, shortest) VALUE(JOB_PATH, member), .min = (shortest), .max = JOB_PATH_BYTES - 1
 #define OPTIONS(member) VALUE(JOB_OPTIONS, member), .min = 2, .max = JOB_OPTIONS_BYTES - 1
 #define NUMBERED(member) VALUE(JOB_NUMBERED, member)
+#define AUTO(member, low, high) VALUE(JOB_AUTO, member), .min = (low), .max = (high)
+#define FREQUENCY(member, low, high) VALUE(JOB_FREQUENCY, member), .min = (low), .max = (high)
 #define BY_DEFAULT(...) .by_default = #__VA_ARGS__
 #define NULLABLE(member) .nullable = true, .offset_present = offsetof(struct job, member)
 #define TRAINER_OR_SERVER                                                                                            \
@@ -32,6 +34,19 @@
     .words = "module:Class, each at most 63 of the characters A-Z a-z 0-9 _ ."
 #define N_STEPS_TEXT                                                                                                 \
     "The number of steps of each environment between two updates. Environments go on from one rollout to the next."
+#define BATCH_SIZE_TEXT "The rows that are drawn from the replay buffer for a gradient step."
+#define TRAIN_FREQ_TEXT                                                                                              \
+    "How many steps of each environment lie between two trainings; or [N, \"episode\"]: so many episodes of the one " \
+    "environment."
+#define ADAM_RATE_TEXT "Adam's learning rate of the first update."
+#define ACTOR_HIDDEN_TEXT                                                                                            \
+    "The width of the hidden layer of the policy, or a list of the widths of all hidden layers."
+#define TAU_TEXT                                                                                                     \
+    "How far an update moves the targets towards the networks. 1: they become copies."
+#define USE_SDE_TEXT                                                                                                 \
+    "Whether a Gaussian explores by noise that is a function of the state (gSDE, Raffin et al., 2021): its "         \
+    "deviations depend on the units of the last hidden layer, and in one state it keeps to one action until the "    \
+    "function is drawn anew."
 /* clang-format on */
 
 const struct job_key job_keys[] = {
@@ -53,7 +68,7 @@ const struct job_key job_keys[] = {
     {"/observers", AGENT, JOB_OBJECT, .text = "The processes that step environments."},
     {"/observers/count", REINFORCE, INTEGER(observers.count, 1, 1024), BY_DEFAULT(1), .unit = "processes",
      .text = "The number of observer processes."},
-    {"/observers/count", ACTOR_CRITIC, INTEGER(observers.count, 0, 1024), BY_DEFAULT(1), .unit = "processes",
+    {"/observers/count", STEPWISE, INTEGER(observers.count, 0, 1024), BY_DEFAULT(1), .unit = "processes",
      .text = "The number of observer processes. 0: the agent steps the environments itself, which is faster "
              "for a few small ones, whose step takes less time than a message. The numbers are the same."},
     {"/observers/environments", AGENT, INTEGER(observers.environments, 1, JOB_ENVIRONMENTS_MAX),
@@ -96,12 +111,16 @@ const struct job_key job_keys[] = {
              "4. After a reset the first observation is repeated."},
 
     {"/algorithm", AGENT, JOB_OBJECT,
-     .text = "How the policy learns. The keys of ppo and a2c have Stable-Baselines3's names and defaults."},
-    {"/algorithm/name", AGENT, ENUM(algorithm.name, "reinforce", "ppo", "a2c"), BY_DEFAULT("reinforce"),
+     .text = "How the policy learns. But for those of reinforce, keys have Stable-Baselines3's names and "
+             "defaults."},
+    {"/algorithm/name", AGENT, ENUM(algorithm.name, "reinforce", "ppo", "a2c", "dqn", "sac", "td3"),
+     BY_DEFAULT("reinforce"),
      .text = "reinforce: one step of the policy after each rollout, by the returns (Williams, 1992). ppo: "
              "proximal policy optimization (Schulman et al., 2017), several epochs of minibatches over each "
              "rollout, with a value network. a2c: advantage actor-critic (Mnih et al., 2016), one step of "
-             "both networks over each rollout. The algorithm decides which other keys there are."},
+             "both networks over each rollout. Three learn from a replay buffer: dqn, for choices (Mnih et "
+             "al., 2015); sac, soft actor-critic (Haarnoja et al., 2018), and td3 (Fujimoto et al., 2018), "
+             "for floats. The algorithm decides which other keys there are."},
     {"/algorithm/n_steps", PPO, INTEGER(rollout.steps, 1, 100000), BY_DEFAULT(2048), .text = N_STEPS_TEXT},
     {"/algorithm/n_steps", A2C, INTEGER(rollout.steps, 1, 100000), BY_DEFAULT(5), .text = N_STEPS_TEXT},
     {"/algorithm/batch_size", PPO, INTEGER(algorithm.batch_size, 1, JOB_ROLLOUT_ROWS_MAX), BY_DEFAULT(64),
@@ -118,21 +137,21 @@ const struct job_key job_keys[] = {
              "padded."},
     {"/algorithm/n_epochs", PPO, INTEGER(algorithm.n_epochs, 1, 10000), BY_DEFAULT(10),
      .text = "The number of passes over a rollout."},
-    {"/algorithm/gamma", ACTOR_CRITIC, NUMBER(returns.gamma, 0, 1), BY_DEFAULT(0.99),
+    {"/algorithm/gamma", STEPWISE, NUMBER(returns.gamma, 0, 1), BY_DEFAULT(0.99),
      .text = "The discount of a reward for each step that it lies ahead."},
     {"/algorithm/gae_lambda", PPO, NUMBER(algorithm.gae_lambda, 0, 1), BY_DEFAULT(0.95),
      .text = "The decay of generalised advantage estimation."},
     {"/algorithm/gae_lambda", A2C, NUMBER(algorithm.gae_lambda, 0, 1), BY_DEFAULT(1),
      .text = "The decay of generalised advantage estimation. 1: advantages are those of n-step returns."},
     {"/algorithm/learning_rate", PPO, NUMBER(optimizer.lr, 0, 10), .min_open = true, BY_DEFAULT(0.0003),
-     .text = "Adam's learning rate of the first update."},
+     .text = ADAM_RATE_TEXT},
     {"/algorithm/learning_rate", A2C, NUMBER(optimizer.lr, 0, 10), .min_open = true, BY_DEFAULT(0.0007),
      .text = "The optimizer's learning rate of the first update."},
-    {"/algorithm/learning_rate_schedule", ACTOR_CRITIC,
+    {"/algorithm/learning_rate_schedule", STEPWISE,
      ENUM(algorithm.learning_rate_schedule, "constant", "linear"), BY_DEFAULT("constant"),
      .text = "linear: it falls evenly from update to update and would reach 0 after the last one. The first "
              "update has all of it, as CleanRL's has; Stable-Baselines3's first update has 1 - n / "
-             "total_timesteps of it, where n is the steps of a rollout."},
+             "total_timesteps of it, where n is the steps that were taken before the update."},
     {"/algorithm/clip_range", PPO, NUMBER(algorithm.clip_range, 0, 1e9), .min_open = true, BY_DEFAULT(0.2),
      .text = "How far the probability ratio may move from 1 before it earns nothing more."},
     {"/algorithm/clip_range_schedule", PPO, ENUM(algorithm.clip_range_schedule, "constant", "linear"),
@@ -169,21 +188,114 @@ const struct job_key job_keys[] = {
              "ppo.py."},
     {"/algorithm/adam_epsilon", ACTOR_CRITIC, NUMBER(optimizer.epsilon, 0, 1), .min_open = true,
      BY_DEFAULT(1e-5), .text = "The term that Adam adds to the root of the squared gradient's running mean."},
-    {"/algorithm/use_sde", ACTOR_CRITIC, BOOLEAN(algorithm.use_sde), BY_DEFAULT(false),
-     .text = "Whether a Gaussian explores by noise that is a function of the state (gSDE, Raffin et al., "
-             "2021): its deviations depend on the units of the last hidden layer, and in one state it keeps "
-             "to one action until the function is drawn anew."},
+    {"/algorithm/use_sde", ACTOR_CRITIC, BOOLEAN(algorithm.use_sde), BY_DEFAULT(false), .text = USE_SDE_TEXT},
     {"/algorithm/sde_sample_freq", ACTOR_CRITIC, INTEGER(algorithm.sde_sample_freq, 1, 100000),
      NULLABLE(algorithm.has_sde_sample_freq), BY_DEFAULT(null), .unit = "steps",
      .text = "How often use_sde draws the function of each environment anew. null: at the beginning of each "
              "rollout, Stable-Baselines3's -1."},
-    {"/algorithm/stats_window_size", ACTOR_CRITIC, INTEGER(algorithm.stats_window_size, 1, 1000000),
+    {"/algorithm/stats_window_size", STEPWISE, INTEGER(algorithm.stats_window_size, 1, 1000000),
      BY_DEFAULT(100), .unit = "episodes",
      .text = "ep_rew_mean and ep_len_mean are means over this number of ended episodes."},
     {"/algorithm/use_rms_prop", A2C, BOOLEAN(algorithm.use_rms_prop), BY_DEFAULT(true),
      .text = "true: the optimizer is RMSprop, whose running mean keeps 0.99 at each step. false: Adam."},
     {"/algorithm/rms_prop_eps", A2C, NUMBER(algorithm.rms_prop_eps, 0, 1), .min_open = true, BY_DEFAULT(1e-5),
      .text = "The term that RMSprop adds to the root of the squared gradient's running mean."},
+
+    {"/algorithm/buffer_size", OFF_POLICY, INTEGER(replay.rows, 1, JOB_REPLAY_ROWS_MAX), BY_DEFAULT(1000000),
+     .unit = "rows",
+     .text =
+         "The transitions that the replay buffer holds, of all environments together; a new one takes the "
+         "place of the oldest. The last observation of an episode that was cut off takes a row, too."},
+    {"/algorithm/learning_starts", OFF_POLICY, INTEGER(replay.learning_starts, 0, 1e15), BY_DEFAULT(100),
+     .unit = "steps",
+     .text = "The steps, of all environments together, in which actions are drawn evenly and nothing is "
+             "learned."},
+    {"/algorithm/batch_size", DQN, INTEGER(algorithm.batch_size, 1, JOB_REPLAY_BATCH_MAX), BY_DEFAULT(32),
+     .unit = "rows", .text = BATCH_SIZE_TEXT},
+    {"/algorithm/batch_size", SAC | TD3, INTEGER(algorithm.batch_size, 1, JOB_REPLAY_BATCH_MAX),
+     BY_DEFAULT(256), .unit = "rows", .text = BATCH_SIZE_TEXT},
+    {"/algorithm/train_freq", DQN, FREQUENCY(replay.train_freq, 1, 1e6), BY_DEFAULT(4),
+     .text = TRAIN_FREQ_TEXT},
+    {"/algorithm/train_freq", SAC | TD3, FREQUENCY(replay.train_freq, 1, 1e6), BY_DEFAULT(1),
+     .text = TRAIN_FREQ_TEXT},
+    {"/algorithm/gradient_steps", OFF_POLICY, INTEGER(replay.gradient_steps, -1, 1000000), BY_DEFAULT(1),
+     .text = "The gradient steps of a training. -1: as many as steps of environments since the last one."},
+    {"/algorithm/overlap", OFF_POLICY, INTEGER(replay.overlap, 0, JOB_OVERLAP_MAX), BY_DEFAULT(0),
+     .text =
+         "How many trainings, of gradient_steps each, acting may be ahead of learning. 0: actions wait "
+         "for the training before them, as in Stable-Baselines3. With 1 or more, environments are stepped "
+         "while the policy learns, and actions come from parameters that are exactly so many trainings "
+         "old. The numbers depend on this key, and not on who was faster."},
+    {"/algorithm/learning_rate", DQN, NUMBER(optimizer.lr, 0, 10), .min_open = true, BY_DEFAULT(0.0001),
+     .text = ADAM_RATE_TEXT},
+    {"/algorithm/learning_rate", SAC, NUMBER(optimizer.lr, 0, 10), .min_open = true, BY_DEFAULT(0.0003),
+     .text = ADAM_RATE_TEXT},
+    {"/algorithm/learning_rate", TD3, NUMBER(optimizer.lr, 0, 10), .min_open = true, BY_DEFAULT(0.001),
+     .text = ADAM_RATE_TEXT},
+    {"/algorithm/adam_epsilon", OFF_POLICY, NUMBER(optimizer.epsilon, 0, 1), .min_open = true,
+     BY_DEFAULT(1e-8), .text = "The term that Adam adds to the root of the squared gradient's running mean."},
+    {"/algorithm/tau", DQN, NUMBER(replay.tau, 0, 1), .min_open = true, BY_DEFAULT(1), .text = TAU_TEXT},
+    {"/algorithm/tau", SAC | TD3, NUMBER(replay.tau, 0, 1), .min_open = true, BY_DEFAULT(0.005),
+     .text = TAU_TEXT},
+    {"/algorithm/target_update_interval", DQN, INTEGER(replay.target_update_interval, 1, 1e9),
+     BY_DEFAULT(10000), .unit = "steps",
+     .text = "How many steps of all environments lie between two updates of the target network."},
+    {"/algorithm/target_update_interval", SAC, INTEGER(replay.target_update_interval, 1, 1e9), BY_DEFAULT(1),
+     .unit = "gradient steps", .text = "How many gradient steps lie between two updates of the targets."},
+    {"/algorithm/exploration_fraction", DQN, NUMBER(replay.exploration_fraction, 0, 1), .min_open = true,
+     BY_DEFAULT(0.1),
+     .text = "The share of /stop/steps over which the probability of a random action falls evenly."},
+    {"/algorithm/exploration_initial_eps", DQN, NUMBER(replay.exploration_initial_eps, 0, 1), BY_DEFAULT(1),
+     .text = "The probability of a random action in the first step."},
+    {"/algorithm/exploration_final_eps", DQN, NUMBER(replay.exploration_final_eps, 0, 1), BY_DEFAULT(0.05),
+     .text = "The probability of a random action after exploration_fraction."},
+    {"/algorithm/max_grad_norm", DQN, NUMBER(algorithm.max_grad_norm, 0, 1e9), .min_open = true,
+     NULLABLE(algorithm.has_max_grad_norm), BY_DEFAULT(10),
+     .text = "The norm to which a longer gradient is scaled down. null: none."},
+    {"/algorithm/double_q", DQN, BOOLEAN(replay.double_q), BY_DEFAULT(false),
+     .text = "Whether the network chooses the next action, and the target network judges it (van Hasselt et "
+             "al., 2016). false: the target network does both."},
+    {"/algorithm/prioritized_replay", DQN, BOOLEAN(replay.prioritized), BY_DEFAULT(false),
+     .text = "Whether transitions are drawn by how wrong their values were (Schaul et al., 2016). false: "
+             "evenly."},
+    {"/algorithm/prioritized_replay_alpha", DQN, NUMBER(replay.alpha, 0, 1), BY_DEFAULT(0.6),
+     .text = "With prioritized_replay, the power of the error by which a transition is drawn. 0: evenly."},
+    {"/algorithm/prioritized_replay_beta", DQN, NUMBER(replay.beta, 0, 1), BY_DEFAULT(0.4),
+     .text =
+         "With prioritized_replay, how far weights in the loss make up for the uneven draws at the begin. "
+         "It grows evenly to 1, which it would reach at /stop/steps."},
+    {"/algorithm/ent_coef", SAC, AUTO(replay.ent_coef, 0, 1e9),
+     .pattern = "^auto(_[0-9]+([.][0-9]+)?(e[+-]?[0-9]+)?)?$",
+     .words = "\"auto\", or \"auto_X\" with a number X", BY_DEFAULT("auto"),
+     .text = "The weight of the entropy in the returns. auto: it is learned, from 1 on, or from the number "
+             "behind auto_."},
+    {"/algorithm/target_entropy", SAC, AUTO(replay.target_entropy, -1e9, 1e9), .pattern = "^auto$",
+     .words = "\"auto\"", BY_DEFAULT("auto"),
+     .text = "The entropy that a learned ent_coef leads to. auto: minus the number of floats of an action."},
+    {"/algorithm/n_critics", SAC | TD3, INTEGER(replay.n_critics, 1, JOB_CRITICS_MAX), BY_DEFAULT(2),
+     .text = "The number of value networks; the least of their values counts. 1 makes td3 DDPG, with a "
+             "policy_delay of 1 and no target_policy_noise."},
+    {"/algorithm/use_sde", SAC, BOOLEAN(algorithm.use_sde), BY_DEFAULT(false), .text = USE_SDE_TEXT},
+    {"/algorithm/sde_sample_freq", SAC, INTEGER(algorithm.sde_sample_freq, 1, 100000),
+     NULLABLE(algorithm.has_sde_sample_freq), BY_DEFAULT(null), .unit = "steps",
+     .text = "How often use_sde draws the function of each environment anew. null: after each training, "
+             "Stable-Baselines3's -1."},
+    {"/algorithm/use_expln", SAC, BOOLEAN(replay.use_expln), BY_DEFAULT(false),
+     .text = "With use_sde: whether deviations are exp(x) below 0 and 1 + log(1 + x) above, in the place of "
+             "exp(x)."},
+    {"/algorithm/policy_delay", TD3, INTEGER(replay.policy_delay, 1, 1000000), BY_DEFAULT(2),
+     .unit = "gradient steps",
+     .text = "The policy and the targets take a step with every so many of the critics'."},
+    {"/algorithm/target_policy_noise", TD3, NUMBER(replay.target_policy_noise, 0, 1e9), BY_DEFAULT(0.2),
+     .text = "The standard deviation of the noise on the target policy's action."},
+    {"/algorithm/target_noise_clip", TD3, NUMBER(replay.target_noise_clip, 0, 1e9), BY_DEFAULT(0.5),
+     .text = "The bound that this noise is clipped to, on both sides of 0."},
+    {"/algorithm/noise_type", SAC | TD3, ENUM(replay.noise_type, "normal", "ornstein-uhlenbeck"),
+     NULLABLE(replay.has_noise_type), BY_DEFAULT(null),
+     .text = "The noise that is added to actions, whose floats lie in -1..1 here. ornstein-uhlenbeck: one "
+             "that goes on from step to step, with theta 0.15 and dt 0.01. null: none."},
+    {"/algorithm/noise_std", SAC | TD3, NUMBER(replay.noise_std, 0, 1e9), BY_DEFAULT(0.1),
+     .text = "The standard deviation of noise_type."},
 
     {"/normalize", ACTOR_CRITIC, JOB_OBJECT,
      .text =
@@ -201,6 +313,18 @@ const struct job_key job_keys[] = {
      BY_DEFAULT(10), .text = "The bound that a normalized element is clipped to, on both sides of 0."},
     {"/normalize/clip_reward", ACTOR_CRITIC, NUMBER(normalize.clip_rewards, 0, 1e9), .min_open = true,
      BY_DEFAULT(10), .text = "The bound that a normalized reward is clipped to, on both sides of 0."},
+
+    {"/rollout", OFF_POLICY, JOB_OBJECT, .text = "What lies between two lines of the logs."},
+    {"/rollout/steps", OFF_POLICY, INTEGER(rollout.steps, 1, 100000), BY_DEFAULT(1000), .unit = "steps",
+     .text =
+         "The number of steps of each environment from one line of episodes.jsonl to the next. "
+         "Checkpoints and evaluations stand between two of these rollouts; environments go on from one to "
+         "the next. An observer that dies costs its successor the steps of a rollout."},
+    {"/replay", OFF_POLICY, JOB_OBJECT, .text = "The replay buffer."},
+    {"/replay/save", OFF_POLICY, BOOLEAN(replay.save), BY_DEFAULT(true),
+     .text = "Whether the replay buffer is a file of the run, replay.bin, so that a run that is resumed goes "
+             "on with the same numbers. false: it lies in memory alone, and a run that is resumed, or whose "
+             "agent died, fills a new one."},
 
     {"/rollout", REINFORCE, JOB_OBJECT,
      .text = "The steps that are played between two updates of the policy."},
@@ -235,7 +359,7 @@ const struct job_key job_keys[] = {
          "several, by softmax; or floats, by a diagonal Gaussian whose deviations do not depend on the "
          "state. An environment may have action masks: choices that a mask forbids have probability 0. "
          "Environments in C set has_mask (environment.h), those in Python give info['action_mask']."},
-    {"/policy/network", AGENT, ENUM(policy.network, "mlp", "cnn"), BY_DEFAULT("mlp"),
+    {"/policy/network", REINFORCE | ACTOR_CRITIC | DQN, ENUM(policy.network, "mlp", "cnn"), BY_DEFAULT("mlp"),
      .text = "mlp: dense layers over the observation as one vector. cnn: for images of height, width and "
              "channels, three convolutions (32 of 8x8 with stride 4, 64 of 4x4 with stride 2, 64 of 3x3) and "
              "a layer of 512 units, with ReLU (Mnih et al., 2015)."},
@@ -245,6 +369,24 @@ const struct job_key job_keys[] = {
     {"/policy/hidden", ACTOR_CRITIC, WIDTHS(policy.hidden, 1, 1024), BY_DEFAULT([ 64, 64 ]), .unit = "units",
      .text = "The width of the hidden layer, or a list of the widths of all hidden layers, of the policy "
              "and, unless it is shared, once more of the value network. The network cnn ignores it."},
+    {"/policy/hidden", DQN, WIDTHS(policy.hidden, 1, 1024), BY_DEFAULT([ 64, 64 ]), .unit = "units",
+     .text = "The width of the hidden layer, or a list of the widths of all hidden layers. The network cnn "
+             "ignores it."},
+    {"/policy/hidden", SAC, WIDTHS(policy.hidden, 1, 1024), BY_DEFAULT([ 256, 256 ]), .unit = "units",
+     .text = ACTOR_HIDDEN_TEXT},
+    {"/policy/hidden", TD3, WIDTHS(policy.hidden, 1, 1024), BY_DEFAULT([ 400, 300 ]), .unit = "units",
+     .text = ACTOR_HIDDEN_TEXT},
+    {"/policy/critic_hidden", SAC | TD3, WIDTHS(policy.critic_hidden, 1, 1024),
+     NULLABLE(policy.has_critic_hidden), BY_DEFAULT(null), .unit = "units",
+     .text = "The same of each critic. null: as /policy/hidden."},
+    {"/policy/dueling", DQN, BOOLEAN(policy.dueling), BY_DEFAULT(false),
+     .text =
+         "Whether a value of an action is the state's value plus the action's advantage over the mean, two "
+         "outputs of the last layer (Wang et al., 2016)."},
+    {"/policy/activation", OFF_POLICY, ENUM(policy.activation, "relu", "tanh"), BY_DEFAULT("relu"),
+     .text = "The function of the hidden units. The network cnn ignores it."},
+    {"/policy/log_std_init", SAC, NUMBER(policy.log_std_init, -20, 2), BY_DEFAULT(-3),
+     .text = "With use_sde, the logarithm of the first standard deviations."},
     {"/policy/activation", ACTOR_CRITIC, ENUM(policy.activation, "relu", "tanh"), BY_DEFAULT("tanh"),
      .text = "The function of the hidden units. The network cnn ignores it."},
     {"/policy/value_network", ACTOR_CRITIC, ENUM(policy.value_network, "separate", "shared"),
@@ -522,18 +664,18 @@ const struct job_key job_keys[] = {
     {"/evaluation/batch", PARALLEL, INTEGER(evaluation.batch, 1, 65536), BY_DEFAULT(10), .unit = "columns",
      .text = "The number of columns into which the held-out text is cut."},
 
-    {"/evaluation", ACTOR_CRITIC, JOB_OBJECT,
+    {"/evaluation", STEPWISE, JOB_OBJECT,
      .text = "Episodes that the policy plays apart from training, in environments of their own: those in C "
              "are in the agent's process, those in Python in the observers'. Their first states follow from "
              "the job's seed. They are the same in each evaluation, and training sees none of them."},
-    {"/evaluation/every", ACTOR_CRITIC, INTEGER(evaluation.every, 1, 1e6), NULLABLE(evaluation.has_every),
+    {"/evaluation/every", STEPWISE, INTEGER(evaluation.every, 1, 1e6), NULLABLE(evaluation.has_every),
      BY_DEFAULT(null), .unit = "updates",
      .text = "The number of updates from one evaluation to the next. null: no evaluations."},
-    {"/evaluation/episodes", ACTOR_CRITIC, INTEGER(evaluation.episodes, 1, 10000), BY_DEFAULT(10),
+    {"/evaluation/episodes", STEPWISE, INTEGER(evaluation.episodes, 1, 10000), BY_DEFAULT(10),
      .text = "The number of episodes, which are played all at once."},
-    {"/evaluation/steps", ACTOR_CRITIC, INTEGER(evaluation.steps, 1, 1e9), BY_DEFAULT(100000),
+    {"/evaluation/steps", STEPWISE, INTEGER(evaluation.steps, 1, 1e9), BY_DEFAULT(100000),
      .text = "The number of steps at which an episode that has not ended is cut."},
-    {"/evaluation/deterministic", ACTOR_CRITIC, BOOLEAN(evaluation.deterministic), BY_DEFAULT(true),
+    {"/evaluation/deterministic", STEPWISE, BOOLEAN(evaluation.deterministic), BY_DEFAULT(true),
      .text =
          "Whether the most probable actions are taken, and of floats the means. false: actions are drawn."},
 
@@ -544,10 +686,10 @@ const struct job_key job_keys[] = {
      NULLABLE(stop.has_running_reward), BY_DEFAULT(null),
      .text = "The job ends, solved, when the running reward is above this number."},
 
-    {"/stop/steps", ACTOR_CRITIC, INTEGER(stop.steps, 1, 1e15), BY_DEFAULT(1000000), .unit = "steps",
+    {"/stop/steps", STEPWISE, INTEGER(stop.steps, 1, 1e15), BY_DEFAULT(1000000), .unit = "steps",
      .text = "The job ends after the update that reaches this number of steps of all environments together."},
 
-    {"/stop/evaluation_reward", ACTOR_CRITIC, NUMBER(stop.evaluation_reward, -DBL_MAX, DBL_MAX),
+    {"/stop/evaluation_reward", STEPWISE, NUMBER(stop.evaluation_reward, -DBL_MAX, DBL_MAX),
      NULLABLE(stop.has_evaluation_reward), BY_DEFAULT(null),
      .text = "The job ends, solved, when the mean reward of an evaluation is this number or more."},
 

@@ -827,10 +827,10 @@ static void default_name(struct job_reading *reading)
     job_report(reading, job_found_place(reading, found), key->pointer, "%s, got \"%s\"", words, shown);
 }
 
-/* What the algorithms ppo and a2c have no key for. a2c is ppo with one minibatch: the whole rollout, once. */
+/* What the algorithms with a number of steps have no key for. a2c is ppo with one minibatch: the whole rollout, once. */
 static void imply(struct job *job)
 {
-    if (!job_is_actor_critic(job))
+    if (!job_is_stepwise(job))
         return;
     job->rollout.mode = JOB_ROLLOUT_STEPS;
     job->rollout.begin = JOB_BEGIN_CONTINUE;

@@ -8,6 +8,7 @@
 #define NO_SEGMENT "trainers in Python have no shared memory with the servers"
 #define PLATEAU "a plateau is found in the held-out loss"
 #define ONE_CRITIC "the value reads one memory"
+#define ONE_EPISODE "several environments end their episodes at different times"
 #define BATCH_NORM "the last stage has 1 * 1 pixels, and its batch norm would see one value per channel"
 
 /* clang-format off */
@@ -21,9 +22,11 @@ const struct job_rule job_rules[] = {
     {AGENT, .when = {IS_SET("/environment/gymnasium")}, .then = IS_NULL("/environment/name"), .why = ONE_SOURCE},
     {AGENT, .when = {IS_SET("/environment/class")}, .then = IS_NULL("/environment/name"), .why = ONE_SOURCE},
 
-    {ACTOR_CRITIC, .when = {IS_SET("/environment/gymnasium")}, .then = AT_LEAST("/observers/count", 1), .why = OWN_PROCESS},
-    {ACTOR_CRITIC, .when = {IS_SET("/environment/class")}, .then = AT_LEAST("/observers/count", 1), .why = OWN_PROCESS},
-    {ACTOR_CRITIC, .when = {IS_SET("/stop/evaluation_reward")}, .then = IS_SET("/evaluation/every")},
+    {STEPWISE, .when = {IS_SET("/environment/gymnasium")}, .then = AT_LEAST("/observers/count", 1), .why = OWN_PROCESS},
+    {STEPWISE, .when = {IS_SET("/environment/class")}, .then = AT_LEAST("/observers/count", 1), .why = OWN_PROCESS},
+    {STEPWISE, .when = {IS_SET("/stop/evaluation_reward")}, .then = IS_SET("/evaluation/every")},
+    {OFF_POLICY, .when = {IS("/algorithm/train_freq", "episode")}, .then = AT_MOST("/observers/environments", 1), .why = ONE_EPISODE},
+    {OFF_POLICY, .when = {IS("/algorithm/train_freq", "episode")}, .then = AT_MOST("/observers/count", 1), .why = ONE_EPISODE},
 
     {ACTOR_CRITIC, .when = {IS_SET("/policy/recurrent"), IS("/policy/shared_lstm", "true")},
      .then = IS("/policy/enable_critic_lstm", "false"), .why = ONE_CRITIC},
@@ -65,6 +68,8 @@ const struct job_limit job_limits[] = {
      .factors = {"/observers/count", "/observers/environments", "/rollout/steps"},
      .most = JOB_ROLLOUT_ROWS_MAX, .of = "rows in a rollout"},
     {ACTOR_CRITIC, .factors = {"/observers/count", "/observers/environments", "/algorithm/n_steps"},
+     .most = JOB_ROLLOUT_ROWS_MAX, .of = "rows in a rollout"},
+    {OFF_POLICY, .factors = {"/observers/count", "/observers/environments", "/rollout/steps"},
      .most = JOB_ROLLOUT_ROWS_MAX, .of = "rows in a rollout"},
     {TRAINERS, .factors = {"/trainers/count", "/trainers/batch"},
      .most = JOB_UPDATE_SAMPLES_MAX, .of = "samples in an update"},

@@ -10,21 +10,23 @@
 #include "worker/job/json_document.h"
 
 enum job_type {
-    JOB_OBJECT,   /* a group of keys; its members follow it */
-    JOB_INTEGER,  /* uint32_t or uint64_t by `bytes` */
-    JOB_WIDTHS,   /* struct job_widths: an integer, or an array of at most `elements` of them */
-    JOB_NUMBER,   /* double */
-    JOB_BOOLEAN,  /* bool */
-    JOB_ENUM,     /* int: the index of a name */
-    JOB_NAME,     /* char[]: a string of the key's pattern */
-    JOB_PATH,     /* char[]: min..max bytes of text that can be shown as it is */
-    JOB_OPTIONS,  /* char[]: an object that only the environment knows, as text of at most max bytes */
-    JOB_NUMBERED, /* struct job_numbered: a string of the key's pattern, one of the names, all but the first
-                     with a number behind them */
+    JOB_OBJECT,    /* a group of keys; its members follow it */
+    JOB_INTEGER,   /* uint32_t or uint64_t by `bytes`; with a `min` below 0, int32_t */
+    JOB_WIDTHS,    /* struct job_widths: an integer, or an array of at most `elements` of them */
+    JOB_NUMBER,    /* double */
+    JOB_BOOLEAN,   /* bool */
+    JOB_ENUM,      /* int: the index of a name */
+    JOB_NAME,      /* char[]: a string of the key's pattern */
+    JOB_PATH,      /* char[]: min..max bytes of text that can be shown as it is */
+    JOB_OPTIONS,   /* char[]: an object that only the environment knows, as text of at most max bytes */
+    JOB_AUTO,      /* struct job_auto: a number, or a string of the key's pattern that begins with "auto" */
+    JOB_FREQUENCY, /* struct job_frequency: an integer of steps, or [an integer, "step" or "episode"] */
+    JOB_NUMBERED,  /* struct job_numbered: a string of the key's pattern, one of the names, all but the first
+                      with a number behind them */
 };
 
 enum {
-    JOB_KEYS_MAX = 208,
+    JOB_KEYS_MAX = 288,
     JOB_WORDS_BYTES = 4096, /* of the longest value as JSON, and of a paragraph of the manual */
     JOB_FACTORS_MAX = 4,
 };
@@ -33,7 +35,10 @@ enum {
  * enum job_kind's, with the algorithm reinforce. */
 enum job_variant {
     JOB_VARIANT_PPO = JOB_MODEL_PARALLEL + 1, /* the kind reinforce with the algorithm ppo */
-    JOB_VARIANT_A2C,                          /* likewise, a2c */
+    JOB_VARIANT_A2C,                          /* likewise, a2c; and so on */
+    JOB_VARIANT_DQN,
+    JOB_VARIANT_SAC,
+    JOB_VARIANT_TD3,
     JOB_VARIANTS
 };
 

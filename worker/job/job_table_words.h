@@ -11,7 +11,12 @@ enum {
     PPO = JOB_KINDS_OF(JOB_VARIANT_PPO),
     A2C = JOB_KINDS_OF(JOB_VARIANT_A2C),
     ACTOR_CRITIC = PPO | A2C,
-    AGENT = REINFORCE | ACTOR_CRITIC,
+    DQN = JOB_KINDS_OF(JOB_VARIANT_DQN),
+    SAC = JOB_KINDS_OF(JOB_VARIANT_SAC),
+    TD3 = JOB_KINDS_OF(JOB_VARIANT_TD3),
+    OFF_POLICY = DQN | SAC | TD3,         /* these learn from a replay buffer */
+    STEPWISE = ACTOR_CRITIC | OFF_POLICY, /* these end after a number of steps */
+    AGENT = REINFORCE | STEPWISE,
     SERVER = JOB_KINDS_OF(JOB_PARAMETER_SERVER),
     PARALLEL = JOB_KINDS_OF(JOB_MODEL_PARALLEL),
     TRAINERS = SERVER | PARALLEL, /* both have servers and trainers */

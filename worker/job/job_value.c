@@ -61,9 +61,11 @@ static bool store_number(void *at, const struct job_key *key, double value)
     if (value < key->min || value > key->max || (key->min_open && value == key->min) ||
         (key->max_open && value == key->max) || (key->bounds_only && value != key->min && value != key->max))
         return false;
-    if (key->type == JOB_NUMBER)
+    if (key->type == JOB_NUMBER || key->type == JOB_AUTO)
         *(double *)at = value;
-    else if (key->type == JOB_WIDTHS || key->bytes == sizeof(uint32_t))
+    else if (key->type == JOB_INTEGER && key->min < 0)
+        *(int32_t *)at = (int32_t)value;
+    else if (key->type != JOB_INTEGER || key->bytes == sizeof(uint32_t))
         *(uint32_t *)at = (uint32_t)value;
     else
         *(uint64_t *)at = (uint64_t)value;
@@ -86,6 +88,30 @@ static bool store_numbered(struct job_numbered *at, const struct job_key *key, c
     at->name = name_index(key, text, length);
     at->number = text[length] == '\0' ? 0 : (uint32_t)strtoul(text + length, NULL, 10);
     return true;
+}
+
+/* A number, or the pattern's word with a number that may follow its "_". */
+static bool store_auto(struct job_auto *at, const struct job_key *key, const cJSON *value)
+{
+    const char *text = cJSON_GetStringValue(value);
+    at->automatic = text != NULL;
+    if (text == NULL)
+        return cJSON_IsNumber(value) && store_number(&at->number, key, value->valuedouble);
+    const char *number = strchr(text, '_');
+    at->number = number != NULL ? strtod(number + 1, NULL) : 1;
+    return job_pattern_matches(key, text) && at->number > 0 && at->number <= key->max;
+}
+
+/* An integer, or an array of it and the unit. */
+static bool store_frequency(struct job_frequency *at, const struct job_key *key,
+                            const struct json_document *document, const cJSON *value)
+{
+    const cJSON *count = cJSON_IsArray(value) ? value->child : value;
+    const char *unit = cJSON_IsArray(value) ? cJSON_GetStringValue(cJSON_GetArrayItem(value, 1)) : "step";
+    const bool whole = !cJSON_IsArray(value) || cJSON_GetArraySize(value) == 2;
+    at->episodes = unit != NULL && strcmp(unit, "episode") == 0;
+    return whole && unit != NULL && (at->episodes || strcmp(unit, "step") == 0) &&
+           json_is_integer(document, count) && store_number(&at->count, key, count->valuedouble);
 }
 
 static bool store_text(void *at, const struct job_key *key, const char *text)
@@ -132,6 +158,10 @@ static bool store_one(void *at, const struct job_key *key, const struct json_doc
         return store_options(at, key, value);
     case JOB_NUMBERED:
         return cJSON_IsString(value) && store_numbered(at, key, value->valuestring);
+    case JOB_AUTO:
+        return store_auto(at, key, value);
+    case JOB_FREQUENCY:
+        return store_frequency(at, key, document, value);
     default:
         return cJSON_IsString(value) && store_text(at, key, value->valuestring);
     }
@@ -200,11 +230,15 @@ double job_value_number(const struct job *job, const struct job_key *key)
         return *(const uint32_t *)at; // the count of struct job_channels, struct job_widths
     switch (key->type) {
     case JOB_INTEGER:
+        if (key->min < 0)
+            return *(const int32_t *)at;
         return key->bytes == sizeof(uint32_t) ? (double)*(const uint32_t *)at : (double)*(const uint64_t *)at;
     case JOB_NUMBER:
         return *(const double *)at;
     case JOB_NUMBERED:
         return ((const struct job_numbered *)at)->number;
+    case JOB_FREQUENCY:
+        return ((const struct job_frequency *)at)->count;
     default:
         return 0;
     }
@@ -221,6 +255,8 @@ static const char *job_value_name(const struct job *job, const struct job_key *k
         return key->names[((const struct job_numbered *)at)->name];
     case JOB_BOOLEAN:
         return *(const bool *)at ? "true" : "false";
+    case JOB_FREQUENCY:
+        return ((const struct job_frequency *)at)->episodes ? "episode" : "step";
     case JOB_NAME:
     case JOB_PATH:
     case JOB_OPTIONS:
@@ -326,6 +362,15 @@ static void add_string(char words[JOB_WORDS_BYTES], const char *text)
     words_add(words, "\"");
 }
 
+static void add_auto(char words[JOB_WORDS_BYTES], const struct job_auto *value, bool brief)
+{
+    words_add(words, value->automatic ? "\"auto" : "");
+    words_add(words, value->automatic && value->number != 1 ? "_" : "");
+    if (!value->automatic || value->number != 1)
+        words_add_number(words, value->number, brief);
+    words_add(words, value->automatic ? "\"" : "");
+}
+
 void words_add_value(char words[JOB_WORDS_BYTES], const struct job *job, const struct job_key *key,
                      bool brief)
 {
@@ -337,6 +382,11 @@ void words_add_value(char words[JOB_WORDS_BYTES], const struct job *job, const s
         add_elements(words, key, at, brief);
     else if (key->type == JOB_INTEGER || key->type == JOB_NUMBER)
         words_add_number(words, job_value_number(job, key), brief && key->type == JOB_NUMBER);
+    else if (key->type == JOB_AUTO)
+        add_auto(words, at, brief);
+    else if (key->type == JOB_FREQUENCY)
+        words_add(words, strcmp(name, "step") == 0 ? "%.0f" : "[%.0f, \"episode\"]",
+                  job_value_number(job, key));
     else if (key->type == JOB_BOOLEAN)
         words_add(words, *(const bool *)at ? "true" : "false");
     else if (key->type == JOB_OPTIONS)
@@ -362,7 +412,7 @@ static void add_names(char words[JOB_WORDS_BYTES], const struct job_key *key)
 
 static void add_bounds(char words[JOB_WORDS_BYTES], const struct job_key *key)
 {
-    const bool integer = key->type != JOB_NUMBER;
+    const bool integer = key->type != JOB_NUMBER && key->type != JOB_AUTO;
     if (key->max == DBL_MAX) {
         words_add(words, "a number");
         return;
@@ -378,7 +428,8 @@ static void add_bounds(char words[JOB_WORDS_BYTES], const struct job_key *key)
 
 void words_add_element(char words[JOB_WORDS_BYTES], const struct job_key *key)
 {
-    if (key->type == JOB_INTEGER || key->type == JOB_NUMBER || key->type == JOB_WIDTHS)
+    if (key->type == JOB_INTEGER || key->type == JOB_NUMBER || key->type == JOB_WIDTHS ||
+        key->type == JOB_AUTO || key->type == JOB_FREQUENCY)
         add_bounds(words, key);
     else if (key->type == JOB_ENUM)
         add_names(words, key);
@@ -400,6 +451,10 @@ void words_add_expected(char words[JOB_WORDS_BYTES], const struct job_key *key)
     words_add_element(words, key);
     if (key->type == JOB_WIDTHS)
         words_add(words, ", or an array of 0 to %u of them", key->elements);
+    else if (key->type == JOB_AUTO)
+        words_add(words, ", or %s", key->words);
+    else if (key->type == JOB_FREQUENCY)
+        words_add(words, ", or an array of it and \"step\" or \"episode\"");
 }
 
 void words_add_condition(char words[JOB_WORDS_BYTES], unsigned kinds, const struct job_condition *condition)
