@@ -32,6 +32,67 @@ static const size_t least_bytes[CONTROL_KINDS] = {
     [CONTROL_SAVED] = sizeof(struct control_saved),
 };
 
+/* ---- figures ---- */
+
+#define OF(algorithm) (1u << JOB_ALGORITHM_##algorithm)
+#define AT(member) offsetof(struct control_figures, member)
+
+enum {
+    ON_POLICY = OF(PPO) | OF(A2C),
+    OFF_POLICY = OF(DQN) | OF(SAC) | OF(TD3),
+    FLOATS = OF(SAC) | OF(TD3),
+    EVERY = ON_POLICY | OFF_POLICY,
+    LOG = CONTROL_IN_LOG,
+    EVENTS = CONTROL_IN_EVENTS,
+    METRICS = CONTROL_IN_METRICS,
+};
+
+/* clang-format off */
+const struct control_figure control_figure_list[] = {
+    {"total_timesteps", "time", LOG, EVERY, true, AT(total_timesteps), NULL},
+    {"timesteps", "time", METRICS, EVERY, true, AT(total_timesteps), "Environment steps, also of earlier processes."},
+    {"n_updates", "train", LOG | EVENTS, EVERY, true, AT(n_updates), NULL},
+    {"ep_rew_mean", "rollout", LOG | EVENTS, EVERY, false, AT(ep_rew_mean), NULL},
+    {"ep_len_mean", "rollout", LOG | EVENTS, EVERY, false, AT(ep_len_mean), NULL},
+    {"policy_gradient_loss", "train", LOG | EVENTS | METRICS, OF(PPO), false, AT(policy_loss), "The policy's part of the loss."},
+    {"policy_loss", "train", LOG | EVENTS | METRICS, OF(A2C), false, AT(policy_loss), "The policy's part of the loss."},
+    {"value_loss", "train", LOG | EVENTS | METRICS, ON_POLICY, false, AT(value_loss), "The values' part of the loss."},
+    {"entropy_loss", "train", LOG | EVENTS | METRICS, ON_POLICY, false, AT(entropy_loss), "The entropy's part of the loss."},
+    {"loss", "train", EVENTS, OF(PPO) | OF(DQN), false, AT(loss), NULL},
+    {"approx_kl", "train", LOG | EVENTS | METRICS, OF(PPO), false, AT(approx_kl), "The divergence from the policy that acted."},
+    {"clip_fraction", "train", LOG | EVENTS, OF(PPO), false, AT(clip_fraction), NULL},
+    {"explained_variance", "train", LOG | EVENTS | METRICS, ON_POLICY, false, AT(explained_variance), "How well the values explain the returns."},
+    {"actor_loss", "train", LOG | EVENTS | METRICS, FLOATS, false, AT(actor_loss), "The policy's loss."},
+    {"critic_loss", "train", LOG | EVENTS | METRICS, FLOATS, false, AT(critic_loss), "The values' loss."},
+    {"ent_coef", "train", LOG | EVENTS | METRICS, OF(SAC), false, AT(ent_coef), "The weight of the entropy."},
+    {"ent_coef_loss", "train", LOG | EVENTS, OF(SAC), false, AT(ent_coef_loss), NULL},
+    {"exploration_rate", "rollout", LOG | EVENTS | METRICS, OF(DQN), false, AT(exploration_rate), "The probability of a random action."},
+    {"learning_rate", "train", LOG | EVENTS | METRICS, EVERY, false, AT(learning_rate), "The learning rate."},
+    {"clip_range", "train", LOG | EVENTS, OF(PPO), false, AT(clip_range), NULL},
+    {"std", "train", LOG | EVENTS, ON_POLICY, false, AT(std), NULL},
+};
+/* clang-format on */
+const size_t control_figure_count = sizeof control_figure_list / sizeof control_figure_list[0];
+
+bool control_figure_is_shown(const struct control_figure *figure, const struct control_figures *figures,
+                             unsigned where)
+{
+    return (figure->where & where) != 0 && (figure->algorithms >> figures->algorithm & 1u) != 0;
+}
+
+double control_figure_value(const struct control_figure *figure, const struct control_figures *figures)
+{
+    const char *at = (const char *)figures + figure->offset;
+    double value;
+    uint64_t count;
+    if (figure->is_count) {
+        memcpy(&count, at, sizeof count);
+        return (double)count;
+    }
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
 /* What worker/net/PROTOCOL.md tells writers of workers in other languages. */
 _Static_assert(CONTROL_EXIT == 7 && CONTROL_READY == 9 && CONTROL_BEAT == 10 && CONTROL_FAILED == 16 &&
                    CONTROL_FAR == 17,

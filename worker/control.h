@@ -188,21 +188,43 @@ struct control_evaluation {
     double success_rate; /* the mean of the metric "is_success"; NaN: the environment has none */
 };
 
-/* What an update by PPO or A2C adds to its episode, under Stable-Baselines3's names. Means are over the
- * update's minibatches; approx_kl's over those of its last epoch. */
-struct control_ppo {
-    bool
-        is_a2c; /* there is no clip_fraction, approx_kl and clip_range; policy_gradient_loss is policy_loss */
-    uint64_t total_timesteps, n_updates; /* environment steps so far; epochs so far */
-    double ep_rew_mean, ep_len_mean;     /* of the last episodes that have ended; NaN: none */
-    double loss;                         /* of the last minibatch */
-    double policy_gradient_loss, value_loss, entropy_loss, clip_fraction, approx_kl;
+/* What an update adds to its episode, under Stable-Baselines3's names; of every algorithm but reinforce.
+ * Means are over the update's minibatches or gradient steps; approx_kl's over those of its last epoch. */
+struct control_figures {
+    int algorithm; /* enum job_algorithm: says which of the others there are (control_figure_list) */
+    uint64_t total_timesteps;        /* environment steps so far */
+    uint64_t n_updates;              /* epochs so far, or gradient steps */
+    double ep_rew_mean, ep_len_mean; /* of the last episodes that have ended; NaN: none */
+    double loss;                     /* of the last minibatch; a mean of dqn; else as critic_loss */
+    double policy_loss, value_loss, entropy_loss, clip_fraction, approx_kl;
     double explained_variance;
     double learning_rate, clip_range;
-    double std; /* a Gaussian's mean deviation; NaN: the action is a choice */
+    double std;                     /* a Gaussian's mean deviation; NaN: the action is a choice */
+    double exploration_rate;        /* the probability of a random action */
+    double actor_loss, critic_loss; /* NaN: there was no such step */
+    double ent_coef, ent_coef_loss; /* the latter NaN: the coefficient is not learned */
     bool has_evaluation;
     struct control_evaluation evaluation;
 };
+
+/* Where a figure is shown: episodes.jsonl, TensorBoard's events, the metrics. */
+enum { CONTROL_IN_LOG = 1, CONTROL_IN_EVENTS = 2, CONTROL_IN_METRICS = 4 };
+
+/* A figure's row: each log and page shows those that the algorithm has. */
+struct control_figure {
+    const char *name, *group;   /* TensorBoard's tag is group/name */
+    unsigned where, algorithms; /* sets: of the above; of 1 << enum job_algorithm */
+    bool is_count;              /* it is a uint64_t, else a double */
+    size_t offset;              /* in struct control_figures */
+    const char *help;           /* what it is, for the metrics */
+};
+extern const struct control_figure control_figure_list[];
+extern const size_t control_figure_count;
+
+/* Whether the algorithm of these figures has the figure, and shows it there. */
+bool control_figure_is_shown(const struct control_figure *figure, const struct control_figures *figures,
+                             unsigned where);
+double control_figure_value(const struct control_figure *figure, const struct control_figures *figures);
 
 /* One episode, for both logs. Fields that may differ between two runs of one seed are in `timing`. */
 struct control_episode {
@@ -222,8 +244,8 @@ struct control_episode {
         uint32_t waits[CONTROL_WAIT_BUCKETS]; /* [i]: waits above control_wait_limits_us[i - 1], at most [i];
                                                  the last: all longer ones */
     } timing;
-    bool has_ppo;
-    struct control_ppo ppo;
+    bool has_figures;
+    struct control_figures figures;
     struct control_metrics metrics; /* of the environments' episodes that ended within this one; last, because
                                        no more of them travel than there are */
 };

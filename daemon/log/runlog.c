@@ -320,24 +320,17 @@ static void add_metrics(struct line *line, const struct control_metrics *metrics
 }
 
 /* Under Stable-Baselines3's names. */
-static void add_ppo(struct line *line, const struct control_ppo *r)
+static void add_figures(struct line *line, const struct control_figures *r)
 {
-    add_count(line, "total_timesteps", r->total_timesteps);
-    add_count(line, "n_updates", r->n_updates);
-    add_number(line, "ep_rew_mean", r->ep_rew_mean);
-    add_number(line, "ep_len_mean", r->ep_len_mean);
-    add_number(line, r->is_a2c ? "policy_loss" : "policy_gradient_loss", r->policy_gradient_loss);
-    add_number(line, "value_loss", r->value_loss);
-    add_number(line, "entropy_loss", r->entropy_loss);
-    if (!r->is_a2c) {
-        add_number(line, "approx_kl", r->approx_kl);
-        add_number(line, "clip_fraction", r->clip_fraction);
+    for (size_t i = 0; i < control_figure_count; i++) {
+        const struct control_figure *figure = &control_figure_list[i];
+        if (!control_figure_is_shown(figure, r, CONTROL_IN_LOG))
+            continue;
+        if (figure->is_count)
+            add_count(line, figure->name, (uint64_t)control_figure_value(figure, r));
+        else
+            add_number(line, figure->name, control_figure_value(figure, r));
     }
-    add_number(line, "explained_variance", r->explained_variance);
-    add_number(line, "learning_rate", r->learning_rate);
-    if (!r->is_a2c)
-        add_number(line, "clip_range", r->clip_range);
-    add_number(line, "std", r->std);
     if (!r->has_evaluation)
         return;
     line_add(line, ",\"eval\":{");
@@ -355,13 +348,14 @@ static void add_episode(struct line *line, const struct control_episode *r)
     add_number(line, "running_reward", r->running_reward);
     add_number(line, "loss", r->loss);
     add_count(line, "env_steps", r->env_steps);
-    if (r->has_ppo)
-        add_ppo(line, &r->ppo);
+    if (r->has_figures)
+        add_figures(line, &r->figures);
     add_metrics(line, &r->metrics);
     add_timing(line);
     add_fixed(line, "episode_s", r->timing.episode_s, 6);
     add_fixed(line, "learn_s", r->timing.learn_s, 6);
-    add_fixed(line, r->has_ppo ? "fps" : "env_steps_per_s", per_second(r->env_steps, r->timing.episode_s), 1);
+    add_fixed(line, r->has_figures ? "fps" : "env_steps_per_s", per_second(r->env_steps, r->timing.episode_s),
+              1);
     add_count(line, "launches", r->timing.launches);
     add_count(line, "requests", r->timing.requests);
     add_fixed(line, "batch_mean", r->timing.batch_mean, 3);
@@ -470,16 +464,33 @@ void episode_means_text(char out[EPISODE_MEANS_BYTES], const struct control_metr
     }
 }
 
-static void write_ppo_text(struct line *line, const struct control_ppo *r, double seconds, uint64_t steps)
+/* How the policy learns, in two figures of its algorithm. */
+static void write_learning_text(struct line *line, const struct control_figures *r)
+{
+    if (r->algorithm == JOB_ALGORITHM_PPO)
+        line_add(line, "\tKL: %.4f", r->approx_kl);
+    if (r->algorithm == JOB_ALGORITHM_PPO || r->algorithm == JOB_ALGORITHM_A2C)
+        line_add(line, "\tEntropy: %.3f", -r->entropy_loss);
+    else if (isnan(r->loss)) /* nothing was learned */
+        line_add(line, "\tLoss: -");
+    else
+        line_add(line, "\tLoss: %.4f", r->loss);
+    if (r->algorithm == JOB_ALGORITHM_DQN)
+        line_add(line, "\tExploration: %.3f", r->exploration_rate);
+    else if (r->algorithm == JOB_ALGORITHM_SAC && !isnan(r->ent_coef))
+        line_add(line, "\tEntropy weight: %.4f", r->ent_coef);
+}
+
+static void write_figures_text(struct line *line, const struct control_figures *r, double seconds,
+                               uint64_t steps)
 {
     line_add(line, "\tSteps: %" PRIu64, r->total_timesteps);
     if (isnan(r->ep_rew_mean)) /* no episode has ended */
         line_add(line, "\tReward: -\tLength: -");
     else
         line_add(line, "\tReward: %.2f\tLength: %.1f", r->ep_rew_mean, r->ep_len_mean);
-    if (!r->is_a2c)
-        line_add(line, "\tKL: %.4f", r->approx_kl);
-    line_add(line, "\tEntropy: %.3f\tSteps/s: %.0f", -r->entropy_loss, per_second(steps, seconds));
+    write_learning_text(line, r);
+    line_add(line, "\tSteps/s: %.0f", per_second(steps, seconds));
     if (r->has_evaluation)
         line_add(line, "\tEvaluation: %.2f +- %.2f", r->evaluation.mean_reward, r->evaluation.std_reward);
 }
@@ -488,9 +499,9 @@ static void write_episode_text(struct line *line, const struct control_episode *
 {
     char metrics[EPISODE_MEANS_BYTES];
     episode_means_text(metrics, &r->metrics);
-    if (r->has_ppo) {
+    if (r->has_figures) {
         line_add(line, "Episode %" PRIu64, r->episode);
-        write_ppo_text(line, &r->ppo, r->timing.episode_s, r->env_steps);
+        write_figures_text(line, &r->figures, r->timing.episode_s, r->env_steps);
         line_add(line, "%s\n", metrics);
         return;
     }

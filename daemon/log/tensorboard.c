@@ -75,23 +75,14 @@ static void add_rate(struct scalars *scalars, const char *tag, uint64_t count, d
         add_scalar(scalars, tag, (double)count / seconds);
 }
 
-static void add_ppo(struct scalars *scalars, const struct control_ppo *r)
+static void add_figures(struct scalars *scalars, const struct control_figures *r)
 {
-    add_scalar(scalars, "rollout/ep_rew_mean", r->ep_rew_mean);
-    add_scalar(scalars, "rollout/ep_len_mean", r->ep_len_mean);
-    add_scalar(scalars, "train/learning_rate", r->learning_rate);
-    add_scalar(scalars, "train/n_updates", (double)r->n_updates);
-    add_scalar(scalars, r->is_a2c ? "train/policy_loss" : "train/policy_gradient_loss",
-               r->policy_gradient_loss);
-    add_scalar(scalars, "train/value_loss", r->value_loss);
-    add_scalar(scalars, "train/entropy_loss", r->entropy_loss);
-    add_scalar(scalars, "train/explained_variance", r->explained_variance);
-    add_scalar(scalars, "train/std", r->std);
-    if (!r->is_a2c) {
-        add_scalar(scalars, "train/loss", r->loss);
-        add_scalar(scalars, "train/approx_kl", r->approx_kl);
-        add_scalar(scalars, "train/clip_fraction", r->clip_fraction);
-        add_scalar(scalars, "train/clip_range", r->clip_range);
+    for (size_t i = 0; i < control_figure_count; i++) {
+        const struct control_figure *figure = &control_figure_list[i];
+        char tag[64];
+        snprintf(tag, sizeof tag, "%s/%s", figure->group, figure->name);
+        if (control_figure_is_shown(figure, r, CONTROL_IN_EVENTS))
+            add_scalar(scalars, tag, control_figure_value(figure, r));
     }
     if (r->has_evaluation) {
         add_scalar(scalars, "eval/mean_reward", r->evaluation.mean_reward);
@@ -102,8 +93,8 @@ static void add_ppo(struct scalars *scalars, const struct control_ppo *r)
 
 static uint64_t add_episode(struct scalars *scalars, const struct control_episode *r)
 {
-    if (r->has_ppo) {
-        add_ppo(scalars, &r->ppo);
+    if (r->has_figures) {
+        add_figures(scalars, &r->figures);
     } else {
         add_scalar(scalars, "rollout/ep_rew_mean", r->running_reward);
         add_scalar(scalars, "rollout/ep_rew", r->reward);
@@ -114,7 +105,7 @@ static uint64_t add_episode(struct scalars *scalars, const struct control_episod
     for (uint32_t i = 0; i < r->metrics.count && i < CONTROL_METRICS_MAX; i++)
         add_named(scalars, r->metrics.of[i].name, strnlen(r->metrics.of[i].name, CONTROL_METRIC_NAME_BYTES),
                   r->metrics.of[i].mean);
-    return r->has_ppo ? r->ppo.total_timesteps : r->episode;
+    return r->has_figures ? r->figures.total_timesteps : r->episode;
 }
 
 static uint64_t add_update(struct scalars *scalars, const struct control_update *r)

@@ -163,21 +163,16 @@ static void write_episodes(struct page *page)
     write_histograms(page, 0);
 }
 
-static void write_ppo(struct page *page)
+static void write_figures(struct page *page)
 {
-    const struct control_ppo *ppo = &page->status->totals->episode.ppo;
-    if (!page->status->totals->has_episode || !page->status->totals->episode.has_ppo)
+    const struct control_figures *figures = &page->status->totals->episode.figures;
+    if (!page->status->totals->has_episode || !page->status->totals->episode.has_figures)
         return;
-    gauge(page, "timesteps", "", (double)ppo->total_timesteps,
-          "Environment steps, also of earlier processes.");
-    gauge(page, "explained_variance", "", ppo->explained_variance,
-          "How well the values explain the returns.");
-    gauge(page, "entropy_loss", "", ppo->entropy_loss, "The entropy's part of the loss.");
-    gauge(page, "value_loss", "", ppo->value_loss, "The values' part of the loss.");
-    gauge(page, "policy_gradient_loss", "", ppo->policy_gradient_loss, "The policy's part of the loss.");
-    gauge(page, "learning_rate", "", ppo->learning_rate, "The learning rate.");
-    if (!ppo->is_a2c)
-        gauge(page, "approx_kl", "", ppo->approx_kl, "The divergence from the policy that acted.");
+    for (size_t i = 0; i < control_figure_count; i++) {
+        const struct control_figure *figure = &control_figure_list[i];
+        if (control_figure_is_shown(figure, figures, CONTROL_IN_METRICS))
+            gauge(page, figure->name, "", control_figure_value(figure, figures), figure->help);
+    }
     if (page->status->totals->has_evaluation)
         gauge(page, "evaluation_reward", "", page->status->totals->evaluation.mean_reward,
               "The newest evaluation's mean reward.");
@@ -297,7 +292,7 @@ char *openmetrics_text(const struct run_status *status, enum openmetrics_form fo
     write_run(&page);
     if (status->job->kind == JOB_REINFORCE) {
         write_episodes(&page);
-        write_ppo(&page);
+        write_figures(&page);
     } else {
         write_updates(&page);
     }

@@ -40,9 +40,9 @@ static void add_episode(struct run_totals *totals, const struct control_episode 
         totals->waits[i] += episode->timing.waits[i];
     totals->wait_s += episode->timing.wait_s;
     totals->learn_s += episode->timing.learn_s;
-    if (episode->has_ppo && episode->ppo.has_evaluation) {
+    if (episode->has_figures && episode->figures.has_evaluation) {
         totals->has_evaluation = true;
-        totals->evaluation = episode->ppo.evaluation;
+        totals->evaluation = episode->figures.evaluation;
     }
     totals->has_episode = true;
     memcpy(&totals->episode, episode, offsetof(struct control_episode, metrics));

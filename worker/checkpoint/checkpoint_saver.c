@@ -126,6 +126,10 @@ static enum status saver_write_files(void *arg, struct error *error)
     const struct checkpoint_saver *saver = arg;
     const struct checkpoint_saving *saving = &saver->saving;
     const struct path run = saver->config.run_dir;
+    const enum status status =
+        saver->config.flush != NULL ? saver->config.flush(saver->config.context, error) : STATUS_OK;
+    if (status != STATUS_OK)
+        return status;
     if (!saver->config.publishes)
         return checkpoint_write_shard(run, saving->counters.update, &saving->values, error);
     return checkpoint_write(run, &saving->counters, &saving->place, &saving->values, saving->extra, error);

@@ -42,6 +42,9 @@ struct checkpoint_saver_config {
     /* Collects what other processes hold, or waits for values that are not here yet. STATUS_AGAIN: call again
      * after the next turn. NULL: everything is at hand at checkpoint_saver_begin. */
     enum status (*gather)(void *context, struct error *error);
+    /* The thread, ahead of the checkpoint's files: puts on the disk what the checkpoint needs beside them. NULL:
+     * nothing. */
+    enum status (*flush)(void *context, struct error *error);
     void *context;
 
     /* The loop's thread: a checkpoint that was asked for, of this place, is visible. No record was reported

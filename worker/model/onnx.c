@@ -69,6 +69,7 @@ struct graph {
     char text[TEXT_BYTES]; // names that print made
     size_t text_used;
     float *scale;   // (elements of an observation) of the normalizer
+    float *own;     // what the graph has beside parameters: of what learns from a replay buffer
     int64_t *gates; // (gates * units) of recurrent layers, which rows of PyTorch's weights ONNX has
 };
 
@@ -111,6 +112,7 @@ static enum status graph_new(struct graph **out, const char *name, struct params
 static void graph_free(struct graph *g)
 {
     free(g->scale);
+    free(g->own);
     free(g->gates);
     free(g);
 }
@@ -640,6 +642,82 @@ static void add_actor_critic(struct graph *g, const struct policy_config *config
         add_states(g, config, memory);
 }
 
+/* ---- what learns from a replay buffer ---- */
+
+/* Hidden layers 0 … layers - 1 of a chain of dense layers. */
+static const char *add_chain(struct graph *g, const struct policy_config *config, const char *name,
+                             const char *x)
+{
+    for (uint32_t l = 0; l < config->layers; l++)
+        x = add_hidden(g, print(g, "%s.%u", name, 2 * l), config->activation == POLICY_TANH ? "Tanh" : "Relu",
+                       x);
+    return x;
+}
+
+/* DQN's values. Those of dueling outputs (V, A_1, …) are their product with a matrix: V + A_a - mean A. */
+static enum status add_values(struct graph *g, const struct policy_config *config, const char *x,
+                              struct error *error)
+{
+    const uint32_t choices = config->action.choices[0];
+    const char *last = print(g, "q_net.q_net.%u", 2 * config->layers);
+    x = add_chain(g, config, "q_net.q_net", x);
+    if (!config->q.dueling) {
+        add_output(g, add_linear(g, last, "values", x), choices);
+        return STATUS_OK;
+    }
+    g->own = calloc((size_t)(choices + 1) * choices, sizeof *g->own);
+    if (g->own == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %u choices", choices);
+    for (uint32_t row = 0; row <= choices; row++)
+        for (uint32_t a = 0; a < choices; a++)
+            g->own[row * choices + a] = row == 0 ? 1 : (float)(row == a + 1) - 1 / (float)choices;
+    add_constant(g, "dueling", 2, (const uint32_t[]){choices + 1, choices}, g->own);
+    add_output(g, add_node(g, "MatMul", "values", add_linear(g, last, "outputs", x), "dueling"), choices);
+    return STATUS_OK;
+}
+
+/* An action of -1..1, stretched to the bounds of the environment's, as policy_bound does. */
+static enum status add_stretched(struct graph *g, const struct policy_config *config, const char *x,
+                                 struct error *error)
+{
+    static const char *const names[] = {"action.half", "action.middle", "action.low", "action.high"};
+    const uint32_t components = policy_components(config);
+    g->own = calloc((size_t)4 * components, sizeof *g->own);
+    if (g->own == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the bounds of an action");
+    for (uint32_t c = 0; c < components; c++) {
+        const double low = config->action.low[c], high = config->action.high[c];
+        const double of[] = {(high - low) / 2, (high + low) / 2, low, high};
+        for (uint32_t i = 0; i < 4; i++)
+            g->own[i * components + c] = (float)of[i];
+    }
+    for (uint32_t i = 0; i < 4; i++)
+        add_constant(g, names[i], 1, &components, g->own + i * components);
+    add_node(g, "Mul", "action.scaled", x, "action.half");
+    add_node(g, "Add", "action.shifted", "action.scaled", "action.middle");
+    add_node(g, "Max", "action.above", "action.shifted", "action.low");
+    add_output(g, add_node(g, "Min", "action", "action.above", "action.high"), components);
+    return STATUS_OK;
+}
+
+static enum status add_q(struct graph *g, const struct policy_config *config, const char *x,
+                         struct error *error)
+{
+    if (config->learning == POLICY_DQN)
+        return add_values(g, config, x, error);
+    const bool is_sac = config->learning == POLICY_SAC;
+    const char *mean = !is_sac                   ? print(g, "actor.mu.%u", 2 * config->layers)
+                       : config->state_dependent ? "actor.mu.0"
+                                                 : "actor.mu";
+    x = add_linear(g, mean, mean, add_chain(g, config, is_sac ? "actor.latent_pi" : "actor.mu", x));
+    if (config->state_dependent) {
+        add_scalar(g, "mean.low", -POLICY_CLIP_MEAN);
+        add_scalar(g, "mean.high", POLICY_CLIP_MEAN);
+        x = add_node(g, "Clip", "mean.clipped", x, "mean.low", "mean.high");
+    }
+    return add_stretched(g, config, add_activation(g, "Tanh", "squashed", x), error);
+}
+
 enum status onnx_write_policy(const char *path, const struct policy_config *config, struct params *params,
                               struct error *error)
 {
@@ -662,9 +740,12 @@ enum status onnx_write_policy(const char *path, const struct policy_config *conf
     if (policy_form(config) == POLICY_FORM_TUTORIAL) // its dropout is for training alone
         add_output(g, add_linear(g, "affine2", "logits", add_hidden(g, "affine1", "Relu", x)),
                    config->action.choices[0]);
+    else if (policy_form(config) == POLICY_FORM_Q)
+        status = add_q(g, config, x, error);
     else
         add_actor_critic(g, config, x);
-    status = graph_write(g, path, error);
+    if (status == STATUS_OK)
+        status = graph_write(g, path, error);
     graph_free(g);
     return status;
 }

@@ -7,6 +7,8 @@
  *     logits (batch, sum of choices)   of choices, component after component; the caller applies a mask
  *     mean, std (batch, components)    of a Gaussian; actions are not clipped to the space's bounds
  *     value (batch, 1)                 of a policy with values
+ *     values (batch, choices)          of dqn: what each choice is worth; the caller takes the greatest
+ *     action (batch, components)       of sac and td3: the one without exploration, within the space's bounds
  *
  * A policy with memory computes one step. Its state is an input, and the state behind the step an output; the
  * caller gives zeros where an episode begins, and then each output as the next step's input:

@@ -4,6 +4,7 @@
 #include "worker/environment/environment_spec.h"
 #include "worker/model/policy_internal.h"
 #include "worker/model/policy_parameters.h"
+#include "worker/model/q_learning.h"
 
 #include <assert.h>
 #include <math.h>
@@ -18,6 +19,10 @@ static const double epsilon = 1e-8;
 
 static const struct policy_kind *kind_of(const struct policy_config *config, bool on_backend)
 {
+    static const struct policy_kind *const learning[] = {
+        [POLICY_DQN] = &policy_dqn_kind, [POLICY_SAC] = &policy_sac_kind, [POLICY_TD3] = &policy_td3_kind};
+    if (config->learning != POLICY_ON_ROLLOUTS)
+        return learning[config->learning];
     if (!on_backend)
         return &policy_cpu_kind;
     return policy_form(config) == POLICY_FORM_TUTORIAL ? &policy_mlp_gpu_kind : &policy_tape_kind;
@@ -77,6 +82,7 @@ enum status policy_new(struct policy **out, const struct policy_config *config, 
     policy->inputs = (uint32_t)environment_space_elements(&config->observation);
     policy->components = policy_components(config);
     policy->state_floats = policy_config_state_floats(config);
+    policy->stretches = config->learning == POLICY_SAC || config->learning == POLICY_TD3;
     if (policy_form(config) == POLICY_FORM_TUTORIAL)
         policy->dropout_words = mlp_mask_words(&(struct mlp_shape){.hidden = config->width[0]});
     status = copy_bounds(policy, &config->action, error);
@@ -133,6 +139,10 @@ void policy_bound(const struct policy *policy, float *actions, uint32_t count)
     for (uint32_t row = 0; row < count && policy->low != NULL; row++)
         for (uint32_t c = 0; c < components; c++) {
             float *action = &actions[(size_t)row * components + c];
+            if (policy->stretches)
+                *action =
+                    (float)((double)policy->low[c] +
+                            0.5 * ((double)*action + 1) * ((double)policy->high[c] - (double)policy->low[c]));
             *action = fmaxf(policy->low[c], fminf(policy->high[c], isnan(*action) ? -INFINITY : *action));
         }
 }
@@ -172,6 +182,29 @@ enum status policy_improve(struct policy *policy, const struct policy_rows *rows
     return policy->kind->improve(policy->self, rows, targets, step, losses, error);
 }
 
+/* ---- a replay buffer ---- */
+
+void policy_explore(struct policy *policy, const struct policy_exploration *exploration)
+{
+    ((struct q_learning *)policy->self)->exploration = *exploration;
+}
+
+enum status policy_fit(struct policy *policy, const struct policy_transitions *batch, double lr,
+                       struct policy_q_losses *losses, struct error *error)
+{
+    return policy->kind->fit(policy->self, batch, lr, losses, error);
+}
+
+void policy_follow(struct policy *policy)
+{
+    policy_dqn_follow(policy->self);
+}
+
+uint64_t policy_fits(const struct policy *policy)
+{
+    return ((const struct q_learning *)policy->self)->steps;
+}
+
 /* ---- the normalizer ---- */
 
 void policy_normalize(struct policy *policy, const float *mean, const float *variance)
@@ -190,20 +223,21 @@ static enum status values_add(struct params *params, const struct policy_paramet
     const struct init zero = {INIT_CONSTANT, 0};
     struct parameter *entry;
     char name[64];
-    snprintf(name, sizeof name, "%s%s", parameter->name, ending);
+    snprintf(name, sizeof name, "%.*s%s", POLICY_NAME_BYTES, parameter->name, ending);
     return params_add(params, name, kind, parameter->shape, zero, &entry, error);
 }
 
 /* RMSprop's mean of squares is the second moment. Its first one is the gradient, which each step computes
- * anew, so no file has it: a checkpoint has what PyTorch's optimizer has. */
+ * anew, so no file has it: a checkpoint has what PyTorch's optimizer has. A target has no moments. */
 static enum status add_moments(struct params *moments, const struct policy_parameter *parameter, bool is_rms,
                                struct error *error)
 {
+    const enum parameter_kind second = parameter->is_target ? PARAMETER_BUFFER : PARAMETER_TRAINED;
     const enum status status =
-        values_add(moments, parameter, is_rms ? PARAMETER_BUFFER : PARAMETER_TRAINED, ".exp_avg", error);
-    return status == STATUS_OK ? values_add(moments, parameter, PARAMETER_TRAINED,
-                                            is_rms ? ".square_avg" : ".exp_avg_sq", error)
-                               : status;
+        values_add(moments, parameter, is_rms ? PARAMETER_BUFFER : second, ".exp_avg", error);
+    return status == STATUS_OK
+               ? values_add(moments, parameter, second, is_rms ? ".square_avg" : ".exp_avg_sq", error)
+               : status;
 }
 
 static enum status add_statistic(struct policy_values *values, const struct policy_config *config,
@@ -227,7 +261,8 @@ enum status policy_values_open(struct policy_values *values, const struct policy
     if (status == STATUS_OK)
         status = params_new(&values->moments, values->backend, error);
     for (uint32_t i = 0; i < count && status == STATUS_OK; i++) {
-        status = values_add(values->params, &parameters[i], PARAMETER_TRAINED, "", error);
+        const enum parameter_kind kind = parameters[i].is_target ? PARAMETER_BUFFER : PARAMETER_TRAINED;
+        status = values_add(values->params, &parameters[i], kind, "", error);
         if (status == STATUS_OK)
             status = add_moments(values->moments, &parameters[i], config->adam.uncorrected, error);
     }

@@ -172,6 +172,60 @@ enum status policy_improve(struct policy *policy, const struct policy_rows *rows
                            const struct policy_targets *targets, const struct policy_step *step,
                            struct surrogate_losses *losses, struct error *error);
 
+/* ---- a replay buffer ----
+ *
+ * A policy whose configuration says POLICY_DQN, POLICY_SAC or POLICY_TD3 learns by gradient steps on batches
+ * of transitions. Its targets are copies of its networks that follow them. Actions of SAC and TD3 are stored
+ * as they are drawn, each number in [-1, 1]; policy_bound stretches them to the environment's bounds. */
+
+/* How actions are chosen by policy_act. At first a policy does not explore. */
+struct policy_exploration {
+    bool is_random; /* evenly: a policy that has not begun to learn */
+    double epsilon; /* DQN: the probability of a random choice */
+    bool has_noise; /* SAC, TD3: the configuration's noise is added */
+};
+
+void policy_explore(struct policy *policy, const struct policy_exploration *exploration);
+
+/* A batch of transitions, one behind the other. */
+struct policy_transitions {
+    uint32_t count;
+    const void *observations, *next_observations; /* (count, elements) float32 or uint8 */
+    const void *actions;                          /* (count, components) int32, or float32 in [-1, 1] */
+    const uint8_t *next_allowed; /* (count, choices) of the next observation; NULL: all are */
+    const float *rewards;        /* (count) */
+    const uint8_t *terminated;   /* (count) not 0: nothing follows. A truncated episode's end is none */
+    const float *weights;        /* DQN: (count) of each row in the loss; NULL: 1 */
+    float *errors;               /* DQN: NULL, or (count) takes |target - value| */
+};
+
+/* What a gradient step has found, under the parameters before it. */
+struct policy_q_losses {
+    double critic;                       /* DQN: the loss; else the sum over critics, SAC's halved */
+    double actor;                        /* NaN: the actor took no step; of DQN always */
+    double entropy_coefficient, entropy; /* SAC: the coefficient that was used, and its loss; else NaN */
+};
+
+/* One gradient step at learning rate lr:
+ *
+ *     DQN  Huber loss of Q(s, a) against r + gamma max Q'(s', .)      (Mnih et al., 2015)
+ *     SAC  0.5 sum_j mean (Q_j(s, a) - r - gamma (min Q'(s', a') - alpha log P(a')))^2, then the actor by
+ *          alpha log P(a) - min Q(s, a), then alpha, if it is learned (Haarnoja et al., arXiv 1812.05905)
+ *     TD3  sum_j mean (Q_j(s, a) - r - gamma min Q'(s', a'))^2, a' with clipped noise; with every
+ * policy_delay'th step the actor by -Q_0(s, a) (Fujimoto et al., 2018)
+ *
+ * in Stable-Baselines3's order and scale. Q' are the targets, which SAC and TD3 move themselves. Draws are
+ * keyed by the number of the step, from 1, which the policy counts (policy_values has it). STATUS_INTERNAL as
+ * policy_learn. */
+enum status policy_fit(struct policy *policy, const struct policy_transitions *batch, double lr,
+                       struct policy_q_losses *losses, struct error *error);
+
+/* Moves DQN's target towards the network, by the configuration's tau. */
+void policy_follow(struct policy *policy);
+
+/* Gradient steps so far. */
+uint64_t policy_fits(const struct policy *policy);
+
 /* ---- values ----
  *
  * A copy of all that a policy has learned, on the host, under the names that checkpoints have

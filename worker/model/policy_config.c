@@ -17,13 +17,16 @@ enum policy_device policy_device(const struct policy_config *config)
 {
     static const enum policy_device devices[] = {[POLICY_FORM_TUTORIAL] = POLICY_ON_EITHER,
                                                  [POLICY_FORM_DENSE] = POLICY_ON_CPU,
-                                                 [POLICY_FORM_CNN] = POLICY_ON_BACKEND};
+                                                 [POLICY_FORM_CNN] = POLICY_ON_BACKEND,
+                                                 [POLICY_FORM_Q] = POLICY_ON_CPU};
     return devices[policy_form(config)];
 }
 
 enum policy_form policy_form(const struct policy_config *config)
 {
     const struct environment_space *seen = &config->observation, *action = &config->action;
+    if (config->learning != POLICY_ON_ROLLOUTS)
+        return POLICY_FORM_Q;
     if (config->network == POLICY_CNN)
         return POLICY_FORM_CNN;
     const bool vector = seen->dtype == ENVIRONMENT_F32 && seen->rank <= 1 &&
@@ -89,7 +92,7 @@ struct recurrent_shape policy_memory_shape(const struct policy_config *config, u
 
 size_t policy_config_state_floats(const struct policy_config *config)
 {
-    size_t floats = 0;
+    size_t floats = config->q.noise == POLICY_ORNSTEIN_UHLENBECK ? policy_components(config) : 0;
     for (uint32_t memory = 0; memory < policy_memories(config); memory++) {
         const struct recurrent_shape shape = policy_memory_shape(config, memory);
         floats += recurrent_state_floats(&shape);
@@ -177,6 +180,45 @@ static enum status check_cnn(const struct policy_config *config, struct error *e
     return adam_check(&config->adam, error);
 }
 
+static enum status check_choice(const struct policy_config *config, struct error *error)
+{
+    if (config->action.choices == NULL || policy_components(config) != 1)
+        return error_set(error, STATUS_INVALID,
+                         "/algorithm/name: \"dqn\" has a value for each of one action's choices, and the "
+                         "environment's action is %s: expected \"sac\", \"td3\", \"ppo\" or \"a2c\"",
+                         config->action.choices == NULL ? "floats" : "several choices");
+    return STATUS_OK;
+}
+
+static enum status check_bounded(const struct policy_config *config, struct error *error)
+{
+    if (config->action.choices != NULL)
+        return error_set(
+            error, STATUS_INVALID,
+            "/algorithm/name: \"sac\" and \"td3\" act by floats, and the environment's action is a "
+            "choice: expected \"dqn\", \"ppo\" or \"a2c\"");
+    for (uint32_t c = 0; c < policy_components(config); c++)
+        if (!isfinite(config->action.low[c]) || !isfinite(config->action.high[c]))
+            return error_set(
+                error, STATUS_INVALID,
+                "number %u of the environment's action lies in %g..%g: \"sac\" and \"td3\" expect "
+                "finite bounds",
+                c, config->action.low[c], config->action.high[c]);
+    return STATUS_OK;
+}
+
+/* Of a policy that learns from a replay buffer. */
+static enum status check_q(const struct policy_config *config, struct error *error)
+{
+    enum status status =
+        config->learning == POLICY_DQN ? check_choice(config, error) : check_bounded(config, error);
+    if (status == STATUS_OK && config->network == POLICY_CNN)
+        return error_set(error, STATUS_INVALID, "/policy/network: expected \"mlp\" with \"dqn\"");
+    if (status == STATUS_OK)
+        status = check_dense(config, error);
+    return status == STATUS_OK ? adam_check(&config->adam, error) : status;
+}
+
 static enum status check_normalizer(const struct policy_config *config, struct error *error)
 {
     if (config->normalizes && config->observation.dtype == ENVIRONMENT_U8)
@@ -194,6 +236,8 @@ enum status policy_check(const struct policy_config *config, struct error *error
         status = check_normalizer(config, error);
     if (status != STATUS_OK)
         return status;
+    if (policy_form(config) == POLICY_FORM_Q)
+        return check_q(config, error);
     if (policy_form(config) == POLICY_FORM_CNN)
         return check_cnn(config, error);
     return policy_form(config) == POLICY_FORM_DENSE ? check_dense(config, error)

@@ -30,7 +30,39 @@ enum policy_critic {
     POLICY_CRITIC_SHARED,   /* the policy's memory, which also takes the value's gradient */
 };
 
+/* What a policy learns from: rollouts of its own, or a replay buffer (policy.h). */
+enum policy_learning { POLICY_ON_ROLLOUTS, POLICY_DQN, POLICY_SAC, POLICY_TD3 };
+
+enum policy_noise { POLICY_NO_NOISE, POLICY_NORMAL_NOISE, POLICY_ORNSTEIN_UHLENBECK };
+
+/* The bound of SAC's means with gSDE, on both sides of 0: Stable-Baselines3's clip_mean. */
+#define POLICY_CLIP_MEAN 2.0F
+
+/* Of a policy that learns from a replay buffer. */
+struct policy_q_config {
+    double gamma, tau;
+    uint32_t batch_rows; /* of a gradient step, at most */
+    /* DQN: */
+    bool double_q, dueling;
+    double max_norm; /* of the gradient; INFINITY: any */
+    /* SAC and TD3: */
+    uint32_t critics, critic_layers, critic_width[POLICY_LAYERS_MAX];
+    enum policy_noise noise;
+    double noise_std;
+    /* SAC: the entropy's weight, which is learned, or stays; its target; targets follow after so many steps;
+     * gSDE's other function of the deviations */
+    bool learns_entropy;
+    double entropy_coefficient, target_entropy;
+    uint32_t target_interval;
+    bool expln;
+    /* TD3: */
+    uint32_t policy_delay;
+    double target_noise, target_noise_clip;
+};
+
 struct policy_config {
+    enum policy_learning learning;
+    struct policy_q_config q; /* unless POLICY_ON_ROLLOUTS */
     /* The environment's, which have passed environment_spec_check. Their arrays are copied where needed. */
     struct environment_space observation, action;
     bool has_mask;
@@ -79,7 +111,7 @@ enum policy_device {
 enum policy_device policy_device(const struct policy_config *config);
 
 /* The network (worker/model/policy.h). Of the configuration as it is; policy_check says whether it can be. */
-enum policy_form { POLICY_FORM_TUTORIAL, POLICY_FORM_DENSE, POLICY_FORM_CNN };
+enum policy_form { POLICY_FORM_TUTORIAL, POLICY_FORM_DENSE, POLICY_FORM_CNN, POLICY_FORM_Q };
 enum policy_form policy_form(const struct policy_config *config);
 
 /* STATUS_INVALID names the key or the space that does not fit, and what was expected. */

@@ -4,7 +4,8 @@
  *     policy_mlp_gpu.c   the tutorial's network on a GPU
  *     policy_tape.c      the CNN, and dense layers, on a backend
  *     policy_networks.c  the networks of the last one; policy_sequences.c is what their memories read
- *     policy_learner.c   parameters, optimizer and tape of the two on a backend
+ *     policy_dqn.c, policy_sac.c, policy_td3.c   from a replay buffer, on the CPU; q_learning.c is what they
+ * share policy_learner.c   parameters, optimizer and tape of the two on a backend
  *
  * Each kind has a struct of its own, `self`. */
 #ifndef WORKER_MODEL_POLICY_INTERNAL_H
@@ -38,11 +39,15 @@ struct policy_kind {
     enum status (*improve)(void *self, const struct policy_rows *rows, const struct policy_targets *targets,
                            const struct policy_step *step, struct surrogate_losses *losses,
                            struct error *error);
+    /* Of a kind that learns from a replay buffer; such a `self` begins with a struct q_learning. */
+    enum status (*fit)(void *self, const struct policy_transitions *batch, double lr,
+                       struct policy_q_losses *losses, struct error *error);
     enum status (*save)(void *self, struct policy_values *values, struct error *error);
     enum status (*restore)(void *self, const struct policy_values *values, struct error *error);
 };
 
 extern const struct policy_kind policy_cpu_kind, policy_mlp_gpu_kind, policy_tape_kind;
+extern const struct policy_kind policy_dqn_kind, policy_sac_kind, policy_td3_kind;
 
 /* policy.c's; tests look at `self`. */
 struct policy {
@@ -52,6 +57,7 @@ struct policy {
     uint32_t dropout_words;
     size_t state_floats; /* 0: no memory */
     float *low, *high;   /* (components) bounds of floats; NULL of choices */
+    bool stretches;      /* actions of -1..1 are stretched to the bounds */
     /* (inputs) each, of a policy that normalizes; else NULL */
     float *mean, *variance, *scale;
     struct dense_normalizer normalizer; /* of these */

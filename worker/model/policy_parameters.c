@@ -3,6 +3,7 @@
 
 #include "kernels/base/rng.h"
 #include "kernels/policy/orthogonal.h"
+#include "worker/environment/environment_spec.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -36,15 +37,19 @@ static uint32_t tutorial_list(struct policy_parameter out[POLICY_PARAMETERS_MAX]
     return 4;
 }
 
-static uint32_t dense_list(struct policy_parameter out[POLICY_PARAMETERS_MAX], struct dense_shape shape)
+static uint32_t dense_list(struct policy_parameter out[POLICY_PARAMETERS_MAX], struct dense_shape shape,
+                           double log_std)
 {
     struct dense_parameter list[DENSE_PARAMETERS_MAX];
     const uint32_t count = dense_parameters(&shape, list);
     for (uint32_t p = 0; p < count; p++) {
         out[p].shape =
             list[p].rank == 1 ? SHAPE1(list[p].shape[0]) : SHAPE2(list[p].shape[0], list[p].shape[1]);
-        out[p].bound = list[p].kind == DENSE_LOG_SIGMA ? 0 : 1 / sqrt(list[p].inputs);
-        out[p].gain = gain_of(list[p].name);
+        out[p] =
+            (struct policy_parameter){.shape = out[p].shape,
+                                      .bound = list[p].kind == DENSE_LOG_SIGMA ? 0 : 1 / sqrt(list[p].inputs),
+                                      .gain = gain_of(list[p].name),
+                                      .first = list[p].kind == DENSE_LOG_SIGMA ? log_std : 0};
         memcpy(out[p].name, list[p].name, DENSE_NAME_BYTES);
     }
     return count;
@@ -80,7 +85,8 @@ static uint32_t cnn_list(struct policy_parameter out[POLICY_PARAMETERS_MAX],
     const uint32_t *image = config->observation.shape;
     uint32_t count = 0;
     if (last.gaussian)
-        out[count++] = (struct policy_parameter){.name = "log_std", .shape = SHAPE1(last.components)};
+        out[count++] = (struct policy_parameter){
+            .name = "log_std", .shape = SHAPE1(last.components), .first = config->log_std_init};
     list_extractor(&out[count], "features_extractor", image);
     count += EXTRACTOR_PARAMETERS;
     if (config->has_value && !config->shared_value) {
@@ -119,13 +125,106 @@ static uint32_t memory_list(struct policy_parameter out[RECURRENT_PARAMETERS_MAX
     return count;
 }
 
+/* ---- what learns from a replay buffer ---- */
+
+/* A chain of dense layers, whose last one has `outputs`. Returns how many parameters it has. */
+static uint32_t list_chain(struct policy_parameter out[POLICY_CHAIN_MAX], const char *name, uint32_t inputs,
+                           uint32_t layers, const uint32_t width[], uint32_t outputs)
+{
+    for (uint32_t l = 0; l <= layers; l++) {
+        char layer[POLICY_NAME_BYTES - 8];
+        const uint32_t units = l == layers ? outputs : width[l];
+        snprintf(layer, sizeof layer, "%s.%u", name, 2 * l);
+        list_layer(&out[2 * (size_t)l], layer, SHAPE2(units, inputs));
+        inputs = units;
+    }
+    return 2 * (layers + 1);
+}
+
+/* The targets of `count` parameters, with `name` in the place of their names' first part. */
+static uint32_t list_targets(struct policy_parameter *to, const struct policy_parameter *of, uint32_t count,
+                             const char *name)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        to[i] = (struct policy_parameter){.shape = of[i].shape, .is_target = true};
+        snprintf(to[i].name, sizeof to[i].name, "%s%.*s", name, POLICY_NAME_BYTES - 16,
+                 strchr(of[i].name, '.'));
+    }
+    return count;
+}
+
+/* SAC's actor: the means and, without gSDE, the logarithms of the deviations. */
+static uint32_t list_sac_actor(struct policy_parameter *out, const struct policy_config *config,
+                               uint32_t inputs)
+{
+    const uint32_t components = policy_components(config), layers = config->layers;
+    const uint32_t features = layers > 0 ? config->width[layers - 1] : inputs;
+    uint32_t count = 0;
+    if (config->state_dependent)
+        out[count++] = (struct policy_parameter){
+            .name = "actor.log_std", .shape = SHAPE2(features, components), .first = config->log_std_init};
+    if (layers > 0)
+        count += list_chain(&out[count], "actor.latent_pi", inputs, layers - 1, config->width, features);
+    list_layer(&out[count], config->state_dependent ? "actor.mu.0" : "actor.mu",
+               SHAPE2(components, features));
+    if (config->state_dependent)
+        return count + 2;
+    list_layer(&out[count + 2], "actor.log_std", SHAPE2(components, features));
+    const struct policy_parameter mu_bias = out[count + 1];
+    out[count + 1] = out[count + 2]; // both weights are one matrix, and both biases one array
+    out[count + 2] = mu_bias;
+    return count + 4;
+}
+
+static uint32_t list_critics(struct policy_parameter *out, const struct policy_config *config,
+                             uint32_t inputs)
+{
+    const struct policy_q_config *q = &config->q;
+    uint32_t count = 0;
+    for (uint32_t critic = 0; critic < q->critics; critic++) {
+        char name[POLICY_NAME_BYTES / 2];
+        snprintf(name, sizeof name, "critic.qf%u", critic);
+        count += list_chain(&out[count], name, inputs + policy_components(config), q->critic_layers,
+                            q->critic_width, 1);
+    }
+    return count;
+}
+
+static uint32_t q_list(struct policy_parameter out[POLICY_PARAMETERS_MAX], const struct policy_config *config)
+{
+    const uint32_t inputs = (uint32_t)environment_space_elements(&config->observation);
+    uint32_t actor, critics, count;
+    if (config->learning == POLICY_DQN) {
+        count = list_chain(out, "q_net.q_net", inputs, config->layers, config->width,
+                           config->action.choices[0] + config->q.dueling);
+        return count + list_targets(&out[count], out, count, "q_net_target");
+    }
+    if (config->learning == POLICY_SAC) {
+        actor = list_sac_actor(out, config, inputs);
+        critics = list_critics(&out[actor], config, inputs);
+        count = actor + critics;
+        count += list_targets(&out[count], &out[actor], critics, "critic_target");
+        if (config->q.learns_entropy)
+            out[count++] = (struct policy_parameter){
+                .name = "log_ent_coef", .shape = SHAPE1(1), .first = log(config->q.entropy_coefficient)};
+        return count;
+    }
+    actor = list_chain(out, "actor.mu", inputs, config->layers, config->width, policy_components(config));
+    critics = list_critics(&out[actor], config, inputs);
+    count = actor + critics;
+    count += list_targets(&out[count], out, actor, "actor_target");
+    return count + list_targets(&out[count], &out[actor], critics, "critic_target");
+}
+
 uint32_t policy_parameters(struct policy_parameter out[POLICY_PARAMETERS_MAX],
                            const struct policy_config *config)
 {
     const enum policy_form form = policy_form(config);
     uint32_t count = form == POLICY_FORM_TUTORIAL ? tutorial_list(out, policy_mlp_shape(config))
                      : form == POLICY_FORM_CNN    ? cnn_list(out, config)
-                                                  : dense_list(out, policy_dense_shape(config));
+                     : form == POLICY_FORM_Q
+                         ? q_list(out, config)
+                         : dense_list(out, policy_dense_shape(config), config->log_std_init);
     size_t offset = 0;
     for (uint32_t memory = 0; memory < policy_memories(config); memory++)
         count += memory_list(out + count, config, memory);
@@ -141,13 +240,13 @@ enum status policy_begin_parameter(float *values, const struct policy_parameter 
                                    const struct policy_config *config, struct error *error)
 {
     const struct shape *shape = &parameter->shape;
-    const bool is_log_std = strcmp(parameter->name, "log_std") == 0;
+    const bool is_constant = parameter->bound <= 0;
     const bool orthogonal = config->orthogonal && parameter->gain > 0;
     for (size_t e = 0; e < parameter->count; e++)
-        values[e] = is_log_std   ? (float)config->log_std_init
+        values[e] = is_constant  ? (float)parameter->first
                     : orthogonal ? 0
                                  : rng_initial_uniform(config->seed, number, (uint32_t)e, parameter->bound);
-    if (is_log_std || !orthogonal || shape->rank < 2)
+    if (is_constant || !orthogonal || shape->rank < 2)
         return STATUS_OK;
     return orthogonal_draw(values, shape->size[0], parameter->count / shape->size[0], parameter->gain,
                            config->seed, number, error);

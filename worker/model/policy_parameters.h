@@ -23,6 +23,17 @@
  *
  * The heads' 512 inputs are then the memory's units.
  *
+ * What learns from a replay buffer has the names of Stable-Baselines3's DQN, SAC and TD3. A target's stand
+ * behind those that it follows, under q_net_target, critic_target and actor_target.
+ *
+ *     q_net.q_net.0.weight … (DQN)   (width, inputs)     the last one (choices, width); of dueling (1 +
+ * choices, …): the state's value, then the advantages actor.log_std (SAC)            (width, components) with
+ * gSDE alone actor.latent_pi.0.weight …     (width, inputs) actor.mu.weight                (components,
+ * width) then actor.log_std.weight, actor.mu.bias and actor.log_std.bias; with gSDE actor.mu.0.weight and
+ * .bias actor.mu.0.weight … (TD3)      (width, inputs)     the last one (components, width)
+ *     critic.qf0.0.weight …          (width, inputs + components) the last one (1, width); then qf1, …
+ *     log_ent_coef (SAC)             (1)                 where it is learned
+ *
  * The state_dict() of a CNN lists some tensors again by another name:
  * pi_features_extractor.* is features_extractor.*, and so is vf_features_extractor.* where the value is
  * shared (share_features_extractor=True, its default). A checkpoint holds each tensor once; load_state_dict
@@ -34,7 +45,11 @@
 #include "worker/model/policy_config.h"
 
 enum {
-    POLICY_PARAMETERS_MAX = DENSE_PARAMETERS_MAX + 2 * RECURRENT_PARAMETERS_MAX,
+    POLICY_CRITICS_MAX = 8,
+    POLICY_CHAIN_MAX = 2 * (POLICY_LAYERS_MAX + 1), /* parameters of one chain of dense layers */
+    POLICY_Q_PARAMETERS_MAX = 2 * (POLICY_CRITICS_MAX + 1) * POLICY_CHAIN_MAX + 4,
+    POLICY_PARAMETERS_MAX =
+        POLICY_Q_PARAMETERS_MAX + 2 * RECURRENT_PARAMETERS_MAX, /* more than other forms have */
     POLICY_NAME_BYTES = 48,
 };
 
@@ -43,9 +58,11 @@ struct policy_parameter {
     struct shape shape;
     double bound; /* begins uniform in ±bound: 1 / sqrt(fan-in), for weight and bias alike, as PyTorch's
                      Linear and Conv2d, or of a memory 1 / sqrt(units), as its LSTM, unless the configuration
-                     says otherwise; a Gaussian's log_std has 0 */
-    double gain;  /* of a weight that the configuration asks to be orthogonal; a bias then is 0. 0: this
-                     parameter is uniform even then */
+                     says otherwise. 0: all of it begins with `first` */
+    double first;
+    bool is_target; /* follows another parameter, and has no gradient; begins as that one */
+    double gain;    /* of a weight that the configuration asks to be orthogonal; a bias then is 0. 0: this
+                       parameter is uniform even then */
     size_t offset, count; /* floats: where it begins in a flat array of all of them, and how many it has */
 };
 
@@ -53,8 +70,8 @@ struct policy_parameter {
 uint32_t policy_parameters(struct policy_parameter out[POLICY_PARAMETERS_MAX],
                            const struct policy_config *config);
 
-/* Gives parameter number `number` of the list its first values, with the same bits on every machine: log_std
- * those of the configuration; a weight with a gain, if config->orthogonal, orthogonal_draw's
+/* Gives parameter number `number` of the list its first values, with the same bits on every machine: one that
+ * has a `first`, or is a target, that number; a weight with a gain, if config->orthogonal, orthogonal_draw's
  * (kernels/policy/orthogonal.h) by its gain and number, and a bias then 0; else element e is
  * rng_initial_uniform(seed, number, e, bound). STATUS_NO_MEMORY; errors as isa_choose. */
 enum status policy_begin_parameter(float *values, const struct policy_parameter *parameter, uint32_t number,

@@ -10,20 +10,6 @@ struct walk {
     bool failed;      /* the segment ends with a failure: nothing is learned from it */
 };
 
-/* The place of the row in the list of truncated rows, which ascends; `count` of them lie before `end`. */
-static uint32_t find_last(const struct rollout *rollout, uint32_t row)
-{
-    uint32_t low = 0, high = rollout->last_count;
-    while (low < high) {
-        const uint32_t middle = low + (high - low) / 2;
-        if (rollout->last_rows[middle] < row)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 /* The row has flags: the walk begins a segment, which ends here. */
 static void begin_segment(const struct job *job, const struct rollout *rollout, uint32_t row,
                           struct walk *walk)
@@ -32,9 +18,9 @@ static void begin_segment(const struct job *job, const struct rollout *rollout, 
     const bool bootstraps =
         job->algorithm.bootstrap_truncated &&
         (flags & (ENVIRONMENT_TERMINATED | ENVIRONMENT_TRUNCATED)) == ENVIRONMENT_TRUNCATED;
-    const uint32_t at = bootstraps ? find_last(rollout, row) : rollout->last_count;
+    const uint32_t at = bootstraps ? rollout_find_last(rollout, row) : rollout->last_count;
     *walk = (struct walk){.failed = (flags & ENVIRONMENT_FAILED) != 0};
-    if (at < rollout->last_count && rollout->last_rows[at] == row)
+    if (at < rollout->last_count)
         walk->next = (double)rollout->last_values[at];
 }
 

@@ -50,6 +50,7 @@ struct agent {
     struct environment_description world;
     struct backend *backend; /* the policy's; NULL: it needs none */
     struct policy *policy;
+    struct off_policy *learner; /* NULL: the algorithm learns from whole rollouts */
     struct recording *recording;
     struct evaluator *evaluator; /* NULL: the job has no evaluations */
     struct saving *saving;
@@ -58,9 +59,9 @@ struct agent {
     bool ready; /* READY is reported */
     struct progress progress;
     struct monotime episode_begin;
-    struct monotime serve_next; /* while learning: when the loop is served again */
-    double loss, learn_s;       /* of the last update; and how long it took */
-    struct control_ppo figures; /* of the last update, where the algorithm is ppo or a2c */
+    struct monotime serve_next;     /* while learning: when the loop is served again */
+    double loss, learn_s;           /* of the last update; and how long it took */
+    struct control_figures figures; /* of the last update, where the algorithm is ppo or a2c */
     enum control_end end;
     struct error failure; /* the first one within a callback, which ends the job; STATUS_OK: none */
 };
@@ -111,10 +112,14 @@ static enum status open_recording(struct agent *agent, uint32_t steps, struct er
         .action_bytes = environment_space_bytes(&spec->action),
         .choices = spec->has_mask == 1 ? (uint32_t)environment_choices(spec) : 0,
         .dropout_words = policy_dropout_words(agent->policy),
-        .bootstraps = job_is_actor_critic(agent->job),
+        .bootstraps = job_is_stepwise(agent->job),
         .state_floats = policy_state_floats(agent->policy),
     };
-    const enum status status = recording_new(&agent->recording, agent->job, &agent->world, &config, error);
+    enum status status = STATUS_OK;
+    if (job_is_off_policy(agent->job))
+        status = off_policy_new(&agent->learner, agent->worker, spec, agent->policy, error);
+    if (status == STATUS_OK)
+        status = recording_new(&agent->recording, agent->job, &agent->world, &config, agent->learner, error);
     if (status != STATUS_OK)
         return status;
     seats_open(agent->seats, &agent->world, agent->recording, agent->policy);
@@ -127,6 +132,7 @@ static enum status open_saving(struct agent *agent, struct error *error)
                                          .spec = &agent->world.spec,
                                          .policy = agent->policy,
                                          .recording = agent->recording,
+                                         .learner = agent->learner,
                                          .seats = agent->seats,
                                          .own = agent->own};
     return saving_new(&agent->saving, &config, &agent->progress, error);
@@ -337,6 +343,7 @@ static void agent_close(struct agent *agent)
     agent->worker->rpc = NULL;
     evaluator_free(agent->evaluator);
     recording_free(agent->recording);
+    off_policy_free(agent->learner);
     policy_free(agent->policy);
     backend_close(agent->backend);
     environment_description_fini(&agent->world);
@@ -376,19 +383,20 @@ static enum status play_episode(struct agent *agent, struct error *error)
 static void report_episode(struct agent *agent)
 {
     struct progress *progress = &agent->progress;
-    const bool is_actor_critic = job_is_actor_critic(agent->job);
+    const bool is_stepwise = job_is_stepwise(agent->job);
     const double weight = agent->job->running_reward.weight;
     struct control_episode record = {
         .episode = progress->episode,
         .loss = agent->loss,
         .timing = {.episode_s = (double)monotime_us_between(agent->episode_begin, monotime_now()) * 1e-6,
                    .learn_s = agent->learn_s},
-        .has_ppo = is_actor_critic,
-        .ppo = agent->figures,
+        .has_figures = is_stepwise,
+        .figures = agent->figures,
     };
     const bool is_new = recording_report(agent->recording, &record);
-    if (is_actor_critic)
-        progress->running_reward = isnan(record.ppo.ep_rew_mean) ? record.reward : record.ppo.ep_rew_mean;
+    if (is_stepwise)
+        progress->running_reward =
+            isnan(record.figures.ep_rew_mean) ? record.reward : record.figures.ep_rew_mean;
     else if (is_new)
         progress->running_reward = weight * record.reward + (1 - weight) * progress->running_reward;
     record.running_reward = progress->running_reward;
@@ -404,14 +412,19 @@ static bool is_solved(const struct agent *agent)
     return job->stop.has_running_reward && agent->progress.running_reward > job->stop.running_reward;
 }
 
+/* Of all environments so far; not of reinforce. */
+static uint64_t steps_of(const struct agent *agent)
+{
+    return agent->learner != NULL ? off_policy_steps(agent->learner) : recording_ppo(agent->recording)->steps;
+}
+
 static bool is_over(struct agent *agent)
 {
     const struct job *job = agent->job;
     if (is_solved(agent))
         agent->end = CONTROL_END_SOLVED;
-    else if (job_is_actor_critic(job)
-                 ? recording_ppo(agent->recording)->steps >= job->stop.steps
-                 : job->stop.has_episodes && agent->progress.episode >= job->stop.episodes)
+    else if (job_is_stepwise(job) ? steps_of(agent) >= job->stop.steps
+                                  : job->stop.has_episodes && agent->progress.episode >= job->stop.episodes)
         agent->end = CONTROL_END_FINISHED;
     else if (agent->worker->drain || agent->worker->hurry)
         agent->end = CONTROL_END_STOPPED;
@@ -493,6 +506,11 @@ static enum status learn(struct agent *agent, struct error *error)
     const struct monotime begin = agent->serve_next = monotime_now();
     struct rollout *rollout = recording_rollout(agent->recording);
     enum status status;
+    if (agent->learner != NULL) { /* it has learned while the rollout was played */
+        agent->learn_s = off_policy_report(agent->learner, &agent->figures);
+        agent->loss = agent->figures.loss;
+        return STATUS_OK;
+    }
     if (job_is_actor_critic(agent->job)) {
         status = ppo_learn(recording_ppo(agent->recording), agent->policy, rollout, serve_while_learning,
                            agent, &agent->figures, error);
@@ -508,6 +526,8 @@ static enum status learn(struct agent *agent, struct error *error)
 static enum status begin_evaluation(struct agent *agent, struct error *error)
 {
     agent->phase = AGENT_EVALUATING;
+    if (agent->learner != NULL)
+        off_policy_exploit(agent->learner);
     const enum status status =
         evaluator_begin(agent->evaluator, agent->policy, serve_while_learning, agent, error);
     return status == STATUS_OK ? seats_ask_all(agent->seats, call_for_share, agent, error) : status;
@@ -594,6 +614,20 @@ static struct monotime next_turn(const struct agent *agent)
     return seats_due(agent->seats);
 }
 
+/* Launches what is due, behind what the learner has to take in before. */
+static enum status launch(struct agent *agent, struct error *error)
+{
+    enum status status = STATUS_OK;
+    if (agent->learner != NULL && agent->own == NULL && agent->phase == AGENT_PLAYING) {
+        status = recording_take(agent->recording, seats_recorded(agent->seats), serve_while_learning, agent,
+                                error);
+        seats_allow(agent->seats, recording_horizon(agent->recording));
+    }
+    if (status == STATUS_OK)
+        seats_launch(agent->seats);
+    return status;
+}
+
 /* One turn of the loop. */
 static enum status agent_turn(struct agent *agent, struct error *error)
 {
@@ -602,9 +636,12 @@ static enum status agent_turn(struct agent *agent, struct error *error)
     if (status != STATUS_OK)
         return error_set(error, status, "the agent's socket at %s.%u failed", self->address, self->worker);
     if (agent->failure.status == STATUS_OK)
-        seats_launch(agent->seats);
+        status = launch(agent, error);
+    if (status != STATUS_OK)
+        return status;
     if (agent->own != NULL && agent->phase == AGENT_PLAYING && agent->failure.status == STATUS_OK)
-        status = own_environments_play(agent->own, agent->recording, agent->policy, error);
+        status = own_environments_play(agent->own, agent->recording, agent->policy, serve_while_learning,
+                                       agent, error);
     if (status == STATUS_OK && agent->failure.status != STATUS_OK) {
         *error = agent->failure;
         return error->status;

@@ -11,7 +11,7 @@ enum status episode_rewards_open(struct episode_rewards *rewards, const struct j
                                  struct error *error)
 {
     rewards->columns = columns;
-    rewards->window = job_is_actor_critic(job) ? job->algorithm.stats_window_size : 0;
+    rewards->window = job_is_stepwise(job) ? job->algorithm.stats_window_size : 0;
     rewards->so_far = calloc(columns, sizeof *rewards->so_far);
     rewards->before = calloc(columns, sizeof *rewards->before);
     rewards->recent = calloc((size_t)rewards->window + 1, sizeof *rewards->recent);

@@ -8,6 +8,8 @@
 #include "worker/environment/environment_spec.h"
 #include "worker/model/onnx.h"
 
+#include <math.h>
+
 _Static_assert((int)JOB_WIDTHS_MAX == (int)POLICY_LAYERS_MAX, "every list of widths is a policy's");
 
 enum status job_environments_open(struct environments **out, const struct job *job, uint32_t first,
@@ -85,6 +87,50 @@ static void describe_memory(struct policy_config *config, const struct job *job)
     config->critic = critic_of(job);
 }
 
+static void copy_widths(const struct job_widths *from, uint32_t *count, uint32_t width[])
+{
+    *count = from->count;
+    for (uint32_t l = 0; l < from->count; l++)
+        width[l] = from->value[l];
+}
+
+/* Of a policy that learns from a replay buffer. */
+static void describe_q(struct policy_config *config, const struct job *job)
+{
+    static const enum policy_learning learning[] = {
+        [JOB_ALGORITHM_DQN] = POLICY_DQN, [JOB_ALGORITHM_SAC] = POLICY_SAC, [JOB_ALGORITHM_TD3] = POLICY_TD3};
+    static const enum policy_noise noises[] = {
+        [JOB_NOISE_NORMAL] = POLICY_NORMAL_NOISE, [JOB_NOISE_ORNSTEIN_UHLENBECK] = POLICY_ORNSTEIN_UHLENBECK};
+    if (!job_is_off_policy(job))
+        return;
+    const double components = policy_components(config);
+    config->learning = learning[job->algorithm.name];
+    config->q = (struct policy_q_config){
+        .gamma = job->returns.gamma,
+        .tau = job->replay.tau,
+        .batch_rows = job->algorithm.batch_size,
+        .double_q = job->replay.double_q,
+        .dueling = job->policy.dueling,
+        .max_norm = job->algorithm.has_max_grad_norm ? job->algorithm.max_grad_norm : (double)INFINITY,
+        .critics = job->replay.n_critics,
+        .noise = job->replay.has_noise_type ? noises[job->replay.noise_type] : POLICY_NO_NOISE,
+        .noise_std = job->replay.noise_std,
+        .learns_entropy = job->replay.ent_coef.automatic,
+        .entropy_coefficient = job->replay.ent_coef.number,
+        .target_entropy =
+            job->replay.target_entropy.automatic ? -components : job->replay.target_entropy.number,
+        .target_interval = job->replay.target_update_interval,
+        .expln = job->replay.use_expln,
+        .policy_delay = job->replay.policy_delay,
+        .target_noise = job->replay.target_policy_noise,
+        .target_noise_clip = job->replay.target_noise_clip};
+    copy_widths(job->policy.has_critic_hidden ? &job->policy.critic_hidden : &job->policy.hidden,
+                &config->q.critic_layers, config->q.critic_width);
+    /* The function of gSDE is drawn anew with each training, or as the key says. */
+    if (!job->algorithm.has_sde_sample_freq && !job->replay.train_freq.episodes)
+        config->noise_steps = job->replay.train_freq.count;
+}
+
 struct policy_config policy_config_of(const struct job *job, const struct environment_spec *spec)
 {
     static const enum policy_network_kind networks[] = {
@@ -96,7 +142,6 @@ struct policy_config policy_config_of(const struct job *job, const struct enviro
         .action = spec->action,
         .has_mask = spec->has_mask != 0,
         .network = networks[job->policy.network],
-        .layers = job->policy.hidden.count,
         .activation = activations[job->policy.activation],
         .seed = job->seed,
         .adam = optimizer_of(job),
@@ -109,9 +154,9 @@ struct policy_config policy_config_of(const struct job *job, const struct enviro
         .normalizes = job->normalize.observations,
         .minibatch_rows = job->algorithm.batch_size,
         .clip = job->normalize.clip_observations};
-    for (uint32_t l = 0; l < config.layers; l++)
-        config.width[l] = job->policy.hidden.value[l];
+    copy_widths(&job->policy.hidden, &config.layers, config.width);
     describe_memory(&config, job);
+    describe_q(&config, job);
     if (job->policy.has_dropout)
         config.dropout = job->policy.dropout;
     else if (policy_form(&config) == POLICY_FORM_TUTORIAL)

@@ -35,6 +35,7 @@ struct group {
     uint32_t number;                        /* of the group */
     uint32_t count, rows, first; /* environments; their rows; the first environment's number in the job */
     struct future *answer;       /* of the METHOD_STEP under way; NULL: there is none */
+    struct step view;            /* the agent's own: what the step shows */
 
     uint32_t episode, step;      /* the step that is asked next */
     uint32_t steps;              /* how many there are; 0: until each environment's episode is over */
@@ -747,38 +748,56 @@ enum status own_environments_begin(struct own_environments *own, struct recordin
     return status;
 }
 
-/* One step of the group: its rows into the record, the policy's actions, and the environments. */
-static enum status play_step(struct group *group, struct recording *recording, struct policy *policy,
-                             struct error *error)
+/* The group's rows into the record. */
+static enum status record_step(struct group *group, struct recording *recording, struct error *error)
+{
+    struct rpc_message rows;
+    group_rows(group, &rows);
+    step_view(&group->view, &rows, group->spec);
+    return recording_step(recording, &group->view, false, error);
+}
+
+/* The policy's actions, and a step of the environments. The closing step asks for none. */
+static enum status act_and_step(struct group *group, struct recording *recording, struct policy *policy,
+                                struct error *error)
 {
     struct rollout *rollout = recording_rollout(recording);
-    struct rpc_message rows;
-    struct step step;
-    group_rows(group, &rows);
-    step_view(&step, &rows, group->spec);
-    enum status status = recording_step(recording, &step, false, error);
-    if (status != STATUS_OK)
-        return status;
-    if (rollout_is_closing(rollout, &step)) {
+    const struct step *step = &group->view;
+    if (rollout_is_closing(rollout, step)) {
         group->closes = false;
         return STATUS_OK;
     }
-    rollout_gather(rollout, &step);
-    status = rollout_act(rollout, policy, error);
-    return status == STATUS_OK ? group_advance(group, rollout_actions(rollout, policy, &step), error)
-                               : status;
+    rollout_gather(rollout, step);
+    const enum status status = recording_act(recording, policy, error);
+    return status == STATUS_OK ? group_advance(group, rollout_actions(rollout, policy, step), error) : status;
+}
+
+/* One step of every group. */
+static enum status play_step(struct own_environments *own, struct recording *recording, struct policy *policy,
+                             policy_progress *progress, void *context, struct error *error)
+{
+    const uint32_t step = own->groups.of[0].step;
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < own->groups.count && status == STATUS_OK; i++)
+        status = record_step(&own->groups.of[i], recording, error);
+    if (status == STATUS_OK)
+        status = recording_take(recording, step + 1, progress, context, error);
+    for (uint32_t i = 0; i < own->groups.count && status == STATUS_OK; i++)
+        status = act_and_step(&own->groups.of[i], recording, policy, error);
+    return status;
 }
 
 enum status own_environments_play(struct own_environments *own, struct recording *recording,
-                                  struct policy *policy, struct error *error)
+                                  struct policy *policy, policy_progress *progress, void *context,
+                                  struct error *error)
 {
     enum { SLICE_US = 10000 };
     const struct monotime end = monotime_add_us(monotime_now(), SLICE_US);
     enum status status = STATUS_OK;
     while (!own->is_over && status == STATUS_OK && monotime_before(monotime_now(), end)) {
         own->is_over = own->is_cut = own->worker->hurry;
-        for (uint32_t i = 0; i < own->groups.count && status == STATUS_OK && !own->is_over; i++)
-            status = play_step(&own->groups.of[i], recording, policy, error);
+        if (!own->is_over)
+            status = play_step(own, recording, policy, progress, context, error);
         own->is_over = own->is_over || group_is_done(&own->groups.of[own->groups.count - 1]);
     }
     return status;

@@ -23,11 +23,12 @@ void own_environments_free(struct own_environments *own);
 enum status own_environments_begin(struct own_environments *own, struct recording *recording,
                                    uint64_t episode, struct error *error);
 
-/* Plays for 10 ms, or to the rollout's end. With an order to hurry the rollout is cut short. Errors as
- * recording_step, policy_act, environments_step and
+/* Plays for 10 ms, or to the rollout's end. With an order to hurry the rollout is cut short. `progress` is
+ * for what learns meanwhile. Errors as recording_step, recording_take, policy_act, environments_step and
  * environments_reset. */
 enum status own_environments_play(struct own_environments *own, struct recording *recording,
-                                  struct policy *policy, struct error *error);
+                                  struct policy *policy, policy_progress *progress, void *context,
+                                  struct error *error);
 
 /* Whether the rollout is over. STATUS_AGAIN: it is not. STATUS_SHUTDOWN: it was cut short. */
 enum status own_environments_await(const struct own_environments *own);

@@ -18,6 +18,7 @@ struct group {
     uint32_t recorded;           /* its steps in the rollout; above next_step while a successor plays again */
     struct rpc_request *request; /* which waits for actions; NULL: none */
     struct rpc_request *repeat;  /* a successor's, for the same step; NULL: none */
+    bool waits;                  /* the request is not in line yet: its step is not below the horizon */
     struct step step;            /* the request's */
 };
 
@@ -52,6 +53,7 @@ struct seats {
     uint64_t episode;         /* the running one */
     struct seat *seats;       /* (count) */
     struct group *groups;     /* (count, groups_per_seat) */
+    uint32_t horizon;         /* steps from here on wait until the learner has taken those before */
     uint32_t *alive_count;    /* (groups_per_seat) environments whose episode goes on, by group number */
     uint8_t *alive;           /* (environments) */
     /* One for each group number, shared by all seats. A group stands for its waiting request. */
@@ -209,6 +211,7 @@ static void fail(struct group *group, enum status status, const char *why)
 /* Takes the group's requests, whose observer is gone, out of the line. */
 static void withdraw(struct seats *s, struct group *group)
 {
+    group->waits = false;
     coalescer_remove(coalescer_of(s, group), group);
     fail(group, STATUS_PEER_DIED, "the observer that sent it is gone");
 }
@@ -219,13 +222,26 @@ static void drop(void *context, void *group)
     fail(group, STATUS_SHUTDOWN, "the job is ending");
 }
 
-/* The coalescer's launch: one pass of the policy over the batch, then every request's reply. */
+/* Has the policy act on the batch: in one pass, or in one for each stretch of equal steps. */
+static enum status act(struct seats *s, const struct coalescer_slot *slots, size_t count)
+{
+    const bool mixes = recording_mixes_steps(s->recording);
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < count && status == STATUS_OK; i++) {
+        const struct step *step = &((const struct group *)slots[i].request)->step;
+        const struct step *next = i + 1 < count ? &((const struct group *)slots[i + 1].request)->step : NULL;
+        rollout_gather(s->rollout, step);
+        if (next == NULL || (!mixes && next->number != step->number))
+            status = recording_act(s->recording, s->policy, s->failure);
+    }
+    return status;
+}
+
+/* The coalescer's launch: the policy acts on the batch, then every request's reply. */
 static void launch(void *context, const struct coalescer_slot *slots, size_t count, uint32_t rows)
 {
     struct seats *s = context;
-    for (size_t i = 0; i < count; i++)
-        rollout_gather(s->rollout, &((const struct group *)slots[i].request)->step);
-    const enum status status = rollout_act(s->rollout, s->policy, s->failure);
+    const enum status status = act(s, slots, count);
     s->worker->work += status == STATUS_OK ? rows : 0;
     const enum profile_kind before = profile_enter(PROFILE_TRANSPORT);
     for (size_t i = 0; i < count; i++) {
@@ -251,6 +267,31 @@ void seats_launch(struct seats *s)
     }
 }
 
+uint32_t seats_recorded(const struct seats *s)
+{
+    uint32_t least = UINT32_MAX;
+    for (uint32_t i = 0; i < s->count * s->groups_per_seat; i++)
+        least = s->groups[i].recorded < least ? s->groups[i].recorded : least;
+    return least;
+}
+
+/* Puts the group's request in line. Never STATUS_BUSY: the line has a slot for each of its groups. */
+static void enter_line(const struct seats *s, struct group *group)
+{
+    group->waits = false;
+    (void)coalescer_add(coalescer_of(s, group), group, group->step.rows, monotime_now());
+}
+
+void seats_allow(struct seats *s, uint32_t horizon)
+{
+    if (horizon == s->horizon)
+        return;
+    s->horizon = horizon;
+    for (uint32_t i = 0; i < s->count * s->groups_per_seat; i++)
+        if (s->groups[i].waits && s->groups[i].step.number < horizon)
+            enter_line(s, &s->groups[i]);
+}
+
 struct monotime seats_due(const struct seats *s)
 {
     struct monotime next = MONOTIME_NEVER;
@@ -264,6 +305,9 @@ void seats_clear(struct seats *s)
     for (uint32_t i = 0; s->coalescers != NULL && i < s->groups_per_seat; i++)
         if (s->coalescers[i] != NULL)
             coalescer_clear(s->coalescers[i], drop);
+    for (uint32_t i = 0; s->groups != NULL && i < s->count * s->groups_per_seat; i++)
+        if (s->groups[i].waits)
+            drop(s, &s->groups[i]);
 }
 
 void seats_report(const struct seats *s, struct control_episode *record)
@@ -332,6 +376,8 @@ static void forget_rows(struct seats *s, struct group *group, uint32_t step)
         s->alive[e] = 1;
     }
     withdraw(s, group); /* the predecessor's */
+    if (step < group->recorded)
+        recording_diverge(s->recording, group->first, group->count);
     group->recorded = step;
     set_live(s);
 }
@@ -582,6 +628,7 @@ enum status seats_ask_all(struct seats *s, seats_ask *ask, void *context, struct
 enum status seats_play(struct seats *s, uint64_t episode, struct error *error)
 {
     s->episode = episode;
+    s->horizon = recording_horizon(s->recording);
     s->stats = (struct coalescer_stats){0};
     memset(s->alive, 1, (size_t)s->count * s->environments_per_seat);
     memset(s->alive_count, 0, s->groups_per_seat * sizeof *s->alive_count);
@@ -723,8 +770,9 @@ static enum status take_step(struct seats *s, struct group *group, struct rpc_re
     } else {
         group->request = request;
         group->step = *step;
-        /* Never STATUS_BUSY: the line has a slot for each of its groups. */
-        (void)coalescer_add(coalescer_of(s, group), group, step->rows, monotime_now());
+        group->waits = step->number >= s->horizon;
+        if (!group->waits)
+            enter_line(s, group);
     }
     return STATUS_OK;
 }

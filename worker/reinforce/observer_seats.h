@@ -75,6 +75,12 @@ enum status seats_await(struct seats *seats, seats_ask *ask, void *context, stru
 enum status seats_step(struct seats *seats, uint32_t seat, struct rpc_request *request,
                        const struct step *step, struct error *error);
 
+/* How many steps of the running episode are recorded of every group. */
+uint32_t seats_recorded(const struct seats *seats);
+
+/* Actions of steps below `horizon` may be chosen; requests of later ones wait. */
+void seats_allow(struct seats *seats, uint32_t horizon);
+
 /* Launches every batch that is due, and answers its requests. The worker reports how many wait on. */
 void seats_launch(struct seats *seats);
 

@@ -348,7 +348,7 @@ static enum status run_epochs(struct update *u, struct error *error)
 }
 
 enum status ppo_learn(struct ppo *ppo, struct policy *policy, struct rollout *rollout,
-                      policy_progress *progress, void *context, struct control_ppo *figures,
+                      policy_progress *progress, void *context, struct control_figures *figures,
                       struct error *error)
 {
     struct update u = {
@@ -363,19 +363,19 @@ enum status ppo_learn(struct ppo *ppo, struct policy *policy, struct rollout *ro
     const double n = u.minibatches; /* 0: nothing could be learned from, and the means are NaN */
     ppo->steps += rollout_rows(rollout);
     normalizers_take(&ppo->normalizers, rollout, policy);
-    *figures = (struct control_ppo){.is_a2c = u.step.objective.plain,
-                                    .total_timesteps = ppo->steps,
-                                    .n_updates = ppo->updates,
-                                    .loss = u.last.loss,
-                                    .policy_gradient_loss = u.sum.policy / n,
-                                    .value_loss = u.sum.value / n,
-                                    .entropy_loss = -u.sum.entropy / n,
-                                    .clip_fraction = u.sum.clip_fraction / n,
-                                    .approx_kl = u.epoch_kl / u.epoch_minibatches,
-                                    .explained_variance = explained_variance(&u),
-                                    .learning_rate = u.step.lr,
-                                    .clip_range = u.step.objective.clip,
-                                    .std = policy_deviation(policy)};
+    *figures = (struct control_figures){.algorithm = ppo->job->algorithm.name,
+                                        .total_timesteps = ppo->steps,
+                                        .n_updates = ppo->updates,
+                                        .loss = u.last.loss,
+                                        .policy_loss = u.sum.policy / n,
+                                        .value_loss = u.sum.value / n,
+                                        .entropy_loss = -u.sum.entropy / n,
+                                        .clip_fraction = u.sum.clip_fraction / n,
+                                        .approx_kl = u.epoch_kl / u.epoch_minibatches,
+                                        .explained_variance = explained_variance(&u),
+                                        .learning_rate = u.step.lr,
+                                        .clip_range = u.step.objective.clip,
+                                        .std = policy_deviation(policy)};
     return STATUS_OK;
 }
 

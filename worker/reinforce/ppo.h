@@ -46,7 +46,7 @@ void ppo_close(struct ppo *ppo);
 /* Learns from the rollout, and fills *figures but for the means over episodes. `progress` is called between
  * two minibatches. Errors: policy_improve's; STATUS_NO_MEMORY. */
 enum status ppo_learn(struct ppo *ppo, struct policy *policy, struct rollout *rollout,
-                      policy_progress *progress, void *context, struct control_ppo *figures,
+                      policy_progress *progress, void *context, struct control_figures *figures,
                       struct error *error);
 
 /* Cuts the first `count` rows of ppo->advantages.order into minibatches of /algorithm/batch_size for an epoch

@@ -16,18 +16,20 @@ struct recording {
     struct environment_metrics metrics;
     struct episode_rewards episodes; /* used where rollouts go on */
     struct ppo ppo;                  /* used where the algorithm is ppo or a2c */
+    struct off_policy *learner;      /* NULL: the algorithm learns from whole rollouts */
     bool warned_of_course, warned_of_loss;
 };
 
 enum status recording_new(struct recording **out, const struct job *job,
                           const struct environment_description *world, const struct rollout_config *config,
-                          struct error *error)
+                          struct off_policy *learner, struct error *error)
 {
     struct recording *r = *out = calloc(1, sizeof *r);
     if (r == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a rollout");
     r->job = job;
     r->world = world;
+    r->learner = learner;
     enum status status = rollout_new(&r->rollout, config, error);
     if (status == STATUS_OK)
         status = episode_rewards_open(&r->episodes, job, r->rollout->columns, error);
@@ -64,6 +66,8 @@ struct ppo *recording_ppo(struct recording *r)
 void recording_begin(struct recording *r, uint64_t episode)
 {
     rollout_begin(r->rollout, (uint32_t)episode);
+    if (r->learner != NULL)
+        off_policy_begin(r->learner);
     environment_metrics_clear(&r->metrics, 0, r->rollout->columns);
 }
 
@@ -92,6 +96,32 @@ enum status recording_step(struct recording *r, const struct step *step, bool is
     return STATUS_OK;
 }
 
+enum status recording_take(struct recording *r, uint32_t steps, policy_progress *progress, void *context,
+                           struct error *error)
+{
+    enum status status = STATUS_OK;
+    while (r->learner != NULL && off_policy_taken(r->learner) < steps && status == STATUS_OK)
+        status = off_policy_take(r->learner, r->rollout, progress, context, error);
+    return status;
+}
+
+uint32_t recording_horizon(const struct recording *r)
+{
+    return r->learner != NULL ? off_policy_horizon(r->learner) : UINT32_MAX;
+}
+
+bool recording_mixes_steps(const struct recording *r)
+{
+    return r->learner == NULL;
+}
+
+enum status recording_act(struct recording *r, struct policy *policy, struct error *error)
+{
+    if (r->learner != NULL && r->rollout->batch_rows > 0)
+        off_policy_explore(r->learner, r->rollout->batch_step[0]);
+    return rollout_act(r->rollout, policy, error);
+}
+
 void recording_end(struct recording *r, uint32_t first, const struct step_end *end)
 {
     const struct step *last = &end->last;
@@ -114,11 +144,19 @@ void recording_forget(struct recording *r, uint32_t first, uint32_t count)
     environment_metrics_clear(&r->metrics, first * agents, count * agents);
 }
 
+void recording_diverge(struct recording *r, uint32_t first, uint32_t count)
+{
+    const uint32_t agents = r->rollout->config.agents;
+    if (r->learner != NULL)
+        off_policy_abandon(r->learner, first * agents, count * agents);
+}
+
 void recording_abandon(struct recording *r, uint32_t first, uint32_t count)
 {
     const uint32_t agents = r->rollout->config.agents;
     rollout_forget_states(r->rollout, first * agents, count * agents);
     episode_rewards_forget(&r->episodes, first * agents, count * agents);
+    recording_diverge(r, first, count);
     if (job_is_actor_critic(r->job))
         ppo_forget(&r->ppo, first * agents, count * agents);
 }
@@ -154,7 +192,7 @@ bool recording_report(struct recording *r, struct control_episode *record)
     else
         record->reward = rollout_reward(r->rollout, least);
     record->env_steps = rollout_rows(r->rollout);
-    episode_rewards_means(&r->episodes, &record->ppo.ep_rew_mean, &record->ppo.ep_len_mean);
+    episode_rewards_means(&r->episodes, &record->figures.ep_rew_mean, &record->figures.ep_len_mean);
     environment_metrics_mean(&r->metrics, 0, r->rollout->columns, &record->metrics);
     return is_new;
 }
@@ -196,24 +234,40 @@ static size_t load_states(struct rollout *rollout, const char *from, size_t leng
     return sizeof head + head.columns * bytes;
 }
 
+/* The learner's own part. */
+static size_t save_learner(const struct recording *r, char *out)
+{
+    return r->learner != NULL ? off_policy_save(r->learner, out) : ppo_save(&r->ppo, out);
+}
+
+static size_t load_learner(struct recording *r, const char *from, size_t bytes, struct error *error)
+{
+    return r->learner != NULL ? off_policy_load(r->learner, from, bytes, error)
+                              : ppo_load(&r->ppo, from, bytes);
+}
+
 size_t recording_save(const struct recording *r, char *out)
 {
     size_t at = episode_rewards_save(&r->episodes, out);
-    if (!job_is_actor_critic(r->job))
+    if (!job_is_stepwise(r->job))
         return at;
-    at += ppo_save(&r->ppo, out != NULL ? out + at : NULL);
+    at += save_learner(r, out != NULL ? out + at : NULL);
     at += episode_rewards_save_window(&r->episodes, out != NULL ? out + at : NULL);
     return at + save_states(r->rollout, out != NULL ? out + at : NULL);
 }
 
-size_t recording_load(struct recording *r, const char *from, size_t bytes)
+size_t recording_load(struct recording *r, const char *from, size_t bytes, struct error *error)
 {
+    error_set(error, STATUS_INVALID, "its environments%s are not those of this job",
+              job_is_stepwise(r->job) ? ", its /algorithm/stats_window_size, or what its policy remembers"
+                                      : "");
     const size_t rewards = episode_rewards_load(&r->episodes, from, bytes);
-    if (rewards == 0 || !job_is_actor_critic(r->job))
+    if (rewards == 0 || !job_is_stepwise(r->job))
         return rewards;
-    const size_t ppo = ppo_load(&r->ppo, from + rewards, bytes - rewards), prefix = rewards + ppo;
+    const size_t learner = load_learner(r, from + rewards, bytes - rewards, error),
+                 prefix = rewards + learner;
     const size_t window =
-        ppo > 0 ? episode_rewards_load_window(&r->episodes, from + prefix, bytes - prefix) : 0;
+        learner > 0 ? episode_rewards_load_window(&r->episodes, from + prefix, bytes - prefix) : 0;
     const size_t end = prefix + window;
     const size_t states = window > 0 ? load_states(r->rollout, from + end, bytes - end) : SIZE_MAX;
     return states != SIZE_MAX ? end + states : 0;

@@ -7,16 +7,18 @@
 #include "worker/control.h"
 #include "worker/environment/environment_description.h"
 #include "worker/job/job.h"
+#include "worker/reinforce/off_policy.h"
 #include "worker/reinforce/ppo.h"
 #include "worker/reinforce/rollout.h"
 
 struct recording;
 
-/* Takes the memory of a rollout and of the sums beside it; `job` and `world` outlive it. Errors as
- * rollout_new and ppo_open; STATUS_NO_MEMORY. recording_free also follows a failure; NULL is allowed. */
+/* Takes the memory of a rollout and of the sums beside it; `job`, `world` and `learner` outlive it.
+ * `learner`: what learns from a replay buffer while the rollout is played; NULL of other algorithms. Errors
+ * as rollout_new and ppo_open; STATUS_NO_MEMORY. recording_free also follows a failure; NULL is allowed. */
 enum status recording_new(struct recording **out, const struct job *job,
                           const struct environment_description *world, const struct rollout_config *config,
-                          struct error *error);
+                          struct off_policy *learner, struct error *error);
 void recording_free(struct recording *recording);
 
 struct rollout *recording_rollout(const struct recording *recording);
@@ -32,8 +34,25 @@ void recording_begin(struct recording *recording, uint64_t episode);
 enum status recording_step(struct recording *recording, const struct step *step, bool is_repeated,
                            struct error *error);
 
+/* Has the learner take in what is recorded of steps below `steps`, of all environments; nothing without one.
+ * Errors as off_policy_take. */
+enum status recording_take(struct recording *recording, uint32_t steps, policy_progress *progress,
+                           void *context, struct error *error);
+
+/* The first step whose actions may not be chosen yet: the learner has to take steps before. */
+uint32_t recording_horizon(const struct recording *recording);
+
+/* Has the policy act on the rollout's batch: of a learner rows of one step. Errors as policy_act. */
+enum status recording_act(struct recording *recording, struct policy *policy, struct error *error);
+
+/* Whether a batch may have rows of several steps. */
+bool recording_mixes_steps(const struct recording *recording);
+
 /* Records what the last steps of environments from `first` on have earned, ended and reported. */
 void recording_end(struct recording *recording, uint32_t first, const struct step_end *end);
+
+/* The rows of environments first … first + count - 1 from some step on come again, and may be others. */
+void recording_diverge(struct recording *recording, uint32_t first, uint32_t count);
 
 /* Forgets the ends within the episode of environments first … first + count - 1, whose steps come again. */
 void recording_forget(struct recording *recording, uint32_t first, uint32_t count);
@@ -54,10 +73,10 @@ bool recording_report(struct recording *recording, struct control_episode *recor
 
 /* The sums on which the next episode depends, and what a policy remembers of its environments, as bytes for a
  * checkpoint. Save writes them, unless `out` is
- * NULL, and returns their number. Load returns how many of the `bytes` it has read; 0: they are not this
- * job's, or of another window. They may have another number of columns (observers were added, or have left):
- * a column that they do not have begins anew. */
+ * NULL, and returns their number. Load returns how many of the `bytes` it has read; 0 with a sentence: they
+ * are not this job's, or of another window. They may have another number of columns (observers were added, or
+ * have left): a column that they do not have begins anew. */
 size_t recording_save(const struct recording *recording, char *out);
-size_t recording_load(struct recording *recording, const char *from, size_t bytes);
+size_t recording_load(struct recording *recording, const char *from, size_t bytes, struct error *error);
 
 #endif

@@ -371,6 +371,19 @@ enum status rollout_record_last(struct rollout *r, const struct step *step, stru
     return status;
 }
 
+uint32_t rollout_find_last(const struct rollout *r, uint32_t row)
+{
+    uint32_t low = 0, high = r->last_count;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (r->last_rows[middle] < row)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < r->last_count && r->last_rows[low] == row ? low : r->last_count;
+}
+
 void rollout_forget_last(struct rollout *r, uint32_t first, uint32_t count)
 {
     uint32_t kept = 0;

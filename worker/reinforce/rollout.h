@@ -129,6 +129,9 @@ static inline bool rollout_is_closing(const struct rollout *rollout, const struc
  * went on. */
 bool rollout_is_absent(const struct rollout *rollout, uint32_t step, uint32_t column);
 
+/* The place of the row among the last observations, or last_count: its episode was not truncated there. */
+uint32_t rollout_find_last(const struct rollout *rollout, uint32_t row);
+
 /* Fills rollout->last_states with the states before the last observations. */
 void rollout_recall_last(struct rollout *rollout);
 

@@ -60,11 +60,9 @@ static enum status spread_states(struct saving *s, const char *from, size_t byte
     const struct job *job = &s->config.worker->job;
     if (job->rollout.begin != JOB_BEGIN_CONTINUE || bytes == 0)
         return STATUS_OK;
-    const size_t sums = recording_load(s->config.recording, from, bytes);
+    const size_t sums = recording_load(s->config.recording, from, bytes, error);
     if (sums == 0)
-        return error_set(
-            error, STATUS_INVALID, "its environments%s are not those of this job",
-            job_is_actor_critic(job) ? ", its /algorithm/stats_window_size, or its policy's memory" : "");
+        return error->status;
     if (s->config.own == NULL)
         return seats_load(s->config.seats, from + sums, bytes - sums, error);
     return bytes > sums ? own_environments_load(s->config.own, from + sums, bytes - sums, error) : STATUS_OK;
@@ -139,6 +137,8 @@ enum status saving_new(struct saving **out, const struct saving_config *config, 
                                                   .publishes = true,
                                                   .saved = progress->episode,
                                                   .again = worker_goes_on(worker),
+                                                  .flush = config->learner != NULL ? off_policy_flush : NULL,
+                                                  .context = config->learner,
                                                   .published = worker_report_saved};
     return checkpoint_saver_open(&s->saver, &saver, error);
 }
@@ -209,6 +209,7 @@ enum status saving_begin(struct saving *s, const struct progress *progress, bool
     const bool judged = job->checkpoint.best && saving_follows_evaluation(job, progress->episode);
     const bool idle = saving_is_idle(s);
     if ((judged && (!idle || checkpoint_saver_improves(&s->saver, &score))) ||
+        (s->config.learner != NULL && off_policy_is_full(s->config.learner)) ||
         checkpoint_saver_due(&s->saver, progress->episode, last || s->config.worker->save)) {
         if (!idle)
             return STATUS_AGAIN;

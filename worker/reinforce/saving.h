@@ -17,6 +17,7 @@ struct saving_config {
     const struct environment_spec *spec;
     struct policy *policy;
     struct recording *recording;
+    struct off_policy *learner; /* NULL: there is no replay buffer */
     struct seats *seats;
     struct own_environments *own; /* NULL: the job has observers */
 };

@@ -98,8 +98,8 @@ START_TEST(each_line_is_of_the_format)
     job.kind = kinds[_i];
     totals.has_episode = totals.has_update = totals.has_epoch = true;
     totals.epoch.evaluated = 10;
-    totals.episode.has_ppo = true;
-    totals.episode.ppo.approx_kl = (double)NAN;
+    totals.episode.has_figures = true;
+    totals.episode.figures = (struct control_figures){.algorithm = JOB_ALGORITHM_PPO, .approx_kl = (double)NAN};
     for (int form = OPENMETRICS; form <= OPENMETRICS_TEXTFILE; form++) {
         write_text((enum openmetrics_form)form);
         check_format();
@@ -194,7 +194,8 @@ END_TEST
 
 START_TEST(the_newest_evaluation_is_told)
 {
-    totals.has_episode = totals.episode.has_ppo = true;
+    totals.has_episode = totals.episode.has_figures = true;
+    totals.episode.figures.algorithm = JOB_ALGORITHM_PPO;
     write_text(OPENMETRICS);
     ck_assert_uint_eq(text_count(text, "evaluation_reward"), 0);
     totals.has_evaluation = true;

@@ -72,8 +72,8 @@ START_TEST(an_evaluation_stays)
 {
     add_episode(1, 0);
     ck_assert(!totals.has_evaluation);
-    record.body.episode.has_ppo = record.body.episode.ppo.has_evaluation = true;
-    record.body.episode.ppo.evaluation.mean_reward = 42;
+    record.body.episode.has_figures = record.body.episode.figures.has_evaluation = true;
+    record.body.episode.figures.evaluation.mean_reward = 42;
     run_totals_add(&totals, &record, second(1));
     add_episode(3, 2);
     ck_assert(totals.has_evaluation);

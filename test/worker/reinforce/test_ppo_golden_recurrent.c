@@ -256,7 +256,7 @@ static void no_progress(void *context)
 
 static void learn(struct problem *p, struct policy *policy, struct ppo *ppo, struct rollout *r)
 {
-    struct control_ppo f;
+    struct control_figures f;
     char name[32];
     must(p, ppo_learn(ppo, policy, r, no_progress, NULL, &f, &p->error));
     ppo_record_expect(p->record, "=closing", r->values + p->rows, p->columns);
@@ -265,7 +265,7 @@ static void learn(struct problem *p, struct policy *policy, struct ppo *ppo, str
     ppo_record_expect(p->record, "=returns", ppo->advantages.returns, p->rows);
     snprintf(name, sizeof name, "=parameters%d", (int)p->sizes[MINIBATCHES] - 1);
     expect_parameters(p, name, policy);
-    const float figures[] = {(float)f.loss,         (float)f.policy_gradient_loss, (float)f.value_loss,
+    const float figures[] = {(float)f.loss,         (float)f.policy_loss, (float)f.value_loss,
                              (float)f.entropy_loss, (float)f.clip_fraction,        (float)f.approx_kl};
     ppo_record_expect(p->record, "=figures", figures, sizeof figures / sizeof figures[0]);
 }

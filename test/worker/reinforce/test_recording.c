@@ -121,8 +121,8 @@ END_TEST
 
 static void expect_means(double reward, double length)
 {
-    ck_assert_double_eq_tol(record.ppo.ep_rew_mean, reward, 1e-9);
-    ck_assert_double_eq_tol(record.ppo.ep_len_mean, length, 1e-9);
+    ck_assert_double_eq_tol(record.figures.ep_rew_mean, reward, 1e-9);
+    ck_assert_double_eq_tol(record.figures.ep_len_mean, length, 1e-9);
 }
 
 START_TEST(an_episode_spans_rollouts)
@@ -131,7 +131,7 @@ START_TEST(an_episode_spans_rollouts)
     struct recording *r = make(&job, 2, 4);
     struct rollout *rollout = recording_rollout(r);
     take(r, none, (uint8_t[]){0, 0, BROKE, 0}, false);
-    ck_assert(isnan(record.ppo.ep_rew_mean) && isnan(record.ppo.ep_len_mean));
+    ck_assert(isnan(record.figures.ep_rew_mean) && isnan(record.figures.ep_len_mean));
     rollout_fill(rollout, 0, (const uint8_t[]){0, ENDS, 0, 0}, 4);
     rollout_fill(rollout, 1, (const uint8_t[]){CUT, 0, 0, 0}, 4);
     rollout->rewards[rollout_row(rollout, 0, 1)] = 5;

@@ -1,0 +1,121 @@
+/* Several critics: the least of their values, their loss, and what pulls at the actions that they judge. */
+#include "worker/model/q_critics.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum status q_critics_open(struct q_critics *c, const struct q_learning *p, struct error *error)
+{
+    const struct policy_config *config = &p->config;
+    struct layers_shape shape = {.inputs = p->inputs + p->components,
+                                 .outputs = 1,
+                                 .layers = config->q.critic_layers,
+                                 .activation = config->activation == POLICY_TANH ? DENSE_TANH : DENSE_RELU,
+                                 .pulls_inputs = true};
+    memcpy(shape.width, config->q.critic_width, shape.layers * sizeof shape.width[0]);
+    enum status status = q_matrix(&c->pull, 1, error);
+    if (status == STATUS_OK)
+        status = q_matrix(&c->input_pull, shape.inputs, error);
+    for (; c->count < config->q.critics && status == STATUS_OK; c->count++) {
+        char first[POLICY_NAME_BYTES], target[POLICY_NAME_BYTES];
+        snprintf(first, sizeof first, "critic.qf%u.0.weight", c->count);
+        snprintf(target, sizeof target, "critic_target.qf%u.0.weight", c->count);
+        status = q_network_open(&c->of[c->count], p, &shape, first, target, error);
+    }
+    return status;
+}
+
+void q_critics_close(struct q_critics *c)
+{
+    for (uint32_t j = 0; j < c->count; j++)
+        q_network_close(&c->of[j]);
+    free(c->pull.at);
+    free(c->input_pull.at);
+}
+
+void q_critics_load(struct q_critics *c, const struct q_learning *p)
+{
+    for (uint32_t j = 0; j < c->count; j++)
+        q_network_load(&c->of[j], p);
+}
+
+static float value_at(const struct q_critics *c, uint32_t critic, uint32_t row)
+{
+    return c->value[critic].at[row * c->value[critic].stride];
+}
+
+/* The critic with the least value of the row; the first of equal ones. */
+static uint32_t least_of(const struct q_critics *c, uint32_t used, uint32_t row)
+{
+    uint32_t least = 0;
+    for (uint32_t j = 1; j < used; j++)
+        if (value_at(c, j, row) < value_at(c, least, row))
+            least = j;
+    return least;
+}
+
+void q_critics_judge(struct q_critics *c, const struct q_learning *p, uint32_t count, double *least)
+{
+    for (uint32_t j = 0; j < c->count; j++)
+        c->value[j] = layers_forward(c->of[j].target, c->of[j].target_work, count, p->input);
+    for (uint32_t i = 0; i < count; i++)
+        least[i] = (double)value_at(c, least_of(c, c->count, i), i);
+}
+
+double q_critics_learn(struct q_critics *c, struct q_learning *p, const struct policy_transitions *batch,
+                       uint32_t first, uint32_t count, const double *target, double scale)
+{
+    const double share = scale / batch->count;
+    double loss = 0;
+    q_read_observations(p, batch, false, first, count);
+    q_read_actions(p, (const float *)batch->actions + (size_t)first * p->components, p->components, count);
+    for (uint32_t j = 0; j < c->count; j++) {
+        struct q_network *critic = &c->of[j];
+        c->value[j] = layers_forward(critic->layers, critic->work, count, p->input);
+        for (uint32_t i = 0; i < count; i++) {
+            const double error = (double)value_at(c, j, i) - target[i];
+            loss += share * error * error;
+            c->pull.at[i * c->pull.stride] = (float)(2 * share * error);
+        }
+        layers_backward(critic->layers, critic->work, c->pull, p->gradient + critic->offset, first > 0,
+                        (struct dense_matrix){0});
+    }
+    return loss;
+}
+
+enum status q_critics_step(struct q_critics *c, const struct q_learning *p, double lr, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t j = 0; j < c->count && status == STATUS_OK; j++)
+        status = q_check_gradient(p, &c->of[j], error);
+    for (uint32_t j = 0; j < c->count && status == STATUS_OK; j++)
+        q_network_step(&c->of[j], p, lr, p->steps, 1);
+    return status;
+}
+
+void q_critics_pull(struct q_critics *c, const struct q_learning *p, uint32_t used, uint32_t count,
+                    float slope, double *least, struct dense_matrix d_actions)
+{
+    const size_t row = p->components * sizeof *d_actions.at;
+    for (uint32_t j = 0; j < used; j++)
+        c->value[j] = layers_forward(c->of[j].layers, c->of[j].work, count, p->input);
+    for (uint32_t j = 0; j < used; j++) {
+        for (uint32_t i = 0; i < count; i++)
+            c->pull.at[i * c->pull.stride] = least_of(c, used, i) == j ? slope : 0;
+        layers_backward(c->of[j].layers, c->of[j].work, c->pull, NULL, false, c->input_pull);
+        for (uint32_t i = 0; i < count; i++) {
+            const float *from = c->input_pull.at + i * c->input_pull.stride + p->inputs;
+            if (least_of(c, used, i) == j)
+                memcpy(d_actions.at + i * d_actions.stride, from, row);
+        }
+    }
+    for (uint32_t i = 0; i < count; i++)
+        least[i] = (double)value_at(c, least_of(c, used, i), i);
+}
+
+void q_critics_follow(struct q_critics *c, const struct q_learning *p)
+{
+    for (uint32_t j = 0; j < c->count; j++)
+        q_network_follow(&c->of[j], p, p->config.q.tau);
+}

@@ -1,0 +1,370 @@
+/* The arrays, networks, rows and draws of the policies that learn from a replay buffer. */
+#include "worker/model/q_learning.h"
+
+#include "kernels/base/rng.h"
+#include "kernels/norm.h"
+#include "worker/environment/environment_spec.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- arrays ---- */
+
+/* The number of the parameter that a target follows. */
+static uint32_t followed_by(const struct q_learning *p, uint32_t target)
+{
+    const char *rest = strchr(p->parameters[target].name, '.');
+    uint32_t number = 0;
+    for (; number < target; number++) {
+        const char *name = p->parameters[number].name, *dot = strchr(name, '.');
+        if (!p->parameters[number].is_target && dot != NULL && strcmp(dot, rest) == 0 &&
+            strncmp(name, p->parameters[target].name, (size_t)(dot - name)) == 0)
+            break;
+    }
+    assert(number < target);
+    return number;
+}
+
+static enum status begin_values(struct q_learning *p, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < p->parameter_count && status == STATUS_OK; i++) {
+        const struct policy_parameter *parameter = &p->parameters[i];
+        float *values = p->values + parameter->offset;
+        if (parameter->is_target)
+            memcpy(values, p->values + p->parameters[followed_by(p, i)].offset,
+                   parameter->count * sizeof *values);
+        else
+            status = policy_begin_parameter(values, parameter, i, &p->config, error);
+    }
+    return status;
+}
+
+enum status q_open(struct q_learning *p, const struct policy_config *config, struct error *error)
+{
+    p->config = *config;
+    p->inputs = (uint32_t)environment_space_elements(&config->observation);
+    p->components = policy_components(config);
+    p->parameter_count = policy_parameters(p->parameters, config);
+    const struct policy_parameter *last = &p->parameters[p->parameter_count - 1];
+    p->count = last->offset + last->count;
+    p->values = calloc(4 * p->count, sizeof *p->values);
+    p->noise = calloc((size_t)POLICY_CHUNK_ROWS * p->components, sizeof *p->noise);
+    if (p->values == NULL || p->noise == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy's %zu parameters", p->count);
+    p->gradient = p->values + p->count;
+    p->first = p->values + 2 * p->count;
+    p->second = p->values + 3 * p->count;
+    p->adam = adam_choose();
+    enum status status = normal_choose(&p->normals, error);
+    if (status == STATUS_OK)
+        status = q_matrix(&p->input, p->inputs + p->components, error);
+    return status == STATUS_OK ? begin_values(p, error) : status;
+}
+
+void q_close(struct q_learning *p)
+{
+    free(p->values);
+    free(p->noise);
+    free(p->input.at);
+}
+
+/* ---- networks ---- */
+
+static uint32_t number_of(const struct q_learning *p, const char *name)
+{
+    uint32_t number = 0;
+    while (number < p->parameter_count && strcmp(p->parameters[number].name, name) != 0)
+        number++;
+    assert(number < p->parameter_count);
+    return number;
+}
+
+enum status q_network_open(struct q_network *n, const struct q_learning *p, const struct layers_shape *shape,
+                           const char *first, const char *target, struct error *error)
+{
+    struct layers_shape still = *shape;
+    still.forward_only = true;
+    still.pulls_inputs = false;
+    n->first = number_of(p, first);
+    n->offset = p->parameters[n->first].offset;
+    n->count = layers_parameters(shape);
+    while (n->first + n->parameters < p->parameter_count &&
+           p->parameters[n->first + n->parameters].offset < n->offset + n->count)
+        n->parameters++;
+    enum status status = layers_new(&n->layers, shape, error);
+    if (status == STATUS_OK)
+        status = layers_work_new(&n->work, n->layers, error);
+    if (status == STATUS_OK && target != NULL) {
+        n->target_offset = p->parameters[number_of(p, target)].offset;
+        status = layers_new(&n->target, &still, error);
+        if (status == STATUS_OK)
+            status = layers_work_new(&n->target_work, n->target, error);
+    }
+    if (status == STATUS_OK)
+        q_network_load(n, p);
+    return status;
+}
+
+void q_network_close(struct q_network *n)
+{
+    layers_work_free(n->work);
+    layers_work_free(n->target_work);
+    layers_free(n->layers);
+    layers_free(n->target);
+}
+
+void q_network_load(struct q_network *n, const struct q_learning *p)
+{
+    layers_load(n->layers, p->values + n->offset);
+    if (n->target != NULL)
+        layers_load(n->target, p->values + n->target_offset);
+}
+
+void q_step(const struct q_learning *p, size_t offset, size_t count, double lr, uint64_t step, float scale)
+{
+    enum { PIECE = 2048 }; // Adam finds the scaled gradient in the nearest cache
+    struct adam_settings settings = p->config.adam;
+    struct adam_factors factors;
+    settings.lr = lr;
+    adam_factors(&settings, step, &factors);
+    for (size_t at = offset, n; at < offset + count; at += n) {
+        n = offset + count - at < PIECE ? offset + count - at : PIECE;
+        for (size_t i = at; i < at + n && scale < 1; i++)
+            p->gradient[i] *= scale;
+        p->adam(&factors, p->values + at, p->first + at, p->second + at, p->gradient + at, n);
+    }
+}
+
+void q_network_step(struct q_network *n, const struct q_learning *p, double lr, uint64_t step, float scale)
+{
+    q_step(p, n->offset, n->count, lr, step, scale);
+    layers_load(n->layers, p->values + n->offset);
+}
+
+void q_network_follow(struct q_network *n, const struct q_learning *p, double tau)
+{
+    const float *from = p->values + n->offset, part = (float)tau;
+    float *to = p->values + n->target_offset;
+    for (size_t i = 0; i < n->count; i++)
+        to[i] = part < 1 ? to[i] + part * (from[i] - to[i]) : from[i];
+    layers_load(n->target, to);
+}
+
+/* ---- rows ---- */
+
+enum status q_matrix(struct dense_matrix *matrix, uint32_t columns, struct error *error)
+{
+    matrix->stride = product_stride(columns);
+    const size_t bytes = POLICY_CHUNK_ROWS * matrix->stride * sizeof *matrix->at;
+    matrix->at = aligned_alloc(64, bytes);
+    if (matrix->at == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %d rows of %u numbers", POLICY_CHUNK_ROWS,
+                         columns);
+    memset(matrix->at, 0, bytes);
+    return STATUS_OK;
+}
+
+static void read_row(const struct q_learning *p, const void *observations, size_t row, float *to)
+{
+    const size_t at = row * p->inputs;
+    if (p->config.observation.dtype != ENVIRONMENT_U8) {
+        memcpy(to, (const float *)observations + at, p->inputs * sizeof *to);
+        return;
+    }
+    const uint8_t *from = (const uint8_t *)observations + at;
+    for (uint32_t i = 0; i < p->inputs; i++)
+        to[i] = (float)from[i] / 255;
+}
+
+void q_read_rows(const struct q_learning *p, const struct policy_rows *chunk)
+{
+    for (uint32_t i = 0; i < chunk->count; i++)
+        read_row(p, chunk->observations, chunk->row[i], p->input.at + i * p->input.stride);
+}
+
+void q_read_observations(const struct q_learning *p, const struct policy_transitions *batch, bool next,
+                         uint32_t first, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        read_row(p, next ? batch->next_observations : batch->observations, first + i,
+                 p->input.at + i * p->input.stride);
+}
+
+void q_read_actions(const struct q_learning *p, const float *actions, size_t stride, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        memcpy(p->input.at + i * p->input.stride + p->inputs, actions + i * stride,
+               p->components * sizeof *actions);
+}
+
+bool q_is_finite(struct dense_matrix x, uint32_t rows, uint32_t columns)
+{
+    for (uint32_t r = 0; r < rows; r++)
+        for (uint32_t c = 0; c < columns; c++)
+            if (!isfinite(x.at[r * x.stride + c]))
+                return false;
+    return true;
+}
+
+/* ---- draws ---- */
+
+/* Draws number begin … begin + count - 1 of a key's. */
+static void draw_normals(const struct q_learning *p, const struct rng_key *key, enum rng_stream stream,
+                         uint64_t begin, uint32_t count, float *out)
+{
+    const uint32_t word = (uint32_t)stream << RNG_STREAM_SHIFT;
+    for (uint64_t at = begin, n; at < begin + count; at += n) {
+        float group[NORMAL_GROUP];
+        const uint64_t from = at % NORMAL_GROUP, left = begin + count - at;
+        n = left < NORMAL_GROUP - from ? left : NORMAL_GROUP - from;
+        p->normals(group, key, word, (uint32_t)(at / NORMAL_GROUP));
+        memcpy(out + (at - begin), group + from, n * sizeof *out);
+    }
+}
+
+void q_learning_noise(const struct q_learning *p, uint32_t which, uint32_t first, uint32_t count)
+{
+    const struct rng_key key = {.seed = p->config.seed, .step = which, .episode = (uint32_t)p->steps};
+    draw_normals(p, &key, RNG_LEARNING, (uint64_t)first * p->components, count * p->components, p->noise);
+}
+
+void q_acting_noise(const struct q_learning *p, const struct rng_key *key, float *noise)
+{
+    draw_normals(p, key, RNG_ACTION, (uint64_t)key->environment * p->components, p->components, noise);
+}
+
+static void draw_evenly(const struct q_learning *p, const struct rng_key *key, float *action)
+{
+    enum { EVEN_BLOCK = 1 << 20 }; // of RNG_ACTION; normal draws have block 0
+    uint32_t words[4];
+    for (uint32_t c = 0; c < p->components; c++) {
+        if (c % 4 == 0)
+            rng_block(key, RNG_ACTION, EVEN_BLOCK + c / 4, words);
+        action[c] = 2 * rng_uniform_float(words[c % 4]) - 1;
+    }
+}
+
+/* The next state of Ornstein's and Uhlenbeck's process, with Stable-Baselines3's constants. */
+static float go_on(float before, float normal, double deviation)
+{
+    const double theta = 0.15, dt = 1e-2, root_dt = 0.1;
+    return (float)((1 - theta * dt) * (double)before + deviation * root_dt * (double)normal);
+}
+
+/* Fills the noise of the row, and the state behind it. */
+static void find_noise(const struct q_learning *p, const struct policy_rows *chunk, uint32_t row,
+                       const struct rng_key *key, float *noise)
+{
+    const struct policy_q_config *q = &p->config.q;
+    const bool begins = chunk->starts != NULL && chunk->starts[row] != 0;
+    q_acting_noise(p, key, noise);
+    for (uint32_t c = 0; c < p->components; c++) {
+        float *state = chunk->states + (size_t)row * p->components + c;
+        if (q->noise == POLICY_NORMAL_NOISE)
+            noise[c] = (float)(q->noise_std * (double)noise[c]);
+        else
+            noise[c] = state[(size_t)chunk->next * p->components] =
+                go_on(begins ? 0 : *state, noise[c], q->noise_std);
+    }
+}
+
+void q_store_action(const struct q_learning *p, const struct policy_rows *chunk, uint32_t i,
+                    const float *action, const struct rng_key *key)
+{
+    float noise[DENSE_COMPONENTS_MAX];
+    const uint32_t row = chunk->row[i];
+    float *to = (float *)chunk->actions + (size_t)row * p->components;
+    if (p->exploration.is_random)
+        draw_evenly(p, key, to);
+    else
+        memcpy(to, action, p->components * sizeof *to);
+    if (!p->exploration.has_noise || p->config.q.noise == POLICY_NO_NOISE)
+        return;
+    find_noise(p, chunk, row, key, noise);
+    for (uint32_t c = 0; c < p->components; c++)
+        to[c] = fmaxf(-1, fminf(1, to[c] + noise[c]));
+}
+
+bool q_store_chosen(const struct q_learning *p, const struct policy_rows *chunk, struct dense_matrix actions)
+{
+    for (uint32_t i = 0; i < chunk->count; i++)
+        memcpy((float *)chunk->actions + (size_t)chunk->row[i] * p->components,
+               actions.at + i * actions.stride, p->components * sizeof *actions.at);
+    return q_is_finite(actions, chunk->count, p->components);
+}
+
+/* ---- what is not finite ---- */
+
+static bool all_finite(const float *values, size_t count)
+{
+    return q_is_finite((struct dense_matrix){(float *)(uintptr_t)values, count}, 1, (uint32_t)count);
+}
+
+enum status q_explain_loss(const struct q_learning *p, const struct policy_transitions *batch, double loss,
+                           struct error *error)
+{
+    static const char begin[] = "the first tensor that holds a NaN or an infinity is the";
+    const size_t seen = (size_t)batch->count * p->inputs;
+    const bool floats = p->config.observation.dtype != ENVIRONMENT_U8;
+    const char *tensor = NULL;
+    if (floats && !all_finite(batch->observations, seen))
+        tensor = "observations";
+    else if (floats && !all_finite(batch->next_observations, seen))
+        tensor = "next observations";
+    else if (!all_finite(batch->rewards, batch->count))
+        tensor = "rewards";
+    for (uint32_t i = 0; i < p->parameter_count && tensor == NULL; i++)
+        if (!all_finite(p->values + p->parameters[i].offset, p->parameters[i].count))
+            return error_set(error, STATUS_INTERNAL, "the loss is %g; %s parameter %s", loss, begin,
+                             p->parameters[i].name);
+    return error_set(error, STATUS_INTERNAL, "the loss is %g; %s %s", loss, begin,
+                     tensor != NULL ? tensor : "values");
+}
+
+enum status q_check_gradient(const struct q_learning *p, const struct q_network *n, struct error *error)
+{
+    if (isfinite(norm_of(p->gradient + n->offset, n->count)))
+        return STATUS_OK;
+    uint32_t lost = n->first;
+    while (lost + 1 < n->first + n->parameters &&
+           all_finite(p->gradient + p->parameters[lost].offset, p->parameters[lost].count))
+        lost++;
+    return error_set(error, STATUS_INTERNAL, "the gradient of %s holds a NaN or an infinity",
+                     p->parameters[lost].name);
+}
+
+/* ---- saving and restoring ---- */
+
+/* Copies the parameters and Adam's moments, between the arrays and *values. */
+static void copy_arrays(const struct q_learning *p, const struct policy_values *values, bool into_values)
+{
+    float *const flat[POLICY_ARRAYS] = {
+        [POLICY_VALUES] = p->values, [POLICY_FIRST_MOMENT] = p->first, [POLICY_SECOND_MOMENT] = p->second};
+    for (int array = 0; array < POLICY_ARRAYS; array++)
+        for (uint32_t i = 0; i < p->parameter_count; i++) {
+            float *own = flat[array] + p->parameters[i].offset;
+            float *copy = policy_values_at(values, i, array);
+            memcpy(into_values ? copy : own, into_values ? own : copy, p->parameters[i].count * sizeof *own);
+        }
+}
+
+enum status q_save(void *self, struct policy_values *values, struct error *error)
+{
+    const struct q_learning *p = self;
+    (void)error;
+    copy_arrays(p, values, true);
+    values->steps = p->steps;
+    return STATUS_OK;
+}
+
+enum status q_restore(void *self, const struct policy_values *values, struct error *error)
+{
+    struct q_learning *p = self;
+    (void)error;
+    copy_arrays(p, values, false);
+    p->steps = values->steps;
+    return STATUS_OK;
+}

@@ -1,0 +1,120 @@
+/* What the policies that learn from a replay buffer share, on the CPU: DQN, SAC and TD3 (policy_dqn.c,
+ * policy_sac.c, policy_td3.c). Private to worker/model.
+ *
+ *     network      dense layers that learn (kernels/policy/layers.h): an actor, a critic, a Q-network
+ *     critic       estimates the return of an observation and an action, Q(s, a)
+ *     target       a copy of a network that follows it slowly
+ *     arrays       all parameters one behind the other, as policy_parameters lists them: networks, then
+ * targets chunk        at most 256 rows that are computed at a time
+ *
+ * Sums over a batch run chunk by chunk, so a gradient step has the same bits on every machine. One thread. */
+#ifndef WORKER_MODEL_Q_LEARNING_H
+#define WORKER_MODEL_Q_LEARNING_H
+
+#include "kernels/base/rng.h"
+#include "kernels/lanes/normal.h"
+#include "kernels/policy/layers.h"
+#include "worker/model/policy_internal.h"
+#include "worker/model/policy_parameters.h"
+
+struct q_network {
+    struct layers *layers, *target; /* target NULL: it has none */
+    struct layers_work *work, *target_work;
+    uint32_t first, parameters;          /* its numbers in the list of parameters */
+    size_t offset, target_offset, count; /* of its floats in the arrays */
+};
+
+/* The first member of each of the three policies. */
+struct q_learning {
+    struct policy_config config;
+    uint32_t inputs, components; /* elements of an observation; numbers of an action */
+    uint32_t parameter_count;
+    struct policy_parameter parameters[POLICY_PARAMETERS_MAX];
+    size_t count; /* floats of each array */
+    float *values, *gradient, *first, *second;
+    uint64_t steps; /* gradient steps */
+    struct policy_exploration exploration;
+    normal_group *normals;
+    adam_lanes_update *adam;
+    float *noise;              /* (a chunk's rows, components) */
+    struct dense_matrix input; /* (a chunk's rows, inputs + components) what a network reads */
+};
+
+/* Opens the part that all have. The arrays hold the first values: targets those of their networks. *p is all
+ * zero before; q_close also follows a failure. STATUS_NO_MEMORY; errors as adam_check, isa_choose. */
+enum status q_open(struct q_learning *p, const struct policy_config *config, struct error *error);
+void q_close(struct q_learning *p);
+
+/* Opens a network of this shape whose first parameter has the name `first`; `target`: the name of the
+ * target's first parameter, or NULL. It computes with the arrays' values. *n is all zero before;
+ * q_network_close also follows a failure. STATUS_NO_MEMORY. */
+enum status q_network_open(struct q_network *n, const struct q_learning *p, const struct layers_shape *shape,
+                           const char *first, const char *target, struct error *error);
+void q_network_close(struct q_network *n);
+
+/* Computes with the values and the target's values as they are now. */
+void q_network_load(struct q_network *n, const struct q_learning *p);
+
+/* Adam's step number `step` of the network by its gradient times `scale`, or of `count` floats from `offset`
+ * on. */
+void q_network_step(struct q_network *n, const struct q_learning *p, double lr, uint64_t step, float scale);
+void q_step(const struct q_learning *p, size_t offset, size_t count, double lr, uint64_t step, float scale);
+
+/* Moves the target towards the network: target += tau (network - target). */
+void q_network_follow(struct q_network *n, const struct q_learning *p, double tau);
+
+/* A matrix of a chunk's rows, of zeros, whose memory at ->at is the caller's. STATUS_NO_MEMORY. */
+enum status q_matrix(struct dense_matrix *matrix, uint32_t columns, struct error *error);
+
+/* ---- rows ---- */
+
+/* The rows of the chunk that begins with row `first` of the batch. */
+static inline uint32_t q_chunk(const struct policy_transitions *batch, uint32_t first)
+{
+    const uint32_t left = batch->count - first;
+    return left < POLICY_CHUNK_ROWS ? left : POLICY_CHUNK_ROWS;
+}
+
+/* The chunk's rows of the batch as p->input: observations by their indices; of a transition's batch those, or
+ * the next ones, of rows first … first + count - 1. Bytes become their 255th parts. */
+void q_read_rows(const struct q_learning *p, const struct policy_rows *chunk);
+void q_read_observations(const struct q_learning *p, const struct policy_transitions *batch, bool next,
+                         uint32_t first, uint32_t count);
+
+/* Writes the actions (count, components) behind the observations in p->input: what a critic reads. */
+void q_read_actions(const struct q_learning *p, const float *actions, size_t stride, uint32_t count);
+
+/* ---- draws ---- */
+
+/* Fills p->noise (count, components) with draws of normal(0, 1) for rows first … first + count - 1 of the
+ * batch of the running gradient step. `which`: 0 at the observations, 1 at the next ones. */
+void q_learning_noise(const struct q_learning *p, uint32_t which, uint32_t first, uint32_t count);
+
+/* One draw of normal(0, 1) for each number of the action of an environment in a step. */
+void q_acting_noise(const struct q_learning *p, const struct rng_key *key, float *noise);
+
+/* Writes the action of row i of the chunk: the one that is given or, as the exploration says, one that is
+ * drawn evenly from [-1, 1]; then the configuration's noise is added, and the sum clipped to [-1, 1]. */
+void q_store_action(const struct q_learning *p, const struct policy_rows *chunk, uint32_t i,
+                    const float *action, const struct rng_key *key);
+
+/* Writes the chunk's actions as they are given. False: one is not finite. */
+bool q_store_chosen(const struct q_learning *p, const struct policy_rows *chunk, struct dense_matrix actions);
+
+/* Whether all of them are finite; of a chunk's rows. */
+bool q_is_finite(struct dense_matrix x, uint32_t rows, uint32_t columns);
+
+/* STATUS_INTERNAL: names the first tensor of the batch, or the first parameter, that holds a NaN or an
+ * infinity, and why `loss` is not finite; or the parameter whose gradient is not. */
+enum status q_explain_loss(const struct q_learning *p, const struct policy_transitions *batch, double loss,
+                           struct error *error);
+enum status q_check_gradient(const struct q_learning *p, const struct q_network *n, struct error *error);
+
+/* struct policy_kind's save and restore; after the latter the networks are to be loaded. */
+enum status q_save(void *self, struct policy_values *values, struct error *error);
+enum status q_restore(void *self, const struct policy_values *values, struct error *error);
+
+/* policy_follow of a DQN. */
+void policy_dqn_follow(void *self);
+
+#endif

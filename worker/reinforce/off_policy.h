@@ -1,0 +1,75 @@
+/* Learning from a replay buffer, while a rollout is played: DQN, SAC and TD3 (worker/model/policy.h).
+ *
+ *     step        of the running rollout, of all environments together
+ *     taken       the step's observations, and what the step before earned, are in the buffer
+ *     training    some gradient steps on rows that are drawn from the buffer
+ *     boundary    a step behind which a training follows, by /algorithm/train_freq
+ *
+ * When every environment's rows of step t are recorded, off_policy_take moves them to the buffer in the order
+ * of columns; and where t is a boundary, the policy is trained. Actions of step t are chosen by the
+ * parameters behind the last boundary up to t. So the numbers depend on neither the order of messages nor on
+ * their pace.
+ *
+ *     recorded step t  ->  off_policy_take  ->  off_policy_explore, rollout_act  ->  step t + 1
+ *
+ * Without observers, and with them, the agent's thread calls. Only off_policy_take blocks, for arithmetic. */
+#ifndef WORKER_REINFORCE_OFF_POLICY_H
+#define WORKER_REINFORCE_OFF_POLICY_H
+
+#include "worker/control.h"
+#include "worker/environment/environment_spec.h"
+#include "worker/model/policy.h"
+#include "worker/reinforce/rollout.h"
+#include "worker/worker.h"
+
+struct off_policy;
+
+/* Opens the buffer, of the worker's run, for a policy that learns from one. `worker`, `spec` and `policy`
+ * outlive *out. Errors as replay_open (worker/replay/replay.h); STATUS_NO_MEMORY. off_policy_free also
+ * follows a failure; NULL is allowed. */
+enum status off_policy_new(struct off_policy **out, const struct worker *worker,
+                           const struct environment_spec *spec, struct policy *policy, struct error *error);
+void off_policy_free(struct off_policy *o);
+
+/* Begins a rollout. */
+void off_policy_begin(struct off_policy *o);
+
+/* How many steps of the rollout are taken; and the first one whose actions may not be chosen yet. */
+uint32_t off_policy_taken(const struct off_policy *o);
+uint32_t off_policy_horizon(const struct off_policy *o);
+
+/* Takes the next step, which is recorded as a whole, and trains the policy at a boundary. `progress` is
+ * called between two gradient steps. Errors as policy_fit; STATUS_IO: no room for the buffer. */
+enum status off_policy_take(struct off_policy *o, const struct rollout *rollout, policy_progress *progress,
+                            void *context, struct error *error);
+
+/* Has the policy explore as it does in this step. */
+void off_policy_explore(struct off_policy *o, uint32_t step);
+
+/* Has the policy act without exploration: for an evaluation. */
+void off_policy_exploit(struct off_policy *o);
+
+/* The unfinished episodes of columns first … first + count - 1 go on from somewhere else. */
+void off_policy_abandon(struct off_policy *o, uint32_t first, uint32_t count);
+
+/* Fills what the rollout's trainings have found, and forgets it. Returns the seconds that they took. */
+double off_policy_report(struct off_policy *o, struct control_figures *figures);
+
+/* Steps of all environments so far. */
+uint64_t off_policy_steps(const struct off_policy *o);
+
+/* Whether a checkpoint is needed before the next rollout: else the buffer would overwrite rows that a kept
+ * checkpoint still needs. */
+bool off_policy_is_full(const struct off_policy *o);
+
+/* The counters and the buffer's places as bytes for a checkpoint. Save writes them, unless `out` is NULL, and
+ * returns their number. Load returns how many of the `bytes` it has read; 0 with a sentence: they, or the
+ * buffer's rows, are not what they were. */
+size_t off_policy_save(struct off_policy *o, char *out);
+size_t off_policy_load(struct off_policy *o, const char *from, size_t bytes, struct error *error);
+
+/* The saver's thread, before a checkpoint of the last off_policy_save becomes visible: its rows are on the
+ * disk. */
+enum status off_policy_flush(void *off_policy, struct error *error);
+
+#endif
