@@ -24,6 +24,7 @@ enum rng_stream {
     RNG_AUGMENT = 6, /* a sample's mirror and crop */
     RNG_DATA = 7,    /* synthetic images and labels */
     RNG_NOISE = 8,   /* state-dependent exploration (kernels/policy/dense.h) */
+    RNG_REPLAY = 9,  /* rows of a replay buffer: element i of update u (worker/replay/replay.h) */
 };
 
 enum { RNG_STREAM_SHIFT = 24, RNG_BLOCK_MAX = (1 << RNG_STREAM_SHIFT) - 1 };
