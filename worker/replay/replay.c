@@ -32,6 +32,8 @@ enum {
     DRAWS_PATIENCE = 64, /* before the window is searched for a transition */
 };
 
+#define ROWS_MAX (UINT64_C(1) << 40)
+
 enum row_kind {
     ROW_NONE,
     ROW_OPEN,
@@ -154,7 +156,7 @@ static enum status check_config(const struct replay_config *config, struct error
             "a replay buffer of %u frames with %zu bytes in the last axis: expected 1..%d frames "
             "that make up the %zu bytes of an observation",
             config->frames, frame, FRAMES_MAX, whole);
-    if (config->rows > UINT32_MAX * UINT64_C(16) || config->slack > UINT32_MAX * UINT64_C(16) ||
+    if (config->rows > ROWS_MAX || config->slack > ROWS_MAX ||
         rows_of_reach(config) + rows_not_final(config) > UINT32_MAX)
         return error_set(error, STATUS_INVALID,
                          "a replay buffer of %llu rows and %llu of slack, for %u columns: expected fewer",
@@ -207,6 +209,8 @@ static enum status open_file(struct replay *r, const struct replay_config *confi
         return status;
     r->rows = replay_file_rows(r->file);
     r->capacity = shape.capacity;
+    r->config.path = NULL; // the caller's
+    r->config.below = NULL;
     return find_slack(r, error);
 }
 
@@ -438,13 +442,13 @@ void replay_complete(struct replay *replay, uint32_t column, const void *action,
                      enum replay_end end, const void *last)
 {
     struct column *c = replay->columns + column;
-    char *row = row_at(replay, c->row);
     assert(column < replay->config.columns && c->state == COLUMN_OPEN);
     assert(end != REPLAY_TRUNCATED || last != NULL);
     if (end == REPLAY_VOID) {
         replay_abandon(replay, column);
         return;
     }
+    char *row = row_at(replay, c->row);
     struct row_head *head = head_of(row);
     memcpy(acted_of(replay, row), action, replay->config.action_bytes);
     head->reward = reward;
@@ -511,17 +515,19 @@ bool replay_draw(const struct replay *replay, struct replay_window window, uint6
                  uint32_t count, uint64_t *rows)
 {
     const uint64_t bound = window.end - window.first;
+    if (bound == 0)
+        return false;
     for (uint32_t i = 0; i < count; i++) {
         rows[i] = window.first + draw_below(seed, update, i, 0, bound);
         row_fetch(replay, row_at(replay, rows[i]));
     }
-    for (uint32_t i = 0; i < count && bound > 0; i++)
+    for (uint32_t i = 0; i < count; i++)
         for (uint64_t draw = 1; !replay_is_transition(replay, rows[i]); draw++) {
             if (draw == DRAWS_PATIENCE && !has_transition(replay, window))
                 return false;
             rows[i] = window.first + draw_below(seed, update, i, draw, bound);
         }
-    return bound > 0;
+    return true;
 }
 
 /* ---- gathering ---- */
@@ -638,7 +644,7 @@ struct saved_column {
     uint64_t state;
 };
 
-enum status replay_flush(struct replay *replay, uint64_t from, uint64_t end, struct error *error)
+enum status replay_flush(const struct replay *replay, uint64_t from, uint64_t end, struct error *error)
 {
     if (from >= end)
         return STATUS_OK;
@@ -711,10 +717,36 @@ static enum status check_saved(const struct replay *r, const struct saved *saved
     return STATUS_OK;
 }
 
-/* Whether the row's links lie within the ring's bounds. */
+/* Whether the row's links lie within the ring's bounds, and its older frames within the reach. */
 static bool links_are_sound(const struct replay *r, const struct row_head *head, uint64_t number)
 {
-    return head->next < r->next - number && head->back <= number && head->back < r->capacity;
+    return head->next < r->next - number && head->back <= number && head->back < r->capacity &&
+           (uint64_t)head->back * (r->config.frames - 1) <= r->reach;
+}
+
+/* Whether the place of a row holds, in good order, the row of the lap before or behind. */
+static bool row_is_of(const struct replay *r, char *row, uint64_t number)
+{
+    return crc_of_row(r, crc_of_seen(r, number, row), row) == head_of(row)->crc;
+}
+
+/* What is wrong with a row whose CRC does not fit. */
+static enum status explain_row(const struct replay *r, char *row, uint64_t number, struct error *error)
+{
+    const char *name = replay_file_name(r->file);
+    const uint64_t later = number + r->capacity, earlier = number - r->capacity;
+    if (row_is_of(r, row, later) || row_is_of(r, row, earlier))
+        return error_set(error, STATUS_CORRUPT, "%.300s: row %llu is stale: its place holds row %llu", name,
+                         (unsigned long long)number,
+                         (unsigned long long)(row_is_of(r, row, later) ? later : earlier));
+    return error_set(error, STATUS_CORRUPT, "%.300s: row %llu is damaged: its CRC-32C is %08x, expected %08x",
+                     name, (unsigned long long)number, crc_of_row(r, crc_of_seen(r, number, row), row),
+                     head_of(row)->crc);
+}
+
+static bool is_zero(const char *bytes, size_t count)
+{
+    return bytes[0] == 0 && memcmp(bytes, bytes + 1, count - 1) == 0;
 }
 
 static enum status check_row(const struct replay *r, uint64_t number, struct error *error)
@@ -725,19 +757,15 @@ static enum status check_row(const struct replay *r, uint64_t number, struct err
     if ((number % r->capacity + 1) * r->row_bytes > replay_file_room(r->file))
         return error_set(error, STATUS_CORRUPT, "%.300s: row %llu is missing: the file is cut", name,
                          row_number);
+    if (!row_is_of(r, row, number)) {
+        if (is_zero(row, r->row_bytes))
+            return error_set(error, STATUS_CORRUPT, "%.300s: row %llu is missing: its place is empty", name,
+                             row_number);
+        return explain_row(r, row, number, error);
+    }
     const struct row_head *head = head_of(row);
-    if (kind_of(head) == ROW_NONE)
-        return error_set(error, STATUS_CORRUPT, "%.300s: row %llu is missing: its place is empty", name,
-                         row_number);
-    const uint32_t crc = crc_of_row(r, crc_of_seen(r, number, row), row);
-    if (crc != head->crc && head->tag >> 8 != tag_of(number, ROW_NONE) >> 8)
-        return error_set(error, STATUS_CORRUPT, "%.300s: row %llu is stale: another row lies in its place",
-                         name, row_number);
-    if (crc != head->crc)
-        return error_set(error, STATUS_CORRUPT,
-                         "%.300s: row %llu is damaged: its CRC-32C is %08x, expected %08x", name, row_number,
-                         crc, head->crc);
-    if (kind_of(head) >= ROW_KINDS || !links_are_sound(r, head, number))
+    if (head->tag != tag_of(number, kind_of(head)) || kind_of(head) == ROW_NONE ||
+        kind_of(head) >= ROW_KINDS || !links_are_sound(r, head, number))
         return error_set(error, STATUS_CORRUPT, "%.300s: row %llu is damaged: its links lead nowhere", name,
                          row_number);
     return STATUS_OK;
@@ -822,15 +850,19 @@ size_t replay_load(struct replay *replay, const char *from, size_t bytes, struct
         return 0;
     }
     memcpy(&saved, from, sizeof saved);
-    const char *columns = from + sizeof saved, *tail = columns + saved.columns * sizeof(struct saved_column);
     if (check_saved(r, &saved, bytes - sizeof saved, error) != STATUS_OK)
         return 0;
+    const char *columns = from + sizeof saved, *tail = columns + saved.columns * sizeof(struct saved_column);
+    const uint64_t reach = r->reach > saved.reach ? r->reach : saved.reach;
     r->next = saved.next;
     r->window = (struct replay_window){saved.first, saved.end};
     r->kept = saved.kept;
-    r->reach = saved.reach > r->reach ? saved.reach : r->reach;
-    if (find_slack(r, error) != STATUS_OK || check_rows(r, &saved, error) != STATUS_OK ||
-        load_tail(r, tail, error) != STATUS_OK || load_columns(r, saved.columns, columns, error) != STATUS_OK)
+    r->reach = saved.reach;
+    if (check_rows(r, &saved, error) != STATUS_OK || load_tail(r, tail, error) != STATUS_OK ||
+        load_columns(r, saved.columns, columns, error) != STATUS_OK)
+        return 0;
+    r->reach = reach;
+    if (find_slack(r, error) != STATUS_OK)
         return 0;
     window_move(r);
     return sizeof saved + (size_t)saved.columns * sizeof(struct saved_column) +

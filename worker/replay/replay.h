@@ -160,7 +160,7 @@ void replay_gather(const struct replay *replay, uint32_t count, const uint64_t *
 
 /* The rows `from` … end - 1 are on the disk when it returns. In memory: nothing. STATUS_IO; what failed is
  * never tried again. */
-enum status replay_flush(struct replay *replay, uint64_t from, uint64_t end, struct error *error);
+enum status replay_flush(const struct replay *replay, uint64_t from, uint64_t end, struct error *error);
 
 /* Writes counters, columns, the window's checksum, and the rows from its end on. Returns the bytes; `out`
  * NULL: only that. */
