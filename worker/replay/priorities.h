@@ -8,8 +8,8 @@
  *
  * A binary tree of sums in memory: every node is the sum of its two children, computed anew whenever one
  * changes. So the tree is a function of its leaves, and not of their history. All arithmetic is double, in
- * one order, without libm: the bits are the same everywhere. Takes 20 bytes a row, rounded up to a power of
- * two rows.
+ * one order, without libm: the bits are the same everywhere. Takes 16 bytes for each leaf, a power of
+ * two of them.
  *
  * One thread, the one that draws. Only priorities_new allocates; nothing blocks. */
 #ifndef WORKER_REPLAY_PRIORITIES_H
