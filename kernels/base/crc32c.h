@@ -7,4 +7,8 @@
 
 uint32_t crc32c(const void *bytes, size_t count);
 
+/* The checksum of bytes that stand in several places: `crc` is that of the bytes before; 0: there are none.
+ */
+uint32_t crc32c_extend(uint32_t crc, const void *bytes, size_t count);
+
 #endif

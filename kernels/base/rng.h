@@ -24,9 +24,9 @@ enum rng_stream {
     RNG_AUGMENT = 6, /* a sample's mirror and crop */
     RNG_DATA = 7,    /* synthetic images and labels */
     RNG_NOISE = 8,   /* state-dependent exploration (kernels/policy/dense.h) */
-    RNG_REPLAY = 9,  /* which rows of a replay buffer are learned from */
-    RNG_LEARNING = 10, /* a gradient step's noise: normal draws, with step 0 of the actions at its observations, 1 at
-                          the next ones; word 3 is the gradient step */
+    RNG_REPLAY = 9,  /* which rows of a replay buffer are learned from (worker/replay/replay.h) */
+    RNG_LEARNING = 10, /* a gradient step's noise: normal draws, with step 0 of the actions at its
+                          observations, 1 at the next ones; word 3 is the gradient step */
 };
 
 enum { RNG_STREAM_SHIFT = 24, RNG_BLOCK_MAX = (1 << RNG_STREAM_SHIFT) - 1 };

@@ -91,10 +91,12 @@ static enum status open_replay(struct off_policy *o, struct error *error)
     const bool joins = job->environment.frames > 1 && o->spec->agents == 1;
     const uint64_t five_percent = job->replay.rows / 20,
                    least = (job->checkpoint.keep + 3) * rollout_rows_max(o);
-    o->slack = five_percent > least ? five_percent : least;
+    const struct path run = worker_run_dir(o->worker);
+    char path[sizeof o->worker->self.run_dir + sizeof "/replay.bin"];
+    snprintf(path, sizeof path, "%s/replay.bin", run.text);
     const struct replay_config config = {
-        .path = job->replay.save ? "replay.bin" : NULL,
-        .run = worker_run_dir(o->worker),
+        .path = job->replay.save ? path : NULL,
+        .below = &run,
         .resumes = worker_resumes(o->worker),
         .columns = o->columns,
         .observation_bytes = environment_space_bytes(&o->spec->observation),
@@ -103,7 +105,7 @@ static enum status open_replay(struct off_policy *o, struct error *error)
         .action_bytes = environment_space_bytes(&o->spec->action),
         .choices = o->spec->has_mask == 1 ? (uint32_t)environment_choices(o->spec) : 0,
         .rows = job->replay.rows,
-        .slack = o->slack,
+        .slack = share > least ? share : least,
     };
     return replay_open(&o->replay, &config, error);
 }
@@ -228,42 +230,42 @@ static enum replay_end end_of(const struct rollout *r, uint32_t row)
 }
 
 /* The step before the newest one: its row becomes a transition. */
-static enum status complete(struct off_policy *o, const struct rollout *r, uint32_t step, uint32_t column,
-                            struct error *error)
+static void complete(struct off_policy *o, const struct rollout *r, uint32_t step, uint32_t column)
 {
-    const uint32_t row = rollout_row(r, step, column), at = rollout_find_last(r, row);
-    if (!replay_is_open(o->replay, column))
-        return STATUS_OK;
+    const uint32_t row = rollout_row(r, step, column);
     const enum replay_end end = end_of(r, row);
+    const char *last = end == REPLAY_TRUNCATED
+                           ? r->last_observations + rollout_find_last(r, row) * r->config.observation_bytes
+                           : NULL;
     o->counters.episodes += r->flags[row] != 0;
-    return replay_complete(
-        o->replay, column, r->actions + row * r->config.action_bytes, r->rewards[row], end,
-        end == REPLAY_TRUNCATED ? r->last_observations + at * r->config.observation_bytes : NULL, error);
+    replay_complete(o->replay, column, r->actions + row * r->config.action_bytes, r->rewards[row], end, last);
 }
 
-static enum status observe(struct off_policy *o, const struct rollout *r, uint32_t step, uint32_t column,
-                           struct error *error)
+static void observe(struct off_policy *o, const struct rollout *r, uint32_t step, uint32_t column)
 {
     const size_t row = rollout_row(r, step, column);
-    if (replay_is_open(o->replay, column) || rollout_is_absent(r, step, column))
-        return STATUS_OK;
-    return replay_observe(o->replay, column, r->observations + row * r->config.observation_bytes,
-                          r->allowed != NULL ? r->allowed + row * r->config.choices : NULL, error);
+    replay_observe(o->replay, column, r->observations + row * r->config.observation_bytes,
+                   r->allowed != NULL ? r->allowed + row * r->config.choices : NULL);
 }
 
+/* Moves the newest step to the buffer. */
 static enum status append(struct off_policy *o, const struct rollout *r, struct error *error)
 {
     const uint32_t step = o->taken;
-    enum status status = STATUS_OK;
+    const enum status status = replay_reserve(o->replay, error);
     for (uint32_t column = 0; column < o->columns && status == STATUS_OK; column++) {
         if (o->cut[column])
             replay_abandon(o->replay, column);
         o->cut[column] = false;
-        if (step > 0)
-            status = complete(o, r, step - 1, column, error);
+        if (step > 0 && replay_is_open(o->replay, column))
+            complete(o, r, step - 1, column);
     }
-    for (uint32_t column = 0; column < o->columns && status == STATUS_OK; column++)
-        status = observe(o, r, step, column, error);
+    for (uint32_t column = 0; column < o->columns && status == STATUS_OK; column++) {
+        if (rollout_is_absent(r, step, column))
+            replay_abandon(o->replay, column);
+        else if (!replay_is_open(o->replay, column))
+            observe(o, r, step, column);
+    }
     return status;
 }
 
@@ -378,8 +380,8 @@ double off_policy_report(struct off_policy *o, struct control_figures *figures)
 
 bool off_policy_is_full(const struct off_policy *o)
 {
-    const uint64_t share = o->slack / (o->job->checkpoint.keep + 2);
-    return o->job->replay.save && replay_next(o->replay) + rollout_rows_max(o) > o->saved + share;
+    const uint64_t share = replay_slack(o->replay) / (o->job->checkpoint.keep + 2);
+    return o->job->replay.save && replay_since(o->replay, o->saved) + rollout_rows_max(o) > share;
 }
 
 /* The newest off_policy_save's rows are those that the saver's thread flushes. */

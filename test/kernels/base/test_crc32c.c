@@ -30,11 +30,32 @@ START_TEST(the_checksums_are_those_of_rfc_3720)
 }
 END_TEST
 
+/* Against the definition, bit by bit: every length of a few words, at every place, cut in two everywhere. */
+START_TEST(pieces_have_the_checksum_of_the_whole)
+{
+    uint8_t bytes[40];
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (uint8_t)(131 * i + 7);
+    for (size_t at = 0; at < 8; at++) {
+        uint32_t expected = UINT32_MAX;
+        for (size_t count = 0; at + count < sizeof bytes; count++) {
+            for (size_t cut = 0; cut <= count; cut++)
+                ck_assert_uint_eq(crc32c_extend(crc32c(bytes + at, cut), bytes + at + cut, count - cut),
+                                  ~expected);
+            expected ^= bytes[at + count];
+            for (int bit = 0; bit < 8; bit++)
+                expected = expected >> 1 ^ (expected & 1 ? 0x82f63b78 : 0);
+        }
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("crc32c");
     TCase *tests = tcase_create("crc32c");
     tcase_add_test(tests, the_checksums_are_those_of_rfc_3720);
+    tcase_add_test(tests, pieces_have_the_checksum_of_the_whole);
     suite_add_tcase(suite, tests);
     return suite_run(suite);
 }
