@@ -7,7 +7,7 @@
 #include "kernels/policy/dense.h"
 
 #include "kernels/lanes/isa.h"
-#include "kernels/policy/panels.h"
+#include "kernels/policy/linear.h"
 
 #include <assert.h>
 #include <math.h>
@@ -18,21 +18,10 @@
 /* Columns of the observations that are multiplied at a time: rows of that many stay in the cache. */
 enum { DENSE_INPUT_BLOCK = 256 };
 
-/* A weight W (outputs, inputs) as b of two products: forward b[k][n] = W[n][k], backward b[k][n] = W[k][n].
- * Both are in panels of 16 columns, (blocks of n, k, 16), with zeros beyond the last column. */
-struct dense_layer {
-    uint32_t inputs, outputs;
-    size_t weight, bias; // where the parameters begin in the flat array
-    float *begin;        // (blocks of outputs, 16) the bias
-    float *forward;      // (blocks of outputs, inputs, 16)
-    float *backward;     // (blocks of inputs, outputs, 16); NULL for a first layer that pulls at nothing
-};
-
 struct dense {
     struct dense_shape shape;
     uint32_t outputs;
-    struct dense_layer layer[DENSE_NETWORKS]
-                            [DENSE_LAYERS_MAX + 1]; // (networks, layers + 1): the head is last
+    struct linear layer[DENSE_NETWORKS][DENSE_LAYERS_MAX + 1]; // (networks, layers + 1): the head is last
     uint32_t parameter_count;
     struct dense_parameter parameters[DENSE_PARAMETERS_MAX]; // (parameter_count)
     size_t log_sigma;                                        // in the flat array
@@ -159,15 +148,6 @@ static bool dense_has_layer(const struct dense_shape *shape, uint32_t n, uint32_
 
 /* ---- the weights ---- */
 
-static void place_layer(struct places *places, struct dense_layer *layer, bool stops)
-{
-    const size_t out_blocks = product_blocks(layer->outputs), in_blocks = product_blocks(layer->inputs);
-    places_floats(places, &layer->begin, out_blocks * PRODUCT_BLOCK);
-    places_floats(places, &layer->forward, out_blocks * layer->inputs * PRODUCT_BLOCK);
-    if (!stops)
-        places_floats(places, &layer->backward, in_blocks * layer->outputs * PRODUCT_BLOCK);
-}
-
 static void place_deviations(struct places *places, struct dense *dense)
 {
     const size_t features = dense_features(&dense->shape), components = dense->shape.components;
@@ -188,7 +168,7 @@ static void place_dense(struct places *places, struct dense *dense)
     for (uint32_t n = 0; n < DENSE_NETWORKS; n++)
         for (uint32_t l = 0; l <= dense->shape.layers; l++)
             if (dense_has_layer(&dense->shape, n, l))
-                place_layer(places, &dense->layer[n][l], l == 0 && !dense->shape.pulls_inputs);
+                linear_place(places, &dense->layer[n][l], l > 0 || dense->shape.pulls_inputs);
     place_deviations(places, dense);
 }
 
@@ -198,7 +178,7 @@ static void describe_layers(struct dense *dense)
     dense->parameter_count = dense_parameters(&dense->shape, dense->parameters);
     for (uint32_t p = 0; p < dense->parameter_count; p++) {
         const struct dense_parameter *parameter = &dense->parameters[p];
-        struct dense_layer *layer = &dense->layer[parameter->network][parameter->layer];
+        struct linear *layer = &dense->layer[parameter->network][parameter->layer];
         if (parameter->kind == DENSE_LOG_SIGMA) {
             dense->log_sigma = parameter->offset;
         } else if (parameter->kind == DENSE_BIAS) {
@@ -271,20 +251,6 @@ void dense_free(struct dense *dense)
     free(dense);
 }
 
-/* Both orders of a weight, 16 rows at a time: the second order finds them in the nearest cache. */
-static void load_weight(const struct dense_layer *layer, const float *weight)
-{
-    const uint32_t inputs = layer->inputs, outputs = layer->outputs;
-    for (uint32_t first = 0; first < outputs; first += PRODUCT_BLOCK) {
-        const uint32_t end = outputs - first < PRODUCT_BLOCK ? outputs : first + PRODUCT_BLOCK;
-        panels_transpose(layer->forward + (size_t)first * inputs, weight + (size_t)first * inputs,
-                         end - first, inputs);
-        if (layer->backward != NULL)
-            panels_pack(layer->backward, weight + (size_t)first * inputs, inputs, outputs, first,
-                        end - first);
-    }
-}
-
 static void load_sigma(struct dense_sigma *sigma, const struct dense_lanes *lanes, const float *log_std,
                        uint32_t components)
 {
@@ -327,14 +293,14 @@ static void load_deviations(struct dense *dense, const float *log_std)
 void dense_load_parameter(struct dense *dense, const float *parameters, uint32_t number)
 {
     const struct dense_parameter *parameter = &dense->parameters[number];
-    const struct dense_layer *layer = &dense->layer[parameter->network][parameter->layer];
+    const struct linear *layer = &dense->layer[parameter->network][parameter->layer];
     const float *from = parameters + parameter->offset;
     switch (parameter->kind) {
     case DENSE_WEIGHT:
-        load_weight(layer, from);
+        linear_load_weight(layer, from);
         return;
     case DENSE_BIAS:
-        memcpy(layer->begin, from, layer->outputs * sizeof *layer->begin);
+        linear_load_bias(layer, from);
         return;
     case DENSE_LOG_SIGMA:
         load_deviations(dense, from);
@@ -475,34 +441,6 @@ static void gather(const struct dense *dense, const struct dense_work *work, con
     dense_gather(batch, dense->shape.inputs, first, width, work->inputs.at, work->inputs.stride);
 }
 
-/* to = begin + a b, for rows of `a` and columns of `b` in panels (blocks of columns, depth, 16); begin NULL:
- * on to what is there. `skipped`: of the panels' depth, in front. */
-static void multiply(const struct dense *dense, uint32_t rows, struct dense_matrix a, uint32_t width,
-                     const float *panels, uint32_t depth, uint32_t skipped, uint32_t columns,
-                     const float *begin, struct dense_matrix to)
-{
-    dense->product(&(struct product){.rows = rows,
-                                     .depth = width,
-                                     .columns = columns,
-                                     .a = a.at,
-                                     .a_row = a.stride,
-                                     .a_depth = 1,
-                                     .b = panels + (size_t)skipped * PRODUCT_BLOCK,
-                                     .b_depth = PRODUCT_BLOCK,
-                                     .b_block = (size_t)depth * PRODUCT_BLOCK,
-                                     .begin = begin,
-                                     .c = to.at,
-                                     .c_row = to.stride});
-}
-
-/* to = x W^T + b of a layer's inputs [first, first + width), which x holds. */
-static void layer_forward(const struct dense *dense, const struct dense_layer *layer, struct dense_matrix x,
-                          uint32_t rows, uint32_t first, uint32_t width, struct dense_matrix to)
-{
-    multiply(dense, rows, x, width, layer->forward, layer->inputs, first, layer->outputs,
-             first == 0 ? layer->begin : NULL, to);
-}
-
 /* Which networks' heads are computed. */
 struct heads {
     bool of[DENSE_NETWORKS];
@@ -535,16 +473,16 @@ static void first_layers(const struct dense *dense, struct dense_work *work, con
         gather(dense, work, batch, first, width);
         for (uint32_t n = 0; n < DENSE_NETWORKS; n++)
             if (dense->shape.layers == 0 ? heads->of[n] : needs_hidden(dense, heads, n))
-                layer_forward(dense, &dense->layer[n][0], work->inputs, batch->count, first, width,
-                              work->output[n][0]);
+                linear_forward(dense->product, &dense->layer[n][0], work->inputs, batch->count, first, width,
+                               work->output[n][0]);
     }
 }
 
 static void next_layer(const struct dense *dense, const struct dense_work *work, uint32_t rows, uint32_t n,
                        uint32_t l, struct dense_matrix from)
 {
-    const struct dense_layer *layer = &dense->layer[n][l];
-    layer_forward(dense, layer, from, rows, 0, layer->inputs, work->output[n][l]);
+    const struct linear *layer = &dense->layer[n][l];
+    linear_forward(dense->product, layer, from, rows, 0, layer->inputs, work->output[n][l]);
 }
 
 /* Fills work->output: the hidden layers' activations and the heads' sums. */
@@ -599,8 +537,8 @@ static void find_variances(const struct dense *dense, const struct dense_work *w
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t f = 0; f < features; f++)
             to.at[r * to.stride + f] = from.at[r * from.stride + f] * from.at[r * from.stride + f];
-    multiply(dense, rows, to, features, dense->exploration.panels, features, 0, dense->shape.components,
-             dense->exploration.begin, work->variance);
+    linear_multiply(dense->product, rows, to, features, dense->exploration.panels, features, 0,
+                    dense->shape.components, dense->exploration.begin, work->variance);
 }
 
 static void store_values(const struct dense *dense, const struct dense_work *work, uint32_t rows,
@@ -670,35 +608,39 @@ static void add_columns(const struct dense_work *work, struct dense_matrix x, ui
     sum_products(work, ones, 1, x, columns, to, 0, 1);
 }
 
-/* Adds the gradient of a weight's columns [first, first + width), whose inputs are x. */
-static void add_weight(const struct dense_work *work, const struct dense_layer *layer, struct dense_matrix x,
-                       uint32_t first, uint32_t width, struct dense_matrix pull, float *gradient)
-{
-    summing_add_weight(&work->summing, work->batch.count, pull, layer->outputs, x, width,
-                       gradient + layer->weight + first, layer->inputs, work->adds);
-}
-
 /* The first layer's; the inputs are gathered again unless one piece holds them all. */
 static void add_first_weight(const struct dense *dense, const struct dense_work *work,
-                             const struct dense_layer *layer, struct dense_matrix pull, float *gradient)
+                             const struct linear *layer, struct dense_matrix pull, float *gradient)
 {
     for (uint32_t first = 0; first < layer->inputs; first += DENSE_INPUT_BLOCK) {
         const uint32_t width = smaller(layer->inputs - first, DENSE_INPUT_BLOCK);
         if (layer->inputs > DENSE_INPUT_BLOCK)
             gather(dense, work, &work->batch, first, width);
-        add_weight(work, layer, work->inputs, first, width, pull, gradient);
+        linear_add_weight(&work->summing, layer, pull, work->batch.count, work->inputs, first, width,
+                          gradient, work->adds);
     }
+}
+
+/* The gradients of a layer's bias and weight, by what it has read; x NULL: the batch's inputs. */
+static void add_parameters(const struct dense *dense, const struct dense_work *work,
+                           const struct linear *layer, struct dense_matrix pull, const struct dense_matrix *x,
+                           float *gradient)
+{
+    linear_add_bias(&work->summing, layer, pull, work->batch.count, work->ones, gradient, work->adds);
+    if (x == NULL)
+        add_first_weight(dense, work, layer, pull, gradient);
+    else
+        linear_add_weight(&work->summing, layer, pull, work->batch.count, *x, 0, layer->inputs, gradient,
+                          work->adds);
 }
 
 /* to = dL/d of what `layer` reads, by the pull at its sums; or, `more`, adds that to `to`. Nothing where
  * there is no `to`: nobody asks what pulls at the first layer's inputs. */
-static void pull_back(const struct dense *dense, const struct dense_work *work,
-                      const struct dense_layer *layer, struct dense_matrix pull, struct dense_matrix to,
-                      bool more)
+static void pull_back(const struct dense *dense, const struct dense_work *work, const struct linear *layer,
+                      struct dense_matrix pull, struct dense_matrix to, bool more)
 {
     if (to.at != NULL)
-        multiply(dense, work->batch.count, pull, layer->outputs, layer->backward, layer->outputs, 0,
-                 layer->inputs, more ? NULL : work->zeros, to);
+        linear_pull(dense->product, layer, pull, work->batch.count, more ? NULL : work->zeros, to);
 }
 
 /* dL/d of hidden layer l, in one of two places by turns. */
@@ -715,15 +657,11 @@ static void heads_backward(const struct dense *dense, const struct dense_work *w
     const uint32_t layers = dense->shape.layers;
     bool more = false;
     for (uint32_t head = 0; head < DENSE_NETWORKS; head++) {
-        const struct dense_layer *layer = &dense->layer[head][layers];
+        const struct linear *layer = &dense->layer[head][layers];
         const struct dense_matrix pull = work->head_pull[head];
         if (!heads->of[head])
             continue;
-        add_columns(work, pull, layer->outputs, gradient + layer->bias);
-        if (layers == 0)
-            add_first_weight(dense, work, layer, pull, gradient);
-        else
-            add_weight(work, layer, work->output[n][layers - 1], 0, layer->inputs, pull, gradient);
+        add_parameters(dense, work, layer, pull, layers == 0 ? NULL : &work->output[n][layers - 1], gradient);
         pull_back(dense, work, layer, pull,
                   layers == 0 ? work->features_pull : hidden_pull(dense, work, layers - 1),
                   layers == 0 || more);
@@ -737,15 +675,11 @@ static void backward(const struct dense *dense, const struct dense_work *work, c
 {
     heads_backward(dense, work, heads, n, gradient);
     for (uint32_t l = dense->shape.layers; l-- > 0;) {
-        const struct dense_layer *layer = &dense->layer[n][l];
+        const struct linear *layer = &dense->layer[n][l];
         const struct dense_matrix pull = hidden_pull(dense, work, l);
         dense->lanes->slope(dense->shape.activation, pull, work->output[n][l], work->batch.count,
                             product_blocks(layer->outputs));
-        add_columns(work, pull, layer->outputs, gradient + layer->bias);
-        if (l == 0)
-            add_first_weight(dense, work, layer, pull, gradient);
-        else
-            add_weight(work, layer, work->output[n][l - 1], 0, layer->inputs, pull, gradient);
+        add_parameters(dense, work, layer, pull, l == 0 ? NULL : &work->output[n][l - 1], gradient);
         pull_back(dense, work, layer, pull, l == 0 ? work->features_pull : hidden_pull(dense, work, l - 1),
                   l == 0);
     }

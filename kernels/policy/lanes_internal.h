@@ -3,19 +3,13 @@
 #ifndef KERNELS_POLICY_LANES_INTERNAL_H
 #define KERNELS_POLICY_LANES_INTERNAL_H
 
-#include "kernels/lanes/product_lanes.h"
 #include "kernels/policy/dense.h"
+#include "kernels/policy/matrix.h"
 #include "kernels/policy/mlp.h"
 
 enum { POLICY_LANES = 16 };
 
 /* ---- dense layers: activations, heads, sums ---- */
-
-/* A matrix of rows whose columns come in blocks of 16: whole blocks are read and written. */
-struct dense_matrix {
-    float *at;
-    size_t stride; // floats between rows
-};
 
 /* A Gaussian's deviations, each array (components) by 16. */
 struct dense_sigma {

@@ -8,6 +8,7 @@
 #include "worker/replay/replay.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +40,6 @@ struct off_policy {
     uint64_t saved,
         final; /* at the newest checkpoint: the buffer's next row; the first one that could change still */
     uint64_t flushed; /* the saver's thread's: rows below are on the disk, as they stay */
-    uint64_t slack;   /* rows between two checkpoints, at most */
     uint64_t lost; /* steps of a run that has lost its buffer: a new one is filled before learning goes on */
     bool *cut;     /* (columns) its episode goes on from somewhere else */
     struct sums sums;
@@ -89,8 +89,8 @@ static enum status open_replay(struct off_policy *o, struct error *error)
 {
     const struct job *job = o->job;
     const bool joins = job->environment.frames > 1 && o->spec->agents == 1;
-    const uint64_t five_percent = job->replay.rows / 20,
-                   least = (job->checkpoint.keep + 3) * rollout_rows_max(o);
+    const uint64_t share = job->replay.rows / 32,
+                   least = 3 * (job->checkpoint.keep + 2) * rollout_rows_max(o);
     const struct path run = worker_run_dir(o->worker);
     char path[sizeof o->worker->self.run_dir + sizeof "/replay.bin"];
     snprintf(path, sizeof path, "%s/replay.bin", run.text);
@@ -378,10 +378,13 @@ double off_policy_report(struct off_policy *o, struct control_figures *figures)
 
 /* ---- checkpoints ---- */
 
+/* In its first lap the ring overwrites nothing. */
 bool off_policy_is_full(const struct off_policy *o)
 {
     const uint64_t share = replay_slack(o->replay) / (o->job->checkpoint.keep + 2);
-    return o->job->replay.save && replay_since(o->replay, o->saved) + rollout_rows_max(o) > share;
+    const uint64_t more = rollout_rows_max(o);
+    return o->job->replay.save && replay_next(o->replay) + more > replay_capacity(o->replay) &&
+           replay_since(o->replay, o->saved) + more > share;
 }
 
 /* The newest off_policy_save's rows are those that the saver's thread flushes. */
