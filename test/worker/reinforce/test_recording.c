@@ -34,7 +34,7 @@ static struct recording *make(const struct job *job, uint32_t columns, uint32_t 
                                           .action_bytes = 4,
                                           .bootstraps = job_is_actor_critic(job)};
     struct recording *recording;
-    ck_assert_int_eq(recording_new(&recording, job, &world, &config, NULL), STATUS_OK);
+    ck_assert_int_eq(recording_new(&recording, job, &world, &config, NULL, NULL), STATUS_OK);
     recording_begin(recording, 1);
     return recording;
 }
@@ -102,9 +102,9 @@ START_TEST(bytes_bring_them_back)
     char *bytes = malloc(length);
     take(r, (uint8_t[]){0, ENDS, 0, 0}, none, true);
     ck_assert_uint_eq(recording_save(r, bytes), length);
-    ck_assert_uint_eq(recording_load(again, bytes, length - 1), 0);
-    ck_assert_uint_eq(recording_load(again, bytes, length), length);
-    ck_assert_uint_eq(recording_load(wider, bytes, length), length);
+    ck_assert_uint_eq(recording_load(again, bytes, length - 1, NULL), 0);
+    ck_assert_uint_eq(recording_load(again, bytes, length, NULL), length);
+    ck_assert_uint_eq(recording_load(wider, bytes, length, NULL), length);
     ck_assert_double_eq(take(again, none, none, false), 2);
     ck_assert_double_eq(take(again, (uint8_t[]){ENDS, 0, 0, 0}, none, true), 2 + 4 + 1);
     rollout_fill(recording_rollout(wider), 2, (uint8_t[]){ENDS, 0, 0, 0}, 4);
@@ -157,9 +157,9 @@ START_TEST(a_window_is_kept)
     const size_t length = recording_save(r, NULL);
     char *bytes = malloc(length);
     recording_save(r, bytes);
-    ck_assert_uint_eq(recording_load(other, bytes, length), 0);
-    ck_assert_uint_eq(recording_load(again, bytes, length - 1), 0);
-    ck_assert_uint_eq(recording_load(again, bytes, length), length);
+    ck_assert_uint_eq(recording_load(other, bytes, length, NULL), 0);
+    ck_assert_uint_eq(recording_load(again, bytes, length - 1, NULL), 0);
+    ck_assert_uint_eq(recording_load(again, bytes, length, NULL), length);
     rollout_fill(recording_rollout(again), 0, none, 1);
     rollout_fill(recording_rollout(again), 1, (const uint8_t[]){0}, 1);
     ck_assert(!recording_report(again, &record));
