@@ -27,7 +27,7 @@ enum {
     BYTES_MAX = 1 << 30, /* of an observation, an action, a mask */
     LINE_BYTES = 64,
     ROW_AHEAD = 16, /* rows that gathering fetches ahead; and their successors, whose place the rows tell */
-    SUCCESSOR_AHEAD = 8,
+    SUCCESSOR_BEHIND = 8,
     NEAR_BYTES = 512, /* as much of a row is fetched ahead; of longer ones the processor fetches the rest */
     DRAWS_PATIENCE = 64, /* before the window is searched for a transition */
 };
@@ -502,35 +502,15 @@ static bool has_transition(const struct replay *r, struct replay_window window)
     return false;
 }
 
-static void row_fetch(const struct replay *r, const char *row)
+/* Fetches the cache lines of some bytes of a row, into the second cache: it waits for more of them at once.
+ * gcc leaves out the call of a function that only fetches; so these are no calls. */
+static inline __attribute__((always_inline)) void fetch(const char *from, size_t bytes)
 {
-    const size_t bytes = r->row_bytes < NEAR_BYTES ? r->row_bytes : NEAR_BYTES;
-    for (size_t at = 0; at < bytes; at += LINE_BYTES)
-        __builtin_prefetch(row + at);
-    __builtin_prefetch(row + bytes - 1);
+    const size_t near = bytes < NEAR_BYTES ? bytes : NEAR_BYTES;
+    for (size_t at = 0; at < near; at += LINE_BYTES)
+        __builtin_prefetch(from + at, 0, 2);
+    __builtin_prefetch(from + near - 1, 0, 2);
 }
-
-/* First all first draws, whose rows are fetched meanwhile; then the draws that met no transition. */
-bool replay_draw(const struct replay *replay, struct replay_window window, uint64_t seed, uint32_t update,
-                 uint32_t count, uint64_t *rows)
-{
-    const uint64_t bound = window.end - window.first;
-    if (bound == 0)
-        return false;
-    for (uint32_t i = 0; i < count; i++) {
-        rows[i] = window.first + draw_below(seed, update, i, 0, bound);
-        row_fetch(replay, row_at(replay, rows[i]));
-    }
-    for (uint32_t i = 0; i < count; i++)
-        for (uint64_t draw = 1; !replay_is_transition(replay, rows[i]); draw++) {
-            if (draw == DRAWS_PATIENCE && !has_transition(replay, window))
-                return false;
-            rows[i] = window.first + draw_below(seed, update, i, draw, bound);
-        }
-    return true;
-}
-
-/* ---- gathering ---- */
 
 /* The slot that lies `distance` behind this one. */
 static uint64_t slot_behind(const struct replay *r, uint64_t slot, uint64_t distance)
@@ -547,6 +527,62 @@ static uint64_t successor_of(const struct replay *r, uint64_t slot)
 {
     return slot_behind(r, slot, head_of(row_in(r, slot))->next);
 }
+
+/* Fetches what gathering reads of a transition's successor. */
+static inline __attribute__((always_inline)) void fetch_successor(const struct replay *r, uint64_t slot)
+{
+    char *next = row_in(r, successor_of(r, slot));
+    if (r->config.frames > 1)
+        fetch(next, sizeof(struct row_head));
+    fetch(seen_of(next), r->seen_bytes);
+}
+
+/* What draws share. */
+struct draws {
+    uint64_t seed;
+    uint32_t update;
+    struct replay_window window;
+    uint64_t first; /* the window's first slot */
+};
+
+static uint64_t slot_in(const struct replay *r, const struct draws *draws, uint64_t row)
+{
+    return slot_behind(r, draws->first, row - draws->window.first);
+}
+
+/* Draws again until a transition is met. False: the window has none. */
+static bool draw_transition(const struct replay *r, const struct draws *draws, uint32_t i, uint64_t *row)
+{
+    const uint64_t bound = draws->window.end - draws->window.first;
+    for (uint64_t draw = 1; !is_transition(head_of(row_in(r, slot_in(r, draws, *row)))); draw++) {
+        if (draw == DRAWS_PATIENCE && !has_transition(r, draws->window))
+            return false;
+        *row = draws->window.first + draw_below(draws->seed, draws->update, i, draw, bound);
+    }
+    fetch_successor(r, slot_in(r, draws, *row));
+    return true;
+}
+
+/* The rows of the first draws are fetched while the next ones are drawn, and then their successors, for the
+ * one who gathers. */
+bool replay_draw(const struct replay *replay, struct replay_window window, uint64_t seed, uint32_t update,
+                 uint32_t count, uint64_t *rows)
+{
+    const uint64_t bound = window.end - window.first;
+    const struct draws draws = {seed, update, window, window.first % replay->capacity};
+    bool drawn = bound > 0;
+    for (uint32_t i = 0; i < count && drawn; i++) {
+        rows[i] = window.first + draw_below(seed, update, i, 0, bound);
+        fetch(row_in(replay, slot_in(replay, &draws, rows[i])), replay->row_bytes);
+        if (i >= ROW_AHEAD)
+            drawn = draw_transition(replay, &draws, i - ROW_AHEAD, rows + i - ROW_AHEAD);
+    }
+    for (uint32_t i = count > ROW_AHEAD ? count - ROW_AHEAD : 0; i < count && drawn; i++)
+        drawn = draw_transition(replay, &draws, i, rows + i);
+    return drawn;
+}
+
+/* ---- gathering ---- */
 
 /* The bytes of one group as a constant, for the compiler. */
 static inline __attribute__((always_inline)) void join_groups(const struct replay *r, char *to,
@@ -580,12 +616,25 @@ static void join_frames(const struct replay *r, char *to, const char *const *fra
         join_groups(r, to, frames, r->frame_bytes);
 }
 
+/* Copies a few bytes, or many, without a call where they are few. */
+static inline void copy(char *to, const char *from, size_t bytes)
+{
+    enum { WORD = 16, FEW = 256 };
+    if (bytes < WORD || bytes > FEW) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    for (size_t at = 0; at < bytes - WORD; at += WORD)
+        memcpy(to + at, from + at, WORD);
+    memcpy(to + bytes - WORD, from + bytes - WORD, WORD);
+}
+
 static void gather_observation(const struct replay *r, uint64_t slot, char *to)
 {
     const char *frames[FRAMES_MAX];
     uint32_t f = r->config.frames - 1;
     if (f == 0) {
-        memcpy(to, seen_of(row_in(r, slot)), r->config.observation_bytes);
+        copy(to, seen_of(row_in(r, slot)), r->config.observation_bytes);
         return;
     }
     frames[f] = seen_of(row_in(r, slot));
@@ -606,7 +655,7 @@ static void gather_row(const struct replay *r, uint32_t i, uint64_t slot, const 
     if (batch->next_observations != NULL)
         gather_observation(r, next, (char *)batch->next_observations + i * observation_bytes);
     if (batch->actions != NULL)
-        memcpy((char *)batch->actions + i * action_bytes, acted_of(r, row), action_bytes);
+        copy((char *)batch->actions + i * action_bytes, acted_of(r, row), action_bytes);
     if (batch->masks != NULL)
         memcpy(batch->masks + (size_t)i * r->config.choices, acted_of(r, row_in(r, next)) - r->config.choices,
                r->config.choices);
@@ -616,18 +665,27 @@ static void gather_row(const struct replay *r, uint32_t i, uint64_t slot, const 
         batch->terminated[i] = kind_of(head_of(row)) == ROW_TERMINATED;
 }
 
+/* The slot of a row, by that of another one: a division takes as long as a copy. */
+static uint64_t slot_from(const struct replay *r, uint64_t row, uint64_t other, uint64_t other_slot)
+{
+    return row >= other ? slot_behind(r, other_slot, row - other) : slot_before(r, other_slot, other - row);
+}
+
 void replay_gather(const struct replay *replay, uint32_t count, const uint64_t *rows,
                    const struct replay_batch *batch)
 {
-    for (uint32_t i = 0; i < count && i < ROW_AHEAD; i++)
-        row_fetch(replay, row_at(replay, rows[i]));
-    for (uint32_t i = 0; i < count; i++) {
-        if (count - i > ROW_AHEAD)
-            row_fetch(replay, row_at(replay, rows[i + ROW_AHEAD]));
-        if (count - i > SUCCESSOR_AHEAD)
-            row_fetch(replay,
-                      row_in(replay, successor_of(replay, rows[i + SUCCESSOR_AHEAD] % replay->capacity)));
-        gather_row(replay, i, rows[i] % replay->capacity, batch);
+    const uint64_t base = count > 0 ? rows[0] % replay->capacity : 0;
+    uint64_t slots[ROW_AHEAD]; // of rows i … i + ROW_AHEAD - 1, round and round
+    for (uint32_t ahead = 0; ahead < count + ROW_AHEAD; ahead++) {
+        const uint32_t i = ahead - ROW_AHEAD;
+        if (ahead >= ROW_AHEAD)
+            gather_row(replay, i, slots[i % ROW_AHEAD], batch);
+        if (ahead < count) {
+            slots[ahead % ROW_AHEAD] = slot_from(replay, rows[ahead], rows[0], base);
+            fetch(row_in(replay, slots[ahead % ROW_AHEAD]), replay->row_bytes);
+        }
+        if (ahead >= SUCCESSOR_BEHIND && ahead - SUCCESSOR_BEHIND < count)
+            fetch_successor(replay, slots[(ahead - SUCCESSOR_BEHIND) % ROW_AHEAD]);
     }
 }
 
