@@ -19,6 +19,7 @@
 #include "worker/replay/replay_file.h"
 
 #include <assert.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -692,6 +693,8 @@ void replay_gather(const struct replay *replay, uint32_t count, const uint64_t *
 /* ---- checkpoints ---- */
 
 struct saved {
+    uint64_t bytes;                     /* of all that is saved */
+    uint64_t crc;                       /* of what is behind it */
     uint64_t row_bytes, capacity, rows; /* the ring's shape */
     uint64_t next, first, end, kept, reach, checksum;
     uint64_t columns;
@@ -717,24 +720,31 @@ enum status replay_flush(const struct replay *replay, uint64_t from, uint64_t en
     return replay_file_flush(replay->file, 0, (behind - replay->capacity) * replay->row_bytes, error);
 }
 
+static uint32_t crc_of_saved(const char *saved, size_t bytes)
+{
+    return crc32c(saved + offsetof(struct saved, row_bytes), bytes - offsetof(struct saved, row_bytes));
+}
+
 size_t replay_save(const struct replay *replay, char *out)
 {
     const struct replay *r = replay;
     const size_t columns_bytes = r->config.columns * sizeof(struct saved_column);
     const size_t bytes =
         sizeof(struct saved) + columns_bytes + (size_t)(r->next - r->window.end) * r->row_bytes;
-    const struct saved saved = {.row_bytes = r->row_bytes,
-                                .capacity = r->capacity,
-                                .rows = r->config.rows,
-                                .next = r->next,
-                                .first = r->window.first,
-                                .end = r->window.end,
-                                .kept = r->kept,
-                                .reach = r->reach,
-                                .checksum = r->checksum,
-                                .columns = r->config.columns};
+    struct saved saved = {.bytes = bytes,
+                          .row_bytes = r->row_bytes,
+                          .capacity = r->capacity,
+                          .rows = r->config.rows,
+                          .next = r->next,
+                          .first = r->window.first,
+                          .end = r->window.end,
+                          .kept = r->kept,
+                          .reach = r->reach,
+                          .checksum = r->checksum,
+                          .columns = r->config.columns};
     if (out == NULL)
         return bytes;
+    char *begin = out;
     memcpy(out, &saved, sizeof saved);
     out += sizeof saved;
     for (uint32_t c = 0; c < r->config.columns; c++, out += sizeof(struct saved_column)) {
@@ -745,23 +755,33 @@ size_t replay_save(const struct replay *replay, char *out)
     }
     for (uint64_t row = r->window.end; row < r->next; row++, out += r->row_bytes)
         memcpy(out, row_at(r, row), r->row_bytes);
+    saved.crc = crc_of_saved(begin, bytes);
+    memcpy(begin + offsetof(struct saved, crc), &saved.crc, sizeof saved.crc);
     return bytes;
 }
 
-/* The bytes behind the counters, which the counters must explain. */
-static bool saved_is_sound(const struct replay *r, const struct saved *saved, size_t bytes)
+/* Whether the counters fit each other, and the bytes behind them. */
+static bool saved_is_sound(const struct replay *r, const struct saved *saved)
 {
+    const uint64_t behind = saved->bytes - sizeof *saved;
     return saved->kept <= saved->first && saved->first <= saved->end && saved->end <= saved->next &&
            saved->end - saved->first <= saved->rows && saved->next - saved->kept <= saved->capacity &&
            saved->reach < saved->capacity && saved->columns > 0 &&
-           saved->columns <= bytes / sizeof(struct saved_column) &&
-           bytes >= saved->columns * sizeof(struct saved_column) + (saved->next - saved->end) * r->row_bytes;
+           saved->columns <= behind / sizeof(struct saved_column) &&
+           behind == saved->columns * sizeof(struct saved_column) + (saved->next - saved->end) * r->row_bytes;
 }
 
-static enum status check_saved(const struct replay *r, const struct saved *saved, size_t bytes,
-                               struct error *error)
+/* Decodes the counters. */
+static enum status read_saved(const struct replay *r, struct saved *saved, const char *from, size_t bytes,
+                              struct error *error)
 {
     const char *name = replay_file_name(r->file);
+    *saved = (struct saved){0};
+    if (bytes >= sizeof *saved)
+        memcpy(saved, from, sizeof *saved);
+    if (saved->bytes < sizeof *saved || saved->bytes > bytes ||
+        crc_of_saved(from, saved->bytes) != saved->crc)
+        return error_set(error, STATUS_CORRUPT, "the checkpoint of %.300s is cut or damaged", name);
     if (saved->row_bytes != r->row_bytes || saved->rows != r->config.rows || saved->capacity != r->capacity)
         return error_set(error, STATUS_INVALID,
                          "%.300s has a ring of %llu rows of %zu bytes, %llu to draw from: the checkpoint "
@@ -769,9 +789,8 @@ static enum status check_saved(const struct replay *r, const struct saved *saved
                          name, (unsigned long long)r->capacity, r->row_bytes,
                          (unsigned long long)r->config.rows, (unsigned long long)saved->capacity,
                          (unsigned long long)saved->row_bytes, (unsigned long long)saved->rows);
-    if (!saved_is_sound(r, saved, bytes))
-        return error_set(error, STATUS_CORRUPT, "%.300s: the checkpoint's counters contradict each other",
-                         name);
+    if (!saved_is_sound(r, saved))
+        return error_set(error, STATUS_CORRUPT, "the checkpoint of %.300s contradicts itself", name);
     return STATUS_OK;
 }
 
@@ -902,13 +921,7 @@ size_t replay_load(struct replay *replay, const char *from, size_t bytes, struct
 {
     struct replay *r = replay;
     struct saved saved;
-    if (bytes < sizeof saved) {
-        error_set(error, STATUS_CORRUPT, "the checkpoint of %.300s is cut: expected %zu bytes, found %zu",
-                  replay_file_name(r->file), sizeof saved, bytes);
-        return 0;
-    }
-    memcpy(&saved, from, sizeof saved);
-    if (check_saved(r, &saved, bytes - sizeof saved, error) != STATUS_OK)
+    if (read_saved(r, &saved, from, bytes, error) != STATUS_OK)
         return 0;
     const char *columns = from + sizeof saved, *tail = columns + saved.columns * sizeof(struct saved_column);
     const uint64_t reach = r->reach > saved.reach ? r->reach : saved.reach;
@@ -923,6 +936,5 @@ size_t replay_load(struct replay *replay, const char *from, size_t bytes, struct
     if (find_slack(r, error) != STATUS_OK)
         return 0;
     window_move(r);
-    return sizeof saved + (size_t)saved.columns * sizeof(struct saved_column) +
-           (size_t)(saved.next - saved.end) * r->row_bytes;
+    return saved.bytes;
 }
