@@ -158,8 +158,9 @@ static void descend_together(const struct priorities *p, uint32_t count, double 
         for (uint32_t i = 0; i < count; i++) {
             const double left = p->nodes[2 * nodes[i]], right = p->nodes[2 * nodes[i] + 1];
             const bool goes_right = (rest[i] >= left) & (right > 0);
-            rest[i] = goes_right ? rest[i] - left : rest[i];
+            rest[i] -= left * goes_right; // exact, and no branch that half of the draws mispredict
             nodes[i] = 2 * nodes[i] + goes_right;
+            __builtin_prefetch(p->nodes + (nodes[i] < p->width ? 2 * nodes[i] : 0)); // for the next level
         }
 }
 

@@ -19,6 +19,7 @@
 #include "worker/replay/replay_file.h"
 
 #include <assert.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +28,7 @@ enum {
     BYTES_MAX = 1 << 30, /* of an observation, an action, a mask */
     LINE_BYTES = 64,
     ROW_AHEAD = 16, /* rows that gathering fetches ahead; and their successors, whose place the rows tell */
-    SUCCESSOR_AHEAD = 8,
+    SUCCESSOR_BEHIND = 8,
     NEAR_BYTES = 512, /* as much of a row is fetched ahead; of longer ones the processor fetches the rest */
     DRAWS_PATIENCE = 64, /* before the window is searched for a transition */
 };
@@ -502,35 +503,15 @@ static bool has_transition(const struct replay *r, struct replay_window window)
     return false;
 }
 
-static void row_fetch(const struct replay *r, const char *row)
+/* Fetches the cache lines of some bytes of a row, into the second cache: it waits for more of them at once.
+ * gcc leaves out the call of a function that only fetches; so these are no calls. */
+static inline __attribute__((always_inline)) void fetch(const char *from, size_t bytes)
 {
-    const size_t bytes = r->row_bytes < NEAR_BYTES ? r->row_bytes : NEAR_BYTES;
-    for (size_t at = 0; at < bytes; at += LINE_BYTES)
-        __builtin_prefetch(row + at);
-    __builtin_prefetch(row + bytes - 1);
+    const size_t near = bytes < NEAR_BYTES ? bytes : NEAR_BYTES;
+    for (size_t at = 0; at < near; at += LINE_BYTES)
+        __builtin_prefetch(from + at, 0, 2);
+    __builtin_prefetch(from + near - 1, 0, 2);
 }
-
-/* First all first draws, whose rows are fetched meanwhile; then the draws that met no transition. */
-bool replay_draw(const struct replay *replay, struct replay_window window, uint64_t seed, uint32_t update,
-                 uint32_t count, uint64_t *rows)
-{
-    const uint64_t bound = window.end - window.first;
-    if (bound == 0)
-        return false;
-    for (uint32_t i = 0; i < count; i++) {
-        rows[i] = window.first + draw_below(seed, update, i, 0, bound);
-        row_fetch(replay, row_at(replay, rows[i]));
-    }
-    for (uint32_t i = 0; i < count; i++)
-        for (uint64_t draw = 1; !replay_is_transition(replay, rows[i]); draw++) {
-            if (draw == DRAWS_PATIENCE && !has_transition(replay, window))
-                return false;
-            rows[i] = window.first + draw_below(seed, update, i, draw, bound);
-        }
-    return true;
-}
-
-/* ---- gathering ---- */
 
 /* The slot that lies `distance` behind this one. */
 static uint64_t slot_behind(const struct replay *r, uint64_t slot, uint64_t distance)
@@ -547,6 +528,62 @@ static uint64_t successor_of(const struct replay *r, uint64_t slot)
 {
     return slot_behind(r, slot, head_of(row_in(r, slot))->next);
 }
+
+/* Fetches what gathering reads of a transition's successor. */
+static inline __attribute__((always_inline)) void fetch_successor(const struct replay *r, uint64_t slot)
+{
+    char *next = row_in(r, successor_of(r, slot));
+    if (r->config.frames > 1)
+        fetch(next, sizeof(struct row_head));
+    fetch(seen_of(next), r->seen_bytes);
+}
+
+/* What draws share. */
+struct draws {
+    uint64_t seed;
+    uint32_t update;
+    struct replay_window window;
+    uint64_t first; /* the window's first slot */
+};
+
+static uint64_t slot_in(const struct replay *r, const struct draws *draws, uint64_t row)
+{
+    return slot_behind(r, draws->first, row - draws->window.first);
+}
+
+/* Draws again until a transition is met. False: the window has none. */
+static bool draw_transition(const struct replay *r, const struct draws *draws, uint32_t i, uint64_t *row)
+{
+    const uint64_t bound = draws->window.end - draws->window.first;
+    for (uint64_t draw = 1; !is_transition(head_of(row_in(r, slot_in(r, draws, *row)))); draw++) {
+        if (draw == DRAWS_PATIENCE && !has_transition(r, draws->window))
+            return false;
+        *row = draws->window.first + draw_below(draws->seed, draws->update, i, draw, bound);
+    }
+    fetch_successor(r, slot_in(r, draws, *row));
+    return true;
+}
+
+/* The rows of the first draws are fetched while the next ones are drawn, and then their successors, for the
+ * one who gathers. */
+bool replay_draw(const struct replay *replay, struct replay_window window, uint64_t seed, uint32_t update,
+                 uint32_t count, uint64_t *rows)
+{
+    const uint64_t bound = window.end - window.first;
+    const struct draws draws = {seed, update, window, window.first % replay->capacity};
+    bool drawn = bound > 0;
+    for (uint32_t i = 0; i < count && drawn; i++) {
+        rows[i] = window.first + draw_below(seed, update, i, 0, bound);
+        fetch(row_in(replay, slot_in(replay, &draws, rows[i])), replay->row_bytes);
+        if (i >= ROW_AHEAD)
+            drawn = draw_transition(replay, &draws, i - ROW_AHEAD, rows + i - ROW_AHEAD);
+    }
+    for (uint32_t i = count > ROW_AHEAD ? count - ROW_AHEAD : 0; i < count && drawn; i++)
+        drawn = draw_transition(replay, &draws, i, rows + i);
+    return drawn;
+}
+
+/* ---- gathering ---- */
 
 /* The bytes of one group as a constant, for the compiler. */
 static inline __attribute__((always_inline)) void join_groups(const struct replay *r, char *to,
@@ -580,12 +617,25 @@ static void join_frames(const struct replay *r, char *to, const char *const *fra
         join_groups(r, to, frames, r->frame_bytes);
 }
 
+/* Copies a few bytes, or many, without a call where they are few. */
+static inline void copy(char *to, const char *from, size_t bytes)
+{
+    enum { WORD = 16, FEW = 256 };
+    if (bytes < WORD || bytes > FEW) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    for (size_t at = 0; at < bytes - WORD; at += WORD)
+        memcpy(to + at, from + at, WORD);
+    memcpy(to + bytes - WORD, from + bytes - WORD, WORD);
+}
+
 static void gather_observation(const struct replay *r, uint64_t slot, char *to)
 {
     const char *frames[FRAMES_MAX];
     uint32_t f = r->config.frames - 1;
     if (f == 0) {
-        memcpy(to, seen_of(row_in(r, slot)), r->config.observation_bytes);
+        copy(to, seen_of(row_in(r, slot)), r->config.observation_bytes);
         return;
     }
     frames[f] = seen_of(row_in(r, slot));
@@ -606,7 +656,7 @@ static void gather_row(const struct replay *r, uint32_t i, uint64_t slot, const 
     if (batch->next_observations != NULL)
         gather_observation(r, next, (char *)batch->next_observations + i * observation_bytes);
     if (batch->actions != NULL)
-        memcpy((char *)batch->actions + i * action_bytes, acted_of(r, row), action_bytes);
+        copy((char *)batch->actions + i * action_bytes, acted_of(r, row), action_bytes);
     if (batch->masks != NULL)
         memcpy(batch->masks + (size_t)i * r->config.choices, acted_of(r, row_in(r, next)) - r->config.choices,
                r->config.choices);
@@ -616,24 +666,35 @@ static void gather_row(const struct replay *r, uint32_t i, uint64_t slot, const 
         batch->terminated[i] = kind_of(head_of(row)) == ROW_TERMINATED;
 }
 
+/* The slot of a row, by that of another one: a division takes as long as a copy. */
+static uint64_t slot_from(const struct replay *r, uint64_t row, uint64_t other, uint64_t other_slot)
+{
+    return row >= other ? slot_behind(r, other_slot, row - other) : slot_before(r, other_slot, other - row);
+}
+
 void replay_gather(const struct replay *replay, uint32_t count, const uint64_t *rows,
                    const struct replay_batch *batch)
 {
-    for (uint32_t i = 0; i < count && i < ROW_AHEAD; i++)
-        row_fetch(replay, row_at(replay, rows[i]));
-    for (uint32_t i = 0; i < count; i++) {
-        if (count - i > ROW_AHEAD)
-            row_fetch(replay, row_at(replay, rows[i + ROW_AHEAD]));
-        if (count - i > SUCCESSOR_AHEAD)
-            row_fetch(replay,
-                      row_in(replay, successor_of(replay, rows[i + SUCCESSOR_AHEAD] % replay->capacity)));
-        gather_row(replay, i, rows[i] % replay->capacity, batch);
+    const uint64_t base = count > 0 ? rows[0] % replay->capacity : 0;
+    uint64_t slots[ROW_AHEAD]; // of rows i … i + ROW_AHEAD - 1, round and round
+    for (uint32_t ahead = 0; ahead < count + ROW_AHEAD; ahead++) {
+        const uint32_t i = ahead - ROW_AHEAD;
+        if (ahead >= ROW_AHEAD)
+            gather_row(replay, i, slots[i % ROW_AHEAD], batch);
+        if (ahead < count) {
+            slots[ahead % ROW_AHEAD] = slot_from(replay, rows[ahead], rows[0], base);
+            fetch(row_in(replay, slots[ahead % ROW_AHEAD]), replay->row_bytes);
+        }
+        if (ahead >= SUCCESSOR_BEHIND && ahead - SUCCESSOR_BEHIND < count)
+            fetch_successor(replay, slots[(ahead - SUCCESSOR_BEHIND) % ROW_AHEAD]);
     }
 }
 
 /* ---- checkpoints ---- */
 
 struct saved {
+    uint64_t bytes;                     /* of all that is saved */
+    uint64_t crc;                       /* of what is behind it */
     uint64_t row_bytes, capacity, rows; /* the ring's shape */
     uint64_t next, first, end, kept, reach, checksum;
     uint64_t columns;
@@ -659,24 +720,31 @@ enum status replay_flush(const struct replay *replay, uint64_t from, uint64_t en
     return replay_file_flush(replay->file, 0, (behind - replay->capacity) * replay->row_bytes, error);
 }
 
+static uint32_t crc_of_saved(const char *saved, size_t bytes)
+{
+    return crc32c(saved + offsetof(struct saved, row_bytes), bytes - offsetof(struct saved, row_bytes));
+}
+
 size_t replay_save(const struct replay *replay, char *out)
 {
     const struct replay *r = replay;
     const size_t columns_bytes = r->config.columns * sizeof(struct saved_column);
     const size_t bytes =
         sizeof(struct saved) + columns_bytes + (size_t)(r->next - r->window.end) * r->row_bytes;
-    const struct saved saved = {.row_bytes = r->row_bytes,
-                                .capacity = r->capacity,
-                                .rows = r->config.rows,
-                                .next = r->next,
-                                .first = r->window.first,
-                                .end = r->window.end,
-                                .kept = r->kept,
-                                .reach = r->reach,
-                                .checksum = r->checksum,
-                                .columns = r->config.columns};
+    struct saved saved = {.bytes = bytes,
+                          .row_bytes = r->row_bytes,
+                          .capacity = r->capacity,
+                          .rows = r->config.rows,
+                          .next = r->next,
+                          .first = r->window.first,
+                          .end = r->window.end,
+                          .kept = r->kept,
+                          .reach = r->reach,
+                          .checksum = r->checksum,
+                          .columns = r->config.columns};
     if (out == NULL)
         return bytes;
+    char *begin = out;
     memcpy(out, &saved, sizeof saved);
     out += sizeof saved;
     for (uint32_t c = 0; c < r->config.columns; c++, out += sizeof(struct saved_column)) {
@@ -687,23 +755,33 @@ size_t replay_save(const struct replay *replay, char *out)
     }
     for (uint64_t row = r->window.end; row < r->next; row++, out += r->row_bytes)
         memcpy(out, row_at(r, row), r->row_bytes);
+    saved.crc = crc_of_saved(begin, bytes);
+    memcpy(begin + offsetof(struct saved, crc), &saved.crc, sizeof saved.crc);
     return bytes;
 }
 
-/* The bytes behind the counters, which the counters must explain. */
-static bool saved_is_sound(const struct replay *r, const struct saved *saved, size_t bytes)
+/* Whether the counters fit each other, and the bytes behind them. */
+static bool saved_is_sound(const struct replay *r, const struct saved *saved)
 {
+    const uint64_t behind = saved->bytes - sizeof *saved;
     return saved->kept <= saved->first && saved->first <= saved->end && saved->end <= saved->next &&
            saved->end - saved->first <= saved->rows && saved->next - saved->kept <= saved->capacity &&
            saved->reach < saved->capacity && saved->columns > 0 &&
-           saved->columns <= bytes / sizeof(struct saved_column) &&
-           bytes >= saved->columns * sizeof(struct saved_column) + (saved->next - saved->end) * r->row_bytes;
+           saved->columns <= behind / sizeof(struct saved_column) &&
+           behind == saved->columns * sizeof(struct saved_column) + (saved->next - saved->end) * r->row_bytes;
 }
 
-static enum status check_saved(const struct replay *r, const struct saved *saved, size_t bytes,
-                               struct error *error)
+/* Decodes the counters. */
+static enum status read_saved(const struct replay *r, struct saved *saved, const char *from, size_t bytes,
+                              struct error *error)
 {
     const char *name = replay_file_name(r->file);
+    *saved = (struct saved){0};
+    if (bytes >= sizeof *saved)
+        memcpy(saved, from, sizeof *saved);
+    if (saved->bytes < sizeof *saved || saved->bytes > bytes ||
+        crc_of_saved(from, saved->bytes) != saved->crc)
+        return error_set(error, STATUS_CORRUPT, "the checkpoint of %.300s is cut or damaged", name);
     if (saved->row_bytes != r->row_bytes || saved->rows != r->config.rows || saved->capacity != r->capacity)
         return error_set(error, STATUS_INVALID,
                          "%.300s has a ring of %llu rows of %zu bytes, %llu to draw from: the checkpoint "
@@ -711,9 +789,8 @@ static enum status check_saved(const struct replay *r, const struct saved *saved
                          name, (unsigned long long)r->capacity, r->row_bytes,
                          (unsigned long long)r->config.rows, (unsigned long long)saved->capacity,
                          (unsigned long long)saved->row_bytes, (unsigned long long)saved->rows);
-    if (!saved_is_sound(r, saved, bytes))
-        return error_set(error, STATUS_CORRUPT, "%.300s: the checkpoint's counters contradict each other",
-                         name);
+    if (!saved_is_sound(r, saved))
+        return error_set(error, STATUS_CORRUPT, "the checkpoint of %.300s contradicts itself", name);
     return STATUS_OK;
 }
 
@@ -844,13 +921,7 @@ size_t replay_load(struct replay *replay, const char *from, size_t bytes, struct
 {
     struct replay *r = replay;
     struct saved saved;
-    if (bytes < sizeof saved) {
-        error_set(error, STATUS_CORRUPT, "the checkpoint of %.300s is cut: expected %zu bytes, found %zu",
-                  replay_file_name(r->file), sizeof saved, bytes);
-        return 0;
-    }
-    memcpy(&saved, from, sizeof saved);
-    if (check_saved(r, &saved, bytes - sizeof saved, error) != STATUS_OK)
+    if (read_saved(r, &saved, from, bytes, error) != STATUS_OK)
         return 0;
     const char *columns = from + sizeof saved, *tail = columns + saved.columns * sizeof(struct saved_column);
     const uint64_t reach = r->reach > saved.reach ? r->reach : saved.reach;
@@ -865,6 +936,5 @@ size_t replay_load(struct replay *replay, const char *from, size_t bytes, struct
     if (find_slack(r, error) != STATUS_OK)
         return 0;
     window_move(r);
-    return sizeof saved + (size_t)saved.columns * sizeof(struct saved_column) +
-           (size_t)(saved.next - saved.end) * r->row_bytes;
+    return saved.bytes;
 }
