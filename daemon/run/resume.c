@@ -31,7 +31,7 @@ static void add_value(char words[JOB_WORDS_BYTES], const struct job *job, const 
 static bool key_decides(const struct job_key *key, const struct job *job)
 {
     static const char *const free_groups[] = {"/stop/",    "/checkpoint/", "/supervise/", "/hosts/",
-                                              "/metrics/", "/listen",      "/log/"};
+                                              "/metrics/", "/listen",      "/replay/",    "/log/"};
     const size_t groups = sizeof free_groups / sizeof free_groups[0];
     const bool log_decides = job->kind == JOB_MODEL_PARALLEL && strcmp(key->pointer, "/log/profile") != 0;
     if ((key->kinds & JOB_KINDS_OF(job_variant(job))) == 0 || key->type == JOB_OBJECT)
@@ -67,9 +67,10 @@ static enum status compare_jobs(const char *path, const struct job *was, const s
     if (list[0] == '\0')
         return STATUS_OK;
     return error_set(error, STATUS_INVALID,
-                     "%.120s is another job: %s; a resumed run may change /stop, %s/checkpoint, "
+                     "%.120s is another job: %s; a resumed run may change /stop, %s%s/checkpoint, "
                      "/supervise, /hosts, /listen and /metrics alone",
-                     path, list, is->kind == JOB_MODEL_PARALLEL ? "" : "/log, ");
+                     path, list, is->kind == JOB_MODEL_PARALLEL ? "" : "/log, ",
+                     job_is_off_policy(is) ? "/replay, " : "");
 }
 
 void resume_keep(struct job *job, const struct job *began)

@@ -24,7 +24,7 @@ struct counters {
     uint64_t steps;           /* of all environments */
     uint64_t since, episodes; /* steps of each environment, and ended episodes, since the last training */
     uint64_t calls;           /* steps of each environment: DQN's target follows by these */
-    uint64_t fits;            /* gradient steps */
+    uint64_t replay_bytes;    /* of the buffer's own part, behind these; 0: it is not saved */
 };
 
 struct off_policy {
@@ -37,8 +37,8 @@ struct off_policy {
     uint32_t taken; /* steps of the rollout */
     uint64_t begin; /* counters.steps when the rollout began */
     struct counters counters;
-    uint64_t saved,
-        final; /* at the newest checkpoint: the buffer's next row; the first one that could change still */
+    /* At the newest checkpoint: the buffer's next row, and the first one that could change still. */
+    uint64_t saved, final;
     uint64_t flushed; /* the saver's thread's: rows below are on the disk, as they stay */
     uint64_t lost; /* steps of a run that has lost its buffer: a new one is filled before learning goes on */
     bool *cut;     /* (columns) its episode goes on from somewhere else */
@@ -85,7 +85,8 @@ static size_t frame_bytes(const struct off_policy *o)
     return seen->shape[seen->rank - 1] / o->job->environment.frames * element;
 }
 
-static enum status open_replay(struct off_policy *o, struct error *error)
+/* `resumes`: the file is there, and goes on. */
+static enum status open_replay(struct off_policy *o, bool resumes, struct error *error)
 {
     const struct job *job = o->job;
     const bool joins = job->environment.frames > 1 && o->spec->agents == 1;
@@ -97,7 +98,7 @@ static enum status open_replay(struct off_policy *o, struct error *error)
     const struct replay_config config = {
         .path = job->replay.save ? path : NULL,
         .below = &run,
-        .resumes = worker_resumes(o->worker),
+        .resumes = resumes,
         .columns = o->columns,
         .observation_bytes = environment_space_bytes(&o->spec->observation),
         .frames = joins ? job->environment.frames : 1,
@@ -125,7 +126,7 @@ enum status off_policy_new(struct off_policy **out, const struct worker *worker,
                              .columns = (observers > 0 ? observers : 1) * job->observers.environments *
                                         spec->agents};
     const enum status status = open_batch(o, error);
-    return status == STATUS_OK ? open_replay(o, error) : status;
+    return status == STATUS_OK && !worker_resumes(worker) ? open_replay(o, false, error) : status;
 }
 
 void off_policy_free(struct off_policy *o)
@@ -306,7 +307,7 @@ static enum status train(struct off_policy *o, uint64_t gradient_steps, policy_p
     const enum profile_kind before = profile_enter(PROFILE_LEARNING);
     enum status status = STATUS_OK;
     for (uint64_t i = 0; i < gradient_steps && status == STATUS_OK; i++) {
-        if (!replay_draw(o->replay, window, o->job->seed, (uint32_t)++o->counters.fits,
+        if (!replay_draw(o->replay, window, o->job->seed, (uint32_t)policy_fits(o->policy) + 1,
                          o->job->algorithm.batch_size, o->rows))
             break;
         status = fit(o, error);
@@ -390,32 +391,52 @@ bool off_policy_is_full(const struct off_policy *o)
 /* The newest off_policy_save's rows are those that the saver's thread flushes. */
 size_t off_policy_save(struct off_policy *o, char *out)
 {
-    if (out != NULL) {
-        memcpy(out, &o->counters, sizeof o->counters);
-        o->saved = replay_next(o->replay);
-        o->final = replay_window(o->replay).end;
-    }
-    return sizeof o->counters +
-           (o->job->replay.save ? replay_save(o->replay, out != NULL ? out + sizeof o->counters : NULL) : 0);
+    const size_t replay = o->job->replay.save ? replay_save(o->replay, NULL) : 0;
+    if (out == NULL)
+        return sizeof o->counters + replay;
+    o->counters.replay_bytes = replay;
+    o->saved = replay_next(o->replay);
+    o->final = replay_window(o->replay).end;
+    memcpy(out, &o->counters, sizeof o->counters);
+    return sizeof o->counters + (replay > 0 ? replay_save(o->replay, out + sizeof o->counters) : 0);
+}
+
+/* The run goes on without the rows that it had. */
+static enum status begin_anew(struct off_policy *o, struct error *error)
+{
+    log_warning(
+        "the replay buffer was not saved, or is not wanted (/replay/save): a new one is filled with %llu "
+        "steps before learning goes on",
+        (unsigned long long)o->job->replay.learning_starts);
+    o->lost = o->counters.steps;
+    return open_replay(o, false, error);
+}
+
+/* Loads the rows that the checkpoint has beside those in the file. */
+static enum status load_replay(struct off_policy *o, const char *from, struct error *error)
+{
+    struct error why = {0};
+    const enum status status = open_replay(o, true, error);
+    if (status != STATUS_OK || replay_load(o->replay, from, o->counters.replay_bytes, &why) > 0)
+        return status;
+    return error_set(error, STATUS_CORRUPT,
+                     "%.300s; with --set /replay/save=false the run goes on with a new buffer", why.text);
 }
 
 size_t off_policy_load(struct off_policy *o, const char *from, size_t bytes, struct error *error)
 {
-    size_t at = sizeof o->counters;
-    if (bytes < at)
+    const size_t head = sizeof o->counters;
+    if (bytes < head)
         return 0;
-    memcpy(&o->counters, from, at);
-    if (!o->job->replay.save) {
-        log_warning(
-            "the replay buffer was not saved (/replay/save): learning goes on when a new one has %llu steps",
-            (unsigned long long)o->job->replay.learning_starts);
-        o->lost = o->counters.steps;
-        return at;
-    }
-    const size_t replay = replay_load(o->replay, from + at, bytes - at, error);
+    memcpy(&o->counters, from, head);
+    if (o->counters.replay_bytes > bytes - head)
+        return 0;
+    const bool goes_on = o->job->replay.save && o->counters.replay_bytes > 0;
+    if ((goes_on ? load_replay(o, from + head, error) : begin_anew(o, error)) != STATUS_OK)
+        return 0;
     o->saved = replay_next(o->replay);
     o->final = o->flushed = replay_window(o->replay).end;
-    return replay > 0 ? at + replay : 0;
+    return head + o->counters.replay_bytes;
 }
 
 enum status off_policy_flush(void *off_policy, struct error *error)

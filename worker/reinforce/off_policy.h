@@ -24,9 +24,9 @@
 
 struct off_policy;
 
-/* Opens the buffer, of the worker's run, for a policy that learns from one. `worker`, `spec` and `policy`
- * outlive *out. Errors as replay_open (worker/replay/replay.h); STATUS_NO_MEMORY. off_policy_free also
- * follows a failure; NULL is allowed. */
+/* Opens the buffer, of the worker's run, for a policy that learns from one; of a run that resumes
+ * off_policy_load does so. `worker`, `spec` and `policy` outlive *out. Errors as replay_open
+ * (worker/replay/replay.h); STATUS_NO_MEMORY. off_policy_free also follows a failure; NULL is allowed. */
 enum status off_policy_new(struct off_policy **out, const struct worker *worker,
                            const struct environment_spec *spec, struct policy *policy, struct error *error);
 void off_policy_free(struct off_policy *o);
