@@ -231,6 +231,8 @@ ssize_t write(int fd, const void *from, size_t bytes)
 CALL(fate_of_file(fd, NULL, CALL_SYNCS), int, -1, fsync, (int fd), fd)
 CALL(fate_of_file(fd, NULL, CALL_SYNCS), int, -1, fdatasync, (int fd), fd)
 CALL(fate_of_file(fd, NULL, CALL_CHANGES), int, -1, ftruncate, (int fd, off_t bytes), fd, bytes)
+CALL(fate_of_file(fd, NULL, CALL_MAKES), int, -1, fallocate, (int fd, int mode, off_t at, off_t bytes), fd,
+     mode, at, bytes)
 CALL(fate_of_file(AT_FDCWD, path, CALL_MAKES), int, -1, mkdir, (const char *path, mode_t mode), path, mode)
 CALL(fate_of_file(fd, path, CALL_MAKES), int, -1, mkdirat, (int fd, const char *path, mode_t mode), fd, path,
      mode)

@@ -365,6 +365,7 @@ int printf(const char *format, ...)
 
 CALL("sync", int, -1, fsync, (int fd), fd)
 CALL("sync", int, -1, fdatasync, (int fd), fd)
+CALL("sync", int, -1, msync, (void *at, size_t bytes, int flags), at, bytes, flags)
 CALL("rename", int, -1, rename, (const char *from, const char *to), from, to)
 CALL("rename", int, -1, renameat, (int from_fd, const char *from, int to_fd, const char *to), from_fd, from,
      to_fd, to)

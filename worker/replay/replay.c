@@ -365,18 +365,26 @@ pick_groups(const struct replay *r, char *to, const void *observation, uint32_t 
         memcpy(to + g * bytes, frame_in(r, observation, g, f), bytes);
 }
 
+/* Four frames of one byte in each group, Atari's: as words, which becomes vector code. */
+static void pick_of_four_bytes(char *to, const char *observation, size_t groups, uint32_t f)
+{
+    for (size_t g = 0; g < groups; g++) {
+        uint32_t word;
+        memcpy(&word, observation + g * sizeof word, sizeof word);
+        to[g] = (char)(word >> 8 * f);
+    }
+}
+
 static void pick_frame(const struct replay *r, char *to, const void *observation, uint32_t f)
 {
-    switch (r->frame_bytes) {
-    case 1:
+    if (r->frame_bytes == 1 && r->config.frames == 4)
+        pick_of_four_bytes(to, observation, r->groups, f);
+    else if (r->frame_bytes == 1)
         pick_groups(r, to, observation, f, 1);
-        break;
-    case 3:
+    else if (r->frame_bytes == 3)
         pick_groups(r, to, observation, f, 3);
-        break;
-    default:
+    else
         pick_groups(r, to, observation, f, r->frame_bytes);
-    }
 }
 
 /* Appends a row with frame f of an observation, and returns the CRC of what it shows. */
@@ -594,7 +602,7 @@ static inline __attribute__((always_inline)) void join_groups(const struct repla
             memcpy(to + (g * r->config.frames + f) * bytes, frames[f] + g * bytes, bytes);
 }
 
-/* Four frames of one byte in each group, Atari's: as words, which becomes vector code. */
+/* As pick_of_four_bytes. */
 static void join_four_bytes(char *to, const char *const *frames, size_t groups)
 {
     const uint8_t *a = (const uint8_t *)frames[0], *b = (const uint8_t *)frames[1];

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { CAPACITY = 163 }; // more than the window's rows
+
 static struct history *history;
 static struct replay *replay;
 static struct priorities *priorities;
@@ -21,7 +23,7 @@ static void begin(void)
     const struct replay_config config = history_config(3, 1, 1, 4);
     history = history_new(&config, 11);
     ck_assert_int_eq(replay_open(&replay, &config, NULL), STATUS_OK);
-    ck_assert_int_eq(priorities_new(&priorities, config.rows, 0.7, NULL), STATUS_OK);
+    ck_assert_int_eq(priorities_new(&priorities, CAPACITY, 0.7, NULL), STATUS_OK);
 }
 
 static void end(void)
@@ -86,7 +88,7 @@ START_TEST(the_tree_is_a_function_of_its_leaves)
     uint64_t rows[COUNT], other_rows[COUNT];
     float td[COUNT], weights[COUNT], other_weights[COUNT];
     append_until(400);
-    ck_assert_int_eq(priorities_new(&other, history->config.rows, 0.7, NULL), STATUS_OK);
+    ck_assert_int_eq(priorities_new(&other, CAPACITY, 0.7, NULL), STATUS_OK);
     for (uint32_t round = 0; round < 50; round++) {
         ck_assert(priorities_draw(priorities, 1, round, 0.5, COUNT, rows, weights));
         for (int i = 0; i < COUNT; i++)
@@ -116,7 +118,6 @@ START_TEST(draws_are_stratified_and_keyed)
     enum { COUNT = 400 };
     uint64_t rows[COUNT];
     float weights[COUNT], td[COUNT];
-    const uint64_t capacity = history->config.rows;
     append_until(500);
     ck_assert(priorities_draw(priorities, 9, 1, 1, COUNT, rows, weights));
     for (int i = 0; i < COUNT; i++)
@@ -131,8 +132,8 @@ START_TEST(draws_are_stratified_and_keyed)
         const double rest =
             (i + rng_uniform_double(words[0], words[1])) / COUNT * priorities_total(priorities);
         double before = 0;
-        for (uint64_t slot = 0; slot < rows[i] % capacity; slot++) {
-            const uint64_t row = window.first + (slot + capacity - window.first % capacity) % capacity;
+        for (uint64_t slot = 0; slot < rows[i] % CAPACITY; slot++) {
+            const uint64_t row = window.first + (slot + CAPACITY - window.first % CAPACITY) % CAPACITY;
             before += (double)priorities_leaf(priorities, row);
         }
         ck_assert(rows[i] >= window.first && rows[i] < window.end);
@@ -201,11 +202,11 @@ START_TEST(bytes_of_other_priorities_are_refused)
     const size_t bytes = priorities_save(priorities, NULL);
     char *saved = malloc(bytes);
     priorities_save(priorities, saved);
-    ck_assert_int_eq(priorities_new(&other, history->config.rows, 0.6, NULL), STATUS_OK);
+    ck_assert_int_eq(priorities_new(&other, CAPACITY, 0.6, NULL), STATUS_OK);
     ck_assert_uint_eq(priorities_load(other, saved, bytes, &error), 0);
     ck_assert_ptr_nonnull(strstr(error.text, "alpha"));
     priorities_free(other);
-    ck_assert_int_eq(priorities_new(&other, history->config.rows, 0.7, NULL), STATUS_OK);
+    ck_assert_int_eq(priorities_new(&other, CAPACITY, 0.7, NULL), STATUS_OK);
     for (size_t cut = 0; cut < bytes; cut += 7)
         ck_assert_uint_eq(priorities_load(other, saved, cut, &error), 0);
     memset(saved + bytes - 4, 0xff, 4); // a NaN
