@@ -21,6 +21,9 @@ dqn='{"name": "dqn", "learning_starts": 100, "batch_size": 32, "train_freq": 4, 
       "target_update_interval": 60, "exploration_initial_eps": 0.3, "exploration_final_eps": 0.3, "learning_rate": 0.002}'
 sac='{"name": "sac", "learning_starts": 200, "batch_size": 32, "train_freq": 8, "gradient_steps": -1, "buffer_size": 900,
       "target_update_interval": 2}'
+prioritized='{"name": "dqn", "learning_starts": 100, "batch_size": 32, "train_freq": 4, "gradient_steps": 2, "buffer_size": 600,
+      "target_update_interval": 60, "exploration_initial_eps": 0.3, "exploration_final_eps": 0.3, "prioritized_replay": true,
+      "prioritized_replay_beta": 1}'
 td3='{"name": "td3", "learning_starts": 200, "batch_size": 32, "train_freq": 8, "gradient_steps": 3, "buffer_size": 900,
       "noise_type": "ornstein-uhlenbeck", "noise_std": 0.3}'
 
@@ -89,6 +92,7 @@ done <<WORLDS
 dqn:CartPole-v1 with-deaths {"name":"CartPole-v1"}
 dqn:Pair-v0 with-deaths {"plugin":"$toy","name":"Pair-v0"}
 dqn:Again-v0 - {"plugin":"$toy","name":"Again-v0"}
+prioritized:CartPole-v1 with-deaths {"name":"CartPole-v1"}
 dqn:Frail-v0 - {"plugin":"$toy","name":"Frail-v0"}
 sac:Pendulum-v1 with-deaths {"name":"Pendulum-v1"}
 sac:frames - {"name":"MountainCarContinuous-v0","frames":3}
@@ -102,6 +106,7 @@ changes_the_numbers() {
     plays other "$@" && ! same whole other
 }
 check "double Q-learning is another learner" changes_the_numbers --set /algorithm/double_q=true
+check "errors weigh in the draws" changes_the_numbers --set /algorithm/prioritized_replay=true
 check "dueling outputs are another network" changes_the_numbers --set /policy/dueling=true
 check "an action's draws follow the seed" changes_the_numbers --set /seed=7
 episode_frequency() {

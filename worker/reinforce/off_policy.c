@@ -5,7 +5,7 @@
 #include "kernels/base/monotime.h"
 #include "kernels/base/profile.h"
 #include "worker/environment/environment.h"
-#include "worker/replay/replay.h"
+#include "worker/replay/priorities.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -33,6 +33,7 @@ struct off_policy {
     const struct environment_spec *spec;
     struct policy *policy;
     struct replay *replay;
+    struct priorities *priorities; /* NULL: transitions are drawn evenly */
     uint32_t columns;
     uint32_t taken; /* steps of the rollout */
     uint64_t begin; /* counters.steps when the rollout began */
@@ -45,6 +46,7 @@ struct off_policy {
     struct sums sums;
     /* A batch: */
     uint64_t *rows;
+    float *weights, *errors; /* with priorities */
     struct replay_batch batch;
 };
 
@@ -63,16 +65,18 @@ static enum status open_batch(struct off_policy *o, struct error *error)
     struct replay_batch *batch = &o->batch;
     o->cut = calloc(o->columns, sizeof *o->cut);
     o->rows = calloc(rows, sizeof *o->rows);
+    o->weights = calloc(rows, sizeof *o->weights);
+    o->errors = calloc(rows, sizeof *o->errors);
     batch->observations = malloc(rows * seen);
     batch->next_observations = malloc(rows * seen);
     batch->actions = malloc(rows * environment_space_bytes(&o->spec->action));
     batch->masks = choices > 0 ? malloc(rows * choices) : NULL;
     batch->rewards = calloc(rows, sizeof *batch->rewards);
     batch->terminated = calloc(rows, sizeof *batch->terminated);
-    return o->cut != NULL && o->rows != NULL && batch->observations != NULL &&
-                   batch->next_observations != NULL && batch->actions != NULL &&
-                   (batch->masks != NULL || choices == 0) && batch->rewards != NULL &&
-                   batch->terminated != NULL
+    return o->cut != NULL && o->rows != NULL && o->weights != NULL && o->errors != NULL &&
+                   batch->observations != NULL && batch->next_observations != NULL &&
+                   batch->actions != NULL && (batch->masks != NULL || choices == 0) &&
+                   batch->rewards != NULL && batch->terminated != NULL
                ? STATUS_OK
                : error_set(error, STATUS_NO_MEMORY, "no memory for a batch of %zu rows", rows);
 }
@@ -108,7 +112,10 @@ static enum status open_replay(struct off_policy *o, bool resumes, struct error 
         .rows = job->replay.rows,
         .slack = share > least ? share : least,
     };
-    return replay_open(&o->replay, &config, error);
+    const enum status status = replay_open(&o->replay, &config, error);
+    return status == STATUS_OK && job->replay.prioritized
+               ? priorities_new(&o->priorities, job->replay.rows, job->replay.alpha, error)
+               : status;
 }
 
 enum status off_policy_new(struct off_policy **out, const struct worker *worker,
@@ -134,8 +141,11 @@ void off_policy_free(struct off_policy *o)
     if (o == NULL)
         return;
     replay_close(o->replay);
+    priorities_free(o->priorities);
     free(o->cut);
     free(o->rows);
+    free(o->weights);
+    free(o->errors);
     free(o->batch.observations);
     free(o->batch.next_observations);
     free(o->batch.actions);
@@ -282,11 +292,15 @@ static enum status fit(struct off_policy *o, struct error *error)
                                              .actions = o->batch.actions,
                                              .next_allowed = o->batch.masks,
                                              .rewards = o->batch.rewards,
-                                             .terminated = o->batch.terminated};
+                                             .terminated = o->batch.terminated,
+                                             .weights = o->priorities != NULL ? o->weights : NULL,
+                                             .errors = o->priorities != NULL ? o->errors : NULL};
     replay_gather(o->replay, count, o->rows, &o->batch);
     const enum status status = policy_fit(o->policy, &batch, learning_rate(o), &losses, error);
     if (status != STATUS_OK)
         return status;
+    if (o->priorities != NULL)
+        priorities_set(o->priorities, count, o->rows, o->errors);
     struct sums *sums = &o->sums;
     sums->fits++;
     sums->critic += losses.critic;
@@ -299,6 +313,16 @@ static enum status fit(struct off_policy *o, struct error *error)
     return STATUS_OK;
 }
 
+/* Draws the rows of the next gradient step. False: there is no transition. */
+static bool draw(struct off_policy *o, struct replay_window window)
+{
+    const uint32_t update = (uint32_t)policy_fits(o->policy) + 1, count = o->job->algorithm.batch_size;
+    const double beta = o->job->replay.beta + (1 - o->job->replay.beta) * share_done(o, o->counters.steps);
+    return o->priorities != NULL
+               ? priorities_draw(o->priorities, o->job->seed, update, beta, count, o->rows, o->weights)
+               : replay_draw(o->replay, window, o->job->seed, update, count, o->rows);
+}
+
 static enum status train(struct off_policy *o, uint64_t gradient_steps, policy_progress *progress,
                          void *context, struct error *error)
 {
@@ -306,9 +330,10 @@ static enum status train(struct off_policy *o, uint64_t gradient_steps, policy_p
     const struct monotime begin = monotime_now();
     const enum profile_kind before = profile_enter(PROFILE_LEARNING);
     enum status status = STATUS_OK;
+    if (o->priorities != NULL)
+        priorities_follow(o->priorities, o->replay, window);
     for (uint64_t i = 0; i < gradient_steps && status == STATUS_OK; i++) {
-        if (!replay_draw(o->replay, window, o->job->seed, (uint32_t)policy_fits(o->policy) + 1,
-                         o->job->algorithm.batch_size, o->rows))
+        if (!draw(o, window))
             break;
         status = fit(o, error);
         progress(context);
@@ -391,14 +416,19 @@ bool off_policy_is_full(const struct off_policy *o)
 /* The newest off_policy_save's rows are those that the saver's thread flushes. */
 size_t off_policy_save(struct off_policy *o, char *out)
 {
-    const size_t replay = o->job->replay.save ? replay_save(o->replay, NULL) : 0;
+    const size_t head = sizeof o->counters, replay = o->job->replay.save ? replay_save(o->replay, NULL) : 0;
+    const size_t leaves = replay > 0 && o->priorities != NULL ? priorities_save(o->priorities, NULL) : 0;
     if (out == NULL)
-        return sizeof o->counters + replay;
-    o->counters.replay_bytes = replay;
+        return head + replay + leaves;
+    o->counters.replay_bytes = replay + leaves;
     o->saved = replay_next(o->replay);
     o->final = replay_window(o->replay).end;
-    memcpy(out, &o->counters, sizeof o->counters);
-    return sizeof o->counters + (replay > 0 ? replay_save(o->replay, out + sizeof o->counters) : 0);
+    memcpy(out, &o->counters, head);
+    if (replay > 0)
+        replay_save(o->replay, out + head);
+    if (leaves > 0)
+        priorities_save(o->priorities, out + head + replay);
+    return head + replay + leaves;
 }
 
 /* The run goes on without the rows that it had. */
@@ -412,15 +442,21 @@ static enum status begin_anew(struct off_policy *o, struct error *error)
     return open_replay(o, false, error);
 }
 
-/* Loads the rows that the checkpoint has beside those in the file. */
+/* Loads the rows that the checkpoint has beside those in the file, and the priorities of all. */
 static enum status load_replay(struct off_policy *o, const char *from, struct error *error)
 {
     struct error why = {0};
+    const uint64_t bytes = o->counters.replay_bytes;
     const enum status status = open_replay(o, true, error);
-    if (status != STATUS_OK || replay_load(o->replay, from, o->counters.replay_bytes, &why) > 0)
+    if (status != STATUS_OK)
         return status;
-    return error_set(error, STATUS_CORRUPT,
-                     "%.300s; with --set /replay/save=false the run goes on with a new buffer", why.text);
+    size_t loaded = replay_load(o->replay, from, bytes, &why);
+    if (loaded > 0 && o->priorities != NULL)
+        loaded = priorities_load(o->priorities, from + loaded, bytes - loaded, &why);
+    return loaded > 0 ? STATUS_OK
+                      : error_set(error, STATUS_CORRUPT,
+                                  "%.300s; with --set /replay/save=false the run goes on with a new buffer",
+                                  why.text);
 }
 
 size_t off_policy_load(struct off_policy *o, const char *from, size_t bytes, struct error *error)
