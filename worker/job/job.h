@@ -201,12 +201,11 @@ struct job {
         uint64_t max_delay_us; /* microseconds; `dynamic` only */
     } coalesce;
     struct {
-        int network;              /* enum job_network */
-        struct job_widths hidden; /* mlp; in JSON one number, or a list */
-        bool has_critic_hidden;   /* false: as `hidden`. sac, td3 */
-        struct job_widths critic_hidden;
-        bool dueling;           /* dqn */
-        int activation;         /* enum job_activation; mlp */
+        int network;                 /* enum job_network */
+        struct job_widths hidden[2]; /* mlp: of the policy, and of the value or the critics; in JSON one
+                                        number, a list, or an object of two such */
+        bool dueling;                /* dqn */
+        int activation;              /* enum job_activation; mlp */
         bool has_value_network; /* false: null in JSON, the network's own (see worker/reinforce/job_open.c) */
         int value_network;      /* enum job_value_network; ppo, a2c */
         bool has_recurrent; /* false: null in JSON; the policy has no memory. ppo, a2c, like the next five */

@@ -143,16 +143,32 @@ static void add_value(cJSON *schema, const struct job_key *key)
     }
 }
 
+/* One integer or an array; with `is_either` also an object of two such. Returns the schema of an element,
+ * which the caller fills. */
+static cJSON *add_widths(cJSON *schema, const struct job_key *key, bool is_either)
+{
+    const char *const types[] = {"integer", "array", "object"}, *const names[] = {"pi", key->second};
+    add_bounds(schema, key);
+    cJSON_DeleteItemFromObject(schema, "type");
+    cJSON_AddItemToObject(schema, "type", cJSON_CreateStringArray(types, is_either ? 3 : 2));
+    add_number(schema, "maxItems", key->elements);
+    if (is_either) {
+        cJSON *members = cJSON_AddObjectToObject(schema, "properties");
+        for (int i = 0; i < 2; i++) {
+            cJSON *member = cJSON_AddObjectToObject(members, names[i]);
+            add_bounds(add_widths(member, key, false), key);
+            add_required(schema, names[i]);
+        }
+        cJSON_AddFalseToObject(schema, "additionalProperties");
+    }
+    return cJSON_AddObjectToObject(schema, "items");
+}
+
 static cJSON *key_schema(const struct job_key *key)
 {
     cJSON *schema = object_of("description", cJSON_CreateString(key->text)), *value = schema;
     if (key->type == JOB_WIDTHS) {
-        const char *const types[] = {"integer", "array"};
-        add_value(schema, key);
-        cJSON_DeleteItemFromObject(schema, "type");
-        cJSON_AddItemToObject(schema, "type", cJSON_CreateStringArray(types, 2));
-        add_number(schema, "maxItems", key->elements);
-        value = cJSON_AddObjectToObject(schema, "items");
+        value = add_widths(schema, key, key->second != NULL);
     } else if (key->elements > 0) {
         cJSON_AddStringToObject(schema, "type", "array");
         add_number(schema, "minItems", 1);

@@ -40,7 +40,8 @@
     "environment."
 #define ADAM_RATE_TEXT "Adam's learning rate of the first update."
 #define ACTOR_HIDDEN_TEXT                                                                                            \
-    "The width of the hidden layer of the policy, or a list of the widths of all hidden layers."
+    "The width of the hidden layer, or a list of the widths of all hidden layers, of the policy and of each critic; "   \
+    "or {\"pi\": ..., \"qf\": ...} with one of these for the policy and one for the critics."
 #define TAU_TEXT                                                                                                     \
     "How far an update moves the targets towards the networks. 1: they become copies."
 #define USE_SDE_TEXT                                                                                                 \
@@ -366,19 +367,19 @@ const struct job_key job_keys[] = {
     {"/policy/hidden", REINFORCE, WIDTHS(policy.hidden, 1, 1024), BY_DEFAULT([128]), .unit = "units",
      .text = "The width of the hidden layer, or a list of the widths of all hidden layers. The network cnn "
              "ignores it."},
-    {"/policy/hidden", ACTOR_CRITIC, WIDTHS(policy.hidden, 1, 1024), BY_DEFAULT([ 64, 64 ]), .unit = "units",
-     .text = "The width of the hidden layer, or a list of the widths of all hidden layers, of the policy "
-             "and, unless it is shared, once more of the value network. The network cnn ignores it."},
+    {"/policy/hidden", ACTOR_CRITIC, WIDTHS(policy.hidden, 1, 1024), .second = "vf", BY_DEFAULT([ 64, 64 ]),
+     .unit = "units",
+     .text =
+         "The width of the hidden layer, or a list of the widths of all hidden layers, of the policy "
+         "and, unless it is shared, once more of the value network; or {\"pi\": ..., \"vf\": ...} with one "
+         "of these for the policy and one for the value. The network cnn ignores it."},
     {"/policy/hidden", DQN, WIDTHS(policy.hidden, 1, 1024), BY_DEFAULT([ 64, 64 ]), .unit = "units",
      .text = "The width of the hidden layer, or a list of the widths of all hidden layers. The network cnn "
              "ignores it."},
-    {"/policy/hidden", SAC, WIDTHS(policy.hidden, 1, 1024), BY_DEFAULT([ 256, 256 ]), .unit = "units",
-     .text = ACTOR_HIDDEN_TEXT},
-    {"/policy/hidden", TD3, WIDTHS(policy.hidden, 1, 1024), BY_DEFAULT([ 400, 300 ]), .unit = "units",
-     .text = ACTOR_HIDDEN_TEXT},
-    {"/policy/critic_hidden", SAC | TD3, WIDTHS(policy.critic_hidden, 1, 1024),
-     NULLABLE(policy.has_critic_hidden), BY_DEFAULT(null), .unit = "units",
-     .text = "The same of each critic. null: as /policy/hidden."},
+    {"/policy/hidden", SAC, WIDTHS(policy.hidden, 1, 1024), .second = "qf", BY_DEFAULT([ 256, 256 ]),
+     .unit = "units", .text = ACTOR_HIDDEN_TEXT},
+    {"/policy/hidden", TD3, WIDTHS(policy.hidden, 1, 1024), .second = "qf", BY_DEFAULT([ 400, 300 ]),
+     .unit = "units", .text = ACTOR_HIDDEN_TEXT},
     {"/policy/dueling", DQN, BOOLEAN(policy.dueling), BY_DEFAULT(false),
      .text =
          "Whether a value of an action is the state's value plus the action's advantage over the mean, two "

@@ -278,11 +278,16 @@ static void report_unknown(struct job_reading *reading, struct problem_place pla
         depends_on_algorithm(pointer) &&
         (job_variant_algorithm(mine) != NULL || job_key_at(JOB_KINDS_OF(JOB_REINFORCE), pointer) == NULL);
     char words[JOB_WORDS_BYTES] = "";
+    bool follows = false; /* the algorithm that was named last */
     for (int variant = JOB_REINFORCE; variant < JOB_VARIANTS; variant++) {
         if (job_key_at(JOB_KINDS_OF(variant), pointer) == NULL || (variant >= JOB_VARIANT_PPO && !matters))
             continue;
         words_add(words, words[0] == '\0' ? "is a key of the kind " : " or ");
-        add_variant(words, variant, matters);
+        if (follows)
+            words_add(words, "\"%s\"", job_variant_algorithm(variant));
+        else
+            add_variant(words, variant, matters);
+        follows = matters && job_variant_algorithm(variant) != NULL;
     }
     if (words[0] != '\0') {
         words_add(words, ", this job is a ");
@@ -827,7 +832,8 @@ static void default_name(struct job_reading *reading)
     job_report(reading, job_found_place(reading, found), key->pointer, "%s, got \"%s\"", words, shown);
 }
 
-/* What the algorithms with a number of steps have no key for. a2c is ppo with one minibatch: the whole rollout, once. */
+/* What the algorithms with a number of steps have no key for. a2c is ppo with one minibatch: the whole
+ * rollout, once. */
 static void imply(struct job *job)
 {
     if (!job_is_stepwise(job))

@@ -12,7 +12,8 @@
 enum job_type {
     JOB_OBJECT,    /* a group of keys; its members follow it */
     JOB_INTEGER,   /* uint32_t or uint64_t by `bytes`; with a `min` below 0, int32_t */
-    JOB_WIDTHS,    /* struct job_widths: an integer, or an array of at most `elements` of them */
+    JOB_WIDTHS,    /* struct job_widths: an integer, or an array of at most `elements` of them; with `second`
+                      two of them, which may be the members pi and `second` of an object */
     JOB_NUMBER,    /* double */
     JOB_BOOLEAN,   /* bool */
     JOB_ENUM,      /* int: the index of a name */
@@ -76,6 +77,7 @@ struct job_key {
     bool min_open, max_open;  /* JOB_NUMBER: the bound itself is not allowed */
     bool bounds_only;         /* JOB_INTEGER: min or max, nothing in between */
     uint32_t elements;        /* JOB_WIDTHS; JOB_NUMBER: an array of 1 or 3 numbers, struct job_channels */
+    const char *second;       /* JOB_WIDTHS: see there */
     bool nullable;            /* null is allowed, and makes the bool at `offset_present` false */
     size_t offset_present;    /* nullable only */
     const char *const *names; /* of JOB_ENUM, JOB_NUMBERED: ends with NULL; "" is a number

@@ -189,6 +189,34 @@ bool job_value_store_element(struct job *job, const struct job_key *key, const s
     return store_one(&channels->value[index], key, document, element);
 }
 
+/* An array, or one integer in its place. */
+static bool store_elements(struct job *job, const struct job_key *key, const struct json_document *document,
+                           const cJSON *value)
+{
+    if (key->type == JOB_WIDTHS && !cJSON_IsArray(value))
+        return job_value_store_element(job, key, document, value, 0);
+    bool good = job_value_has_elements(key, value);
+    uint32_t index = 0;
+    for (const cJSON *element = value->child; element != NULL && good; element = element->next)
+        good = job_value_store_element(job, key, document, element, index++);
+    return good;
+}
+
+/* The members pi and key->second of an object. */
+static bool store_both(struct job *job, const struct job_key *key, const struct json_document *document,
+                       const cJSON *value)
+{
+    const cJSON *first = cJSON_GetObjectItemCaseSensitive(value, "pi");
+    const cJSON *second = cJSON_GetObjectItemCaseSensitive(value, key->second);
+    struct job_widths *widths = (void *)((char *)job + key->offset);
+    if (first == NULL || second == NULL || cJSON_GetArraySize(value) != 2 ||
+        !store_elements(job, key, document, second))
+        return false;
+    widths[1] = widths[0];
+    widths[0] = (struct job_widths){0};
+    return store_elements(job, key, document, first);
+}
+
 bool job_value_store(struct job *job, const struct job_key *key, const struct json_document *document,
                      const cJSON *value)
 {
@@ -201,12 +229,12 @@ bool job_value_store(struct job *job, const struct job_key *key, const struct js
     if (key->elements == 0)
         return store_one((char *)job + key->offset, key, document, value);
     memset((char *)job + key->offset, 0, key->bytes);
-    if (key->type == JOB_WIDTHS && !cJSON_IsArray(value))
-        return job_value_store_element(job, key, document, value, 0);
-    bool good = job_value_has_elements(key, value);
-    uint32_t index = 0;
-    for (const cJSON *element = value->child; element != NULL && good; element = element->next)
-        good = job_value_store_element(job, key, document, element, index++);
+    if (key->second != NULL && cJSON_IsObject(value))
+        return store_both(job, key, document, value);
+    const bool good = store_elements(job, key, document, value);
+    struct job_widths *widths = (void *)((char *)job + key->offset);
+    if (key->second != NULL)
+        widths[1] = widths[0];
     return good;
 }
 
@@ -353,6 +381,17 @@ static void add_elements(char words[JOB_WORDS_BYTES], const struct job_key *key,
     words_add(words, "]");
 }
 
+/* Two that differ, as an object. */
+static void add_both(char words[JOB_WORDS_BYTES], const struct job_key *key, const struct job_widths *both,
+                     bool brief)
+{
+    words_add(words, "{\"pi\": ");
+    add_elements(words, key, &both[0], brief);
+    words_add(words, ", \"%s\": ", key->second);
+    add_elements(words, key, &both[1], brief);
+    words_add(words, "}");
+}
+
 static void add_string(char words[JOB_WORDS_BYTES], const char *text)
 {
     char piece[TEXT_ESCAPED_BYTES];
@@ -378,6 +417,8 @@ void words_add_value(char words[JOB_WORDS_BYTES], const struct job *job, const s
     const char *name = job_value_name(job, key);
     if (job_value_is_null(job, key))
         words_add(words, "null");
+    else if (key->second != NULL && memcmp(at, (const struct job_widths *)at + 1, key->bytes / 2) != 0)
+        add_both(words, key, at, brief);
     else if (key->elements > 0)
         add_elements(words, key, at, brief);
     else if (key->type == JOB_INTEGER || key->type == JOB_NUMBER)
@@ -451,7 +492,11 @@ void words_add_expected(char words[JOB_WORDS_BYTES], const struct job_key *key)
     words_add_element(words, key);
     if (key->type == JOB_WIDTHS)
         words_add(words, ", or an array of 0 to %u of them", key->elements);
-    else if (key->type == JOB_AUTO)
+    if (key->second != NULL)
+        words_add(words, ", or {\"pi\": ..., \"%s\": ...} of these", key->second);
+    if (key->type == JOB_WIDTHS)
+        return;
+    if (key->type == JOB_AUTO)
         words_add(words, ", or %s", key->words);
     else if (key->type == JOB_FREQUENCY)
         words_add(words, ", or an array of it and \"step\" or \"episode\"");

@@ -124,8 +124,7 @@ static void describe_q(struct policy_config *config, const struct job *job)
         .policy_delay = job->replay.policy_delay,
         .target_noise = job->replay.target_policy_noise,
         .target_noise_clip = job->replay.target_noise_clip};
-    copy_widths(job->policy.has_critic_hidden ? &job->policy.critic_hidden : &job->policy.hidden,
-                &config->q.critic_layers, config->q.critic_width);
+    copy_widths(&job->policy.hidden[1], &config->q.critic_layers, config->q.critic_width);
     /* The function of gSDE is drawn anew with each training, or as the key says. */
     if (!job->algorithm.has_sde_sample_freq && !job->replay.train_freq.episodes)
         config->noise_steps = job->replay.train_freq.count;
@@ -154,7 +153,7 @@ struct policy_config policy_config_of(const struct job *job, const struct enviro
         .normalizes = job->normalize.observations,
         .minibatch_rows = job->algorithm.batch_size,
         .clip = job->normalize.clip_observations};
-    copy_widths(&job->policy.hidden, &config.layers, config.width);
+    copy_widths(&job->policy.hidden[0], &config.layers, config.width);
     describe_memory(&config, job);
     describe_q(&config, job);
     if (job->policy.has_dropout)

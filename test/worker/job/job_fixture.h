@@ -12,6 +12,9 @@
 static const char minimal_reinforce[] = "{\"kind\": \"reinforce\"}";
 static const char minimal_ppo[] = "{\"kind\": \"reinforce\", \"algorithm\": {\"name\": \"ppo\"}}";
 static const char minimal_a2c[] = "{\"kind\": \"reinforce\", \"algorithm\": {\"name\": \"a2c\"}}";
+static const char minimal_dqn[] = "{\"kind\": \"reinforce\", \"algorithm\": {\"name\": \"dqn\"}}";
+static const char minimal_sac[] = "{\"kind\": \"reinforce\", \"algorithm\": {\"name\": \"sac\"}}";
+static const char minimal_td3[] = "{\"kind\": \"reinforce\", \"algorithm\": {\"name\": \"td3\"}}";
 static const char minimal_server[] = "{\"kind\": \"parameter-server\"}";
 static const char minimal_parallel[] = "{\"kind\": \"model-parallel\"}";
 

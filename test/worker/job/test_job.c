@@ -284,8 +284,8 @@ START_TEST(override_values_replace_what_was_there)
     ck_assert_str_eq(job.name, "from-the-command");
     ck_assert(job.returns.normalize);
     ck_assert_double_eq(job.optimizer.lr, 1e-3);
-    ck_assert_uint_eq(job.policy.hidden.count, 2);
-    ck_assert_uint_eq(job.policy.hidden.value[1], 16);
+    ck_assert_uint_eq(job.policy.hidden[0].count, 2);
+    ck_assert_uint_eq(job.policy.hidden[0].value[1], 16);
     ck_assert(!job.stop.has_episodes && job.stop.has_running_reward);
     ck_assert_double_eq(job.stop.running_reward, -2.5);
     ck_assert_int_eq(job.rollout.mode, JOB_ROLLOUT_EPISODE);

@@ -16,7 +16,8 @@ START_TEST(defaults_of_reinforce)
     ck_assert(job.rollout.mode == JOB_ROLLOUT_STEPS && job.rollout.steps == 500);
     ck_assert(job.coalesce.mode == JOB_COALESCE_BARRIER);
     ck_assert(job.coalesce.max_batch == 64 && job.coalesce.max_delay_us == 0);
-    ck_assert(job.policy.hidden.count == 1 && job.policy.hidden.value[0] == 128 && !job.policy.has_dropout);
+    ck_assert(job.policy.hidden[0].count == 1 && job.policy.hidden[0].value[0] == 128 &&
+              !job.policy.has_dropout);
     ck_assert(job.returns.gamma == 1.0 && !job.returns.normalize);
     ck_assert_int_eq(job.loss.reduction, JOB_REDUCTION_SUM);
     ck_assert(job.optimizer.lr == 0.01 && job.optimizer.beta1 == 0.9 && job.optimizer.beta2 == 0.999);
@@ -43,7 +44,8 @@ START_TEST(defaults_of_ppo)
     ck_assert(job.algorithm.has_max_grad_norm && job.algorithm.max_grad_norm == 0.5);
     ck_assert(!job.algorithm.has_target_kl && job.algorithm.bootstrap_truncated);
     ck_assert(job.optimizer.lr == 3e-4 && job.optimizer.epsilon == 1e-5 && job.optimizer.beta1 == 0.9);
-    ck_assert(job.policy.hidden.count == 2 && job.policy.hidden.value[0] == 64 && job.policy.ortho_init);
+    ck_assert(job.policy.hidden[0].count == 2 && job.policy.hidden[0].value[0] == 64 &&
+              job.policy.ortho_init);
     ck_assert_int_eq(job.policy.activation, JOB_ACTIVATION_TANH);
     ck_assert(job.rollout.mode == JOB_ROLLOUT_STEPS && job.rollout.begin == JOB_BEGIN_CONTINUE);
     ck_assert(job.stop.steps == 1000000 && !job.stop.has_episodes && !job.stop.has_running_reward);

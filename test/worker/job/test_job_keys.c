@@ -17,10 +17,14 @@ static const char *base_of(const struct job_key *key)
         return "{\"kind\": \"reinforce\", \"observers\": {\"environments\": 64}}";
     if ((key->kinds & JOB_KINDS_OF(JOB_REINFORCE)) != 0)
         return minimal_reinforce;
-    if ((key->kinds & JOB_KINDS_OF(JOB_VARIANT_PPO)) != 0)
-        return minimal_ppo;
-    if ((key->kinds & JOB_KINDS_OF(JOB_VARIANT_A2C)) != 0)
-        return minimal_a2c;
+    static const char *const minimal[] = {[JOB_VARIANT_PPO] = minimal_ppo,
+                                          [JOB_VARIANT_A2C] = minimal_a2c,
+                                          [JOB_VARIANT_DQN] = minimal_dqn,
+                                          [JOB_VARIANT_SAC] = minimal_sac,
+                                          [JOB_VARIANT_TD3] = minimal_td3};
+    for (int variant = JOB_VARIANT_PPO; variant < JOB_VARIANTS; variant++)
+        if ((key->kinds & JOB_KINDS_OF(variant)) != 0)
+            return minimal[variant];
     if ((key->kinds & JOB_KINDS_OF(JOB_PARAMETER_SERVER)) == 0 &&
         strcmp(key->pointer, "/model/tokens") != 0 && strcmp(key->pointer, "/loss/classes") != 0)
         return "{\"kind\": \"model-parallel\", \"trainers\": {\"batch\": 1}, \"evaluation\": {\"batch\": 1}, "
@@ -70,7 +74,7 @@ START_TEST(every_bound_of_every_key_holds)
         if (key->max_open)
             ck_assert(accepts(key, next_number(key->max, -INFINITY)));
     }
-    ck_assert_uint_eq(keys, 97);
+    ck_assert_uint_eq(keys, 128);
 }
 END_TEST
 
@@ -204,15 +208,33 @@ static void draw_channels(uint64_t *state, struct job_channels *channels, const 
 
 static void draw_widths(uint64_t *state, struct job_widths *widths, const struct job_key *key)
 {
-    *widths = (struct job_widths){.count = (uint32_t)(draw(state) % (JOB_WIDTHS_MAX + 1))};
-    for (uint32_t i = 0; i < widths->count; i++)
-        widths->value[i] = (uint32_t)draw_number(state, key);
+    for (int part = 0; part <= (key->second != NULL); part++) {
+        widths[part] = (struct job_widths){.count = (uint32_t)(draw(state) % (JOB_WIDTHS_MAX + 1))};
+        for (uint32_t i = 0; i < widths[part].count; i++)
+            widths[part].value[i] = (uint32_t)draw_number(state, key);
+    }
+}
+
+/* "auto" begins with a number that is above 0. */
+static void draw_auto(uint64_t *state, struct job_auto *at, const struct job_key *key)
+{
+    *at = (struct job_auto){.automatic = draw(state) % 2 == 0, .number = draw_number(state, key)};
+    if (at->automatic)
+        at->number = strchr(key->pattern, '_') == NULL ? 1 : 0.5 + (double)(draw(state) % 1000);
+}
+
+static void draw_frequency(uint64_t *state, struct job_frequency *at, const struct job_key *key)
+{
+    *at =
+        (struct job_frequency){.count = (uint32_t)draw_number(state, key), .episodes = draw(state) % 2 == 0};
 }
 
 static void draw_integer(uint64_t *state, void *at, const struct job_key *key)
 {
     double value = key->bounds_only ? (draw(state) % 2 == 0 ? key->min : key->max) : draw_number(state, key);
-    if (key->bytes == sizeof(uint32_t))
+    if (key->min < 0)
+        *(int32_t *)at = (int32_t)value;
+    else if (key->bytes == sizeof(uint32_t))
         *(uint32_t *)at = (uint32_t)value;
     else
         *(uint64_t *)at = (uint64_t)value;
@@ -230,6 +252,10 @@ static void draw_value(uint64_t *state, struct job *job, const struct job_key *k
         draw_widths(state, at, key);
     else if (key->elements > 0)
         draw_channels(state, at, key);
+    else if (key->type == JOB_AUTO)
+        draw_auto(state, at, key);
+    else if (key->type == JOB_FREQUENCY)
+        draw_frequency(state, at, key);
     else if (key->type == JOB_INTEGER)
         draw_integer(state, at, key);
     else if (key->type == JOB_NUMBER)
@@ -285,7 +311,7 @@ static void draw_job(uint64_t *state, struct job *job, int kind)
     job->algorithm.name = JOB_ALGORITHM_REINFORCE;
     if (kind < JOB_VARIANT_PPO)
         return;
-    job->algorithm.name = kind == JOB_VARIANT_PPO ? JOB_ALGORITHM_PPO : JOB_ALGORITHM_A2C;
+    job->algorithm.name = JOB_ALGORITHM_PPO + kind - JOB_VARIANT_PPO;
     /* and what it implies */
     job->rollout.begin = JOB_BEGIN_CONTINUE;
     job->optimizer.beta1 = 0.9;
@@ -296,7 +322,7 @@ static void draw_job(uint64_t *state, struct job *job, int kind)
     job->policy.enable_critic_lstm &= !job->policy.shared_lstm;
     if (job->policy.has_recurrent && kind == JOB_VARIANT_PPO)
         make_null(job, "/algorithm/sequences");
-    if (kind == JOB_VARIANT_PPO)
+    if (kind != JOB_VARIANT_A2C)
         return;
     job->algorithm.n_epochs = 1;
     job->algorithm.batch_size = JOB_ROLLOUT_ROWS_MAX;
@@ -324,7 +350,7 @@ static void make_one_source(struct job *job, int which)
             make_null(job, sources[source]);
     if (job->environment.has_gymnasium || job->environment.has_class)
         make_null(job, "/environment/name");
-    if (!job_is_actor_critic(job))
+    if (!job_is_stepwise(job))
         return;
     if (!job->evaluation.has_every)
         make_null(job, "/stop/evaluation_reward");
@@ -351,8 +377,8 @@ START_TEST(any_job_survives_being_written_and_read)
 }
 END_TEST
 
-/* Of ppo, then of a2c. */
-START_TEST(any_actor_critic_survives_being_written_and_read)
+/* Of each algorithm but reinforce. */
+START_TEST(any_algorithm_survives_being_written_and_read)
 {
     uint64_t state = 0x9E3779B97F4A7C17u;
     for (int round = 0; round < ROUNDS / 2; round++) {
@@ -362,8 +388,10 @@ START_TEST(any_actor_critic_survives_being_written_and_read)
         make_one_source(&job, round % 3);
         if (round % 2 == 0 && _i == 0)
             make_null(&job, "/algorithm/target_kl");
-        if (round % 3 == 0)
+        if (round % 3 == 0 && job_key_at(JOB_KINDS_OF(job_variant(&job)), "/algorithm/max_grad_norm") != NULL)
             make_null(&job, "/algorithm/max_grad_norm");
+        if (job.replay.train_freq.episodes)
+            job.observers.count = job.observers.environments = job.observers.groups = 1;
         expect_round_trip(&job);
     }
 }
@@ -495,7 +523,8 @@ int main(void)
     tcase_add_test(core, every_name_of_every_key_is_taken);
     tcase_add_test(core, table_is_sound);
     tcase_add_test(core, any_job_survives_being_written_and_read);
-    tcase_add_loop_test(core, any_actor_critic_survives_being_written_and_read, 0, 2);
+    tcase_add_loop_test(core, any_algorithm_survives_being_written_and_read, 0,
+                        JOB_VARIANTS - JOB_VARIANT_PPO);
     tcase_add_test(core, any_parameter_server_survives_being_written_and_read);
     tcase_add_test(core, any_model_parallel_survives_being_written_and_read);
     tcase_add_test(core, committed_schema_is_the_tables);

@@ -156,7 +156,7 @@ START_TEST(a_model_of_another_shape_is_refused)
 {
     struct evaluation_summary got;
     write_model(follow);
-    job.policy.hidden.value[0] = 64;
+    job.policy.hidden[0].value[0] = 64;
     ck_assert_int_eq(policy_evaluate(&got, model, &job, 1, &error), STATUS_INVALID);
     ck_assert_ptr_nonnull(strstr(error.text, "affine1.weight is 128x4, expected 64x4"));
 }
