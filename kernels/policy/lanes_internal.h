@@ -11,12 +11,6 @@ enum { POLICY_LANES = 16 };
 
 /* ---- dense layers: activations, heads, sums ---- */
 
-/* A matrix of rows whose columns come in blocks of 16: whole blocks are read and written. */
-struct dense_matrix {
-    float *at;
-    size_t stride; // floats between rows
-};
-
 /* A Gaussian's deviations, each array (components) by 16. */
 struct dense_sigma {
     float *sigma, *inverse, *shift; // sigma, 1 / sigma, log sigma + log(2 pi) / 2
