@@ -10,9 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Columns of the inputs that are multiplied at a time: rows of that many stay in the cache. */
-enum { INPUT_BLOCK = 256 };
-
 struct layer {
     struct layers_place place;
     bool bends; // its sums pass through `activation`
@@ -239,9 +236,9 @@ struct dense_matrix layers_forward(const struct layers *layers, struct layers_wo
 {
     const uint32_t all = layers->shape.inputs;
     work->inputs = inputs;
-    for (uint32_t first = 0; first < all; first += INPUT_BLOCK)
+    for (uint32_t first = 0; first < all; first += LAYERS_PIECE)
         layers_read(layers, work, rows, (struct dense_matrix){inputs.at + first, inputs.stride}, first,
-                    all - first < INPUT_BLOCK ? all - first : INPUT_BLOCK);
+                    all - first < LAYERS_PIECE ? all - first : LAYERS_PIECE);
     return layers_finish(layers, work);
 }
 

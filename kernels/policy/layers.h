@@ -113,6 +113,8 @@ void layers_backward(const struct layers *layers, struct layers_work *work, stru
  * For a caller that gathers a piece of the inputs' columns at a time. The results have the bits of
  * layers_forward and layers_backward. */
 
+enum { LAYERS_PIECE = 256 }; /* columns: rows of a piece stay in the cache */
+
 /* Columns [first, first + width) of the inputs, which are x. Pieces ascend from 0. */
 void layers_read(const struct layers *layers, struct layers_work *work, uint32_t rows, struct dense_matrix x,
                  uint32_t first, uint32_t width);
