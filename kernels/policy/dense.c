@@ -1,13 +1,11 @@
-/* A policy of dense layers: its weights, in the order in which the products read them, and the forward and
- * backward of a chunk of rows as products (kernels/lanes/product_lanes.h). Activations and heads are
- * dense_lanes.c's.
+/* A policy of dense layers: its chains of layers, and its heads. Both networks are a chain of hidden layers
+ * and a head, which is a chain of one layer (layers.c). What distributions compute is dense_lanes.c's.
  *
- * Layer by layer, all rows of a chunk. Observations wider than DENSE_INPUT_BLOCK pass in pieces of so many
- * columns, gathered from their rows; each product takes up where the piece before left off. */
+ * Observations wider than LAYERS_PIECE pass in pieces of so many columns, gathered from their rows. */
 #include "kernels/policy/dense.h"
 
 #include "kernels/lanes/isa.h"
-#include "kernels/policy/linear.h"
+#include "kernels/policy/panels.h"
 
 #include <assert.h>
 #include <math.h>
@@ -15,13 +13,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Columns of the observations that are multiplied at a time: rows of that many stay in the cache. */
-enum { DENSE_INPUT_BLOCK = 256 };
+/* A network's chains, and where their parameters begin in the flat array. */
+struct network {
+    struct layers *hidden; // NULL: its head reads the inputs, or the policy's hidden layers
+    struct layers *head;   // NULL: there is no value network
+    size_t hidden_at, head_at;
+};
 
 struct dense {
     struct dense_shape shape;
     uint32_t outputs;
-    struct linear layer[DENSE_NETWORKS][DENSE_LAYERS_MAX + 1]; // (networks, layers + 1): the head is last
+    struct network network[DENSE_NETWORKS];
     uint32_t parameter_count;
     struct dense_parameter parameters[DENSE_PARAMETERS_MAX]; // (parameter_count)
     size_t log_sigma;                                        // in the flat array
@@ -29,26 +31,27 @@ struct dense {
     struct dense_exploration exploration; // where dense_explores
     const struct dense_lanes *lanes;
     product_function *product;
-    float *memory; // all of the above
+    float *memory; // of the deviations
 };
 
 struct dense_work {
-    struct dense_batch batch;                                         // last evaluated
-    struct dense_matrix inputs;                                       // (rows, input block)
-    struct dense_matrix output[DENSE_NETWORKS][DENSE_LAYERS_MAX + 1]; // (rows, outputs) of each layer
+    struct dense_batch batch;   // last evaluated
+    struct dense_matrix inputs; // (rows, piece)
+    struct layers_work *hidden[DENSE_NETWORKS], *head[DENSE_NETWORKS];
+    struct dense_matrix features[DENSE_NETWORKS];  // (rows, features) what each head has read
+    struct dense_matrix output[DENSE_NETWORKS];    // (rows, outputs) of the heads
     struct dense_matrix head_pull[DENSE_NETWORKS]; // (rows, outputs) dL/d of the heads' sums
-    float *pull[2];                // (rows, width) dL/d of a hidden layer, and of the one before it
-    struct dense_matrix log_sigma; // (rows, components) dL/d log_std
+    struct dense_matrix pull;                      // (rows, features) dL/d of the last hidden layer
+    struct dense_matrix log_sigma;                 // (rows, components) dL/d log_std
     /* Where dense_explores: the features' squares (rows, features), the variances (rows, components), and a
      * chunk's sums (features, components). */
     struct dense_matrix squares, variance;
     float *exploration_sums;
     struct summing summing;
     float *scratch;                    // struct dense_head's
-    float *zeros, *ones;               // (DENSE_OUTPUTS_MAX), (DENSE_CHUNK_ROWS)
     bool adds;                         // dense_gradient's, while it runs
     struct dense_matrix features_pull; // likewise; at NULL: not wanted
-    float *memory;                     // all of the above
+    float *memory;                     // of the matrices that are not the chains'
 };
 
 /* ---- the shape ---- */
@@ -140,12 +143,6 @@ uint32_t dense_parameters(const struct dense_shape *shape, struct dense_paramete
     return list.count;
 }
 
-/* Whether network n has layer l, of which the heads are the last. */
-static bool dense_has_layer(const struct dense_shape *shape, uint32_t n, uint32_t l)
-{
-    return n == DENSE_POLICY || (shape->value && (l == shape->layers || !shape->shared));
-}
-
 /* ---- the weights ---- */
 
 static void place_deviations(struct places *places, struct dense *dense)
@@ -163,31 +160,57 @@ static void place_deviations(struct places *places, struct dense *dense)
     places_floats(places, &exploration->begin, product_stride(dense->shape.components));
 }
 
-static void place_dense(struct places *places, struct dense *dense)
+/* The policy's hidden layers, or the value network's; there is at least one. */
+static struct layers_shape hidden_shape(const struct dense_shape *shape)
 {
-    for (uint32_t n = 0; n < DENSE_NETWORKS; n++)
-        for (uint32_t l = 0; l <= dense->shape.layers; l++)
-            if (dense_has_layer(&dense->shape, n, l))
-                linear_place(places, &dense->layer[n][l], l > 0 || dense->shape.pulls_inputs);
-    place_deviations(places, dense);
+    struct layers_shape hidden = {.inputs = shape->inputs,
+                                  .outputs = dense_features(shape),
+                                  .layers = shape->layers - 1,
+                                  .activation = shape->activation,
+                                  .last = LAYERS_ACTIVATED,
+                                  .pulls_inputs = shape->pulls_inputs};
+    memcpy(hidden.width, shape->width, sizeof hidden.width);
+    return hidden;
 }
 
-/* The layers' sizes, and where their parameters are. */
-static void describe_layers(struct dense *dense)
+static struct layers_shape head_shape(const struct dense_shape *shape, uint32_t outputs)
+{
+    return (struct layers_shape){.inputs = dense_features(shape),
+                                 .outputs = outputs,
+                                 .last = LAYERS_LINEAR,
+                                 .pulls_inputs = shape->layers > 0 || shape->pulls_inputs};
+}
+
+static enum status networks_new(struct dense *dense, struct error *error)
+{
+    const struct dense_shape *shape = &dense->shape;
+    enum status status = STATUS_OK;
+    for (uint32_t n = 0; n < (shape->value ? DENSE_NETWORKS : 1) && status == STATUS_OK; n++) {
+        struct network *network = &dense->network[n];
+        const struct layers_shape head = head_shape(shape, n == DENSE_POLICY ? dense->outputs : 1);
+        if (shape->layers > 0 && (n == DENSE_POLICY || !shape->shared)) {
+            const struct layers_shape hidden = hidden_shape(shape);
+            status = layers_new(&network->hidden, &hidden, error);
+        }
+        if (status == STATUS_OK)
+            status = layers_new(&network->head, &head, error);
+    }
+    return status;
+}
+
+/* Where the parameters of the chains and of the deviations begin. */
+static void find_parameters(struct dense *dense)
 {
     dense->parameter_count = dense_parameters(&dense->shape, dense->parameters);
     for (uint32_t p = 0; p < dense->parameter_count; p++) {
         const struct dense_parameter *parameter = &dense->parameters[p];
-        struct linear *layer = &dense->layer[parameter->network][parameter->layer];
-        if (parameter->kind == DENSE_LOG_SIGMA) {
+        struct network *network = &dense->network[parameter->network];
+        if (parameter->kind == DENSE_LOG_SIGMA)
             dense->log_sigma = parameter->offset;
-        } else if (parameter->kind == DENSE_BIAS) {
-            layer->bias = parameter->offset;
-        } else {
-            layer->weight = parameter->offset;
-            layer->outputs = parameter->shape[0];
-            layer->inputs = parameter->shape[1];
-        }
+        else if (parameter->kind == DENSE_WEIGHT && parameter->layer == dense->shape.layers)
+            network->head_at = parameter->offset;
+        else if (parameter->kind == DENSE_WEIGHT && parameter->layer == 0)
+            network->hidden_at = parameter->offset;
     }
 }
 
@@ -229,16 +252,18 @@ enum status dense_new(struct dense **out, const struct dense_shape *shape, struc
     dense->outputs = dense_outputs(shape);
     dense->lanes = lanes.dense;
     dense->product = lanes.product;
-    describe_layers(dense);
+    find_parameters(dense);
     struct places places = {0};
-    place_dense(&places, dense);
-    status = places_take(&places, "weights", error);
+    place_deviations(&places, dense);
+    status = networks_new(dense, error);
+    if (status == STATUS_OK)
+        status = places_take(&places, "deviations", error);
     if (status != STATUS_OK) {
-        free(dense);
+        dense_free(dense);
         return status;
     }
     dense->memory = places.memory;
-    place_dense(&places, dense);
+    place_deviations(&places, dense);
     *out = dense;
     return STATUS_OK;
 }
@@ -247,6 +272,10 @@ void dense_free(struct dense *dense)
 {
     if (dense == NULL)
         return;
+    for (uint32_t n = 0; n < DENSE_NETWORKS; n++) {
+        layers_free(dense->network[n].hidden);
+        layers_free(dense->network[n].head);
+    }
     free(dense->memory);
     free(dense);
 }
@@ -293,14 +322,16 @@ static void load_deviations(struct dense *dense, const float *log_std)
 void dense_load_parameter(struct dense *dense, const float *parameters, uint32_t number)
 {
     const struct dense_parameter *parameter = &dense->parameters[number];
-    const struct linear *layer = &dense->layer[parameter->network][parameter->layer];
+    const struct network *network = &dense->network[parameter->network];
+    const bool is_head = parameter->layer == dense->shape.layers;
+    struct layers *chain = is_head ? network->head : network->hidden;
     const float *from = parameters + parameter->offset;
     switch (parameter->kind) {
     case DENSE_WEIGHT:
-        linear_load_weight(layer, from);
+        layers_load_weight(chain, is_head ? 0 : parameter->layer, from);
         return;
     case DENSE_BIAS:
-        linear_load_bias(layer, from);
+        layers_load_bias(chain, is_head ? 0 : parameter->layer, from);
         return;
     case DENSE_LOG_SIGMA:
         load_deviations(dense, from);
@@ -314,15 +345,6 @@ void dense_load(struct dense *dense, const float *parameters)
 }
 
 /* ---- the workspace ---- */
-
-/* The most outputs of a layer. */
-static uint32_t widest(const struct dense *dense)
-{
-    uint32_t most = dense->outputs;
-    for (uint32_t l = 0; l < dense->shape.layers; l++)
-        most = dense->shape.width[l] > most ? dense->shape.width[l] : most;
-    return most;
-}
 
 /* What the policy's head and log_std need. */
 static void place_head_work(struct places *places, struct dense_work *work, const struct dense *dense)
@@ -338,24 +360,31 @@ static void place_head_work(struct places *places, struct dense_work *work, cons
     }
     summing_place(places, &work->summing);
     places_floats(places, &work->scratch, 2 * dense->outputs * POLICY_LANES);
-    places_floats(places, &work->zeros, DENSE_OUTPUTS_MAX);
 }
 
 static void place_work(struct places *places, struct dense_work *work, const struct dense *dense)
 {
     const uint32_t inputs = dense->shape.inputs, rows = DENSE_CHUNK_ROWS;
-    places_matrix(places, &work->inputs, rows, inputs < DENSE_INPUT_BLOCK ? inputs : DENSE_INPUT_BLOCK);
-    for (uint32_t n = 0; n < DENSE_NETWORKS; n++)
-        for (uint32_t l = 0; l <= dense->shape.layers; l++)
-            if (dense_has_layer(&dense->shape, n, l))
-                places_matrix(places, &work->output[n][l], rows, dense->layer[n][l].outputs);
+    places_matrix(places, &work->inputs, rows, inputs < LAYERS_PIECE ? inputs : LAYERS_PIECE);
     places_matrix(places, &work->head_pull[DENSE_POLICY], rows, dense->outputs);
     if (dense->shape.value)
         places_matrix(places, &work->head_pull[DENSE_VALUE], rows, 1);
-    for (int p = 0; p < 2; p++)
-        places_floats(places, &work->pull[p], rows * product_stride(widest(dense)));
+    if (dense->shape.layers > 0)
+        places_matrix(places, &work->pull, rows, dense_features(&dense->shape));
     place_head_work(places, work, dense);
-    places_floats(places, &work->ones, rows);
+}
+
+static enum status network_works_new(struct dense_work *work, const struct dense *dense, struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t n = 0; n < DENSE_NETWORKS; n++) {
+        const struct network *network = &dense->network[n];
+        if (status == STATUS_OK && network->hidden != NULL)
+            status = layers_work_new(&work->hidden[n], network->hidden, error);
+        if (status == STATUS_OK && network->head != NULL)
+            status = layers_work_new(&work->head[n], network->head, error);
+    }
+    return status;
 }
 
 enum status dense_work_new(struct dense_work **out, const struct dense *dense, struct error *error)
@@ -365,17 +394,16 @@ enum status dense_work_new(struct dense_work **out, const struct dense *dense, s
     if (work == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a policy's rows");
     place_work(&places, work, dense);
-    const enum status status = places_take(&places, "rows", error);
+    enum status status = network_works_new(work, dense, error);
+    if (status == STATUS_OK)
+        status = places_take(&places, "rows", error);
     if (status != STATUS_OK) {
-        free(work);
+        dense_work_free(work);
         return status;
     }
     work->memory = places.memory;
     place_work(&places, work, dense);
-    work->summing.product = dense->product;
-    work->summing.lanes = dense->lanes;
-    for (int i = 0; i < DENSE_CHUNK_ROWS; i++)
-        work->ones[i] = 1;
+    summing_begin(&work->summing, dense->product, dense->lanes);
     *out = work;
     return STATUS_OK;
 }
@@ -384,6 +412,10 @@ void dense_work_free(struct dense_work *work)
 {
     if (work == NULL)
         return;
+    for (uint32_t n = 0; n < DENSE_NETWORKS; n++) {
+        layers_work_free(work->hidden[n]);
+        layers_work_free(work->head[n]);
+    }
     free(work->memory);
     free(work);
 }
@@ -451,66 +483,55 @@ static struct heads heads_of(bool policy, bool value)
     return (struct heads){{[DENSE_POLICY] = policy, [DENSE_VALUE] = value}};
 }
 
-/* The network whose hidden layers network n's head reads. */
-static uint32_t trunk_of(const struct dense *dense, uint32_t n)
+/* A chain, and the rows that it computes. */
+struct chain {
+    const struct layers *layers;
+    struct layers_work *work;
+};
+
+/* What of network n reads the observations: its hidden layers, its head, or, layers NULL, nothing. */
+static struct chain reader_of(const struct dense *dense, const struct dense_work *work, uint32_t n)
 {
-    return dense->shape.shared ? DENSE_POLICY : n;
+    const struct network *network = &dense->network[n];
+    if (dense->shape.layers == 0)
+        return (struct chain){network->head, work->head[n]};
+    return (struct chain){network->hidden, work->hidden[n]};
 }
 
-/* Whether network n's own hidden layers are needed. */
-static bool needs_hidden(const struct dense *dense, const struct heads *heads, uint32_t n)
+/* Whether what of network n reads the observations is needed. */
+static bool reads(const struct dense *dense, const struct heads *heads, uint32_t n)
 {
-    return dense->shape.shared ? n == DENSE_POLICY : heads->of[n];
+    return dense->shape.shared && dense->shape.layers > 0 ? n == DENSE_POLICY : heads->of[n];
 }
 
-/* The sums of the layers that read the observations. */
-static void first_layers(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
-                         const struct heads *heads)
-{
-    const uint32_t inputs = dense->shape.inputs;
-    for (uint32_t first = 0; first < inputs; first += DENSE_INPUT_BLOCK) {
-        const uint32_t width = smaller(inputs - first, DENSE_INPUT_BLOCK);
-        gather(dense, work, batch, first, width);
-        for (uint32_t n = 0; n < DENSE_NETWORKS; n++)
-            if (dense->shape.layers == 0 ? heads->of[n] : needs_hidden(dense, heads, n))
-                linear_forward(dense->product, &dense->layer[n][0], work->inputs, batch->count, first, width,
-                               work->output[n][0]);
-    }
-}
-
-static void next_layer(const struct dense *dense, const struct dense_work *work, uint32_t rows, uint32_t n,
-                       uint32_t l, struct dense_matrix from)
-{
-    const struct linear *layer = &dense->layer[n][l];
-    linear_forward(dense->product, layer, from, rows, 0, layer->inputs, work->output[n][l]);
-}
-
-/* Fills work->output: the hidden layers' activations and the heads' sums. */
+/* Fills work->features and work->output. */
 static void forward(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
                     const struct heads *heads)
 {
-    const uint32_t rows = batch->count, layers = dense->shape.layers;
-    first_layers(dense, work, batch, heads);
-    for (uint32_t n = 0; n < DENSE_NETWORKS; n++)
-        for (uint32_t l = 0; l < layers && needs_hidden(dense, heads, n); l++) {
-            const struct dense_matrix h = work->output[n][l];
-            dense->lanes->activate(dense->shape.activation, h, rows, product_blocks(dense->shape.width[l]));
-            if (l + 1 < layers)
-                next_layer(dense, work, rows, n, l + 1, h);
+    const uint32_t rows = batch->count, inputs = dense->shape.inputs;
+    for (uint32_t first = 0; first < inputs; first += LAYERS_PIECE) {
+        const uint32_t width = smaller(inputs - first, LAYERS_PIECE);
+        gather(dense, work, batch, first, width);
+        for (uint32_t n = 0; n < DENSE_NETWORKS; n++) {
+            const struct chain reader = reader_of(dense, work, n);
+            if (reads(dense, heads, n))
+                layers_read(reader.layers, reader.work, rows, work->inputs, first, width);
         }
-    for (uint32_t n = 0; n < DENSE_NETWORKS && layers > 0; n++)
+    }
+    struct dense_matrix *ends = dense->shape.layers == 0 ? work->output : work->features;
+    for (uint32_t n = 0; n < DENSE_NETWORKS; n++) {
+        const struct chain reader = reader_of(dense, work, n);
+        if (reads(dense, heads, n))
+            ends[n] = layers_finish(reader.layers, reader.work);
+    }
+    /* One after the other: the processor overlaps their chains where there is one row. */
+    for (uint32_t n = 0; n < DENSE_NETWORKS && dense->shape.layers > 0; n++)
         if (heads->of[n])
-            next_layer(dense, work, rows, n, layers, work->output[trunk_of(dense, n)][layers - 1]);
+            work->output[n] = layers_forward(dense->network[n].head, work->head[n], rows,
+                                             work->features[dense->shape.shared ? DENSE_POLICY : n]);
 }
 
 /* ---- the heads ---- */
-
-/* What the policy's head has read. */
-static struct dense_matrix features_of(const struct dense *dense, const struct dense_work *work)
-{
-    const uint32_t layers = dense->shape.layers;
-    return layers == 0 ? work->inputs : work->output[DENSE_POLICY][layers - 1];
-}
 
 static struct dense_head head_of(const struct dense *dense, const struct dense_work *work,
                                  const struct dense_batch *batch)
@@ -518,33 +539,33 @@ static struct dense_head head_of(const struct dense *dense, const struct dense_w
     return (struct dense_head){.shape = &dense->shape,
                                .outputs = dense->outputs,
                                .batch = *batch,
-                               .z = work->output[DENSE_POLICY][dense->shape.layers],
+                               .z = work->output[DENSE_POLICY],
                                .scratch = work->scratch,
                                .sigma = &dense->sigma,
                                .exploration = dense_explores(&dense->shape) ? &dense->exploration : NULL,
                                .features = dense_features(&dense->shape),
-                               .features_at = features_of(dense, work),
+                               .features_at = work->features[DENSE_POLICY],
                                .variance = work->variance};
 }
 
 /* The variances of rows whose forward is done, where they depend on the state. */
 static void find_variances(const struct dense *dense, const struct dense_work *work, uint32_t rows)
 {
-    const struct dense_matrix from = features_of(dense, work), to = work->squares;
+    const struct dense_matrix from = work->features[DENSE_POLICY], to = work->squares;
     const uint32_t features = dense_features(&dense->shape);
     if (!dense_explores(&dense->shape))
         return;
     for (uint32_t r = 0; r < rows; r++)
         for (uint32_t f = 0; f < features; f++)
             to.at[r * to.stride + f] = from.at[r * from.stride + f] * from.at[r * from.stride + f];
-    linear_multiply(dense->product, rows, to, features, dense->exploration.panels, features, 0,
-                    dense->shape.components, dense->exploration.begin, work->variance);
+    panels_multiply(dense->product, rows, to, features, dense->exploration.panels,
+                    (size_t)features * PRODUCT_BLOCK, dense->shape.components, dense->exploration.begin,
+                    work->variance);
 }
 
-static void store_values(const struct dense *dense, const struct dense_work *work, uint32_t rows,
-                         float *value)
+static void store_values(const struct dense_work *work, uint32_t rows, float *value)
 {
-    const struct dense_matrix v = work->output[DENSE_VALUE][dense->shape.layers];
+    const struct dense_matrix v = work->output[DENSE_VALUE];
     for (uint32_t r = 0; r < rows; r++)
         value[r] = v.at[r * v.stride];
 }
@@ -553,13 +574,13 @@ void dense_act(const struct dense *dense, struct dense_work *work, const struct 
                const struct dense_draw *draw, const struct dense_results *results)
 {
     const struct heads heads = heads_of(true, results->value != NULL);
-    const struct dense_head head = head_of(dense, work, batch);
     assert(batch->count <= DENSE_CHUNK_ROWS && (results->value == NULL || dense->shape.value));
     forward(dense, work, batch, &heads);
     find_variances(dense, work, batch->count);
+    const struct dense_head head = head_of(dense, work, batch);
     dense->lanes->act(&head, draw, results->log_probability);
     if (results->value != NULL)
-        store_values(dense, work, batch->count, results->value);
+        store_values(work, batch->count, results->value);
 }
 
 void dense_value(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
@@ -568,121 +589,70 @@ void dense_value(const struct dense *dense, struct dense_work *work, const struc
     const struct heads heads = heads_of(false, true);
     assert(batch->count <= DENSE_CHUNK_ROWS && dense->shape.value);
     forward(dense, work, batch, &heads);
-    store_values(dense, work, batch->count, value);
+    store_values(work, batch->count, value);
 }
 
 void dense_evaluate(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
                     const struct dense_results *results)
 {
     assert(batch->count <= DENSE_CHUNK_ROWS && (results->value == NULL || dense->shape.value));
-    const struct dense_head head = head_of(dense, work, batch);
     const struct heads heads =
         heads_of(results->log_probability != NULL || results->entropy != NULL, results->value != NULL);
     work->batch = *batch;
     forward(dense, work, batch, &heads);
     if (heads.of[DENSE_POLICY]) {
         find_variances(dense, work, batch->count);
+        const struct dense_head head = head_of(dense, work, batch);
         dense->lanes->evaluate(&head, results->log_probability, results->entropy);
     }
     if (results->value != NULL)
-        store_values(dense, work, batch->count, results->value);
+        store_values(work, batch->count, results->value);
 }
 
 /* ---- backward ----
  *
  * The sums go to where work->adds says: onto the gradient, or in its place. */
 
-/* summing_add over the batch's rows. */
-static void sum_products(const struct dense_work *work, struct dense_matrix a, uint32_t m_count,
-                         struct dense_matrix b, uint32_t n_count, float *to, size_t row_step,
-                         size_t column_step)
+/* The backward of a chain that reads the observations; they are gathered again unless one piece holds them
+ * all. `gradient` is of the chain alone. Both networks add to what pulls at the inputs. */
+static void reader_backward(const struct dense *dense, const struct dense_work *work, struct chain chain,
+                            struct dense_matrix pull, float *gradient)
 {
-    summing_add(&work->summing, work->batch.count, a, m_count, b, n_count, to, row_step, column_step,
-                work->adds);
-}
-
-/* Adds the sums of the columns of x, over the batch's rows. */
-static void add_columns(const struct dense_work *work, struct dense_matrix x, uint32_t columns, float *to)
-{
-    const struct dense_matrix ones = {work->ones, 1};
-    sum_products(work, ones, 1, x, columns, to, 0, 1);
-}
-
-/* The first layer's; the inputs are gathered again unless one piece holds them all. */
-static void add_first_weight(const struct dense *dense, const struct dense_work *work,
-                             const struct linear *layer, struct dense_matrix pull, float *gradient)
-{
-    for (uint32_t first = 0; first < layer->inputs; first += DENSE_INPUT_BLOCK) {
-        const uint32_t width = smaller(layer->inputs - first, DENSE_INPUT_BLOCK);
-        if (layer->inputs > DENSE_INPUT_BLOCK)
+    const uint32_t inputs = dense->shape.inputs;
+    layers_pull(chain.layers, chain.work, pull, gradient, work->adds);
+    for (uint32_t first = 0; first < inputs; first += LAYERS_PIECE) {
+        const uint32_t width = smaller(inputs - first, LAYERS_PIECE);
+        if (inputs > LAYERS_PIECE)
             gather(dense, work, &work->batch, first, width);
-        linear_add_weight(&work->summing, layer, pull, work->batch.count, work->inputs, first, width,
-                          gradient, work->adds);
+        layers_pull_weight(chain.layers, chain.work, work->inputs, first, width, gradient, work->adds);
     }
+    if (work->features_pull.at != NULL)
+        layers_pull_inputs(chain.layers, chain.work, work->features_pull, true);
 }
 
-/* The gradients of a layer's bias and weight, by what it has read; x NULL: the batch's inputs. */
-static void add_parameters(const struct dense *dense, const struct dense_work *work,
-                           const struct linear *layer, struct dense_matrix pull, const struct dense_matrix *x,
-                           float *gradient)
-{
-    linear_add_bias(&work->summing, layer, pull, work->batch.count, work->ones, gradient, work->adds);
-    if (x == NULL)
-        add_first_weight(dense, work, layer, pull, gradient);
-    else
-        linear_add_weight(&work->summing, layer, pull, work->batch.count, *x, 0, layer->inputs, gradient,
-                          work->adds);
-}
-
-/* to = dL/d of what `layer` reads, by the pull at its sums; or, `more`, adds that to `to`. Nothing where
- * there is no `to`: nobody asks what pulls at the first layer's inputs. */
-static void pull_back(const struct dense *dense, const struct dense_work *work, const struct linear *layer,
-                      struct dense_matrix pull, struct dense_matrix to, bool more)
-{
-    if (to.at != NULL)
-        linear_pull(dense->product, layer, pull, work->batch.count, more ? NULL : work->zeros, to);
-}
-
-/* dL/d of hidden layer l, in one of two places by turns. */
-static struct dense_matrix hidden_pull(const struct dense *dense, const struct dense_work *work, uint32_t l)
-{
-    return (struct dense_matrix){work->pull[l % 2], product_stride(dense->shape.width[l])};
-}
-
-/* The heads' weights and biases, by work->head_pull, and the pull at the last hidden layer of network n: of
- * the policy's head first. */
-static void heads_backward(const struct dense *dense, const struct dense_work *work,
-                           const struct heads *heads, uint32_t n, float *gradient)
-{
-    const uint32_t layers = dense->shape.layers;
-    bool more = false;
-    for (uint32_t head = 0; head < DENSE_NETWORKS; head++) {
-        const struct linear *layer = &dense->layer[head][layers];
-        const struct dense_matrix pull = work->head_pull[head];
-        if (!heads->of[head])
-            continue;
-        add_parameters(dense, work, layer, pull, layers == 0 ? NULL : &work->output[n][layers - 1], gradient);
-        pull_back(dense, work, layer, pull,
-                  layers == 0 ? work->features_pull : hidden_pull(dense, work, layers - 1),
-                  layers == 0 || more);
-        more = true;
-    }
-}
-
-/* The backward of network n's hidden layers and of the heads that read them. */
+/* The backward of network n's hidden layers and of the heads that read them: the policy's head first. */
 static void backward(const struct dense *dense, const struct dense_work *work, const struct heads *heads,
                      uint32_t n, float *gradient)
 {
-    heads_backward(dense, work, heads, n, gradient);
-    for (uint32_t l = dense->shape.layers; l-- > 0;) {
-        const struct linear *layer = &dense->layer[n][l];
-        const struct dense_matrix pull = hidden_pull(dense, work, l);
-        dense->lanes->slope(dense->shape.activation, pull, work->output[n][l], work->batch.count,
-                            product_blocks(layer->outputs));
-        add_parameters(dense, work, layer, pull, l == 0 ? NULL : &work->output[n][l - 1], gradient);
-        pull_back(dense, work, layer, pull, l == 0 ? work->features_pull : hidden_pull(dense, work, l - 1),
-                  l == 0);
+    bool more = false;
+    for (uint32_t h = 0; h < DENSE_NETWORKS; h++) {
+        const struct chain head = {dense->network[h].head, work->head[h]};
+        float *of_head = gradient + dense->network[h].head_at;
+        if (!heads->of[h])
+            continue;
+        if (dense->shape.layers == 0) {
+            reader_backward(dense, work, head, work->head_pull[h], of_head);
+            continue;
+        }
+        layers_pull(head.layers, head.work, work->head_pull[h], of_head, work->adds);
+        layers_pull_weight(head.layers, head.work, work->features[n], 0, dense_features(&dense->shape),
+                           of_head, work->adds);
+        layers_pull_inputs(head.layers, head.work, work->pull, more);
+        more = true;
     }
+    if (dense->shape.layers > 0)
+        reader_backward(dense, work, reader_of(dense, work, n), work->pull,
+                        gradient + dense->network[n].hidden_at);
 }
 
 /* Adds dL/d log_std (features, components). */
@@ -693,7 +663,8 @@ static void add_exploration(const struct dense *dense, const struct dense_work *
     float *sums = work->exploration_sums;
     if (work->adds) /* onto these */
         memset(sums, 0, count * sizeof *sums);
-    sum_products(work, work->squares, features, work->log_sigma, components, sums, components, 1);
+    summing_add(&work->summing, work->batch.count, work->squares, features, work->log_sigma, components, sums,
+                components, 1, work->adds);
     for (size_t i = 0; i < count; i++)
         gradient[i] = (work->adds ? gradient[i] : 0) + dense->exploration.squares[i] * sums[i];
 }
@@ -707,7 +678,8 @@ static void pull_policy(const struct dense *dense, const struct dense_work *work
     if (dense_explores(&dense->shape))
         add_exploration(dense, work, gradient + dense->log_sigma);
     else if (dense->shape.gaussian)
-        add_columns(work, work->log_sigma, dense->shape.components, gradient + dense->log_sigma);
+        summing_add_columns(&work->summing, work->batch.count, work->log_sigma, dense->shape.components,
+                            gradient + dense->log_sigma, work->adds);
 }
 
 static void pull_value(const struct dense_work *work, const struct dense_pulls *pulls)
@@ -775,10 +747,9 @@ enum status head_new(struct head **out, const struct dense_shape *shape, struct 
     }
     head->dense.lanes = lanes.dense;
     head->dense.product = lanes.product;
-    head->work.summing.product = lanes.product;
-    head->work.summing.lanes = lanes.dense;
     head->memory = places.memory;
     place_head(&places, head);
+    summing_begin(&head->work.summing, lanes.product, lanes.dense);
     *out = head;
     return STATUS_OK;
 }
@@ -806,12 +777,10 @@ static struct dense_head begin_head(struct head *head, const struct head_rows *r
 {
     const struct dense *dense = &head->dense;
     struct dense_work *work = &head->work;
-    const uint32_t layers = dense->shape.layers;
     assert(rows->batch.count <= DENSE_CHUNK_ROWS);
     work->batch = rows->batch;
-    work->output[DENSE_POLICY][layers] = given(rows->outputs, dense->outputs);
-    if (dense_explores(&dense->shape))
-        work->output[DENSE_POLICY][layers - 1] = given(rows->features, dense_features(&dense->shape));
+    work->output[DENSE_POLICY] = given(rows->outputs, dense->outputs);
+    work->features[DENSE_POLICY] = given(rows->features, dense_features(&dense->shape));
     find_variances(dense, work, rows->batch.count);
     return head_of(dense, work, &rows->batch);
 }

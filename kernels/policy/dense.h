@@ -13,7 +13,8 @@
  *     draw         random numbers, keyed by (seed, environment, step, episode)
  *     pull         the gradient of the loss at a result: dL/d log-probability, entropy or value
  *
- *     dense.h    dense layers of any depth, and a head alone    surrogate.h   PPO's objective
+ *     layers.h   a chain of dense layers of any depth
+ *     dense.h    a policy of such chains, and a head alone      surrogate.h   PPO's objective
  *     mlp.h      the tutorial's network with dropout            orthogonal.h  orthogonal first values
  *
  * This header: a policy of dense layers. Its shape and parameters; what its rows choose, and what they learn.
@@ -65,25 +66,13 @@
 #ifndef KERNELS_POLICY_DENSE_H
 #define KERNELS_POLICY_DENSE_H
 
-#include "kernels/base/status.h"
+#include "kernels/policy/layers.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+/* ---- the shape ----
+ *
+ * layers.h has the other bounds; DENSE_OUTPUTS_MAX is that of all choices of all components. */
 
-enum { DENSE_CHUNK_ROWS = 256 };
-
-/* ---- the shape ---- */
-
-enum {
-    DENSE_INPUTS_MAX = 65536,
-    DENSE_LAYERS_MAX = 8, /* hidden ones */
-    DENSE_WIDTH_MAX = 1024,
-    DENSE_COMPONENTS_MAX = 256,
-    DENSE_OUTPUTS_MAX = 1024, /* all choices of all components */
-};
-
-enum dense_activation { DENSE_TANH, DENSE_RELU };
+enum { DENSE_COMPONENTS_MAX = 256 };
 
 struct dense_shape {
     uint32_t inputs;                  /* floats of an observation */

@@ -3,8 +3,8 @@
 #ifndef KERNELS_POLICY_LANES_INTERNAL_H
 #define KERNELS_POLICY_LANES_INTERNAL_H
 
+#include "kernels/lanes/product_lanes.h"
 #include "kernels/policy/dense.h"
-#include "kernels/policy/matrix.h"
 #include "kernels/policy/mlp.h"
 
 enum { POLICY_LANES = 16 };

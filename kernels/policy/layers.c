@@ -1,76 +1,113 @@
-/* A chain of dense layers: forward and backward of a chunk of rows. */
+/* A chain of dense layers: its weights, in the order in which the products read them, and the forward and
+ * backward of a chunk of rows as products (kernels/lanes/product_lanes.h). Activations are dense_lanes.c's.
+ *
+ * Layer by layer, all rows of a chunk. */
 #include "kernels/policy/layers.h"
 
-#include "kernels/policy/linear.h"
+#include "kernels/policy/panels.h"
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
+
+struct layer {
+    struct layers_place place;
+    bool bends; // its sums pass through `activation`
+    enum dense_activation activation;
+    float *begin; // (blocks of outputs, 16) the bias
+    struct panels panels;
+};
 
 struct layers {
     struct layers_shape shape;
-    struct linear layer[DENSE_LAYERS_MAX + 1]; // (layers + 1)
+    struct layer layer[DENSE_LAYERS_MAX + 1]; // (layers + 1)
     const struct dense_lanes *lanes;
     product_function *product;
-    float *memory; // of the layers
+    float *memory; // all of the above
 };
 
 struct layers_work {
     uint32_t rows;                                    // last passed forward
-    struct dense_matrix inputs;                       // the caller's
+    struct dense_matrix inputs;                       // of layers_forward
     struct dense_matrix output[DENSE_LAYERS_MAX + 1]; // (rows, outputs) of each layer
-    float *pull[2];      // (rows, widest) dL/d of a hidden layer, and of the one before
-    float *zeros, *ones; // (widest), (rows)
+    float *pull[2];          // (rows, width) dL/d of a hidden layer, and of the one before it
+    struct dense_matrix end; // (rows, outputs of the first layer) dL/d of its sums
+    float *zeros;            // as many as a layer that pulls has inputs
     struct summing summing;
     float *memory; // all of the above
 };
 
-/* ---- the weights ---- */
+/* ---- the shape ---- */
 
-/* The layers' sizes, and where their parameters are. Returns the floats of all. */
-static size_t describe(struct linear layer[DENSE_LAYERS_MAX + 1], const struct layers_shape *shape)
+struct layers_place layers_place(const struct layers_shape *shape, uint32_t layer)
 {
-    size_t at = 0;
-    for (uint32_t l = 0; l <= shape->layers; l++) {
-        layer[l] = (struct linear){.inputs = l == 0 ? shape->inputs : shape->width[l - 1],
-                                   .outputs = l == shape->layers ? shape->outputs : shape->width[l],
-                                   .weight = at};
-        layer[l].bias = at + (size_t)layer[l].inputs * layer[l].outputs;
-        at = layer[l].bias + layer[l].outputs;
+    struct layers_place place = {.inputs = shape->inputs};
+    for (uint32_t l = 0;; l++) {
+        place.outputs = l < shape->layers ? shape->width[l] : shape->outputs;
+        place.bias = place.weight + (size_t)place.inputs * place.outputs;
+        if (l == layer)
+            return place;
+        place.weight = place.bias + place.outputs;
+        place.inputs = place.outputs;
     }
-    return at;
 }
 
 size_t layers_parameters(const struct layers_shape *shape)
 {
-    struct linear layer[DENSE_LAYERS_MAX + 1];
-    return describe(layer, shape);
+    const struct layers_place last = layers_place(shape, shape->layers);
+    return last.bias + last.outputs;
 }
+
+/* ---- the weights ---- */
 
 static void place_layers(struct places *places, struct layers *layers)
 {
     const struct layers_shape *shape = &layers->shape;
+    for (uint32_t l = 0; l <= shape->layers; l++) {
+        struct layer *layer = &layers->layer[l];
+        places_floats(places, &layer->begin, layer->place.outputs);
+        panels_place(places, &layer->panels, layer->place.outputs, layer->place.inputs,
+                     !shape->forward_only && (l > 0 || shape->pulls_inputs));
+    }
+}
+
+static void describe_layers(struct layers *layers)
+{
+    const struct layers_shape *shape = &layers->shape;
     for (uint32_t l = 0; l <= shape->layers; l++)
-        linear_place(places, &layers->layer[l], !shape->forward_only && (l > 0 || shape->pulls_inputs));
+        layers->layer[l] = (struct layer){
+            .place = layers_place(shape, l),
+            .bends = l < shape->layers || shape->last != LAYERS_LINEAR,
+            .activation = l == shape->layers && shape->last == LAYERS_TANH ? DENSE_TANH : shape->activation};
+}
+
+static void assert_bounds(const struct layers_shape *shape)
+{
+    assert(shape->inputs >= 1 && shape->inputs <= DENSE_INPUTS_MAX);
+    assert(shape->outputs >= 1 && shape->outputs <= DENSE_OUTPUTS_MAX);
+    assert(shape->layers <= DENSE_LAYERS_MAX);
+    for (uint32_t l = 0; l < shape->layers; l++)
+        assert(shape->width[l] >= 1 && shape->width[l] <= DENSE_WIDTH_MAX);
+    (void)shape;
 }
 
 enum status layers_new(struct layers **out, const struct layers_shape *shape, struct error *error)
 {
     struct policy_lanes lanes;
     struct places places = {0};
-    assert(shape->inputs >= 1 && shape->inputs <= LAYERS_INPUTS_MAX && shape->outputs >= 1);
-    assert(shape->layers <= DENSE_LAYERS_MAX);
+    enum status status = policy_lanes_choose(&lanes, error);
+    assert_bounds(shape);
+    if (status != STATUS_OK)
+        return status;
     struct layers *layers = calloc(1, sizeof *layers);
     if (layers == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for a network");
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a policy's layers");
     layers->shape = *shape;
-    describe(layers->layer, shape);
-    enum status status = policy_lanes_choose(&lanes, error);
-    if (status == STATUS_OK) {
-        layers->lanes = lanes.dense;
-        layers->product = lanes.product;
-        place_layers(&places, layers);
-        status = places_take(&places, "weights", error);
-    }
+    layers->lanes = lanes.dense;
+    layers->product = lanes.product;
+    describe_layers(layers);
+    place_layers(&places, layers);
+    status = places_take(&places, "weights", error);
     if (status != STATUS_OK) {
         free(layers);
         return status;
@@ -89,45 +126,47 @@ void layers_free(struct layers *layers)
     free(layers);
 }
 
+void layers_load_weight(struct layers *layers, uint32_t layer, const float *from)
+{
+    const struct layer *of = &layers->layer[layer];
+    panels_load(&of->panels, from, of->place.outputs, of->place.inputs);
+}
+
+void layers_load_bias(struct layers *layers, uint32_t layer, const float *from)
+{
+    const struct layer *of = &layers->layer[layer];
+    memcpy(of->begin, from, of->place.outputs * sizeof *from);
+}
+
 void layers_load(struct layers *layers, const float *parameters)
 {
     for (uint32_t l = 0; l <= layers->shape.layers; l++) {
-        linear_load_weight(&layers->layer[l], parameters + layers->layer[l].weight);
-        linear_load_bias(&layers->layer[l], parameters + layers->layer[l].bias);
+        layers_load_weight(layers, l, parameters + layers->layer[l].place.weight);
+        layers_load_bias(layers, l, parameters + layers->layer[l].place.bias);
     }
 }
 
 /* ---- the workspace ---- */
 
-/* The most inputs or outputs of a layer. */
-static uint32_t widest(const struct layers *layers)
+static void place_backward(struct places *places, struct layers_work *work, const struct layers_shape *shape)
 {
-    uint32_t most = layers->shape.inputs;
-    for (uint32_t l = 0; l <= layers->shape.layers; l++)
-        most = layers->layer[l].outputs > most ? layers->layer[l].outputs : most;
-    return most;
-}
-
-/* The most units of a hidden layer; 1 without one. */
-static uint32_t widest_hidden(const struct layers *layers)
-{
-    uint32_t most = 1;
-    for (uint32_t l = 0; l < layers->shape.layers; l++)
-        most = layers->shape.width[l] > most ? layers->shape.width[l] : most;
-    return most;
+    uint32_t widest = 0;
+    for (uint32_t l = 0; l < shape->layers; l++)
+        widest = shape->width[l] > widest ? shape->width[l] : widest;
+    for (uint32_t p = 0; p < 2 && p < shape->layers; p++)
+        places_floats(places, &work->pull[p], DENSE_CHUNK_ROWS * product_stride(widest));
+    if (shape->pulls_inputs && shape->inputs > widest)
+        widest = shape->inputs;
+    places_floats(places, &work->zeros, widest);
+    summing_place(places, &work->summing);
 }
 
 static void place_work(struct places *places, struct layers_work *work, const struct layers *layers)
 {
     for (uint32_t l = 0; l <= layers->shape.layers; l++)
-        places_matrix(places, &work->output[l], DENSE_CHUNK_ROWS, layers->layer[l].outputs);
-    if (layers->shape.forward_only)
-        return;
-    for (int p = 0; p < 2; p++)
-        places_floats(places, &work->pull[p], DENSE_CHUNK_ROWS * product_stride(widest_hidden(layers)));
-    places_floats(places, &work->zeros, product_stride(widest(layers)));
-    places_floats(places, &work->ones, DENSE_CHUNK_ROWS);
-    summing_place(places, &work->summing);
+        places_matrix(places, &work->output[l], DENSE_CHUNK_ROWS, layers->layer[l].place.outputs);
+    if (!layers->shape.forward_only)
+        place_backward(places, work, &layers->shape);
 }
 
 enum status layers_work_new(struct layers_work **out, const struct layers *layers, struct error *error)
@@ -135,7 +174,7 @@ enum status layers_work_new(struct layers_work **out, const struct layers *layer
     struct places places = {0};
     struct layers_work *work = calloc(1, sizeof *work);
     if (work == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for a network's rows");
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a policy's rows");
     place_work(&places, work, layers);
     const enum status status = places_take(&places, "rows", error);
     if (status != STATUS_OK) {
@@ -144,10 +183,8 @@ enum status layers_work_new(struct layers_work **out, const struct layers *layer
     }
     work->memory = places.memory;
     place_work(&places, work, layers);
-    work->summing.product = layers->product;
-    work->summing.lanes = layers->lanes;
-    for (int i = 0; i < DENSE_CHUNK_ROWS && work->ones != NULL; i++)
-        work->ones[i] = 1;
+    if (!layers->shape.forward_only)
+        summing_begin(&work->summing, layers->product, layers->lanes);
     *out = work;
     return STATUS_OK;
 }
@@ -160,58 +197,108 @@ void layers_work_free(struct layers_work *work)
     free(work);
 }
 
-/* ---- forward and backward ---- */
+/* ---- forward ---- */
 
-/* Whether the layer's sums pass through a function, and which. */
-static bool is_activated(const struct layers *layers, uint32_t l, enum dense_activation *activation)
+/* to = x W^T + b of a layer's inputs [first, first + width), which x holds. */
+static void layer_forward(const struct layers *layers, struct layers_work *work, uint32_t l,
+                          struct dense_matrix x, uint32_t first, uint32_t width)
 {
-    const bool is_last = l == layers->shape.layers;
-    *activation = is_last && layers->shape.last == LAYERS_TANH ? DENSE_TANH : layers->shape.activation;
-    return !is_last || layers->shape.last != LAYERS_LINEAR;
+    const struct layer *layer = &layers->layer[l];
+    panels_multiply(layers->product, work->rows, x, width,
+                    layer->panels.forward + (size_t)first * PRODUCT_BLOCK,
+                    (size_t)layer->place.inputs * PRODUCT_BLOCK, layer->place.outputs,
+                    first == 0 ? layer->begin : NULL, work->output[l]);
+}
+
+void layers_read(const struct layers *layers, struct layers_work *work, uint32_t rows, struct dense_matrix x,
+                 uint32_t first, uint32_t width)
+{
+    assert(rows <= DENSE_CHUNK_ROWS);
+    work->rows = rows;
+    layer_forward(layers, work, 0, x, first, width);
+}
+
+struct dense_matrix layers_finish(const struct layers *layers, struct layers_work *work)
+{
+    for (uint32_t l = 0;; l++) {
+        const struct layer *layer = &layers->layer[l];
+        if (layer->bends)
+            layers->lanes->activate(layer->activation, work->output[l], work->rows,
+                                    product_blocks(layer->place.outputs));
+        if (l == layers->shape.layers)
+            return work->output[l];
+        layer_forward(layers, work, l + 1, work->output[l], 0, layer->place.outputs);
+    }
 }
 
 struct dense_matrix layers_forward(const struct layers *layers, struct layers_work *work, uint32_t rows,
                                    struct dense_matrix inputs)
 {
-    enum dense_activation activation;
-    assert(rows <= DENSE_CHUNK_ROWS);
-    work->rows = rows;
+    const uint32_t all = layers->shape.inputs;
     work->inputs = inputs;
-    for (uint32_t l = 0; l <= layers->shape.layers; l++) {
-        const struct linear *layer = &layers->layer[l];
-        linear_forward(layers->product, layer, l == 0 ? inputs : work->output[l - 1], rows, 0, layer->inputs,
-                       work->output[l]);
-        if (is_activated(layers, l, &activation))
-            layers->lanes->activate(activation, work->output[l], rows, product_blocks(layer->outputs));
-    }
-    return work->output[layers->shape.layers];
+    for (uint32_t first = 0; first < all; first += LAYERS_PIECE)
+        layers_read(layers, work, rows, (struct dense_matrix){inputs.at + first, inputs.stride}, first,
+                    all - first < LAYERS_PIECE ? all - first : LAYERS_PIECE);
+    return layers_finish(layers, work);
 }
 
-/* The layer's gradients, and dL/d of what it has read, by the pull at its outputs. */
-static void layer_backward(const struct layers *layers, struct layers_work *work, uint32_t l,
-                           struct dense_matrix pull, float *gradient, bool adds, struct dense_matrix to)
+/* ---- backward ---- */
+
+/* to = dL/d of what layer l reads, by the pull at its sums; or, `more`, adds that to `to`. */
+static void pull_back(const struct layers *layers, const struct layers_work *work, uint32_t l,
+                      struct dense_matrix pull, struct dense_matrix to, bool more)
 {
-    const struct linear *layer = &layers->layer[l];
-    enum dense_activation activation;
-    if (is_activated(layers, l, &activation))
-        layers->lanes->slope(activation, pull, work->output[l], work->rows, product_blocks(layer->outputs));
-    if (gradient != NULL) {
-        linear_add_bias(&work->summing, layer, pull, work->rows, work->ones, gradient, adds);
-        linear_add_weight(&work->summing, layer, pull, work->rows,
-                          l == 0 ? work->inputs : work->output[l - 1], 0, layer->inputs, gradient, adds);
+    const struct layers_place *place = &layers->layer[l].place;
+    panels_multiply(layers->product, work->rows, pull, place->outputs, layers->layer[l].panels.backward,
+                    (size_t)place->outputs * PRODUCT_BLOCK, place->inputs, more ? NULL : work->zeros, to);
+}
+
+void layers_pull(const struct layers *layers, struct layers_work *work, struct dense_matrix pull,
+                 float *gradient, bool adds)
+{
+    assert(!layers->shape.forward_only);
+    for (uint32_t l = layers->shape.layers;; l--) {
+        const struct layer *layer = &layers->layer[l];
+        const uint32_t inputs = layer->place.inputs, outputs = layer->place.outputs;
+        if (layer->bends)
+            layers->lanes->slope(layer->activation, pull, work->output[l], work->rows,
+                                 product_blocks(outputs));
+        if (gradient != NULL)
+            summing_add_columns(&work->summing, work->rows, pull, outputs, gradient + layer->place.bias,
+                                adds);
+        if (l == 0)
+            break;
+        if (gradient != NULL)
+            summing_add_weight(&work->summing, work->rows, pull, outputs, work->output[l - 1], inputs,
+                               gradient + layer->place.weight, inputs, adds);
+        const struct dense_matrix to = {work->pull[(l - 1) % 2], product_stride(inputs)};
+        pull_back(layers, work, l, pull, to, false);
+        pull = to;
     }
-    if (to.at != NULL)
-        linear_pull(layers->product, layer, pull, work->rows, work->zeros, to);
+    work->end = pull;
+}
+
+void layers_pull_weight(const struct layers *layers, const struct layers_work *work, struct dense_matrix x,
+                        uint32_t first, uint32_t width, float *gradient, bool adds)
+{
+    const struct layers_place *place = &layers->layer[0].place;
+    summing_add_weight(&work->summing, work->rows, work->end, place->outputs, x, width,
+                       gradient + place->weight + first, place->inputs, adds);
+}
+
+void layers_pull_inputs(const struct layers *layers, const struct layers_work *work, struct dense_matrix to,
+                        bool more)
+{
+    assert(layers->shape.pulls_inputs);
+    pull_back(layers, work, 0, work->end, to, more);
 }
 
 void layers_backward(const struct layers *layers, struct layers_work *work, struct dense_matrix pull,
                      float *gradient, bool adds, struct dense_matrix to)
 {
-    assert(!layers->shape.forward_only && (to.at == NULL || layers->shape.pulls_inputs));
-    for (uint32_t l = layers->shape.layers; l > 0; l--) {
-        const struct dense_matrix below = {work->pull[l % 2], product_stride(layers->layer[l].inputs)};
-        layer_backward(layers, work, l, pull, gradient, adds, below);
-        pull = below;
-    }
-    layer_backward(layers, work, 0, pull, gradient, adds, to);
+    layers_pull(layers, work, pull, gradient, adds);
+    if (gradient != NULL)
+        layers_pull_weight(layers, work, work->inputs, 0, layers->shape.inputs, gradient, adds);
+    if (to.at != NULL)
+        layers_pull_inputs(layers, work, to, false);
 }

@@ -70,12 +70,59 @@ void panels_pack(float *panels, const float *from, uint32_t columns, uint32_t de
                (columns - whole) * sizeof *panels);
 }
 
+void panels_place(struct places *places, struct panels *panels, uint32_t outputs, uint32_t inputs,
+                  bool goes_back)
+{
+    places_floats(places, &panels->forward, (size_t)product_blocks(outputs) * inputs * PRODUCT_BLOCK);
+    if (goes_back)
+        places_floats(places, &panels->backward, (size_t)product_blocks(inputs) * outputs * PRODUCT_BLOCK);
+}
+
+/* Both orders, 16 rows at a time: the second order finds them in the nearest cache. */
+void panels_load(const struct panels *panels, const float *weight, uint32_t outputs, uint32_t inputs)
+{
+    for (uint32_t first = 0; first < outputs; first += PRODUCT_BLOCK) {
+        const uint32_t rows = outputs - first < PRODUCT_BLOCK ? outputs - first : PRODUCT_BLOCK;
+        const float *from = weight + (size_t)first * inputs;
+        panels_transpose(panels->forward + (size_t)first * inputs, from, rows, inputs);
+        if (panels->backward != NULL)
+            panels_pack(panels->backward, from, inputs, outputs, first, rows);
+    }
+}
+
+void panels_multiply(product_function *product, uint32_t rows, struct dense_matrix a, uint32_t depth,
+                     const float *panel, size_t block, uint32_t columns, const float *begin,
+                     struct dense_matrix to)
+{
+    product(&(struct product){.rows = rows,
+                              .depth = depth,
+                              .columns = columns,
+                              .a = a.at,
+                              .a_row = a.stride,
+                              .a_depth = 1,
+                              .b = panel,
+                              .b_depth = PRODUCT_BLOCK,
+                              .b_block = block,
+                              .begin = begin,
+                              .c = to.at,
+                              .c_row = to.stride});
+}
+
 /* ---- sums over rows ---- */
 
 void summing_place(struct places *places, struct summing *summing)
 {
     places_floats(places, &summing->zeros, SUM_COLUMNS);
+    places_floats(places, &summing->ones, DENSE_CHUNK_ROWS);
     places_matrix(places, &summing->piece, SUM_ROWS, SUM_COLUMNS);
+}
+
+void summing_begin(struct summing *summing, product_function *product, const struct dense_lanes *lanes)
+{
+    summing->product = product;
+    summing->lanes = lanes;
+    for (int i = 0; i < DENSE_CHUNK_ROWS; i++)
+        summing->ones[i] = 1;
 }
 
 static uint32_t smaller(uint32_t a, uint32_t b)
@@ -119,4 +166,11 @@ void summing_add_weight(const struct summing *summing, uint32_t rows, struct den
         summing_add(summing, rows, pull, outputs, x, inputs, to, row_step, 1, adds);
     else
         summing_add(summing, rows, x, inputs, pull, outputs, to, 1, row_step, adds);
+}
+
+void summing_add_columns(const struct summing *summing, uint32_t rows, struct dense_matrix x,
+                         uint32_t columns, float *to, bool adds)
+{
+    const struct dense_matrix ones = {summing->ones, 1};
+    summing_add(summing, rows, ones, 1, x, columns, to, 0, 1, adds);
 }

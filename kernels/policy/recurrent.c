@@ -11,19 +11,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK_ROWS = 256, GATES_MAX = 4, PARTS_MAX = 2 };
+enum { GATES_MAX = 4, PARTS_MAX = 2 };
 
-/* Rows of a weight (outputs, inputs) as b of products: forward b[k][n] = W[n][k], backward b[k][n] = W[k][n].
- */
+/* Rows of a weight (outputs, inputs). */
 struct part {
     uint32_t outputs, inputs;
     size_t offset; // of its first number in the flat array
-    float *forward, *backward;
+    struct panels panels;
 };
 
 struct layer {
     uint32_t inputs;
-    struct part of_input;            // backward NULL: nothing asks for dL/d inputs
+    struct part of_input;            // panels.backward NULL: nothing asks for dL/d inputs
     struct part of_state[PARTS_MAX]; // of a GRU: r and z, then n, whose products stay apart
     size_t bias_offset[2];
     float *bias[2]; // (gates * hidden) of the input's products and of the state's
@@ -58,7 +57,6 @@ struct recurrent_work {
     uint32_t rows_max, slots_max;
     struct summing summing;
     float *zeros; // begin of products
-    float *ones;  // (CHUNK_ROWS)
     float *memory;
 };
 
@@ -129,11 +127,7 @@ size_t recurrent_products(const struct recurrent_shape *shape)
 
 static void place_part(struct places *places, struct part *part, bool goes_back)
 {
-    places_floats(places, &part->forward,
-                  (size_t)product_blocks(part->outputs) * part->inputs * PRODUCT_BLOCK);
-    if (goes_back)
-        places_floats(places, &part->backward,
-                      (size_t)product_blocks(part->inputs) * part->outputs * PRODUCT_BLOCK);
+    panels_place(places, &part->panels, part->outputs, part->inputs, goes_back);
 }
 
 static void place_weights(struct places *places, struct recurrent *r, bool pulls_inputs)
@@ -219,16 +213,9 @@ void recurrent_free(struct recurrent *r)
     free(r);
 }
 
-/* Both orders, 16 rows at a time: the second order finds them in the nearest cache. */
 static void load_part(const struct part *part, const float *parameters)
 {
-    for (uint32_t first = 0; first < part->outputs; first += PRODUCT_BLOCK) {
-        const uint32_t left = part->outputs - first, rows = left < PRODUCT_BLOCK ? left : PRODUCT_BLOCK;
-        const float *from = parameters + part->offset + (size_t)first * part->inputs;
-        panels_transpose(part->forward + (size_t)first * part->inputs, from, rows, part->inputs);
-        if (part->backward != NULL)
-            panels_pack(part->backward, from, part->inputs, part->outputs, first, rows);
-    }
+    panels_load(&part->panels, parameters + part->offset, part->outputs, part->inputs);
 }
 
 void recurrent_load_parameter(struct recurrent *r, const float *parameters, uint32_t number)
@@ -284,7 +271,6 @@ static void place_work(struct places *places, struct recurrent_work *work, const
     summing_place(places, &work->summing);
     places_floats(places, &work->zeros,
                   product_stride(outputs > r->shape.inputs ? outputs : r->shape.inputs));
-    places_floats(places, &work->ones, CHUNK_ROWS);
 }
 
 enum status recurrent_work_new(struct recurrent_work **out, const struct recurrent *r, uint32_t rows_max,
@@ -304,10 +290,7 @@ enum status recurrent_work_new(struct recurrent_work **out, const struct recurre
     }
     work->memory = places.memory;
     place_work(&places, work, r);
-    work->summing.product = r->product;
-    work->summing.lanes = r->dense_lanes;
-    for (int i = 0; i < CHUNK_ROWS; i++)
-        work->ones[i] = 1;
+    summing_begin(&work->summing, r->product, r->dense_lanes);
     *out = work;
     return STATUS_OK;
 }
@@ -344,18 +327,7 @@ static struct dense_matrix rows_from(struct dense_matrix matrix, uint32_t first)
 static void multiply(const struct recurrent *r, uint32_t rows, struct dense_matrix a, uint32_t depth,
                      const float *panels, uint32_t columns, const float *begin, struct dense_matrix c)
 {
-    r->product(&(struct product){.rows = rows,
-                                 .depth = depth,
-                                 .columns = columns,
-                                 .a = a.at,
-                                 .a_row = a.stride,
-                                 .a_depth = 1,
-                                 .b = panels,
-                                 .b_depth = PRODUCT_BLOCK,
-                                 .b_block = (size_t)depth * PRODUCT_BLOCK,
-                                 .begin = begin,
-                                 .c = c.at,
-                                 .c_row = c.stride});
+    panels_multiply(r->product, rows, a, depth, panels, (size_t)depth * PRODUCT_BLOCK, columns, begin, c);
 }
 
 static bool starts_at(const struct recurrent_rows *rows, uint32_t row)
@@ -423,10 +395,10 @@ static void step_forward(const struct recurrent *r, const struct recurrent_work 
     const struct dense_matrix h = rows_from(own->h, first);
     for (uint32_t row = first; row < end; row++)
         recall(r, own, rows, row, state_of(r, rows, row, l, state));
-    multiply(r, end - first, h, hidden, layer->of_state[0].forward, layer->of_state[0].outputs, NULL,
+    multiply(r, end - first, h, hidden, layer->of_state[0].panels.forward, layer->of_state[0].outputs, NULL,
              rows_from(own->gates, first));
     if (r->parts > 1)
-        multiply(r, end - first, h, hidden, layer->of_state[1].forward, hidden, work->zeros,
+        multiply(r, end - first, h, hidden, layer->of_state[1].panels.forward, hidden, work->zeros,
                  rows_from(own->candidate, first));
     for (uint32_t row = first; row < end; row++) {
         float *remembered = state_of(r, rows, row, l, state);
@@ -447,7 +419,7 @@ struct recurrent_matrix recurrent_forward(const struct recurrent *r, struct recu
     for (uint32_t l = 0; l < r->shape.layers; l++) {
         const struct layer *layer = &r->layer[l];
         const bool linear = r->parts == 0;
-        multiply(r, count, rows_from(work->layer[l].x, first), layer->inputs, layer->of_input.forward,
+        multiply(r, count, rows_from(work->layer[l].x, first), layer->inputs, layer->of_input.panels.forward,
                  layer->of_input.outputs, linear ? layer->bias[0] : work->zeros,
                  rows_from(linear ? work->layer[l].y : work->layer[l].gates, first));
         for (uint32_t step = range.begin; step < range.end && !linear; step++)
@@ -509,11 +481,11 @@ static void step_backward(const struct recurrent *r, const struct recurrent_work
     const uint32_t hidden = r->shape.hidden, count = end - first;
     for (uint32_t row = first; row < end; row++)
         row_backward(r, work, own, row, rows->slot[row]);
-    multiply(r, count, rows_from(own->gates, first), layer->of_state[0].outputs, layer->of_state[0].backward,
-             hidden, work->zeros, work->through);
+    multiply(r, count, rows_from(own->gates, first), layer->of_state[0].outputs,
+             layer->of_state[0].panels.backward, hidden, work->zeros, work->through);
     if (r->parts > 1)
-        multiply(r, count, rows_from(own->candidate, first), hidden, layer->of_state[1].backward, hidden,
-                 NULL, work->through);
+        multiply(r, count, rows_from(own->candidate, first), hidden, layer->of_state[1].panels.backward,
+                 hidden, NULL, work->through);
     for (uint32_t row = first; row < end; row++)
         hand_back(r, own, rows->slot[row], row_of(work->through, row - first), starts_at(rows, row));
 }
@@ -525,19 +497,19 @@ static void add_chunk(const struct recurrent *r, const struct recurrent_work *wo
     const struct layer *layer = &r->layer[l];
     const struct layer_work *own = &work->layer[l];
     const uint32_t hidden = r->shape.hidden;
-    const struct dense_matrix ones = {work->ones, 1}, x = rows_from(own->x, first);
+    const struct dense_matrix x = rows_from(own->x, first);
     const struct dense_matrix gates = rows_from(own->gates, first), h = rows_from(own->h, first);
     summing_add_weight(&work->summing, count, gates, layer->of_input.outputs, x, layer->inputs,
                        gradient + layer->of_input.offset, layer->inputs, adds);
-    summing_add(&work->summing, count, ones, 1, gates, layer->of_input.outputs,
-                gradient + layer->bias_offset[0], 0, 1, adds);
+    summing_add_columns(&work->summing, count, gates, layer->of_input.outputs,
+                        gradient + layer->bias_offset[0], adds);
     float *bias = gradient + layer->bias_offset[1];
     for (uint32_t p = 0; p < r->parts; p++) {
         const struct part *part = &layer->of_state[p];
         const struct dense_matrix sums = p == 0 ? gates : rows_from(own->candidate, first);
         summing_add_weight(&work->summing, count, sums, part->outputs, h, hidden, gradient + part->offset,
                            hidden, adds);
-        summing_add(&work->summing, count, ones, 1, sums, part->outputs, bias, 0, 1, adds);
+        summing_add_columns(&work->summing, count, sums, part->outputs, bias, adds);
         bias += part->outputs;
     }
 }
@@ -555,9 +527,9 @@ static void layer_backward(const struct recurrent *r, const struct recurrent_wor
     }
     for (uint32_t step = range.end; r->parts > 0 && step-- > range.begin;)
         step_backward(r, work, rows, l, rows->first[step], rows->first[step + 1]);
-    for (uint32_t first = begin; first < end; first += CHUNK_ROWS)
-        add_chunk(r, work, l, first, end - first < CHUNK_ROWS ? end - first : CHUNK_ROWS, gradient,
-                  adds || first > begin);
+    for (uint32_t first = begin; first < end; first += DENSE_CHUNK_ROWS)
+        add_chunk(r, work, l, first, end - first < DENSE_CHUNK_ROWS ? end - first : DENSE_CHUNK_ROWS,
+                  gradient, adds || first > begin);
 }
 
 void recurrent_backward(const struct recurrent *r, struct recurrent_work *work,
@@ -573,9 +545,9 @@ void recurrent_backward(const struct recurrent *r, struct recurrent_work *work,
         const struct dense_matrix gates = rows_from(work->layer[l].gates, first);
         layer_backward(r, work, rows, range, l, gradient, adds);
         if (l > 0)
-            multiply(r, count, gates, part->outputs, part->backward, part->inputs, work->zeros, pulls);
+            multiply(r, count, gates, part->outputs, part->panels.backward, part->inputs, work->zeros, pulls);
         else if (inputs != NULL)
-            multiply(r, count, gates, part->outputs, part->backward, part->inputs, work->zeros,
+            multiply(r, count, gates, part->outputs, part->panels.backward, part->inputs, work->zeros,
                      rows_from((struct dense_matrix){inputs->at, inputs->stride}, first));
     }
 }

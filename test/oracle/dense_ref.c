@@ -2,73 +2,79 @@
  */
 #include "test/oracle/dense_ref.h"
 
+#include "test/oracle/layers_ref.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDEST = DENSE_WIDTH_MAX > DENSE_OUTPUTS_MAX ? DENSE_WIDTH_MAX : DENSE_OUTPUTS_MAX };
+/* ---- the networks ----
+ *
+ * Each is a chain of hidden layers and a head, a chain of one layer. */
 
-/* ---- where the parameters are ---- */
-
-/* A layer's weight; its bias follows. */
-struct place {
-    size_t weight, bias;
-    uint32_t inputs, outputs;
+/* A chain, and where its parameters begin; `inputs` 0: there is none. */
+struct chain {
+    struct layers_shape shape;
+    size_t offset;
 };
 
-static struct place place_next(size_t *used, uint32_t inputs, uint32_t outputs)
+struct network {
+    struct chain hidden, head;
+};
+
+static struct chain chain_next(size_t *used, struct layers_shape shape)
 {
-    struct place place = {.weight = *used, .inputs = inputs, .outputs = outputs};
-    place.bias = place.weight + (size_t)inputs * outputs;
-    *used = place.bias + outputs;
-    return place;
+    const struct chain chain = {shape, *used};
+    *used += layers_parameters(&shape);
+    return chain;
 }
 
-static uint32_t inputs_of(const struct dense_shape *shape, uint32_t layer)
+/* In the order that dense.h gives: log_std, the policy's hidden layers, the value network's, the policy's
+ * head, the value network's. Shared hidden layers have one place. */
+static void networks_of(const struct dense_shape *shape, struct network networks[2])
 {
-    return layer == 0 ? shape->inputs : shape->width[layer - 1];
-}
-
-/* places[network][layer] in the order that dense.h gives: log_std, the policy's hidden layers, the
- * value network's, the policy's head, the value network's. Shared hidden layers have one place. */
-static void places_of(const struct dense_shape *shape, struct place places[2][DENSE_LAYERS_MAX + 1])
-{
-    const int networks = shape->value ? 2 : 1;
-    const uint32_t last = shape->layers;
+    const int count = shape->value ? 2 : 1;
     size_t used = shape->gaussian ? shape->components : 0;
+    struct layers_shape hidden = {.inputs = shape->inputs,
+                                  .outputs = dense_features(shape),
+                                  .layers = shape->layers - 1,
+                                  .activation = shape->activation,
+                                  .last = LAYERS_ACTIVATED};
+    memcpy(hidden.width, shape->width, sizeof hidden.width);
+    memset(networks, 0, 2 * sizeof *networks);
     if (dense_explores(shape))
         used *= dense_features(shape);
-    for (int n = 0; n < networks; n++)
-        for (uint32_t l = 0; l < last; l++)
-            places[n][l] = n == 1 && shape->shared ? places[0][l]
-                                                   : place_next(&used, inputs_of(shape, l), shape->width[l]);
-    for (int n = 0; n < networks; n++)
-        places[n][last] = place_next(&used, inputs_of(shape, last), n == 0 ? dense_outputs(shape) : 1);
+    for (int n = 0; n < count && shape->layers > 0; n++)
+        networks[n].hidden = n == 1 && shape->shared ? networks[0].hidden : chain_next(&used, hidden);
+    for (int n = 0; n < count; n++)
+        networks[n].head =
+            chain_next(&used, (struct layers_shape){.inputs = dense_features(shape),
+                                                    .outputs = n == 0 ? dense_outputs(shape) : 1});
 }
 
 /* ---- forward ---- */
 
-/* Outputs of each layer; those of the head are the last. */
+/* What a network makes of a row. */
 struct activations {
-    double of[DENSE_LAYERS_MAX + 1][WIDEST];
+    double x[DENSE_INPUTS_MAX];
+    struct layers_ref_row hidden, head;
 };
 
-static double activate(const struct dense_shape *shape, double x)
+/* What the head has read. */
+static const double *features_of(const struct network *network, const struct activations *of)
 {
-    return shape->activation == DENSE_TANH ? tanh(x) : x > 0 ? x : 0;
+    return network->hidden.shape.inputs > 0 ? of->hidden.of[network->hidden.shape.layers] : of->x;
 }
 
-static void network_forward(const struct dense_shape *shape, const double *parameters,
-                            const struct place *places, const float *x, struct activations *to)
+static void network_forward(const struct network *network, const double *parameters, const float *x,
+                            uint32_t inputs, struct activations *to)
 {
-    for (uint32_t l = 0; l <= shape->layers; l++)
-        for (uint32_t j = 0; j < places[l].outputs; j++) {
-            double sum = parameters[places[l].bias + j];
-            for (uint32_t i = 0; i < places[l].inputs; i++)
-                sum += parameters[places[l].weight + (size_t)j * places[l].inputs + i] *
-                       (l == 0 ? (double)x[i] : to->of[l - 1][i]);
-            to->of[l][j] = l < shape->layers ? activate(shape, sum) : sum;
-        }
+    const struct chain *hidden = &network->hidden, *head = &network->head;
+    for (uint32_t i = 0; i < inputs; i++)
+        to->x[i] = (double)x[i];
+    if (hidden->shape.inputs > 0)
+        layers_ref_forward(&hidden->shape, parameters + hidden->offset, to->x, &to->hidden);
+    layers_ref_forward(&head->shape, parameters + head->offset, features_of(network, to), &to->head);
 }
 
 /* A component's probabilities, its part of the log-probability, and its entropy, which is returned. */
@@ -133,16 +139,15 @@ static void evaluate_row(const struct dense_shape *shape, const double *paramete
                          const struct dense_batch *batch, uint32_t row, struct activations to[2],
                          struct dense_ref_row *out)
 {
-    struct place places[2][DENSE_LAYERS_MAX + 1];
+    struct network networks[2];
     const float *x = batch->observations + (size_t)row * shape->inputs;
-    places_of(shape, places);
-    network_forward(shape, parameters, places[0], x, &to[0]);
-    if (shape->value)
-        network_forward(shape, parameters, places[1], x, &to[1]);
-    memcpy(out->z, to[0].of[shape->layers], dense_outputs(shape) * sizeof *out->z);
+    networks_of(shape, networks);
+    for (int n = 0; n < (shape->value ? 2 : 1); n++)
+        network_forward(&networks[n], parameters, x, shape->inputs, &to[n]);
+    memcpy(out->z, to[0].head.of[0], dense_outputs(shape) * sizeof *out->z);
     if (dense_explores(shape))
-        memcpy(out->h, to[0].of[shape->layers - 1], dense_features(shape) * sizeof *out->h);
-    out->value = shape->value ? to[1].of[shape->layers][0] : 0;
+        memcpy(out->h, features_of(&networks[0], &to[0]), dense_features(shape) * sizeof *out->h);
+    out->value = shape->value ? to[1].head.of[0][0] : 0;
     evaluate_head(shape, parameters, batch, row, out);
 }
 
@@ -203,27 +208,17 @@ double dense_ref_action(const struct dense_shape *shape, const double *parameter
 
 /* ---- backward ---- */
 
-/* Adds one row's part; pull (outputs of the head) is dL/dz, and is used up. */
-static void network_backward(const struct dense_shape *shape, const double *parameters,
-                             const struct place *places, const float *x, const struct activations *of,
-                             double *pull, double *gradient)
+/* Adds one row's part; pull (outputs of the head) is dL/dz. */
+static void network_backward(const struct network *network, const double *parameters,
+                             const struct activations *of, const double *pull, double *gradient)
 {
-    for (uint32_t l = shape->layers + 1; l-- > 0;) {
-        double before[WIDEST] = {0};
-        for (uint32_t j = 0; j < places[l].outputs; j++) {
-            gradient[places[l].bias + j] += pull[j];
-            for (uint32_t i = 0; i < places[l].inputs; i++) {
-                const size_t weight = places[l].weight + (size_t)j * places[l].inputs + i;
-                gradient[weight] += pull[j] * (l == 0 ? (double)x[i] : of->of[l - 1][i]);
-                if (l > 0)
-                    before[i] += pull[j] * parameters[weight];
-            }
-        }
-        for (uint32_t i = 0; l > 0 && i < places[l].inputs; i++) {
-            const double h = of->of[l - 1][i];
-            pull[i] = before[i] * (shape->activation == DENSE_TANH ? 1 - h * h : h > 0);
-        }
-    }
+    const struct chain *hidden = &network->hidden, *head = &network->head;
+    double before[LAYERS_REF_WIDEST] = {0};
+    layers_ref_backward(&head->shape, parameters + head->offset, features_of(network, of), &of->head, pull,
+                        gradient + head->offset, hidden->shape.inputs > 0 ? before : NULL);
+    if (hidden->shape.inputs > 0)
+        layers_ref_backward(&hidden->shape, parameters + hidden->offset, of->x, &of->hidden, before,
+                            gradient + hidden->offset, NULL);
 }
 
 /* dL/dz of the row's head; adds to the gradient of log_std. */
@@ -270,24 +265,23 @@ double dense_ref_gradient(const struct dense_shape *shape, const double *paramet
 {
     static struct activations activations[2];
     static struct dense_ref_row out;
-    struct place places[2][DENSE_LAYERS_MAX + 1];
+    struct network networks[2];
     double loss = 0;
-    places_of(shape, places);
+    networks_of(shape, networks);
     for (uint32_t i = 0; i < batch->count; i++) {
-        const float *x = batch->observations + (size_t)batch->row[i] * shape->inputs;
         const double of_log_probability = pull_of(pulls->log_probability, i),
                      of_entropy = pull_of(pulls->entropy, i), of_value = pull_of(pulls->value, i);
         evaluate_row(shape, parameters, batch, batch->row[i], activations, &out);
         loss += of_log_probability * out.log_probability + of_entropy * out.entropy + of_value * out.value;
         if (gradient == NULL)
             continue;
-        double pull[WIDEST] = {0};
+        double pull[LAYERS_REF_WIDEST] = {0};
         pull_head(shape, parameters, batch, batch->row[i], &out, of_log_probability, of_entropy, pull,
                   gradient);
-        network_backward(shape, parameters, places[0], x, &activations[0], pull, gradient);
+        network_backward(&networks[0], parameters, &activations[0], pull, gradient);
         pull[0] = of_value;
         if (shape->value)
-            network_backward(shape, parameters, places[1], x, &activations[1], pull, gradient);
+            network_backward(&networks[1], parameters, &activations[1], pull, gradient);
     }
     return loss;
 }

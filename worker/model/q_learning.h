@@ -13,6 +13,7 @@
 
 #include "kernels/base/rng.h"
 #include "kernels/lanes/normal.h"
+#include "kernels/lanes/product_lanes.h"
 #include "kernels/policy/layers.h"
 #include "worker/model/policy_internal.h"
 #include "worker/model/policy_parameters.h"
