@@ -5,8 +5,9 @@
  *                                the rows lie in memory, and nothing is loaded
  *
  * 1e6 rows of HalfCheetah (17 floats observed, 6 acted) of 8 environments, with 3 % of slack. Each update
- * draws 256 rows of the whole window, which no update before has touched lately. Figures are the median and,
- * in brackets, the fastest and the slowest round. No time fails. */
+ * draws 256 rows of the whole window, which no update before has touched lately. And 20,000 rows of Atari's
+ * images: four frames of 84 x 84 bytes. Figures are the median and, in brackets, the fastest and the slowest
+ * round. No time fails. */
 #include "worker/replay/priorities.h"
 
 #include "test/bench/times.h"
@@ -105,14 +106,14 @@ static void draw_and_set(void *context)
     set_priorities(context);
 }
 
-static double show(const char *name, work *run, uint32_t repeat, uint32_t rounds)
+static void show(const char *name, work *run, uint32_t repeat, uint32_t rounds)
 {
     struct times times = {0};
     for (uint32_t i = 0; i < rounds; i++)
         times_add(&times, run, &bench, repeat);
-    const double median = times_print(name, &times);
-    printf("\n");
-    return median;
+    const double median = times_median(&times);
+    printf("  %-36s %9.2f us [%.2f %.2f]\n", name, median * 1e3, times.ms[0] * 1e3,
+           times.ms[rounds - 1] * 1e3);
 }
 
 static uint64_t resident_bytes(void)
@@ -152,7 +153,52 @@ static void show_loading(struct replay_config *config, const char *path)
     free(saved);
 }
 
-int main(int argc, char **argv)
+/* ---- images ---- */
+
+enum { IMAGE_BYTES = 84 * 84 * 4, IMAGES = 20000, IMAGE_BATCH = 32 };
+
+static char images[IMAGE_BATCH * IMAGE_BYTES], next_images[IMAGE_BATCH * IMAGE_BYTES];
+
+static void append_images(void *context)
+{
+    struct bench *b = context;
+    const int32_t action = 0;
+    must(replay_reserve(b->replay, &error));
+    for (uint32_t c = 0; c < COLUMNS && replay_is_open(b->replay, c); c++)
+        replay_complete(b->replay, c, &action, 1, REPLAY_GOES_ON, NULL);
+    for (uint32_t c = 0; c < COLUMNS; c++)
+        replay_observe(b->replay, c, images + (size_t)c * IMAGE_BYTES, NULL);
+}
+
+static void draw_images(void *context)
+{
+    struct bench *b = context;
+    const struct replay_batch batch = {.observations = images, .next_observations = next_images};
+    replay_draw(b->replay, replay_window(b->replay), 1, b->update++, IMAGE_BATCH, b->rows);
+    replay_gather(b->replay, IMAGE_BATCH, b->rows, &batch);
+}
+
+static void measure_images(void)
+{
+    const struct replay_config config = {.columns = COLUMNS,
+                                         .observation_bytes = IMAGE_BYTES,
+                                         .frames = 4,
+                                         .frame_bytes = 1,
+                                         .action_bytes = sizeof(int32_t),
+                                         .rows = IMAGES,
+                                         .slack = IMAGES / 33};
+    must(replay_open(&bench.replay, &config, &error));
+    printf("replay, %d rows of %zu bytes, in memory\n", IMAGES, replay_row_bytes(bench.replay));
+    while (replay_next(bench.replay) < 2 * replay_capacity(bench.replay))
+        append_images(&bench);
+    show("append 8 rows, later laps", append_images, 100, ROUNDS);
+    show("draw and gather 32", draw_images, 20, ROUNDS);
+    replay_close(bench.replay);
+}
+
+/* ---- transitions ---- */
+
+static void measure_transitions(const char *folder)
 {
     char path[4096];
     struct replay_config config = {.columns = COLUMNS,
@@ -161,8 +207,8 @@ int main(int argc, char **argv)
                                    .action_bytes = ACTED * sizeof(float),
                                    .rows = ROWS,
                                    .slack = SLACK};
-    if (argc > 1) {
-        snprintf(path, sizeof path, "%s/replay.bin", argv[1]);
+    if (folder != NULL) {
+        snprintf(path, sizeof path, "%s/replay.bin", folder);
         config.path = path;
     }
     const uint64_t before = resident_bytes();
@@ -177,7 +223,7 @@ int main(int argc, char **argv)
            (double)(resident_bytes() - before) / ROWS / (double)replay_row_bytes(bench.replay));
     show("draw 256", draw, UPDATES, ROUNDS);
     show("draw and gather 256", draw_and_gather, UPDATES, ROUNDS);
-    if (argc > 1)
+    if (folder != NULL)
         show_loading(&config, path);
     must(priorities_new(&bench.priorities, ROWS, 0.6, &error));
     priorities_follow(bench.priorities, bench.replay, replay_window(bench.replay));
@@ -185,5 +231,11 @@ int main(int argc, char **argv)
     show("draw and set 256 priorities", draw_and_set, UPDATES, ROUNDS);
     priorities_free(bench.priorities);
     replay_close(bench.replay);
+}
+
+int main(int argc, char **argv)
+{
+    measure_transitions(argc > 1 ? argv[1] : NULL);
+    measure_images();
     return EXIT_SUCCESS;
 }

@@ -25,14 +25,16 @@
  *
  * A row has a CRC-32C of its number and of all its bytes, at any moment between two calls.
  *
- * One thread, the owner, calls everything but this: replay_draw and replay_gather may run on another thread,
- * replay_flush on a third one, while the owner appends. The owner hands them a window or numbers under a lock
- * or in a message. A window stays good until config.slack rows are appended to those that were there.
+ * One thread, the owner, calls these functions. While it appends, one other thread may draw, gather and ask
+ * replay_is_transition, and a third one may flush. The owner hands them windows and numbers under a lock or
+ * in a message. A window stays good until replay_slack rows are appended to those that were there.
  *
- * Only replay_open, replay_reserve, replay_flush and replay_load do I/O or block. But the first touch of a
- * mapped page may read the disk. Only replay_open allocates. A file on a file system that copies on each
- * write (btrfs, ZFS) may still end the process by SIGBUS where the disk is full: fallocate promises less
- * there. */
+ * Only replay_open, replay_reserve, replay_flush and replay_load do I/O. But a row that the kernel has not in
+ * memory is read from the disk when it is touched. Only replay_open allocates.
+ *
+ * Limits. A file system that copies on each write (btrfs, ZFS) reserves nothing for the later laps: a full
+ * disk may still end the process by SIGBUS there. Rows in memory end with the process: what replay_save wrote
+ * of them cannot be loaded by another one. */
 #ifndef WORKER_REPLAY_REPLAY_H
 #define WORKER_REPLAY_REPLAY_H
 
@@ -47,7 +49,8 @@ struct replay_config {
     const char *path;         /* of the file; NULL: memory alone */
     const struct path *below; /* the folder that `path` lies below, and begins with; NULL: the caller's own
                                  path. Read by replay_open alone */
-    bool resumes;             /* the file must be there, of the same shape; otherwise it is made anew */
+    bool resumes;             /* the file must be there, of the same shape, and replay_load comes next;
+                                 otherwise it is made anew */
     uint32_t columns;
     size_t observation_bytes; /* of a whole one: (groups, frames, frame_bytes), the oldest frame first */
     uint32_t frames;          /* joined in one observation, at least 1 */
