@@ -404,7 +404,7 @@ static const char *add_observations(struct graph *g, const struct policy_config 
     }
     if (config->normalizes)
         x = add_normalizer(g, config, x);
-    if (policy_form(config) == POLICY_FORM_CNN) {
+    if (config->network == POLICY_CNN) {
         x = add_node(g, "Transpose", "observations.image", x);
         add_ints(g, "perm", 4, (const int64_t[INTS_MAX]){0, 3, 1, 2});
     } else if (seen->rank != 1) {
@@ -659,8 +659,9 @@ static enum status add_values(struct graph *g, const struct policy_config *confi
                               struct error *error)
 {
     const uint32_t choices = config->action.choices[0];
-    const char *last = print(g, "q_net.q_net.%u", 2 * config->layers);
-    x = add_chain(g, config, "q_net.q_net", x);
+    const bool cnn = policy_form(config) == POLICY_FORM_Q_CNN;
+    const char *last = print(g, "q_net.q_net.%u", cnn ? 0 : 2 * config->layers);
+    x = cnn ? add_extractor(g, "q_net.features_extractor", x) : add_chain(g, config, "q_net.q_net", x);
     if (!config->q.dueling) {
         add_output(g, add_linear(g, last, "values", x), choices);
         return STATUS_OK;
@@ -740,7 +741,7 @@ enum status onnx_write_policy(const char *path, const struct policy_config *conf
     if (policy_form(config) == POLICY_FORM_TUTORIAL) // its dropout is for training alone
         add_output(g, add_linear(g, "affine2", "logits", add_hidden(g, "affine1", "Relu", x)),
                    config->action.choices[0]);
-    else if (policy_form(config) == POLICY_FORM_Q)
+    else if (config->learning != POLICY_ON_ROLLOUTS)
         status = add_q(g, config, x, error);
     else
         add_actor_critic(g, config, x);

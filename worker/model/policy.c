@@ -4,7 +4,6 @@
 #include "worker/environment/environment_spec.h"
 #include "worker/model/policy_internal.h"
 #include "worker/model/policy_parameters.h"
-#include "worker/model/q_learning.h"
 
 #include <assert.h>
 #include <math.h>
@@ -21,6 +20,8 @@ static const struct policy_kind *kind_of(const struct policy_config *config, boo
 {
     static const struct policy_kind *const learning[] = {
         [POLICY_DQN] = &policy_dqn_kind, [POLICY_SAC] = &policy_sac_kind, [POLICY_TD3] = &policy_td3_kind};
+    if (policy_form(config) == POLICY_FORM_Q_CNN)
+        return &policy_dqn_tape_kind;
     if (config->learning != POLICY_ON_ROLLOUTS)
         return learning[config->learning];
     if (!on_backend)
@@ -186,7 +187,7 @@ enum status policy_improve(struct policy *policy, const struct policy_rows *rows
 
 void policy_explore(struct policy *policy, const struct policy_exploration *exploration)
 {
-    ((struct q_learning *)policy->self)->exploration = *exploration;
+    policy->kind->explore(policy->self, exploration);
 }
 
 enum status policy_fit(struct policy *policy, const struct policy_transitions *batch, double lr,
@@ -195,14 +196,14 @@ enum status policy_fit(struct policy *policy, const struct policy_transitions *b
     return policy->kind->fit(policy->self, batch, lr, losses, error);
 }
 
-void policy_follow(struct policy *policy)
+enum status policy_follow(struct policy *policy, struct error *error)
 {
-    policy_dqn_follow(policy->self);
+    return policy->kind->follow(policy->self, error);
 }
 
 uint64_t policy_fits(const struct policy *policy)
 {
-    return ((const struct q_learning *)policy->self)->steps;
+    return policy->kind->fits(policy->self);
 }
 
 /* ---- the normalizer ---- */
@@ -222,7 +223,7 @@ static enum status values_add(struct params *params, const struct policy_paramet
 {
     const struct init zero = {INIT_CONSTANT, 0};
     struct parameter *entry;
-    char name[64];
+    char name[POLICY_NAME_BYTES + 16];
     snprintf(name, sizeof name, "%.*s%s", POLICY_NAME_BYTES, parameter->name, ending);
     return params_add(params, name, kind, parameter->shape, zero, &entry, error);
 }

@@ -220,8 +220,9 @@ struct policy_q_losses {
 enum status policy_fit(struct policy *policy, const struct policy_transitions *batch, double lr,
                        struct policy_q_losses *losses, struct error *error);
 
-/* Moves DQN's target towards the network, by the configuration's tau. */
-void policy_follow(struct policy *policy);
+/* Moves DQN's target towards the network, by the configuration's tau. Waits for nothing; on a CPU without a
+ * backend it cannot fail. */
+enum status policy_follow(struct policy *policy, struct error *error);
 
 /* Gradient steps so far. */
 uint64_t policy_fits(const struct policy *policy);

@@ -18,7 +18,8 @@ enum policy_device policy_device(const struct policy_config *config)
     static const enum policy_device devices[] = {[POLICY_FORM_TUTORIAL] = POLICY_ON_EITHER,
                                                  [POLICY_FORM_DENSE] = POLICY_ON_CPU,
                                                  [POLICY_FORM_CNN] = POLICY_ON_BACKEND,
-                                                 [POLICY_FORM_Q] = POLICY_ON_CPU};
+                                                 [POLICY_FORM_Q] = POLICY_ON_CPU,
+                                                 [POLICY_FORM_Q_CNN] = POLICY_ON_BACKEND};
     return devices[policy_form(config)];
 }
 
@@ -26,7 +27,7 @@ enum policy_form policy_form(const struct policy_config *config)
 {
     const struct environment_space *seen = &config->observation, *action = &config->action;
     if (config->learning != POLICY_ON_ROLLOUTS)
-        return POLICY_FORM_Q;
+        return config->network == POLICY_CNN ? POLICY_FORM_Q_CNN : POLICY_FORM_Q;
     if (config->network == POLICY_CNN)
         return POLICY_FORM_CNN;
     const bool vector = seen->dtype == ENVIRONMENT_F32 && seen->rank <= 1 &&
@@ -213,7 +214,10 @@ static enum status check_q(const struct policy_config *config, struct error *err
     enum status status =
         config->learning == POLICY_DQN ? check_choice(config, error) : check_bounded(config, error);
     if (status == STATUS_OK && config->network == POLICY_CNN)
-        return error_set(error, STATUS_INVALID, "/policy/network: expected \"mlp\" with \"dqn\"");
+        return config->learning == POLICY_DQN
+                   ? check_cnn(config, error)
+                   : error_set(error, STATUS_INVALID,
+                               "/policy/network: expected \"mlp\": \"sac\" and \"td3\" have no CNN");
     if (status == STATUS_OK)
         status = check_dense(config, error);
     return status == STATUS_OK ? adam_check(&config->adam, error) : status;
@@ -236,7 +240,7 @@ enum status policy_check(const struct policy_config *config, struct error *error
         status = check_normalizer(config, error);
     if (status != STATUS_OK)
         return status;
-    if (policy_form(config) == POLICY_FORM_Q)
+    if (config->learning != POLICY_ON_ROLLOUTS)
         return check_q(config, error);
     if (policy_form(config) == POLICY_FORM_CNN)
         return check_cnn(config, error);

@@ -111,7 +111,13 @@ enum policy_device {
 enum policy_device policy_device(const struct policy_config *config);
 
 /* The network (worker/model/policy.h). Of the configuration as it is; policy_check says whether it can be. */
-enum policy_form { POLICY_FORM_TUTORIAL, POLICY_FORM_DENSE, POLICY_FORM_CNN, POLICY_FORM_Q };
+enum policy_form {
+    POLICY_FORM_TUTORIAL,
+    POLICY_FORM_DENSE,
+    POLICY_FORM_CNN,
+    POLICY_FORM_Q,     /* dense layers that learn from a replay buffer */
+    POLICY_FORM_Q_CNN, /* DQN's CNN */
+};
 enum policy_form policy_form(const struct policy_config *config);
 
 /* STATUS_INVALID names the key or the space that does not fit, and what was expected. */

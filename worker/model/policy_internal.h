@@ -3,9 +3,12 @@
  *     policy_cpu.c       on the CPU, with flat arrays of parameters; policy_memory.c is its memories
  *     policy_mlp_gpu.c   the tutorial's network on a GPU
  *     policy_tape.c      the CNN, and dense layers, on a backend
- *     policy_networks.c  the networks of the last one; policy_sequences.c is what their memories read
  *     policy_dqn.c, policy_sac.c, policy_td3.c   from a replay buffer, on the CPU; q_learning.c is what they
- * share policy_learner.c   parameters, optimizer and tape of the two on a backend
+ *                        share
+ *     policy_dqn_tape.c  DQN's CNN on a backend; dqn_head.c is what it shares with policy_dqn.c
+ *     policy_networks.c  the networks on a backend; policy_sequences.c is what their memories read
+ *     policy_pieces.c    how their batches are cut and read
+ *     policy_learner.c   parameters, optimizer and tape of those on a backend
  *
  * Each kind has a struct of its own, `self`. */
 #ifndef WORKER_MODEL_POLICY_INTERNAL_H
@@ -39,15 +42,18 @@ struct policy_kind {
     enum status (*improve)(void *self, const struct policy_rows *rows, const struct policy_targets *targets,
                            const struct policy_step *step, struct surrogate_losses *losses,
                            struct error *error);
-    /* Of a kind that learns from a replay buffer; such a `self` begins with a struct q_learning. */
+    /* Of a kind that learns from a replay buffer; `follow` is DQN's. */
+    void (*explore)(void *self, const struct policy_exploration *exploration);
     enum status (*fit)(void *self, const struct policy_transitions *batch, double lr,
                        struct policy_q_losses *losses, struct error *error);
+    uint64_t (*fits)(const void *self);
+    enum status (*follow)(void *self, struct error *error);
     enum status (*save)(void *self, struct policy_values *values, struct error *error);
     enum status (*restore)(void *self, const struct policy_values *values, struct error *error);
 };
 
 extern const struct policy_kind policy_cpu_kind, policy_mlp_gpu_kind, policy_tape_kind;
-extern const struct policy_kind policy_dqn_kind, policy_sac_kind, policy_td3_kind;
+extern const struct policy_kind policy_dqn_kind, policy_sac_kind, policy_td3_kind, policy_dqn_tape_kind;
 
 /* policy.c's; tests look at `self`. */
 struct policy {
@@ -153,9 +159,11 @@ static inline void policy_judge_rewards(uint32_t count, const float *coefficient
 
 /* ---- a policy on a backend ---- */
 
-/* What it learns with: the first member of policy_mlp_gpu.c's and policy_tape.c's `self`. */
+/* What it learns with: the first member of the `self` of policy_mlp_gpu.c, policy_tape.c and
+ * policy_dqn_tape.c. */
 struct policy_learner {
-    struct params *params; /* as policy_parameters lists them */
+    struct params *params;  /* as policy_parameters lists them, but for targets */
+    struct params *targets; /* of a DQN, in a slab alike; else NULL */
     struct gradients *gradients;
     struct optimizer *optimizer;
     struct tape *tape;
@@ -167,11 +175,23 @@ enum status policy_learner_open(struct policy_learner *learner, const struct pol
                                 struct backend *backend, struct error *error);
 void policy_learner_close(struct policy_learner *learner);
 
-/* Registers the parameters of a configuration; before params_build. */
+/* Registers the parameters of a configuration, but for targets; before params_build. */
 enum status policy_register(struct params *params, const struct policy_config *config, struct error *error);
 
 /* Adam's step. STATUS_INTERNAL: a gradient is not finite, and no step is taken. */
 enum status policy_learner_step(struct policy_learner *learner, struct error *error);
+
+/* Scales the gradient as torch.nn.utils.clip_grad_norm_; *norm is the one before. STATUS_INTERNAL: it is not
+ * finite, or too large for the sums of squares. */
+enum status policy_learner_clip(const struct policy_learner *learner, double max_norm, double *norm,
+                                struct error *error);
+
+/* sum(pull * x), whose gradient with respect to x is the pull; x NULL: NULL. */
+struct variable *policy_learner_pull(struct tape *tape, struct variable *x, const char *name,
+                                     const float *pull);
+
+/* target = (1 - tau) target + tau network, with targets; the gradient is then of no use. */
+enum status policy_learner_follow(struct policy_learner *learner, double tau, struct error *error);
 
 /* struct policy_kind's save and restore; `learner` is a struct policy_learner. */
 enum status policy_learner_save(void *learner, struct policy_values *values, struct error *error);
@@ -214,6 +234,11 @@ struct policy_outputs {
 struct policy_outputs policy_network_record(const struct policy_network *network, struct tape *tape,
                                             struct variable *observations,
                                             struct policy_recurrence *recurrence, unsigned wanted);
+
+/* Records DQN's CNN over images (rows, channels, height, width): its outputs (rows, outputs). `name` is that
+ * of the network or its target: "q_net", "q_net_target"; `params` has its parameters. */
+struct variable *policy_network_record_q(struct params *params, struct tape *tape, const char *name,
+                                         struct variable *images);
 
 /* Sets `inputs`, `layers` and `layer` for dense layers. The results are features (gSDE's only), action and
  * value, in this order. */

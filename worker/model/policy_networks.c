@@ -72,7 +72,7 @@ static struct variable *extract(struct params *params, struct tape *tape, const 
 {
     static const char *const convolutions[] = {"cnn.0", "cnn.2", "cnn.4"};
     static const uint32_t strides[] = {4, 2, 1};
-    char layer[POLICY_NAME_BYTES - 8];
+    char layer[POLICY_LAYER_BYTES];
     struct variable *x = images;
     for (uint32_t l = 0; l < 3; l++) {
         snprintf(layer, sizeof layer, "%s.%s", name, convolutions[l]);
@@ -263,6 +263,18 @@ void policy_network_layers(const struct policy_network *network, struct policy_l
 }
 
 /* ---- all of a network ---- */
+
+struct variable *policy_network_record_q(struct params *params, struct tape *tape, const char *name,
+                                         struct variable *images)
+{
+    char extractor[POLICY_LAYER_BYTES / 2], last[POLICY_LAYER_BYTES / 2];
+    snprintf(extractor, sizeof extractor, "%s.features_extractor", name);
+    snprintf(last, sizeof last, "%s.q_net.0", name);
+    struct variable *features = extract(params, tape, extractor, images);
+    struct variable *outputs = connect(params, tape, last, features);
+    tape_drop(tape, features);
+    return outputs;
+}
 
 struct policy_network policy_network_of(const struct policy_config *config)
 {

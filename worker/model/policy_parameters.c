@@ -72,7 +72,7 @@ static void list_extractor(struct policy_parameter out[EXTRACTOR_PARAMETERS], co
         SHAPE4(32, image[2], 8, 8), SHAPE4(64, 32, 4, 4), SHAPE4(64, 64, 3, 3),
         SHAPE2(POLICY_CNN_FEATURES, 64 * convolved(image[0]) * convolved(image[1]))};
     for (size_t l = 0; l < EXTRACTOR_PARAMETERS / 2; l++) {
-        char layer[POLICY_NAME_BYTES - 8];
+        char layer[POLICY_LAYER_BYTES];
         snprintf(layer, sizeof layer, "%s.%s", name, layers[l]);
         list_layer(&out[2 * l], layer, weights[l]);
     }
@@ -132,7 +132,7 @@ static uint32_t list_chain(struct policy_parameter out[POLICY_CHAIN_MAX], const 
                            uint32_t layers, const uint32_t width[], uint32_t outputs)
 {
     for (uint32_t l = 0; l <= layers; l++) {
-        char layer[POLICY_NAME_BYTES - 8];
+        char layer[POLICY_LAYER_BYTES];
         const uint32_t units = l == layers ? outputs : width[l];
         snprintf(layer, sizeof layer, "%s.%u", name, 2 * l);
         list_layer(&out[2 * (size_t)l], layer, SHAPE2(units, inputs));
@@ -190,15 +190,27 @@ static uint32_t list_critics(struct policy_parameter *out, const struct policy_c
     return count;
 }
 
+static uint32_t dqn_list(struct policy_parameter out[POLICY_PARAMETERS_MAX],
+                         const struct policy_config *config)
+{
+    const bool cnn = policy_form(config) == POLICY_FORM_Q_CNN;
+    const uint32_t outputs = config->action.choices[0] + config->q.dueling;
+    uint32_t count = 0, inputs = (uint32_t)environment_space_elements(&config->observation);
+    if (cnn) {
+        list_extractor(out, "q_net.features_extractor", config->observation.shape);
+        count = EXTRACTOR_PARAMETERS;
+        inputs = POLICY_CNN_FEATURES;
+    }
+    count += list_chain(&out[count], "q_net.q_net", inputs, cnn ? 0 : config->layers, config->width, outputs);
+    return count + list_targets(&out[count], out, count, "q_net_target");
+}
+
 static uint32_t q_list(struct policy_parameter out[POLICY_PARAMETERS_MAX], const struct policy_config *config)
 {
     const uint32_t inputs = (uint32_t)environment_space_elements(&config->observation);
     uint32_t actor, critics, count;
-    if (config->learning == POLICY_DQN) {
-        count = list_chain(out, "q_net.q_net", inputs, config->layers, config->width,
-                           config->action.choices[0] + config->q.dueling);
-        return count + list_targets(&out[count], out, count, "q_net_target");
-    }
+    if (config->learning == POLICY_DQN)
+        return dqn_list(out, config);
     if (config->learning == POLICY_SAC) {
         actor = list_sac_actor(out, config, inputs);
         critics = list_critics(&out[actor], config, inputs);
@@ -222,7 +234,7 @@ uint32_t policy_parameters(struct policy_parameter out[POLICY_PARAMETERS_MAX],
     const enum policy_form form = policy_form(config);
     uint32_t count = form == POLICY_FORM_TUTORIAL ? tutorial_list(out, policy_mlp_shape(config))
                      : form == POLICY_FORM_CNN    ? cnn_list(out, config)
-                     : form == POLICY_FORM_Q
+                     : config->learning != POLICY_ON_ROLLOUTS
                          ? q_list(out, config)
                          : dense_list(out, policy_dense_shape(config), config->log_std_init);
     size_t offset = 0;

@@ -255,6 +255,8 @@ const struct policy_kind policy_sac_kind = {.open = sac_open,
                                             .free = sac_free,
                                             .act = sac_act,
                                             .choose = sac_choose,
+                                            .explore = q_explore,
                                             .fit = sac_fit,
+                                            .fits = q_fits,
                                             .save = q_save,
                                             .restore = sac_restore};

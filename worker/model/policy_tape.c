@@ -20,16 +20,13 @@
  * at each output. The tape walks back from sum(pull * output), whose gradient is L's. The pieces' gradients
  * add up in the batch's order. */
 #include "kernels/backend.h"
-#include "worker/environment/environment_spec.h"
-#include "worker/model/policy_internal.h"
+#include "worker/model/policy_pieces.h"
 #include "worker/model/policy_sequences.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { PIECE_FLOATS = 1 << 24 }; /* of a piece's observations, unless one has more */
 
 struct policy_tape {
     struct policy_learner learner; // the first member
@@ -38,19 +35,12 @@ struct policy_tape {
     struct policy_launch *launch;       // by which dense layers act; NULL: by the tape
     struct policy_sequences *sequences; // NULL: no memory
     struct head *head;
-    const struct dense_normalizer *normalizer; // NULL: none
+    struct policy_pieces pieces;
     uint64_t seed;
-    bool bytes;                       // observations are uint8
-    uint32_t inputs;                  // elements of an observation
-    uint32_t height, width, channels; // 1, 1 and `inputs` of dense layers
-    uint32_t outputs, deviations;     // deviations: elements of log_std
-    uint32_t noise_steps;             // struct dense_draw's
-    uint32_t piece_rows;              // of a piece, at most, but for a memory's minibatches
-    uint32_t rows_max;                // of every piece: what the arrays have room for
+    uint32_t outputs, deviations; // deviations: elements of log_std
+    uint32_t noise_steps;         // struct dense_draw's
     bool gaussian, has_value;
-    uint32_t places, act_rows;      // with values or a launch: one for each environment; those of a piece
-    uint32_t learn_rows;            // with values: what every other piece is filled up to
-    float *read;                    // (rows_max, channels, height, width)
+    uint32_t learn_rows;            // with values: what every piece that does not act is filled up to
     float *features;                // (rows_max, features); NULL: the head does not read them
     float *output, *pulls;          // (rows_max, outputs) and dL/d of them
     float *value, *value_pulls;     // (rows_max) and dL/d of them
@@ -59,40 +49,9 @@ struct policy_tape {
     float *log_std;                 // (deviations)
     float *log_std_pulls;           // (deviations) dL/d of them of a piece
     float *log_std_part;            // (deviations) and of one chunk of its rows
-    /* (piece_rows) each, of the rows that act in a piece: what struct policy_rows and struct dense_draw have,
-     * and the place in the piece. */
-    uint32_t *row, *environment, *step, *place;
-};
-
-/* Rows that the network computes together. */
-struct piece {
-    struct policy_rows rows;
-    uint32_t filled;       // zeros behind, or between, the rows make them so many
-    const uint32_t *place; // (rows.count) of each row, ascending; NULL: row i is at place i
-    bool keeps_states;     // writes the states behind the rows
 };
 
 /* ---- pieces ---- */
-
-static uint32_t filled_up(uint32_t rows)
-{
-    uint32_t filled = 1;
-    while (filled < rows)
-        filled *= 2;
-    return filled;
-}
-
-/* `filled` 0: to a power of two. */
-static struct piece cut_piece(const struct policy_rows *rows, uint32_t first, uint32_t rows_max,
-                              uint32_t filled)
-{
-    const uint32_t left = rows->count - first;
-    struct piece piece = {.rows = *rows};
-    piece.rows.count = left < rows_max ? left : rows_max;
-    piece.rows.row += first;
-    piece.filled = filled > 0 ? filled : filled_up(piece.rows.count);
-    return piece;
-}
 
 /* Before the pieces of a batch to learn from. */
 static void begin_pieces(const struct policy_tape *net, const struct policy_rows *rows)
@@ -102,75 +61,27 @@ static void begin_pieces(const struct policy_tape *net, const struct policy_rows
 }
 
 /* The piece behind `first` rows of the batch to learn from. */
-static struct piece piece_of(const struct policy_tape *net, const struct policy_rows *rows, uint32_t first)
+static struct policy_piece piece_of(const struct policy_tape *net, const struct policy_rows *rows,
+                                    uint32_t first)
 {
     if (net->sequences != NULL) {
-        struct piece piece = {.rows = policy_sequences_piece(net->sequences, first)};
+        struct policy_piece piece = {.rows = policy_sequences_piece(net->sequences, first)};
         piece.filled = policy_round_up(piece.rows.count);
         return piece;
     }
-    return cut_piece(rows, first, net->has_value ? net->learn_rows : net->piece_rows, net->learn_rows);
-}
-
-/* What the network reads in place of element `at` of an observation. */
-static float normalized(const struct dense_normalizer *normalizer, size_t at, float x)
-{
-    const float limit = normalizer->limit, scaled = (x - normalizer->mean[at]) * normalizer->scale[at];
-    return scaled > limit ? limit : scaled < -limit ? -limit : scaled; // a NaN stays
-}
-
-/* One observation (height, width, channels) as the network reads it: (channels, height, width). */
-static void read_observation(const struct policy_tape *net, const void *observation, float *to)
-{
-    const struct dense_normalizer *normalizer = net->normalizer;
-    const size_t pixels = (size_t)net->height * net->width;
-    for (size_t pixel = 0; pixel < pixels; pixel++)
-        for (uint32_t c = 0; c < net->channels; c++) {
-            const size_t from = pixel * net->channels + c;
-            float x = net->bytes ? (float)((const uint8_t *)observation)[from] / 255
-                                 : ((const float *)observation)[from];
-            if (normalizer != NULL)
-                x = normalized(normalizer, from, x);
-            to[c * pixels + pixel] = x;
-        }
-}
-
-/* Zeros from place `first` up to `end`. */
-static void clear_places(const struct policy_tape *net, uint32_t first, uint32_t end)
-{
-    memset(net->read + (size_t)first * net->inputs, 0,
-           (size_t)(end - first) * net->inputs * sizeof *net->read);
-}
-
-/* The piece's observations into net->read. */
-static void read_piece(const struct policy_tape *net, const struct piece *piece)
-{
-    const size_t row_bytes = (size_t)net->inputs * (net->bytes ? 1 : sizeof(float));
-    uint32_t place = 0;
-    for (uint32_t i = 0; i < piece->rows.count; i++) {
-        const uint32_t end = piece->place != NULL ? piece->place[i] : i;
-        clear_places(net, place, end);
-        read_observation(net, (const char *)piece->rows.observations + piece->rows.row[i] * row_bytes,
-                         net->read + (size_t)end * net->inputs);
-        place = end + 1;
-    }
-    clear_places(net, place, piece->filled);
+    return policy_piece_cut(rows, first, net->has_value ? net->learn_rows : net->pieces.piece_rows,
+                            net->learn_rows);
 }
 
 /* Records the piece's forward, and reads the outputs that are `wanted` into net->output and net->value, place
  * by place. Their variables have not been taken by an operation. */
-static struct policy_outputs record_piece(const struct policy_tape *net, const struct piece *piece,
+static struct policy_outputs record_piece(const struct policy_tape *net, const struct policy_piece *piece,
                                           unsigned wanted)
 {
     struct tape *tape = net->learner.tape;
-    const bool cnn = net->network.form == POLICY_FORM_CNN;
     struct policy_recurrence recurrence, *remembers = NULL;
-    read_piece(net, piece);
-    struct variable *observations =
-        tape_input(tape,
-                   cnn ? SHAPE4(piece->filled, net->channels, net->height, net->width)
-                       : SHAPE2(piece->filled, net->inputs),
-                   DTYPE_F32, "observations", net->read);
+    policy_pieces_read(&net->pieces, piece);
+    struct variable *observations = policy_pieces_input(&net->pieces, tape, piece->filled);
     if (net->sequences != NULL) {
         recurrence = policy_sequences_input(net->sequences, tape);
         remembers = &recurrence;
@@ -214,7 +125,8 @@ static struct chunk chunk_of(const struct policy_tape *net, const struct policy_
 /* ---- acting ---- */
 
 /* All outputs of the piece, place by place. */
-static enum status launch_piece(const struct policy_tape *net, const struct piece *piece, struct error *error)
+static enum status launch_piece(const struct policy_tape *net, const struct policy_piece *piece,
+                                struct error *error)
 {
     void *results[3];
     uint32_t count = 0;
@@ -222,13 +134,13 @@ static enum status launch_piece(const struct policy_tape *net, const struct piec
         results[count++] = net->features;
     results[count++] = net->output;
     results[count] = net->value;
-    read_piece(net, piece);
-    return net->backend->ops->launch_run(net->backend, net->launch, piece->filled, net->read, NULL, results,
-                                         error);
+    policy_pieces_read(&net->pieces, piece);
+    return net->backend->ops->launch_run(net->backend, net->launch, piece->filled, net->pieces.read, NULL,
+                                         results, error);
 }
 
-static enum status compute_piece(const struct policy_tape *net, const struct piece *piece, unsigned wanted,
-                                 struct error *error)
+static enum status compute_piece(const struct policy_tape *net, const struct policy_piece *piece,
+                                 unsigned wanted, struct error *error)
 {
     if (net->launch != NULL && (wanted & POLICY_ACTION) != 0)
         return launch_piece(net, piece, error);
@@ -238,32 +150,24 @@ static enum status compute_piece(const struct policy_tape *net, const struct pie
     return tape_finish(net->learner.tape, error);
 }
 
-/* Row `place` of an array of the piece to row i, which is not behind it. */
-static void move_row(float *rows, uint32_t columns, uint32_t i, uint32_t place)
-{
-    memmove(rows + (size_t)i * columns, rows + (size_t)place * columns, columns * sizeof *rows);
-}
-
 /* The piece's outputs, which are read row by row from then on; each row is a step of another environment. */
-static enum status infer_piece(const struct policy_tape *net, const struct piece *piece, unsigned wanted,
-                               struct error *error)
+static enum status infer_piece(const struct policy_tape *net, const struct policy_piece *piece,
+                               unsigned wanted, struct error *error)
 {
     if (net->sequences != NULL)
         policy_sequences_step(net->sequences, &piece->rows, piece->place, piece->filled);
     const enum status status = compute_piece(net, piece, wanted, error);
     if (status == STATUS_OK && piece->keeps_states)
         policy_sequences_keep(net->sequences, &piece->rows, piece->place);
-    for (uint32_t i = 0; i < piece->rows.count && piece->place != NULL; i++) {
-        move_row(net->output, net->outputs, i, piece->place[i]);
-        move_row(net->value, 1, i, piece->place[i]);
-        if (net->features != NULL)
-            move_row(net->features, dense_features(&net->network.shape), i, piece->place[i]);
-    }
+    policy_piece_gather(piece, net->output, net->outputs);
+    policy_piece_gather(piece, net->value, 1);
+    if (net->features != NULL)
+        policy_piece_gather(piece, net->features, dense_features(&net->network.shape));
     return status;
 }
 
 /* `draw` NULL: greedily. */
-static enum status act_piece(const struct policy_tape *net, const struct piece *piece,
+static enum status act_piece(const struct policy_tape *net, const struct policy_piece *piece,
                              const struct dense_draw *draw, struct error *error)
 {
     const bool keeps = piece->rows.values != NULL;
@@ -284,8 +188,8 @@ static enum status act_in_order(const struct policy_tape *net, const struct poli
                                 struct dense_draw draw, struct error *error)
 {
     enum status status = STATUS_OK;
-    for (uint32_t first = 0; first < rows->count && status == STATUS_OK; first += net->piece_rows) {
-        const struct piece piece = cut_piece(rows, first, net->piece_rows, 0);
+    for (uint32_t first = 0; first < rows->count && status == STATUS_OK; first += net->pieces.piece_rows) {
+        const struct policy_piece piece = policy_piece_cut(rows, first, net->pieces.piece_rows, 0);
         status = act_piece(net, &piece, &draw, error);
         draw.environment += piece.rows.count;
         draw.step += piece.rows.count;
@@ -293,40 +197,17 @@ static enum status act_in_order(const struct policy_tape *net, const struct poli
     return status;
 }
 
-/* The batch's rows of the environments from `begin` on that have places in one piece. */
-static struct piece pick_piece(const struct policy_tape *net, const struct policy_rows *rows,
-                               const struct dense_draw *draw, uint32_t begin)
-{
-    struct piece piece = {
-        .rows = *rows, .filled = net->act_rows, .place = net->place, .keeps_states = net->sequences != NULL};
-    uint32_t count = 0;
-    memset(net->place, 0xff, net->act_rows * sizeof *net->place);
-    for (uint32_t i = 0; i < rows->count; i++)
-        if (draw->environment[i] - begin < net->act_rows)
-            net->place[draw->environment[i] - begin] = i;
-    for (uint32_t place = 0; place < net->act_rows; place++) {
-        const uint32_t i = net->place[place];
-        if (i == UINT32_MAX)
-            continue;
-        net->row[count] = rows->row[i];
-        net->environment[count] = draw->environment[i];
-        net->step[count] = draw->step[i];
-        net->place[count++] = place;
-    }
-    piece.rows.row = net->row;
-    piece.rows.count = count;
-    return piece;
-}
-
 static enum status act_in_places(const struct policy_tape *net, const struct policy_rows *rows,
                                  const struct dense_draw *draw, struct error *error)
 {
     uint32_t acted = 0;
-    for (uint32_t begin = 0; begin < net->places; begin += net->act_rows) {
-        const struct piece piece = pick_piece(net, rows, draw, begin);
+    for (uint32_t begin = 0; begin < net->pieces.places; begin += net->pieces.act_rows) {
+        struct policy_piece piece =
+            policy_pieces_pick(&net->pieces, rows, draw->environment, draw->step, begin);
         struct dense_draw own = *draw;
-        own.environment = net->environment;
-        own.step = net->step;
+        piece.keeps_states = net->sequences != NULL;
+        own.environment = net->pieces.environment;
+        own.step = net->pieces.step;
         const enum status status = piece.rows.count > 0 ? act_piece(net, &piece, &own, error) : STATUS_OK;
         if (status != STATUS_OK)
             return status;
@@ -355,7 +236,7 @@ static enum status policy_tape_choose(void *self, const struct policy_rows *rows
     const struct policy_tape *net = self;
     enum status status = STATUS_OK;
     for (uint32_t first = 0; first < rows->count && status == STATUS_OK; first++) {
-        struct piece piece = cut_piece(rows, first, 1, 1);
+        struct policy_piece piece = policy_piece_cut(rows, first, 1, 1);
         piece.rows.values = NULL;
         piece.keeps_states = net->sequences != NULL;
         status = act_piece(net, &piece, NULL, error);
@@ -370,9 +251,9 @@ static enum status policy_tape_estimate(void *self, const struct policy_rows *ro
     const struct policy_tape *net = self;
     enum status status = STATUS_OK;
     for (uint32_t first = 0; first < rows->count && status == STATUS_OK;) {
-        const struct piece piece = net->sequences != NULL
-                                       ? cut_piece(rows, first, net->act_rows, net->act_rows)
-                                       : piece_of(net, rows, first);
+        const struct policy_piece piece =
+            net->sequences != NULL ? policy_piece_cut(rows, first, net->pieces.act_rows, net->pieces.act_rows)
+                                   : piece_of(net, rows, first);
         status = infer_piece(net, &piece, POLICY_VALUE, error);
         for (uint32_t i = 0; i < piece.rows.count && status == STATUS_OK; i++)
             rows->values[piece.rows.row[i]] = net->value[i];
@@ -404,38 +285,22 @@ static enum status load_head(struct policy_tape *net, struct error *error)
 
 /* ---- walking back ---- */
 
-/* Rows that fill up pull at nothing. */
-static void clear_filling(const struct piece *piece, float *pulls, uint32_t columns)
-{
-    const size_t filling = (size_t)(piece->filled - piece->rows.count) * columns;
-    memset(pulls + (size_t)piece->rows.count * columns, 0, filling * sizeof *pulls);
-}
-
-/* sum(pull * x), whose gradient with respect to x is the pull. */
-static struct variable *record_pull(struct tape *tape, struct variable *x, const char *name,
-                                    const float *pull)
-{
-    if (x == NULL)
-        return NULL;
-    struct variable *by = tape_input(tape, variable_tensor(x)->shape, DTYPE_F32, name, pull);
-    return tape_sum(tape, x, by, 1);
-}
-
 /* The sum of all pulls times what they pull at. */
 static struct variable *record_pulls(const struct policy_tape *net, struct policy_outputs outputs)
 {
     struct variable *pull =
-        record_pull(net->learner.tape, outputs.action, "log-probabilities' pull", net->pulls);
+        policy_learner_pull(net->learner.tape, outputs.action, "log-probabilities' pull", net->pulls);
     if (net->gaussian) {
         struct variable *log_std = tape_parameter(net->learner.tape, params_at(net->learner.params, 0));
-        pull = tape_add(net->learner.tape, pull,
-                        record_pull(net->learner.tape, log_std, "log-densities' pull", net->log_std_pulls),
-                        false);
+        pull = tape_add(
+            net->learner.tape, pull,
+            policy_learner_pull(net->learner.tape, log_std, "log-densities' pull", net->log_std_pulls),
+            false);
     }
     if (net->has_value)
-        pull =
-            tape_add(net->learner.tape, pull,
-                     record_pull(net->learner.tape, outputs.value, "values' pull", net->value_pulls), false);
+        pull = tape_add(
+            net->learner.tape, pull,
+            policy_learner_pull(net->learner.tape, outputs.value, "values' pull", net->value_pulls), false);
     return pull;
 }
 
@@ -456,7 +321,7 @@ static enum status walk_back(const struct policy_tape *net, struct policy_output
 /* ---- learning ---- */
 
 /* Records the piece as for a step, and evaluates its rows' own actions. */
-static struct policy_outputs evaluate_piece(const struct policy_tape *net, const struct piece *piece,
+static struct policy_outputs evaluate_piece(const struct policy_tape *net, const struct policy_piece *piece,
                                             unsigned wanted, policy_progress *progress, void *context)
 {
     tape_begin_adding(net->learner.tape, net->learner.gradients);
@@ -477,7 +342,7 @@ static enum status policy_tape_review(void *self, const struct policy_rows *rows
     gradients_begin(net->learner.gradients);
     begin_pieces(net, rows);
     for (uint32_t first = 0; first < rows->count;) {
-        const struct piece piece = piece_of(net, rows, first);
+        const struct policy_piece piece = piece_of(net, rows, first);
         evaluate_piece(net, &piece, POLICY_ACTION | POLICY_VALUE, progress, context);
         const enum status status = tape_finish(net->learner.tape, error);
         if (status != STATUS_OK)
@@ -517,16 +382,16 @@ static void judge_chunk(const struct policy_tape *net, const struct chunk *chunk
 }
 
 /* The coefficients are those of the piece's rows. */
-static void judge_piece(const struct policy_tape *net, const struct piece *piece, const float *coefficient,
-                        struct surrogate *objective)
+static void judge_piece(const struct policy_tape *net, const struct policy_piece *piece,
+                        const float *coefficient, struct surrogate *objective)
 {
     memset(net->log_std_pulls, 0, net->deviations * sizeof *net->log_std_pulls);
     for (uint32_t first = 0; first < piece->rows.count; first += POLICY_CHUNK_ROWS) {
         const struct chunk chunk = chunk_of(net, &piece->rows, first);
         judge_chunk(net, &chunk, coefficient != NULL ? coefficient + first : NULL, objective);
     }
-    clear_filling(piece, net->pulls, net->outputs);
-    clear_filling(piece, net->value_pulls, 1);
+    policy_piece_clear(piece, net->pulls, net->outputs);
+    policy_piece_clear(piece, net->value_pulls, 1);
 }
 
 /* Fills the gradient and the objective's sums. `coefficient`: REINFORCE's, and L is sums.policy; NULL: PPO.
@@ -540,7 +405,7 @@ static enum status learn_pieces(const struct policy_tape *net, const struct poli
     gradients_begin(net->learner.gradients);
     begin_pieces(net, rows);
     for (uint32_t first = 0; first < rows->count && status == STATUS_OK;) {
-        const struct piece piece = piece_of(net, rows, first);
+        const struct policy_piece piece = piece_of(net, rows, first);
         const struct policy_outputs outputs = evaluate_piece(net, &piece, wanted, progress, context);
         if (tape_status(net->learner.tape, NULL) == STATUS_OK)
             judge_piece(net, &piece, coefficient != NULL ? coefficient + first : NULL, objective);
@@ -569,25 +434,6 @@ static enum status policy_tape_learn(void *self, const struct policy_rows *rows,
     return status;
 }
 
-/* As torch.nn.utils.clip_grad_norm_; *norm is the one before. STATUS_INTERNAL: it is not finite, or too large
- * for the sums of squares. */
-static enum status clip_gradient(const struct policy_tape *net, double max_norm, double *norm,
-                                 struct error *error)
-{
-    double squares = 0;
-    enum status status = gradients_squares(net->learner.gradients, &squares, error);
-    *norm = sqrt(squares);
-    if (status == STATUS_OK && !isfinite(*norm))
-        status = gradients_check(net->learner.gradients, error);
-    if (status == STATUS_OK && !isfinite(*norm))
-        status = error_set(error, STATUS_INTERNAL, "the norm of the gradient is %g", *norm);
-    const double factor = policy_clip_factor(*norm, max_norm);
-    if (status != STATUS_OK || factor >= 1)
-        return status;
-    return backend_scale(params_backend(net->learner.params), gradients_slab(net->learner.gradients), factor,
-                         error);
-}
-
 static enum status policy_tape_improve(void *self, const struct policy_rows *rows,
                                        const struct policy_targets *targets, const struct policy_step *step,
                                        struct surrogate_losses *losses, struct error *error)
@@ -601,7 +447,7 @@ static enum status policy_tape_improve(void *self, const struct policy_rows *row
     *losses = surrogate_losses(&minibatch);
     if (status != STATUS_OK || losses->kl > step->kl_max)
         return status;
-    status = clip_gradient(net, step->max_norm, &losses->gradient_norm, error);
+    status = policy_learner_clip(&net->learner, step->max_norm, &losses->gradient_norm, error);
     if (status == STATUS_OK)
         status = optimizer_lr_set(net->learner.optimizer, step->lr, error);
     if (status == STATUS_OK)
@@ -625,17 +471,15 @@ static enum status policy_tape_restore(void *self, const struct policy_values *v
 
 static enum status take_memory(struct policy_tape *net, struct error *error)
 {
-    const size_t rows = net->rows_max, features = dense_features(&net->network.shape);
+    const size_t rows = net->pieces.rows_max, features = dense_features(&net->network.shape);
     const bool explores = dense_explores(&net->network.shape);
-    net->read = calloc(rows * net->inputs, sizeof *net->read);
     net->output = calloc(2 * rows * net->outputs, sizeof *net->output);
     net->value = calloc(6 * rows, sizeof *net->value);
     net->log_std = calloc(3 * (size_t)net->deviations, sizeof *net->log_std);
-    net->row = calloc(4 * rows, sizeof *net->row);
     if (explores)
         net->features = calloc(rows * features, sizeof *net->features);
-    if (net->read == NULL || net->output == NULL || net->value == NULL || net->log_std == NULL ||
-        net->row == NULL || (explores && net->features == NULL))
+    if (net->output == NULL || net->value == NULL || net->log_std == NULL ||
+        (explores && net->features == NULL))
         return error_set(error, STATUS_NO_MEMORY, "no memory for a batch of %zu observations", rows);
     net->pulls = net->output + rows * net->outputs;
     net->value_pulls = net->value + rows;
@@ -645,35 +489,19 @@ static enum status take_memory(struct policy_tape *net, struct error *error)
     net->entropy_pulls = net->value + 5 * rows;
     net->log_std_pulls = net->log_std + net->deviations;
     net->log_std_part = net->log_std + 2 * (size_t)net->deviations;
-    net->environment = net->row + rows;
-    net->step = net->row + 2 * rows;
-    net->place = net->row + 3 * rows;
-    return STATUS_OK;
-}
-
-/* The size of pieces of at most `rows_max` that share `rows` evenly. */
-static uint32_t share_evenly(uint32_t rows, uint32_t rows_max)
-{
-    const uint32_t pieces = rows / rows_max + (rows % rows_max != 0);
-    return pieces == 0 ? 1 : rows / pieces + (rows % pieces != 0);
+    return policy_pieces_open(&net->pieces, error);
 }
 
 static void find_sizes(struct policy_tape *net, const struct policy_config *config)
 {
     const uint32_t minibatch =
         config->minibatch_rows < config->rows_max ? config->minibatch_rows : config->rows_max;
-    net->piece_rows = POLICY_CHUNK_ROWS;
-    while (net->piece_rows > 1 && (size_t)net->piece_rows * net->inputs > PIECE_FLOATS)
-        net->piece_rows /= 2;
-    net->rows_max = net->piece_rows;
-    net->places = config->environments;
-    net->act_rows = share_evenly(config->environments, net->piece_rows);
     if (!config->has_value)
         return;
     net->has_value = true;
-    net->learn_rows = share_evenly(minibatch, net->piece_rows);
-    if (config->memory != POLICY_NO_MEMORY && net->rows_max < policy_round_up(minibatch))
-        net->rows_max = policy_round_up(minibatch);
+    net->learn_rows = policy_share_evenly(minibatch, net->pieces.piece_rows);
+    if (config->memory != POLICY_NO_MEMORY && net->pieces.rows_max < policy_round_up(minibatch))
+        net->pieces.rows_max = policy_round_up(minibatch);
 }
 
 /* The sequences of a piece share its steps, so that a piece has as many rows as their observations allow. */
@@ -682,13 +510,14 @@ static enum status open_sequences(struct policy_tape *net, const struct policy_c
 {
     if (config->memory == POLICY_NO_MEMORY)
         return STATUS_OK;
-    return policy_sequences_new(&net->sequences, config, net->act_rows, PIECE_FLOATS / net->inputs, error);
+    return policy_sequences_new(&net->sequences, config, net->pieces.act_rows,
+                                POLICY_PIECE_FLOATS / net->pieces.inputs, error);
 }
 
 /* The launch has one size for choosing and one for acting. */
 static enum status open_launch(struct policy_tape *net, struct error *error)
 {
-    struct policy_launch_settings settings = {.rows_max = net->act_rows, .fixed = true};
+    struct policy_launch_settings settings = {.rows_max = net->pieces.act_rows, .fixed = true};
     if (net->network.form == POLICY_FORM_CNN || net->sequences != NULL ||
         net->backend->ops->launch_new == NULL)
         return STATUS_OK;
@@ -699,15 +528,9 @@ static enum status open_launch(struct policy_tape *net, struct error *error)
 static void describe(struct policy_tape *net, const struct policy_config *config)
 {
     const struct dense_shape shape = policy_dense_shape(config);
-    const bool cnn = policy_form(config) == POLICY_FORM_CNN;
     net->network = policy_network_of(config);
     net->seed = config->seed;
     net->noise_steps = config->noise_steps;
-    net->bytes = config->observation.dtype == ENVIRONMENT_U8;
-    net->inputs = (uint32_t)environment_space_elements(&config->observation);
-    net->height = cnn ? config->observation.shape[0] : 1;
-    net->width = cnn ? config->observation.shape[1] : 1;
-    net->channels = cnn ? config->observation.shape[2] : net->inputs;
     net->outputs = dense_outputs(&shape);
     net->deviations = shape.components * (dense_explores(&shape) ? dense_features(&shape) : 1);
     net->gaussian = shape.gaussian;
@@ -721,7 +544,7 @@ static enum status policy_tape_open(void **self, const struct policy_config *con
     if (net == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
     net->backend = backend;
-    net->normalizer = normalizer;
+    policy_pieces_describe(&net->pieces, config, normalizer);
     describe(net, config);
     enum status status = take_memory(net, error);
     if (status == STATUS_OK)
@@ -744,12 +567,11 @@ static void policy_tape_free(void *self)
     policy_learner_close(&net->learner);
     policy_sequences_free(net->sequences);
     head_free(net->head);
-    free(net->read);
+    policy_pieces_close(&net->pieces);
     free(net->output);
     free(net->value);
     free(net->features);
     free(net->log_std);
-    free(net->row);
     free(net);
 }
 

@@ -198,6 +198,8 @@ const struct policy_kind policy_td3_kind = {.open = td3_open,
                                             .free = td3_free,
                                             .act = td3_act,
                                             .choose = td3_choose,
+                                            .explore = q_explore,
                                             .fit = td3_fit,
+                                            .fits = q_fits,
                                             .save = q_save,
                                             .restore = td3_restore};

@@ -303,19 +303,22 @@ static bool all_finite(const float *values, size_t count)
     return q_is_finite((struct dense_matrix){(float *)(uintptr_t)values, count}, 1, (uint32_t)count);
 }
 
+const char *q_lost_tensor(const struct policy_config *config, const struct policy_transitions *batch)
+{
+    const size_t seen = batch->count * environment_space_elements(&config->observation);
+    const bool floats = config->observation.dtype != ENVIRONMENT_U8;
+    if (floats && !all_finite(batch->observations, seen))
+        return "observations";
+    if (floats && !all_finite(batch->next_observations, seen))
+        return "next observations";
+    return all_finite(batch->rewards, batch->count) ? NULL : "rewards";
+}
+
 enum status q_explain_loss(const struct q_learning *p, const struct policy_transitions *batch, double loss,
                            struct error *error)
 {
     static const char begin[] = "the first tensor that holds a NaN or an infinity is the";
-    const size_t seen = (size_t)batch->count * p->inputs;
-    const bool floats = p->config.observation.dtype != ENVIRONMENT_U8;
-    const char *tensor = NULL;
-    if (floats && !all_finite(batch->observations, seen))
-        tensor = "observations";
-    else if (floats && !all_finite(batch->next_observations, seen))
-        tensor = "next observations";
-    else if (!all_finite(batch->rewards, batch->count))
-        tensor = "rewards";
+    const char *tensor = q_lost_tensor(&p->config, batch);
     for (uint32_t i = 0; i < p->parameter_count && tensor == NULL; i++)
         if (!all_finite(p->values + p->parameters[i].offset, p->parameters[i].count))
             return error_set(error, STATUS_INTERNAL, "the loss is %g; %s parameter %s", loss, begin,
@@ -336,7 +339,17 @@ enum status q_check_gradient(const struct q_learning *p, const struct q_network 
                      p->parameters[lost].name);
 }
 
-/* ---- saving and restoring ---- */
+/* ---- as the table of a kind has them ---- */
+
+void q_explore(void *self, const struct policy_exploration *exploration)
+{
+    ((struct q_learning *)self)->exploration = *exploration;
+}
+
+uint64_t q_fits(const void *self)
+{
+    return ((const struct q_learning *)self)->steps;
+}
 
 /* Copies the parameters and Adam's moments, between the arrays and *values. */
 static void copy_arrays(const struct q_learning *p, const struct policy_values *values, bool into_values)

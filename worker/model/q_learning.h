@@ -105,17 +105,21 @@ bool q_store_chosen(const struct q_learning *p, const struct policy_rows *chunk,
 /* Whether all of them are finite; of a chunk's rows. */
 bool q_is_finite(struct dense_matrix x, uint32_t rows, uint32_t columns);
 
+/* The first of the batch's tensors that holds a NaN or an infinity; NULL: none does. */
+const char *q_lost_tensor(const struct policy_config *config, const struct policy_transitions *batch);
+
 /* STATUS_INTERNAL: names the first tensor of the batch, or the first parameter, that holds a NaN or an
  * infinity, and why `loss` is not finite; or the parameter whose gradient is not. */
 enum status q_explain_loss(const struct q_learning *p, const struct policy_transitions *batch, double loss,
                            struct error *error);
 enum status q_check_gradient(const struct q_learning *p, const struct q_network *n, struct error *error);
 
+/* struct policy_kind's explore and fits. */
+void q_explore(void *self, const struct policy_exploration *exploration);
+uint64_t q_fits(const void *self);
+
 /* struct policy_kind's save and restore; after the latter the networks are to be loaded. */
 enum status q_save(void *self, struct policy_values *values, struct error *error);
 enum status q_restore(void *self, const struct policy_values *values, struct error *error);
-
-/* policy_follow of a DQN. */
-void policy_dqn_follow(void *self);
 
 #endif

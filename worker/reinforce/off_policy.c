@@ -344,15 +344,16 @@ static enum status train(struct off_policy *o, uint64_t gradient_steps, policy_p
 }
 
 /* Counts a step of every environment. */
-static void count_step(struct off_policy *o)
+static enum status count_step(struct off_policy *o, struct error *error)
 {
     const uint64_t interval = o->job->replay.target_update_interval / o->columns;
     struct counters *counters = &o->counters;
     counters->steps += o->columns;
     counters->since++;
     counters->calls++;
-    if (o->job->algorithm.name == JOB_ALGORITHM_DQN && counters->calls % (interval > 0 ? interval : 1) == 0)
-        policy_follow(o->policy);
+    const bool follows =
+        o->job->algorithm.name == JOB_ALGORITHM_DQN && counters->calls % (interval > 0 ? interval : 1) == 0;
+    return follows ? policy_follow(o->policy, error) : STATUS_OK;
 }
 
 enum status off_policy_take(struct off_policy *o, const struct rollout *rollout, policy_progress *progress,
@@ -361,10 +362,10 @@ enum status off_policy_take(struct off_policy *o, const struct rollout *rollout,
     const struct job *job = o->job;
     struct counters *counters = &o->counters;
     enum status status = append(o, rollout, error);
+    if (status == STATUS_OK && o->taken++ > 0)
+        status = count_step(o, error);
     if (status != STATUS_OK)
         return status;
-    if (o->taken++ > 0)
-        count_step(o);
     const bool due = job->replay.train_freq.episodes ? counters->episodes >= job->replay.train_freq.count
                                                      : counters->since >= job->replay.train_freq.count;
     if (!due)
