@@ -267,7 +267,7 @@ void policy_network_layers(const struct policy_network *network, struct policy_l
 struct variable *policy_network_record_q(struct params *params, struct tape *tape, const char *name,
                                          struct variable *images)
 {
-    char extractor[POLICY_LAYER_BYTES / 2], last[POLICY_LAYER_BYTES / 2];
+    char extractor[POLICY_LAYER_BYTES], last[POLICY_LAYER_BYTES];
     snprintf(extractor, sizeof extractor, "%s.features_extractor", name);
     snprintf(last, sizeof last, "%s.q_net.0", name);
     struct variable *features = extract(params, tape, extractor, images);
