@@ -36,31 +36,8 @@ world() {
 JSON
 }
 
-# same_buffer NAME NAME: both runs have drawn from the same rows.
-same_buffer() {
-    cmp "$scratch/$1/replay.bin" "$scratch/$2/replay.bin"
-}
-
-alike() {
-    same "$1" "$2" && same_buffer "$1" "$2"
-}
-
-alike_with() {
-    plays other "$@" && alike whole other
-}
-
 on_baseline() {
     COALESCED_ISA=baseline plays other && alike whole other
-}
-
-resumed_alike() {
-    is_resumed && same_buffer whole parts
-}
-
-is_resumed_in_process() {
-    local own='/observers={"count": 0, "environments": 6}'
-    rm -rf "$scratch/parts" && run_job reinforce "$scratch/parts" 9 --set "$own" >/dev/null 2>&1 &&
-        run_job reinforce "$scratch/parts" 20 --set "$own" --resume >"$scratch/parts.out" 2>&1 && alike whole parts
 }
 
 # ---- the same numbers ----

@@ -8,6 +8,11 @@
 #   kills_the_agent [ARGUMENT]...       plays $disturbed_episodes (100) as the run `killed`, and kills the agent once
 #                                       meanwhile: all workers start again from a checkpoint
 #   is_resumed                          a run of 9 episodes, resumed up to 20, has the numbers of the run `whole`
+#   same_buffer NAME NAME               both runs have drawn from the same rows of their replay buffers
+#   alike NAME NAME                     same and same_buffer
+#   alike_with [ARGUMENT]...            same_numbers, and the same buffer
+#   resumed_alike                       is_resumed, and the same buffer
+#   is_resumed_in_process               the same, stepped in the agent's process
 #   fails_with PHRASE [ARGUMENT]...     the job fails by itself, and its last line has the phrase
 
 # shellcheck disable=SC2154 # test/shell.bash makes the folder
@@ -80,4 +85,26 @@ fails_with() {
     [[ $code -ne 0 && $code -ne 124 ]] && tail -1 "$scratch/faulty.out" | grep -qF "$phrase" && return 0
     tail -2 "$scratch/faulty.out"
     return 1
+}
+
+same_buffer() {
+    cmp "$scratch/$1/replay.bin" "$scratch/$2/replay.bin"
+}
+
+alike() {
+    same "$1" "$2" && same_buffer "$1" "$2"
+}
+
+alike_with() {
+    plays other "$@" && alike whole other
+}
+
+resumed_alike() {
+    is_resumed && same_buffer whole parts
+}
+
+is_resumed_in_process() {
+    local own='/observers={"count": 0, "environments": 6}'
+    rm -rf "$scratch/parts" && run_job reinforce "$scratch/parts" 9 --set "$own" >/dev/null 2>&1 &&
+        run_job reinforce "$scratch/parts" 20 --set "$own" --resume >"$scratch/parts.out" 2>&1 && alike whole parts
 }

@@ -35,6 +35,7 @@ check "the policy's loss" passes test_conformance_policy policy
 check "PyTorch's policy" passes test_policy_mlp_gpu_golden pytorch
 check "policies of dense layers, beside the CPU" passes test_policy_tape_dense policy_tape_dense
 check "policies with memory, beside the CPU" passes test_policy_tape_memory policy_tape_memory
+check "PyTorch's DQN of images" passes test_policy_dqn_images_golden policy_dqn_images_golden
 check "PyTorch's ResNets" passes test_resnet pytorch
 check "PyTorch's small language model" passes test_rnn pytorch
 captured() {
@@ -152,5 +153,19 @@ cat >"$scratch/reinforce.json" <<'JSON'
 JSON
 check "A2C that explores by the state" twice reinforce a2c 6
 check "A2C goes on" resumed reinforce a2c 6
+
+# ---- DQN of images ----
+rollout_rows=8
+toy=$(readlink -f "$BUILD/test/preload/environment_toy.so")
+cat >"$scratch/reinforce.json" <<JSON
+{"kind": "reinforce", "observers": {"count": 1, "environments": 2}, "environment": {"plugin": "$toy", "name": "Middle-v0"},
+ "algorithm": {"name": "dqn", "learning_starts": 8, "batch_size": 4, "train_freq": 4, "gradient_steps": 1,
+               "buffer_size": 100, "target_update_interval": 8, "tau": 0.5, "exploration_initial_eps": 0.3,
+               "exploration_final_eps": 0.3},
+ "policy": {"network": "cnn"}, "rollout": {"steps": 4}, "log": {"every": 1}}
+JSON
+check "DQN of images" twice reinforce dqn 6
+check "DQN of images goes on" resumed reinforce dqn 6
+check "DQN of images: it is evaluated" plays dqn-1 evaluate "$scratch/dqn-1/job.json"
 
 finish

@@ -91,7 +91,7 @@ def differences(path, outputs):
     if (ours := beside(path, "logits", np.float32)) is not None:
         yield "logits", ours, outputs["logits"].reshape(-1).astype(float)
         return
-    rows = len(outputs.get("logits", outputs.get("mean")))
+    rows = len(next(iter(outputs.values())))
     choices = beside(path, "choices", np.uint32)
     chosen = beside(path, "chosen", np.float32 if choices is None else np.int32).reshape(rows, -1)
     drawn = beside(path, "drawn", chosen.dtype)
@@ -100,7 +100,8 @@ def differences(path, outputs):
     if choices is None:
         yield "the mean", chosen, wide["mean"]
     else:
-        yield "the choice", chosen, of_choices(wide["logits"], choices, chosen)[1]
+        scores = wide["values"] if "values" in wide else wide["logits"]
+        yield "the choice", chosen, of_choices(scores, choices, chosen)[1]
     if (ours := beside(path, "probabilities", np.float32)) is not None:
         yield "probabilities", ours.reshape(rows, -1), np.exp(log_softmax(wide["logits"]))
     if drawn is None:

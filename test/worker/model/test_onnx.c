@@ -89,6 +89,18 @@ static const struct policy_case {
      &floats,
      WORLD_FLOATS,
      {.network = POLICY_CNN, .has_value = true, .normalizes = true, .clip = 0.9}},
+    {"dqn-dueling",
+     &vector,
+     WORLD_CHOICE,
+     {.learning = POLICY_DQN, .q = {.batch_rows = 1, .dueling = true}, .layers = 2, .width = {16, 9}}},
+    {"dqn-cnn",
+     &picture,
+     WORLD_CHOICE,
+     {.learning = POLICY_DQN, .q = {.batch_rows = 1}, .network = POLICY_CNN}},
+    {"dqn-cnn-dueling",
+     &floats,
+     WORLD_CHOICE,
+     {.learning = POLICY_DQN, .q = {.batch_rows = 1, .dueling = true}, .network = POLICY_CNN}},
     {"lstm",
      &vector,
      WORLD_CHOICE,
@@ -160,6 +172,8 @@ static void configure(struct policy_world *world, const struct policy_case *of)
     const bool remembers = from->memory != POLICY_NO_MEMORY;
     const uint32_t rows = remembers ? ROWS_MAX : ROWS;
     policy_world_init(world, of->head, *of->seen, rows, 5);
+    to->learning = from->learning;
+    to->q = from->q;
     to->network = from->network;
     to->layers = from->layers;
     memcpy(to->width, from->width, sizeof to->width);
