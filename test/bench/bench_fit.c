@@ -7,7 +7,11 @@
  * the first layer's). SAC with two critics has 2 forwards of the actor and 2 products of its backward; of
  * each critic 3 forwards, the weights' gradient, the hidden units', and once more those by the actor's
  * actions. Beside the products stand Adam, 28 bytes a parameter, the targets, 12 bytes, and the packing of
- * the new weights, 12 bytes. */
+ * the new weights, 12 bytes.
+ *
+ * The last two cases are DQN with the CNN, on oneDNN with one thread, by images of bytes; batches of 32, as
+ * DQN for Atari has them. */
+#include "kernels/backend.h"
 #include "kernels/base/rng.h"
 #include "worker/model/policy.h"
 
@@ -21,17 +25,19 @@ enum { ROUNDS = 11, ROUND_NS = 100000000 };
 static const struct bench {
     const char *name;
     enum policy_learning learning;
-    uint32_t inputs, components, rows, layers, width[2];
+    uint32_t inputs, components, rows, layers, width[2], side; // side: of images of bytes, for the CNN
 } cases[] = {
-    {"sac 17/6 256x256 rows 256", POLICY_SAC, 17, 6, 256, 2, {256, 256}},
-    {"sac 3/1 256x256 rows 256", POLICY_SAC, 3, 1, 256, 2, {256, 256}},
-    {"sac 2/1 64x64 rows 512", POLICY_SAC, 2, 1, 512, 2, {64, 64}},
-    {"td3 17/6 400x300 rows 256", POLICY_TD3, 17, 6, 256, 2, {400, 300}},
-    {"dqn 4/2 64x64 rows 32", POLICY_DQN, 4, 2, 32, 2, {64, 64}},
-    {"dqn 4/2 64x64 rows 64", POLICY_DQN, 4, 2, 64, 2, {64, 64}},
-    {"dqn 4/2 64x64 rows 512", POLICY_DQN, 4, 2, 512, 2, {64, 64}},
-    {"dqn 4/2 256x256 rows 64", POLICY_DQN, 4, 2, 64, 2, {256, 256}},
-    {"dqn 6/3 256x256 rows 128", POLICY_DQN, 6, 3, 128, 2, {256, 256}},
+    {"sac 17/6 256x256 rows 256", POLICY_SAC, 17, 6, 256, 2, {256, 256}, 0},
+    {"sac 3/1 256x256 rows 256", POLICY_SAC, 3, 1, 256, 2, {256, 256}, 0},
+    {"sac 2/1 64x64 rows 512", POLICY_SAC, 2, 1, 512, 2, {64, 64}, 0},
+    {"td3 17/6 400x300 rows 256", POLICY_TD3, 17, 6, 256, 2, {400, 300}, 0},
+    {"dqn 4/2 64x64 rows 32", POLICY_DQN, 4, 2, 32, 2, {64, 64}, 0},
+    {"dqn 4/2 64x64 rows 64", POLICY_DQN, 4, 2, 64, 2, {64, 64}, 0},
+    {"dqn 4/2 64x64 rows 512", POLICY_DQN, 4, 2, 512, 2, {64, 64}, 0},
+    {"dqn 4/2 256x256 rows 64", POLICY_DQN, 4, 2, 64, 2, {256, 256}, 0},
+    {"dqn 6/3 256x256 rows 128", POLICY_DQN, 6, 3, 128, 2, {256, 256}, 0},
+    {"dqn cnn 84x84x4/6 rows 32", POLICY_DQN, 84 * 84 * 4, 6, 32, 0, {0}, 84},
+    {"dqn cnn 36x36x2/3 rows 32", POLICY_DQN, 36 * 36 * 2, 3, 32, 0, {0}, 36},
 };
 
 static double cpu_ns(void)
@@ -78,6 +84,14 @@ static struct policy_config config_of(const struct bench *bench, const uint32_t 
                                                      .shape = {bench->components},
                                                      .low = low,
                                                      .high = high};
+    if (bench->side > 0) {
+        config.network = POLICY_CNN;
+        config.environments = 1;
+        config.observation = (struct environment_space){
+            .dtype = ENVIRONMENT_U8,
+            .rank = 3,
+            .shape = {bench->side, bench->side, bench->inputs / bench->side / bench->side}};
+    }
     memcpy(config.width, bench->width, sizeof bench->width);
     memcpy(config.q.critic_width, bench->width, sizeof bench->width);
     return config;
@@ -99,6 +113,7 @@ static enum status run(const struct bench *bench, struct error *error)
     float *seen = numbers(bench->rows * bench->inputs, 1), *next = numbers(bench->rows * bench->inputs, 2);
     float *rewards = numbers(bench->rows, 3), *acted = numbers(bench->rows * actions, 4);
     uint8_t *terminated = calloc(bench->rows, 1);
+    struct backend *backend = NULL;
     struct policy *policy = NULL;
     struct policy_q_losses losses;
     double ms[ROUNDS];
@@ -110,7 +125,11 @@ static enum status run(const struct bench *bench, struct error *error)
                                              .actions = acted,
                                              .rewards = rewards,
                                              .terminated = terminated};
-    enum status status = policy_new(&policy, &config, NULL, error);
+    enum status status = STATUS_OK;
+    if (bench->side > 0)
+        status = backend_load(&backend, "onednn", &(struct backend_settings){.threads = 1}, error);
+    if (status == STATUS_OK)
+        status = policy_new(&policy, &config, backend, error);
     for (int round = 0; round < ROUNDS && status == STATUS_OK; round++) {
         const double begin = cpu_ns();
         uint32_t steps = 0;
@@ -123,6 +142,7 @@ static enum status run(const struct bench *bench, struct error *error)
     if (status == STATUS_OK)
         printf("%-28s %8.3f ms [%.3f %.3f]\n", bench->name, ms[ROUNDS / 2], ms[0], ms[ROUNDS - 1]);
     policy_free(policy);
+    backend_close(backend);
     free(seen);
     free(next);
     free(rewards);

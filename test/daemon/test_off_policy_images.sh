@@ -48,7 +48,7 @@ while IFS='|' read -r title frames algorithm policy; do
     check "$title: and leaves no trace" alike long killed
 done <<'WORLDS'
 images|1||
-frames|4|, "double_q": true, "prioritized_replay": true|, "dueling": true
+frames|4|, "double_q": true, "prioritized_replay": true, "prioritized_replay_beta": 1|, "dueling": true
 WORLDS
 
 # ---- the buffer ----
@@ -64,8 +64,8 @@ check "a row has one frame, whatever an observation has" keeps_single_frames
 learns() {
     rollout_rows=384 with_episodes 40 plays learned --set /rollout/steps=64 --set /algorithm/batch_size=32 \
         --set /algorithm/buffer_size=10000 --set /algorithm/train_freq=2 --set /algorithm/gradient_steps=1 \
-        --set /returns/gamma=0.9 &&
-        jq -e -s 'map(select(.eval)) | .[-1].eval.mean_reward > 380' "$scratch/learned/episodes.jsonl" >/dev/null
+        --set /algorithm/gamma=0.9 &&
+        jq -e -s 'map(select(.eval)) | .[-1].eval.mean_reward > 350' "$scratch/learned/episodes.jsonl" >/dev/null
 }
 check "the token is kept in the middle" learns
 evaluates_alike() {
