@@ -24,6 +24,11 @@ sac='{"name": "sac", "learning_starts": 200, "batch_size": 32, "train_freq": 8, 
 prioritized='{"name": "dqn", "learning_starts": 100, "batch_size": 32, "train_freq": 4, "gradient_steps": 2, "buffer_size": 600,
       "target_update_interval": 60, "exploration_initial_eps": 0.3, "exploration_final_eps": 0.3, "prioritized_replay": true,
       "prioritized_replay_beta": 1}'
+ahead='{"name": "sac", "learning_starts": 200, "batch_size": 32, "train_freq": 2, "gradient_steps": 3, "buffer_size": 900,
+        "overlap": 2}'
+behind='{"name": "dqn", "learning_starts": 100, "batch_size": 32, "train_freq": 4, "gradient_steps": 2, "buffer_size": 600,
+         "target_update_interval": 60, "exploration_initial_eps": 0.3, "exploration_final_eps": 0.3, "overlap": 1,
+         "prioritized_replay": true, "prioritized_replay_beta": 1}'
 td3='{"name": "td3", "learning_starts": 200, "batch_size": 32, "train_freq": 8, "gradient_steps": 3, "buffer_size": 900,
       "noise_type": "ornstein-uhlenbeck", "noise_std": 0.3}'
 
@@ -96,6 +101,8 @@ prioritized:CartPole-v1 with-deaths {"name":"CartPole-v1"}
 dqn:Frail-v0 - {"plugin":"$toy","name":"Frail-v0"}
 sac:Pendulum-v1 with-deaths {"name":"Pendulum-v1"}
 sac:frames - {"name":"MountainCarContinuous-v0","frames":3}
+ahead:Pendulum-v1 with-deaths {"name":"Pendulum-v1"}
+behind:CartPole-v1 with-deaths {"name":"CartPole-v1"}
 td3:Pendulum-v1 with-deaths {"name":"Pendulum-v1"}
 WORLDS
 
@@ -106,6 +113,7 @@ changes_the_numbers() {
     plays other "$@" && ! same whole other
 }
 check "double Q-learning is another learner" changes_the_numbers --set /algorithm/double_q=true
+check "acting behind learning is another course" changes_the_numbers --set /algorithm/overlap=1
 check "errors weigh in the draws" changes_the_numbers --set /algorithm/prioritized_replay=true
 check "dueling outputs are another network" changes_the_numbers --set /policy/dueling=true
 check "an action's draws follow the seed" changes_the_numbers --set /seed=7

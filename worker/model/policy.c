@@ -200,6 +200,24 @@ void policy_follow(struct policy *policy)
     policy_dqn_follow(policy->self);
 }
 
+size_t policy_acting_floats(const struct policy *policy)
+{
+    return q_acting_floats(policy->self);
+}
+
+void policy_keep_acting(const struct policy *policy, float *out)
+{
+    const struct q_learning *q = policy->self;
+    memcpy(out, q->values, q_acting_floats(q) * sizeof *out);
+}
+
+void policy_load_acting(struct policy *policy, const float *kept)
+{
+    struct q_learning *q = policy->self;
+    memcpy(q->values, kept, q_acting_floats(q) * sizeof *kept);
+    policy->kind->load_acting(q);
+}
+
 uint64_t policy_fits(const struct policy *policy)
 {
     return ((const struct q_learning *)policy->self)->steps;

@@ -223,6 +223,12 @@ enum status policy_fit(struct policy *policy, const struct policy_transitions *b
 /* Moves DQN's target towards the network, by the configuration's tau. */
 void policy_follow(struct policy *policy);
 
+/* The parameters that policy_act computes with, apart from the others: how many floats; copies them out; and
+ * has another policy of the same configuration act by such a copy. */
+size_t policy_acting_floats(const struct policy *policy);
+void policy_keep_acting(const struct policy *policy, float *out);
+void policy_load_acting(struct policy *policy, const float *kept);
+
 /* Gradient steps so far. */
 uint64_t policy_fits(const struct policy *policy);
 

@@ -249,6 +249,12 @@ void policy_dqn_follow(void *self)
     q_network_follow(&dqn->network, &dqn->base, dqn->base.config.q.tau);
 }
 
+static void dqn_load_acting(void *self)
+{
+    struct dqn *dqn = self;
+    q_network_load(&dqn->network, &dqn->base);
+}
+
 static enum status dqn_restore(void *self, const struct policy_values *values, struct error *error)
 {
     struct dqn *dqn = self;
@@ -262,5 +268,6 @@ const struct policy_kind policy_dqn_kind = {.open = dqn_open,
                                             .act = dqn_act,
                                             .choose = dqn_choose,
                                             .fit = dqn_fit,
+                                            .load_acting = dqn_load_acting,
                                             .save = q_save,
                                             .restore = dqn_restore};

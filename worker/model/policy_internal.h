@@ -42,6 +42,7 @@ struct policy_kind {
     /* Of a kind that learns from a replay buffer; such a `self` begins with a struct q_learning. */
     enum status (*fit)(void *self, const struct policy_transitions *batch, double lr,
                        struct policy_q_losses *losses, struct error *error);
+    void (*load_acting)(void *self); /* acts by the arrays as they are now */
     enum status (*save)(void *self, struct policy_values *values, struct error *error);
     enum status (*restore)(void *self, const struct policy_values *values, struct error *error);
 };

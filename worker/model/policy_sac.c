@@ -242,6 +242,12 @@ static enum status sac_fit(void *self, const struct policy_transitions *batch, d
     return status;
 }
 
+static void sac_load_acting(void *self)
+{
+    struct sac *sac = self;
+    q_network_load(&sac->actor, &sac->base);
+}
+
 static enum status sac_restore(void *self, const struct policy_values *values, struct error *error)
 {
     struct sac *sac = self;
@@ -256,5 +262,6 @@ const struct policy_kind policy_sac_kind = {.open = sac_open,
                                             .act = sac_act,
                                             .choose = sac_choose,
                                             .fit = sac_fit,
+                                            .load_acting = sac_load_acting,
                                             .save = q_save,
                                             .restore = sac_restore};

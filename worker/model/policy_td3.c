@@ -185,6 +185,12 @@ static enum status td3_fit(void *self, const struct policy_transitions *batch, d
     return status;
 }
 
+static void td3_load_acting(void *self)
+{
+    struct td3 *td3 = self;
+    q_network_load(&td3->actor, &td3->base);
+}
+
 static enum status td3_restore(void *self, const struct policy_values *values, struct error *error)
 {
     struct td3 *td3 = self;
@@ -199,5 +205,6 @@ const struct policy_kind policy_td3_kind = {.open = td3_open,
                                             .act = td3_act,
                                             .choose = td3_choose,
                                             .fit = td3_fit,
+                                            .load_acting = td3_load_acting,
                                             .save = q_save,
                                             .restore = td3_restore};

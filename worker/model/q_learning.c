@@ -71,6 +71,15 @@ void q_close(struct q_learning *p)
     free(p->input.at);
 }
 
+size_t q_acting_floats(const struct q_learning *p)
+{
+    uint32_t number = 0;
+    while (number < p->parameter_count && !p->parameters[number].is_target &&
+           strncmp(p->parameters[number].name, "critic.", 7) != 0)
+        number++;
+    return number < p->parameter_count ? p->parameters[number].offset : p->count;
+}
+
 /* ---- networks ---- */
 
 static uint32_t number_of(const struct q_learning *p, const char *name)

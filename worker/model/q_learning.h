@@ -46,6 +46,9 @@ struct q_learning {
 enum status q_open(struct q_learning *p, const struct policy_config *config, struct error *error);
 void q_close(struct q_learning *p);
 
+/* The floats at the front of the arrays that acting computes with: an actor's, or a Q-network's. */
+size_t q_acting_floats(const struct q_learning *p);
+
 /* Opens a network of this shape whose first parameter has the name `first`; `target`: the name of the
  * target's first parameter, or NULL. It computes with the arrays' values. *n is all zero before;
  * q_network_close also follows a failure. STATUS_NO_MEMORY. */
