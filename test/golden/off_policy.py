@@ -44,13 +44,13 @@ from philox import philox
 from problem import Numbers
 
 INPUTS, ACTIONS, HIDDEN, STEPS = 5, 3, [16, 8], 5
-GAMMA, TAU, LR = 0.98, 0.02, 1e-3
+GAMMA, TAU = 0.98, 0.02
 INIT, LEARNING = 1, 10
 DQN, SAC, TD3 = 1, 2, 3
-# learning: DQN, SAC or TD3. follow_after: the step behind which DQN's targets follow; 0: none.
+# learning: DQN, SAC or TD3. lr: with 0.02 the network soon prefers other choices than its target. follow_after: the step behind which DQN's targets follow; 0: none.
 # critic_width0, critic_width1: units of the critics' layers, 0: there is no such layer.
 DEFAULTS = {
-    "learning": 0, "rows": 24, "seed": 0, "batch_seed": 0, "tanh": 0, "bytes": 0,
+    "learning": 0, "rows": 24, "seed": 0, "batch_seed": 0, "lr": 1e-3, "tanh": 0, "bytes": 0,
     "double": 0, "dueling": 0, "weights": 0, "masks": 0, "max_norm": 10, "follow_after": 0,
     "critics": 2, "critic_width0": 16, "critic_width1": 8,
     "learns_entropy": 1, "ent_coef": 1, "target_interval": 1, "sde": 0, "expln": 0, "log_std_init": 0,
@@ -59,9 +59,9 @@ DEFAULTS = {
 OPTIONS = list(DEFAULTS)
 CASES = {
     "dqn": {"learning": DQN},
-    "dqn_double": {"learning": DQN, "double": 1, "follow_after": 2},
+    "dqn_double": {"learning": DQN, "double": 1, "lr": 0.02, "follow_after": 2},
     "dqn_dueling": {"learning": DQN, "dueling": 1},
-    "dqn_double_dueling": {"learning": DQN, "double": 1, "dueling": 1, "weights": 1, "masks": 1, "follow_after": 1},
+    "dqn_double_dueling": {"learning": DQN, "double": 1, "lr": 0.02, "dueling": 1, "weights": 1, "masks": 1},
     "dqn_weights": {"learning": DQN, "weights": 1},
     "dqn_clipped": {"learning": DQN, "max_norm": 0.05},
     "dqn_masks": {"learning": DQN, "masks": 1},
@@ -201,7 +201,7 @@ class Learner:
         for part in "q_net.", "actor.", "critic.", "log_ent_coef":
             mine = self.of(part)
             if mine:
-                self.optimizers[part] = torch.optim.Adam([value.requires_grad_() for value in mine], lr=LR)
+                self.optimizers[part] = torch.optim.Adam([value.requires_grad_() for value in mine], lr=o["lr"])
 
     def of(self, part):
         return [value for name, value in self.p.items() if name.startswith(part)]

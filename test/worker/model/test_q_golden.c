@@ -22,6 +22,7 @@ enum {
     ROWS,
     SEED,
     BATCH_SEED,
+    LEARNING_RATE,
     TANH,
     BYTES,
     DOUBLE,
@@ -161,7 +162,7 @@ START_TEST(five_steps_are_those_of_pytorch)
     for (unsigned step = 0; step < STEPS; step++) {
         struct policy_q_losses losses;
         q_problem_draw(&problem);
-        must(policy_fit(policy, &problem.batch, 1e-3, &losses, &error));
+        must(policy_fit(policy, &problem.batch, exactly(LEARNING_RATE), &losses, &error));
         expect_losses(step, &losses, &losses_off);
         if (step + 1 == (unsigned)option[FOLLOW_AFTER])
             policy_follow(policy);
