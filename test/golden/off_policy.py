@@ -4,8 +4,7 @@ test/worker/model/test_q_golden.c reads.
 
 How to run it, from the repository's root, with Debian's python3-torch: /usr/bin/python3 test/golden/off_policy.py
 
-With the argument `compare` it writes nothing. It then prints how far Stable-Baselines3's own train() is from these steps,
-and needs the packages of scripts/deps sb3: build/sb3-venv/bin/python test/golden/off_policy.py compare
+off_policy_sb3.py prints how far Stable-Baselines3's own train() is from these steps.
 
 The formulas are those of worker/model/policy.h, written here with autograd alone. An observation has 5 elements, an
 action 3 choices or 3 floats, a network layers of 16 and 8 units. Parameters have the names and the order of
@@ -30,6 +29,7 @@ Stable-Baselines3 2.9.2 differs from policy.h in these points, and the record fo
                      call with five steps, and with every step of calls with one step each.
     log P with gSDE  Stable-Baselines3 finds the sum before tanh by atanh of the action, which it first clips to
                      1 - 1.2e-7. Here that sum is taken as it is.
+    bytes            Stable-Baselines3 divides those of images by 255, and no others.
 
 A case has options (see OPTIONS). Its results are those of a float64 run:
 losses (5, 4): critic, actor, entropy coefficient and its loss; 0 where policy.h has NaN
@@ -37,7 +37,6 @@ parameters: all, with the targets, after the last step
 """
 import functools
 import math
-import sys
 
 import torch
 from philox import philox
@@ -367,11 +366,6 @@ def write_entry(out, name, values, deviation=None):
 
 def main():
     torch.set_num_threads(1)
-    if sys.argv[1:] == ["compare"]:
-        import off_policy_sb3
-
-        off_policy_sb3.compare()
-        return
     with open("test/golden/off_policy.txt", "w", encoding="ascii") as out:
         out.write(f"# steps of DQN, SAC and TD3 in PyTorch {torch.__version__}, by test/golden/off_policy.py\n")
         for name in CASES:
