@@ -96,7 +96,7 @@ static enum status td3_choose(void *self, const struct policy_rows *rows, struct
 
 /* ---- learning ---- */
 
-/* Moves the chunk's next actions by clipped noise, within [-1, 1]. */
+/* Moves the chunk's next actions by clipped noise, within [-1, 1]. A NaN stays, and is told. */
 static void blur(struct td3 *td3, uint32_t first, uint32_t count, struct dense_matrix action)
 {
     const struct policy_q_config *q = &td3->base.config.q;
@@ -107,7 +107,8 @@ static void blur(struct td3 *td3, uint32_t first, uint32_t count, struct dense_m
         for (uint32_t c = 0; c < components; c++) {
             const float draw = (float)q->target_noise * td3->base.noise[(size_t)i * components + c];
             float *to = action.at + i * action.stride + c;
-            *to = fmaxf(-1, fminf(1, *to + fmaxf(-most, fminf(most, draw))));
+            const float moved = *to + fmaxf(-most, fminf(most, draw));
+            *to = isnan(moved) ? moved : fmaxf(-1, fminf(1, moved));
         }
 }
 

@@ -1,6 +1,7 @@
 /* Several critics: the least of their values, their loss, and what pulls at the actions that they judge. */
 #include "worker/model/q_critics.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,12 +46,13 @@ static float value_at(const struct q_critics *c, uint32_t critic, uint32_t row)
     return c->value[critic].at[row * c->value[critic].stride];
 }
 
-/* The critic with the least value of the row; the first of equal ones. */
+/* The critic with the least value of the row; the first of equal ones. A NaN is the least, so that it is
+ * told, as PyTorch's min has it. */
 static uint32_t least_of(const struct q_critics *c, uint32_t used, uint32_t row)
 {
     uint32_t least = 0;
     for (uint32_t j = 1; j < used; j++)
-        if (value_at(c, j, row) < value_at(c, least, row))
+        if (value_at(c, j, row) < value_at(c, least, row) || isnan(value_at(c, j, row)))
             least = j;
     return least;
 }
