@@ -239,7 +239,7 @@ static enum status dqn_fit(void *self, const struct policy_transitions *batch, d
         return q_explain_loss(&dqn->base, batch, losses->critic, error);
     const double norm = norm_of(dqn->base.gradient + network->offset, network->count);
     if (!isfinite(norm))
-        return q_check_gradient(&dqn->base, network, error);
+        return q_check_gradient(&dqn->base, network, batch, error);
     q_network_step(network, &dqn->base, lr, ++dqn->base.steps,
                    (float)policy_clip_factor(norm, dqn->base.config.q.max_norm));
     return STATUS_OK;

@@ -157,7 +157,8 @@ static enum status step_actor(struct td3 *td3, const struct policy_transitions *
         count = q_chunk(batch, first);
         *loss += pull_actor(td3, batch, first, count);
     }
-    const enum status status = q_check_gradient(base, &td3->actor, error);
+    const enum status status = isfinite(*loss) ? q_check_gradient(base, &td3->actor, batch, error)
+                                               : q_explain_loss(base, batch, *loss, error);
     if (status != STATUS_OK)
         return status;
     q_network_step(&td3->actor, base, lr, base->steps / base->config.q.policy_delay, 1);
@@ -179,7 +180,7 @@ static enum status td3_fit(void *self, const struct policy_transitions *batch, d
         find_targets(td3, batch, first, count);
         losses->critic += q_critics_learn(&td3->critics, base, batch, first, count, td3->target + first, 1);
     }
-    enum status status = isfinite(losses->critic) ? q_critics_step(&td3->critics, base, lr, error)
+    enum status status = isfinite(losses->critic) ? q_critics_step(&td3->critics, base, batch, lr, error)
                                                   : q_explain_loss(base, batch, losses->critic, error);
     if (status == STATUS_OK && base->steps % base->config.q.policy_delay == 0)
         status = step_actor(td3, batch, lr, &losses->actor, error);

@@ -86,11 +86,12 @@ double q_critics_learn(struct q_critics *c, struct q_learning *p, const struct p
     return loss;
 }
 
-enum status q_critics_step(struct q_critics *c, const struct q_learning *p, double lr, struct error *error)
+enum status q_critics_step(struct q_critics *c, const struct q_learning *p,
+                           const struct policy_transitions *batch, double lr, struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t j = 0; j < c->count && status == STATUS_OK; j++)
-        status = q_check_gradient(p, &c->of[j], error);
+        status = q_check_gradient(p, &c->of[j], batch, error);
     for (uint32_t j = 0; j < c->count && status == STATUS_OK; j++)
         q_network_step(&c->of[j], p, lr, p->steps, 1);
     return status;

@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -303,37 +304,58 @@ static bool all_finite(const float *values, size_t count)
     return q_is_finite((struct dense_matrix){(float *)(uintptr_t)values, count}, 1, (uint32_t)count);
 }
 
+/* The first tensor of the batch that is not finite; NULL: there is none. */
+static const char *lost_tensor(const struct q_learning *p, const struct policy_transitions *batch)
+{
+    const size_t seen = (size_t)batch->count * p->inputs, acted = (size_t)batch->count * p->components;
+    const bool floats = p->config.observation.dtype != ENVIRONMENT_U8;
+    if (floats && !all_finite(batch->observations, seen))
+        return "observations";
+    if (floats && !all_finite(batch->next_observations, seen))
+        return "next observations";
+    if (p->config.learning != POLICY_DQN && !all_finite(batch->actions, acted))
+        return "actions";
+    if (!all_finite(batch->rewards, batch->count))
+        return "rewards";
+    return batch->weights != NULL && !all_finite(batch->weights, batch->count) ? "weights" : NULL;
+}
+
+/* "the loss is nan", or what else `what` says, and why; `rest` if neither the batch nor a parameter is why.
+ */
+static enum status explain(const struct q_learning *p, const struct policy_transitions *batch,
+                           const char *what, const char *rest, struct error *error)
+{
+    const char *tensor = lost_tensor(p, batch), *kind = "";
+    for (uint32_t i = 0; i < p->parameter_count && tensor == NULL; i++)
+        if (!all_finite(p->values + p->parameters[i].offset, p->parameters[i].count)) {
+            kind = "parameter ";
+            tensor = p->parameters[i].name;
+        }
+    return error_set(error, STATUS_INTERNAL,
+                     "the %s; the first tensor that holds a NaN or an infinity is the %s%s", what, kind,
+                     tensor != NULL ? tensor : rest);
+}
+
 enum status q_explain_loss(const struct q_learning *p, const struct policy_transitions *batch, double loss,
                            struct error *error)
 {
-    static const char begin[] = "the first tensor that holds a NaN or an infinity is the";
-    const size_t seen = (size_t)batch->count * p->inputs;
-    const bool floats = p->config.observation.dtype != ENVIRONMENT_U8;
-    const char *tensor = NULL;
-    if (floats && !all_finite(batch->observations, seen))
-        tensor = "observations";
-    else if (floats && !all_finite(batch->next_observations, seen))
-        tensor = "next observations";
-    else if (!all_finite(batch->rewards, batch->count))
-        tensor = "rewards";
-    for (uint32_t i = 0; i < p->parameter_count && tensor == NULL; i++)
-        if (!all_finite(p->values + p->parameters[i].offset, p->parameters[i].count))
-            return error_set(error, STATUS_INTERNAL, "the loss is %g; %s parameter %s", loss, begin,
-                             p->parameters[i].name);
-    return error_set(error, STATUS_INTERNAL, "the loss is %g; %s %s", loss, begin,
-                     tensor != NULL ? tensor : "values");
+    char what[32];
+    snprintf(what, sizeof what, "loss is %g", loss);
+    return explain(p, batch, what, "values", error);
 }
 
-enum status q_check_gradient(const struct q_learning *p, const struct q_network *n, struct error *error)
+enum status q_check_gradient(const struct q_learning *p, const struct q_network *n,
+                             const struct policy_transitions *batch, struct error *error)
 {
+    char gradient[POLICY_NAME_BYTES + 16];
     if (isfinite(norm_of(p->gradient + n->offset, n->count)))
         return STATUS_OK;
     uint32_t lost = n->first;
     while (lost + 1 < n->first + n->parameters &&
            all_finite(p->gradient + p->parameters[lost].offset, p->parameters[lost].count))
         lost++;
-    return error_set(error, STATUS_INTERNAL, "the gradient of %s holds a NaN or an infinity",
-                     p->parameters[lost].name);
+    snprintf(gradient, sizeof gradient, "gradient of %s", p->parameters[lost].name);
+    return explain(p, batch, "gradient is not finite", gradient, error);
 }
 
 /* ---- saving and restoring ---- */

@@ -104,11 +104,13 @@ bool q_store_chosen(const struct q_learning *p, const struct policy_rows *chunk,
 /* Whether all of them are finite; of a chunk's rows. */
 bool q_is_finite(struct dense_matrix x, uint32_t rows, uint32_t columns);
 
-/* STATUS_INTERNAL: names the first tensor of the batch, or the first parameter, that holds a NaN or an
- * infinity, and why `loss` is not finite; or the parameter whose gradient is not. */
+/* STATUS_INTERNAL, because `loss`, or the gradient of a network, is not finite. The text names the first
+ * tensor of the batch, or the first parameter, that holds a NaN or an infinity; if none does, the values, or
+ * the parameter whose gradient it is. */
 enum status q_explain_loss(const struct q_learning *p, const struct policy_transitions *batch, double loss,
                            struct error *error);
-enum status q_check_gradient(const struct q_learning *p, const struct q_network *n, struct error *error);
+enum status q_check_gradient(const struct q_learning *p, const struct q_network *n,
+                             const struct policy_transitions *batch, struct error *error);
 
 /* struct policy_kind's save and restore; after the latter the networks are to be loaded. */
 enum status q_save(void *self, struct policy_values *values, struct error *error);
