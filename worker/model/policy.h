@@ -216,7 +216,8 @@ struct policy_q_losses {
  *
  * in Stable-Baselines3's order and scale. Q' are the targets, which SAC and TD3 move themselves. Draws are
  * keyed by the number of the step, from 1, which the policy counts (policy_values has it). STATUS_INTERNAL as
- * policy_learn. */
+ * policy_learn; but where it is the actor whose loss or gradient is not finite, the critics have taken their
+ * step. */
 enum status policy_fit(struct policy *policy, const struct policy_transitions *batch, double lr,
                        struct policy_q_losses *losses, struct error *error);
 

@@ -239,6 +239,8 @@ static enum status sac_fit(void *self, const struct policy_transitions *batch, d
         status = step_actor(sac, batch, lr, losses, error);
     if (status == STATUS_OK && base->steps % base->config.q.target_interval == 0)
         q_critics_follow(&sac->critics, base);
+    if (status != STATUS_OK)
+        base->steps--; // it was none
     return status;
 }
 

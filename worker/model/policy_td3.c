@@ -184,6 +184,8 @@ static enum status td3_fit(void *self, const struct policy_transitions *batch, d
                                                   : q_explain_loss(base, batch, losses->critic, error);
     if (status == STATUS_OK && base->steps % base->config.q.policy_delay == 0)
         status = step_actor(td3, batch, lr, &losses->actor, error);
+    if (status != STATUS_OK)
+        base->steps--; // it was none
     return status;
 }
 
