@@ -212,11 +212,14 @@ bool q_is_finite(struct dense_matrix x, uint32_t rows, uint32_t columns)
 
 /* ---- draws ---- */
 
-/* Draws number begin … begin + count - 1 of a key's. */
+/* Blocks of RNG_ACTION. A policy's own draws, SAC's, begin at block 0. */
+enum { EVEN_BLOCK = 1 << 20, NOISE_BLOCK = 1 << 21 };
+
+/* Normal draws number begin … begin + count - 1 of a key's. */
 static void draw_normals(const struct q_learning *p, const struct rng_key *key, enum rng_stream stream,
-                         uint64_t begin, uint32_t count, float *out)
+                         uint32_t block, uint64_t begin, uint32_t count, float *out)
 {
-    const uint32_t word = (uint32_t)stream << RNG_STREAM_SHIFT;
+    const uint32_t word = (uint32_t)stream << RNG_STREAM_SHIFT | block;
     for (uint64_t at = begin, n; at < begin + count; at += n) {
         float group[NORMAL_GROUP];
         const uint64_t from = at % NORMAL_GROUP, left = begin + count - at;
@@ -229,17 +232,16 @@ static void draw_normals(const struct q_learning *p, const struct rng_key *key, 
 void q_learning_noise(const struct q_learning *p, uint32_t which, uint32_t first, uint32_t count)
 {
     const struct rng_key key = {.seed = p->config.seed, .step = which, .episode = (uint32_t)p->steps};
-    draw_normals(p, &key, RNG_LEARNING, (uint64_t)first * p->components, count * p->components, p->noise);
+    draw_normals(p, &key, RNG_LEARNING, 0, (uint64_t)first * p->components, count * p->components, p->noise);
 }
 
 void q_acting_noise(const struct q_learning *p, const struct rng_key *key, float *noise)
 {
-    draw_normals(p, key, RNG_ACTION, (uint64_t)key->environment * p->components, p->components, noise);
+    draw_normals(p, key, RNG_ACTION, 0, (uint64_t)key->environment * p->components, p->components, noise);
 }
 
 static void draw_evenly(const struct q_learning *p, const struct rng_key *key, float *action)
 {
-    enum { EVEN_BLOCK = 1 << 20 }; // of RNG_ACTION; normal draws have block 0
     uint32_t words[4];
     for (uint32_t c = 0; c < p->components; c++) {
         if (c % 4 == 0)
@@ -261,7 +263,8 @@ static void find_noise(const struct q_learning *p, const struct policy_rows *chu
 {
     const struct policy_q_config *q = &p->config.q;
     const bool begins = chunk->starts != NULL && chunk->starts[row] != 0;
-    q_acting_noise(p, key, noise);
+    draw_normals(p, key, RNG_ACTION, NOISE_BLOCK, (uint64_t)key->environment * p->components, p->components,
+                 noise);
     for (uint32_t c = 0; c < p->components; c++) {
         float *state = chunk->states + (size_t)row * p->components + c;
         if (q->noise == POLICY_NORMAL_NOISE)

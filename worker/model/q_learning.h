@@ -90,7 +90,8 @@ void q_read_actions(const struct q_learning *p, const float *actions, size_t str
  * batch of the running gradient step. `which`: 0 at the observations, 1 at the next ones. */
 void q_learning_noise(const struct q_learning *p, uint32_t which, uint32_t first, uint32_t count);
 
-/* One draw of normal(0, 1) for each number of the action of an environment in a step. */
+/* The policy's own draws of normal(0, 1), for each number of the action of an environment in a step. The
+ * configuration's noise has other draws. */
 void q_acting_noise(const struct q_learning *p, const struct rng_key *key, float *noise);
 
 /* Writes the action of row i of the chunk: the one that is given or, as the exploration says, one that is
