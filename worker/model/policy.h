@@ -211,8 +211,8 @@ struct policy_q_losses {
  *     DQN  Huber loss of Q(s, a) against r + gamma max Q'(s', .)      (Mnih et al., 2015)
  *     SAC  0.5 sum_j mean (Q_j(s, a) - r - gamma (min Q'(s', a') - alpha log P(a')))^2, then the actor by
  *          alpha log P(a) - min Q(s, a), then alpha, if it is learned (Haarnoja et al., arXiv 1812.05905)
- *     TD3  sum_j mean (Q_j(s, a) - r - gamma min Q'(s', a'))^2, a' with clipped noise; with every
- * policy_delay'th step the actor by -Q_0(s, a) (Fujimoto et al., 2018)
+ *     TD3  sum_j mean (Q_j(s, a) - r - gamma min Q'(s', a'))^2, a' with clipped noise; with each
+ *          policy_delay'th step the actor by -Q_0(s, a)              (Fujimoto et al., 2018)
  *
  * in Stable-Baselines3's order and scale. Q' are the targets, which SAC and TD3 move themselves. Draws are
  * keyed by the number of the step, from 1, which the policy counts (policy_values has it). STATUS_INTERNAL as

@@ -278,7 +278,7 @@ static void find_noise(const struct q_learning *p, const struct policy_rows *chu
 void q_store_action(const struct q_learning *p, const struct policy_rows *chunk, uint32_t i,
                     const float *action, const struct rng_key *key)
 {
-    float noise[DENSE_COMPONENTS_MAX];
+    float noise[DENSE_COMPONENTS_MAX] = {0};
     const uint32_t row = chunk->row[i];
     float *to = (float *)chunk->actions + (size_t)row * p->components;
     if (p->exploration.is_random)

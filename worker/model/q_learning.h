@@ -4,8 +4,8 @@
  *     network      dense layers that learn (kernels/policy/layers.h): an actor, a critic, a Q-network
  *     critic       estimates the return of an observation and an action, Q(s, a)
  *     target       a copy of a network that follows it slowly
- *     arrays       all parameters one behind the other, as policy_parameters lists them: networks, then
- * targets chunk        at most 256 rows that are computed at a time
+ *     arrays       all parameters one behind the other, as policy_parameters lists them
+ *     chunk        at most 256 rows that are computed at a time
  *
  * Sums over a batch run chunk by chunk, so a gradient step has the same bits on every machine. One thread. */
 #ifndef WORKER_MODEL_Q_LEARNING_H
