@@ -7,11 +7,11 @@ How to run it, from the repository's root, with Debian's python3-torch: /usr/bin
 off_policy_sb3.py prints how far Stable-Baselines3's own train() is from these steps.
 
 The formulas are those of worker/model/policy.h, written here with autograd alone. An observation has 5 elements, an
-action 3 choices or 3 floats, a network layers of 16 and 8 units. Parameters have the names and the order of
+action 3 choices or 3 floats, a network most often layers of 16 and 8 units. Parameters have the names and the order of
 worker/model/policy_parameters.h, and the first values of its policy_begin_parameter. Draws are those of
 kernels/lanes/normal.h at the keys of RNG_LEARNING.
 
-The batches of a case are numbers of problem.py, so that the record need not hold them. The sequence begins with the state
+The batches of a case are numbers of problem.py, so the record need not hold them. The sequence begins with the state
 batch_seed. Each of the five steps takes, in this order:
 
     observations       (rows, 5) numbers * 2; bytes floor((number + 1) * 128)
@@ -25,15 +25,15 @@ batch_seed. Each of the five steps takes, in this order:
 Stable-Baselines3 2.9.2 differs from policy.h in these points, and the record follows policy.h:
 
     target_interval  SAC moves its targets with every step whose number, from 1, is a multiple of the interval.
-                     Stable-Baselines3 counts from 0, and anew in each call of train(). So it moves them at steps 1, 3, 5 of a
-                     call with five steps, and with every step of calls with one step each.
+                     Stable-Baselines3 counts from 0, and anew in each call of train(). With an interval of 2 and five
+                     steps a call, it moves them at steps 1, 3 and 5; with one step a call, at every step.
     log P with gSDE  Stable-Baselines3 finds the sum before tanh by atanh of the action, which it first clips to
                      1 - 1.2e-7. Here that sum is taken as it is.
     bytes            Stable-Baselines3 divides those of images by 255, and no others.
 
-A case has options (see OPTIONS). Its results are those of a float64 run:
-losses (5, 4): critic, actor, entropy coefficient and its loss; 0 where policy.h has NaN
-parameters: all, with the targets, after the last step
+The file's form is that of ppo.py. A case has the input options (see OPTIONS), and the results losses (5, 4): critic,
+actor, entropy coefficient and its loss, 0 where policy.h has NaN; and parameters: all, with the targets, after the last
+step.
 """
 import functools
 import math
@@ -42,14 +42,15 @@ import torch
 from philox import philox
 from problem import Numbers
 
-INPUTS, ACTIONS, HIDDEN, STEPS = 5, 3, [16, 8], 5
+INPUTS, ACTIONS, STEPS = 5, 3, 5
 GAMMA, TAU = 0.98, 0.02
 INIT, LEARNING = 1, 10
 DQN, SAC, TD3 = 1, 2, 3
-# learning: DQN, SAC or TD3. lr: with 0.02 the network soon prefers other choices than its target. follow_after: the step behind which DQN's targets follow; 0: none.
-# critic_width0, critic_width1: units of the critics' layers, 0: there is no such layer.
+# learning: DQN, SAC or TD3. lr: with 0.02 the network soon prefers other choices than its target. width0, width1,
+# critic_width0, critic_width1: units of the hidden layers, and of the critics'; 0: there is no such layer.
+# follow_after: the step after which DQN's target follows; 0: none.
 DEFAULTS = {
-    "learning": 0, "rows": 24, "seed": 0, "batch_seed": 0, "lr": 1e-3, "tanh": 0, "bytes": 0,
+    "learning": 0, "rows": 24, "seed": 0, "batch_seed": 0, "lr": 1e-3, "width0": 16, "width1": 8, "tanh": 0, "bytes": 0,
     "double": 0, "dueling": 0, "weights": 0, "masks": 0, "max_norm": 10, "follow_after": 0,
     "critics": 2, "critic_width0": 16, "critic_width1": 8,
     "learns_entropy": 1, "ent_coef": 1, "target_interval": 1, "sde": 0, "expln": 0, "log_std_init": 0,
@@ -67,6 +68,7 @@ CASES = {
     "dqn_bytes": {"learning": DQN, "bytes": 1},
     "dqn_follow": {"learning": DQN, "follow_after": 3},
     "dqn_tanh": {"learning": DQN, "tanh": 1},
+    "dqn_linear": {"learning": DQN, "width0": 0, "width1": 0},
     "dqn_chunks": {"learning": DQN, "rows": 300},
     "sac_auto": {"learning": SAC},
     "sac_auto_0.1": {"learning": SAC, "ent_coef": 0.1},
@@ -77,6 +79,7 @@ CASES = {
     "sac_tanh": {"learning": SAC, "tanh": 1},
     "sac_interval": {"learning": SAC, "target_interval": 2},
     "sac_bytes": {"learning": SAC, "bytes": 1, "critic_width1": 0},
+    "sac_linear": {"learning": SAC, "width0": 0, "width1": 0, "bytes": 1, "critic_width0": 8, "critic_width1": 0},
     "sac_chunks": {"learning": SAC, "rows": 300},
     "sac_sde": {"learning": SAC, "sde": 1, "log_std_init": -1},
     "sac_sde_tanh": {"learning": SAC, "sde": 1, "log_std_init": -3, "tanh": 1, "learns_entropy": 0, "ent_coef": 0.2},
@@ -85,6 +88,7 @@ CASES = {
     "td3": {"learning": TD3},
     "td3_clipped": {"learning": TD3, "target_noise": 0.5, "target_noise_clip": 0.3, "policy_delay": 3, "tanh": 1},
     "ddpg": {"learning": TD3, "critics": 1, "policy_delay": 1, "target_noise": 0},
+    "td3_linear": {"learning": TD3, "width0": 16, "width1": 0, "critic_width0": 0, "critic_width1": 0},
     "td3_chunks": {"learning": TD3, "rows": 300, "policy_delay": 1},
 }
 # Rounding may not change the path of a case: the first pair of seeds is taken whose float32 run is so near.
@@ -107,21 +111,26 @@ def targets(parameters, old, new):
     return [(new + name.removeprefix(old), shape, 0) for name, shape, _ in parameters]
 
 
+def widths_of(o, key):
+    """Units of the hidden layers."""
+    return [o[f"{key}{i}"] for i in (0, 1) if o[f"{key}{i}"]]
+
+
 def list_parameters(o):
     """Name, shape and fan-in of each; fan-in 0: constant, or a target."""
+    hidden, widths = widths_of(o, "width"), widths_of(o, "critic_width")
     if o["learning"] == DQN:
-        network = chain("q_net.q_net", INPUTS, HIDDEN + [ACTIONS + o["dueling"]])
+        network = chain("q_net.q_net", INPUTS, hidden + [ACTIONS + o["dueling"]])
         return network + targets(network, "q_net.", "q_net_target.")
-    widths = [o[f"critic_width{i}"] for i in (0, 1) if o[f"critic_width{i}"]]
     critics = []
     for j in range(o["critics"]):
         critics += chain(f"critic.qf{j}", INPUTS + ACTIONS, widths + [1])
     if o["learning"] == TD3:
-        actor = chain("actor.mu", INPUTS, HIDDEN + [ACTIONS])
+        actor = chain("actor.mu", INPUTS, hidden + [ACTIONS])
         followers = targets(actor, "actor.", "actor_target.") + targets(critics, "critic.", "critic_target.")
         return actor + critics + followers
-    units = HIDDEN[-1]
-    actor = chain("actor.latent_pi", INPUTS, HIDDEN)
+    units = hidden[-1] if hidden else INPUTS
+    actor = chain("actor.latent_pi", INPUTS, hidden)
     if o["sde"]:
         actor = [("actor.log_std", (units, ACTIONS), 0)] + actor
         actor += [("actor.mu.0.weight", (ACTIONS, units), units), ("actor.mu.0.bias", (ACTIONS,), units)]
@@ -283,13 +292,12 @@ class Learner:
 
     def explore(self, x, which):
         """Actions, and their log-probabilities."""
-        layers = len(HIDDEN)
-        for number in range(layers):
+        for number in range(len(widths_of(self.o, "width"))):
             x = self.f(self.layer(f"actor.latent_pi.{2 * number}", x))
         if self.o["sde"]:
             std = self.deviations()
             mean = self.layer("actor.mu.0", x).clamp(-2, 2)
-            sums = mean + x @ (std * self.noise(0, HIDDEN[-1], ACTIONS))
+            sums = mean + x @ (std * self.noise(0, x.shape[1], ACTIONS))
             normal = torch.distributions.Normal(mean, (x**2 @ std**2 + 1e-6).sqrt())
         else:
             mean, log_std = self.layer("actor.mu", x), self.layer("actor.log_std", x).clamp(-20, 2)
@@ -361,7 +369,8 @@ def open_case(name):
 
 def write_entry(out, name, values, deviation=None):
     numbers = [f"{v:.8g}" for v in values]
-    out.write(" ".join([name, str(len(numbers))] + ([] if deviation is None else [f"{deviation:.3g}"]) + numbers) + "\n")
+    head = [name, str(len(numbers))] + ([] if deviation is None else [f"{deviation:.3g}"])
+    out.write(" ".join(head + numbers) + "\n")
 
 
 def main():

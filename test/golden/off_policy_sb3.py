@@ -5,15 +5,15 @@ How to run it, from the repository's root, with the packages of scripts/deps sb3
 
     build/sb3-venv/bin/python test/golden/off_policy_sb3.py
 
-Each case that Stable-Baselines3 has options for goes through the train() of its DQN, SAC, TD3 or DDPG in float32, with the
-same parameters, batches and draws. The differences are those to the float64 run of off_policy.py.
+Each case that Stable-Baselines3 has options for goes through the train() of its DQN, SAC, TD3 or DDPG in float32, with
+the same parameters, batches and draws. The differences are those to the float64 run of off_policy.py.
 """
 import gymnasium
 import numpy
 import off_policy
 import stable_baselines3
 import torch
-from off_policy import ACTIONS, DQN, GAMMA, HIDDEN, INPUTS, SAC, TAU
+from off_policy import ACTIONS, DQN, GAMMA, INPUTS, SAC, TAU
 from stable_baselines3.common.logger import Logger
 from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
@@ -22,7 +22,7 @@ UNKNOWN = "double", "dueling", "weights", "masks"
 
 
 class World(gymnasium.Env):
-    """Only spaces: a policy acts in [-1, 1], and the batches are ours. Bytes come as what becomes of them: fractions."""
+    """Only spaces: a policy acts in [-1, 1], and the batches are ours. Bytes come as the fractions that they become."""
 
     def __init__(self, o):
         self.observation_space = gymnasium.spaces.Box(-numpy.inf, numpy.inf, (INPUTS,), numpy.float32)
@@ -35,11 +35,11 @@ def open_model(name, o):
     activation = torch.nn.Tanh if o["tanh"] else torch.nn.ReLU
     common = {"learning_rate": o["lr"], "gamma": GAMMA, "tau": TAU, "batch_size": o["rows"], "device": "cpu", "seed": 1}
     if o["learning"] == DQN:
-        arguments = {"net_arch": HIDDEN, "activation_fn": activation}
+        arguments = {"net_arch": off_policy.widths_of(o, "width"), "activation_fn": activation}
         return stable_baselines3.DQN("MlpPolicy", World(o), max_grad_norm=o["max_norm"], target_update_interval=1,
                                      policy_kwargs=arguments, **common)  # fmt: skip
-    widths = [o[f"critic_width{i}"] for i in (0, 1) if o[f"critic_width{i}"]]
-    arguments = {"net_arch": {"pi": HIDDEN, "qf": widths}, "activation_fn": activation, "n_critics": o["critics"]}
+    widths = {"pi": off_policy.widths_of(o, "width"), "qf": off_policy.widths_of(o, "critic_width")}
+    arguments = {"net_arch": widths, "activation_fn": activation, "n_critics": o["critics"]}
     if o["learning"] == SAC:
         if o["sde"]:
             arguments |= {"log_std_init": o["log_std_init"], "use_expln": bool(o["expln"])}
@@ -71,8 +71,8 @@ class Draws:
         self.step, self.calls = step, 0
 
     def standard(self, shape, dtype, device):
-        """Of SAC: at the observations, then at the next ones. With gSDE a step draws a matrix, and then one that only acting
-        reads."""
+        """Of SAC: at the observations, then at the next ones. With gSDE a step draws a matrix, and then one that only
+        acting reads."""
         which = 0 if self.o["sde"] else self.calls
         self.calls += 1
         assert self.calls <= 2

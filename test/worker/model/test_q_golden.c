@@ -23,6 +23,8 @@ enum {
     SEED,
     BATCH_SEED,
     LEARNING_RATE,
+    WIDTH0,
+    WIDTH1,
     TANH,
     BYTES,
     DOUBLE,
@@ -47,13 +49,11 @@ enum {
 };
 
 static const char *const cases[] = {
-    "dqn",          "dqn_double",  "dqn_dueling",  "dqn_double_dueling",
-    "dqn_weights",  "dqn_clipped", "dqn_masks",    "dqn_bytes",
-    "dqn_follow",   "dqn_tanh",    "dqn_chunks",   "sac_auto",
-    "sac_auto_0.1", "sac_fixed",   "sac_critic",   "sac_critics",
-    "sac_layers",   "sac_tanh",    "sac_interval", "sac_bytes",
-    "sac_chunks",   "td3",         "td3_clipped",  "ddpg",
-    "td3_chunks",
+    "dqn",         "dqn_double",   "dqn_dueling", "dqn_double_dueling", "dqn_weights", "dqn_clipped",
+    "dqn_masks",   "dqn_bytes",    "dqn_follow",  "dqn_tanh",           "dqn_linear",  "dqn_chunks",
+    "sac_auto",    "sac_auto_0.1", "sac_fixed",   "sac_critic",         "sac_critics", "sac_layers",
+    "sac_tanh",    "sac_interval", "sac_bytes",   "sac_linear",         "sac_chunks",  "td3",
+    "td3_clipped", "ddpg",         "td3_linear",  "td3_chunks",
     /* policy_sac.c does not compute with state_dependent yet, so these are left out:
      * "sac_sde", "sac_sde_tanh", "sac_sde_expln", "sac_sde_chunks". */
 };
@@ -78,6 +78,15 @@ static double exactly(unsigned number)
     return strtod(text, NULL);
 }
 
+/* Returns how many hidden layers there are. */
+static uint32_t take_widths(unsigned number, uint32_t width[])
+{
+    uint32_t layers = 0;
+    for (; layers < 2 && option[number + layers] > 0; layers++)
+        width[layers] = (uint32_t)option[number + layers];
+    return layers;
+}
+
 static void open_problem(const char *name)
 {
     record = ppo_record_open("test/golden/off_policy.txt", name);
@@ -87,6 +96,7 @@ static void open_problem(const char *name)
     struct policy_config *config = &problem.config;
     struct policy_q_config *q = &config->q;
     config->seed = (uint64_t)option[SEED];
+    config->layers = take_widths(WIDTH0, config->width);
     config->activation = option[TANH] > 0 ? POLICY_TANH : POLICY_RELU;
     config->observation.dtype = option[BYTES] > 0 ? ENVIRONMENT_U8 : ENVIRONMENT_F32;
     q->double_q = option[DOUBLE] > 0;
@@ -95,9 +105,7 @@ static void open_problem(const char *name)
     problem.has_masks = config->has_mask = option[MASKS] > 0;
     q->max_norm = exactly(MAX_NORM);
     q->critics = (uint32_t)option[CRITICS];
-    q->critic_layers = option[CRITIC_WIDTH1] > 0 ? 2 : 1;
-    q->critic_width[0] = (uint32_t)option[CRITIC_WIDTH0];
-    q->critic_width[1] = (uint32_t)option[CRITIC_WIDTH1];
+    q->critic_layers = take_widths(CRITIC_WIDTH0, q->critic_width);
     q->learns_entropy = option[LEARNS_ENTROPY] > 0;
     q->entropy_coefficient = exactly(ENT_COEF);
     q->target_interval = (uint32_t)option[TARGET_INTERVAL];
@@ -111,7 +119,7 @@ static void open_problem(const char *name)
 
 /* ---- against the record ---- */
 
-static void expect_losses(unsigned step, const struct policy_q_losses *losses, double *largest)
+static void expect_losses(unsigned step, const struct policy_q_losses *losses)
 {
     static const char *const names[LOSSES] = {"critic", "actor", "entropy_coefficient", "entropy"};
     const double got[LOSSES] = {losses->critic, losses->actor, losses->entropy_coefficient, losses->entropy};
@@ -121,19 +129,15 @@ static void expect_losses(unsigned step, const struct policy_q_losses *losses, d
         const double wanted = (double)expected[step * LOSSES + i], found = isnan(got[i]) ? 0 : got[i];
         ck_assert_msg(fabs(found - wanted) <= 1e-5 * fabs(wanted), "step %u, loss %s: %.9g, not %.9g",
                       step + 1, names[i], found, wanted);
-        if (wanted < 0 || wanted > 0)
-            *largest = fmax(*largest, fabs(found / wanted - 1));
     }
 }
 
-/* Returns the largest difference. */
-static double expect_parameters(struct policy *policy)
+static void expect_parameters(struct policy *policy)
 {
     static struct policy_parameter list[POLICY_PARAMETERS_MAX];
     const uint32_t count = policy_parameters(list, &problem.config);
     const uint32_t floats = ppo_record_count(record, "=parameters");
     struct policy_values values = {0};
-    double largest = 0;
     float *expected = calloc(floats, sizeof *expected);
     ck_assert_ptr_nonnull(expected);
     ck_assert_uint_eq(floats, list[count - 1].offset + list[count - 1].count);
@@ -146,30 +150,25 @@ static double expect_parameters(struct policy *policy)
             const double wanted = (double)expected[list[p].offset + e];
             ck_assert_msg(fabs(found - wanted) <= 1e-6, "%s[%zu]: %.9g, not %.9g", list[p].name, e, found,
                           wanted);
-            largest = fmax(largest, fabs(found - wanted));
         }
     policy_values_close(&values);
     free(expected);
-    return largest;
 }
 
 START_TEST(five_steps_are_those_of_pytorch)
 {
     struct policy *policy;
-    double losses_off = 0;
     open_problem(cases[_i]);
     must(policy_new(&policy, &problem.config, NULL, &error));
     for (unsigned step = 0; step < STEPS; step++) {
         struct policy_q_losses losses;
         q_problem_draw(&problem);
         must(policy_fit(policy, &problem.batch, exactly(LEARNING_RATE), &losses, &error));
-        expect_losses(step, &losses, &losses_off);
+        expect_losses(step, &losses);
         if (step + 1 == (unsigned)option[FOLLOW_AFTER])
             policy_follow(policy);
     }
-    const double parameters_off = expect_parameters(policy);
-    if (getenv("VERBOSE") != NULL)
-        printf("%-20s losses %.2g parameters %.2g\n", cases[_i], losses_off, parameters_off);
+    expect_parameters(policy);
     policy_free(policy);
     ppo_record_close(record);
 }
