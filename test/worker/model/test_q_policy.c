@@ -330,6 +330,37 @@ static struct moments moments_of(const double *x, const double *y, uint32_t coun
     return found;
 }
 
+/* SAC draws by its actor's means and deviations, and other environments have other draws: those of the row
+ * that is two further are of the same step. Draws that tanh has rounded are left out. */
+START_TEST(sac_draws_from_its_distribution)
+{
+    static float values[ALL_FLOATS];
+    static double draws[NUMBERS], others[NUMBERS];
+    uint32_t count = 0;
+    open_policy(POLICY_SAC);
+    take_parameters(values, POLICY_VALUES);
+    act((struct policy_exploration){0}, false, 1);
+    for (uint32_t r = 0; r < ROWS; r++) {
+        double outputs[2 * Q_ACTIONS];
+        run_layers(values, world.observations + (size_t)r * Q_INPUTS, 2 * Q_ACTIONS, outputs);
+        for (uint32_t a = 0; a < Q_ACTIONS; a++) {
+            const double sum = atanh((double)world.actions.floats[r * Q_ACTIONS + a]);
+            draws[r * Q_ACTIONS + a] = (sum - outputs[a]) / exp(outputs[Q_ACTIONS + a]);
+        }
+    }
+    for (uint32_t i = 0; i + 2 * Q_ACTIONS < NUMBERS; i++)
+        if (fabs(draws[i]) < 6 && fabs(draws[i + 2 * Q_ACTIONS]) < 6) {
+            draws[count] = draws[i];
+            others[count++] = draws[i + 2 * Q_ACTIONS];
+        }
+    const struct moments found = moments_of(draws, others, count);
+    ck_assert_uint_gt(count, NUMBERS - 50);
+    ck_assert_double_eq_tol(found.mean[0], 0, 0.07);
+    ck_assert_double_eq_tol(found.deviation[0], 1, 0.06);
+    ck_assert_msg(fabs(found.correlation) < 0.07, "%g", found.correlation);
+}
+END_TEST
+
 /* Normal noise has the configuration's deviation, and SAC's own draws do not tell it. Of draws that keep away
  * from the clip. */
 START_TEST(noise_is_added_to_the_action)
@@ -742,6 +773,7 @@ int main(void)
     tcase_add_test(tests, epsilon_is_the_share_of_random_choices);
     tcase_add_loop_test(tests, random_choices_are_even, 0, 2);
     tcase_add_loop_test(tests, random_floats_are_even, 0, 2);
+    tcase_add_test(tests, sac_draws_from_its_distribution);
     tcase_add_loop_test(tests, noise_is_added_to_the_action, 0, 2);
     tcase_add_test(tests, an_action_with_noise_is_clipped);
     tcase_add_test(tests, ornsteins_and_uhlenbecks_noise_goes_on);
