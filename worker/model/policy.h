@@ -189,7 +189,7 @@ void policy_explore(struct policy *policy, const struct policy_exploration *expl
 
 /* A batch of transitions, one behind the other. */
 struct policy_transitions {
-    uint32_t count;
+    uint32_t count;                               /* 1 … the configuration's q.batch_rows (asserted) */
     const void *observations, *next_observations; /* (count, elements) float32 or uint8 */
     const void *actions;                          /* (count, components) int32, or float32 in [-1, 1] */
     const uint8_t *next_allowed; /* (count, choices) of the next observation; NULL: all are */
