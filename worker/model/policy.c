@@ -192,6 +192,7 @@ void policy_explore(struct policy *policy, const struct policy_exploration *expl
 enum status policy_fit(struct policy *policy, const struct policy_transitions *batch, double lr,
                        struct policy_q_losses *losses, struct error *error)
 {
+    assert(batch->count >= 1 && batch->count <= ((struct q_learning *)policy->self)->config.q.batch_rows);
     return policy->kind->fit(policy->self, batch, lr, losses, error);
 }
 

@@ -189,7 +189,7 @@ void policy_explore(struct policy *policy, const struct policy_exploration *expl
 
 /* A batch of transitions, one behind the other. */
 struct policy_transitions {
-    uint32_t count;
+    uint32_t count;                               /* 1 … the configuration's q.batch_rows (asserted) */
     const void *observations, *next_observations; /* (count, elements) float32 or uint8 */
     const void *actions;                          /* (count, components) int32, or float32 in [-1, 1] */
     const uint8_t *next_allowed; /* (count, choices) of the next observation; NULL: all are */
@@ -211,12 +211,13 @@ struct policy_q_losses {
  *     DQN  Huber loss of Q(s, a) against r + gamma max Q'(s', .)      (Mnih et al., 2015)
  *     SAC  0.5 sum_j mean (Q_j(s, a) - r - gamma (min Q'(s', a') - alpha log P(a')))^2, then the actor by
  *          alpha log P(a) - min Q(s, a), then alpha, if it is learned (Haarnoja et al., arXiv 1812.05905)
- *     TD3  sum_j mean (Q_j(s, a) - r - gamma min Q'(s', a'))^2, a' with clipped noise; with every
- * policy_delay'th step the actor by -Q_0(s, a) (Fujimoto et al., 2018)
+ *     TD3  sum_j mean (Q_j(s, a) - r - gamma min Q'(s', a'))^2, a' with clipped noise; with each
+ *          policy_delay'th step the actor by -Q_0(s, a)              (Fujimoto et al., 2018)
  *
  * in Stable-Baselines3's order and scale. Q' are the targets, which SAC and TD3 move themselves. Draws are
  * keyed by the number of the step, from 1, which the policy counts (policy_values has it). STATUS_INTERNAL as
- * policy_learn. */
+ * policy_learn; but where it is the actor whose loss or gradient is not finite, the critics have taken their
+ * step. */
 enum status policy_fit(struct policy *policy, const struct policy_transitions *batch, double lr,
                        struct policy_q_losses *losses, struct error *error);
 

@@ -118,14 +118,18 @@ static enum status check_components(const struct policy_config *config, struct e
     return STATUS_OK;
 }
 
+static enum status check_widths(const char *key, uint32_t layers, const uint32_t width[], struct error *error)
+{
+    for (uint32_t l = 0; l < layers; l++)
+        if (width[l] < 1 || width[l] > DENSE_WIDTH_MAX)
+            return error_set(error, STATUS_INVALID, "%s: expected 1..%d units in a hidden layer, got %u", key,
+                             DENSE_WIDTH_MAX, width[l]);
+    return STATUS_OK;
+}
+
 static enum status check_layers(const struct policy_config *config, struct error *error)
 {
-    for (uint32_t l = 0; l < config->layers; l++)
-        if (config->width[l] < 1 || config->width[l] > DENSE_WIDTH_MAX)
-            return error_set(error, STATUS_INVALID,
-                             "/policy/hidden: expected 1..%d units in a hidden layer, got %u",
-                             DENSE_WIDTH_MAX, config->width[l]);
-    return STATUS_OK;
+    return check_widths("/policy/hidden", config->layers, config->width, error);
 }
 
 static enum status check_dense(const struct policy_config *config, struct error *error)
@@ -213,9 +217,13 @@ static enum status check_q(const struct policy_config *config, struct error *err
     enum status status =
         config->learning == POLICY_DQN ? check_choice(config, error) : check_bounded(config, error);
     if (status == STATUS_OK && config->network == POLICY_CNN)
-        return error_set(error, STATUS_INVALID, "/policy/network: expected \"mlp\" with \"dqn\"");
+        return error_set(error, STATUS_INVALID,
+                         "/policy/network: expected \"mlp\": \"dqn\", \"sac\" and \"td3\" have no \"cnn\"");
     if (status == STATUS_OK)
         status = check_dense(config, error);
+    if (status == STATUS_OK && config->learning != POLICY_DQN)
+        status =
+            check_widths("/policy/critic_hidden", config->q.critic_layers, config->q.critic_width, error);
     return status == STATUS_OK ? adam_check(&config->adam, error) : status;
 }
 

@@ -71,12 +71,14 @@ static struct dense_matrix values_of(const struct dqn *dqn, struct dense_matrix 
     return values;
 }
 
-/* The first of the greatest values among those that are allowed; `allowed` NULL: all are. */
+/* The first of the greatest values among those that are allowed; `allowed` NULL: all are. A NaN is the
+ * greatest, so that it is told, as PyTorch's max has it. */
 static uint32_t greatest(const struct dqn *dqn, const float *value, const uint8_t *allowed)
 {
     uint32_t best = UINT32_MAX;
     for (uint32_t a = 0; a < dqn->choices; a++)
-        if ((allowed == NULL || allowed[a] != 0) && (best == UINT32_MAX || value[a] > value[best]))
+        if ((allowed == NULL || allowed[a] != 0) &&
+            (best == UINT32_MAX || value[a] > value[best] || isnan(value[a])))
             best = a;
     return best;
 }
@@ -237,7 +239,7 @@ static enum status dqn_fit(void *self, const struct policy_transitions *batch, d
         return q_explain_loss(&dqn->base, batch, losses->critic, error);
     const double norm = norm_of(dqn->base.gradient + network->offset, network->count);
     if (!isfinite(norm))
-        return q_check_gradient(&dqn->base, network, error);
+        return q_check_gradient(&dqn->base, network, batch, error);
     q_network_step(network, &dqn->base, lr, ++dqn->base.steps,
                    (float)policy_clip_factor(norm, dqn->base.config.q.max_norm));
     return STATUS_OK;

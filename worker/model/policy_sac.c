@@ -212,7 +212,7 @@ static enum status step_actor(struct sac *sac, const struct policy_transitions *
         count = q_chunk(batch, first);
         pull_actor(sac, batch, first, count, losses->entropy_coefficient, &losses->actor, &sum);
     }
-    const enum status status = isfinite(losses->actor) ? q_check_gradient(base, &sac->actor, error)
+    const enum status status = isfinite(losses->actor) ? q_check_gradient(base, &sac->actor, batch, error)
                                                        : q_explain_loss(base, batch, losses->actor, error);
     if (status != STATUS_OK)
         return status;
@@ -233,12 +233,14 @@ static enum status sac_fit(void *self, const struct policy_transitions *batch, d
         find_targets(sac, batch, first, count, losses->entropy_coefficient);
         losses->critic += q_critics_learn(&sac->critics, base, batch, first, count, sac->target + first, 0.5);
     }
-    enum status status = isfinite(losses->critic) ? q_critics_step(&sac->critics, base, lr, error)
+    enum status status = isfinite(losses->critic) ? q_critics_step(&sac->critics, base, batch, lr, error)
                                                   : q_explain_loss(base, batch, losses->critic, error);
     if (status == STATUS_OK)
         status = step_actor(sac, batch, lr, losses, error);
     if (status == STATUS_OK && base->steps % base->config.q.target_interval == 0)
         q_critics_follow(&sac->critics, base);
+    if (status != STATUS_OK)
+        base->steps--; // it was none
     return status;
 }
 

@@ -1,6 +1,7 @@
 /* Several critics: the least of their values, their loss, and what pulls at the actions that they judge. */
 #include "worker/model/q_critics.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,12 +46,13 @@ static float value_at(const struct q_critics *c, uint32_t critic, uint32_t row)
     return c->value[critic].at[row * c->value[critic].stride];
 }
 
-/* The critic with the least value of the row; the first of equal ones. */
+/* The critic with the least value of the row; the first of equal ones. A NaN is the least, so that it is
+ * told, as PyTorch's min has it. */
 static uint32_t least_of(const struct q_critics *c, uint32_t used, uint32_t row)
 {
     uint32_t least = 0;
     for (uint32_t j = 1; j < used; j++)
-        if (value_at(c, j, row) < value_at(c, least, row))
+        if (value_at(c, j, row) < value_at(c, least, row) || isnan(value_at(c, j, row)))
             least = j;
     return least;
 }
@@ -84,11 +86,12 @@ double q_critics_learn(struct q_critics *c, struct q_learning *p, const struct p
     return loss;
 }
 
-enum status q_critics_step(struct q_critics *c, const struct q_learning *p, double lr, struct error *error)
+enum status q_critics_step(struct q_critics *c, const struct q_learning *p,
+                           const struct policy_transitions *batch, double lr, struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t j = 0; j < c->count && status == STATUS_OK; j++)
-        status = q_check_gradient(p, &c->of[j], error);
+        status = q_check_gradient(p, &c->of[j], batch, error);
     for (uint32_t j = 0; j < c->count && status == STATUS_OK; j++)
         q_network_step(&c->of[j], p, lr, p->steps, 1);
     return status;

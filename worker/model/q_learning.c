@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -220,11 +221,14 @@ bool q_is_finite(struct dense_matrix x, uint32_t rows, uint32_t columns)
 
 /* ---- draws ---- */
 
-/* Draws number begin … begin + count - 1 of a key's. */
+/* Blocks of RNG_ACTION. A policy's own draws, SAC's, begin at block 0. */
+enum { EVEN_BLOCK = 1 << 20, NOISE_BLOCK = 1 << 21 };
+
+/* Normal draws number begin … begin + count - 1 of a key's. */
 static void draw_normals(const struct q_learning *p, const struct rng_key *key, enum rng_stream stream,
-                         uint64_t begin, uint32_t count, float *out)
+                         uint32_t block, uint64_t begin, uint32_t count, float *out)
 {
-    const uint32_t word = (uint32_t)stream << RNG_STREAM_SHIFT;
+    const uint32_t word = (uint32_t)stream << RNG_STREAM_SHIFT | block;
     for (uint64_t at = begin, n; at < begin + count; at += n) {
         float group[NORMAL_GROUP];
         const uint64_t from = at % NORMAL_GROUP, left = begin + count - at;
@@ -237,17 +241,16 @@ static void draw_normals(const struct q_learning *p, const struct rng_key *key, 
 void q_learning_noise(const struct q_learning *p, uint32_t which, uint32_t first, uint32_t count)
 {
     const struct rng_key key = {.seed = p->config.seed, .step = which, .episode = (uint32_t)p->steps};
-    draw_normals(p, &key, RNG_LEARNING, (uint64_t)first * p->components, count * p->components, p->noise);
+    draw_normals(p, &key, RNG_LEARNING, 0, (uint64_t)first * p->components, count * p->components, p->noise);
 }
 
 void q_acting_noise(const struct q_learning *p, const struct rng_key *key, float *noise)
 {
-    draw_normals(p, key, RNG_ACTION, (uint64_t)key->environment * p->components, p->components, noise);
+    draw_normals(p, key, RNG_ACTION, 0, (uint64_t)key->environment * p->components, p->components, noise);
 }
 
 static void draw_evenly(const struct q_learning *p, const struct rng_key *key, float *action)
 {
-    enum { EVEN_BLOCK = 1 << 20 }; // of RNG_ACTION; normal draws have block 0
     uint32_t words[4];
     for (uint32_t c = 0; c < p->components; c++) {
         if (c % 4 == 0)
@@ -269,7 +272,8 @@ static void find_noise(const struct q_learning *p, const struct policy_rows *chu
 {
     const struct policy_q_config *q = &p->config.q;
     const bool begins = chunk->starts != NULL && chunk->starts[row] != 0;
-    q_acting_noise(p, key, noise);
+    draw_normals(p, key, RNG_ACTION, NOISE_BLOCK, (uint64_t)key->environment * p->components, p->components,
+                 noise);
     for (uint32_t c = 0; c < p->components; c++) {
         float *state = chunk->states + (size_t)row * p->components + c;
         if (q->noise == POLICY_NORMAL_NOISE)
@@ -283,7 +287,7 @@ static void find_noise(const struct q_learning *p, const struct policy_rows *chu
 void q_store_action(const struct q_learning *p, const struct policy_rows *chunk, uint32_t i,
                     const float *action, const struct rng_key *key)
 {
-    float noise[DENSE_COMPONENTS_MAX];
+    float noise[DENSE_COMPONENTS_MAX] = {0};
     const uint32_t row = chunk->row[i];
     float *to = (float *)chunk->actions + (size_t)row * p->components;
     if (p->exploration.is_random)
@@ -312,37 +316,58 @@ static bool all_finite(const float *values, size_t count)
     return q_is_finite((struct dense_matrix){(float *)(uintptr_t)values, count}, 1, (uint32_t)count);
 }
 
+/* The first tensor of the batch that is not finite; NULL: there is none. */
+static const char *lost_tensor(const struct q_learning *p, const struct policy_transitions *batch)
+{
+    const size_t seen = (size_t)batch->count * p->inputs, acted = (size_t)batch->count * p->components;
+    const bool floats = p->config.observation.dtype != ENVIRONMENT_U8;
+    if (floats && !all_finite(batch->observations, seen))
+        return "observations";
+    if (floats && !all_finite(batch->next_observations, seen))
+        return "next observations";
+    if (p->config.learning != POLICY_DQN && !all_finite(batch->actions, acted))
+        return "actions";
+    if (!all_finite(batch->rewards, batch->count))
+        return "rewards";
+    return batch->weights != NULL && !all_finite(batch->weights, batch->count) ? "weights" : NULL;
+}
+
+/* "the loss is nan", or what else `what` says, and why; `rest` if neither the batch nor a parameter is why.
+ */
+static enum status explain(const struct q_learning *p, const struct policy_transitions *batch,
+                           const char *what, const char *rest, struct error *error)
+{
+    const char *tensor = lost_tensor(p, batch), *kind = "";
+    for (uint32_t i = 0; i < p->parameter_count && tensor == NULL; i++)
+        if (!all_finite(p->values + p->parameters[i].offset, p->parameters[i].count)) {
+            kind = "parameter ";
+            tensor = p->parameters[i].name;
+        }
+    return error_set(error, STATUS_INTERNAL,
+                     "the %s; the first tensor that holds a NaN or an infinity is the %s%s", what, kind,
+                     tensor != NULL ? tensor : rest);
+}
+
 enum status q_explain_loss(const struct q_learning *p, const struct policy_transitions *batch, double loss,
                            struct error *error)
 {
-    static const char begin[] = "the first tensor that holds a NaN or an infinity is the";
-    const size_t seen = (size_t)batch->count * p->inputs;
-    const bool floats = p->config.observation.dtype != ENVIRONMENT_U8;
-    const char *tensor = NULL;
-    if (floats && !all_finite(batch->observations, seen))
-        tensor = "observations";
-    else if (floats && !all_finite(batch->next_observations, seen))
-        tensor = "next observations";
-    else if (!all_finite(batch->rewards, batch->count))
-        tensor = "rewards";
-    for (uint32_t i = 0; i < p->parameter_count && tensor == NULL; i++)
-        if (!all_finite(p->values + p->parameters[i].offset, p->parameters[i].count))
-            return error_set(error, STATUS_INTERNAL, "the loss is %g; %s parameter %s", loss, begin,
-                             p->parameters[i].name);
-    return error_set(error, STATUS_INTERNAL, "the loss is %g; %s %s", loss, begin,
-                     tensor != NULL ? tensor : "values");
+    char what[32];
+    snprintf(what, sizeof what, "loss is %g", loss);
+    return explain(p, batch, what, "values", error);
 }
 
-enum status q_check_gradient(const struct q_learning *p, const struct q_network *n, struct error *error)
+enum status q_check_gradient(const struct q_learning *p, const struct q_network *n,
+                             const struct policy_transitions *batch, struct error *error)
 {
+    char gradient[POLICY_NAME_BYTES + 16];
     if (isfinite(norm_of(p->gradient + n->offset, n->count)))
         return STATUS_OK;
     uint32_t lost = n->first;
     while (lost + 1 < n->first + n->parameters &&
            all_finite(p->gradient + p->parameters[lost].offset, p->parameters[lost].count))
         lost++;
-    return error_set(error, STATUS_INTERNAL, "the gradient of %s holds a NaN or an infinity",
-                     p->parameters[lost].name);
+    snprintf(gradient, sizeof gradient, "gradient of %s", p->parameters[lost].name);
+    return explain(p, batch, "gradient is not finite", gradient, error);
 }
 
 /* ---- saving and restoring ---- */

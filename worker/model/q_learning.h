@@ -4,8 +4,8 @@
  *     network      dense layers that learn (kernels/policy/layers.h): an actor, a critic, a Q-network
  *     critic       estimates the return of an observation and an action, Q(s, a)
  *     target       a copy of a network that follows it slowly
- *     arrays       all parameters one behind the other, as policy_parameters lists them: networks, then
- * targets chunk        at most 256 rows that are computed at a time
+ *     arrays       all parameters one behind the other, as policy_parameters lists them
+ *     chunk        at most 256 rows that are computed at a time
  *
  * Sums over a batch run chunk by chunk, so a gradient step has the same bits on every machine. One thread. */
 #ifndef WORKER_MODEL_Q_LEARNING_H
@@ -94,7 +94,8 @@ void q_read_actions(const struct q_learning *p, const float *actions, size_t str
  * batch of the running gradient step. `which`: 0 at the observations, 1 at the next ones. */
 void q_learning_noise(const struct q_learning *p, uint32_t which, uint32_t first, uint32_t count);
 
-/* One draw of normal(0, 1) for each number of the action of an environment in a step. */
+/* The policy's own draws of normal(0, 1), for each number of the action of an environment in a step. The
+ * configuration's noise has other draws. */
 void q_acting_noise(const struct q_learning *p, const struct rng_key *key, float *noise);
 
 /* Writes the action of row i of the chunk: the one that is given or, as the exploration says, one that is
@@ -108,11 +109,13 @@ bool q_store_chosen(const struct q_learning *p, const struct policy_rows *chunk,
 /* Whether all of them are finite; of a chunk's rows. */
 bool q_is_finite(struct dense_matrix x, uint32_t rows, uint32_t columns);
 
-/* STATUS_INTERNAL: names the first tensor of the batch, or the first parameter, that holds a NaN or an
- * infinity, and why `loss` is not finite; or the parameter whose gradient is not. */
+/* STATUS_INTERNAL, because `loss`, or the gradient of a network, is not finite. The text names the first
+ * tensor of the batch, or the first parameter, that holds a NaN or an infinity; if none does, the values, or
+ * the parameter whose gradient it is. */
 enum status q_explain_loss(const struct q_learning *p, const struct policy_transitions *batch, double loss,
                            struct error *error);
-enum status q_check_gradient(const struct q_learning *p, const struct q_network *n, struct error *error);
+enum status q_check_gradient(const struct q_learning *p, const struct q_network *n,
+                             const struct policy_transitions *batch, struct error *error);
 
 /* struct policy_kind's save and restore; after the latter the networks are to be loaded. */
 enum status q_save(void *self, struct policy_values *values, struct error *error);
