@@ -16,10 +16,9 @@ struct exploration {
     float *step, *square;          // s n, s^2
     struct panels steps, squares;  // of both: backward b[f][d], forward b[d][f]
     float *epsilon;                // (components) 1e-6
-    float *sums, *square_sums;     // over the rows: h dL/de, h^2 2 dL/dv
+    float *sums, *square_sums;     // (components, features) over the rows: h dL/de, h^2 2 dL/dv
     float *zeros;                  // (features), and (components)
     struct dense_matrix h_squares; // (rows, features)
-    struct dense_matrix pull;      // (rows, features) dL/d features through the variances, divided by h
     struct dense_matrix e, v;      // (rows, components) as in squashed.h; in the backward dL/de, 2 dL/dv
     struct summing summing;
 };
@@ -55,7 +54,6 @@ static void place_exploration(struct places *places, struct exploration *at,
     places_floats(places, &at->epsilon, components);
     places_floats(places, &at->zeros, features > components ? features : components);
     places_matrix(places, &at->h_squares, rows, features);
-    places_matrix(places, &at->pull, rows, features);
     places_matrix(places, &at->e, rows, components);
     places_matrix(places, &at->v, rows, components);
     summing_place(places, &at->summing);
@@ -181,6 +179,12 @@ static struct squashed_numbers begin_rows(const struct squashed *s, const struct
 
 /* ---- state-dependent deviations ---- */
 
+static void multiply_row(const float *a, const float *b, uint32_t count, float *to)
+{
+    for (uint32_t i = 0; i < count; i++)
+        to[i] = a[i] * b[i];
+}
+
 /* e and v of the rows, in s->noise and s->variance, and the squares of h. */
 static void explore(const struct squashed *s, const struct squashed_rows *rows)
 {
@@ -188,9 +192,10 @@ static void explore(const struct squashed *s, const struct squashed_rows *rows)
     const struct dense_matrix h = rows->features, squares = at->h_squares;
     const uint32_t features = s->shape.features, components = s->shape.components;
     const size_t block = (size_t)features * PRODUCT_BLOCK;
-    for (uint32_t r = 0; r < rows->count; r++)
-        for (uint32_t f = 0; f < features; f++)
-            squares.at[r * squares.stride + f] = h.at[r * h.stride + f] * h.at[r * h.stride + f];
+    for (uint32_t r = 0; r < rows->count; r++) {
+        const float *row = h.at + r * h.stride;
+        multiply_row(row, row, features, squares.at + r * squares.stride);
+    }
     panels_multiply(s->product, rows->count, h, features, at->steps.backward, block, components, at->zeros,
                     at->e);
     panels_multiply(s->product, rows->count, squares, features, at->squares.backward, block, components,
@@ -199,35 +204,38 @@ static void explore(const struct squashed *s, const struct squashed_rows *rows)
     pack(s, rows->count, at->v, 0, s->variance);
 }
 
-/* dL/dh_f = sum_d dL/de_d s_fd n_fd + h_f sum_d 2 dL/dv_d s_fd^2 */
+/* dL/dh_f = h_f sum_d 2 dL/dv_d s_fd^2 + sum_d dL/de_d s_fd n_fd */
 static void pull_features(const struct squashed *s, const struct squashed_rows *rows, struct dense_matrix to)
 {
     const struct exploration *at = &s->exploration;
-    const struct dense_matrix h = rows->features, from = at->h_squares, more = at->pull;
+    const struct dense_matrix h = rows->features;
     const uint32_t features = s->shape.features, components = s->shape.components;
     const size_t block = (size_t)components * PRODUCT_BLOCK;
-    panels_multiply(s->product, rows->count, at->e, components, at->steps.forward, block, features, at->zeros,
-                    from);
     panels_multiply(s->product, rows->count, at->v, components, at->squares.forward, block, features,
-                    at->zeros, more);
-    for (uint32_t r = 0; r < rows->count; r++)
-        for (uint32_t f = 0; f < features; f++)
-            to.at[r * to.stride + f] =
-                from.at[r * from.stride + f] + h.at[r * h.stride + f] * more.at[r * more.stride + f];
+                    at->zeros, to);
+    for (uint32_t r = 0; r < rows->count; r++) {
+        float *row = to.at + r * to.stride;
+        multiply_row(row, h.at + r * h.stride, features, row);
+    }
+    panels_multiply(s->product, rows->count, at->e, components, at->steps.forward, block, features, NULL, to);
 }
 
-/* dL/dlog_std_fd = ds/dlog_std (n_fd sum h_f dL/de_d + s_fd sum h_f^2 2 dL/dv_d) */
+/* dL/dlog_std_fd = ds/dlog_std (n_fd sum h_f dL/de_d + s_fd sum h_f^2 2 dL/dv_d). Features, of which there
+ * are more than components, lie across the lanes. */
 static void pull_log_std(const struct squashed *s, const struct squashed_rows *rows, float *to, bool adds)
 {
     const struct exploration *at = &s->exploration;
     const uint32_t features = s->shape.features, components = s->shape.components;
-    summing_add(&at->summing, rows->count, rows->features, features, at->e, components, at->sums, components,
-                1, false);
-    summing_add(&at->summing, rows->count, at->h_squares, features, at->v, components, at->square_sums,
-                components, 1, false);
-    for (size_t i = 0; i < (size_t)features * components; i++)
-        to[i] = (adds ? to[i] : 0) +
-                at->slope[i] * (at->noise[i] * at->sums[i] + at->std[i] * at->square_sums[i]);
+    summing_add(&at->summing, rows->count, at->e, components, rows->features, features, at->sums, features, 1,
+                false);
+    summing_add(&at->summing, rows->count, at->v, components, at->h_squares, features, at->square_sums,
+                features, 1, false);
+    for (uint32_t f = 0; f < features; f++)
+        for (uint32_t d = 0; d < components; d++) {
+            const size_t i = (size_t)f * components + d, sum = (size_t)d * features + f;
+            to[i] = (adds ? to[i] : 0) +
+                    at->slope[i] * (at->noise[i] * at->sums[sum] + at->std[i] * at->square_sums[sum]);
+        }
 }
 
 /* ---- rows ---- */
@@ -265,7 +273,7 @@ void squashed_pull(struct squashed *s, const struct squashed_rows *rows, struct 
         unpack(s, count, s->d_noise, s->exploration.e, 0);
         unpack(s, count, s->d_variance, s->exploration.v, 0);
         pull_log_std(s, rows, pulls->log_std, pulls->adds);
-        pull_features(s, rows, pulls->features); /* in the place of the squares */
+        pull_features(s, rows, pulls->features);
     }
     unpack(s, count, s->d_mean, pulls->z, 0);
 }

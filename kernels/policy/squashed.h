@@ -58,8 +58,8 @@ void squashed_free(struct squashed *squashed);
  * noise NULL: zeros, so that actions are the means'. Once before all else. */
 void squashed_load(struct squashed *squashed, const float *log_std, const float *noise);
 
-/* What a batch's rows are made of. Of all matrices here the named columns alone are read or written, so that
- * they may be a part of a wider matrix: actions are a part of a critic's inputs. */
+/* What a batch's rows are made of. Of all matrices but the features', the named columns alone are read or
+ * written, so that they may be a part of a wider matrix: actions are a part of a critic's inputs. */
 struct squashed_rows {
     uint32_t count;               // at most DENSE_CHUNK_ROWS (asserted)
     struct dense_matrix z;        // (count, outputs)

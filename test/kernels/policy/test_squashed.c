@@ -41,6 +41,13 @@ static struct dense_matrix matrix(uint32_t stream, uint32_t rows, uint32_t colum
     return (struct dense_matrix){draw(stream, (size_t)rows * (columns + GAP), bound), columns + GAP};
 }
 
+/* Rows of whole blocks, as features are. */
+static struct dense_matrix blocks(uint32_t stream, uint32_t rows, uint32_t columns, double bound)
+{
+    const size_t stride = (columns + 15) / 16 * 16;
+    return (struct dense_matrix){draw(stream, rows * stride, bound), stride};
+}
+
 struct problem {
     struct squashed_shape shape;
     struct squashed_rows rows;
@@ -61,7 +68,7 @@ static void fill(struct problem *p, int number)
     p->rows = (struct squashed_rows){.count = rows,
                                      .z = matrix(1, rows, p->outputs, 1),
                                      .noise = matrix(2, rows, shape->components, 1.5),
-                                     .features = matrix(3, rows, shape->features, 1)};
+                                     .features = blocks(3, rows, shape->features, 1)};
     p->d_actions = matrix(4, rows, shape->components, 1);
     p->log_std = draw(5, p->deviations, 0.8);
     p->noise = draw(6, p->deviations, shape->features > 0 ? 1.5 / sqrt(shape->features) : 0);
@@ -110,7 +117,7 @@ static struct outcome outcome_new(const struct problem *p)
     return (struct outcome){.actions = matrix(0, rows, p->shape.components, 0),
                             .log_probability = draw(0, rows, 0),
                             .pulls = {.z = matrix(0, rows, p->outputs, 0),
-                                      .features = matrix(0, rows, p->shape.features, 0),
+                                      .features = blocks(0, rows, p->shape.features, 0),
                                       .log_std = draw(0, p->deviations, 0)}};
 }
 
@@ -155,7 +162,9 @@ static void expect_same_rows(const struct problem *p, const struct outcome *a, c
     ck_assert_mem_eq(a->actions.at, b->actions.at, bytes_of(a->actions, rows));
     ck_assert_mem_eq(a->log_probability, b->log_probability, rows * sizeof(float));
     ck_assert_mem_eq(a->pulls.z.at, b->pulls.z.at, bytes_of(a->pulls.z, rows));
-    ck_assert_mem_eq(a->pulls.features.at, b->pulls.features.at, bytes_of(a->pulls.features, rows));
+    for (uint32_t r = 0; r < rows; r++)
+        ck_assert_mem_eq(from_row(a->pulls.features, r).at, from_row(b->pulls.features, r).at,
+                         p->shape.features * sizeof(float));
 }
 
 /* ---- against the oracle ---- */
