@@ -217,9 +217,10 @@ static void find_parameters(struct dense *dense)
 enum status policy_lanes_choose(struct policy_lanes *lanes, struct error *error)
 {
     static const struct policy_lanes tables[ISA_COUNT] = {
-        [ISA_BASELINE] = {&dense_lanes_baseline, &mlp_lanes_baseline, product_baseline},
-        [ISA_AVX2] = {&dense_lanes_avx2, &mlp_lanes_avx2, product_avx2},
-        [ISA_AVX512] = {&dense_lanes_avx512, &mlp_lanes_avx512, product_avx512}};
+        [ISA_BASELINE] = {&dense_lanes_baseline, &mlp_lanes_baseline, &squashed_lanes_baseline,
+                          product_baseline},
+        [ISA_AVX2] = {&dense_lanes_avx2, &mlp_lanes_avx2, &squashed_lanes_avx2, product_avx2},
+        [ISA_AVX512] = {&dense_lanes_avx512, &mlp_lanes_avx512, &squashed_lanes_avx512, product_avx512}};
     enum isa isa = ISA_BASELINE;
     const enum status status = isa_choose(&isa, error);
     *lanes = tables[isa];

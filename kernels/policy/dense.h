@@ -13,7 +13,7 @@
  *     draw         random numbers, keyed by (seed, environment, step, episode)
  *     pull         the gradient of the loss at a result: dL/d log-probability, entropy or value
  *
- *     layers.h   a chain of dense layers of any depth
+ *     layers.h   a chain of dense layers of any depth           squashed.h    SAC's distributions
  *     dense.h    a policy of such chains, and a head alone      surrogate.h   PPO's objective
  *     mlp.h      the tutorial's network with dropout            orthogonal.h  orthogonal first values
  *

@@ -101,6 +101,7 @@ enum status q_network_open(struct q_network *n, const struct q_learning *p, cons
     n->first = number_of(p, first);
     n->offset = p->parameters[n->first].offset;
     n->count = layers_parameters(shape);
+    n->outputs = shape->outputs;
     while (n->first + n->parameters < p->parameter_count &&
            p->parameters[n->first + n->parameters].offset < n->offset + n->count)
         n->parameters++;
@@ -224,9 +225,8 @@ bool q_is_finite(struct dense_matrix x, uint32_t rows, uint32_t columns)
 /* Blocks of RNG_ACTION. A policy's own draws, SAC's, begin at block 0. */
 enum { EVEN_BLOCK = 1 << 20, NOISE_BLOCK = 1 << 21 };
 
-/* Normal draws number begin … begin + count - 1 of a key's. */
-static void draw_normals(const struct q_learning *p, const struct rng_key *key, enum rng_stream stream,
-                         uint32_t block, uint64_t begin, uint32_t count, float *out)
+void q_draw_normals(const struct q_learning *p, const struct rng_key *key, enum rng_stream stream,
+                    uint32_t block, uint64_t begin, uint32_t count, float *out)
 {
     const uint32_t word = (uint32_t)stream << RNG_STREAM_SHIFT | block;
     for (uint64_t at = begin, n; at < begin + count; at += n) {
@@ -241,12 +241,13 @@ static void draw_normals(const struct q_learning *p, const struct rng_key *key, 
 void q_learning_noise(const struct q_learning *p, uint32_t which, uint32_t first, uint32_t count)
 {
     const struct rng_key key = {.seed = p->config.seed, .step = which, .episode = (uint32_t)p->steps};
-    draw_normals(p, &key, RNG_LEARNING, 0, (uint64_t)first * p->components, count * p->components, p->noise);
+    q_draw_normals(p, &key, RNG_LEARNING, 0, (uint64_t)first * p->components, count * p->components,
+                   p->noise);
 }
 
 void q_acting_noise(const struct q_learning *p, const struct rng_key *key, float *noise)
 {
-    draw_normals(p, key, RNG_ACTION, 0, (uint64_t)key->environment * p->components, p->components, noise);
+    q_draw_normals(p, key, RNG_ACTION, 0, (uint64_t)key->environment * p->components, p->components, noise);
 }
 
 static void draw_evenly(const struct q_learning *p, const struct rng_key *key, float *action)
@@ -272,8 +273,8 @@ static void find_noise(const struct q_learning *p, const struct policy_rows *chu
 {
     const struct policy_q_config *q = &p->config.q;
     const bool begins = chunk->starts != NULL && chunk->starts[row] != 0;
-    draw_normals(p, key, RNG_ACTION, NOISE_BLOCK, (uint64_t)key->environment * p->components, p->components,
-                 noise);
+    q_draw_normals(p, key, RNG_ACTION, NOISE_BLOCK, (uint64_t)key->environment * p->components, p->components,
+                   noise);
     for (uint32_t c = 0; c < p->components; c++) {
         float *state = chunk->states + (size_t)row * p->components + c;
         if (q->noise == POLICY_NORMAL_NOISE)

@@ -21,7 +21,7 @@
 struct q_network {
     struct layers *layers, *target; /* target NULL: it has none */
     struct layers_work *work, *target_work;
-    uint32_t first, parameters;          /* its numbers in the list of parameters */
+    uint32_t first, parameters, outputs; /* its numbers in the list of parameters; of its last layer */
     size_t offset, target_offset, count; /* of its floats in the arrays */
 };
 
@@ -93,6 +93,11 @@ void q_read_actions(const struct q_learning *p, const float *actions, size_t str
 /* Fills p->noise (count, components) with draws of normal(0, 1) for rows first … first + count - 1 of the
  * batch of the running gradient step. `which`: 0 at the observations, 1 at the next ones. */
 void q_learning_noise(const struct q_learning *p, uint32_t which, uint32_t first, uint32_t count);
+
+/* Draws number begin … begin + count - 1 of normal(0, 1) of a key, stream and block, as normal_fill numbers
+ * them; the key's environment has no say. */
+void q_draw_normals(const struct q_learning *p, const struct rng_key *key, enum rng_stream stream,
+                    uint32_t block, uint64_t begin, uint32_t count, float *out);
 
 /* The policy's own draws of normal(0, 1), for each number of the action of an environment in a step. The
  * configuration's noise has other draws. */

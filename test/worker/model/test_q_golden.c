@@ -49,13 +49,12 @@ enum {
 };
 
 static const char *const cases[] = {
-    "dqn",         "dqn_double",   "dqn_dueling", "dqn_double_dueling", "dqn_weights", "dqn_clipped",
-    "dqn_masks",   "dqn_bytes",    "dqn_follow",  "dqn_tanh",           "dqn_linear",  "dqn_chunks",
-    "sac_auto",    "sac_auto_0.1", "sac_fixed",   "sac_critic",         "sac_critics", "sac_layers",
-    "sac_tanh",    "sac_interval", "sac_bytes",   "sac_linear",         "sac_chunks",  "td3",
-    "td3_clipped", "ddpg",         "td3_linear",  "td3_chunks",
-    /* policy_sac.c does not compute with state_dependent yet, so these are left out:
-     * "sac_sde", "sac_sde_tanh", "sac_sde_expln", "sac_sde_chunks". */
+    "dqn",           "dqn_double",     "dqn_dueling", "dqn_double_dueling", "dqn_weights", "dqn_clipped",
+    "dqn_masks",     "dqn_bytes",      "dqn_follow",  "dqn_tanh",           "dqn_linear",  "dqn_chunks",
+    "sac_auto",      "sac_auto_0.1",   "sac_fixed",   "sac_critic",         "sac_critics", "sac_layers",
+    "sac_tanh",      "sac_interval",   "sac_bytes",   "sac_linear",         "sac_chunks",  "td3",
+    "td3_clipped",   "ddpg",           "td3_linear",  "td3_chunks",         "sac_sde",     "sac_sde_tanh",
+    "sac_sde_expln", "sac_sde_chunks",
 };
 
 enum { CASES = sizeof cases / sizeof *cases };
