@@ -97,24 +97,37 @@ enum status q_critics_step(struct q_critics *c, const struct q_learning *p,
     return status;
 }
 
+/* Writes dL/d the actions of the rows that critic j has judged, of all that went forward. */
+static void pull_critic(struct q_critics *c, const struct q_learning *p, uint32_t j, uint32_t count,
+                        const uint32_t *row, float slope, struct dense_matrix d_actions)
+{
+    layers_keep(c->of[j].layers, c->of[j].work, count, row);
+    for (uint32_t i = 0; i < count; i++)
+        c->pull.at[i * c->pull.stride] = slope;
+    layers_backward(c->of[j].layers, c->of[j].work, c->pull, NULL, false, c->input_pull);
+    for (uint32_t i = 0; i < count; i++)
+        memcpy(d_actions.at + row[i] * d_actions.stride,
+               c->input_pull.at + i * c->input_pull.stride + p->inputs, p->components * sizeof *d_actions.at);
+}
+
 void q_critics_pull(struct q_critics *c, const struct q_learning *p, uint32_t used, uint32_t count,
                     float slope, double *least, struct dense_matrix d_actions)
 {
-    const size_t row = p->components * sizeof *d_actions.at;
+    uint32_t chosen[POLICY_CHUNK_ROWS];
     for (uint32_t j = 0; j < used; j++)
         c->value[j] = layers_forward(c->of[j].layers, c->of[j].work, count, p->input);
-    for (uint32_t j = 0; j < used; j++) {
-        for (uint32_t i = 0; i < count; i++)
-            c->pull.at[i * c->pull.stride] = least_of(c, used, i) == j ? slope : 0;
-        layers_backward(c->of[j].layers, c->of[j].work, c->pull, NULL, false, c->input_pull);
-        for (uint32_t i = 0; i < count; i++) {
-            const float *from = c->input_pull.at + i * c->input_pull.stride + p->inputs;
-            if (least_of(c, used, i) == j)
-                memcpy(d_actions.at + i * d_actions.stride, from, row);
-        }
+    for (uint32_t i = 0; i < count; i++) {
+        chosen[i] = least_of(c, used, i);
+        least[i] = (double)value_at(c, chosen[i], i);
     }
-    for (uint32_t i = 0; i < count; i++)
-        least[i] = (double)value_at(c, least_of(c, used, i), i);
+    for (uint32_t j = 0; j < used; j++) {
+        uint32_t row[POLICY_CHUNK_ROWS], rows = 0;
+        for (uint32_t i = 0; i < count; i++)
+            if (chosen[i] == j)
+                row[rows++] = i;
+        if (rows > 0)
+            pull_critic(c, p, j, rows, row, slope, d_actions);
+    }
 }
 
 void q_critics_follow(struct q_critics *c, const struct q_learning *p)

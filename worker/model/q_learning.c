@@ -159,8 +159,10 @@ void q_network_follow(struct q_network *n, const struct q_learning *p, double ta
 {
     const float *from = p->values + n->offset, part = (float)tau;
     float *to = p->values + n->target_offset;
-    for (size_t i = 0; i < n->count; i++)
-        to[i] = part < 1 ? to[i] + part * (from[i] - to[i]) : from[i];
+    if (part >= 1)
+        memcpy(to, from, n->count * sizeof *to);
+    for (size_t i = 0; i < n->count && part < 1; i++)
+        to[i] += part * (from[i] - to[i]);
     layers_load(n->target, to);
 }
 
