@@ -1,5 +1,5 @@
-/* The hand-off to a thread beside a loop: work and its result go to another thread and back, together with the
- * memory that belongs to them. A race there would be the thread sanitizer's to report. */
+/* The hand-off to a thread beside a loop: work and its result go to another thread and back, together with
+ * the memory that belongs to them. A race there would be the thread sanitizer's to report. */
 #include "test/worker/net/net_fixture.h"
 #include "test/workplace.h"
 #include "worker/background.h"

@@ -265,8 +265,8 @@ static void learn(struct problem *p, struct policy *policy, struct ppo *ppo, str
     ppo_record_expect(p->record, "=returns", ppo->advantages.returns, p->rows);
     snprintf(name, sizeof name, "=parameters%d", (int)p->sizes[MINIBATCHES] - 1);
     expect_parameters(p, name, policy);
-    const float figures[] = {(float)f.loss,         (float)f.policy_loss, (float)f.value_loss,
-                             (float)f.entropy_loss, (float)f.clip_fraction,        (float)f.approx_kl};
+    const float figures[] = {(float)f.loss,         (float)f.policy_loss,   (float)f.value_loss,
+                             (float)f.entropy_loss, (float)f.clip_fraction, (float)f.approx_kl};
     ppo_record_expect(p->record, "=figures", figures, sizeof figures / sizeof figures[0]);
 }
 
