@@ -124,7 +124,6 @@ static void describe_q(struct policy_config *config, const struct job *job)
         .policy_delay = job->replay.policy_delay,
         .target_noise = job->replay.target_policy_noise,
         .target_noise_clip = job->replay.target_noise_clip};
-    copy_widths(&job->policy.hidden[1], &config->q.critic_layers, config->q.critic_width);
     /* The function of gSDE is drawn anew with each training, or as the key says. */
     if (!job->algorithm.has_sde_sample_freq && !job->replay.train_freq.episodes)
         config->noise_steps = job->replay.train_freq.count;
@@ -156,6 +155,7 @@ struct policy_config policy_config_of(const struct job *job, const struct enviro
     copy_widths(&job->policy.hidden[0], &config.layers, config.width);
     describe_memory(&config, job);
     describe_q(&config, job);
+    copy_widths(&job->policy.hidden[1], &config.q.critic_layers, config.q.critic_width);
     if (job->policy.has_dropout)
         config.dropout = job->policy.dropout;
     else if (policy_form(&config) == POLICY_FORM_TUTORIAL)
