@@ -25,6 +25,8 @@
  *     the CNN          POLICY_CNN: three convolutions and a hidden layer of 512 (policy_networks.c), for
  *                      observations of rank 3. It always computes on a backend. With values, these share
  *                      its features or come from a second CNN.
+ *     Q, actor, critics    of DQN, SAC and TD3: chains of dense layers (kernels/policy/layers.h), each with a
+ *                      target that follows it. They learn on the CPU from a replay buffer; see below.
  *
  * Dense layers and the CNN may have a memory (policy_config.h): its recurrent layers read the observations,
  * or the CNN's features; the hidden layers or the heads read the memory. The caller keeps the states, row by
@@ -42,7 +44,8 @@
  *     policy.c             picks the kind; bounds, normalizer, the copy of all values
  *     policy_memory.h      the memories of a policy on the CPU
  *     policy_sequences.h   what those on a backend read
- *     policy_internal.h    the table of a kind: policy_cpu.c on the CPU, policy_mlp_gpu.c, policy_tape.c */
+ *     policy_internal.h    the table of a kind: policy_cpu.c on the CPU, policy_mlp_gpu.c, policy_tape.c
+ *     q_learning.h         what DQN, SAC and TD3 share: policy_dqn.c, policy_sac.c, policy_td3.c */
 #ifndef WORKER_MODEL_POLICY_H
 #define WORKER_MODEL_POLICY_H
 
