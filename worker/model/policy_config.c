@@ -132,19 +132,6 @@ static enum status check_layers(const struct policy_config *config, struct error
     return check_widths("/policy/hidden", config->layers, config->width, error);
 }
 
-/* Policy and value have the same hidden layers. */
-static enum status check_value_layers(const struct policy_config *config, struct error *error)
-{
-    const size_t bytes = config->layers * sizeof config->width[0];
-    if (!config->has_value || config->q.critic_layers == 0 ||
-        (config->q.critic_layers == config->layers &&
-         memcmp(config->q.critic_width, config->width, bytes) == 0))
-        return STATUS_OK;
-    return error_set(
-        error, STATUS_INVALID,
-        "/policy/hidden: expected the same layers for \"pi\" and \"vf\": ppo and a2c have one list yet");
-}
-
 static enum status check_dense(const struct policy_config *config, struct error *error)
 {
     const size_t inputs = environment_space_elements(&config->observation);
@@ -165,8 +152,7 @@ static enum status check_dense(const struct policy_config *config, struct error 
                          "has dropout, over a float32 vector of at most %d elements and one choice of at "
                          "most %d, without a mask",
                          config->dropout, MLP_INPUTS_MAX, MLP_ACTIONS_MAX);
-    const enum status status = check_value_layers(config, error);
-    return status == STATUS_OK ? check_layers(config, error) : status;
+    return check_layers(config, error);
 }
 
 static enum status check_cnn(const struct policy_config *config, struct error *error)
