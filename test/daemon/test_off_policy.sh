@@ -195,5 +195,6 @@ refuses() {
     ! plays faulty "${@:2}" >"$scratch/words" 2>&1 && grep -F "$1" "$scratch/words"
 }
 check "SAC does not choose" refuses '"sac" and "td3" act by floats' --set /environment/name=CartPole-v1
+check "no GPU learns from a buffer yet" refuses '/device: expected "auto" or "cpu"' --set /device=gpu
 check "DQN has no floats" refuses '"dqn" has a value for each of one action' --set /algorithm/name=dqn --set /algorithm="${learners[dqn]}"
 finish

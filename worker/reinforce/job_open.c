@@ -169,6 +169,9 @@ enum status policy_open_backend(struct backend **out, const struct policy_config
     const enum policy_device device = policy_device(config);
     struct job resolved = *job;
     *out = NULL;
+    if (config->learning != POLICY_ON_ROLLOUTS && job->device == JOB_DEVICE_GPU)
+        return error_set(error, STATUS_INVALID,
+                         "/device: expected \"auto\" or \"cpu\": dqn, sac and td3 learn on the CPU");
     job_resolve(&resolved);
     if (device == POLICY_ON_BACKEND)
         return device_open(out, &resolved, resolved.policy.threads, true, error);
