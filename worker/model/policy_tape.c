@@ -199,7 +199,7 @@ struct chunk {
 static struct chunk chunk_of(const struct policy_tape *net, const struct policy_rows *rows, uint32_t first)
 {
     const struct policy_rows chunk = policy_chunk(rows, first);
-    const size_t features = net->features != NULL ? dense_features(&net->network.shape) : 0;
+    const size_t features = net->features != NULL ? dense_features(&net->network.shape, DENSE_POLICY) : 0;
     return (struct chunk){.rows = chunk,
                           .first = first,
                           .head = {.batch = {.count = chunk.count,
@@ -257,7 +257,7 @@ static enum status infer_piece(const struct policy_tape *net, const struct piece
         move_row(net->output, net->outputs, i, piece->place[i]);
         move_row(net->value, 1, i, piece->place[i]);
         if (net->features != NULL)
-            move_row(net->features, dense_features(&net->network.shape), i, piece->place[i]);
+            move_row(net->features, dense_features(&net->network.shape, DENSE_POLICY), i, piece->place[i]);
     }
     return status;
 }
@@ -625,7 +625,7 @@ static enum status policy_tape_restore(void *self, const struct policy_values *v
 
 static enum status take_memory(struct policy_tape *net, struct error *error)
 {
-    const size_t rows = net->rows_max, features = dense_features(&net->network.shape);
+    const size_t rows = net->rows_max, features = dense_features(&net->network.shape, DENSE_POLICY);
     const bool explores = dense_explores(&net->network.shape);
     net->read = calloc(rows * net->inputs, sizeof *net->read);
     net->output = calloc(2 * rows * net->outputs, sizeof *net->output);
@@ -709,7 +709,7 @@ static void describe(struct policy_tape *net, const struct policy_config *config
     net->width = cnn ? config->observation.shape[1] : 1;
     net->channels = cnn ? config->observation.shape[2] : net->inputs;
     net->outputs = dense_outputs(&shape);
-    net->deviations = shape.components * (dense_explores(&shape) ? dense_features(&shape) : 1);
+    net->deviations = shape.components * (dense_explores(&shape) ? dense_features(&shape, DENSE_POLICY) : 1);
     net->gaussian = shape.gaussian;
     find_sizes(net, config);
 }

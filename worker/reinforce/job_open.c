@@ -153,6 +153,8 @@ struct policy_config policy_config_of(const struct job *job, const struct enviro
         .minibatch_rows = job->algorithm.batch_size,
         .clip = job->normalize.clip_observations};
     copy_widths(&job->policy.hidden[0], &config.layers, config.width);
+    if (config.has_value)
+        copy_widths(&job->policy.hidden[1], &config.value_layers, config.value_width);
     describe_memory(&config, job);
     describe_q(&config, job);
     copy_widths(&job->policy.hidden[1], &config.q.critic_layers, config.q.critic_width);
