@@ -4,15 +4,18 @@
     fit_sbx.py [NAME]        NAME: only cases whose name holds it
 
 fit.py has the cases, and says what a step contains. SBX draws the rows of all steps of a call at once, and one compiled
-loop takes the steps. The first call compiles; it is left out. SBX does not limit the norm of DQN's gradients.
+loop takes the steps. The first call compiles, or reads what an earlier run compiled (build/jax-cache); it is left out.
+SBX does not limit the norm of DQN's gradients.
 """
 import os
+import pathlib
 import warnings
 
 # Before JAX begins: its threads are as many as the processors.
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(pathlib.Path(__file__).resolve().parents[3] / "build" / "jax-cache")
 
 import fit
 from sbx import DQN, SAC, TD3
