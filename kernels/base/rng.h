@@ -17,14 +17,15 @@ enum rng_stream {
     RNG_INIT = 1,  /* parameters: element, -, parameter index in word 3; block 0, or 1 (normal.h) for what is
                       made orthogonal (kernels/policy/orthogonal.h) */
     RNG_RESET = 2, /* an environment's first state */
-    RNG_DROPOUT = 3, /* 16 bits per unit */
-    RNG_ACTION = 4,  /* block c: word 0 is the uniform of a row's Categorical c. Or, block b: a row's normal
-                        draws  4 b … + 3, as kernels/lanes/normal.h makes them of a block */
-    RNG_SHUFFLE = 5, /* an epoch's order of samples */
-    RNG_AUGMENT = 6, /* a sample's mirror and crop */
-    RNG_DATA = 7,    /* synthetic images and labels */
-    RNG_NOISE = 8,   /* state-dependent exploration (kernels/policy/dense.h) */
-    RNG_REPLAY = 9,  /* which rows of a replay buffer are learned from (worker/replay/replay.h) */
+    RNG_DROPOUT = 3,   /* 16 bits per unit */
+    RNG_ACTION = 4,    /* block c: word 0 is the uniform of a row's Categorical c. Or, block b: a row's normal
+                          draws 4 b … + 3, as kernels/lanes/normal.h makes them of a block. Of a policy that
+                          learns from a replay buffer: worker/model/q_learning.c */
+    RNG_SHUFFLE = 5,   /* an epoch's order of samples */
+    RNG_AUGMENT = 6,   /* a sample's mirror and crop */
+    RNG_DATA = 7,      /* synthetic images and labels */
+    RNG_NOISE = 8,     /* state-dependent exploration (kernels/policy/dense.h) */
+    RNG_REPLAY = 9,    /* which rows of a replay buffer are learned from (worker/replay/replay.h) */
     RNG_LEARNING = 10, /* a gradient step's noise: normal draws, with step 0 of the actions at its
                           observations, 1 at the next ones; word 3 is the gradient step */
 };

@@ -41,7 +41,7 @@ struct dense_work {
     struct dense_matrix features[DENSE_NETWORKS];  // (rows, features) what each head has read
     struct dense_matrix output[DENSE_NETWORKS];    // (rows, outputs) of the heads
     struct dense_matrix head_pull[DENSE_NETWORKS]; // (rows, outputs) dL/d of the heads' sums
-    struct dense_matrix pull;                      // (rows, features) dL/d of the last hidden layer
+    struct dense_matrix pull;                      // (rows, features) dL/d of a last hidden layer
     struct dense_matrix log_sigma;                 // (rows, components) dL/d log_std
     /* Where dense_explores: the features' squares (rows, features), the variances (rows, components), and a
      * chunk's sums (features, components). */
@@ -56,9 +56,38 @@ struct dense_work {
 
 /* ---- the shape ---- */
 
-uint32_t dense_features(const struct dense_shape *shape)
+static uint32_t networks_of(const struct dense_shape *shape)
 {
-    return shape->layers == 0 ? shape->inputs : shape->width[shape->layers - 1];
+    return shape->value ? DENSE_NETWORKS : 1;
+}
+
+/* The hidden layers that a network's head reads. */
+struct hidden {
+    uint32_t layers;
+    const uint32_t *width;
+};
+
+static struct hidden hidden_of(const struct dense_shape *shape, enum dense_network_kind network)
+{
+    return network == DENSE_POLICY || shape->shared
+               ? (struct hidden){shape->layers, shape->width}
+               : (struct hidden){shape->value_layers, shape->value_width};
+}
+
+uint32_t dense_layers(const struct dense_shape *shape, enum dense_network_kind network)
+{
+    return hidden_of(shape, network).layers;
+}
+
+/* What layer `layer` of a network reads. */
+static uint32_t layer_inputs(const struct dense_shape *shape, enum dense_network_kind network, uint32_t layer)
+{
+    return layer == 0 ? shape->inputs : hidden_of(shape, network).width[layer - 1];
+}
+
+uint32_t dense_features(const struct dense_shape *shape, enum dense_network_kind network)
+{
+    return layer_inputs(shape, network, dense_layers(shape, network));
 }
 
 bool dense_explores(const struct dense_shape *shape)
@@ -109,25 +138,28 @@ static void list_linear(struct list *list, enum dense_network_kind network, uint
     }
 }
 
-static uint32_t layer_inputs(const struct dense_shape *shape, uint32_t layer)
-{
-    return layer == 0 ? shape->inputs : shape->width[layer - 1];
-}
-
 static void list_hidden(struct list *list, const struct dense_shape *shape, enum dense_network_kind network,
                         const char *of)
 {
-    for (uint32_t l = 0; l < shape->layers; l++) {
+    const struct hidden hidden = hidden_of(shape, network);
+    for (uint32_t l = 0; l < hidden.layers; l++) {
         char name[DENSE_NAME_BYTES - 8];
         snprintf(name, sizeof name, "mlp_extractor.%s.%u", of, 2 * l);
-        list_linear(list, network, l, shape->width[l], layer_inputs(shape, l), name);
+        list_linear(list, network, l, hidden.width[l], layer_inputs(shape, network, l), name);
     }
+}
+
+/* The layer behind a network's hidden ones. */
+static void list_head(struct list *list, const struct dense_shape *shape, enum dense_network_kind network,
+                      uint32_t outputs, const char *name)
+{
+    list_linear(list, network, dense_layers(shape, network), outputs, dense_features(shape, network), name);
 }
 
 uint32_t dense_parameters(const struct dense_shape *shape, struct dense_parameter out[DENSE_PARAMETERS_MAX])
 {
     struct list list = {.out = out};
-    const uint32_t last = shape->layers, features = dense_features(shape);
+    const uint32_t features = dense_features(shape, DENSE_POLICY);
     const bool explores = dense_explores(shape);
     if (shape->gaussian)
         snprintf(list_add(&list, DENSE_LOG_SIGMA, explores ? 2 : 1, explores ? features : shape->components,
@@ -137,9 +169,9 @@ uint32_t dense_parameters(const struct dense_shape *shape, struct dense_paramete
     list_hidden(&list, shape, DENSE_POLICY, shape->shared ? "shared_net" : "policy_net");
     if (shape->value && !shape->shared)
         list_hidden(&list, shape, DENSE_VALUE, "value_net");
-    list_linear(&list, DENSE_POLICY, last, dense_outputs(shape), features, "action_net");
+    list_head(&list, shape, DENSE_POLICY, dense_outputs(shape), "action_net");
     if (shape->value)
-        list_linear(&list, DENSE_VALUE, last, 1, features, "value_net");
+        list_head(&list, shape, DENSE_VALUE, 1, "value_net");
     return list.count;
 }
 
@@ -147,7 +179,7 @@ uint32_t dense_parameters(const struct dense_shape *shape, struct dense_paramete
 
 static void place_deviations(struct places *places, struct dense *dense)
 {
-    const size_t features = dense_features(&dense->shape), components = dense->shape.components;
+    const size_t features = dense_features(&dense->shape, DENSE_POLICY), components = dense->shape.components;
     struct dense_exploration *exploration = &dense->exploration;
     places_floats(places, &dense->sigma.sigma, components);
     places_floats(places, &dense->sigma.inverse, components);
@@ -160,42 +192,48 @@ static void place_deviations(struct places *places, struct dense *dense)
     places_floats(places, &exploration->begin, product_stride(dense->shape.components));
 }
 
-/* The policy's hidden layers, or the value network's; there is at least one. */
-static struct layers_shape hidden_shape(const struct dense_shape *shape)
+/* A network's hidden layers; there is at least one. */
+static struct layers_shape hidden_shape(const struct dense_shape *shape, enum dense_network_kind network)
 {
+    const struct hidden of = hidden_of(shape, network);
     struct layers_shape hidden = {.inputs = shape->inputs,
-                                  .outputs = dense_features(shape),
-                                  .layers = shape->layers - 1,
+                                  .outputs = dense_features(shape, network),
+                                  .layers = of.layers - 1,
                                   .activation = shape->activation,
                                   .last = LAYERS_ACTIVATED,
                                   .pulls_inputs = shape->pulls_inputs};
-    memcpy(hidden.width, shape->width, sizeof hidden.width);
+    memcpy(hidden.width, of.width, sizeof hidden.width);
     return hidden;
 }
 
-static struct layers_shape head_shape(const struct dense_shape *shape, uint32_t outputs)
+static struct layers_shape head_shape(const struct dense_shape *shape, enum dense_network_kind network)
 {
-    return (struct layers_shape){.inputs = dense_features(shape),
-                                 .outputs = outputs,
+    return (struct layers_shape){.inputs = dense_features(shape, network),
+                                 .outputs = network == DENSE_POLICY ? dense_outputs(shape) : 1,
                                  .last = LAYERS_LINEAR,
-                                 .pulls_inputs = shape->layers > 0 || shape->pulls_inputs};
+                                 .pulls_inputs = dense_layers(shape, network) > 0 || shape->pulls_inputs};
 }
 
 static enum status networks_new(struct dense *dense, struct error *error)
 {
     const struct dense_shape *shape = &dense->shape;
     enum status status = STATUS_OK;
-    for (uint32_t n = 0; n < (shape->value ? DENSE_NETWORKS : 1) && status == STATUS_OK; n++) {
+    for (uint32_t n = 0; n < networks_of(shape) && status == STATUS_OK; n++) {
         struct network *network = &dense->network[n];
-        const struct layers_shape head = head_shape(shape, n == DENSE_POLICY ? dense->outputs : 1);
-        if (shape->layers > 0 && (n == DENSE_POLICY || !shape->shared)) {
-            const struct layers_shape hidden = hidden_shape(shape);
+        const struct layers_shape head = head_shape(shape, n);
+        if (dense_layers(shape, n) > 0 && (n == DENSE_POLICY || !shape->shared)) {
+            const struct layers_shape hidden = hidden_shape(shape, n);
             status = layers_new(&network->hidden, &hidden, error);
         }
         if (status == STATUS_OK)
             status = layers_new(&network->head, &head, error);
     }
     return status;
+}
+
+static bool is_head(const struct dense *dense, const struct dense_parameter *parameter)
+{
+    return parameter->layer == dense_layers(&dense->shape, parameter->network);
 }
 
 /* Where the parameters of the chains and of the deviations begin. */
@@ -207,7 +245,7 @@ static void find_parameters(struct dense *dense)
         struct network *network = &dense->network[parameter->network];
         if (parameter->kind == DENSE_LOG_SIGMA)
             dense->log_sigma = parameter->offset;
-        else if (parameter->kind == DENSE_WEIGHT && parameter->layer == dense->shape.layers)
+        else if (parameter->kind == DENSE_WEIGHT && is_head(dense, parameter))
             network->head_at = parameter->offset;
         else if (parameter->kind == DENSE_WEIGHT && parameter->layer == 0)
             network->hidden_at = parameter->offset;
@@ -217,9 +255,10 @@ static void find_parameters(struct dense *dense)
 enum status policy_lanes_choose(struct policy_lanes *lanes, struct error *error)
 {
     static const struct policy_lanes tables[ISA_COUNT] = {
-        [ISA_BASELINE] = {&dense_lanes_baseline, &mlp_lanes_baseline, product_baseline},
-        [ISA_AVX2] = {&dense_lanes_avx2, &mlp_lanes_avx2, product_avx2},
-        [ISA_AVX512] = {&dense_lanes_avx512, &mlp_lanes_avx512, product_avx512}};
+        [ISA_BASELINE] = {&dense_lanes_baseline, &mlp_lanes_baseline, &squashed_lanes_baseline,
+                          product_baseline},
+        [ISA_AVX2] = {&dense_lanes_avx2, &mlp_lanes_avx2, &squashed_lanes_avx2, product_avx2},
+        [ISA_AVX512] = {&dense_lanes_avx512, &mlp_lanes_avx512, &squashed_lanes_avx512, product_avx512}};
     enum isa isa = ISA_BASELINE;
     const enum status status = isa_choose(&isa, error);
     *lanes = tables[isa];
@@ -230,9 +269,13 @@ enum status policy_lanes_choose(struct policy_lanes *lanes, struct error *error)
 static void assert_bounds(const struct dense_shape *shape)
 {
     assert(shape->inputs >= 1 && shape->inputs <= (shape->pulls_inputs ? DENSE_WIDTH_MAX : DENSE_INPUTS_MAX));
-    assert(shape->layers >= dense_explores(shape) && shape->layers <= DENSE_LAYERS_MAX);
-    for (uint32_t l = 0; l < shape->layers; l++)
-        assert(shape->width[l] >= 1 && shape->width[l] <= DENSE_WIDTH_MAX);
+    assert(shape->layers >= dense_explores(shape));
+    for (uint32_t n = 0; n < networks_of(shape); n++) {
+        const struct hidden hidden = hidden_of(shape, n);
+        assert(hidden.layers <= DENSE_LAYERS_MAX);
+        for (uint32_t l = 0; l < hidden.layers; l++)
+            assert(hidden.width[l] >= 1 && hidden.width[l] <= DENSE_WIDTH_MAX);
+    }
     assert(shape->components >= 1 && shape->components <= DENSE_COMPONENTS_MAX);
     assert(dense_outputs(shape) <= DENSE_OUTPUTS_MAX);
     (void)shape;
@@ -299,7 +342,8 @@ static void load_sigma(struct dense_sigma *sigma, const struct dense_lanes *lane
 static void load_exploration(struct dense *dense, const float *log_std)
 {
     const struct dense_exploration *exploration = &dense->exploration;
-    const uint32_t features = dense_features(&dense->shape), components = dense->shape.components;
+    const uint32_t features = dense_features(&dense->shape, DENSE_POLICY),
+                   components = dense->shape.components;
     const size_t count = (size_t)features * components;
     memcpy(exploration->sigma, log_std, count * sizeof *log_std);
     for (size_t i = 0; i < count; i += POLICY_LANES) // in place: each number by itself
@@ -323,15 +367,15 @@ void dense_load_parameter(struct dense *dense, const float *parameters, uint32_t
 {
     const struct dense_parameter *parameter = &dense->parameters[number];
     const struct network *network = &dense->network[parameter->network];
-    const bool is_head = parameter->layer == dense->shape.layers;
-    struct layers *chain = is_head ? network->head : network->hidden;
+    const bool of_head = is_head(dense, parameter);
+    struct layers *chain = of_head ? network->head : network->hidden;
     const float *from = parameters + parameter->offset;
     switch (parameter->kind) {
     case DENSE_WEIGHT:
-        layers_load_weight(chain, is_head ? 0 : parameter->layer, from);
+        layers_load_weight(chain, of_head ? 0 : parameter->layer, from);
         return;
     case DENSE_BIAS:
-        layers_load_bias(chain, is_head ? 0 : parameter->layer, from);
+        layers_load_bias(chain, of_head ? 0 : parameter->layer, from);
         return;
     case DENSE_LOG_SIGMA:
         load_deviations(dense, from);
@@ -353,24 +397,38 @@ static void place_head_work(struct places *places, struct dense_work *work, cons
     if (dense->shape.gaussian)
         places_matrix(places, &work->log_sigma, rows, dense->shape.components);
     if (dense_explores(&dense->shape)) {
-        places_matrix(places, &work->squares, rows, dense_features(&dense->shape));
+        places_matrix(places, &work->squares, rows, dense_features(&dense->shape, DENSE_POLICY));
         places_matrix(places, &work->variance, rows, dense->shape.components);
         places_floats(places, &work->exploration_sums,
-                      (size_t)dense_features(&dense->shape) * dense->shape.components);
+                      (size_t)dense_features(&dense->shape, DENSE_POLICY) * dense->shape.components);
     }
     summing_place(places, &work->summing);
     places_floats(places, &work->scratch, 2 * dense->outputs * POLICY_LANES);
 }
 
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Units of the wider one of the last hidden layers; 0: there is none. */
+static uint32_t widest_features(const struct dense_shape *shape)
+{
+    uint32_t widest = 0;
+    for (uint32_t n = 0; n < networks_of(shape); n++)
+        if (dense_layers(shape, n) > 0 && dense_features(shape, n) > widest)
+            widest = dense_features(shape, n);
+    return widest;
+}
+
 static void place_work(struct places *places, struct dense_work *work, const struct dense *dense)
 {
-    const uint32_t inputs = dense->shape.inputs, rows = DENSE_CHUNK_ROWS;
-    places_matrix(places, &work->inputs, rows, inputs < LAYERS_PIECE ? inputs : LAYERS_PIECE);
+    const uint32_t rows = DENSE_CHUNK_ROWS;
+    places_matrix(places, &work->inputs, rows, smaller(dense->shape.inputs, LAYERS_PIECE));
     places_matrix(places, &work->head_pull[DENSE_POLICY], rows, dense->outputs);
     if (dense->shape.value)
         places_matrix(places, &work->head_pull[DENSE_VALUE], rows, 1);
-    if (dense->shape.layers > 0)
-        places_matrix(places, &work->pull, rows, dense_features(&dense->shape));
+    places_matrix(places, &work->pull, rows, widest_features(&dense->shape));
     place_head_work(places, work, dense);
 }
 
@@ -418,11 +476,6 @@ void dense_work_free(struct dense_work *work)
     }
     free(work->memory);
     free(work);
-}
-
-static uint32_t smaller(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
 }
 
 /* ---- forward ---- */
@@ -493,7 +546,7 @@ struct chain {
 static struct chain reader_of(const struct dense *dense, const struct dense_work *work, uint32_t n)
 {
     const struct network *network = &dense->network[n];
-    if (dense->shape.layers == 0)
+    if (dense_layers(&dense->shape, n) == 0)
         return (struct chain){network->head, work->head[n]};
     return (struct chain){network->hidden, work->hidden[n]};
 }
@@ -518,15 +571,15 @@ static void forward(const struct dense *dense, struct dense_work *work, const st
                 layers_read(reader.layers, reader.work, rows, work->inputs, first, width);
         }
     }
-    struct dense_matrix *ends = dense->shape.layers == 0 ? work->output : work->features;
     for (uint32_t n = 0; n < DENSE_NETWORKS; n++) {
         const struct chain reader = reader_of(dense, work, n);
+        struct dense_matrix *ends = dense_layers(&dense->shape, n) == 0 ? work->output : work->features;
         if (reads(dense, heads, n))
             ends[n] = layers_finish(reader.layers, reader.work);
     }
     /* One after the other: the processor overlaps their chains where there is one row. */
-    for (uint32_t n = 0; n < DENSE_NETWORKS && dense->shape.layers > 0; n++)
-        if (heads->of[n])
+    for (uint32_t n = 0; n < DENSE_NETWORKS; n++)
+        if (heads->of[n] && dense_layers(&dense->shape, n) > 0)
             work->output[n] = layers_forward(dense->network[n].head, work->head[n], rows,
                                              work->features[dense->shape.shared ? DENSE_POLICY : n]);
 }
@@ -543,7 +596,7 @@ static struct dense_head head_of(const struct dense *dense, const struct dense_w
                                .scratch = work->scratch,
                                .sigma = &dense->sigma,
                                .exploration = dense_explores(&dense->shape) ? &dense->exploration : NULL,
-                               .features = dense_features(&dense->shape),
+                               .features = dense_features(&dense->shape, DENSE_POLICY),
                                .features_at = work->features[DENSE_POLICY],
                                .variance = work->variance};
 }
@@ -552,7 +605,7 @@ static struct dense_head head_of(const struct dense *dense, const struct dense_w
 static void find_variances(const struct dense *dense, const struct dense_work *work, uint32_t rows)
 {
     const struct dense_matrix from = work->features[DENSE_POLICY], to = work->squares;
-    const uint32_t features = dense_features(&dense->shape);
+    const uint32_t features = dense_features(&dense->shape, DENSE_POLICY);
     if (!dense_explores(&dense->shape))
         return;
     for (uint32_t r = 0; r < rows; r++)
@@ -634,23 +687,24 @@ static void reader_backward(const struct dense *dense, const struct dense_work *
 static void backward(const struct dense *dense, const struct dense_work *work, const struct heads *heads,
                      uint32_t n, float *gradient)
 {
+    const uint32_t layers = dense_layers(&dense->shape, n);
     bool more = false;
     for (uint32_t h = 0; h < DENSE_NETWORKS; h++) {
         const struct chain head = {dense->network[h].head, work->head[h]};
         float *of_head = gradient + dense->network[h].head_at;
         if (!heads->of[h])
             continue;
-        if (dense->shape.layers == 0) {
+        if (layers == 0) {
             reader_backward(dense, work, head, work->head_pull[h], of_head);
             continue;
         }
         layers_pull(head.layers, head.work, work->head_pull[h], of_head, work->adds);
-        layers_pull_weight(head.layers, head.work, work->features[n], 0, dense_features(&dense->shape),
-                           of_head, work->adds);
+        layers_pull_weight(head.layers, head.work, work->features[n], 0,
+                           dense_features(&dense->shape, n), of_head, work->adds);
         layers_pull_inputs(head.layers, head.work, work->pull, more);
         more = true;
     }
-    if (dense->shape.layers > 0)
+    if (layers > 0)
         reader_backward(dense, work, reader_of(dense, work, n), work->pull,
                         gradient + dense->network[n].hidden_at);
 }
@@ -658,7 +712,8 @@ static void backward(const struct dense *dense, const struct dense_work *work, c
 /* Adds dL/d log_std (features, components). */
 static void add_exploration(const struct dense *dense, const struct dense_work *work, float *gradient)
 {
-    const uint32_t features = dense_features(&dense->shape), components = dense->shape.components;
+    const uint32_t features = dense_features(&dense->shape, DENSE_POLICY),
+                   components = dense->shape.components;
     const size_t count = (size_t)features * components;
     float *sums = work->exploration_sums;
     if (work->adds) /* onto these */
@@ -780,7 +835,7 @@ static struct dense_head begin_head(struct head *head, const struct head_rows *r
     assert(rows->batch.count <= DENSE_CHUNK_ROWS);
     work->batch = rows->batch;
     work->output[DENSE_POLICY] = given(rows->outputs, dense->outputs);
-    work->features[DENSE_POLICY] = given(rows->features, dense_features(&dense->shape));
+    work->features[DENSE_POLICY] = given(rows->features, dense_features(&dense->shape, DENSE_POLICY));
     find_variances(dense, work, rows->batch.count);
     return head_of(dense, work, &rows->batch);
 }

@@ -13,7 +13,7 @@
  *     draw         random numbers, keyed by (seed, environment, step, episode)
  *     pull         the gradient of the loss at a result: dL/d log-probability, entropy or value
  *
- *     layers.h   a chain of dense layers of any depth
+ *     layers.h   a chain of dense layers of any depth           squashed.h    SAC's distributions
  *     dense.h    a policy of such chains, and a head alone      surrogate.h   PPO's objective
  *     mlp.h      the tutorial's network with dropout            orthogonal.h  orthogonal first values
  *
@@ -27,7 +27,7 @@
  *
  *     h_0 = the observation,   h_l = f(W_l h_{l-1} + b_l), f tanh or ReLU,   z = W h_last + b (the head)
  *
- * and once more with weights of its own for the value network, whose head has one output, the value; or that
+ * and once more with layers of its own for the value network, whose head has one output, the value; or that
  * head reads the policy's h_last (shape->shared). z is the logits of all Categoricals, component after
  * component, or the means of a diagonal Gaussian.
  *
@@ -78,8 +78,10 @@ struct dense_shape {
     uint32_t inputs;                  /* floats of an observation */
     uint32_t layers;                  /* hidden layers; 0: the head reads the observation */
     uint32_t width[DENSE_LAYERS_MAX]; /* (layers) units of each */
+    /* The hidden layers of a value network of its own, likewise; not read without one. */
+    uint32_t value_layers, value_width[DENSE_LAYERS_MAX];
     enum dense_activation activation;
-    bool value; /* has a value network: the same hidden layers once more, and one output */
+    bool value; /* has a value network: hidden layers, and one output */
     bool
         pulls_inputs; /* the inputs are features, DENSE_WIDTH_MAX at most, and dense_gradient pulls at them */
     bool shared;      /* with `value`: its output reads the policy's hidden layers, and it has none */
@@ -95,11 +97,16 @@ struct dense_shape {
  */
 uint32_t dense_outputs(const struct dense_shape *shape);
 
-/* What the heads read: units of the last hidden layer, or the inputs. */
-uint32_t dense_features(const struct dense_shape *shape);
-
 /* Whether the policy is a Gaussian whose deviations depend on the state. */
 bool dense_explores(const struct dense_shape *shape);
+
+enum dense_network_kind { DENSE_POLICY, DENSE_VALUE, DENSE_NETWORKS };
+
+/* Hidden layers of a network: the value network's own, or the shared ones. */
+uint32_t dense_layers(const struct dense_shape *shape, enum dense_network_kind network);
+
+/* What the network's head reads: units of its last hidden layer, or the inputs. */
+uint32_t dense_features(const struct dense_shape *shape, enum dense_network_kind network);
 
 /* ---- the list of parameters ----
  *
@@ -111,12 +118,12 @@ bool dense_explores(const struct dense_shape *shape);
  *     mlp_extractor.policy_net.0.weight    (width, inputs)        … .0.bias, .2.weight, .2.bias, …
  *     mlp_extractor.value_net.0.weight     (width, inputs)        … with a value network of its own
  *     action_net.weight                    (outputs, last width)  action_net.bias (outputs)
- *     value_net.weight                     (1, last width)        value_net.bias (1); with a value network
+ *     value_net.weight                     (1, last width)        value_net.bias (1); with a value network,
+ *                                                                 whose last width it is
  *
  * Where policy and value share the hidden layers, these are mlp_extractor.shared_net.0.weight … alone, as
  * Stable-Baselines3 called them until 1.7. */
 
-enum dense_network_kind { DENSE_POLICY, DENSE_VALUE, DENSE_NETWORKS };
 enum dense_parameter_kind { DENSE_WEIGHT, DENSE_BIAS, DENSE_LOG_SIGMA };
 
 enum { DENSE_PARAMETERS_MAX = 1 + DENSE_NETWORKS * (DENSE_LAYERS_MAX + 1) * 2, DENSE_NAME_BYTES = 48 };
@@ -125,7 +132,7 @@ struct dense_parameter {
     char name[DENSE_NAME_BYTES];
     enum dense_parameter_kind kind;
     enum dense_network_kind network;
-    uint32_t layer;          /* 0 …; that of the head is shape.layers */
+    uint32_t layer;          /* 0 …; that of the head is dense_layers */
     uint32_t rank, shape[2]; /* as PyTorch has it */
     uint32_t inputs;         /* of the layer, for its weight and bias: PyTorch's fan_in */
     size_t offset, count;    /* floats: where it begins in the flat array, and how many it has */

@@ -1,5 +1,5 @@
 /* What the policy's kernels compute in lanes: a table of functions for each instruction set. Private to
- * kernels/policy/ and its tests; dense.h and mlp.h are the manuals. */
+ * kernels/policy/ and its tests; dense.h, squashed.h and mlp.h are the manuals. */
 #ifndef KERNELS_POLICY_LANES_INTERNAL_H
 #define KERNELS_POLICY_LANES_INTERNAL_H
 
@@ -60,6 +60,36 @@ struct dense_lanes {
     void (*exp)(const float x[POLICY_LANES], float y[POLICY_LANES]);
 };
 
+/* ---- squashed Gaussians ---- */
+
+/* Numbers of all rows and components in flat arrays, each by itself. */
+struct squashed_numbers {
+    size_t count;     // a multiple of POLICY_LANES
+    float clip_mean;  // infinity: not clipped
+    float inner_mean; // the greatest mean that takes a gradient
+    const float *mean;
+    const float *log_std;  // diagonal
+    const float *noise;    // n; state-dependent: e
+    const float *variance; // state-dependent: v
+    float *action;
+    float *log_probability; // each component's part
+    const float *d_action;
+    float d_log_probability;
+    float *d_mean, *d_log_std;   // diagonal
+    float *d_noise, *d_variance; // state-dependent: dL/de, 2 dL/dv
+};
+
+struct squashed_lanes {
+    /* squashed_act and squashed_pull: of a diagonal Gaussian, and with deviations that depend on the state.
+     */
+    void (*act)(const struct squashed_numbers *numbers);
+    void (*act_exploring)(const struct squashed_numbers *numbers);
+    void (*pull)(const struct squashed_numbers *numbers);
+    void (*pull_exploring)(const struct squashed_numbers *numbers);
+    /* exp or expln of `count` numbers, a multiple of POLICY_LANES, and its slope. */
+    void (*deviations)(const float *log_std, size_t count, bool expln, float *std, float *slope);
+};
+
 /* ---- the tutorial's network ---- */
 
 /* The weights as the kernels read them. Unit j stands in lane j mod 16 of block j / 16; a block is
@@ -92,11 +122,13 @@ struct mlp_lanes {
 /* ---- the choice ---- */
 
 extern const struct dense_lanes dense_lanes_baseline, dense_lanes_avx2, dense_lanes_avx512;
+extern const struct squashed_lanes squashed_lanes_baseline, squashed_lanes_avx2, squashed_lanes_avx512;
 extern const struct mlp_lanes mlp_lanes_baseline, mlp_lanes_avx2, mlp_lanes_avx512;
 
 struct policy_lanes {
     const struct dense_lanes *dense;
     const struct mlp_lanes *mlp;
+    const struct squashed_lanes *squashed;
     product_function *product;
 };
 

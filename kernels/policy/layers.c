@@ -293,6 +293,18 @@ void layers_pull_inputs(const struct layers *layers, const struct layers_work *w
     pull_back(layers, work, 0, work->end, to, more);
 }
 
+void layers_keep(const struct layers *layers, struct layers_work *work, uint32_t count, const uint32_t *row)
+{
+    for (uint32_t l = 0; l <= layers->shape.layers; l++) {
+        const struct dense_matrix output = work->output[l];
+        const size_t bytes = layers->layer[l].place.outputs * sizeof *output.at;
+        for (uint32_t i = 0; i < count; i++)
+            if (row[i] != i) /* and so is above it */
+                memcpy(output.at + i * output.stride, output.at + row[i] * output.stride, bytes);
+    }
+    work->rows = count;
+}
+
 void layers_backward(const struct layers *layers, struct layers_work *work, struct dense_matrix pull,
                      float *gradient, bool adds, struct dense_matrix to)
 {

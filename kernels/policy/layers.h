@@ -108,6 +108,11 @@ struct dense_matrix layers_forward(const struct layers *layers, struct layers_wo
 void layers_backward(const struct layers *layers, struct layers_work *work, struct dense_matrix pull,
                      float *gradient, bool adds, struct dense_matrix to);
 
+/* Keeps of the rows that were last passed forward those that ascend in `row`, and forgets the others: the
+ * backward is then of these alone, as if they had been the only ones; `gradient` is NULL there. Outputs are
+ * moved, too. */
+void layers_keep(const struct layers *layers, struct layers_work *work, uint32_t count, const uint32_t *row);
+
 /* ---- inputs in pieces ----
  *
  * For a caller that gathers a piece of the inputs' columns at a time. The results have the bits of

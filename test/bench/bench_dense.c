@@ -1,12 +1,14 @@
-/* The general policy's kernels on one thread, dense and recurrent: nanoseconds per row, and the share of a
- * large matrix product's rate.
+/* The general policy's kernels on one thread, dense and recurrent, and the networks of SAC and DQN:
+ * nanoseconds per row, and the share of a large matrix product's rate.
  *
  *     bench_dense [ISA]        ISA: only that instruction set
  *
  * `act` is the forward of both networks, the draws and their log-probabilities; `learn` is dense_evaluate and
- * dense_gradient of chunks of 256 rows; `load` packs the parameters, once per update. Rounds of sgemm and of
- * all the others alternate, so that a disturbance affects all. Figures are the median and, in brackets, the
- * tenth and the ninetieth percentile. The clock is the thread's CPU time. No time fails.
+ * dense_gradient of chunks of 256 rows; `load` packs the parameters, once per update. Of SAC's and DQN's
+ * networks, `act` is the forward, `learn` the backward with the parameters' gradient, and `pull` the backward
+ * to the inputs alone; test/bench/peer/layers_sgemm.py has their products as sgemm computes them. Rounds of
+ * sgemm and of all the others alternate, so that a disturbance affects all. Figures are the median and, in
+ * brackets, the tenth and the ninetieth percentile. The clock is the thread's CPU time. No time fails.
  *
  * The floor. With w the weights of a network, a row takes 2 w floating-point operations forward, and backward
  * 2 w for the weights' gradient and 2 (w - w_first) for the activations': 17.8 kFLOP to act and 51.4 to learn
@@ -16,6 +18,7 @@
  * from which a product takes 8 bytes a cycle: they cost less than the arithmetic. Beside the products, each
  * hidden unit takes a tanh, about 1 ns / 16 lanes * 16 instructions. */
 #include "kernels/base/rng.h"
+#include "kernels/policy/layers.h"
 #include "kernels/policy/recurrent.h"
 #include "test/baseline/mlp_onednn.h"
 #include "test/kernels/policy/dense_problem.h"
@@ -260,6 +263,94 @@ static void measure_cell(size_t c, const char *isa)
     free(p.state);
 }
 
+/* ---- chains of layers ---- */
+
+static const struct {
+    const char *name;
+    struct layers_shape shape;
+    uint32_t rows;
+} chains[] = {
+    {"23-256-256-1",
+     {.inputs = 23, .outputs = 1, .layers = 2, .width = {256, 256}, .activation = DENSE_RELU},
+     256},
+    {"17-256-256-12",
+     {.inputs = 17, .outputs = 12, .layers = 2, .width = {256, 256}, .activation = DENSE_RELU},
+     256},
+    {"4-64-64-2", {.inputs = 4, .outputs = 2, .layers = 2, .width = {64, 64}, .activation = DENSE_RELU}, 64},
+};
+
+struct chain {
+    uint32_t rows;
+    struct layers *layers;
+    struct layers_work *work;
+    float *parameters, *gradient;
+    struct dense_matrix x, pull, to;
+};
+
+static void chain_load(void *problem)
+{
+    const struct chain *p = problem;
+    layers_load(p->layers, p->parameters);
+}
+
+static void chain_forward(void *problem)
+{
+    const struct chain *p = problem;
+    layers_forward(p->layers, p->work, p->rows, p->x);
+}
+
+static void chain_learn(void *problem)
+{
+    const struct chain *p = problem;
+    layers_backward(p->layers, p->work, p->pull, p->gradient, false, (struct dense_matrix){0});
+}
+
+static void chain_pull(void *problem)
+{
+    const struct chain *p = problem;
+    layers_backward(p->layers, p->work, p->pull, NULL, false, p->to);
+}
+
+static struct dense_matrix draw_matrix(uint32_t rows, uint32_t columns)
+{
+    const size_t stride = ((columns + 15) / 16 | 1) * 16;
+    return (struct dense_matrix){draw(rows * stride, 1), stride};
+}
+
+static void measure_chain(size_t c, const char *isa)
+{
+    struct layers_shape shape = chains[c].shape;
+    const struct layers_place first = layers_place(&shape, 0);
+    const size_t count = layers_parameters(&shape);
+    struct chain p = {.rows = chains[c].rows};
+    struct error error;
+    double weights = 0;
+    for (uint32_t l = 0; l <= shape.layers; l++)
+        weights += (double)layers_place(&shape, l).inputs * layers_place(&shape, l).outputs;
+    shape.pulls_inputs = true;
+    p.parameters = draw(count, 0.125);
+    p.gradient = draw(count, 0);
+    p.x = draw_matrix(p.rows, shape.inputs);
+    p.pull = draw_matrix(p.rows, shape.outputs);
+    p.to = draw_matrix(p.rows, shape.inputs);
+    setenv("COALESCED_ISA", isa, 1);
+    if (layers_new(&p.layers, &shape, &error) == STATUS_OK &&
+        layers_work_new(&p.work, p.layers, &error) == STATUS_OK) {
+        measure(chains[c].name, isa, "load", 1, &p, chain_load, 0);
+        measure(chains[c].name, isa, "act", p.rows, &p, chain_forward, 2 * weights);
+        measure(chains[c].name, isa, "learn", p.rows, &p, chain_learn,
+                4 * weights - 2 * (double)first.inputs * first.outputs);
+        measure(chains[c].name, isa, "pull", p.rows, &p, chain_pull, 2 * weights);
+    }
+    layers_work_free(p.work);
+    layers_free(p.layers);
+    free(p.parameters);
+    free(p.gradient);
+    free(p.x.at);
+    free(p.pull.at);
+    free(p.to.at);
+}
+
 /* oneDNN computes on this thread alone once a chain of it is made. */
 static void keep_to_one_thread(void)
 {
@@ -286,5 +377,9 @@ int main(int argc, char **argv)
         for (int i = 0; i < DENSE_ISAS; i++)
             if (argc < 2 || strcmp(argv[1], dense_isas[i]) == 0)
                 measure_cell(c, dense_isas[i]);
+    for (size_t c = 0; c < sizeof chains / sizeof *chains; c++)
+        for (int i = 0; i < DENSE_ISAS; i++)
+            if (argc < 2 || strcmp(argv[1], dense_isas[i]) == 0)
+                measure_chain(c, dense_isas[i]);
     return EXIT_SUCCESS;
 }

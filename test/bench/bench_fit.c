@@ -2,6 +2,8 @@
  *
  *     bench_fit [NAME]        NAME: only cases whose name holds it
  *
+ * scripts/bench --peer fits matches the names with those of test/bench/peer/fit.py and rltools/fit.cpp.
+ *
  * The floor. With w the weights of a network, a product takes 2 w floating-point operations a row. A step of
  * DQN has four: the target's and the network's forward, the weights' gradient, and the hidden units' (without
  * the first layer's). SAC with two critics has 2 forwards of the actor and 2 products of its backward; of

@@ -17,14 +17,20 @@ rollout_rows=192
 toy=$(readlink -f "$BUILD/test/preload/environment_toy.so")
 
 # The rate of exploration stays, for it falls with /stop/steps, which a resumed run changes here.
-dqn='{"name": "dqn", "learning_starts": 100, "batch_size": 32, "train_freq": 4, "gradient_steps": 2, "buffer_size": 600,
+declare -A learners
+learners[dqn]='{"name": "dqn", "learning_starts": 100, "batch_size": 32, "train_freq": 4, "gradient_steps": 2, "buffer_size": 600,
       "target_update_interval": 60, "exploration_initial_eps": 0.3, "exploration_final_eps": 0.3, "learning_rate": 0.002}'
-sac='{"name": "sac", "learning_starts": 200, "batch_size": 32, "train_freq": 8, "gradient_steps": -1, "buffer_size": 900,
+learners[sac]='{"name": "sac", "learning_starts": 200, "batch_size": 32, "train_freq": 8, "gradient_steps": -1, "buffer_size": 900,
       "target_update_interval": 2}'
-prioritized='{"name": "dqn", "learning_starts": 100, "batch_size": 32, "train_freq": 4, "gradient_steps": 2, "buffer_size": 600,
+learners[prioritized]='{"name": "dqn", "learning_starts": 100, "batch_size": 32, "train_freq": 4, "gradient_steps": 2, "buffer_size": 600,
       "target_update_interval": 60, "exploration_initial_eps": 0.3, "exploration_final_eps": 0.3, "prioritized_replay": true,
       "prioritized_replay_beta": 1}'
-td3='{"name": "td3", "learning_starts": 200, "batch_size": 32, "train_freq": 8, "gradient_steps": 3, "buffer_size": 900,
+learners[ahead]='{"name": "sac", "learning_starts": 200, "batch_size": 32, "train_freq": 2, "gradient_steps": 3, "buffer_size": 900,
+        "overlap": 2}'
+learners[behind]='{"name": "dqn", "learning_starts": 100, "batch_size": 32, "train_freq": 4, "gradient_steps": 2, "buffer_size": 600,
+         "target_update_interval": 60, "exploration_initial_eps": 0.3, "exploration_final_eps": 0.3, "overlap": 1,
+         "prioritized_replay": true, "prioritized_replay_beta": 1}'
+learners[td3]='{"name": "td3", "learning_starts": 200, "batch_size": 32, "train_freq": 8, "gradient_steps": 3, "buffer_size": 900,
       "noise_type": "ornstein-uhlenbeck", "noise_std": 0.3}'
 
 # world ALGORITHM ENVIRONMENT: the job of the kind reinforce; both are the job's objects.
@@ -43,8 +49,10 @@ on_baseline() {
 # ---- the same numbers ----
 spread='{"count": 2, "environments": 3, "groups": 2}'
 while read -r title deaths environment; do
-    name=${title%%:*}
-    world "${!name}" "$environment"
+    # Under a sanitizer one of each kind, and under the thread sanitizer what learns on a thread.
+    [[ -z ${SAN:-} || $deaths == with-deaths ]] || continue
+    [[ ${SAN:-} != thread || $title == behind:* ]] || continue
+    world "${learners[${title%%:*}]}" "$environment"
     rollout_rows=192
     [[ $title != *Pair-v0 ]] || rollout_rows=384 # of two agents each
     check "$title" plays whole
@@ -73,16 +81,20 @@ prioritized:CartPole-v1 with-deaths {"name":"CartPole-v1"}
 dqn:Frail-v0 - {"plugin":"$toy","name":"Frail-v0"}
 sac:Pendulum-v1 with-deaths {"name":"Pendulum-v1"}
 sac:frames - {"name":"MountainCarContinuous-v0","frames":3}
+ahead:Pendulum-v1 with-deaths {"name":"Pendulum-v1"}
+behind:CartPole-v1 with-deaths {"name":"CartPole-v1"}
 td3:Pendulum-v1 with-deaths {"name":"Pendulum-v1"}
 WORLDS
 
+[[ ${SAN:-} != thread ]] || finish
 # ---- what it learns ----
-world "$dqn" '{"name": "CartPole-v1"}'
+world "${learners[dqn]}" '{"name": "CartPole-v1"}'
 check "a run" plays whole
 changes_the_numbers() {
     plays other "$@" && ! same whole other
 }
 check "double Q-learning is another learner" changes_the_numbers --set /algorithm/double_q=true
+check "acting behind learning is another course" changes_the_numbers --set /algorithm/overlap=1
 check "errors weigh in the draws" changes_the_numbers --set /algorithm/prioritized_replay=true
 check "dueling outputs are another network" changes_the_numbers --set /policy/dueling=true
 check "an action's draws follow the seed" changes_the_numbers --set /seed=7
@@ -119,13 +131,13 @@ check "the command evaluate finds the same in the checkpoint" evaluates_alike
 learns() {
     with_episodes 150 plays long --set /observers='{"count": 0, "environments": 1}' --set /rollout/steps=200 --set /algorithm='{"name": "dqn",
         "learning_rate": 0.0023, "batch_size": 64, "buffer_size": 100000, "learning_starts": 1000, "target_update_interval": 10,
-        "train_freq": 256, "gradient_steps": 128, "exploration_fraction": 0.16, "exploration_final_eps": 0.04}' --set /policy/hidden=[64,64] &&
+        "train_freq": 256, "gradient_steps": 128, "exploration_fraction": 0.16, "exploration_final_eps": 0.04}' --set '/policy/hidden=[64,64]' &&
         jq -e -s 'map(select(.episode)) | (map(.ep_rew_mean) | max) > 120' "$scratch/long/episodes.jsonl" >/dev/null
 }
 rollout_rows=200
 check "DQN learns to balance a pole" learns
 rollout_rows=192
-world "$sac" '{"name": "Pendulum-v1"}'
+world "${learners[sac]}" '{"name": "Pendulum-v1"}'
 check "a run of SAC" plays whole
 check "SAC's figures" has_figures '["actor_loss", "critic_loss", "ent_coef", "ent_coef_loss", "learning_rate", "n_updates"]'
 check "SAC: the command evaluate finds the same in the checkpoint" evaluates_alike
@@ -145,7 +157,8 @@ names_the_damage() {
     rm -rf "$scratch/parts" && run_job reinforce "$scratch/parts" 9 >/dev/null 2>&1 || return 1
     printf 'damage' | dd of="$scratch/parts/replay.bin" bs=1 seek=60000 conv=notrunc status=none
     run_job reinforce "$scratch/parts" 20 --resume >"$scratch/parts.out" 2>&1 || code=$?
-    [[ $code -ne 0 ]] && grep -q 'replay.bin.*/replay/save=false' "$scratch/parts.out" || { cat "$scratch/parts.out"; return 1; }
+    cat "$scratch/parts.out"
+    [[ $code -ne 0 ]] && grep -q 'replay.bin.*/replay/save=false' "$scratch/parts.out"
 }
 check "a damaged row is named, and the way on" names_the_damage
 goes_on_without() {
@@ -156,8 +169,9 @@ check "which is gone" goes_on_without
 
 # ---- what cannot be ----
 refuses() {
-    ! plays faulty "${@:2}" >"$scratch/words" 2>&1 && grep -qF "$1" "$scratch/words" || { cat "$scratch/words"; return 1; }
+    ! plays faulty "${@:2}" >"$scratch/words" 2>&1 && grep -F "$1" "$scratch/words"
 }
 check "SAC does not choose" refuses '"sac" and "td3" act by floats' --set /environment/name=CartPole-v1
-check "DQN has no floats" refuses '"dqn" has a value for each of one action' --set /algorithm/name=dqn --set /algorithm="$dqn"
+check "no GPU learns from a buffer yet" refuses '/device: expected "auto" or "cpu"' --set /device=gpu
+check "DQN has no floats" refuses '"dqn" has a value for each of one action' --set /algorithm/name=dqn --set /algorithm="${learners[dqn]}"
 finish

@@ -116,6 +116,18 @@ check "a shared value network" plays whole --set "$shared"
 check "a shared value network: two observers of two groups" same_numbers --set "$shared" --set /observers="$spread"
 check "a shared value network: in the agent's process" same_numbers --set "$shared" --set /observers/count=0
 
+algorithm=$sde
+policy='{"hidden": {"pi": [8], "vf": [16, 4]}}'
+world '{"name": "Pendulum-v1"}'
+check "layers of the value's own" plays whole
+check "layers of the value's own: two observers of two groups" same_numbers --set /observers="$spread"
+check "layers of the value's own: in the agent's process, by one thread" same_numbers --set /observers/count=0 \
+    --set /policy/threads=1
+check "layers of the value's own: without vector instructions" on_baseline
+check "layers of the value's own: resumed" is_resumed
+check "layers of the value's own: a shared value network" \
+    refuses '/policy/hidden: expected the same layers in "pi" and "vf"' --set /policy/value_network=shared
+
 # ---- a memory ----
 whole='{"name": "ppo", "n_steps": 32, "batch_size": 64, "n_epochs": 2, "ent_coef": 0.01}'
 padded='{"name": "ppo", "n_steps": 32, "batch_size": 50, "sequences": "padded", "n_epochs": 2}'
@@ -124,7 +136,7 @@ while read -r title deaths environment memory; do
     [[ $title == whole:* ]] && algorithm=$whole || algorithm=$padded
     [[ $title != *sde* ]] || algorithm=$explores
     [[ $title != *a2c* ]] || algorithm=$a2c
-    policy="{\"hidden\": [16], $memory}"
+    [[ $title == *apart ]] && policy="{$memory}" || policy="{\"hidden\": [16], $memory}"
     world "$environment"
     rollout_rows=192
     [[ $environment != *Pair-v0* ]] || rollout_rows=384
@@ -147,6 +159,7 @@ done <<MEMORIES
 whole:lstm with-deaths {"name":"CartPoleNoVel-v1"} "recurrent": "lstm", "lstm_hidden_size": 20
 padded:gru with-deaths {"plugin":"$toy","name":"Pair-v0"} "recurrent": "gru", "lstm_hidden_size": 16, "n_lstm_layers": 2
 whole:pair - {"plugin":"$toy","name":"Pair-v0"} "recurrent": "lstm", "lstm_hidden_size": 8, "enable_critic_lstm": false
+whole:apart - {"name":"CartPoleNoVel-v1"} "recurrent": "gru", "lstm_hidden_size": 8, "hidden": {"pi": [], "vf": [16, 4]}
 padded:sde - {"name":"PendulumNoVel-v1"} "recurrent": "lstm", "lstm_hidden_size": 8, "enable_critic_lstm": false, "shared_lstm": true
 whole:a2c - {"name":"MountainCarContinuousNoVel-v0"} "recurrent": "lstm", "lstm_hidden_size": 8, "value_network": "shared"
 whole:failures - {"plugin":"$toy","name":"Frail-v0"} "recurrent": "gru", "lstm_hidden_size": 8

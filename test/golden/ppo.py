@@ -7,7 +7,8 @@ The formulas are those of worker/reinforce/ppo.h and kernels/policy/surrogate.h,
 alone; those of A2C, with RMSprop, where the option plain is 1. A rollout of 3 environments and 5 steps has a
 termination and two truncations in its middle, one of them at the last step. The policy has hidden layers of 8 and 6 units with tanh, and a value network of its own; its parameters have
 the names and the order of kernels/policy/dense.h. Cases that end in _sde have state-dependent exploration; in those that
-end in _shared the value reads the policy's hidden layers.
+end in _shared the value reads the policy's hidden layers, and in those that end in _apart its network has one of 4
+units.
 
     # a line of text: the versions
     case NAME
@@ -44,25 +45,28 @@ CASES = {  # choices of each component, or the number of floats; masks; then the
     "floats_sde": (FLOATS, False, [0.2, 0, 0.5, 0.01, 0, 1, 0.4, 1, 0]),
     "choice_shared": (CHOICE, False, [0.2, 0.1, 0.5, 0.01, 0, 1, 0.3, 1, 0]),
     "floats_shared": (FLOATS, False, [0.2, 0, 0.5, 0.01, 0, 1, 0.4, 1, 0]),
+    "choices_apart": (CHOICES, False, [0.2, 0, 0.5, 0.01, 0, 1, 0.3, 1, 0]),
 }
 
 
 class Policy(torch.nn.Module):
-    """`widths`: floats of what the hidden layers read, then the units of each."""
+    """`widths`: floats of what the hidden layers read, then the units of each; `value_widths`: the same of a value
+    network with other layers."""
 
-    def __init__(self, head, widths, explores, shares):
+    def __init__(self, head, widths, explores, shares, value_widths=None):
         super().__init__()
         self.head, self.explores = head, explores
         outputs = head if isinstance(head, int) else sum(head)
         if isinstance(head, int):
             self.log_std = torch.nn.Parameter(torch.zeros((widths[-1], head) if explores else head))
 
-        def tower():
+        def tower(widths):
             return torch.nn.ModuleList(torch.nn.Linear(*pair) for pair in zip(widths, widths[1:]))
 
-        self.policy_net = tower()
-        self.value_net = self.policy_net if shares else tower()
-        self.action, self.value = torch.nn.Linear(widths[-1], outputs), torch.nn.Linear(widths[-1], 1)
+        value_widths = value_widths or widths
+        self.policy_net = tower(widths)
+        self.value_net = self.policy_net if shares else tower(value_widths)
+        self.action, self.value = torch.nn.Linear(widths[-1], outputs), torch.nn.Linear(value_widths[-1], 1)
 
     def estimate(self, x):
         for layer in self.value_net:
@@ -93,7 +97,8 @@ class Policy(torch.nn.Module):
 
 
 def policy_of(name):
-    return Policy(CASES[name][0], [INPUTS, 8, 6], name.endswith("_sde"), name.endswith("_shared"))
+    value_widths = [INPUTS, 4] if name.endswith("_apart") else None
+    return Policy(CASES[name][0], [INPUTS, 8, 6], name.endswith("_sde"), name.endswith("_shared"), value_widths)
 
 
 def make_inputs(name):

@@ -29,26 +29,43 @@ static struct chain chain_next(size_t *used, struct layers_shape shape)
     return chain;
 }
 
+/* What the head of network n reads: units of the last hidden layer, or the inputs. */
+static uint32_t last_width(const struct dense_shape *shape, int n)
+{
+    const bool own = n == 1 && !shape->shared;
+    const uint32_t layers = own ? shape->value_layers : shape->layers;
+    return layers == 0 ? shape->inputs : (own ? shape->value_width : shape->width)[layers - 1];
+}
+
+/* The hidden layers that network n has of its own. */
+static struct layers_shape hidden_shape(const struct dense_shape *shape, int n)
+{
+    struct layers_shape hidden = {.inputs = shape->inputs,
+                                  .outputs = last_width(shape, n),
+                                  .layers = (n == 0 ? shape->layers : shape->value_layers) - 1,
+                                  .activation = shape->activation,
+                                  .last = LAYERS_ACTIVATED};
+    memcpy(hidden.width, n == 0 ? shape->width : shape->value_width, sizeof hidden.width);
+    return hidden;
+}
+
 /* In the order that dense.h gives: log_std, the policy's hidden layers, the value network's, the policy's
  * head, the value network's. Shared hidden layers have one place. */
 static void networks_of(const struct dense_shape *shape, struct network networks[2])
 {
     const int count = shape->value ? 2 : 1;
     size_t used = shape->gaussian ? shape->components : 0;
-    struct layers_shape hidden = {.inputs = shape->inputs,
-                                  .outputs = dense_features(shape),
-                                  .layers = shape->layers - 1,
-                                  .activation = shape->activation,
-                                  .last = LAYERS_ACTIVATED};
-    memcpy(hidden.width, shape->width, sizeof hidden.width);
     memset(networks, 0, 2 * sizeof *networks);
     if (dense_explores(shape))
-        used *= dense_features(shape);
-    for (int n = 0; n < count && shape->layers > 0; n++)
-        networks[n].hidden = n == 1 && shape->shared ? networks[0].hidden : chain_next(&used, hidden);
+        used *= last_width(shape, 0);
+    for (int n = 0; n < count; n++)
+        if (n == 1 && shape->shared)
+            networks[n].hidden = networks[0].hidden;
+        else if ((n == 0 ? shape->layers : shape->value_layers) > 0)
+            networks[n].hidden = chain_next(&used, hidden_shape(shape, n));
     for (int n = 0; n < count; n++)
         networks[n].head =
-            chain_next(&used, (struct layers_shape){.inputs = dense_features(shape),
+            chain_next(&used, (struct layers_shape){.inputs = last_width(shape, n),
                                                     .outputs = n == 0 ? dense_outputs(shape) : 1});
 }
 
@@ -99,7 +116,7 @@ static double evaluate_component(const double *z, const uint8_t *mask, uint32_t 
 static double variance_of(const struct dense_shape *shape, const double *log_std, const double *h, uint32_t d)
 {
     double sum = 1e-6;
-    for (uint32_t f = 0; f < dense_features(shape); f++)
+    for (uint32_t f = 0; f < last_width(shape, 0); f++)
         sum += h[f] * h[f] * exp(2 * log_std[(size_t)f * shape->components + d]);
     return sum;
 }
@@ -146,7 +163,7 @@ static void evaluate_row(const struct dense_shape *shape, const double *paramete
         network_forward(&networks[n], parameters, x, shape->inputs, &to[n]);
     memcpy(out->z, to[0].head.of[0], dense_outputs(shape) * sizeof *out->z);
     if (dense_explores(shape))
-        memcpy(out->h, features_of(&networks[0], &to[0]), dense_features(shape) * sizeof *out->h);
+        memcpy(out->h, features_of(&networks[0], &to[0]), last_width(shape, 0) * sizeof *out->h);
     out->value = shape->value ? to[1].head.of[0][0] : 0;
     evaluate_head(shape, parameters, batch, row, out);
 }
@@ -196,7 +213,7 @@ static double normal_of(const struct rng_key *key, enum rng_stream stream, uint3
 double dense_ref_action(const struct dense_shape *shape, const double *parameters,
                         const struct dense_ref_row *out, const struct rng_key *key, uint32_t d)
 {
-    const uint32_t features = dense_features(shape), blocks = (features + 3) / 4;
+    const uint32_t features = last_width(shape, 0), blocks = (features + 3) / 4;
     double noise = 0;
     if (!dense_explores(shape))
         return out->z[d] + exp(parameters[d]) * normal_of(key, RNG_ACTION, d / 4, d % 4);
@@ -242,7 +259,7 @@ static void pull_head(const struct dense_shape *shape, const double *parameters,
         const double variance = variance_of(shape, parameters, out->h, d);
         const double x = (double)batch->actions[first + d] - out->z[d];
         pull[d] = of_log_probability * x / variance;
-        for (uint32_t f = 0; f < dense_features(shape); f++) {
+        for (uint32_t f = 0; f < last_width(shape, 0); f++) {
             const size_t at = (size_t)f * shape->components + d;
             gradient[at] += (of_log_probability * (x * x / variance - 1) + of_entropy) / variance *
                             out->h[f] * out->h[f] * exp(2 * parameters[at]);

@@ -1,117 +1,15 @@
 /* The state machine of a checkpoint; the header has its picture. The loop's thread runs it. A second thread
- * does the work on files: the only hand-off between threads in a worker. It runs the three functions under
- * "the work", one at a time, and owns `saving` from background_start until background_end returns something
- * other than STATUS_AGAIN. A semaphore wakes the thread, an eventfd wakes the loop. */
+ * (worker/background.h) does the work on files: the three functions under "the work", one at a time. It owns
+ * `saving` meanwhile. */
 #include "worker/checkpoint/checkpoint_saver.h"
 
 #include "kernels/base/profile.h"
-#include "kernels/base/thread.h"
-#include "worker/net/rpc.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <math.h>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
-
-typedef enum status background_work(void *arg, struct error *error);
 
 #define SOON_FIRST_S 0.25
 #define SOON_LAST_S 16.0
-
-/* ---- the thread ---- */
-
-static void *background_thread(void *arg)
-{
-    struct background *background = arg;
-    const uint64_t one = 1;
-    for (;;) {
-        while (sem_wait(&background->given) != 0) // EINTR
-            ;
-        if (background->ends)
-            return NULL;
-        background->status = background->work(background->arg, &background->error);
-        atomic_store_explicit(&background->done, true, memory_order_release);
-        while (write(background->event, &one, sizeof one) < 0 && errno == EINTR)
-            ;
-    }
-}
-
-/* Ends the turn, and does no more: the owner calls background_end after each turn. */
-static void background_woken(void *arg)
-{
-    struct background *background = arg;
-    uint64_t count;
-    while (read(background->event, &count, sizeof count) < 0 && errno == EINTR)
-        ;
-}
-
-/* Starts the thread and registers with the rpc, which outlives it. STATUS_IO, STATUS_BUSY (rpc_watch);
- * background_close also follows a failure. */
-static enum status background_open(struct background *background, struct rpc *rpc, struct error *error)
-{
-    background->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (background->event < 0)
-        return error_set_errno(error, errno, "cannot open an eventfd");
-    sem_init(&background->given, 0, 0);
-    const enum status status = thread_start(&background->thread, background_thread, background,
-                                            "the thread that writes files", error);
-    if (status != STATUS_OK) {
-        close(background->event);
-        return status;
-    }
-    background->open = true;
-    if (rpc_watch(rpc, background->event, background_woken, background) != STATUS_OK)
-        return error_set(error, STATUS_BUSY, "the rpc can watch no further descriptor");
-    return STATUS_OK;
-}
-
-static bool background_busy(const struct background *background)
-{
-    return background->running && !atomic_load_explicit(&background->done, memory_order_acquire);
-}
-
-/* Waits for the work under way and ends the thread. Does nothing to a struct that is all zero. */
-static void background_close(struct background *background)
-{
-    struct pollfd end = {.fd = background->event, .events = POLLIN};
-    if (!background->open)
-        return;
-    const enum profile_kind before = profile_enter(PROFILE_CHECKPOINT);
-    while (background_busy(background))
-        poll(&end, 1, -1);
-    profile_leave(before);
-    background->ends = true;
-    sem_post(&background->given);
-    pthread_join(background->thread, NULL);
-    sem_destroy(&background->given);
-    close(background->event);
-    background->open = background->running = false;
-}
-
-/* Hands `work` over; none may be running. Does not block. */
-static void background_start(struct background *background, background_work *work, void *arg)
-{
-    assert(background->open && !background->running);
-    background->work = work;
-    background->arg = arg;
-    background->running = true;
-    atomic_store_explicit(&background->done, false, memory_order_relaxed);
-    sem_post(&background->given);
-}
-
-/* The work's status and error; STATUS_AGAIN while it runs. Exactly once for each background_start. */
-static enum status background_end(struct background *background, struct error *error)
-{
-    assert(background->running);
-    if (!atomic_load_explicit(&background->done, memory_order_acquire))
-        return STATUS_AGAIN;
-    background->running = false;
-    if (background->status != STATUS_OK)
-        *error = background->error;
-    return background->status;
-}
 
 /* ---- the work ---- */
 
@@ -163,7 +61,9 @@ enum status checkpoint_saver_open(struct checkpoint_saver *saver,
     enum status status = STATUS_OK;
     if (config->publishes && config->job->checkpoint.best)
         status = checkpoint_best_score(config->run_dir, &saver->best, error);
-    return status == STATUS_OK ? background_open(&saver->thread, config->rpc, error) : status;
+    return status == STATUS_OK
+               ? background_open(&saver->thread, config->rpc, "the thread that writes files", error)
+               : status;
 }
 
 static void saver_remove_unfinished(struct checkpoint_saver *saver)
@@ -175,7 +75,9 @@ static void saver_remove_unfinished(struct checkpoint_saver *saver)
 
 void checkpoint_saver_close(struct checkpoint_saver *saver)
 {
+    const enum profile_kind before = profile_enter(PROFILE_CHECKPOINT);
     background_close(&saver->thread);
+    profile_leave(before);
     saver_remove_unfinished(saver);
 }
 

@@ -23,13 +23,8 @@
 #define WORKER_CHECKPOINT_CHECKPOINT_SAVER_H
 
 #include "kernels/base/monotime.h"
+#include "worker/background.h"
 #include "worker/checkpoint/checkpoint.h"
-
-#include <pthread.h>
-#include <semaphore.h>
-#include <stdatomic.h>
-
-struct rpc;
 
 struct checkpoint_saver_config {
     struct path run_dir;   /* its text outlives the saver */
@@ -42,8 +37,8 @@ struct checkpoint_saver_config {
     /* Collects what other processes hold, or waits for values that are not here yet. STATUS_AGAIN: call again
      * after the next turn. NULL: everything is at hand at checkpoint_saver_begin. */
     enum status (*gather)(void *context, struct error *error);
-    /* The thread, ahead of the checkpoint's files: puts on the disk what the checkpoint needs beside them. NULL:
-     * nothing. */
+    /* The thread, ahead of the checkpoint's files: puts on the disk what the checkpoint needs beside them.
+     * NULL: nothing. */
     enum status (*flush)(void *context, struct error *error);
     void *context;
 
@@ -68,20 +63,6 @@ enum checkpoint_saver_state {
     CHECKPOINT_GATHERING,
     CHECKPOINT_WRITING,
     CHECKPOINT_PUBLISHING,
-};
-
-/* The thread, which lives as long as the saver is open. */
-struct background {
-    pthread_t thread;
-    sem_t given; /* posted for each piece of work, and to end the thread */
-    int event;
-    bool open, running; /* running: background_end has not answered yet */
-    bool ends;          /* the next post is the end */
-    enum status (*work)(void *arg, struct error *error);
-    void *arg;
-    enum status status; /* the work's result; belongs to the loop once `done` */
-    struct error error;
-    atomic_bool done; /* released by the thread, acquired by the loop */
 };
 
 struct checkpoint_saver {

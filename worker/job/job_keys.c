@@ -372,7 +372,8 @@ const struct job_key job_keys[] = {
      .text =
          "The width of the hidden layer, or a list of the widths of all hidden layers, of the policy "
          "and, unless it is shared, once more of the value network; or {\"pi\": ..., \"vf\": ...} with one "
-         "of these for the policy and one for the value. The network cnn ignores it."},
+         "of these for the policy and one for the value, as Stable-Baselines3's net_arch. With an explicit "
+         "value_network of shared both must be alike. The network cnn ignores it."},
     {"/policy/hidden", DQN, WIDTHS(policy.hidden, 1, 1024), BY_DEFAULT([ 64, 64 ]), .unit = "units",
      .text = "The width of the hidden layer, or a list of the widths of all hidden layers. The network cnn "
              "ignores it."},

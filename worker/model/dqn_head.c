@@ -35,12 +35,14 @@ struct dense_matrix dqn_head_values(const struct dqn_head *head, struct dense_ma
     return values;
 }
 
-/* The first of the greatest values among those that are allowed; `allowed` NULL: all are. */
+/* The first of the greatest values among those that are allowed; `allowed` NULL: all are. A NaN is the
+ * greatest, so that it is told, as PyTorch's max has it. */
 static uint32_t greatest(const struct dqn_head *head, const float *value, const uint8_t *allowed)
 {
     uint32_t best = UINT32_MAX;
     for (uint32_t a = 0; a < head->choices; a++)
-        if ((allowed == NULL || allowed[a] != 0) && (best == UINT32_MAX || value[a] > value[best]))
+        if ((allowed == NULL || allowed[a] != 0) &&
+            (best == UINT32_MAX || value[a] > value[best] || isnan(value[a])))
             best = a;
     return best;
 }

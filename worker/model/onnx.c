@@ -573,13 +573,13 @@ static const char *add_images(struct graph *g, const struct policy_config *confi
 }
 
 /* The features that a head reads. */
-static const char *add_features(struct graph *g, const struct policy_config *config, const char *network,
-                                const char *x)
+static const char *add_features(struct graph *g, const struct dense_shape *shape,
+                                enum dense_network_kind network, const char *x)
 {
-    const struct dense_shape shape = policy_dense_shape(config);
-    for (uint32_t l = 0; l < shape.layers; l++)
-        x = add_hidden(g, print(g, "mlp_extractor.%s.%u", network, 2 * l),
-                       config->activation == POLICY_TANH ? "Tanh" : "Relu", x);
+    const char *name = shape->shared ? "shared_net" : network == DENSE_POLICY ? "policy_net" : "value_net";
+    for (uint32_t l = 0; l < dense_layers(shape, network); l++)
+        x = add_hidden(g, print(g, "mlp_extractor.%s.%u", name, 2 * l),
+                       shape->activation == DENSE_TANH ? "Tanh" : "Relu", x);
     return x;
 }
 
@@ -625,7 +625,7 @@ static void add_actor_critic(struct graph *g, const struct policy_config *config
     const char *images = add_images(g, config, false, observations), *remembered = images;
     if (config->memory != POLICY_NO_MEMORY)
         remembered = add_memory(g, config, 0, images);
-    const char *features = add_features(g, config, shape.shared ? "shared_net" : "policy_net", remembered);
+    const char *features = add_features(g, &shape, DENSE_POLICY, remembered);
     const char *actor = add_linear(g, "action_net", shape.gaussian ? "mean" : "logits", features);
     add_output(g, actor, dense_outputs(&shape));
     if (shape.gaussian) {
@@ -635,7 +635,7 @@ static void add_actor_critic(struct graph *g, const struct policy_config *config
     if (!config->has_value)
         return;
     if (!shape.shared)
-        features = add_features(g, config, "value_net",
+        features = add_features(g, &shape, DENSE_VALUE,
                                 add_value_inputs(g, config, observations, images, remembered));
     add_output(g, add_linear(g, "value_net", "value", features), 1);
     for (uint32_t memory = 0; memory < policy_memories(config); memory++)

@@ -4,6 +4,7 @@
 #include "worker/environment/environment_spec.h"
 #include "worker/model/policy_internal.h"
 #include "worker/model/policy_parameters.h"
+#include "worker/model/q_learning.h"
 
 #include <assert.h>
 #include <math.h>
@@ -82,6 +83,7 @@ enum status policy_new(struct policy **out, const struct policy_config *config, 
     policy->kind = kind_of(config, backend != NULL);
     policy->inputs = (uint32_t)environment_space_elements(&config->observation);
     policy->components = policy_components(config);
+    policy->batch_rows = config->q.batch_rows;
     policy->state_floats = policy_config_state_floats(config);
     policy->stretches = config->learning == POLICY_SAC || config->learning == POLICY_TD3;
     if (policy_form(config) == POLICY_FORM_TUTORIAL)
@@ -193,12 +195,31 @@ void policy_explore(struct policy *policy, const struct policy_exploration *expl
 enum status policy_fit(struct policy *policy, const struct policy_transitions *batch, double lr,
                        struct policy_q_losses *losses, struct error *error)
 {
+    assert(batch->count >= 1 && batch->count <= policy->batch_rows);
     return policy->kind->fit(policy->self, batch, lr, losses, error);
 }
 
 enum status policy_follow(struct policy *policy, struct error *error)
 {
     return policy->kind->follow(policy->self, error);
+}
+
+size_t policy_acting_floats(const struct policy *policy)
+{
+    return q_acting_floats(policy->self);
+}
+
+void policy_keep_acting(const struct policy *policy, float *out)
+{
+    const struct q_learning *q = policy->self;
+    memcpy(out, q->values, q_acting_floats(q) * sizeof *out);
+}
+
+void policy_load_acting(struct policy *policy, const float *kept)
+{
+    struct q_learning *q = policy->self;
+    memcpy(q->values, kept, q_acting_floats(q) * sizeof *kept);
+    policy->kind->load_acting(q);
 }
 
 uint64_t policy_fits(const struct policy *policy)

@@ -25,6 +25,8 @@
  *     the CNN          POLICY_CNN: three convolutions and a hidden layer of 512 (policy_networks.c), for
  *                      observations of rank 3. It always computes on a backend. With values, these share
  *                      its features or come from a second CNN.
+ *     Q, actor, critics    of DQN, SAC and TD3: chains of dense layers (kernels/policy/layers.h), each with a
+ *                      target that follows it. They learn on the CPU from a replay buffer; see below.
  *
  * Dense layers and the CNN may have a memory (policy_config.h): its recurrent layers read the observations,
  * or the CNN's features; the hidden layers or the heads read the memory. The caller keeps the states, row by
@@ -42,7 +44,8 @@
  *     policy.c             picks the kind; bounds, normalizer, the copy of all values
  *     policy_memory.h      the memories of a policy on the CPU
  *     policy_sequences.h   what those on a backend read
- *     policy_internal.h    the table of a kind: policy_cpu.c on the CPU, policy_mlp_gpu.c, policy_tape.c */
+ *     policy_internal.h    the table of a kind: policy_cpu.c on the CPU, policy_mlp_gpu.c, policy_tape.c
+ *     q_learning.h         what DQN, SAC and TD3 share: policy_dqn.c, policy_sac.c, policy_td3.c */
 #ifndef WORKER_MODEL_POLICY_H
 #define WORKER_MODEL_POLICY_H
 
@@ -189,7 +192,7 @@ void policy_explore(struct policy *policy, const struct policy_exploration *expl
 
 /* A batch of transitions, one behind the other. */
 struct policy_transitions {
-    uint32_t count;
+    uint32_t count;                               /* 1 … the configuration's q.batch_rows (asserted) */
     const void *observations, *next_observations; /* (count, elements) float32 or uint8 */
     const void *actions;                          /* (count, components) int32, or float32 in [-1, 1] */
     const uint8_t *next_allowed; /* (count, choices) of the next observation; NULL: all are */
@@ -211,18 +214,25 @@ struct policy_q_losses {
  *     DQN  Huber loss of Q(s, a) against r + gamma max Q'(s', .)      (Mnih et al., 2015)
  *     SAC  0.5 sum_j mean (Q_j(s, a) - r - gamma (min Q'(s', a') - alpha log P(a')))^2, then the actor by
  *          alpha log P(a) - min Q(s, a), then alpha, if it is learned (Haarnoja et al., arXiv 1812.05905)
- *     TD3  sum_j mean (Q_j(s, a) - r - gamma min Q'(s', a'))^2, a' with clipped noise; with every
- * policy_delay'th step the actor by -Q_0(s, a) (Fujimoto et al., 2018)
+ *     TD3  sum_j mean (Q_j(s, a) - r - gamma min Q'(s', a'))^2, a' with clipped noise; with each
+ *          policy_delay'th step the actor by -Q_0(s, a)              (Fujimoto et al., 2018)
  *
  * in Stable-Baselines3's order and scale. Q' are the targets, which SAC and TD3 move themselves. Draws are
  * keyed by the number of the step, from 1, which the policy counts (policy_values has it). STATUS_INTERNAL as
- * policy_learn. */
+ * policy_learn; but where it is the actor whose loss or gradient is not finite, the critics have taken their
+ * step. */
 enum status policy_fit(struct policy *policy, const struct policy_transitions *batch, double lr,
                        struct policy_q_losses *losses, struct error *error);
 
 /* Moves DQN's target towards the network, by the configuration's tau. Waits for nothing; on a CPU without a
  * backend it cannot fail. */
 enum status policy_follow(struct policy *policy, struct error *error);
+
+/* The parameters that policy_act computes with, apart from the others: how many floats; copies them out; and
+ * has another policy of the same configuration act by such a copy. Of a policy without a backend. */
+size_t policy_acting_floats(const struct policy *policy);
+void policy_keep_acting(const struct policy *policy, float *out);
+void policy_load_acting(struct policy *policy, const float *kept);
 
 /* Gradient steps so far. */
 uint64_t policy_fits(const struct policy *policy);

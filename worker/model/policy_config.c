@@ -59,6 +59,7 @@ struct dense_shape policy_dense_shape(const struct policy_config *config)
     struct dense_shape shape = {.inputs = remembers ? config->memory_units : features_of(config),
                                 .pulls_inputs = remembers,
                                 .layers = cnn ? 0 : config->layers,
+                                .value_layers = cnn ? 0 : config->value_layers,
                                 .activation = config->activation == POLICY_TANH ? DENSE_TANH : DENSE_RELU,
                                 .value = config->has_value,
                                 .shared = config->shared_value &&
@@ -68,6 +69,8 @@ struct dense_shape policy_dense_shape(const struct policy_config *config)
                                 .components = policy_components(config)};
     for (uint32_t l = 0; l < shape.layers; l++)
         shape.width[l] = config->width[l];
+    for (uint32_t l = 0; l < shape.value_layers; l++)
+        shape.value_width[l] = config->value_width[l];
     for (uint32_t c = 0; !shape.gaussian && c < shape.components; c++)
         shape.choices[c] = config->action.choices[c];
     return shape;
@@ -119,14 +122,27 @@ static enum status check_components(const struct policy_config *config, struct e
     return STATUS_OK;
 }
 
+static enum status check_widths(const char *key, uint32_t layers, const uint32_t width[], struct error *error)
+{
+    for (uint32_t l = 0; l < layers; l++)
+        if (width[l] < 1 || width[l] > DENSE_WIDTH_MAX)
+            return error_set(error, STATUS_INVALID, "%s: expected 1..%d units in a hidden layer, got %u", key,
+                             DENSE_WIDTH_MAX, width[l]);
+    return STATUS_OK;
+}
+
 static enum status check_layers(const struct policy_config *config, struct error *error)
 {
-    for (uint32_t l = 0; l < config->layers; l++)
-        if (config->width[l] < 1 || config->width[l] > DENSE_WIDTH_MAX)
-            return error_set(error, STATUS_INVALID,
-                             "/policy/hidden: expected 1..%d units in a hidden layer, got %u",
-                             DENSE_WIDTH_MAX, config->width[l]);
-    return STATUS_OK;
+    const size_t bytes = config->layers * sizeof config->width[0];
+    const enum status status = check_widths("/policy/hidden", config->layers, config->width, error);
+    if (status != STATUS_OK || !config->has_value)
+        return status;
+    if (config->shared_value &&
+        (config->value_layers != config->layers || memcmp(config->value_width, config->width, bytes) != 0))
+        return error_set(error, STATUS_INVALID,
+                         "/policy/hidden: expected the same layers in \"pi\" and \"vf\": with a "
+                         "value_network of \"shared\" policy and value have one list");
+    return check_widths("/policy/hidden", config->value_layers, config->value_width, error);
 }
 
 static enum status check_dense(const struct policy_config *config, struct error *error)
@@ -220,6 +236,8 @@ static enum status check_q(const struct policy_config *config, struct error *err
                                "/policy/network: expected \"mlp\": \"sac\" and \"td3\" have no CNN");
     if (status == STATUS_OK)
         status = check_dense(config, error);
+    if (status == STATUS_OK && config->learning != POLICY_DQN)
+        status = check_widths("/policy/hidden", config->q.critic_layers, config->q.critic_width, error);
     return status == STATUS_OK ? adam_check(&config->adam, error) : status;
 }
 

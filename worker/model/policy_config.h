@@ -68,7 +68,9 @@ struct policy_config {
     bool has_mask;
     enum policy_network_kind network;
     uint32_t layers, width[POLICY_LAYERS_MAX]; /* hidden layers, and the units of each; POLICY_MLP only */
-    enum policy_activation activation;         /* POLICY_MLP only */
+    /* The same of the value network, has_value only; with shared_value they equal the policy's. */
+    uint32_t value_layers, value_width[POLICY_LAYERS_MAX];
+    enum policy_activation activation; /* POLICY_MLP only */
     /* The cell of recurrent layers between the observation, or the CNN, and the hidden layers and heads;
      * has_value only. The other three are for a policy with
      * memory: units of each layer, and layers. */
@@ -78,7 +80,7 @@ struct policy_config {
     double dropout; /* probability that a unit is dropped, 0 <= p < 1 */
     uint64_t seed;  /* of the first parameters and of every draw */
     struct adam_settings adam;
-    bool has_value;    /* a value network with the policy's hidden layers: PPO's */
+    bool has_value;    /* a value network: PPO's */
     bool shared_value; /* the value is one more output behind the policy's hidden layers, instead of a network
                           of its own; has_value only. With a memory POLICY_CRITIC_SHARED, or it is the CNN
                           alone that is shared */

@@ -136,7 +136,7 @@ static enum status dqn_fit(void *self, const struct policy_transitions *batch, d
         return q_explain_loss(&dqn->base, batch, losses->critic, error);
     const double norm = norm_of(dqn->base.gradient + network->offset, network->count);
     if (!isfinite(norm))
-        return q_check_gradient(&dqn->base, network, error);
+        return q_check_gradient(&dqn->base, network, batch, error);
     q_network_step(network, &dqn->base, lr, ++dqn->base.steps,
                    (float)policy_clip_factor(norm, dqn->base.config.q.max_norm));
     return STATUS_OK;
@@ -148,6 +148,12 @@ static enum status dqn_follow(void *self, struct error *error)
     (void)error;
     q_network_follow(&dqn->network, &dqn->base, dqn->base.config.q.tau);
     return STATUS_OK;
+}
+
+static void dqn_load_acting(void *self)
+{
+    struct dqn *dqn = self;
+    q_network_load(&dqn->network, &dqn->base);
 }
 
 static enum status dqn_restore(void *self, const struct policy_values *values, struct error *error)
@@ -166,5 +172,6 @@ const struct policy_kind policy_dqn_kind = {.open = dqn_open,
                                             .fit = dqn_fit,
                                             .fits = q_fits,
                                             .follow = dqn_follow,
+                                            .load_acting = dqn_load_acting,
                                             .save = q_save,
                                             .restore = dqn_restore};

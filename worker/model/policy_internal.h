@@ -48,6 +48,8 @@ struct policy_kind {
                        struct policy_q_losses *losses, struct error *error);
     uint64_t (*fits)(const void *self);
     enum status (*follow)(void *self, struct error *error);
+    /* Acts by the arrays as they are now. Of one on the CPU, whose `self` begins with a struct q_learning. */
+    void (*load_acting)(void *self);
     enum status (*save)(void *self, struct policy_values *values, struct error *error);
     enum status (*restore)(void *self, const struct policy_values *values, struct error *error);
 };
@@ -61,6 +63,7 @@ struct policy {
     void *self;
     uint32_t inputs, components; /* elements of an observation and of an action */
     uint32_t dropout_words;
+    uint32_t batch_rows; /* of a policy that learns from a replay buffer */
     size_t state_floats; /* 0: no memory */
     float *low, *high;   /* (components) bounds of floats; NULL of choices */
     bool stretches;      /* actions of -1..1 are stretched to the bounds */

@@ -202,7 +202,8 @@ static uint32_t list_layers(const struct dense_shape *shape, struct layer out[PO
     for (uint32_t p = 0; p < parameters; p++) {
         if (list[p].kind != DENSE_WEIGHT)
             continue;
-        const bool of_value = list[p].network == DENSE_VALUE, head = list[p].layer == shape->layers;
+        const bool of_value = list[p].network == DENSE_VALUE;
+        const bool head = list[p].layer == dense_layers(shape, list[p].network);
         const unsigned serves = of_value                 ? POLICY_VALUE
                                 : head || !shape->shared ? POLICY_ACTION
                                                          : POLICY_ACTION | POLICY_VALUE;

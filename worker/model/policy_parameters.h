@@ -26,13 +26,19 @@
  * What learns from a replay buffer has the names of Stable-Baselines3's DQN, SAC and TD3. A target's stand
  * behind those that it follows, under q_net_target, critic_target and actor_target.
  *
- *     q_net.q_net.0.weight … (DQN)   (width, inputs)     the last one (choices, width); of dueling (1 +
- * choices, …): the state's value, then the advantages actor.log_std (SAC)            (width, components) with
- * gSDE alone actor.latent_pi.0.weight …     (width, inputs) actor.mu.weight                (components,
- * width) then actor.log_std.weight, actor.mu.bias and actor.log_std.bias; with gSDE actor.mu.0.weight and
- * .bias actor.mu.0.weight … (TD3)      (width, inputs)     the last one (components, width)
- *     critic.qf0.0.weight …          (width, inputs + components) the last one (1, width); then qf1, …
- *     log_ent_coef (SAC)             (1)                 where it is learned
+ *     DQN
+ *     q_net.q_net.0.weight …                 (width, inputs)       the last one (choices, width); if dueling
+ *                                            (1 + choices, width): the state's value, then the advantages
+ *     SAC
+ *     actor.log_std                          (width, components)   with gSDE only
+ *     actor.latent_pi.0.weight …             (width, inputs)
+ *     actor.mu.weight                        (components, width)   then actor.log_std.weight, actor.mu.bias,
+ *                                            actor.log_std.bias; with gSDE actor.mu.0.weight, actor.mu.0.bias
+ *     critic.qf0.0.weight …                  (width, inputs + components)   the last one (1, width); qf1, …
+ *     log_ent_coef                           (1)                   behind the targets, where it is learned
+ *     TD3
+ *     actor.mu.0.weight …                    (width, inputs)       the last one (components, width)
+ *     critic.qf0.0.weight …                  as of SAC
  *
  * The state_dict() of a CNN lists some tensors again by another name:
  * pi_features_extractor.* is features_extractor.*, and so is vf_features_extractor.* where the value is

@@ -3,8 +3,8 @@
  * of the draws is part of the return. */
 #include "kernels/lanes/isa.h"
 #include "kernels/lanes/row_lanes.h"
-#include "kernels/policy/squashed.h"
 #include "worker/model/q_critics.h"
+#include "worker/model/sac_actor.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,36 +12,15 @@
 
 struct sac {
     struct q_learning base; // the first member
-    struct q_network actor; // its outputs are the means, then the logarithms of the deviations
+    struct sac_actor actor;
     struct q_critics critics;
-    struct squashed *squashed;
     const struct row_lanes *lanes;
-    struct dense_matrix action, action_pull; // (a chunk's rows, components)
-    struct dense_matrix actor_pull;          // (a chunk's rows, the actor's outputs)
-    double *target;                          // (batch rows)
-    size_t log_coefficient;                  // where the arrays have it, if it is learned
+    struct dense_matrix action_pull; // (a chunk's rows, components)
+    double *target;                  // (batch rows)
+    size_t log_coefficient;          // where the arrays have it, if it is learned
 };
 
 /* ---- opening ---- */
-
-static enum status open_actor(struct sac *sac, struct error *error)
-{
-    const struct policy_config *config = &sac->base.config;
-    struct layers_shape shape = {.inputs = sac->base.inputs,
-                                 .outputs = 2 * sac->base.components,
-                                 .layers = config->layers,
-                                 .activation = config->activation == POLICY_TANH ? DENSE_TANH : DENSE_RELU};
-    memcpy(shape.width, config->width, shape.layers * sizeof shape.width[0]);
-    const char *first = shape.layers > 0 ? "actor.latent_pi.0.weight" : "actor.mu.weight";
-    enum status status = q_network_open(&sac->actor, &sac->base, &shape, first, NULL, error);
-    if (status == STATUS_OK)
-        status = q_matrix(&sac->actor_pull, shape.outputs, error);
-    if (status == STATUS_OK)
-        status = q_matrix(&sac->action, sac->base.components, error);
-    if (status == STATUS_OK)
-        status = q_matrix(&sac->action_pull, sac->base.components, error);
-    return status == STATUS_OK ? squashed_new(&sac->squashed, sac->base.components, error) : status;
-}
 
 static enum status sac_open(void **self, const struct policy_config *config, struct backend *backend,
                             const struct dense_normalizer *normalizer, struct error *error)
@@ -56,7 +35,9 @@ static enum status sac_open(void **self, const struct policy_config *config, str
     sac->lanes = tables[isa_or_baseline()];
     enum status status = q_open(&sac->base, config, error);
     if (status == STATUS_OK)
-        status = open_actor(sac, error);
+        status = sac_actor_open(&sac->actor, &sac->base, error);
+    if (status == STATUS_OK)
+        status = q_matrix(&sac->action_pull, sac->base.components, error);
     if (status == STATUS_OK)
         status = q_critics_open(&sac->critics, &sac->base, error);
     sac->log_coefficient = sac->base.count - 1;
@@ -68,43 +49,15 @@ static enum status sac_open(void **self, const struct policy_config *config, str
 static void sac_free(void *self)
 {
     struct sac *sac = self;
-    q_network_close(&sac->actor);
+    sac_actor_close(&sac->actor);
     q_critics_close(&sac->critics);
-    squashed_free(sac->squashed);
-    free(sac->actor_pull.at);
-    free(sac->action.at);
     free(sac->action_pull.at);
     free(sac->target);
     q_close(&sac->base);
     free(sac);
 }
 
-/* ---- the actor ---- */
-
-/* The means and deviations of the chunk in the input. */
-static struct dense_matrix distribution_of(struct sac *sac, uint32_t count)
-{
-    return layers_forward(sac->actor.layers, sac->actor.work, count, sac->base.input);
-}
-
-static void draw_chunk(struct sac *sac, const struct policy_rows *chunk, struct rng_key *key,
-                       const uint32_t *environment, const uint32_t *step)
-{
-    const struct q_learning *base = &sac->base;
-    q_read_rows(base, chunk);
-    const struct dense_matrix z = distribution_of(sac, chunk->count);
-    for (uint32_t i = 0; i < chunk->count; i++) {
-        key->environment = environment[i];
-        key->step = step[i];
-        q_acting_noise(base, key, base->noise + (size_t)i * base->components);
-    }
-    squashed_act(sac->squashed, chunk->count, z, base->noise, sac->action, NULL);
-    for (uint32_t i = 0; i < chunk->count; i++) {
-        key->environment = environment[i];
-        key->step = step[i];
-        q_store_action(base, chunk, i, sac->action.at + i * sac->action.stride, key);
-    }
-}
+/* ---- acting ---- */
 
 static enum status sac_act(void *self, const struct policy_rows *rows, uint32_t episode,
                            const uint32_t *environment, const uint32_t *step, struct error *error)
@@ -114,7 +67,7 @@ static enum status sac_act(void *self, const struct policy_rows *rows, uint32_t 
     (void)error;
     for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
         const struct policy_rows chunk = policy_chunk(rows, first);
-        draw_chunk(sac, &chunk, &key, environment + first, step + first);
+        sac_actor_act(&sac->actor, &sac->base, &chunk, &key, environment + first, step + first);
     }
     return STATUS_OK;
 }
@@ -122,12 +75,9 @@ static enum status sac_act(void *self, const struct policy_rows *rows, uint32_t 
 static enum status sac_choose(void *self, const struct policy_rows *rows, struct error *error)
 {
     struct sac *sac = self;
-    const struct q_learning *base = &sac->base;
     for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
         const struct policy_rows chunk = policy_chunk(rows, first);
-        q_read_rows(base, &chunk);
-        squashed_act(sac->squashed, chunk.count, distribution_of(sac, chunk.count), NULL, sac->action, NULL);
-        if (!q_store_chosen(base, &chunk, sac->action))
+        if (!sac_actor_choose(&sac->actor, &sac->base, &chunk))
             return error_set(error, STATUS_CORRUPT, "an action is not finite");
     }
     return STATUS_OK;
@@ -154,10 +104,8 @@ static void find_targets(struct sac *sac, const struct policy_transitions *batch
     double *target = sac->target + first;
     float log_probability[POLICY_CHUNK_ROWS];
     q_read_observations(base, batch, true, first, count);
-    const struct dense_matrix z = distribution_of(sac, count);
-    q_learning_noise(base, 1, first, count);
-    squashed_act(sac->squashed, count, z, base->noise, sac->action, log_probability);
-    q_read_actions(base, sac->action.at, sac->action.stride, count);
+    const struct dense_matrix action = sac_actor_draw(&sac->actor, base, 1, first, count, log_probability);
+    q_read_actions(base, action.at, action.stride, count);
     q_critics_judge(&sac->critics, base, count, target);
     for (uint32_t i = 0; i < count; i++) {
         const double soft = target[i] - coefficient * (double)log_probability[i];
@@ -174,20 +122,15 @@ static void pull_actor(struct sac *sac, const struct policy_transitions *batch, 
     float log_probability[POLICY_CHUNK_ROWS];
     double value[POLICY_CHUNK_ROWS];
     q_read_observations(base, batch, false, first, count);
-    const struct dense_matrix z = distribution_of(sac, count);
-    q_learning_noise(base, 0, first, count);
-    squashed_act(sac->squashed, count, z, base->noise, sac->action, log_probability);
-    q_read_actions(base, sac->action.at, sac->action.stride, count);
+    const struct dense_matrix action = sac_actor_draw(&sac->actor, base, 0, first, count, log_probability);
+    q_read_actions(base, action.at, action.stride, count);
     q_critics_pull(&sac->critics, base, sac->critics.count, count, -1.0f / (float)batch->count, value,
                    sac->action_pull);
     for (uint32_t i = 0; i < count; i++) {
         *loss += (coefficient * (double)log_probability[i] - value[i]) / batch->count;
         *sum += (double)log_probability[i];
     }
-    squashed_pull(sac->squashed, count, z, base->noise, sac->action, sac->action_pull,
-                  (float)(coefficient / batch->count), sac->actor_pull);
-    layers_backward(sac->actor.layers, sac->actor.work, sac->actor_pull, base->gradient + sac->actor.offset,
-                    first > 0, (struct dense_matrix){0});
+    sac_actor_pull(&sac->actor, base, sac->action_pull, (float)(coefficient / batch->count), first > 0);
 }
 
 /* Moves the entropy's weight by the mean log-probability of the actor's draws. */
@@ -212,11 +155,11 @@ static enum status step_actor(struct sac *sac, const struct policy_transitions *
         count = q_chunk(batch, first);
         pull_actor(sac, batch, first, count, losses->entropy_coefficient, &losses->actor, &sum);
     }
-    const enum status status = isfinite(losses->actor) ? q_check_gradient(base, &sac->actor, error)
+    const enum status status = isfinite(losses->actor) ? sac_actor_check(&sac->actor, base, batch, error)
                                                        : q_explain_loss(base, batch, losses->actor, error);
     if (status != STATUS_OK)
         return status;
-    q_network_step(&sac->actor, base, lr, base->steps, 1);
+    sac_actor_step(&sac->actor, base, lr);
     step_coefficient(sac, sum / batch->count, lr, losses);
     return STATUS_OK;
 }
@@ -228,25 +171,34 @@ static enum status sac_fit(void *self, const struct policy_transitions *batch, d
     struct q_learning *base = &sac->base;
     base->steps++;
     *losses = (struct policy_q_losses){.entropy_coefficient = coefficient_of(sac), .entropy = (double)NAN};
+    sac_actor_begin_step(&sac->actor, base);
     for (uint32_t first = 0, count; first < batch->count; first += count) {
         count = q_chunk(batch, first);
         find_targets(sac, batch, first, count, losses->entropy_coefficient);
         losses->critic += q_critics_learn(&sac->critics, base, batch, first, count, sac->target + first, 0.5);
     }
-    enum status status = isfinite(losses->critic) ? q_critics_step(&sac->critics, base, lr, error)
+    enum status status = isfinite(losses->critic) ? q_critics_step(&sac->critics, base, batch, lr, error)
                                                   : q_explain_loss(base, batch, losses->critic, error);
     if (status == STATUS_OK)
         status = step_actor(sac, batch, lr, losses, error);
     if (status == STATUS_OK && base->steps % base->config.q.target_interval == 0)
         q_critics_follow(&sac->critics, base);
+    if (status != STATUS_OK)
+        base->steps--; // it was none
     return status;
+}
+
+static void sac_load_acting(void *self)
+{
+    struct sac *sac = self;
+    sac_actor_load(&sac->actor, &sac->base);
 }
 
 static enum status sac_restore(void *self, const struct policy_values *values, struct error *error)
 {
     struct sac *sac = self;
     const enum status status = q_restore(self, values, error);
-    q_network_load(&sac->actor, &sac->base);
+    sac_actor_load(&sac->actor, &sac->base);
     q_critics_load(&sac->critics, &sac->base);
     return status;
 }
@@ -258,5 +210,6 @@ const struct policy_kind policy_sac_kind = {.open = sac_open,
                                             .explore = q_explore,
                                             .fit = sac_fit,
                                             .fits = q_fits,
+                                            .load_acting = sac_load_acting,
                                             .save = q_save,
                                             .restore = sac_restore};

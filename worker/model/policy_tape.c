@@ -110,7 +110,7 @@ struct chunk {
 static struct chunk chunk_of(const struct policy_tape *net, const struct policy_rows *rows, uint32_t first)
 {
     const struct policy_rows chunk = policy_chunk(rows, first);
-    const size_t features = net->features != NULL ? dense_features(&net->network.shape) : 0;
+    const size_t features = net->features != NULL ? dense_features(&net->network.shape, DENSE_POLICY) : 0;
     return (struct chunk){.rows = chunk,
                           .first = first,
                           .head = {.batch = {.count = chunk.count,
@@ -162,7 +162,7 @@ static enum status infer_piece(const struct policy_tape *net, const struct polic
     policy_piece_gather(piece, net->output, net->outputs);
     policy_piece_gather(piece, net->value, 1);
     if (net->features != NULL)
-        policy_piece_gather(piece, net->features, dense_features(&net->network.shape));
+        policy_piece_gather(piece, net->features, dense_features(&net->network.shape, DENSE_POLICY));
     return status;
 }
 
@@ -471,7 +471,7 @@ static enum status policy_tape_restore(void *self, const struct policy_values *v
 
 static enum status take_memory(struct policy_tape *net, struct error *error)
 {
-    const size_t rows = net->pieces.rows_max, features = dense_features(&net->network.shape);
+    const size_t rows = net->pieces.rows_max, features = dense_features(&net->network.shape, DENSE_POLICY);
     const bool explores = dense_explores(&net->network.shape);
     net->output = calloc(2 * rows * net->outputs, sizeof *net->output);
     net->value = calloc(6 * rows, sizeof *net->value);
@@ -532,7 +532,7 @@ static void describe(struct policy_tape *net, const struct policy_config *config
     net->seed = config->seed;
     net->noise_steps = config->noise_steps;
     net->outputs = dense_outputs(&shape);
-    net->deviations = shape.components * (dense_explores(&shape) ? dense_features(&shape) : 1);
+    net->deviations = shape.components * (dense_explores(&shape) ? dense_features(&shape, DENSE_POLICY) : 1);
     net->gaussian = shape.gaussian;
     find_sizes(net, config);
 }

@@ -96,7 +96,7 @@ static enum status td3_choose(void *self, const struct policy_rows *rows, struct
 
 /* ---- learning ---- */
 
-/* Moves the chunk's next actions by clipped noise, within [-1, 1]. */
+/* Moves the chunk's next actions by clipped noise, within [-1, 1]. A NaN stays, and is told. */
 static void blur(struct td3 *td3, uint32_t first, uint32_t count, struct dense_matrix action)
 {
     const struct policy_q_config *q = &td3->base.config.q;
@@ -107,7 +107,8 @@ static void blur(struct td3 *td3, uint32_t first, uint32_t count, struct dense_m
         for (uint32_t c = 0; c < components; c++) {
             const float draw = (float)q->target_noise * td3->base.noise[(size_t)i * components + c];
             float *to = action.at + i * action.stride + c;
-            *to = fmaxf(-1, fminf(1, *to + fmaxf(-most, fminf(most, draw))));
+            const float moved = *to + fmaxf(-most, fminf(most, draw));
+            *to = isnan(moved) ? moved : fmaxf(-1, fminf(1, moved));
         }
 }
 
@@ -156,7 +157,8 @@ static enum status step_actor(struct td3 *td3, const struct policy_transitions *
         count = q_chunk(batch, first);
         *loss += pull_actor(td3, batch, first, count);
     }
-    const enum status status = q_check_gradient(base, &td3->actor, error);
+    const enum status status = isfinite(*loss) ? q_check_gradient(base, &td3->actor, batch, error)
+                                               : q_explain_loss(base, batch, *loss, error);
     if (status != STATUS_OK)
         return status;
     q_network_step(&td3->actor, base, lr, base->steps / base->config.q.policy_delay, 1);
@@ -178,11 +180,19 @@ static enum status td3_fit(void *self, const struct policy_transitions *batch, d
         find_targets(td3, batch, first, count);
         losses->critic += q_critics_learn(&td3->critics, base, batch, first, count, td3->target + first, 1);
     }
-    enum status status = isfinite(losses->critic) ? q_critics_step(&td3->critics, base, lr, error)
+    enum status status = isfinite(losses->critic) ? q_critics_step(&td3->critics, base, batch, lr, error)
                                                   : q_explain_loss(base, batch, losses->critic, error);
     if (status == STATUS_OK && base->steps % base->config.q.policy_delay == 0)
         status = step_actor(td3, batch, lr, &losses->actor, error);
+    if (status != STATUS_OK)
+        base->steps--; // it was none
     return status;
+}
+
+static void td3_load_acting(void *self)
+{
+    struct td3 *td3 = self;
+    q_network_load(&td3->actor, &td3->base);
 }
 
 static enum status td3_restore(void *self, const struct policy_values *values, struct error *error)
@@ -201,5 +211,6 @@ const struct policy_kind policy_td3_kind = {.open = td3_open,
                                             .explore = q_explore,
                                             .fit = td3_fit,
                                             .fits = q_fits,
+                                            .load_acting = td3_load_acting,
                                             .save = q_save,
                                             .restore = td3_restore};

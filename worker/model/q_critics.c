@@ -1,6 +1,7 @@
 /* Several critics: the least of their values, their loss, and what pulls at the actions that they judge. */
 #include "worker/model/q_critics.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,12 +46,13 @@ static float value_at(const struct q_critics *c, uint32_t critic, uint32_t row)
     return c->value[critic].at[row * c->value[critic].stride];
 }
 
-/* The critic with the least value of the row; the first of equal ones. */
+/* The critic with the least value of the row; the first of equal ones. A NaN is the least, so that it is
+ * told, as PyTorch's min has it. */
 static uint32_t least_of(const struct q_critics *c, uint32_t used, uint32_t row)
 {
     uint32_t least = 0;
     for (uint32_t j = 1; j < used; j++)
-        if (value_at(c, j, row) < value_at(c, least, row))
+        if (value_at(c, j, row) < value_at(c, least, row) || isnan(value_at(c, j, row)))
             least = j;
     return least;
 }
@@ -84,34 +86,48 @@ double q_critics_learn(struct q_critics *c, struct q_learning *p, const struct p
     return loss;
 }
 
-enum status q_critics_step(struct q_critics *c, const struct q_learning *p, double lr, struct error *error)
+enum status q_critics_step(struct q_critics *c, const struct q_learning *p,
+                           const struct policy_transitions *batch, double lr, struct error *error)
 {
     enum status status = STATUS_OK;
     for (uint32_t j = 0; j < c->count && status == STATUS_OK; j++)
-        status = q_check_gradient(p, &c->of[j], error);
+        status = q_check_gradient(p, &c->of[j], batch, error);
     for (uint32_t j = 0; j < c->count && status == STATUS_OK; j++)
         q_network_step(&c->of[j], p, lr, p->steps, 1);
     return status;
 }
 
+/* Writes dL/d the actions of the rows that critic j has judged, of all that went forward. */
+static void pull_critic(struct q_critics *c, const struct q_learning *p, uint32_t j, uint32_t count,
+                        const uint32_t *row, float slope, struct dense_matrix d_actions)
+{
+    layers_keep(c->of[j].layers, c->of[j].work, count, row);
+    for (uint32_t i = 0; i < count; i++)
+        c->pull.at[i * c->pull.stride] = slope;
+    layers_backward(c->of[j].layers, c->of[j].work, c->pull, NULL, false, c->input_pull);
+    for (uint32_t i = 0; i < count; i++)
+        memcpy(d_actions.at + row[i] * d_actions.stride,
+               c->input_pull.at + i * c->input_pull.stride + p->inputs, p->components * sizeof *d_actions.at);
+}
+
 void q_critics_pull(struct q_critics *c, const struct q_learning *p, uint32_t used, uint32_t count,
                     float slope, double *least, struct dense_matrix d_actions)
 {
-    const size_t row = p->components * sizeof *d_actions.at;
+    uint32_t chosen[POLICY_CHUNK_ROWS];
     for (uint32_t j = 0; j < used; j++)
         c->value[j] = layers_forward(c->of[j].layers, c->of[j].work, count, p->input);
-    for (uint32_t j = 0; j < used; j++) {
-        for (uint32_t i = 0; i < count; i++)
-            c->pull.at[i * c->pull.stride] = least_of(c, used, i) == j ? slope : 0;
-        layers_backward(c->of[j].layers, c->of[j].work, c->pull, NULL, false, c->input_pull);
-        for (uint32_t i = 0; i < count; i++) {
-            const float *from = c->input_pull.at + i * c->input_pull.stride + p->inputs;
-            if (least_of(c, used, i) == j)
-                memcpy(d_actions.at + i * d_actions.stride, from, row);
-        }
+    for (uint32_t i = 0; i < count; i++) {
+        chosen[i] = least_of(c, used, i);
+        least[i] = (double)value_at(c, chosen[i], i);
     }
-    for (uint32_t i = 0; i < count; i++)
-        least[i] = (double)value_at(c, least_of(c, used, i), i);
+    for (uint32_t j = 0; j < used; j++) {
+        uint32_t row[POLICY_CHUNK_ROWS], rows = 0;
+        for (uint32_t i = 0; i < count; i++)
+            if (chosen[i] == j)
+                row[rows++] = i;
+        if (rows > 0)
+            pull_critic(c, p, j, rows, row, slope, d_actions);
+    }
 }
 
 void q_critics_follow(struct q_critics *c, const struct q_learning *p)

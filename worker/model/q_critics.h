@@ -27,8 +27,9 @@ void q_critics_judge(struct q_critics *c, const struct q_learning *p, uint32_t c
 double q_critics_learn(struct q_critics *c, struct q_learning *p, const struct policy_transitions *batch,
                        uint32_t first, uint32_t count, const double *target, double scale);
 
-/* Adam's step of every critic. STATUS_INTERNAL as policy_fit. */
-enum status q_critics_step(struct q_critics *c, const struct q_learning *p, double lr, struct error *error);
+/* Adam's step of every critic, after the whole batch. STATUS_INTERNAL as policy_fit. */
+enum status q_critics_step(struct q_critics *c, const struct q_learning *p,
+                           const struct policy_transitions *batch, double lr, struct error *error);
 
 /* Writes the least value of the first `used` critics, of the chunk in p->input, and by dL/d that value, the
  * same for all rows, dL/d the actions there (count, components). */

@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,6 +72,15 @@ void q_close(struct q_learning *p)
     free(p->input.at);
 }
 
+size_t q_acting_floats(const struct q_learning *p)
+{
+    uint32_t number = 0;
+    while (number < p->parameter_count && !p->parameters[number].is_target &&
+           strncmp(p->parameters[number].name, "critic.", 7) != 0)
+        number++;
+    return number < p->parameter_count ? p->parameters[number].offset : p->count;
+}
+
 /* ---- networks ---- */
 
 static uint32_t number_of(const struct q_learning *p, const char *name)
@@ -91,6 +101,7 @@ enum status q_network_open(struct q_network *n, const struct q_learning *p, cons
     n->first = number_of(p, first);
     n->offset = p->parameters[n->first].offset;
     n->count = layers_parameters(shape);
+    n->outputs = shape->outputs;
     while (n->first + n->parameters < p->parameter_count &&
            p->parameters[n->first + n->parameters].offset < n->offset + n->count)
         n->parameters++;
@@ -148,8 +159,10 @@ void q_network_follow(struct q_network *n, const struct q_learning *p, double ta
 {
     const float *from = p->values + n->offset, part = (float)tau;
     float *to = p->values + n->target_offset;
-    for (size_t i = 0; i < n->count; i++)
-        to[i] = part < 1 ? to[i] + part * (from[i] - to[i]) : from[i];
+    if (part >= 1)
+        memcpy(to, from, n->count * sizeof *to);
+    for (size_t i = 0; i < n->count && part < 1; i++)
+        to[i] += part * (from[i] - to[i]);
     layers_load(n->target, to);
 }
 
@@ -211,11 +224,13 @@ bool q_is_finite(struct dense_matrix x, uint32_t rows, uint32_t columns)
 
 /* ---- draws ---- */
 
-/* Draws number begin … begin + count - 1 of a key's. */
-static void draw_normals(const struct q_learning *p, const struct rng_key *key, enum rng_stream stream,
-                         uint64_t begin, uint32_t count, float *out)
+/* Blocks of RNG_ACTION. A policy's own draws, SAC's, begin at block 0. */
+enum { EVEN_BLOCK = 1 << 20, NOISE_BLOCK = 1 << 21 };
+
+void q_draw_normals(const struct q_learning *p, const struct rng_key *key, enum rng_stream stream,
+                    uint32_t block, uint64_t begin, uint32_t count, float *out)
 {
-    const uint32_t word = (uint32_t)stream << RNG_STREAM_SHIFT;
+    const uint32_t word = (uint32_t)stream << RNG_STREAM_SHIFT | block;
     for (uint64_t at = begin, n; at < begin + count; at += n) {
         float group[NORMAL_GROUP];
         const uint64_t from = at % NORMAL_GROUP, left = begin + count - at;
@@ -228,17 +243,17 @@ static void draw_normals(const struct q_learning *p, const struct rng_key *key, 
 void q_learning_noise(const struct q_learning *p, uint32_t which, uint32_t first, uint32_t count)
 {
     const struct rng_key key = {.seed = p->config.seed, .step = which, .episode = (uint32_t)p->steps};
-    draw_normals(p, &key, RNG_LEARNING, (uint64_t)first * p->components, count * p->components, p->noise);
+    q_draw_normals(p, &key, RNG_LEARNING, 0, (uint64_t)first * p->components, count * p->components,
+                   p->noise);
 }
 
 void q_acting_noise(const struct q_learning *p, const struct rng_key *key, float *noise)
 {
-    draw_normals(p, key, RNG_ACTION, (uint64_t)key->environment * p->components, p->components, noise);
+    q_draw_normals(p, key, RNG_ACTION, 0, (uint64_t)key->environment * p->components, p->components, noise);
 }
 
 static void draw_evenly(const struct q_learning *p, const struct rng_key *key, float *action)
 {
-    enum { EVEN_BLOCK = 1 << 20 }; // of RNG_ACTION; normal draws have block 0
     uint32_t words[4];
     for (uint32_t c = 0; c < p->components; c++) {
         if (c % 4 == 0)
@@ -260,7 +275,8 @@ static void find_noise(const struct q_learning *p, const struct policy_rows *chu
 {
     const struct policy_q_config *q = &p->config.q;
     const bool begins = chunk->starts != NULL && chunk->starts[row] != 0;
-    q_acting_noise(p, key, noise);
+    q_draw_normals(p, key, RNG_ACTION, NOISE_BLOCK, (uint64_t)key->environment * p->components, p->components,
+                   noise);
     for (uint32_t c = 0; c < p->components; c++) {
         float *state = chunk->states + (size_t)row * p->components + c;
         if (q->noise == POLICY_NORMAL_NOISE)
@@ -274,7 +290,7 @@ static void find_noise(const struct q_learning *p, const struct policy_rows *chu
 void q_store_action(const struct q_learning *p, const struct policy_rows *chunk, uint32_t i,
                     const float *action, const struct rng_key *key)
 {
-    float noise[DENSE_COMPONENTS_MAX];
+    float noise[DENSE_COMPONENTS_MAX] = {0};
     const uint32_t row = chunk->row[i];
     float *to = (float *)chunk->actions + (size_t)row * p->components;
     if (p->exploration.is_random)
@@ -306,37 +322,55 @@ static bool all_finite(const float *values, size_t count)
 const char *q_lost_tensor(const struct policy_config *config, const struct policy_transitions *batch)
 {
     const size_t seen = batch->count * environment_space_elements(&config->observation);
+    const size_t acted = (size_t)batch->count * policy_components(config);
     const bool floats = config->observation.dtype != ENVIRONMENT_U8;
     if (floats && !all_finite(batch->observations, seen))
         return "observations";
     if (floats && !all_finite(batch->next_observations, seen))
         return "next observations";
-    return all_finite(batch->rewards, batch->count) ? NULL : "rewards";
+    if (config->learning != POLICY_DQN && !all_finite(batch->actions, acted))
+        return "actions";
+    if (!all_finite(batch->rewards, batch->count))
+        return "rewards";
+    return batch->weights != NULL && !all_finite(batch->weights, batch->count) ? "weights" : NULL;
+}
+
+/* "the loss is nan", or what else `what` says, and why; `rest` if neither the batch nor a parameter is why.
+ */
+static enum status explain(const struct q_learning *p, const struct policy_transitions *batch,
+                           const char *what, const char *rest, struct error *error)
+{
+    const char *tensor = q_lost_tensor(&p->config, batch), *kind = "";
+    for (uint32_t i = 0; i < p->parameter_count && tensor == NULL; i++)
+        if (!all_finite(p->values + p->parameters[i].offset, p->parameters[i].count)) {
+            kind = "parameter ";
+            tensor = p->parameters[i].name;
+        }
+    return error_set(error, STATUS_INTERNAL,
+                     "the %s; the first tensor that holds a NaN or an infinity is the %s%s", what, kind,
+                     tensor != NULL ? tensor : rest);
 }
 
 enum status q_explain_loss(const struct q_learning *p, const struct policy_transitions *batch, double loss,
                            struct error *error)
 {
-    static const char begin[] = "the first tensor that holds a NaN or an infinity is the";
-    const char *tensor = q_lost_tensor(&p->config, batch);
-    for (uint32_t i = 0; i < p->parameter_count && tensor == NULL; i++)
-        if (!all_finite(p->values + p->parameters[i].offset, p->parameters[i].count))
-            return error_set(error, STATUS_INTERNAL, "the loss is %g; %s parameter %s", loss, begin,
-                             p->parameters[i].name);
-    return error_set(error, STATUS_INTERNAL, "the loss is %g; %s %s", loss, begin,
-                     tensor != NULL ? tensor : "values");
+    char what[32];
+    snprintf(what, sizeof what, "loss is %g", loss);
+    return explain(p, batch, what, "values", error);
 }
 
-enum status q_check_gradient(const struct q_learning *p, const struct q_network *n, struct error *error)
+enum status q_check_gradient(const struct q_learning *p, const struct q_network *n,
+                             const struct policy_transitions *batch, struct error *error)
 {
+    char gradient[POLICY_NAME_BYTES + 16];
     if (isfinite(norm_of(p->gradient + n->offset, n->count)))
         return STATUS_OK;
     uint32_t lost = n->first;
     while (lost + 1 < n->first + n->parameters &&
            all_finite(p->gradient + p->parameters[lost].offset, p->parameters[lost].count))
         lost++;
-    return error_set(error, STATUS_INTERNAL, "the gradient of %s holds a NaN or an infinity",
-                     p->parameters[lost].name);
+    snprintf(gradient, sizeof gradient, "gradient of %s", p->parameters[lost].name);
+    return explain(p, batch, "gradient is not finite", gradient, error);
 }
 
 /* ---- as the table of a kind has them ---- */

@@ -4,8 +4,8 @@
  *     network      dense layers that learn (kernels/policy/layers.h): an actor, a critic, a Q-network
  *     critic       estimates the return of an observation and an action, Q(s, a)
  *     target       a copy of a network that follows it slowly
- *     arrays       all parameters one behind the other, as policy_parameters lists them: networks, then
- * targets chunk        at most 256 rows that are computed at a time
+ *     arrays       all parameters one behind the other, as policy_parameters lists them
+ *     chunk        at most 256 rows that are computed at a time
  *
  * Sums over a batch run chunk by chunk, so a gradient step has the same bits on every machine. One thread. */
 #ifndef WORKER_MODEL_Q_LEARNING_H
@@ -21,7 +21,7 @@
 struct q_network {
     struct layers *layers, *target; /* target NULL: it has none */
     struct layers_work *work, *target_work;
-    uint32_t first, parameters;          /* its numbers in the list of parameters */
+    uint32_t first, parameters, outputs; /* its numbers in the list of parameters; of its last layer */
     size_t offset, target_offset, count; /* of its floats in the arrays */
 };
 
@@ -45,6 +45,9 @@ struct q_learning {
  * zero before; q_close also follows a failure. STATUS_NO_MEMORY; errors as adam_check, isa_choose. */
 enum status q_open(struct q_learning *p, const struct policy_config *config, struct error *error);
 void q_close(struct q_learning *p);
+
+/* The floats at the front of the arrays that acting computes with: an actor's, or a Q-network's. */
+size_t q_acting_floats(const struct q_learning *p);
 
 /* Opens a network of this shape whose first parameter has the name `first`; `target`: the name of the
  * target's first parameter, or NULL. It computes with the arrays' values. *n is all zero before;
@@ -91,7 +94,13 @@ void q_read_actions(const struct q_learning *p, const float *actions, size_t str
  * batch of the running gradient step. `which`: 0 at the observations, 1 at the next ones. */
 void q_learning_noise(const struct q_learning *p, uint32_t which, uint32_t first, uint32_t count);
 
-/* One draw of normal(0, 1) for each number of the action of an environment in a step. */
+/* Draws number begin … begin + count - 1 of normal(0, 1) of a key, stream and block, as normal_fill numbers
+ * them; the key's environment has no say. */
+void q_draw_normals(const struct q_learning *p, const struct rng_key *key, enum rng_stream stream,
+                    uint32_t block, uint64_t begin, uint32_t count, float *out);
+
+/* The policy's own draws of normal(0, 1), for each number of the action of an environment in a step. The
+ * configuration's noise has other draws. */
 void q_acting_noise(const struct q_learning *p, const struct rng_key *key, float *noise);
 
 /* Writes the action of row i of the chunk: the one that is given or, as the exploration says, one that is
@@ -108,11 +117,13 @@ bool q_is_finite(struct dense_matrix x, uint32_t rows, uint32_t columns);
 /* The first of the batch's tensors that holds a NaN or an infinity; NULL: none does. */
 const char *q_lost_tensor(const struct policy_config *config, const struct policy_transitions *batch);
 
-/* STATUS_INTERNAL: names the first tensor of the batch, or the first parameter, that holds a NaN or an
- * infinity, and why `loss` is not finite; or the parameter whose gradient is not. */
+/* STATUS_INTERNAL, because `loss`, or the gradient of a network, is not finite. The text names the first
+ * tensor of the batch, or the first parameter, that holds a NaN or an infinity; if none does, the values, or
+ * the parameter whose gradient it is. */
 enum status q_explain_loss(const struct q_learning *p, const struct policy_transitions *batch, double loss,
                            struct error *error);
-enum status q_check_gradient(const struct q_learning *p, const struct q_network *n, struct error *error);
+enum status q_check_gradient(const struct q_learning *p, const struct q_network *n,
+                             const struct policy_transitions *batch, struct error *error);
 
 /* struct policy_kind's explore and fits. */
 void q_explore(void *self, const struct policy_exploration *exploration);

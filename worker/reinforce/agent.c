@@ -51,6 +51,7 @@ struct agent {
     struct backend *backend; /* the policy's; NULL: it needs none */
     struct policy *policy;
     struct off_policy *learner; /* NULL: the algorithm learns from whole rollouts */
+    struct policy *acting;      /* the policy; or one that acts while that one learns */
     struct recording *recording;
     struct evaluator *evaluator; /* NULL: the job has no evaluations */
     struct saving *saving;
@@ -97,8 +98,14 @@ static enum status open_policy(struct agent *agent, uint32_t steps, struct error
     policy.rows_max = policy.environments * steps;
     policy.threads = job->policy.has_threads ? job->policy.threads : processors_count();
     policy.one_size = job->coalesce.mode == JOB_COALESCE_BARRIER;
-    const enum status status = policy_open_backend(&agent->backend, &policy, job, error);
-    return status == STATUS_OK ? policy_new(&agent->policy, &policy, agent->backend, error) : status;
+    enum status status = policy_open_backend(&agent->backend, &policy, job, error);
+    if (status != STATUS_OK)
+        return status;
+    status = policy_new(&agent->policy, &policy, agent->backend, error);
+    agent->acting = agent->policy;
+    return status == STATUS_OK && job->replay.overlap > 0
+               ? policy_new(&agent->acting, &policy, agent->backend, error)
+               : status;
 }
 
 static enum status open_recording(struct agent *agent, uint32_t steps, struct error *error)
@@ -117,12 +124,12 @@ static enum status open_recording(struct agent *agent, uint32_t steps, struct er
     };
     enum status status = STATUS_OK;
     if (job_is_off_policy(agent->job))
-        status = off_policy_new(&agent->learner, agent->worker, spec, agent->policy, error);
+        status = off_policy_new(&agent->learner, agent->worker, spec, agent->policy, agent->acting, error);
     if (status == STATUS_OK)
         status = recording_new(&agent->recording, agent->job, &agent->world, &config, agent->learner, error);
     if (status != STATUS_OK)
         return status;
-    seats_open(agent->seats, &agent->world, agent->recording, agent->policy);
+    seats_open(agent->seats, &agent->world, agent->recording, agent->acting);
     return STATUS_OK;
 }
 
@@ -339,11 +346,13 @@ static void agent_close(struct agent *agent)
     if (agent->seats != NULL)
         seats_clear(agent->seats);
     saving_free(agent->saving);
+    off_policy_free(agent->learner); /* its thread watches the rpc */
     rpc_free(agent->rpc, "the job is over", LINGER_MS);
     agent->worker->rpc = NULL;
     evaluator_free(agent->evaluator);
     recording_free(agent->recording);
-    off_policy_free(agent->learner);
+    if (agent->acting != agent->policy)
+        policy_free(agent->acting);
     policy_free(agent->policy);
     backend_close(agent->backend);
     environment_description_fini(&agent->world);
@@ -535,6 +544,8 @@ static enum status begin_evaluation(struct agent *agent, struct error *error)
 
 static enum status after_learning(struct agent *agent, struct error *error)
 {
+    if (!recording_is_learned(agent->recording))
+        return agent->worker->hurry ? abandon(agent) : STATUS_AGAIN;
     const enum profile_kind before = profile_enter(PROFILE_LEARNING);
     enum status status = learn(agent, error);
     profile_leave(before);
@@ -609,7 +620,7 @@ static enum status agent_advance(struct agent *agent, struct error *error)
 /* When the loop has something to do beside messages. */
 static struct monotime next_turn(const struct agent *agent)
 {
-    if (agent->own != NULL && agent->phase == AGENT_PLAYING)
+    if (agent->own != NULL && agent->phase == AGENT_PLAYING && !own_environments_wait(agent->own))
         return (struct monotime){0};
     return seats_due(agent->seats);
 }
@@ -617,8 +628,9 @@ static struct monotime next_turn(const struct agent *agent)
 /* Launches what is due, behind what the learner has to take in before. */
 static enum status launch(struct agent *agent, struct error *error)
 {
-    enum status status = STATUS_OK;
-    if (agent->learner != NULL && agent->own == NULL && agent->phase == AGENT_PLAYING) {
+    enum status status = agent->learner != NULL ? off_policy_advance(agent->learner, error) : STATUS_OK;
+    if (status == STATUS_OK && agent->learner != NULL && agent->own == NULL &&
+        agent->phase == AGENT_PLAYING) {
         status = recording_take(agent->recording, seats_recorded(agent->seats), serve_while_learning, agent,
                                 error);
         seats_allow(agent->seats, recording_horizon(agent->recording));
@@ -640,7 +652,7 @@ static enum status agent_turn(struct agent *agent, struct error *error)
     if (status != STATUS_OK)
         return status;
     if (agent->own != NULL && agent->phase == AGENT_PLAYING && agent->failure.status == STATUS_OK)
-        status = own_environments_play(agent->own, agent->recording, agent->policy, serve_while_learning,
+        status = own_environments_play(agent->own, agent->recording, agent->acting, serve_while_learning,
                                        agent, error);
     if (status == STATUS_OK && agent->failure.status != STATUS_OK) {
         *error = agent->failure;

@@ -124,7 +124,6 @@ static void describe_q(struct policy_config *config, const struct job *job)
         .policy_delay = job->replay.policy_delay,
         .target_noise = job->replay.target_policy_noise,
         .target_noise_clip = job->replay.target_noise_clip};
-    copy_widths(&job->policy.hidden[1], &config->q.critic_layers, config->q.critic_width);
     /* The function of gSDE is drawn anew with each training, or as the key says. */
     if (!job->algorithm.has_sde_sample_freq && !job->replay.train_freq.episodes)
         config->noise_steps = job->replay.train_freq.count;
@@ -154,8 +153,11 @@ struct policy_config policy_config_of(const struct job *job, const struct enviro
         .minibatch_rows = job->algorithm.batch_size,
         .clip = job->normalize.clip_observations};
     copy_widths(&job->policy.hidden[0], &config.layers, config.width);
+    if (config.has_value)
+        copy_widths(&job->policy.hidden[1], &config.value_layers, config.value_width);
     describe_memory(&config, job);
     describe_q(&config, job);
+    copy_widths(&job->policy.hidden[1], &config.q.critic_layers, config.q.critic_width);
     if (job->policy.has_dropout)
         config.dropout = job->policy.dropout;
     else if (policy_form(&config) == POLICY_FORM_TUTORIAL)
@@ -169,8 +171,18 @@ enum status policy_open_backend(struct backend **out, const struct policy_config
     const enum policy_device device = policy_device(config);
     struct job resolved = *job;
     *out = NULL;
+    const bool on_backend = device == POLICY_ON_BACKEND;
+    if (config->learning != POLICY_ON_ROLLOUTS && !on_backend && job->device == JOB_DEVICE_GPU)
+        return error_set(error, STATUS_INVALID,
+                         "/device: expected \"auto\" or \"cpu\": dqn, sac and td3 learn on the CPU, but for "
+                         "dqn with the network \"cnn\"");
+    if (on_backend && job->replay.overlap > 0)
+        return error_set(error, STATUS_INVALID,
+                         "/algorithm/overlap: expected 0, got %u: the network \"cnn\" acts and learns on one "
+                         "backend",
+                         job->replay.overlap);
     job_resolve(&resolved);
-    if (device == POLICY_ON_BACKEND)
+    if (on_backend)
         return device_open(out, &resolved, resolved.policy.threads, true, error);
     return device == POLICY_ON_CPU && job->device == JOB_DEVICE_AUTO ? STATUS_OK
                                                                      : device_open_gpu(out, job, error);

@@ -704,8 +704,10 @@ enum status observer_run(struct worker *worker, struct error *error)
 struct own_environments {
     const struct worker *worker;
     struct groups groups;
-    bool loaded;  /* the saved states of a run that resumes are in place */
-    bool is_over; /* the rollout has been played, or cut short by an order to hurry */
+    bool is_recorded; /* the step's rows are; its actions may have to wait for the learner */
+    bool waits;       /* they do */
+    bool loaded;      /* the saved states of a run that resumes are in place */
+    bool is_over;     /* the rollout has been played, or cut short by an order to hurry */
     bool is_cut;
 };
 
@@ -744,7 +746,7 @@ enum status own_environments_begin(struct own_environments *own, struct recordin
     for (uint32_t i = 0; i < own->groups.count && status == STATUS_OK; i++)
         status = group_begin(&own->groups.of[i], args, error);
     own->loaded = true;
-    own->is_over = own->is_cut = false;
+    own->is_over = own->is_cut = own->is_recorded = own->waits = false;
     return status;
 }
 
@@ -778,10 +780,15 @@ static enum status play_step(struct own_environments *own, struct recording *rec
 {
     const uint32_t step = own->groups.of[0].step;
     enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < own->groups.count && status == STATUS_OK; i++)
+    for (uint32_t i = 0; i < own->groups.count && status == STATUS_OK && !own->is_recorded; i++)
         status = record_step(&own->groups.of[i], recording, error);
+    own->is_recorded = true;
     if (status == STATUS_OK)
         status = recording_take(recording, step + 1, progress, context, error);
+    own->waits = status == STATUS_OK && recording_horizon(recording) <= step;
+    if (own->waits)
+        return STATUS_OK;
+    own->is_recorded = false;
     for (uint32_t i = 0; i < own->groups.count && status == STATUS_OK; i++)
         status = act_and_step(&own->groups.of[i], recording, policy, error);
     return status;
@@ -794,13 +801,18 @@ enum status own_environments_play(struct own_environments *own, struct recording
     enum { SLICE_US = 10000 };
     const struct monotime end = monotime_add_us(monotime_now(), SLICE_US);
     enum status status = STATUS_OK;
-    while (!own->is_over && status == STATUS_OK && monotime_before(monotime_now(), end)) {
+    do {
         own->is_over = own->is_cut = own->worker->hurry;
         if (!own->is_over)
             status = play_step(own, recording, policy, progress, context, error);
         own->is_over = own->is_over || group_is_done(&own->groups.of[own->groups.count - 1]);
-    }
+    } while (!own->is_over && !own->waits && status == STATUS_OK && monotime_before(monotime_now(), end));
     return status;
+}
+
+bool own_environments_wait(const struct own_environments *own)
+{
+    return own->waits;
 }
 
 enum status own_environments_await(const struct own_environments *own)

@@ -30,6 +30,9 @@ enum status own_environments_play(struct own_environments *own, struct recording
                                   struct policy *policy, policy_progress *progress, void *context,
                                   struct error *error);
 
+/* Whether it waits for what learns meanwhile. */
+bool own_environments_wait(const struct own_environments *own);
+
 /* Whether the rollout is over. STATUS_AGAIN: it is not. STATUS_SHUTDOWN: it was cut short. */
 enum status own_environments_await(const struct own_environments *own);
 

@@ -222,16 +222,20 @@ static void drop(void *context, void *group)
     fail(group, STATUS_SHUTDOWN, "the job is ending");
 }
 
+static const struct group *group_at(const struct coalescer_slot *slots, size_t i)
+{
+    return slots[i].request;
+}
+
 /* Has the policy act on the batch: in one pass, or in one for each stretch of equal steps. */
 static enum status act(struct seats *s, const struct coalescer_slot *slots, size_t count)
 {
     const bool mixes = recording_mixes_steps(s->recording);
     enum status status = STATUS_OK;
     for (size_t i = 0; i < count && status == STATUS_OK; i++) {
-        const struct step *step = &((const struct group *)slots[i].request)->step;
-        const struct step *next = i + 1 < count ? &((const struct group *)slots[i + 1].request)->step : NULL;
-        rollout_gather(s->rollout, step);
-        if (next == NULL || (!mixes && next->number != step->number))
+        const uint32_t step = group_at(slots, i)->step.number;
+        rollout_gather(s->rollout, &group_at(slots, i)->step);
+        if (i + 1 == count || (!mixes && group_at(slots, i + 1)->step.number != step))
             status = recording_act(s->recording, s->policy, s->failure);
     }
     return status;

@@ -2,28 +2,21 @@
 #include "worker/reinforce/off_policy.h"
 
 #include "kernels/base/log.h"
-#include "kernels/base/monotime.h"
-#include "kernels/base/profile.h"
 #include "worker/environment/environment.h"
-#include "worker/replay/priorities.h"
+#include "worker/reinforce/trainings.h"
+#include "worker/replay/replay.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Of the trainings since the last report. */
-struct sums {
-    uint64_t fits, actor_fits;
-    double critic, actor, entropy_coefficient, entropy;
-    double seconds;
-};
-
 /* What a checkpoint has of the counters. */
 struct counters {
     uint64_t steps;           /* of all environments */
     uint64_t since, episodes; /* steps of each environment, and ended episodes, since the last training */
-    uint64_t calls;           /* steps of each environment: DQN's target follows by these */
+    uint64_t calls, follows;  /* steps of each environment, by which DQN's target moves; how often it is to,
+                                 since the  last training */
     uint64_t replay_bytes;    /* of the buffer's own part, behind these; 0: it is not saved */
 };
 
@@ -31,9 +24,9 @@ struct off_policy {
     const struct worker *worker;
     const struct job *job;
     const struct environment_spec *spec;
-    struct policy *policy;
+    struct policy *acting;
     struct replay *replay;
-    struct priorities *priorities; /* NULL: transitions are drawn evenly */
+    struct trainings *trainings;
     uint32_t columns;
     uint32_t taken; /* steps of the rollout */
     uint64_t begin; /* counters.steps when the rollout began */
@@ -43,11 +36,6 @@ struct off_policy {
     uint64_t flushed; /* the saver's thread's: rows below are on the disk, as they stay */
     uint64_t lost; /* steps of a run that has lost its buffer: a new one is filled before learning goes on */
     bool *cut;     /* (columns) its episode goes on from somewhere else */
-    struct sums sums;
-    /* A batch: */
-    uint64_t *rows;
-    float *weights, *errors; /* with priorities */
-    struct replay_batch batch;
 };
 
 /* ---- opening ---- */
@@ -56,29 +44,6 @@ struct off_policy {
 static uint64_t rollout_rows_max(const struct off_policy *o)
 {
     return 2 * (uint64_t)o->columns * (o->job->rollout.steps + 1);
-}
-
-static enum status open_batch(struct off_policy *o, struct error *error)
-{
-    const size_t rows = o->job->algorithm.batch_size, seen = environment_space_bytes(&o->spec->observation);
-    const size_t choices = o->spec->has_mask == 1 ? environment_choices(o->spec) : 0;
-    struct replay_batch *batch = &o->batch;
-    o->cut = calloc(o->columns, sizeof *o->cut);
-    o->rows = calloc(rows, sizeof *o->rows);
-    o->weights = calloc(rows, sizeof *o->weights);
-    o->errors = calloc(rows, sizeof *o->errors);
-    batch->observations = malloc(rows * seen);
-    batch->next_observations = malloc(rows * seen);
-    batch->actions = malloc(rows * environment_space_bytes(&o->spec->action));
-    batch->masks = choices > 0 ? malloc(rows * choices) : NULL;
-    batch->rewards = calloc(rows, sizeof *batch->rewards);
-    batch->terminated = calloc(rows, sizeof *batch->terminated);
-    return o->cut != NULL && o->rows != NULL && o->weights != NULL && o->errors != NULL &&
-                   batch->observations != NULL && batch->next_observations != NULL &&
-                   batch->actions != NULL && (batch->masks != NULL || choices == 0) &&
-                   batch->rewards != NULL && batch->terminated != NULL
-               ? STATUS_OK
-               : error_set(error, STATUS_NO_MEMORY, "no memory for a batch of %zu rows", rows);
 }
 
 /* Bytes of the last axis of one frame; a frame by itself is not kept where an agent may be absent. */
@@ -113,26 +78,30 @@ static enum status open_replay(struct off_policy *o, bool resumes, struct error 
         .slack = share > least ? share : least,
     };
     const enum status status = replay_open(&o->replay, &config, error);
-    return status == STATUS_OK && job->replay.prioritized
-               ? priorities_new(&o->priorities, job->replay.rows, job->replay.alpha, error)
-               : status;
+    return status == STATUS_OK ? trainings_use(o->trainings, o->replay, error) : status;
 }
 
 enum status off_policy_new(struct off_policy **out, const struct worker *worker,
-                           const struct environment_spec *spec, struct policy *policy, struct error *error)
+                           const struct environment_spec *spec, struct policy *policy, struct policy *acting,
+                           struct error *error)
 {
     struct off_policy *o = *out = calloc(1, sizeof *o);
     const struct job *job = &worker->job;
     const uint32_t observers = job_observers(job);
+    const struct trainings_config trainings = {
+        .job = job, .spec = spec, .policy = policy, .acting = acting, .rpc = worker->rpc};
     if (o == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a replay buffer");
     *o = (struct off_policy){.worker = worker,
                              .job = job,
                              .spec = spec,
-                             .policy = policy,
+                             .acting = acting,
                              .columns = (observers > 0 ? observers : 1) * job->observers.environments *
                                         spec->agents};
-    const enum status status = open_batch(o, error);
+    o->cut = calloc(o->columns, sizeof *o->cut);
+    if (o->cut == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %u columns", o->columns);
+    const enum status status = trainings_new(&o->trainings, &trainings, error);
     return status == STATUS_OK && !worker_resumes(worker) ? open_replay(o, false, error) : status;
 }
 
@@ -140,44 +109,20 @@ void off_policy_free(struct off_policy *o)
 {
     if (o == NULL)
         return;
+    trainings_free(o->trainings);
     replay_close(o->replay);
-    priorities_free(o->priorities);
     free(o->cut);
-    free(o->rows);
-    free(o->weights);
-    free(o->errors);
-    free(o->batch.observations);
-    free(o->batch.next_observations);
-    free(o->batch.actions);
-    free(o->batch.masks);
-    free(o->batch.rewards);
-    free(o->batch.terminated);
     free(o);
-}
-
-/* ---- schedules ---- */
-
-/* How much of the job's steps is done. */
-static double share_done(const struct off_policy *o, uint64_t steps)
-{
-    const double share = (double)steps / (double)o->job->stop.steps;
-    return share < 1 ? share : 1;
 }
 
 /* The probability of a random action after so many steps. */
 static double exploration_rate(const struct off_policy *o, uint64_t steps)
 {
     const double first = o->job->replay.exploration_initial_eps, last = o->job->replay.exploration_final_eps;
-    const double share = share_done(o, steps) / o->job->replay.exploration_fraction;
+    const double share = trainings_share_done(o->trainings, steps) / o->job->replay.exploration_fraction;
     return o->job->algorithm.name != JOB_ALGORITHM_DQN ? 0
            : share < 1                                 ? first + share * (last - first)
                                                        : last;
-}
-
-static double learning_rate(const struct off_policy *o)
-{
-    const bool falls = o->job->algorithm.learning_rate_schedule == JOB_SCHEDULE_LINEAR;
-    return o->job->optimizer.lr * (falls ? 1 - share_done(o, o->counters.steps) : 1);
 }
 
 /* ---- the course of a rollout ---- */
@@ -186,6 +131,7 @@ void off_policy_begin(struct off_policy *o)
 {
     o->taken = 0;
     o->begin = o->counters.steps;
+    trainings_begin(o->trainings);
 }
 
 uint32_t off_policy_taken(const struct off_policy *o)
@@ -193,17 +139,35 @@ uint32_t off_policy_taken(const struct off_policy *o)
     return o->taken;
 }
 
-uint32_t off_policy_horizon(const struct off_policy *o)
+/* How many steps ahead of the newest taken one the next boundary but `more` lies. */
+static uint64_t steps_to_boundary(const struct off_policy *o, uint64_t more)
 {
     const struct job_frequency *every = &o->job->replay.train_freq;
-    const uint64_t left = every->episodes ? 1 : every->count - o->counters.since;
-    const uint64_t horizon = o->taken - 1 + left; /* taken is 1 more than the step up to which all is known */
-    return o->taken == 0 ? 0 : horizon < UINT32_MAX ? (uint32_t)horizon : UINT32_MAX;
+    return every->episodes ? more + 1 : every->count - o->counters.since + more * every->count;
+}
+
+uint32_t off_policy_horizon(const struct off_policy *o)
+{
+    const uint64_t added = trainings_added(o->trainings), open = trainings_open_boundaries(o->trainings);
+    if (o->taken == 0 || open <= added)
+        return o->taken == 0 ? 0 : o->taken - 1;
+    /* Of episodes the next boundary is known when the step is taken. */
+    const uint64_t ahead = o->job->replay.train_freq.episodes ? 1 : steps_to_boundary(o, open - added - 1);
+    const uint64_t horizon = o->taken - 1 + ahead;
+    return horizon < UINT32_MAX ? (uint32_t)horizon : UINT32_MAX;
 }
 
 uint64_t off_policy_steps(const struct off_policy *o)
 {
     return o->counters.steps;
+}
+
+/* The rollout's boundaries up to a step, which is not below the newest taken one. */
+static uint64_t boundaries_up_to(const struct off_policy *o, uint32_t step)
+{
+    const struct job_frequency *every = &o->job->replay.train_freq;
+    const uint64_t ahead = step - (o->taken - 1);
+    return trainings_added(o->trainings) + (every->episodes ? 0 : (o->counters.since + ahead) / every->count);
 }
 
 void off_policy_explore(struct off_policy *o, uint32_t step)
@@ -212,12 +176,13 @@ void off_policy_explore(struct off_policy *o, uint32_t step)
     const struct policy_exploration exploration = {.is_random = before < o->job->replay.learning_starts,
                                                    .epsilon = exploration_rate(o, before),
                                                    .has_noise = true};
-    policy_explore(o->policy, &exploration);
+    policy_explore(o->acting, &exploration);
+    trainings_act_behind(o->trainings, boundaries_up_to(o, step));
 }
 
 void off_policy_exploit(struct off_policy *o)
 {
-    policy_explore(o->policy, &(struct policy_exploration){0});
+    policy_explore(o->acting, &(struct policy_exploration){0});
 }
 
 void off_policy_abandon(struct off_policy *o, uint32_t first, uint32_t count)
@@ -280,127 +245,70 @@ static enum status append(struct off_policy *o, const struct rollout *r, struct 
     return status;
 }
 
-/* ---- training ---- */
-
-static enum status fit(struct off_policy *o, struct error *error)
-{
-    const uint32_t count = o->job->algorithm.batch_size;
-    struct policy_q_losses losses;
-    const struct policy_transitions batch = {.count = count,
-                                             .observations = o->batch.observations,
-                                             .next_observations = o->batch.next_observations,
-                                             .actions = o->batch.actions,
-                                             .next_allowed = o->batch.masks,
-                                             .rewards = o->batch.rewards,
-                                             .terminated = o->batch.terminated,
-                                             .weights = o->priorities != NULL ? o->weights : NULL,
-                                             .errors = o->priorities != NULL ? o->errors : NULL};
-    replay_gather(o->replay, count, o->rows, &o->batch);
-    const enum status status = policy_fit(o->policy, &batch, learning_rate(o), &losses, error);
-    if (status != STATUS_OK)
-        return status;
-    if (o->priorities != NULL)
-        priorities_set(o->priorities, count, o->rows, o->errors);
-    struct sums *sums = &o->sums;
-    sums->fits++;
-    sums->critic += losses.critic;
-    if (!isnan(losses.actor)) {
-        sums->actor_fits++;
-        sums->actor += losses.actor;
-    }
-    sums->entropy_coefficient += losses.entropy_coefficient;
-    sums->entropy += losses.entropy;
-    return STATUS_OK;
-}
-
-/* Draws the rows of the next gradient step. False: there is no transition. */
-static bool draw(struct off_policy *o, struct replay_window window)
-{
-    const uint32_t update = (uint32_t)policy_fits(o->policy) + 1, count = o->job->algorithm.batch_size;
-    const double beta = o->job->replay.beta + (1 - o->job->replay.beta) * share_done(o, o->counters.steps);
-    return o->priorities != NULL
-               ? priorities_draw(o->priorities, o->job->seed, update, beta, count, o->rows, o->weights)
-               : replay_draw(o->replay, window, o->job->seed, update, count, o->rows);
-}
-
-static enum status train(struct off_policy *o, uint64_t gradient_steps, policy_progress *progress,
-                         void *context, struct error *error)
-{
-    const struct replay_window window = replay_window(o->replay);
-    const struct monotime begin = monotime_now();
-    const enum profile_kind before = profile_enter(PROFILE_LEARNING);
-    enum status status = STATUS_OK;
-    if (o->priorities != NULL)
-        priorities_follow(o->priorities, o->replay, window);
-    for (uint64_t i = 0; i < gradient_steps && status == STATUS_OK; i++) {
-        if (!draw(o, window))
-            break;
-        status = fit(o, error);
-        progress(context);
-    }
-    profile_leave(before);
-    o->sums.seconds += (double)monotime_us_between(begin, monotime_now()) * 1e-6;
-    return status;
-}
+/* ---- boundaries ---- */
 
 /* Counts a step of every environment. */
-static enum status count_step(struct off_policy *o, struct error *error)
+static void count_step(struct off_policy *o)
 {
     const uint64_t interval = o->job->replay.target_update_interval / o->columns;
     struct counters *counters = &o->counters;
     counters->steps += o->columns;
     counters->since++;
     counters->calls++;
-    const bool follows =
-        o->job->algorithm.name == JOB_ALGORITHM_DQN && counters->calls % (interval > 0 ? interval : 1) == 0;
-    return follows ? policy_follow(o->policy, error) : STATUS_OK;
+    if (o->job->algorithm.name == JOB_ALGORITHM_DQN && counters->calls % (interval > 0 ? interval : 1) == 0)
+        counters->follows++;
+}
+
+/* The training behind a boundary; before /algorithm/learning_starts it has no gradient steps. */
+static struct training next_training(struct off_policy *o)
+{
+    struct counters *counters = &o->counters;
+    const bool learns = counters->steps > o->job->replay.learning_starts + o->lost;
+    const uint64_t steps = counters->since * o->columns;
+    struct training training = {
+        .window = replay_window(o->replay), .steps = counters->steps, .follows = counters->follows};
+    if (learns)
+        training.gradient_steps =
+            o->job->replay.gradient_steps < 0 ? steps : (uint64_t)o->job->replay.gradient_steps;
+    counters->since = counters->episodes = counters->follows = 0;
+    return training;
 }
 
 enum status off_policy_take(struct off_policy *o, const struct rollout *rollout, policy_progress *progress,
                             void *context, struct error *error)
 {
-    const struct job *job = o->job;
-    struct counters *counters = &o->counters;
-    enum status status = append(o, rollout, error);
-    if (status == STATUS_OK && o->taken++ > 0)
-        status = count_step(o, error);
+    const struct job_frequency *every = &o->job->replay.train_freq;
+    const enum status status = append(o, rollout, error);
     if (status != STATUS_OK)
         return status;
-    const bool due = job->replay.train_freq.episodes ? counters->episodes >= job->replay.train_freq.count
-                                                     : counters->since >= job->replay.train_freq.count;
-    if (!due)
+    if (o->taken++ > 0)
+        count_step(o);
+    if ((every->episodes ? o->counters.episodes : o->counters.since) < every->count)
         return STATUS_OK;
-    const uint64_t steps = counters->since * o->columns;
-    counters->since = counters->episodes = 0;
-    if (counters->steps <= job->replay.learning_starts + o->lost)
-        return STATUS_OK;
-    return train(o, job->replay.gradient_steps < 0 ? steps : (uint64_t)job->replay.gradient_steps, progress,
-                 context, error);
+    const struct training training = next_training(o);
+    return trainings_add(o->trainings, &training, progress, context, error);
+}
+
+enum status off_policy_advance(struct off_policy *o, struct error *error)
+{
+    return trainings_advance(o->trainings, error);
+}
+
+bool off_policy_is_learning(const struct off_policy *o)
+{
+    return !trainings_are_done(o->trainings);
 }
 
 /* ---- report ---- */
 
-static double mean(double sum, uint64_t count)
-{
-    return count > 0 ? sum / (double)count : (double)NAN;
-}
-
 double off_policy_report(struct off_policy *o, struct control_figures *figures)
 {
-    const struct sums sums = o->sums;
-    const double critic = mean(sums.critic, sums.fits);
-    o->sums = (struct sums){0};
-    *figures = (struct control_figures){.algorithm = o->job->algorithm.name,
-                                        .total_timesteps = o->counters.steps,
-                                        .n_updates = policy_fits(o->policy),
-                                        .loss = critic,
-                                        .critic_loss = critic,
-                                        .actor_loss = mean(sums.actor, sums.actor_fits),
-                                        .ent_coef = mean(sums.entropy_coefficient, sums.fits),
-                                        .ent_coef_loss = mean(sums.entropy, sums.fits),
-                                        .exploration_rate = exploration_rate(o, o->counters.steps),
-                                        .learning_rate = learning_rate(o)};
-    return sums.seconds;
+    *figures =
+        (struct control_figures){.algorithm = o->job->algorithm.name,
+                                 .total_timesteps = o->counters.steps,
+                                 .exploration_rate = exploration_rate(o, o->counters.steps),
+                                 .learning_rate = trainings_learning_rate(o->trainings, o->counters.steps)};
+    return trainings_report(o->trainings, figures);
 }
 
 /* ---- checkpoints ---- */
@@ -418,7 +326,7 @@ bool off_policy_is_full(const struct off_policy *o)
 size_t off_policy_save(struct off_policy *o, char *out)
 {
     const size_t head = sizeof o->counters, replay = o->job->replay.save ? replay_save(o->replay, NULL) : 0;
-    const size_t leaves = replay > 0 && o->priorities != NULL ? priorities_save(o->priorities, NULL) : 0;
+    const size_t leaves = replay > 0 ? trainings_save(o->trainings, NULL) : 0;
     if (out == NULL)
         return head + replay + leaves;
     o->counters.replay_bytes = replay + leaves;
@@ -428,7 +336,7 @@ size_t off_policy_save(struct off_policy *o, char *out)
     if (replay > 0)
         replay_save(o->replay, out + head);
     if (leaves > 0)
-        priorities_save(o->priorities, out + head + replay);
+        trainings_save(o->trainings, out + head + replay);
     return head + replay + leaves;
 }
 
@@ -451,13 +359,11 @@ static enum status load_replay(struct off_policy *o, const char *from, struct er
     const enum status status = open_replay(o, true, error);
     if (status != STATUS_OK)
         return status;
-    size_t loaded = replay_load(o->replay, from, bytes, &why);
-    if (loaded > 0 && o->priorities != NULL)
-        loaded = priorities_load(o->priorities, from + loaded, bytes - loaded, &why);
-    return loaded > 0 ? STATUS_OK
-                      : error_set(error, STATUS_CORRUPT,
-                                  "%.300s; with --set /replay/save=false the run goes on with a new buffer",
-                                  why.text);
+    const size_t loaded = replay_load(o->replay, from, bytes, &why);
+    if (loaded > 0 && trainings_load(o->trainings, from + loaded, bytes - loaded, &why))
+        return STATUS_OK;
+    return error_set(error, STATUS_CORRUPT,
+                     "%.300s; with --set /replay/save=false the run goes on with a new buffer", why.text);
 }
 
 size_t off_policy_load(struct off_policy *o, const char *from, size_t bytes, struct error *error)

@@ -7,8 +7,8 @@
  *
  * When every environment's rows of step t are recorded, off_policy_take moves them to the buffer in the order
  * of columns; and where t is a boundary, the policy is trained. Actions of step t are chosen by the
- * parameters behind the last boundary up to t. So the numbers depend on neither the order of messages nor on
- * their pace.
+ * parameters behind the last boundary up to t or, with /algorithm/overlap, so many boundaries before
+ * (trainings.h). So the numbers depend on neither the order of messages nor on their pace.
  *
  *     recorded step t  ->  off_policy_take  ->  off_policy_explore, rollout_act  ->  step t + 1
  *
@@ -25,10 +25,12 @@
 struct off_policy;
 
 /* Opens the buffer, of the worker's run, for a policy that learns from one; of a run that resumes
- * off_policy_load does so. `worker`, `spec` and `policy` outlive *out. Errors as replay_open
- * (worker/replay/replay.h); STATUS_NO_MEMORY. off_policy_free also follows a failure; NULL is allowed. */
+ * off_policy_load does so. `acting` acts, and is the same policy unless /algorithm/overlap is above 0. All
+ * outlive *out. Errors as replay_open (worker/replay/replay.h); STATUS_NO_MEMORY. off_policy_free also
+ * follows a failure; NULL is allowed. */
 enum status off_policy_new(struct off_policy **out, const struct worker *worker,
-                           const struct environment_spec *spec, struct policy *policy, struct error *error);
+                           const struct environment_spec *spec, struct policy *policy, struct policy *acting,
+                           struct error *error);
 void off_policy_free(struct off_policy *o);
 
 /* Begins a rollout. */
@@ -43,7 +45,13 @@ uint32_t off_policy_horizon(const struct off_policy *o);
 enum status off_policy_take(struct off_policy *o, const struct rollout *rollout, policy_progress *progress,
                             void *context, struct error *error);
 
-/* Has the policy explore as it does in this step. */
+/* In every turn: notes which trainings are done. Errors as policy_fit. */
+enum status off_policy_advance(struct off_policy *o, struct error *error);
+
+/* Whether a training is under way. A rollout is over when none is. */
+bool off_policy_is_learning(const struct off_policy *o);
+
+/* Has the acting policy act as it does in this step, which is below the horizon. */
 void off_policy_explore(struct off_policy *o, uint32_t step);
 
 /* Has the policy act without exploration: for an evaluation. */

@@ -110,6 +110,11 @@ uint32_t recording_horizon(const struct recording *r)
     return r->learner != NULL ? off_policy_horizon(r->learner) : UINT32_MAX;
 }
 
+bool recording_is_learned(const struct recording *r)
+{
+    return r->learner == NULL || !off_policy_is_learning(r->learner);
+}
+
 bool recording_mixes_steps(const struct recording *r)
 {
     return r->learner == NULL;

@@ -1,5 +1,5 @@
 /* REINFORCE: turns a finished rollout into the policy's next parameters, by one step. PPO and A2C have ppo.h
- * in its place; either is the job's learner.
+ * in its place; DQN, SAC and TD3 learn while a rollout is played (off_policy.h).
  *
  * It runs on the agent's thread, at the top level of the loop: the agent launches nothing before the next
  * parameters are there. The policy shares out a large rollout's rows to threads of its own (/policy/threads),

@@ -62,8 +62,10 @@ class Threshold(BaseCallback):
         return True
 
     def _on_rollout_end(self):
+        if self.reached is not None or self.reward == float("inf"):
+            return  # a rollout of SAC may be one step
         rewards = [info["r"] for info in self.model.ep_info_buffer]
-        if self.reached is None and rewards and sum(rewards) / len(rewards) >= self.reward:
+        if rewards and sum(rewards) / len(rewards) >= self.reward:
             self.reached = self.num_timesteps
 
 
@@ -156,8 +158,9 @@ def evaluate(model, job, seed):
     return evaluate_policy(model, environments, n_eval_episodes=episodes, deterministic=True)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def train(description, name, model_of):
+    """Trains the job that the command names, and prints the last line. model_of(job, environments, seed): the model."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("job")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int)
@@ -167,11 +170,9 @@ def main():
         job = json.load(file)
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    make, policy = maker_of(job)
-    environments = normalized(environments_of(job, arguments.seed), job)
-    model = make(policy, environments, seed=arguments.seed, device="cpu", **arguments_of(job))
-    threshold = Threshold(arguments.reward)
     steps = arguments.steps or job.get("stop", {}).get("steps", 1000000)
+    model = model_of(job, normalized(environments_of(job, arguments.seed), job), arguments.seed)
+    threshold = Threshold(arguments.reward)
     begin, wall = time.process_time(), time.monotonic()
     model.learn(total_timesteps=steps, callback=threshold)
     used, wall = time.process_time() - begin, time.monotonic() - wall
@@ -179,11 +180,16 @@ def main():
     training = f"{sum(rewards) / len(rewards):.2f}" if rewards else "-"
     mean, deviation = evaluate(model, job, arguments.seed)
     print(
-        f"peer ppo_sb3 torch={torch.__version__} seed={arguments.seed} steps={model.num_timesteps} "
+        f"peer {name} torch={torch.__version__} seed={arguments.seed} steps={model.num_timesteps} "
         f"cpu_s={used:.1f} wall_s={wall:.1f} steps_per_cpu_s={model.num_timesteps / used:.0f} reached={threshold.reached or '-'} "
         f"training={training} evaluation={mean:.2f} deviation={deviation:.2f}"
     )
 
 
+def model_of(job, environments, seed):
+    make, policy = maker_of(job)
+    return make(policy, environments, seed=seed, device="cpu", **arguments_of(job))
+
+
 if __name__ == "__main__":
-    main()
+    train(__doc__, "ppo_sb3", model_of)

@@ -99,7 +99,8 @@ START_TEST(each_line_is_of_the_format)
     totals.has_episode = totals.has_update = totals.has_epoch = true;
     totals.epoch.evaluated = 10;
     totals.episode.has_figures = true;
-    totals.episode.figures = (struct control_figures){.algorithm = JOB_ALGORITHM_PPO, .approx_kl = (double)NAN};
+    totals.episode.figures =
+        (struct control_figures){.algorithm = JOB_ALGORITHM_PPO, .approx_kl = (double)NAN};
     for (int form = OPENMETRICS; form <= OPENMETRICS_TEXTFILE; form++) {
         write_text((enum openmetrics_form)form);
         check_format();

@@ -1,6 +1,6 @@
 /* Shapes that the general policy's tests compute: CartPole's and HalfCheetah's, no hidden layer and eight,
  * ones and primes and both sides of a multiple of 16, several pieces of inputs, every head with and without a
- * value network, or with a value that shares the hidden layers, and rows that end within a tile, a register
+ * value network, with one of other layers or none, or with a value that shares the hidden layers, and rows that end within a tile, a register
  * and a chunk. */
 #ifndef TEST_KERNELS_POLICY_DENSE_CASES_H
 #define TEST_KERNELS_POLICY_DENSE_CASES_H
@@ -9,8 +9,11 @@
 
 #define DENSE_CATEGORICALS(...)                                                                              \
     .components = sizeof((uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t), .choices = {__VA_ARGS__}
-#define DENSE_HIDDEN(...)                                                                                    \
-    .layers = sizeof((uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t), .width = {__VA_ARGS__}
+#define DENSE_COUNT(...) (sizeof((uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t))
+/* Of both networks, or of one of them. */
+#define DENSE_HIDDEN(...) DENSE_POLICY_HIDDEN(__VA_ARGS__), DENSE_VALUE_HIDDEN(__VA_ARGS__)
+#define DENSE_POLICY_HIDDEN(...) .layers = DENSE_COUNT(__VA_ARGS__), .width = {__VA_ARGS__}
+#define DENSE_VALUE_HIDDEN(...) .value_layers = DENSE_COUNT(__VA_ARGS__), .value_width = {__VA_ARGS__}
 
 static const struct dense_case dense_cases[] = {
     {{.inputs = 4, DENSE_HIDDEN(64, 64), .value = true, DENSE_CATEGORICALS(2)}, 300, false},
@@ -72,6 +75,31 @@ static const struct dense_case dense_cases[] = {
      21,
      false},
     {{.inputs = 5, .value = true, .shared = true, DENSE_CATEGORICALS(3, 2)}, 20, true},
+    {{.inputs = 300,
+      DENSE_POLICY_HIDDEN(7),
+      DENSE_VALUE_HIDDEN(33, 20, 65),
+      .value = true,
+      DENSE_CATEGORICALS(4, 2)},
+     270,
+     true},
+    {{.inputs = 6,
+      DENSE_POLICY_HIDDEN(40, 300),
+      DENSE_VALUE_HIDDEN(18),
+      .activation = DENSE_RELU,
+      .value = true,
+      .gaussian = true,
+      .components = 3},
+     50,
+     false},
+    {{.inputs = 9, DENSE_VALUE_HIDDEN(31, 5), .value = true, .gaussian = true, .components = 4}, 37, false},
+    {{.inputs = 4,
+      DENSE_POLICY_HIDDEN(16, 21),
+      .value = true,
+      .gaussian = true,
+      .state_dependent = true,
+      .components = 2},
+     40,
+     false},
 };
 enum { DENSE_CASES = sizeof dense_cases / sizeof *dense_cases };
 

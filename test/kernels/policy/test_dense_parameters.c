@@ -1,5 +1,6 @@
 /* The list of a general policy's parameters is PyTorch's; and COALESCED_ISA chooses the kernels' table. */
 #include "kernels/policy/lanes_internal.h"
+#include "test/kernels/policy/dense_cases.h"
 #include "test/workplace.h"
 
 #include <check.h>
@@ -8,9 +9,13 @@
 #include <string.h>
 
 static const struct dense_shape categorical = {
-    .inputs = 4, .layers = 2, .width = {64, 32}, .value = true, .components = 2, .choices = {2, 3}};
+    .inputs = 4, DENSE_HIDDEN(64, 32), .value = true, DENSE_CATEGORICALS(2, 3)};
 static const struct dense_shape gaussian = {
     .inputs = 17, .layers = 1, .width = {48}, .gaussian = true, .components = 6};
+static const struct dense_shape apart = {
+    .inputs = 3, DENSE_POLICY_HIDDEN(8), DENSE_VALUE_HIDDEN(16, 4), .value = true, DENSE_CATEGORICALS(2)};
+static const struct dense_shape linear_value = {
+    .inputs = 3, DENSE_POLICY_HIDDEN(8), .value = true, DENSE_CATEGORICALS(2)};
 static const struct dense_shape bare = {.inputs = 7, .components = 1, .choices = {3}};
 
 struct line {
@@ -62,21 +67,40 @@ START_TEST(the_list_is_that_of_a_state_dict)
                                       {"action_net.bias", 1, 5, 1},
                                       {"value_net.weight", 2, 1, 32},
                                       {"value_net.bias", 1, 1, 1}};
+    const struct line of_apart[] = {{"mlp_extractor.policy_net.0.weight", 2, 8, 3},
+                                    {"mlp_extractor.policy_net.0.bias", 1, 8, 1},
+                                    {"mlp_extractor.value_net.0.weight", 2, 16, 3},
+                                    {"mlp_extractor.value_net.0.bias", 1, 16, 1},
+                                    {"mlp_extractor.value_net.2.weight", 2, 4, 16},
+                                    {"mlp_extractor.value_net.2.bias", 1, 4, 1},
+                                    {"action_net.weight", 2, 2, 8},
+                                    {"action_net.bias", 1, 2, 1},
+                                    {"value_net.weight", 2, 1, 4},
+                                    {"value_net.bias", 1, 1, 1}};
+    const struct line of_linear_value[] = {{"mlp_extractor.policy_net.0.weight", 2, 8, 3},
+                                           {"mlp_extractor.policy_net.0.bias", 1, 8, 1},
+                                           {"action_net.weight", 2, 2, 8},
+                                           {"action_net.bias", 1, 2, 1},
+                                           {"value_net.weight", 2, 1, 3},
+                                           {"value_net.bias", 1, 1, 1}};
     const struct line of_bare[] = {{"action_net.weight", 2, 3, 7}, {"action_net.bias", 1, 3, 1}};
     expect_list(&categorical, of_categorical, 12);
     expect_list(&gaussian, of_gaussian, 5);
     sharing.shared = true;
     expect_list(&sharing, of_sharing, 8);
+    expect_list(&apart, of_apart, 10);
+    expect_list(&linear_value, of_linear_value, 6);
     expect_list(&bare, of_bare, 2);
 }
 END_TEST
 
 START_TEST(the_longest_list_fits)
 {
-    struct dense_shape shape = {.inputs = 1, .layers = 8, .value = true, .gaussian = true, .components = 1};
+    struct dense_shape shape = {
+        .inputs = 1, .layers = 8, .value_layers = 8, .value = true, .gaussian = true, .components = 1};
     struct dense_parameter list[DENSE_PARAMETERS_MAX];
     for (int l = 0; l < 8; l++)
-        shape.width[l] = 1024;
+        shape.width[l] = shape.value_width[l] = 1024;
     ck_assert_uint_eq(dense_parameters(&shape, list), DENSE_PARAMETERS_MAX);
     ck_assert_str_eq(list[15].name, "mlp_extractor.policy_net.14.weight");
 }

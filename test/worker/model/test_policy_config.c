@@ -90,6 +90,8 @@ START_TEST(what_does_not_fit_is_refused_by_its_key)
     expect_check("/policy/dropout: expected 0, got 0.6: only a policy of one hidden layer");
     config.dropout = 0;
     config.has_value = config.shared_value = true;
+    config.value_layers = 1;
+    config.value_width[0] = 128;
     expect_check(NULL);
     config.observation = (struct environment_space){.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {65537}};
     expect_check("observation has 65537 elements: expected at most 65536");
@@ -103,6 +105,35 @@ START_TEST(what_does_not_fit_is_refused_by_its_key)
     expect_check("action has 1025 choices in all: expected at most 1024");
     config.width[0] = 1025;
     expect_check("/policy/hidden: expected 1..1024 units in a hidden layer, got 1025");
+    config.dropout = 0;
+    config.has_value = true;
+    config.value_layers = 2;
+    config.value_width[0] = config.value_width[1] = 1025;
+    expect_check("/policy/hidden: expected 1..1024 units in a hidden layer, got 1025");
+}
+END_TEST
+
+/* The value network's layers, beside the policy's one of 128 units. */
+START_TEST(a_shared_value_has_the_policys_layers)
+{
+    static const struct {
+        uint32_t layers, width[2];
+        bool shared;
+    } cases[] = {
+        {0, {0}, true}, {1, {64}, true}, {2, {128, 128}, true}, {2, {16, 4}, false}, {0, {0}, false}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int remembers = 0; remembers < 2; remembers++) {
+            config.dropout = 0;
+            config.has_value = true;
+            config.shared_value = cases[i].shared;
+            config.value_layers = cases[i].layers;
+            memcpy(config.value_width, cases[i].width, sizeof cases[i].width);
+            config.memory = remembers ? POLICY_LSTM : POLICY_NO_MEMORY;
+            config.memory_units = config.memory_layers = 1;
+            config.critic = cases[i].shared ? POLICY_CRITIC_SHARED : POLICY_CRITIC_OWN;
+            expect_check(cases[i].shared ? "/policy/hidden: expected the same layers in \"pi\" and \"vf\""
+                                         : NULL);
+        }
 }
 END_TEST
 
@@ -156,6 +187,28 @@ START_TEST(the_cnn_wants_images)
 }
 END_TEST
 
+START_TEST(only_dqn_has_a_cnn_that_learns_from_a_buffer)
+{
+    config.learning = POLICY_DQN;
+    expect_form(POLICY_FORM_Q, POLICY_ON_CPU);
+    config.network = POLICY_CNN;
+    expect_form(POLICY_FORM_Q_CNN, POLICY_ON_BACKEND);
+    config.dropout = 0;
+    expect_check("reads images of height, width and channels, and the environment's observation has rank 1");
+    config.learning = POLICY_DQN;
+    config.network = POLICY_CNN;
+    config.dropout = 0;
+    config.observation = image;
+    expect_check(NULL);
+    config.learning = POLICY_SAC;
+    config.network = POLICY_CNN;
+    config.dropout = 0;
+    config.observation = image;
+    config.action = box;
+    expect_check("/policy/network: expected \"mlp\": \"sac\" and \"td3\" have no CNN");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("policy_config");
@@ -164,7 +217,9 @@ int main(void)
     tcase_add_test(tests, the_tutorials_network_is_taken_where_it_fits);
     tcase_add_test(tests, everything_else_is_dense);
     tcase_add_test(tests, what_does_not_fit_is_refused_by_its_key);
+    tcase_add_test(tests, a_shared_value_has_the_policys_layers);
     tcase_add_test(tests, the_cnn_wants_images);
+    tcase_add_test(tests, only_dqn_has_a_cnn_that_learns_from_a_buffer);
     suite_add_tcase(suite, tests);
     return suite_run(suite);
 }

@@ -214,6 +214,33 @@ START_TEST(two_policies_learn_with_the_same_bits)
 }
 END_TEST
 
+/* Rows of two pieces: those of one piece, twice. */
+START_TEST(two_pieces_are_one_batch)
+{
+    enum { ROWS = 260, HALF = ROWS / 2 };
+    if (!open_world(_i, WORLD_MASKED, bytes, ROWS))
+        return;
+    struct policy *other = policy_world_open(&world, backend);
+    memcpy((char *)world.observations + HALF * world.elements, world.observations, HALF * world.elements);
+    memcpy((int32_t *)world.actions + HALF, world.actions, HALF * sizeof(int32_t));
+    memcpy(world.allowed + (size_t)HALF * world.choices, world.allowed, (size_t)HALF * world.choices);
+    memcpy(rewards + HALF, rewards, HALF * sizeof *rewards);
+    const double loss = must_fit(policy);
+    world.batch.count = HALF;
+    ck_assert_double_eq_tol(must_fit(other), loss, 1e-6 * loss);
+    must(policy_save(policy, &values, &error));
+    float whole[8], half[8];
+    memcpy(whole, policy_values_at(&values, 9, POLICY_FIRST_MOMENT),
+           sizeof whole); // of the last layer's bias
+    must(policy_save(other, &values, &error));
+    memcpy(half, policy_values_at(&values, 9, POLICY_FIRST_MOMENT), sizeof half);
+    for (uint32_t i = 0; i < 8; i++)
+        ck_assert_float_eq_tol(whole[i], half[i], 1e-5f * fabsf(half[i]) + 1e-8f);
+    policy_free(other);
+    close_world();
+}
+END_TEST
+
 /* The other policy began with other parameters. */
 START_TEST(another_policy_goes_on_with_its_values)
 {
@@ -331,6 +358,7 @@ int main(void)
     tcase_add_test(tests, a_random_policy_draws_evenly);
     tcase_add_test(tests, a_bandit_is_learned);
     tcase_add_loop_test(tests, two_policies_learn_with_the_same_bits, 0, 2 * TRAINING_PLUGINS);
+    tcase_add_loop_test(tests, two_pieces_are_one_batch, 0, TRAINING_PLUGINS);
     tcase_add_loop_test(tests, another_policy_goes_on_with_its_values, 0, TRAINING_PLUGINS);
     tcase_add_loop_test(tests, the_target_follows, 0, TRAINING_PLUGINS);
     tcase_add_loop_test(tests, what_is_not_finite_changes_nothing, 0, TRAINING_PLUGINS);

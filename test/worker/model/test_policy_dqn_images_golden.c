@@ -48,14 +48,14 @@ static void must(enum status status)
 
 /* ---- the problem ---- */
 
-/* Pieces of 3 rows: the batch has two whole ones, and one that is filled up. */
+/* The batch is filled up to 11 rows. */
 static void make_config(void)
 {
     static const uint32_t choices[] = {CHOICES};
     config = (struct policy_config){.learning = POLICY_DQN,
                                     .q = {.gamma = 0.9,
                                           .tau = 0.25,
-                                          .batch_rows = 3,
+                                          .batch_rows = 11,
                                           .double_q = of->double_q,
                                           .dueling = of->dueling,
                                           .max_norm = of->max_norm},

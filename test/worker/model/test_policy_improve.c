@@ -70,18 +70,21 @@ static struct policy *improved(uint32_t threads, struct surrogate_losses losses[
     return policy;
 }
 
-/* Heads by turns with networks of their own and shared ones. */
+/* Heads by turns with networks of their own, shared ones, and a value network of other layers. */
 START_TEST(any_number_of_threads_gives_the_same_bits)
 {
     static const uint32_t threads[] = {2, 3, 4, 16};
     struct surrogate_losses one[STEPS], more[STEPS];
-    policy_world_init(&world, _i / 2, vector, ROWS, 3);
+    policy_world_init(&world, _i / 3, vector, ROWS, 3);
     world.config.layers = 2;
     world.config.width[0] = 33;
     world.config.width[1] = 16;
     world.config.activation = POLICY_TANH;
     world.config.has_value = true;
-    world.config.shared_value = _i % 2 != 0;
+    world.config.shared_value = _i % 3 == 1;
+    world.config.value_layers = _i % 3 == 2 ? 1 : 2;
+    world.config.value_width[0] = 33;
+    world.config.value_width[1] = 16;
     world.config.rows_max = ROWS;
     world.config.minibatch_rows = MINIBATCH;
     struct policy *alone = improved(1, one);
@@ -123,6 +126,8 @@ START_TEST(a_long_minibatch_reports_progress)
     policy_world_init(&world, 0, vector, LONG_ROWS, 3);
     world.config.layers = 1;
     world.config.width[0] = 4;
+    world.config.value_layers = 1;
+    world.config.value_width[0] = 4;
     world.config.has_value = true;
     world.config.rows_max = world.config.minibatch_rows = LONG_ROWS;
     world.config.threads = (uint32_t)_i;
@@ -142,7 +147,7 @@ int main(void)
     Suite *suite = suite_create("policy_improve");
     TCase *tcase = tcase_create("policy_improve");
     tcase_add_checked_fixture(tcase, setup, teardown);
-    tcase_add_loop_test(tcase, any_number_of_threads_gives_the_same_bits, 0, 2 * WORLD_HEADS);
+    tcase_add_loop_test(tcase, any_number_of_threads_gives_the_same_bits, 0, 3 * WORLD_HEADS);
     tcase_add_loop_test(tcase, a_long_minibatch_reports_progress, 1, 4);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);

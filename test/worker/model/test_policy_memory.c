@@ -3,6 +3,7 @@
 #include "worker/model/policy_memory.h"
 
 #include "test/kernels/policy/mlp_problem.h"
+#include "test/worker/model/policy_hidden.h"
 #include "test/workplace.h"
 #include "worker/model/policy_internal.h"
 #include "worker/model/policy_parameters.h"
@@ -44,8 +45,7 @@ static struct policy_config config_of(enum policy_cell cell, uint32_t layers, en
         .action = {.dtype = ENVIRONMENT_I32, .rank = 1, .shape = {1}, .choices = choices},
         .has_value = true,
         .shared_value = critic == POLICY_CRITIC_SHARED,
-        .layers = 1,
-        .width = {6},
+        POLICY_HIDDEN(6),
         .memory = cell,
         .memory_units = UNITS,
         .memory_layers = layers,

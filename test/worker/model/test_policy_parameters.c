@@ -1,6 +1,7 @@
 /* First values of a policy's parameters: the stated distributions, with the same bits everywhere. */
 #include "kernels/base/rng.h"
 #include "kernels/lanes/normal.h"
+#include "test/worker/model/policy_hidden.h"
 #include "test/workplace.h"
 #include "worker/model/policy_parameters.h"
 
@@ -14,15 +15,20 @@ static const uint32_t choices[] = {2, 3};
 static const struct policy_config categorical = {
     .observation = {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {4}},
     .action = {.dtype = ENVIRONMENT_I32, .rank = 1, .shape = {2}, .choices = choices},
-    .layers = 2,
-    .width = {64, 32},
+    POLICY_HIDDEN(64, 32),
+    .has_value = true,
+    .orthogonal = true};
+static const struct policy_config apart = {
+    .observation = {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {4}},
+    .action = {.dtype = ENVIRONMENT_I32, .rank = 1, .shape = {2}, .choices = choices},
+    POLICY_HIDDEN_POLICY(8),
+    POLICY_HIDDEN_VALUE(16, 4),
     .has_value = true,
     .orthogonal = true};
 static const struct policy_config gaussian = {
     .observation = {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {17}},
     .action = {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {6}},
-    .layers = 1,
-    .width = {48},
+    POLICY_HIDDEN(48),
     .log_std_init = -0.5};
 
 static struct policy_parameter list[POLICY_PARAMETERS_MAX];
@@ -83,7 +89,7 @@ static double gain_of(const struct policy_parameter *parameter)
  * diagonal: which no other Q has. */
 START_TEST(orthogonal_weights_are_those_of_their_draws)
 {
-    float *parameters = begin(categorical, 12345678901), draws[64 * 64];
+    float *parameters = begin(_i == 0 ? categorical : apart, 12345678901), draws[64 * 64];
     normal_group *normal;
     ck_assert_int_eq(normal_choose(&normal, NULL), STATUS_OK);
     for (uint32_t p = 0; p < count; p++) {
@@ -150,7 +156,7 @@ int main(void)
     TCase *tests = tcase_create("policy_parameters");
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, linear_layers_begin_as_pytorchs);
-    tcase_add_test(tests, orthogonal_weights_are_those_of_their_draws);
+    tcase_add_loop_test(tests, orthogonal_weights_are_those_of_their_draws, 0, 2);
     tcase_add_test(tests, draws_differ);
     tcase_add_test(tests, first_values_are_the_same_everywhere);
     suite_add_tcase(suite, tests);

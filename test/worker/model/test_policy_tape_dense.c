@@ -21,6 +21,8 @@ static const struct policy_case {
     uint32_t layers, width[POLICY_LAYERS_MAX];
     enum policy_activation activation;
     bool value, shared, normalizes, explores, rms;
+    bool apart; /* the value has these layers instead of the policy's: */
+    uint32_t value_layers, value_width[POLICY_LAYERS_MAX];
 } cases[] = {
     {WORLD_CHOICE, &vector, 2, {64, 64}, POLICY_TANH, .value = true},
     {WORLD_MASKED, &bytes, 1, {33}, POLICY_RELU, .value = true, .shared = true},
@@ -30,6 +32,17 @@ static const struct policy_case {
     {WORLD_FLOATS, &vector, 2, {33, 20}, POLICY_TANH, .value = true, .explores = true},
     {WORLD_FLOATS, &bytes, 2, {16, 7}, POLICY_RELU, .value = true, .shared = true, .explores = true},
     {WORLD_CHOICE, &vector, 8, {16, 16, 16, 16, 16, 16, 16, 16}, POLICY_TANH, .value = true},
+    {WORLD_MASKED,
+     &vector,
+     1,
+     {8},
+     POLICY_TANH,
+     .value = true,
+     .apart = true,
+     .value_layers = 3,
+     .value_width = {16, 4, 33}},
+    {WORLD_FLOATS, &vector, 2, {33, 20}, POLICY_RELU, .value = true, .explores = true, .apart = true},
+    {WORLD_CHOICES, &bytes, 0, {0}, .value = true, .apart = true, .value_layers = 1, .value_width = {20}},
     {WORLD_MASKED, &vector, 2, {64, 64}, POLICY_TANH, .value = false},
     {WORLD_FLOATS, &vector, 1, {20}, POLICY_RELU, .value = false},
 };
@@ -55,6 +68,8 @@ static void open_world(const struct policy_case *c)
     struct policy_config *config = &world.config;
     config->layers = c->layers;
     memcpy(config->width, c->width, sizeof c->width);
+    config->value_layers = c->apart ? c->value_layers : c->layers;
+    memcpy(config->value_width, c->apart ? c->value_width : c->width, sizeof c->width);
     config->activation = c->activation;
     config->has_value = config->orthogonal = c->value;
     config->shared_value = c->shared;

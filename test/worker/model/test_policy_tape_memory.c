@@ -24,6 +24,8 @@ static const struct memory_case {
     enum policy_critic critic;
     uint32_t units, memory_layers;
     bool shared, normalizes, explores, gru;
+    bool apart; // the value has these layers instead of the policy's:
+    uint32_t value_layers, value_width[POLICY_LAYERS_MAX];
 } cases[] = {
     {WORLD_CHOICE, &vector, 2, {64, 64}, POLICY_CRITIC_OWN, 32, .memory_layers = 1, .normalizes = true},
     {WORLD_MASKED, &bytes, 1, {33}, POLICY_CRITIC_SHARED, 17, .memory_layers = 2, .shared = true},
@@ -40,6 +42,25 @@ static const struct memory_case {
      .memory_layers = 1,
      .shared = true,
      .gru = true},
+    {WORLD_CHOICE,
+     &vector,
+     1,
+     {8},
+     POLICY_CRITIC_OWN,
+     14,
+     .memory_layers = 1,
+     .apart = true,
+     .value_layers = 2,
+     .value_width = {16, 4}},
+    {WORLD_FLOATS,
+     &bytes,
+     1,
+     {20},
+     POLICY_CRITIC_DETACHED,
+     12,
+     .memory_layers = 1,
+     .gru = true,
+     .apart = true},
     {WORLD_CHOICES, &image, 0, {0}, POLICY_CRITIC_OWN, 16, .memory_layers = 1},
     {WORLD_FLOATS, &image, 0, {0}, POLICY_CRITIC_OWN, 12, .memory_layers = 2, .shared = true},
     {WORLD_MASKED, &image, 0, {0}, POLICY_CRITIC_DETACHED, 8, .memory_layers = 1, .shared = true},
@@ -47,7 +68,7 @@ static const struct memory_case {
     {WORLD_CHOICE, &image, 0, {0}, POLICY_CRITIC_OWN, 20, .memory_layers = 1, .shared = true, .gru = true},
     {WORLD_CHOICE, &image, 0, {0}, POLICY_CRITIC_SHARED, 20, .memory_layers = 1, .shared = true},
 };
-enum { DENSE_CASES = 7, CASES = sizeof cases / sizeof *cases, COLUMNS = 5, STEPS_MAX = 280 };
+enum { DENSE_CASES = 9, CASES = sizeof cases / sizeof *cases, COLUMNS = 5, STEPS_MAX = 280 };
 enum { ROWS_MAX = COLUMNS * STEPS_MAX };
 
 static struct policy_world world;
@@ -107,6 +128,8 @@ static void open_world(const struct memory_case *c)
     config->network = c->observation == &image ? POLICY_CNN : POLICY_MLP;
     config->layers = c->layers;
     memcpy(config->width, c->width, sizeof c->width);
+    config->value_layers = c->apart ? c->value_layers : c->layers;
+    memcpy(config->value_width, c->apart ? c->value_width : c->width, sizeof c->width);
     config->activation = POLICY_TANH;
     config->memory = c->gru ? POLICY_GRU : POLICY_LSTM;
     config->memory_units = c->units;

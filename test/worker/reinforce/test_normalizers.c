@@ -1,5 +1,6 @@
 /* Running statistics against one pass over all that they have seen; what does not count; what a policy reads.
  */
+#include "test/worker/model/policy_hidden.h"
 #include "test/worker/model/policy_inside.h"
 #include "test/worker/reinforce/rollout_rows.h"
 #include "test/workplace.h"
@@ -23,8 +24,7 @@ static struct policy *make_policy(void)
     const struct policy_config config = {
         .observation = {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {ELEMENTS}},
         .action = {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {1}, .low = &low, .high = &high},
-        .layers = 1,
-        .width = {4},
+        POLICY_HIDDEN(4),
         .activation = POLICY_TANH,
         .adam = {.lr = 1, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-5},
         .has_value = true,

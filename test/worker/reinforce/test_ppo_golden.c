@@ -1,5 +1,6 @@
 /* An update of PPO, or of A2C, against PyTorch in float64 (test/golden/ppo.py): values to bootstrap from,
  * advantages and returns, then the losses, the gradient and the parameters of three minibatches. */
+#include "test/worker/model/policy_hidden.h"
 #include "test/worker/model/policy_inside.h"
 #include "test/worker/reinforce/ppo_record.h"
 #include "test/workplace.h"
@@ -33,6 +34,7 @@ static const struct golden_case {
     const char *name;
     uint32_t components, choices[2]; /* no choices: floats */
     bool has_mask, explores, shares;
+    bool apart; /* the value has other hidden layers than the policy */
 } cases[] = {
     {"choice", .components = 1, .choices = {3}},
     {"choice_value_clipped", .components = 1, .choices = {3}},
@@ -45,6 +47,7 @@ static const struct golden_case {
     {"floats_sde", .components = 2, .explores = true},
     {"choice_shared", .components = 1, .choices = {3}, .shares = true},
     {"floats_shared", .components = 2, .shares = true},
+    {"choices_apart", .components = 2, .choices = {3, 2}, .apart = true},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -64,8 +67,9 @@ static struct policy *open_policy(const struct golden_case *of, const struct ppo
                    .choices = floats ? NULL : of->choices},
         .has_mask = of->has_mask,
         .shared_value = of->shares,
-        .layers = 2,
-        .width = {8, 6},
+        POLICY_HIDDEN_POLICY(8, 6),
+        .value_layers = of->apart ? 1 : 2,
+        .value_width = {of->apart ? 4 : 8, 6},
         .activation = POLICY_TANH,
         .adam = plain ? rms_prop : adam,
         .has_value = true,

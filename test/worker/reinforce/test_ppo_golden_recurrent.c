@@ -2,6 +2,7 @@
  * (test/golden/ppo_recurrent.py). The policy acts step by step: states and values. ppo_learn then updates it:
  * values to bootstrap from, advantages, returns, parameters. A second policy takes the same steps one by one:
  * minibatches, losses, gradients, parameters; its last bits are those of the first. */
+#include "test/worker/model/policy_hidden.h"
 #include "test/worker/model/policy_inside.h"
 #include "test/worker/reinforce/ppo_record.h"
 #include "test/workplace.h"
@@ -130,8 +131,7 @@ static struct policy *open_policy(struct problem *p, uint32_t threads)
         .has_mask = of->has_mask,
         .has_value = true,
         .shared_value = of->critic == POLICY_CRITIC_SHARED,
-        .layers = 1,
-        .width = {HIDDEN},
+        POLICY_HIDDEN(HIDDEN),
         .activation = POLICY_TANH,
         .memory = of->cell,
         .memory_units = UNITS,
@@ -265,8 +265,8 @@ static void learn(struct problem *p, struct policy *policy, struct ppo *ppo, str
     ppo_record_expect(p->record, "=returns", ppo->advantages.returns, p->rows);
     snprintf(name, sizeof name, "=parameters%d", (int)p->sizes[MINIBATCHES] - 1);
     expect_parameters(p, name, policy);
-    const float figures[] = {(float)f.loss,         (float)f.policy_loss, (float)f.value_loss,
-                             (float)f.entropy_loss, (float)f.clip_fraction,        (float)f.approx_kl};
+    const float figures[] = {(float)f.loss,         (float)f.policy_loss,   (float)f.value_loss,
+                             (float)f.entropy_loss, (float)f.clip_fraction, (float)f.approx_kl};
     ppo_record_expect(p->record, "=figures", figures, sizeof figures / sizeof figures[0]);
 }
 

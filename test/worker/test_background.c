@@ -1,8 +1,8 @@
-/* The one hand-off between threads: work and its result go to another thread and back, together with the
- * memory that belongs to them. A race there would be the thread sanitizer's to report. */
+/* The hand-off to a thread beside a loop: work and its result go to another thread and back, together with
+ * the memory that belongs to them. A race there would be the thread sanitizer's to report. */
 #include "test/worker/net/net_fixture.h"
 #include "test/workplace.h"
-#include "worker/checkpoint/checkpoint_saver.c" // NOLINT(bugprone-suspicious-include): the thread is the saver's own
+#include "worker/background.h"
 
 #include <signal.h>
 
@@ -33,7 +33,7 @@ static void setup(void)
     struct error error = {0};
     memset(&shared, 0, sizeof shared);
     net_serve(&net, &config);
-    ck_assert_int_eq(background_open(&background, net.server, &error), STATUS_OK);
+    ck_assert_int_eq(background_open(&background, net.server, "a thread", &error), STATUS_OK);
 }
 
 static void teardown(void)
@@ -99,7 +99,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("checkpoint_thread");
+    Suite *suite = suite_create("background");
     TCase *tests = tcase_create("hand-off");
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, work_and_memory_go_there_and_back);
