@@ -699,8 +699,8 @@ static void backward(const struct dense *dense, const struct dense_work *work, c
             continue;
         }
         layers_pull(head.layers, head.work, work->head_pull[h], of_head, work->adds);
-        layers_pull_weight(head.layers, head.work, work->features[n], 0,
-                           dense_features(&dense->shape, n), of_head, work->adds);
+        layers_pull_weight(head.layers, head.work, work->features[n], 0, dense_features(&dense->shape, n),
+                           of_head, work->adds);
         layers_pull_inputs(head.layers, head.work, work->pull, more);
         more = true;
     }

@@ -1,7 +1,7 @@
 /* Shapes that the general policy's tests compute: CartPole's and HalfCheetah's, no hidden layer and eight,
  * ones and primes and both sides of a multiple of 16, several pieces of inputs, every head with and without a
- * value network, with one of other layers or none, or with a value that shares the hidden layers, and rows that end within a tile, a register
- * and a chunk. */
+ * value network, or with a value that has other hidden layers, or none, or shares the policy's, and rows that
+ * end within a tile, a register and a chunk. */
 #ifndef TEST_KERNELS_POLICY_DENSE_CASES_H
 #define TEST_KERNELS_POLICY_DENSE_CASES_H
 

@@ -376,7 +376,7 @@ START_TEST(what_is_not_finite_is_told)
     ck_assert_msg(status == STATUS_INTERNAL && strstr(error.text, " pull") != NULL, "%s", error.text);
     must(policy_save(other, &values[1], &error));
     ck_assert_uint_eq(values[1].steps, 0);
-    policy_values_at(&values[1], 1, POLICY_VALUES)[0] = NAN;
+    ((float *)params_find(values[1].params, "action_net.bias")->tensor.data)[0] = NAN;
     must(policy_restore(other, &values[1], &error));
     ck_assert_int_eq(policy_choose(other, &world.batch, &error), STATUS_CORRUPT);
     ck_assert_str_eq(error.text, "the probability of an action is not finite");
