@@ -191,8 +191,11 @@ START_TEST(only_dqn_has_a_cnn_that_learns_from_a_buffer)
 {
     config.learning = POLICY_DQN;
     expect_form(POLICY_FORM_Q, POLICY_ON_CPU);
+    config.learning = POLICY_DQN;
     config.network = POLICY_CNN;
     expect_form(POLICY_FORM_Q_CNN, POLICY_ON_BACKEND);
+    config.learning = POLICY_DQN;
+    config.network = POLICY_CNN;
     config.dropout = 0;
     expect_check("reads images of height, width and channels, and the environment's observation has rank 1");
     config.learning = POLICY_DQN;
