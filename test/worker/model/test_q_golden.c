@@ -165,7 +165,7 @@ START_TEST(five_steps_are_those_of_pytorch)
         must(policy_fit(policy, &problem.batch, exactly(LEARNING_RATE), &losses, &error));
         expect_losses(step, &losses);
         if (step + 1 == (unsigned)option[FOLLOW_AFTER])
-            policy_follow(policy);
+            must(policy_follow(policy, &error));
     }
     expect_parameters(policy);
     policy_free(policy);

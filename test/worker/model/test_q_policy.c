@@ -516,7 +516,7 @@ static struct policy_q_losses fit(void)
     q_problem_draw(&problem);
     must(policy_fit(policy, &problem.batch, LR, &losses, &error));
     if (problem.config.learning == POLICY_DQN)
-        policy_follow(policy);
+        must(policy_follow(policy, &error));
     return losses;
 }
 
