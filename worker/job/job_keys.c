@@ -226,7 +226,8 @@ const struct job_key job_keys[] = {
          "How many trainings, of gradient_steps each, acting may be ahead of learning. 0: actions wait "
          "for the training before them, as in Stable-Baselines3. With 1 or more, environments are stepped "
          "while the policy learns, and actions come from parameters that are exactly so many trainings "
-         "old. The numbers depend on this key, and not on who was faster."},
+         "old. The numbers depend on this key, and not on who was faster. 0 with the network cnn, which acts "
+         "and learns on one device."},
     {"/algorithm/learning_rate", DQN, NUMBER(optimizer.lr, 0, 10), .min_open = true, BY_DEFAULT(0.0001),
      .text = ADAM_RATE_TEXT},
     {"/algorithm/learning_rate", SAC, NUMBER(optimizer.lr, 0, 10), .min_open = true, BY_DEFAULT(0.0003),

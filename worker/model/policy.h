@@ -24,7 +24,7 @@
  *                      but with a memory on the tape, and learn on the tape.
  *     the CNN          POLICY_CNN: three convolutions and a hidden layer of 512 (policy_networks.c), for
  *                      observations of rank 3. It always computes on a backend. With values, these share
- *                      its features or come from a second CNN.
+ *                      its features or come from a second CNN. DQN has it too, with a target.
  *     Q, actor, critics    of DQN, SAC and TD3: chains of dense layers (kernels/policy/layers.h), each with a
  *                      target that follows it. They learn on the CPU from a replay buffer; see below.
  *
@@ -44,7 +44,8 @@
  *     policy.c             picks the kind; bounds, normalizer, the copy of all values
  *     policy_memory.h      the memories of a policy on the CPU
  *     policy_sequences.h   what those on a backend read
- *     policy_internal.h    the table of a kind: policy_cpu.c on the CPU, policy_mlp_gpu.c, policy_tape.c
+ *     policy_internal.h    the table of a kind: policy_cpu.c on the CPU, policy_mlp_gpu.c, policy_tape.c,
+ *                          policy_dqn_tape.c: DQN's CNN
  *     q_learning.h         what DQN, SAC and TD3 share: policy_dqn.c, policy_sac.c, policy_td3.c */
 #ifndef WORKER_MODEL_POLICY_H
 #define WORKER_MODEL_POLICY_H

@@ -27,7 +27,8 @@ enum policy_form policy_form(const struct policy_config *config)
 {
     const struct environment_space *seen = &config->observation, *action = &config->action;
     if (config->learning != POLICY_ON_ROLLOUTS)
-        return config->network == POLICY_CNN ? POLICY_FORM_Q_CNN : POLICY_FORM_Q;
+        return config->network == POLICY_CNN && config->learning == POLICY_DQN ? POLICY_FORM_Q_CNN
+                                                                               : POLICY_FORM_Q;
     if (config->network == POLICY_CNN)
         return POLICY_FORM_CNN;
     const bool vector = seen->dtype == ENVIRONMENT_F32 && seen->rank <= 1 &&

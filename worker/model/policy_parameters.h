@@ -29,6 +29,7 @@
  *     DQN
  *     q_net.q_net.0.weight …                 (width, inputs)       the last one (choices, width); if dueling
  *                                            (1 + choices, width): the state's value, then the advantages
+ *     q_net.features_extractor.cnn.0.weight … of the CNN, as above; then q_net.q_net.0.weight (outputs, 512)
  *     SAC
  *     actor.log_std                          (width, components)   with gSDE only
  *     actor.latent_pi.0.weight …             (width, inputs)

@@ -30,6 +30,8 @@ void policy_pieces_describe(struct policy_pieces *pieces, const struct policy_co
     pieces->channels = images ? seen->shape[2] : pieces->inputs;
     while (pieces->piece_rows > 1 && (size_t)pieces->piece_rows * pieces->inputs > POLICY_PIECE_FLOATS)
         pieces->piece_rows /= 2;
+    for (uint32_t byte = 0; byte < 256; byte++)
+        pieces->parts[byte] = (float)byte / 255;
     pieces->rows_max = pieces->piece_rows;
     pieces->act_rows = policy_share_evenly(config->environments, pieces->piece_rows);
 }
@@ -119,18 +121,21 @@ static float normalized(const struct dense_normalizer *normalizer, size_t at, fl
 }
 
 /* One observation (height, width, channels) as the network reads it: (channels, height, width). */
-static void read_observation(const struct policy_pieces *pieces, const void *observation, float *to)
+static void read_bytes(const struct policy_pieces *pieces, const uint8_t *from, float *to)
 {
-    const struct dense_normalizer *normalizer = pieces->normalizer;
     const size_t pixels = (size_t)pieces->height * pieces->width;
-    for (size_t pixel = 0; pixel < pixels; pixel++)
-        for (uint32_t c = 0; c < pieces->channels; c++) {
-            const size_t from = pixel * pieces->channels + c;
-            float x = pieces->bytes ? (float)((const uint8_t *)observation)[from] / 255
-                                    : ((const float *)observation)[from];
-            if (normalizer != NULL)
-                x = normalized(normalizer, from, x);
-            to[c * pixels + pixel] = x;
+    for (uint32_t c = 0; c < pieces->channels; c++)
+        for (size_t pixel = 0; pixel < pixels; pixel++)
+            *to++ = pieces->parts[from[pixel * pieces->channels + c]];
+}
+
+static void read_floats(const struct policy_pieces *pieces, const float *from, float *to)
+{
+    const size_t pixels = (size_t)pieces->height * pieces->width;
+    for (uint32_t c = 0; c < pieces->channels; c++)
+        for (size_t pixel = 0; pixel < pixels; pixel++) {
+            const size_t at = pixel * pieces->channels + c;
+            *to++ = pieces->normalizer != NULL ? normalized(pieces->normalizer, at, from[at]) : from[at];
         }
 }
 
@@ -143,13 +148,16 @@ static void clear_places(const struct policy_pieces *pieces, uint32_t first, uin
 
 void policy_pieces_read(const struct policy_pieces *pieces, const struct policy_piece *piece)
 {
-    const size_t row_bytes = (size_t)pieces->inputs * (pieces->bytes ? 1 : sizeof(float));
     uint32_t place = 0;
     for (uint32_t i = 0; i < piece->rows.count; i++) {
         const uint32_t end = piece->place != NULL ? piece->place[i] : i;
+        const size_t from = (size_t)piece->rows.row[i] * pieces->inputs;
+        float *to = pieces->read + (size_t)end * pieces->inputs;
         clear_places(pieces, place, end);
-        read_observation(pieces, (const char *)piece->rows.observations + piece->rows.row[i] * row_bytes,
-                         pieces->read + (size_t)end * pieces->inputs);
+        if (pieces->bytes)
+            read_bytes(pieces, (const uint8_t *)piece->rows.observations + from, to);
+        else
+            read_floats(pieces, (const float *)piece->rows.observations + from, to);
         place = end + 1;
     }
     clear_places(pieces, place, piece->filled);

@@ -22,7 +22,7 @@ struct policy_piece {
 };
 
 struct policy_pieces {
-    const struct dense_normalizer *normalizer; /* NULL: none */
+    const struct dense_normalizer *normalizer; /* of floats; NULL: none */
     bool images;     /* the network reads (rows, channels, height, width), not (rows, inputs) */
     bool bytes;      /* observations are uint8 */
     uint32_t inputs; /* elements of an observation */
@@ -31,6 +31,7 @@ struct policy_pieces {
     uint32_t rows_max;                /* of every piece: what the arrays have room for */
     uint32_t places, act_rows;        /* one for each environment; those of a piece */
     float *read;                      /* (rows_max, channels, height, width) */
+    float parts[256];                 /* a byte as the network reads it: its 255th part */
     /* (rows_max) each, of the rows that act in a piece: what struct policy_rows and policy_act have, and the
      * place in the piece. */
     uint32_t *row, *environment, *step, *place;
