@@ -67,21 +67,22 @@ check "a language model" twice model-parallel words 5
 
 # ---- copies and waits ----
 
-# grows NAME COUNT: by how much the count is larger in the run NAME-7 than in NAME-3.
+# grows NAME COUNT: by how much the count is larger in the run NAME-11 than in NAME-3.
 grows() {
     awk -v name="$2" '{for (i = 2; i <= NF; i++) if (split($i, a, "=") == 2 && a[1] == name) sum[FILENAME] += a[2]}
-                      END {print sum[ARGV[2]] - sum[ARGV[1]]}' "$scratch/$1-3.counts" "$scratch/$1-7.counts"
+                      END {print sum[ARGV[2]] - sum[ARGV[1]]}' "$scratch/$1-3.counts" "$scratch/$1-11.counts"
 }
-# few NAME UPLOADS [ARGUMENT]...: in a parameter server of one trainer, four more steps copy at most UPLOADS times to the
-# device and 3 times from it, and wait 4 times at most, each. The job's end may have one upload more or less.
+# few NAME UPLOADS [ARGUMENT]...: in a parameter server of one trainer, eight more steps copy at most UPLOADS times to the
+# device and 3 times from it, and wait 4 times at most, each. The trainer may begin one step more before the job ends, so
+# either run may have the copies of a step more; one copy too many in each of eight steps is more than those.
 few() {
     local n uploads downloads waits
-    for n in 3 7; do
+    for n in 3 11; do
         GPU_SEED=4 GPU_COUNTS=$scratch/$1-$n.counts on_gpu parameter-server "$1-$n" "$n" --set /trainers/count=1 "${@:3}" || return 1
     done
     uploads=$(grows "$1" to_device) downloads=$(grows "$1" to_host) waits=$(grows "$1" waits)
-    printf 'uploads %s, downloads %s, waits %s in 4 steps\n' "$uploads" "$downloads" "$waits"
-    [[ $uploads -le $((4 * $2 + 2)) && $uploads -gt 4 && $downloads -le 12 && $downloads -gt 4 && $waits -le 16 && $waits -ge 4 ]]
+    printf 'uploads %s, downloads %s, waits %s in 8 steps\n' "$uploads" "$downloads" "$waits"
+    [[ $uploads -le $((9 * $2)) && $uploads -gt 8 && $downloads -le 27 && $downloads -gt 8 && $waits -le 36 && $waits -ge 4 ]]
 }
 if [[ -z $SAN ]]; then # counts are no matter of a sanitizer
     check "a step of a parameter server" few step 4 --set /server/count=1
