@@ -64,7 +64,7 @@ while read -r title deaths environment; do
     check "$title: in groups there" alike_with --set /observers='{"count": 0, "environments": 6, "groups": 3}'
     check "$title: without vector instructions" on_baseline
     check "$title: resumed" resumed_alike
-    check "$title: in the agent's process, resumed" is_resumed_in_process
+    check "$title: in the agent's process, resumed" resumed_alike_in_process
     [[ $deaths == with-deaths ]] || continue
     check "$title: a hundred" with_episodes 100 plays long --set /observers="$spread"
     check "$title: observers are killed" kills_observers 3 100 --set /observers="$spread"

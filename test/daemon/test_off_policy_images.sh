@@ -39,7 +39,7 @@ while IFS='|' read -r title frames algorithm policy; do
     check "$title: in the agent's process, in groups" alike_with \
         --set /observers='{"count": 0, "environments": 6, "groups": 3}'
     check "$title: resumed" resumed_alike
-    check "$title: in the agent's process, resumed" is_resumed_in_process
+    check "$title: in the agent's process, resumed" resumed_alike_in_process
     [[ $title == frames ]] || continue
     check "$title: undisturbed" with_episodes "$disturbed_episodes" plays long --set /observers="$spread"
     check "$title: observers are killed" kills_observers 3 "$disturbed_episodes" --set /observers="$spread"

@@ -35,12 +35,6 @@ on_baseline() {
     COALESCED_ISA=baseline plays other && same whole other
 }
 
-is_resumed_in_process() {
-    local own='/observers={"count": 0, "environments": 6}'
-    rm -rf "$scratch/parts" && run_job reinforce "$scratch/parts" 9 --set "$own" >/dev/null 2>&1 &&
-        run_job reinforce "$scratch/parts" 20 --set "$own" --resume >"$scratch/parts.out" 2>&1 && same whole parts
-}
-
 # refuses PHRASE ARGUMENT...: the job ends with an error that has the phrase.
 refuses() {
     ! plays faulty "${@:2}" >"$scratch/words" 2>&1 && grep -qF "$1" "$scratch/words"

@@ -12,7 +12,8 @@
 #   alike NAME NAME                     same and same_buffer
 #   alike_with [ARGUMENT]...            same_numbers, and the same buffer
 #   resumed_alike                       is_resumed, and the same buffer
-#   is_resumed_in_process               the same, stepped in the agent's process
+#   is_resumed_in_process               is_resumed, stepped in the agent's process
+#   resumed_alike_in_process            the same, and the same buffer
 #   fails_with PHRASE [ARGUMENT]...     the job fails by itself, and its last line has the phrase
 
 # shellcheck disable=SC2154 # test/shell.bash makes the folder
@@ -106,5 +107,9 @@ resumed_alike() {
 is_resumed_in_process() {
     local own='/observers={"count": 0, "environments": 6}'
     rm -rf "$scratch/parts" && run_job reinforce "$scratch/parts" 9 --set "$own" >/dev/null 2>&1 &&
-        run_job reinforce "$scratch/parts" 20 --set "$own" --resume >"$scratch/parts.out" 2>&1 && alike whole parts
+        run_job reinforce "$scratch/parts" 20 --set "$own" --resume >"$scratch/parts.out" 2>&1 && same whole parts
+}
+
+resumed_alike_in_process() {
+    is_resumed_in_process && same_buffer whole parts
 }

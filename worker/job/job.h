@@ -80,7 +80,7 @@ enum {
     JOB_CHANNELS_MAX = 3,             /* of images */
     JOB_WIDTHS_MAX = 8,               /* POLICY_LAYERS_MAX */
     JOB_CRITICS_MAX = 8,              /* algorithm.n_critics */
-    JOB_OVERLAP_MAX = 8,              /* algorithm.overlap */
+    JOB_OVERLAP_MAX = 8,              /* algorithm.overlap, of a replay buffer */
     JOB_REPLAY_BATCH_MAX = 65536,     /* algorithm.batch_size of a replay buffer */
     JOB_REPLAY_ROWS_MAX = 1 << 30,    /* algorithm.buffer_size */
     JOB_TOKENS_MAX = 1 << 20,         /* VOCABULARY_WORDS_MAX */
@@ -169,6 +169,7 @@ struct job {
         uint32_t stats_window_size; /* episodes */
         bool use_rms_prop;          /* a2c */
         double rms_prop_eps;
+        uint32_t overlap; /* 0: acting waits for learning. Off-policy: trainings; ppo, a2c: updates */
     } algorithm;
     struct { /* dqn, sac, td3: /replay/save, and keys of /algorithm */
         bool save;
@@ -176,7 +177,6 @@ struct job {
         uint64_t learning_starts;
         struct job_frequency train_freq;
         int32_t gradient_steps; /* -1: as many as steps of environments */
-        uint32_t overlap;
         double tau;
         uint32_t target_update_interval; /* dqn: steps; sac: gradient steps */
         double exploration_fraction, exploration_initial_eps, exploration_final_eps; /* dqn */

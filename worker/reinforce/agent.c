@@ -16,8 +16,8 @@
 #include "worker/net/segment.h"
 #include "worker/reinforce/evaluator.h"
 #include "worker/reinforce/job_open.h"
-#include "worker/reinforce/reinforce.h"
 #include "worker/reinforce/saving.h"
+#include "worker/reinforce/updates.h"
 #include "worker/roster.h"
 
 #include <cjson/cJSON.h>
@@ -25,11 +25,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The phases of an episode, in order. */
+/* The phases of an episode, in order. Where updates overlap (updates.h), the phases from AGENT_LEARNING on are
+ * of the episode before the one that was played. */
 enum agent_phase {
     AGENT_GATHERING,  /* not every observer has described its environment */
     AGENT_PLAYING,    /* run_episode is out at every observer; steps come in */
-    AGENT_LEARNING,   /* every row is in; the policy learns from them */
+    AGENT_LEARNING,   /* every row is in; the policy learns from rows */
     AGENT_EVALUATING, /* run_evaluation is out at observers, or has been answered by all */
     AGENT_REPORTING,  /* waits until the predecessor's record is in the logs, then reports this one's */
     AGENT_SAVING,     /* waits until a checkpoint that is due can be begun */
@@ -48,18 +49,20 @@ struct agent {
     /* After the first description: */
     char *text; /* the description; NULL: there is none yet, and nothing of what follows is open */
     struct environment_description world;
-    struct backend *backend; /* the policy's; NULL: it needs none */
+    struct backend *backend, *acting_backend; /* the policies'; NULL: they need none, or the same one */
     struct policy *policy;
-    struct off_policy *learner; /* NULL: the algorithm learns from whole rollouts */
     struct policy *acting;      /* the policy; or one that acts while that one learns */
+    struct off_policy *learner; /* NULL: the algorithm learns from whole rollouts */
+    struct updates *updates;    /* from whole rollouts; NULL: there is a learner */
     struct recording *recording;
     struct evaluator *evaluator; /* NULL: the job has no evaluations */
     struct saving *saving;
 
     enum agent_phase phase;
     bool ready; /* READY is reported */
+    uint64_t episode; /* the newest one that was begun; progress.episode: that was learned from */
     struct progress progress;
-    struct monotime episode_begin;
+    struct monotime episode_begin, learned_begin; /* of the newest one; of the one that is learned from */
     struct monotime serve_next;     /* while learning: when the loop is served again */
     double loss, learn_s;           /* of the last update; and how long it took */
     struct control_figures figures; /* of the last update, where the algorithm is ppo or a2c */
@@ -90,7 +93,7 @@ static enum status find_steps(const struct agent *agent, uint32_t *steps, struct
         agent->world.name);
 }
 
-static enum status open_policy(struct agent *agent, uint32_t steps, struct error *error)
+static struct policy_config policy_of(const struct agent *agent, uint32_t steps)
 {
     const struct job *job = agent->job;
     struct policy_config policy = policy_config_of(job, &agent->world.spec);
@@ -98,14 +101,38 @@ static enum status open_policy(struct agent *agent, uint32_t steps, struct error
     policy.rows_max = policy.environments * steps;
     policy.threads = job->policy.has_threads ? job->policy.threads : processors_count();
     policy.one_size = job->coalesce.mode == JOB_COALESCE_BARRIER;
-    enum status status = policy_open_backend(&agent->backend, &policy, job, error);
-    if (status != STATUS_OK)
-        return status;
-    status = policy_new(&agent->policy, &policy, agent->backend, error);
+    return policy;
+}
+
+/* A policy of its own for acting; it has no rows to learn from. */
+static enum status open_acting(struct agent *agent, struct policy_config config, struct error *error)
+{
+    config.threads = 1;
+    const enum status status = policy_open_backend(&agent->acting_backend, &config, agent->job, error);
+    return status == STATUS_OK ? policy_new(&agent->acting, &config, agent->acting_backend, error) : status;
+}
+
+static enum status open_policy(struct agent *agent, uint32_t steps, struct error *error)
+{
+    const struct policy_config config = policy_of(agent, steps);
+    enum status status = policy_open_backend(&agent->backend, &config, agent->job, error);
+    if (status == STATUS_OK)
+        status = policy_new(&agent->policy, &config, agent->backend, error);
     agent->acting = agent->policy;
-    return status == STATUS_OK && job->replay.overlap > 0
-               ? policy_new(&agent->acting, &policy, agent->backend, error)
-               : status;
+    return status == STATUS_OK && agent->job->algorithm.overlap > 0 ? open_acting(agent, config, error)
+                                                                    : status;
+}
+
+static enum status open_updates(struct agent *agent, uint32_t steps, struct error *error)
+{
+    const struct policy_config config = policy_of(agent, steps);
+    const struct updates_config updates = {.job = agent->job,
+                                           .rpc = agent->rpc,
+                                           .of = &config,
+                                           .policy = agent->policy,
+                                           .acting = agent->acting,
+                                           .recording = agent->recording};
+    return agent->learner == NULL ? updates_new(&agent->updates, &updates, error) : STATUS_OK;
 }
 
 static enum status open_recording(struct agent *agent, uint32_t steps, struct error *error)
@@ -156,11 +183,15 @@ static enum status open_world(struct agent *agent, struct error *error)
     if (status == STATUS_OK)
         status = open_recording(agent, steps, error);
     if (status == STATUS_OK)
+        status = open_updates(agent, steps, error);
+    if (status == STATUS_OK)
         status = evaluator_new(&agent->evaluator, agent->worker, &agent->world.spec, error);
     if (status == STATUS_OK)
         status = open_saving(agent, error);
     if (status != STATUS_OK)
         return status;
+    agent->episode = agent->progress.episode + recording_is_pending(agent->recording);
+    agent->episode_begin = monotime_now();
     if (agent->progress.episode > 0 || job->checkpoint.has_every || job->checkpoint.has_every_s)
         recording_warn_of_loss(agent->recording, agent->world.can_save);
     return STATUS_OK;
@@ -281,9 +312,9 @@ static void agent_step(void *context, struct rpc_request *request, const struct 
     if (status == STATUS_OK && agent->phase == AGENT_EVALUATING)
         status = evaluate_step(agent, seat, request, &step, &why);
     else if (status == STATUS_OK &&
-             (agent->phase != AGENT_PLAYING || step.episode != agent->progress.episode))
+             (agent->phase != AGENT_PLAYING || step.episode != agent->episode))
         status = error_set(&why, STATUS_INVALID, "step of episode %llu: expected the running episode, %llu",
-                           (unsigned long long)step.episode, (unsigned long long)agent->progress.episode);
+                           (unsigned long long)step.episode, (unsigned long long)agent->episode);
     else if (status == STATUS_OK)
         status = seats_step(agent->seats, seat, request, &step, &why);
     if (status == STATUS_INVALID) {
@@ -346,7 +377,8 @@ static void agent_close(struct agent *agent)
     if (agent->seats != NULL)
         seats_clear(agent->seats);
     saving_free(agent->saving);
-    off_policy_free(agent->learner); /* its thread watches the rpc */
+    off_policy_free(agent->learner); /* its thread watches the rpc, and so does that of updates */
+    updates_free(agent->updates);
     rpc_free(agent->rpc, "the job is over", LINGER_MS);
     agent->worker->rpc = NULL;
     evaluator_free(agent->evaluator);
@@ -354,6 +386,7 @@ static void agent_close(struct agent *agent)
     if (agent->acting != agent->policy)
         policy_free(agent->acting);
     policy_free(agent->policy);
+    backend_close(agent->acting_backend);
     backend_close(agent->backend);
     environment_description_fini(&agent->world);
     free(agent->text);
@@ -378,7 +411,7 @@ static void serve_while_learning(void *context)
 
 static enum status play_episode(struct agent *agent, struct error *error)
 {
-    const uint64_t episode = ++agent->progress.episode;
+    const uint64_t episode = ++agent->episode;
     agent->episode_begin = monotime_now();
     recording_begin(agent->recording, episode);
     const enum status status = seats_play(agent->seats, episode, error);
@@ -389,27 +422,41 @@ static enum status play_episode(struct agent *agent, struct error *error)
                               : STATUS_OK;
 }
 
+/* The episode is played. */
+static void close_episode(struct agent *agent)
+{
+    struct control_episode played = {.episode = agent->episode};
+    seats_report(agent->seats, &played);
+    recording_close(agent->recording, &played);
+}
+
+/* The figures of what was learned, beside the means over episodes. */
+static void add_figures(struct control_figures *figures, const struct control_figures *learned)
+{
+    const struct control_figures means = *figures;
+    *figures = *learned;
+    figures->ep_rew_mean = means.ep_rew_mean;
+    figures->ep_len_mean = means.ep_len_mean;
+}
+
 static void report_episode(struct agent *agent)
 {
     struct progress *progress = &agent->progress;
     const bool is_stepwise = job_is_stepwise(agent->job);
     const double weight = agent->job->running_reward.weight;
-    struct control_episode record = {
-        .episode = progress->episode,
-        .loss = agent->loss,
-        .timing = {.episode_s = (double)monotime_us_between(agent->episode_begin, monotime_now()) * 1e-6,
-                   .learn_s = agent->learn_s},
-        .has_figures = is_stepwise,
-        .figures = agent->figures,
-    };
+    struct control_episode record;
     const bool is_new = recording_report(agent->recording, &record);
+    record.loss = agent->loss;
+    record.timing.episode_s = (double)monotime_us_between(agent->learned_begin, monotime_now()) * 1e-6;
+    record.timing.learn_s = agent->learn_s;
+    record.has_figures = is_stepwise;
+    add_figures(&record.figures, &agent->figures);
     if (is_stepwise)
         progress->running_reward =
             isnan(record.figures.ep_rew_mean) ? record.reward : record.figures.ep_rew_mean;
     else if (is_new)
         progress->running_reward = weight * record.reward + (1 - weight) * progress->running_reward;
     record.running_reward = progress->running_reward;
-    seats_report(agent->seats, &record);
     worker_record(agent->worker, CONTROL_EPISODE, &record, control_episode_bytes(&record));
 }
 
@@ -421,7 +468,7 @@ static bool is_solved(const struct agent *agent)
     return job->stop.has_running_reward && agent->progress.running_reward > job->stop.running_reward;
 }
 
-/* Of all environments so far; not of reinforce. */
+/* Of all environments in what was learned from; not of reinforce. */
 static uint64_t steps_of(const struct agent *agent)
 {
     return agent->learner != NULL ? off_policy_steps(agent->learner) : recording_ppo(agent->recording)->steps;
@@ -455,6 +502,45 @@ static void report_finished(struct agent *agent)
 
 /* ---- the phases ---- */
 
+/* The played episode is learned from. */
+static void begin_learning(struct agent *agent)
+{
+    recording_learn(agent->recording);
+    agent->learned_begin = agent->episode_begin;
+}
+
+static enum status begin_update(struct agent *agent, struct error *error)
+{
+    begin_learning(agent);
+    agent->serve_next = monotime_now();
+    return updates_begin(agent->updates, serve_while_learning, agent, error);
+}
+
+/* Whether a rollout is learned from while the next one is played. */
+static bool overlaps(const struct agent *agent)
+{
+    return agent->updates != NULL && agent->job->algorithm.overlap > 0;
+}
+
+/* Between two episodes: begins the next one, and with overlap learning from the one that is played. The last
+ * ones of a job are learned from alone. */
+static enum status go_on(struct agent *agent, struct error *error)
+{
+    const struct recording *recording = agent->recording;
+    const bool is_pending = recording_is_pending(recording);
+    const uint64_t pending = is_pending ? rollout_rows(recording_rollout(recording)) : 0;
+    const bool plays = overlaps(agent) ? steps_of(agent) + pending < agent->job->stop.steps : !is_pending;
+    enum status status = STATUS_OK;
+    if (overlaps(agent))
+        status = updates_share(agent->updates, error);
+    if (status == STATUS_OK && overlaps(agent) && is_pending)
+        status = begin_update(agent, error);
+    if (status == STATUS_OK && plays)
+        return play_episode(agent, error);
+    agent->phase = AGENT_LEARNING;
+    return status;
+}
+
 static enum status after_gathering(struct agent *agent, struct error *error)
 {
     if (agent->worker->drain || agent->worker->hurry) {
@@ -465,7 +551,7 @@ static enum status after_gathering(struct agent *agent, struct error *error)
     if (!seats_are_described(agent->seats))
         return STATUS_AGAIN;
     if (agent->progress.episode == 0 || !is_over(agent))
-        return play_episode(agent, error);
+        return go_on(agent, error);
     agent->phase = AGENT_CLOSING; /* resumed, with nothing left to do */
     return STATUS_OK;
 }
@@ -473,7 +559,6 @@ static enum status after_gathering(struct agent *agent, struct error *error)
 /* In a hurry: the running episode has no record. */
 static enum status abandon(struct agent *agent)
 {
-    agent->progress.episode--;
     agent->end = CONTROL_END_STOPPED;
     agent->phase = AGENT_CLOSING;
     return STATUS_OK;
@@ -504,32 +589,11 @@ static enum status after_playing(struct agent *agent, struct error *error)
     const enum status status = await_players(agent, error);
     if (status == STATUS_SHUTDOWN)
         return abandon(agent);
-    if (status == STATUS_OK)
-        agent->phase = AGENT_LEARNING;
-    return status;
-}
-
-/* The next parameters, from the rollout. */
-static enum status learn(struct agent *agent, struct error *error)
-{
-    const struct monotime begin = agent->serve_next = monotime_now();
-    struct rollout *rollout = recording_rollout(agent->recording);
-    enum status status;
-    if (agent->learner != NULL) { /* it has learned while the rollout was played */
-        agent->learn_s = off_policy_report(agent->learner, &agent->figures);
-        agent->loss = agent->figures.loss;
-        return STATUS_OK;
-    }
-    if (job_is_actor_critic(agent->job)) {
-        status = ppo_learn(recording_ppo(agent->recording), agent->policy, rollout, serve_while_learning,
-                           agent, &agent->figures, error);
-        agent->loss = agent->figures.loss;
-    } else {
-        status = reinforce_learn(agent->policy, rollout, agent->job, serve_while_learning, agent,
-                                 &agent->loss, error);
-    }
-    agent->learn_s = (double)monotime_us_between(begin, monotime_now()) * 1e-6;
-    return status;
+    if (status != STATUS_OK)
+        return status;
+    close_episode(agent);
+    agent->phase = AGENT_LEARNING;
+    return STATUS_OK;
 }
 
 static enum status begin_evaluation(struct agent *agent, struct error *error)
@@ -542,15 +606,36 @@ static enum status begin_evaluation(struct agent *agent, struct error *error)
     return status == STATUS_OK ? seats_ask_all(agent->seats, call_for_share, agent, error) : status;
 }
 
+/* The figures of what was learned. STATUS_AGAIN: learning goes on. */
+static enum status end_learning(struct agent *agent, struct error *error)
+{
+    if (agent->learner == NULL)
+        return updates_end(agent->updates, &agent->loss, &agent->learn_s, &agent->figures, error);
+    if (!recording_is_learned(agent->recording))
+        return STATUS_AGAIN;
+    begin_learning(agent);
+    agent->learn_s = off_policy_report(agent->learner, &agent->figures);
+    agent->loss = agent->figures.loss;
+    return STATUS_OK;
+}
+
 static enum status after_learning(struct agent *agent, struct error *error)
 {
-    if (!recording_is_learned(agent->recording))
-        return agent->worker->hurry ? abandon(agent) : STATUS_AGAIN;
-    const enum profile_kind before = profile_enter(PROFILE_LEARNING);
-    enum status status = learn(agent, error);
-    profile_leave(before);
+    enum status status = STATUS_OK;
+    if (agent->updates != NULL && !updates_are_under_way(agent->updates)) {
+        if (overlaps(agent)) /* of the job's first episode */
+            return go_on(agent, error);
+        status = begin_update(agent, error);
+    }
+    if (status == STATUS_OK)
+        status = end_learning(agent, error);
+    if (status == STATUS_AGAIN && agent->worker->hurry)
+        return abandon(agent);
+    if (status != STATUS_OK)
+        return status;
+    agent->progress.episode++;
     agent->phase = AGENT_REPORTING;
-    if (status == STATUS_OK && saving_follows_evaluation(agent->job, agent->progress.episode))
+    if (saving_follows_evaluation(agent->job, agent->progress.episode))
         status = begin_evaluation(agent, error);
     return status == STATUS_SHUTDOWN ? abandon(agent) : status;
 }
@@ -587,7 +672,7 @@ static enum status after_saving(struct agent *agent, struct error *error)
     if (status != STATUS_OK)
         return status;
     if (!over)
-        return play_episode(agent, error);
+        return go_on(agent, error);
     agent->phase = AGENT_CLOSING;
     return STATUS_OK;
 }

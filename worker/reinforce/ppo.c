@@ -250,7 +250,7 @@ static enum status judge(struct update *u, struct error *error)
     if (status != STATUS_OK)
         return status;
     u->count = advantages_estimate(&u->ppo->advantages, u->ppo->job, rollout);
-    if (!policy_needs_review(u->policy))
+    if (!policy_needs_review(u->policy) || u->ppo->job->algorithm.overlap > 0)
         return STATUS_OK;
     status = review(u, error);
     if (status == STATUS_OK)
@@ -325,7 +325,8 @@ static enum status run_epoch(struct update *u, struct error *error)
         u->sum.clip_fraction += losses.clip_fraction;
         u->epoch_kl += losses.kl;
         u->last = losses;
-        u->step.progress(u->step.context);
+        if (u->step.progress != NULL)
+            u->step.progress(u->step.context);
     }
     return STATUS_OK;
 }

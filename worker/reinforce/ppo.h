@@ -12,7 +12,8 @@
  *
  * The log-probabilities and values of the rows themselves are those that acting wrote into the rollout. Of a
  * policy that policy_needs_review, they are those of one pass over the rollout before the first epoch, in its
- * minibatches: in the first minibatch every probability ratio is exactly 1. The agent's thread. */
+ * minibatches: in the first minibatch every probability ratio is exactly 1. Not so with /algorithm/overlap,
+ * where other parameters have acted. One thread at a time (updates.h). */
 #ifndef WORKER_REINFORCE_PPO_H
 #define WORKER_REINFORCE_PPO_H
 
@@ -44,7 +45,7 @@ enum status ppo_open(struct ppo *ppo, const struct job *job, const struct rollou
 void ppo_close(struct ppo *ppo);
 
 /* Learns from the rollout, and fills *figures but for the means over episodes. `progress` is called between
- * two minibatches. Errors: policy_improve's; STATUS_NO_MEMORY. */
+ * two minibatches, unless it is NULL. Errors: policy_improve's; STATUS_NO_MEMORY. */
 enum status ppo_learn(struct ppo *ppo, struct policy *policy, struct rollout *rollout,
                       policy_progress *progress, void *context, struct control_figures *figures,
                       struct error *error);

@@ -9,6 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What recording_report says of an episode. */
+struct episode_record {
+    struct control_episode episode;
+    bool is_new;
+};
+
 struct recording {
     const struct job *job;
     const struct environment_description *world;
@@ -17,6 +23,9 @@ struct recording {
     struct episode_rewards episodes; /* used where rollouts go on */
     struct ppo ppo;                  /* used where the algorithm is ppo or a2c */
     struct off_policy *learner;      /* NULL: the algorithm learns from whole rollouts */
+    bool *forgotten;                 /* (columns) abandoned, but ppo does not know it yet */
+    struct episode_record played, learned;
+    bool is_pending; /* the rollout is played, and not learned from */
     bool warned_of_course, warned_of_loss;
 };
 
@@ -37,6 +46,8 @@ enum status recording_new(struct recording **out, const struct job *job,
         status = environment_metrics_open(&r->metrics, &world->spec, r->rollout->columns, error);
     if (status == STATUS_OK && job_is_actor_critic(job))
         status = ppo_open(&r->ppo, job, r->rollout, error);
+    if (status == STATUS_OK && (r->forgotten = calloc(r->rollout->columns, sizeof *r->forgotten)) == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %u columns", r->rollout->columns);
     return status;
 }
 
@@ -48,6 +59,7 @@ void recording_free(struct recording *r)
     episode_rewards_close(&r->episodes);
     environment_metrics_close(&r->metrics);
     rollout_free(r->rollout);
+    free(r->forgotten);
     free(r);
 }
 
@@ -162,8 +174,7 @@ void recording_abandon(struct recording *r, uint32_t first, uint32_t count)
     rollout_forget_states(r->rollout, first * agents, count * agents);
     episode_rewards_forget(&r->episodes, first * agents, count * agents);
     recording_diverge(r, first, count);
-    if (job_is_actor_critic(r->job))
-        ppo_forget(&r->ppo, first * agents, count * agents);
+    memset(r->forgotten + first * agents, true, count * agents);
 }
 
 void recording_warn_of_course(struct recording *r, uint32_t environment, const char *where)
@@ -186,20 +197,49 @@ void recording_warn_of_loss(struct recording *r, bool can_save)
     r->warned_of_loss = true;
 }
 
-/* ---- report ---- */
+/* ---- from playing to learning ---- */
 
-bool recording_report(struct recording *r, struct control_episode *record)
+void recording_close(struct recording *r, const struct control_episode *played)
 {
     const bool least = r->job->running_reward.of == JOB_OF_MIN;
-    bool is_new = true;
+    struct control_episode *record = &r->played.episode;
+    r->played = (struct episode_record){*played, true};
     if (r->job->rollout.begin == JOB_BEGIN_CONTINUE)
-        is_new = episode_rewards_take(&r->episodes, r->rollout, least, &record->reward);
+        r->played.is_new = episode_rewards_take(&r->episodes, r->rollout, least, &record->reward);
     else
         record->reward = rollout_reward(r->rollout, least);
     record->env_steps = rollout_rows(r->rollout);
     episode_rewards_means(&r->episodes, &record->figures.ep_rew_mean, &record->figures.ep_len_mean);
     environment_metrics_mean(&r->metrics, 0, r->rollout->columns, &record->metrics);
-    return is_new;
+    r->is_pending = true;
+}
+
+bool recording_is_pending(const struct recording *r)
+{
+    return r->is_pending;
+}
+
+/* Before anything reads what ppo keeps of columns: an update may have been under way when they were abandoned.
+ */
+static void settle(struct recording *r)
+{
+    for (uint32_t column = 0; column < r->rollout->columns; column++)
+        if (r->forgotten[column] && job_is_actor_critic(r->job))
+            ppo_forget(&r->ppo, column, 1);
+    memset(r->forgotten, false, r->rollout->columns);
+}
+
+void recording_learn(struct recording *r)
+{
+    settle(r);
+    r->learned = r->played;
+    r->is_pending = false;
+}
+
+bool recording_report(const struct recording *r, struct control_episode *record)
+{
+    *record = r->learned.episode;
+    return r->learned.is_new;
 }
 
 /* ---- bytes: the rewards of unfinished episodes; of PPO, its state, the window, and what the policy
@@ -239,6 +279,46 @@ static size_t load_states(struct rollout *rollout, const char *from, size_t leng
     return sizeof head + head.columns * bytes;
 }
 
+/* What stands before a pending rollout. No bytes of environments begin so: they begin with their length. */
+struct pending_head {
+    char word[8];
+    struct episode_record played;
+};
+static const char pending_word[] = "pending";
+_Static_assert(sizeof pending_word == sizeof(((struct pending_head *)0)->word), "with its zero");
+
+/* The rollout that an update will learn from behind the checkpoint. */
+static size_t save_pending(const struct recording *r, char *out)
+{
+    struct pending_head head = {.played = r->played};
+    memcpy(head.word, pending_word, sizeof head.word);
+    if (!r->is_pending)
+        return 0;
+    if (out == NULL)
+        return sizeof head + rollout_save(r->rollout, NULL);
+    memcpy(out, &head, sizeof head);
+    return sizeof head + rollout_save(r->rollout, out + sizeof head);
+}
+
+/* How many of the bytes it has read; SIZE_MAX: there is half of a rollout, or no memory for it. */
+static size_t load_pending(struct recording *r, const char *from, size_t bytes, struct error *error)
+{
+    struct pending_head head;
+    if (bytes < sizeof head || memcmp(from, pending_word, sizeof head.word) != 0)
+        return 0;
+    memcpy(&head, from, sizeof head);
+    const size_t rollout =
+        rollout_load(r->rollout, from + sizeof head, bytes - sizeof head, &r->is_pending, error);
+    if (rollout == 0)
+        return SIZE_MAX;
+    r->played = head.played;
+    if (!r->is_pending)
+        log_warning("the rollout of episode %llu, which was to be learned from, is of other environments than "
+                    "this job's: it is played again",
+                    (unsigned long long)r->played.episode.episode);
+    return sizeof head + rollout;
+}
+
 /* The learner's own part. */
 static size_t save_learner(const struct recording *r, char *out)
 {
@@ -251,14 +331,16 @@ static size_t load_learner(struct recording *r, const char *from, size_t bytes, 
                               : ppo_load(&r->ppo, from, bytes);
 }
 
-size_t recording_save(const struct recording *r, char *out)
+size_t recording_save(struct recording *r, char *out)
 {
+    settle(r);
     size_t at = episode_rewards_save(&r->episodes, out);
     if (!job_is_stepwise(r->job))
         return at;
     at += save_learner(r, out != NULL ? out + at : NULL);
     at += episode_rewards_save_window(&r->episodes, out != NULL ? out + at : NULL);
-    return at + save_states(r->rollout, out != NULL ? out + at : NULL);
+    at += save_states(r->rollout, out != NULL ? out + at : NULL);
+    return at + save_pending(r, out != NULL ? out + at : NULL);
 }
 
 size_t recording_load(struct recording *r, const char *from, size_t bytes, struct error *error)
@@ -275,5 +357,8 @@ size_t recording_load(struct recording *r, const char *from, size_t bytes, struc
         learner > 0 ? episode_rewards_load_window(&r->episodes, from + prefix, bytes - prefix) : 0;
     const size_t end = prefix + window;
     const size_t states = window > 0 ? load_states(r->rollout, from + end, bytes - end) : SIZE_MAX;
-    return states != SIZE_MAX ? end + states : 0;
+    if (states == SIZE_MAX)
+        return 0;
+    const size_t pending = load_pending(r, from + end + states, bytes - end - states, error);
+    return pending != SIZE_MAX ? end + states + pending : 0;
 }

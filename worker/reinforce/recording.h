@@ -69,17 +69,28 @@ void recording_warn_of_course(struct recording *recording, uint32_t environment,
 /* Warns, once, of what a death or a resume costs with the job's environments (environment_loss). */
 void recording_warn_of_loss(struct recording *recording, bool can_save);
 
-/* Adds the episode to the returns; fills its reward, steps and metrics, and with PPO the means over the last
- * /algorithm/stats_window_size ended episodes. False, only if rollouts continue: no episode has ended. Then
- * the reward is the latest of ended episodes; before the first, that of the unfinished ones. */
-bool recording_report(struct recording *recording, struct control_episode *record);
+/* ---- from playing to learning ---- */
 
-/* The sums on which the next episode depends, and what a policy remembers of its environments, as bytes for a
- * checkpoint. Save writes them, unless `out` is
- * NULL, and returns their number. Load returns how many of the `bytes` it has read; 0 with a sentence: they
- * are not this job's, or of another window. They may have another number of columns (observers were added, or
- * have left): a column that they do not have begins anew. */
-size_t recording_save(const struct recording *recording, char *out);
+/* The episode is played: adds it to the returns, and keeps `played`, which has its number and what the seats
+ * report. The recording is then pending, until recording_learn. */
+void recording_close(struct recording *recording, const struct control_episode *played);
+bool recording_is_pending(const struct recording *recording);
+
+/* The pending rollout is learned from now, and recording_report is about its episode. No update is under way.
+ */
+void recording_learn(struct recording *recording);
+
+/* What recording_close has kept, with the episode's reward, steps and metrics, and with PPO the means over
+ * the last /algorithm/stats_window_size ended episodes. False, only if rollouts continue: no episode has
+ * ended. Then the reward is the latest of ended episodes; before the first, that of the unfinished ones. */
+bool recording_report(const struct recording *recording, struct control_episode *record);
+
+/* The sums on which the next episode depends, what a policy remembers of its environments, and the rollout
+ * that is pending, as bytes for a checkpoint; no update is under way. Save writes them, unless `out` is NULL,
+ * and returns their number. Load returns how many of the `bytes` it has read; 0 with a sentence: they are not
+ * this job's, or of another window. They may have another number of columns (observers were added, or have
+ * left): a column that they do not have begins anew, and a pending rollout is played again. */
+size_t recording_save(struct recording *recording, char *out);
 size_t recording_load(struct recording *recording, const char *from, size_t bytes, struct error *error);
 
 #endif

@@ -396,6 +396,121 @@ void rollout_forget_last(struct rollout *r, uint32_t first, uint32_t count)
     r->last_count = kept;
 }
 
+/* ---- copies ---- */
+
+struct part {
+    void *at;
+    size_t bytes;
+};
+
+enum { PARTS = 11, FIXED_PARTS = 9 }; /* those behind the fixed ones have last_count elements */
+
+/* All that a rollout that bootstraps has recorded. */
+static void list_parts(const struct rollout *r, struct part parts[PARTS])
+{
+    const struct rollout_config *config = &r->config;
+    const size_t rows = (size_t)r->columns * config->steps_max, closed = rows + r->columns;
+    const struct part all[PARTS] = {
+        {r->lengths, r->columns * sizeof *r->lengths},
+        {r->observations, closed * config->observation_bytes},
+        {r->actions, rows * config->action_bytes},
+        {r->allowed, closed * config->choices},
+        {r->rewards, rows * sizeof *r->rewards},
+        {r->before, closed * sizeof *r->before},
+        {r->log_probabilities, rows * sizeof *r->log_probabilities},
+        {r->values, closed * sizeof *r->values},
+        {r->states, closed * config->state_floats * sizeof *r->states},
+        {r->last_rows, r->last_count * sizeof *r->last_rows},
+        {r->last_observations, r->last_count * config->observation_bytes}};
+    memcpy(parts, all, sizeof all);
+}
+
+static size_t parts_bytes(const struct part parts[], unsigned count)
+{
+    size_t sum = 0;
+    for (unsigned i = 0; i < count; i++)
+        sum += parts[i].bytes;
+    return sum;
+}
+
+/* Makes room for so many last observations, and has so many. */
+static enum status set_last_count(struct rollout *r, uint32_t count, struct error *error)
+{
+    if (count > r->last_capacity && !grow_last(r, count))
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %u last observations", count);
+    r->last_count = count;
+    return STATUS_OK;
+}
+
+enum status rollout_copy(struct rollout *to, const struct rollout *from, struct error *error)
+{
+    struct part source[PARTS], target[PARTS];
+    const enum status status = set_last_count(to, from->last_count, error);
+    if (status != STATUS_OK)
+        return status;
+    to->episode = from->episode;
+    list_parts(from, source);
+    list_parts(to, target);
+    for (unsigned i = 0; i < PARTS; i++)
+        if (source[i].bytes > 0)
+            memcpy(target[i].at, source[i].at, source[i].bytes);
+    return STATUS_OK;
+}
+
+/* What stands before the parts. */
+struct rollout_head {
+    uint64_t bytes, fixed_bytes; /* of all parts; of the fixed ones */
+    uint32_t columns, episode, last_count, unused;
+};
+
+size_t rollout_save(const struct rollout *r, char *out)
+{
+    struct part parts[PARTS];
+    list_parts(r, parts);
+    const struct rollout_head head = {.bytes = parts_bytes(parts, PARTS),
+                                      .fixed_bytes = parts_bytes(parts, FIXED_PARTS),
+                                      .columns = r->columns,
+                                      .episode = r->episode,
+                                      .last_count = r->last_count};
+    if (out == NULL)
+        return sizeof head + head.bytes;
+    memcpy(out, &head, sizeof head);
+    out += sizeof head;
+    for (unsigned i = 0; i < PARTS; out += parts[i++].bytes)
+        if (parts[i].bytes > 0)
+            memcpy(out, parts[i].at, parts[i].bytes);
+    return sizeof head + head.bytes;
+}
+
+size_t rollout_load(struct rollout *r, const char *from, size_t bytes, bool *fits, struct error *error)
+{
+    struct part parts[PARTS];
+    struct rollout_head head;
+    if (bytes < sizeof head)
+        return 0;
+    memcpy(&head, from, sizeof head);
+    if (head.bytes > bytes - sizeof head)
+        return 0;
+    list_parts(r, parts);
+    *fits = head.columns == r->columns && head.fixed_bytes == parts_bytes(parts, FIXED_PARTS);
+    if (!*fits)
+        return sizeof head + head.bytes;
+    if (head.last_count > r->columns * r->config.steps_max ||
+        set_last_count(r, head.last_count, error) != STATUS_OK)
+        return 0;
+    list_parts(r, parts);
+    if (head.bytes != parts_bytes(parts, PARTS))
+        return 0;
+    r->episode = head.episode;
+    from += sizeof head;
+    for (unsigned i = 0; i < PARTS; from += parts[i++].bytes)
+        if (parts[i].bytes > 0)
+            memcpy(parts[i].at, from, parts[i].bytes);
+    return sizeof head + head.bytes;
+}
+
+/* ---- sums ---- */
+
 uint64_t rollout_rows(const struct rollout *r)
 {
     uint64_t rows = 0;

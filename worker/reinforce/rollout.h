@@ -83,6 +83,14 @@ void rollout_free(struct rollout *rollout);
  */
 void rollout_begin(struct rollout *rollout, uint32_t episode);
 
+/* A rollout of the same configuration as a copy of another; as bytes; and back. Save writes the bytes, unless
+ * `out` is NULL, and returns their number. Load returns how many of the `bytes` it has read: where *fits is
+ * false they are of another shape, and nothing is changed; 0: they are no rollout, or STATUS_NO_MEMORY is in
+ * *error. Of rollouts that bootstrap. STATUS_NO_MEMORY. */
+enum status rollout_copy(struct rollout *to, const struct rollout *from, struct error *error);
+size_t rollout_save(const struct rollout *rollout, char *out);
+size_t rollout_load(struct rollout *rollout, const char *from, size_t bytes, bool *fits, struct error *error);
+
 static inline uint32_t rollout_row(const struct rollout *rollout, uint32_t step, uint32_t column)
 {
     return step * rollout->columns + column;

@@ -79,7 +79,7 @@ enum status trainings_new(struct trainings **out, const struct trainings_config 
     if (t == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for trainings");
     t->config = *config;
-    t->overlap = config->job->replay.overlap;
+    t->overlap = config->job->algorithm.overlap;
     const enum status status = open_batch(t, error);
     return status == STATUS_OK && t->overlap > 0 ? open_overlap(t, error) : status;
 }

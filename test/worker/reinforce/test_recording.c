@@ -39,12 +39,22 @@ static struct recording *make(const struct job *job, uint32_t columns, uint32_t 
     return recording;
 }
 
+/* Plays what the rollout holds to its end, and learns from it. */
+static bool take_rollout(struct recording *recording)
+{
+    recording_close(recording, &(struct control_episode){.episode = 1});
+    ck_assert(recording_is_pending(recording));
+    recording_learn(recording);
+    ck_assert(!recording_is_pending(recording));
+    return recording_report(recording, &record);
+}
+
 /* Takes a rollout of reward 1 per step in which two columns' steps have these flags. */
 static double take(struct recording *recording, const uint8_t first[4], const uint8_t second[4], bool is_new)
 {
     rollout_fill(recording_rollout(recording), 0, first, 4);
     rollout_fill(recording_rollout(recording), 1, second, 4);
-    ck_assert(recording_report(recording, &record) == is_new);
+    ck_assert(take_rollout(recording) == is_new);
     return record.reward;
 }
 
@@ -135,7 +145,7 @@ START_TEST(an_episode_spans_rollouts)
     rollout_fill(rollout, 0, (const uint8_t[]){0, ENDS, 0, 0}, 4);
     rollout_fill(rollout, 1, (const uint8_t[]){CUT, 0, 0, 0}, 4);
     rollout->rewards[rollout_row(rollout, 0, 1)] = 5;
-    ck_assert(recording_report(r, &record));
+    ck_assert(take_rollout(r));
     expect_means((6 + 6) / 2.0, (6 + 2) / 2.0);
     recording_abandon(r, 0, 2);
     take(r, (uint8_t[]){ENDS, 0, 0, 0}, none, true);
@@ -151,7 +161,7 @@ START_TEST(a_window_is_kept)
     rollout_fill(recording_rollout(r), 0, (const uint8_t[]){ENDS}, 1);
     for (int i = 0; i < 250; i++) {
         recording_rollout(r)->rewards[0] = (float)i;
-        ck_assert(recording_report(r, &record));
+        ck_assert(take_rollout(r));
     }
     expect_means(199.5, 1);
     const size_t length = recording_save(r, NULL);
@@ -162,11 +172,11 @@ START_TEST(a_window_is_kept)
     ck_assert_uint_eq(recording_load(again, bytes, length, NULL), length);
     rollout_fill(recording_rollout(again), 0, none, 1);
     rollout_fill(recording_rollout(again), 1, (const uint8_t[]){0}, 1);
-    ck_assert(!recording_report(again, &record));
+    ck_assert(!take_rollout(again));
     expect_means(199.5, 1);
     rollout_fill(recording_rollout(again), 0, (const uint8_t[]){ENDS},
                  1); /* reward 1, in the place of 150's */
-    ck_assert(recording_report(again, &record));
+    ck_assert(take_rollout(again));
     expect_means((199.5 * WINDOW - 150 + 2) / WINDOW, (WINDOW + 1.0) / WINDOW);
     free(bytes);
     recording_free(r);
@@ -175,10 +185,76 @@ START_TEST(a_window_is_kept)
 }
 END_TEST
 
+/* ---- a rollout that is pending ---- */
+
+/* A recording whose rollout is played, with a truncated episode. */
+static struct recording *make_pending(const struct job *job)
+{
+    static const uint32_t numbers[] = {0, 1};
+    static const uint8_t flags[] = {0, CUT};
+    static const float rewards[2], observations[3][4] = {{1}, {2}, {3}};
+    const struct step step = {.number = 1,
+                              .count = 2,
+                              .agents = 1,
+                              .rows = 2,
+                              .ended = 1,
+                              .flags_bytes = 1,
+                              .observation_bytes = sizeof observations[0],
+                              .numbers = numbers,
+                              .observations = (const char *)observations,
+                              .last = (const char *)observations[2],
+                              .rewards = rewards,
+                              .flags = flags};
+    struct recording *r = make(job, 2, 4);
+    ck_assert_int_eq(recording_step(r, &step, false, NULL), STATUS_OK);
+    rollout_fill(recording_rollout(r), 0, none, 4);
+    rollout_fill(recording_rollout(r), 1, (uint8_t[]){CUT, 0, 0, 0}, 4);
+    recording_close(r, &(struct control_episode){.episode = 7, .timing.launches = 3});
+    return r;
+}
+
+static void expect_pending(struct recording *r)
+{
+    const struct rollout *rollout = recording_rollout(r);
+    ck_assert(recording_is_pending(r));
+    ck_assert_uint_eq(rollout_rows(rollout), 8);
+    ck_assert_uint_eq(rollout->last_count, 1);
+    ck_assert_uint_eq(rollout->last_rows[0], 1);
+    ck_assert_float_eq(((const float *)(const void *)rollout->last_observations)[0], 3);
+    recording_learn(r);
+    recording_report(r, &record);
+    ck_assert_uint_eq(record.episode, 7);
+    ck_assert_uint_eq(record.timing.launches, 3);
+    ck_assert_uint_eq(record.env_steps, 8);
+}
+
+START_TEST(it_is_in_a_checkpoint)
+{
+    const struct job job = job_of(JOB_OF_MEAN, WINDOW);
+    struct recording *r = make_pending(&job), *again = make(&job, 2, 4), *wider = make(&job, 3, 4);
+    struct error error = {0};
+    const size_t length = recording_save(r, NULL);
+    char *bytes = malloc(length);
+    ck_assert_uint_eq(recording_save(r, bytes), length);
+    ck_assert_uint_eq(recording_load(again, bytes, length - 1, &error), 0);
+    ck_assert(!recording_is_pending(again));
+    ck_assert_uint_eq(recording_load(again, bytes, length, &error), length);
+    expect_pending(again);
+    ck_assert_uint_eq(recording_load(wider, bytes, length, &error), length);
+    ck_assert(!recording_is_pending(wider)); /* it is played again */
+    recording_learn(r);
+    ck_assert_uint_lt(recording_save(r, NULL), length - 8 * 16); /* it has no rows */
+    free(bytes);
+    recording_free(r);
+    recording_free(again);
+    recording_free(wider);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("recording");
-    TCase *sums = tcase_create("returns"), *recent = tcase_create("recent");
+    TCase *sums = tcase_create("returns"), *recent = tcase_create("recent"), *pending = tcase_create("pending");
     tcase_add_test(sums, sums_go_on_over_rollouts);
     tcase_add_test(sums, the_least_of_them);
     tcase_add_test(sums, what_failed_counts_for_nothing);
@@ -188,5 +264,7 @@ int main(void)
     tcase_add_test(recent, an_episode_spans_rollouts);
     tcase_add_test(recent, a_window_is_kept);
     suite_add_tcase(suite, recent);
+    tcase_add_test(pending, it_is_in_a_checkpoint);
+    suite_add_tcase(suite, pending);
     return suite_run(suite);
 }
