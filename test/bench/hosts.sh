@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures jobs on several machines, which are namespaces of this one (test/daemon/hosts/machines.bash), beside the same on one.
 #
-#   [BUILD=build/release] test/bench/hosts.sh [cartpole|resnet|floods|observers]...      (none named: all)
+#   [BUILD=build/release] test/bench/hosts.sh [cartpole|resnet|floods|observers|overlap]...      (none named: all)
 #
 # cartpole   config/cartpole-batch.json, ten observers: µs per batch on one host; on two machines, the observers apart from
 #            the agent; and the same with a cable that delays frames by 10 ms each way
@@ -9,6 +9,8 @@
 # floods     the second, while a third machine makes 6,000 connections a minute to each of the leader's sockets, or does
 #            not. The flooding processes have a low priority, because they would run elsewhere
 # observers  200 observers on four machines, all of which are killed once: the numbers of a run on one host
+# overlap    seconds of jobs whose environments wait, with /algorithm/overlap 0 and 1: a plug-in that sleeps 1 ms a step,
+#            LunarLander in Python (scripts/deps python sb3), and observers behind 10 ms each way
 #
 # Figures are medians of TURNS (7) runs in turn, with the least and the greatest. Needs root, or user namespaces; iproute2,
 # jq, and for the delay python3 and /dev/net/tun.
@@ -78,15 +80,21 @@ print_ratio() {
 readonly job=$root/config/cartpole-batch.json run=$scratch/run
 readonly apart=(--set /device=cpu --set /hosts/observers=others)
 
-cartpole() {
-    local i n
+# Between machines 0 and 1, with 10 ms each way; its process is then $cable.
+lay_slow_cable() {
+    local n
     "$root/test/bench/slow_cable.py" "${machine_init[0]}" "${machine_init[1]}" eth1 10 >"$scratch/cable" &
-    local cable=$!
+    cable=$!
     until grep -q ready "$scratch/cable"; do sleep 0.1; done
     for n in 0 1; do
         machine_run "$n" ip addr add "10.78.2.$((n + 1))/24" dev eth1
         machine_run "$n" ip link set eth1 up
     done
+}
+
+cartpole() {
+    local i cable
+    lay_slow_cable
     for ((i = 0; i < turns; i++)); do
         turn one us_per_batch alone "$job" "$run" "${apart[@]}"
         turn two us_per_batch together 2 10.78.1.1 "$job" "$run" "${apart[@]}"
@@ -170,16 +178,72 @@ observers() {
     grep -ho '"job_s":[0-9.]*' "$scratch/alone/episodes.jsonl" "$run/episodes.jsonl"
 }
 
-[[ $# -gt 0 ]] || set -- cartpole resnet floods observers
+# ---- overlap ----
+
+seconds() {
+    jq 'select(.event == "finished") | .timing.job_s' "$1/episodes.jsonl"
+}
+
+# waits TITLE ALGORITHM WIDTH STEPS ENVIRONMENT COMMAND...: a job of this algorithm, with two hidden layers of this width.
+waits() {
+    local many=8 keys='"name": "ppo", "n_steps": 128'
+    [[ $2 == ppo ]] || many=1 keys='"name": "sac"'
+    cat >"$scratch/waits.json" <<JSON
+{"kind": "reinforce", "device": "cpu", "observers": {"count": 1, "environments": $many}, "environment": $5,
+ "algorithm": {$keys}, "policy": {"hidden": [$3, $3], "threads": 1}, "stop": {"steps": $4}}
+JSON
+    print_overlap "$1, $2, ${3}x$3" "$scratch/waits.json" "${@:6}"
+}
+
+# print_overlap TITLE JOB COMMAND...: COMMAND is `alone`, or `together` with its machines; $arguments has the job's.
+print_overlap() {
+    local i overlap
+    rm -f "$scratch"/figures.overlap*
+    for ((i = 0; i < turns; i++)); do
+        for overlap in 0 1; do
+            turn "overlap$overlap" seconds "${@:3}" "$2" "$run" "${arguments[@]}" --set "/algorithm/overlap=$overlap"
+        done
+    done
+    print overlap0 "$1"
+    print overlap1 '  with overlap'
+    print_ratio overlap0 overlap1 '  times as fast'
+}
+
+alone_for() {
+    alone "${@:2}" --set "/stop/steps=$1"
+}
+
+overlap() {
+    local toy=$root/${BUILD:-build/release}/test/preload/environment_toy.so python=$root/build/sb3-venv/bin/python width
+    local slow="{\"plugin\": \"$toy\", \"name\": \"Slow-v0\"}" far='{"name": "Pendulum-v1"}' cable arguments=()
+    for width in 64 256; do
+        waits '1 ms a step' ppo "$width" 8192 "$slow" alone
+        waits '1 ms a step' sac "$width" 1000 "$slow" alone
+    done
+    arguments=(--set "/environment/python=$python" --set /evaluation/every=null --set /policy/threads=1)
+    if [[ -x $python ]]; then
+        print_overlap 'LunarLander in Python, ppo' "$root/config/ppo-lunarlander.json" alone_for 98304
+        print_overlap 'LunarLander in Python, dqn' "$root/config/dqn-lunarlander.json" alone_for 8000
+    else
+        echo 'LunarLander: skipped: no Gymnasium with Box2D (scripts/deps python sb3)'
+    fi
+    lay_slow_cable
+    arguments=(--set /hosts/observers=others)
+    waits '10 ms each way' ppo 256 4096 "$far" together 2 10.78.2.1
+    waits '10 ms each way' sac 256 400 "$far" together 2 10.78.2.1
+    kill "$cable"
+}
+
+[[ $# -gt 0 ]] || set -- cartpole resnet floods observers overlap
 printf '%s cores, libzmq %s\n' "$(nproc)" "$(dpkg-query -W -f='${Version}' libzmq5 2>/dev/null || echo unknown)"
 for section; do
     case $section in
-        cartpole | resnet | floods | observers)
+        cartpole | resnet | floods | observers | overlap)
             rm -rf "$scratch"/figures.* "$scratch"/run*
             on_machines 4 "$section"
             ;;
         *)
-            printf 'usage: test/bench/hosts.sh [cartpole|resnet|floods|observers]...\n' >&2
+            printf 'usage: test/bench/hosts.sh [cartpole|resnet|floods|observers|overlap]...\n' >&2
             exit 64
             ;;
     esac

@@ -22,6 +22,7 @@ enum kind {
     MIDDLE, /* an image of bytes, large enough for convolutions; rewards what is in its middle; two choices */
     GLIDE,  /* the same image of floats; a force */
     TINY,   /* fails where denormal numbers are not flushed */
+    SLOW,   /* PUSH, whose step takes a millisecond */
     KINDS
 };
 enum { AGENTS_MAX = 2, LIMIT = 9, SIDE = 4, PUSH_STEPS = 50, WIDE = 38, BAR = 6 };
@@ -45,7 +46,7 @@ struct toy {
 };
 
 static const char *const names[] = {"Walk-v0", "Push-v0", "Pair-v0",   "Picture-v0", "Again-v0", "Frail-v0",
-                                    "Lone-v0", "Wild-v0", "Middle-v0", "Glide-v0",   "Tiny-v0",  NULL};
+                                    "Lone-v0", "Wild-v0", "Middle-v0", "Glide-v0",   "Tiny-v0",  "Slow-v0", NULL};
 
 static const double low = -LIMIT, high = LIMIT, lows[2] = {-LIMIT, 0}, highs[2] = {LIMIT, INFINITY};
 static const uint32_t choices[2] = {3, 2}, two[1] = {2};
@@ -82,6 +83,8 @@ static const struct environment_spec specs[KINDS] = {
                .observation = {.dtype = ENVIRONMENT_F32, .rank = 3, .shape = {WIDE, WIDE, 1}},
                .action = {.dtype = ENVIRONMENT_F32, .low = &low, .high = &high}},
     [TINY] = {SPEC, .agents = 1, OBSERVATION, DISCRETE},
+    [SLOW] = {SPEC, .agents = 1, .steps_max = PUSH_STEPS, OBSERVATION,
+              .action = {.dtype = ENVIRONMENT_F32, .low = &low, .high = &high}},
 };
 
 static int toy_open(void **out, const struct environment_spec **spec, const char *name, const char *options,
@@ -185,7 +188,7 @@ static int toy_reset(void *self, const struct environment_buffers *buffers, uint
 static int32_t move_of(const struct toy *toy, const void *actions, uint32_t row)
 {
     const int32_t *choice = actions;
-    if (toy->kind == PUSH)
+    if (toy->kind == PUSH || toy->kind == SLOW)
         return (int32_t)lrintf(((const float *)actions)[row] / LIMIT);
     if (toy->kind == GLIDE)
         return (int32_t)lrintf(((const float *)actions)[row]);
@@ -250,6 +253,8 @@ static int toy_step(void *self, const struct environment_buffers *buffers, uint3
         snprintf(error, ENVIRONMENT_ERROR_BYTES, "denormal numbers are kept");
         return 1;
     }
+    if (((struct toy *)self)->kind == SLOW)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     for (uint32_t i = 0; i < n; i++)
         step_world(self, buffers, which != NULL ? which[i] : i);
     return 0;

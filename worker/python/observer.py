@@ -57,8 +57,8 @@ class Group:
         self.metrics = [[]] * count
         self.last_steps = np.zeros(count, "<u4")
         self.ended = []  # rows whose episode ended in the last step
-        # Jobs of PPO and A2C have no /rollout: theirs go on.
-        goes_on = job.get("rollout", {"begin": "continue"})["begin"] == "continue"
+        # Only jobs of REINFORCE have /rollout/begin: the environments of others go on.
+        goes_on = job.get("rollout", {}).get("begin", "continue") == "continue"
         self.can_save = goes_on and not evaluation and e.can_save
         # Of each environment, where states are wanted: its last reset's episode and step, and since then the checksum
         # of what it showed, and the actions.
