@@ -160,8 +160,10 @@ static enum status spawn_worker(struct follower *f, struct control_start *start,
 {
     const struct rendezvous *rendezvous = f->config->rendezvous;
     struct child *child = &f->children[start->worker];
-    const struct spawn_setting setting = {
-        .python = &f->python_worker, .run_fd = f->run_fd, .segments = &f->segments};
+    const struct spawn_setting setting = {.python = &f->python_worker,
+                                          .run_fd = f->run_fd,
+                                          .segments = &f->segments,
+                                          .overlaps = f->job.algorithm.overlap > 0};
     start->keys = rendezvous->link.keys;
     memcpy(start->address, f->address, sizeof start->address);
     snprintf(start->far_address, sizeof start->far_address, "%.40s:*", rendezvous->listen);

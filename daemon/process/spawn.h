@@ -30,7 +30,8 @@ struct spawn_setting {
     const struct python_worker *python; /* the program of the workers of its role; NULL: none is in Python */
     int run_fd;                         /* the run's directory */
     const struct spawn_segments *segments;
-    int call_fd; /* memory for its struct plugin_call; -1: none */
+    int call_fd;   /* memory for its struct plugin_call; -1: none */
+    bool overlaps; /* the job's workers compute while others answer messages (/algorithm/overlap) */
 };
 
 /* Forks and executes the program with a role (enum wire_role; 0: a link) and a number, and with a control

@@ -95,8 +95,10 @@ enum status generation_start(struct generation *g, struct child *child, const st
 {
     const struct placement placement = generation_placement(g);
     const uint16_t host = placement_choose_host(&placement, child, start->worker);
-    const struct spawn_setting setting = {
-        .python = &g->python_worker, .run_fd = g->dir->fd, .segments = &g->segments};
+    const struct spawn_setting setting = {.python = &g->python_worker,
+                                          .run_fd = g->dir->fd,
+                                          .segments = &g->segments,
+                                          .overlaps = g->job->algorithm.overlap > 0};
     if (host == HOST_LEADER)
         return child_spawn(child, start, g->job_text, g->job_bytes, &setting, error);
     return child_spawn_far(child, start, g->job_text, g->job_bytes, &g->hosts->relay, host,
