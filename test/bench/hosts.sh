@@ -230,7 +230,7 @@ overlap() {
     lay_slow_cable
     arguments=(--set /hosts/observers=others)
     waits '10 ms each way' ppo 256 4096 "$far" together 2 10.78.2.1
-    waits '10 ms each way' sac 256 400 "$far" together 2 10.78.2.1
+    waits '10 ms each way' sac 256 1000 "$far" together 2 10.78.2.1
     kill "$cable"
 }
 
