@@ -313,6 +313,17 @@ float *policy_values_at(const struct policy_values *values, uint32_t index, enum
     return params_at(moment ? values->moments : values->params, entry)->tensor.data;
 }
 
+void policy_copy_flat(float *const flat[POLICY_ARRAYS], const struct policy_parameter *parameters,
+                      uint32_t count, const struct policy_values *values, bool into_values)
+{
+    for (int array = 0; array < POLICY_ARRAYS; array++)
+        for (uint32_t i = 0; i < count; i++) {
+            float *own = flat[array] + parameters[i].offset;
+            float *copy = policy_values_at(values, i, array);
+            memcpy(into_values ? copy : own, into_values ? own : copy, parameters[i].count * sizeof *own);
+        }
+}
+
 float *policy_values_statistic(const struct policy_values *values, enum policy_statistic statistic)
 {
     return params_at(values->params, values->count + (uint32_t)statistic)->tensor.data;

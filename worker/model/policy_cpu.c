@@ -611,13 +611,7 @@ static void copy_arrays(const struct policy_cpu *policy, const struct policy_val
     float *const flat[POLICY_ARRAYS] = {[POLICY_VALUES] = policy->arrays.values,
                                         [POLICY_FIRST_MOMENT] = policy->arrays.first,
                                         [POLICY_SECOND_MOMENT] = policy->arrays.second};
-    for (int array = 0; array < POLICY_ARRAYS; array++)
-        for (uint32_t i = 0; i < policy->parameter_count; i++) {
-            float *own = flat[array] + policy->parameters[i].offset;
-            float *copy = policy_values_at(values, i, array);
-            memcpy(into_values ? copy : own, into_values ? own : copy,
-                   policy->parameters[i].count * sizeof *own);
-        }
+    policy_copy_flat(flat, policy->parameters, policy->parameter_count, values, into_values);
 }
 
 static enum status flat_save(void *self, struct policy_values *values, struct error *error)

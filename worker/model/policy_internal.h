@@ -82,6 +82,11 @@ struct policy_arrays {
 };
 void policy_cpu_load(void *self);
 
+/* Copies arrays of all parameters, one behind the other, to *values or from there. policy.c's. */
+struct policy_parameter;
+void policy_copy_flat(float *const flat[POLICY_ARRAYS], const struct policy_parameter *parameters,
+                      uint32_t count, const struct policy_values *values, bool into_values);
+
 enum {
     POLICY_CHUNK_ROWS = 256,
     POLICY_THREAD_ROWS = 4096, /* of REINFORCE on the CPU, for which one thread more is worth its while */

@@ -390,12 +390,7 @@ static void copy_arrays(const struct q_learning *p, const struct policy_values *
 {
     float *const flat[POLICY_ARRAYS] = {
         [POLICY_VALUES] = p->values, [POLICY_FIRST_MOMENT] = p->first, [POLICY_SECOND_MOMENT] = p->second};
-    for (int array = 0; array < POLICY_ARRAYS; array++)
-        for (uint32_t i = 0; i < p->parameter_count; i++) {
-            float *own = flat[array] + p->parameters[i].offset;
-            float *copy = policy_values_at(values, i, array);
-            memcpy(into_values ? copy : own, into_values ? own : copy, p->parameters[i].count * sizeof *own);
-        }
+    policy_copy_flat(flat, p->parameters, p->parameter_count, values, into_values);
 }
 
 enum status q_save(void *self, struct policy_values *values, struct error *error)
