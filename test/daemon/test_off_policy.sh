@@ -166,6 +166,13 @@ goes_on_without() {
         [[ $(last_number "$scratch/parts") -eq 20 ]]
 }
 check "which is gone" goes_on_without
+names_the_loss() {
+    local code=0
+    rm -rf "$scratch/parts" && run_job reinforce "$scratch/parts" 9 >/dev/null 2>&1 && rm "$scratch/parts/replay.bin" || return 1
+    run_job reinforce "$scratch/parts" 20 --resume >"$scratch/parts.out" 2>&1 || code=$?
+    [[ $code -ne 0 ]] && grep -q 'replay.bin.*No such file.*/replay/save=false' "$scratch/parts.out"
+}
+check "a file that is gone is named, and the way on" names_the_loss
 
 # ---- what cannot be ----
 refuses() {
@@ -174,4 +181,19 @@ refuses() {
 check "SAC does not choose" refuses '"sac" and "td3" act by floats' --set /environment/name=CartPole-v1
 check "no GPU learns from a buffer yet" refuses '/device: expected "auto" or "cpu"' --set /device=gpu
 check "DQN has no floats" refuses '"dqn" has a value for each of one action' --set /algorithm/name=dqn --set /algorithm="${learners[dqn]}"
+
+# ---- environments that cannot be played again ----
+# An observer dies within a rollout, and its steps come again otherwise; the others wait for it at the newest step.
+lives_on() {
+    kills_observers 3 12 "$@" && [[ $(last_number "$scratch/killed") -eq 12 ]]
+}
+rollout_rows=2400
+for learner in dqn ahead; do
+    world "${learners[$learner]}" "{\"plugin\": \"$toy\", \"name\": \"$([[ $learner == dqn ]] && echo Wild-v0 || echo Slow-v0)\"}"
+    for count in 1 2; do
+        check "$learner: observers die, $count of them" lives_on --set /rollout/steps=400 \
+            --set /observers="{\"count\": $count, \"environments\": $((6 / count)), \"groups\": $count}"
+    done
+done
+
 finish

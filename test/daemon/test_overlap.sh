@@ -14,6 +14,7 @@ source "$here/worlds.bash"
 
 episodes=20
 toy=$(readlink -f "$BUILD/test/preload/environment_toy.so")
+disturbed_episodes=300
 spread='{"count": 2, "environments": 3, "groups": 2}'
 
 # world ENVIRONMENT ALGORITHM POLICY: objects of the job.
@@ -65,7 +66,7 @@ while IFS='|' read -r title deaths environment algorithm policy; do
     check "$title: six observers, unbatched" same_numbers --set /observers='{"count": 6}' --set /coalesce/mode=off
     check "$title: in the agent's process, by one thread" same_numbers --set /observers/count=0 --set /policy/threads=1
     [[ $deaths == deaths ]] || continue
-    check "$title: a hundred" with_episodes "$disturbed_episodes" plays long --set /observers="$spread" --set /checkpoint/every=7
+    check "$title: undisturbed" with_episodes "$disturbed_episodes" plays long --set /observers="$spread" --set /checkpoint/every=7
     check "$title: observers are killed" kills_observers 3 "$disturbed_episodes" --set /observers="$spread"
     check "$title: and leave no trace" same long killed
     check "$title: the agent is killed" kills_the_agent --set /observers="$spread" --set /checkpoint/every=7

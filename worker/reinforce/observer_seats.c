@@ -55,6 +55,7 @@ struct seats {
     struct group *groups;     /* (count, groups_per_seat) */
     uint32_t horizon;         /* steps from here on wait until the learner has taken those before */
     uint32_t *alive_count;    /* (groups_per_seat) environments whose episode goes on, by group number */
+    uint32_t *waiting_rows;   /* (groups_per_seat) rows of requests that are not in line yet, likewise */
     uint8_t *alive;           /* (environments) */
     /* One for each group number, shared by all seats. A group stands for its waiting request. */
     struct coalescer **coalescers; /* (groups_per_seat) */
@@ -118,8 +119,9 @@ enum status seats_new(struct seats **out, struct worker *worker, struct error *f
     s->groups = calloc(room * s->groups_per_seat, sizeof *s->groups);
     s->alive = calloc(room * s->environments_per_seat, 1);
     s->alive_count = calloc(s->groups_per_seat, sizeof *s->alive_count);
+    s->waiting_rows = calloc(s->groups_per_seat, sizeof *s->waiting_rows);
     if (s->seats == NULL || s->groups == NULL || s->alive == NULL || s->alive_count == NULL ||
-        open_coalescers(s) != STATUS_OK)
+        s->waiting_rows == NULL || open_coalescers(s) != STATUS_OK)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %zu environments",
                          room * s->environments_per_seat);
     for (uint32_t i = 0; i < count; i++)
@@ -157,6 +159,7 @@ void seats_free(struct seats *s)
     free(s->groups);
     free(s->alive);
     free(s->alive_count);
+    free(s->waiting_rows);
     free(s);
 }
 
@@ -187,6 +190,25 @@ static struct coalescer *coalescer_of(const struct seats *s, const struct group 
     return s->coalescers[group->number];
 }
 
+/* Tells the coalescer of these groups how many rows can come: those that live and do not wait for the
+ * learner.
+ */
+static void set_live(const struct seats *s, uint32_t number)
+{
+    coalescer_set_live(s->coalescers[number],
+                       s->alive_count[number] * s->world->spec.agents - s->waiting_rows[number]);
+}
+
+/* Whether the group's request waits for the learner, and not in line. */
+static void set_waits(const struct seats *s, struct group *group, bool waits)
+{
+    if (group->waits == waits)
+        return;
+    group->waits = waits;
+    s->waiting_rows[group->number] += waits ? group->step.rows : -group->step.rows;
+    set_live(s, group->number);
+}
+
 /* Answers a request with the actions of its recorded step. The closing step's answer is empty. */
 static void reply(const struct seats *s, struct rpc_request *request, const struct step *step)
 {
@@ -211,7 +233,7 @@ static void fail(struct group *group, enum status status, const char *why)
 /* Takes the group's requests, whose observer is gone, out of the line. */
 static void withdraw(struct seats *s, struct group *group)
 {
-    group->waits = false;
+    set_waits(s, group, false);
     coalescer_remove(coalescer_of(s, group), group);
     fail(group, STATUS_PEER_DIED, "the observer that sent it is gone");
 }
@@ -282,7 +304,7 @@ uint32_t seats_recorded(const struct seats *s)
 /* Puts the group's request in line. Never STATUS_BUSY: the line has a slot for each of its groups. */
 static void enter_line(const struct seats *s, struct group *group)
 {
-    group->waits = false;
+    set_waits(s, group, false);
     (void)coalescer_add(coalescer_of(s, group), group, group->step.rows, monotime_now());
 }
 
@@ -339,13 +361,6 @@ void seats_report(const struct seats *s, struct control_episode *record)
 
 /* ---- who lives ---- */
 
-/* Tells the coalescers how many rows live. */
-static void set_live(const struct seats *s)
-{
-    for (uint32_t i = 0; i < s->groups_per_seat; i++)
-        coalescer_set_live(s->coalescers[i], s->alive_count[i] * s->world->spec.agents);
-}
-
 /* The environment sends no rows any more in this episode. */
 static void retire(struct seats *s, const struct group *group, uint32_t environment)
 {
@@ -366,7 +381,7 @@ static void retire_absent(struct seats *s, const struct group *group, const stru
         else
             retire(s, group, e);
     }
-    set_live(s);
+    set_live(s, group->number);
 }
 
 /* Forgets the group's rows from `step` on. Environments with fewer rows stay retired; the others live
@@ -383,7 +398,7 @@ static void forget_rows(struct seats *s, struct group *group, uint32_t step)
     if (step < group->recorded)
         recording_diverge(s->recording, group->first, group->count);
     group->recorded = step;
-    set_live(s);
+    set_live(s, group->number);
 }
 
 /* ---- calls ---- */
@@ -640,7 +655,8 @@ enum status seats_play(struct seats *s, uint64_t episode, struct error *error)
         s->groups[i].recorded = 0;
         s->alive_count[i % s->groups_per_seat] += s->groups[i].count;
     }
-    set_live(s);
+    for (uint32_t number = 0; number < s->groups_per_seat; number++)
+        set_live(s, number);
     return seats_ask_all(s, NULL, NULL, error);
 }
 
@@ -774,9 +790,10 @@ static enum status take_step(struct seats *s, struct group *group, struct rpc_re
     } else {
         group->request = request;
         group->step = *step;
-        group->waits = step->number >= s->horizon;
-        if (!group->waits)
+        if (step->number < s->horizon)
             enter_line(s, group);
+        else
+            set_waits(s, group, true);
     }
     return STATUS_OK;
 }

@@ -6,6 +6,7 @@
 #include "worker/reinforce/trainings.h"
 #include "worker/replay/replay.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,9 +16,11 @@
 struct counters {
     uint64_t steps;           /* of all environments */
     uint64_t since, episodes; /* steps of each environment, and ended episodes, since the last training */
-    uint64_t calls, follows;  /* steps of each environment, by which DQN's target moves; how often it is to,
-                                 since the  last training */
-    uint64_t replay_bytes;    /* of the buffer's own part, behind these; 0: it is not saved */
+    uint64_t calls, follows;  /* steps of each environment, by which DQN's target moves; how often the target
+                                 moves before the next training */
+    uint64_t lost; /* steps of a run that has lost its buffer: a new one is filled before learning goes
+                      on */
+    uint64_t replay_bytes; /* of the buffer's own part, behind these; 0: it is not saved */
 };
 
 struct off_policy {
@@ -34,8 +37,7 @@ struct off_policy {
     /* At the newest checkpoint: the buffer's next row, and the first one that could change still. */
     uint64_t saved, final;
     uint64_t flushed; /* the saver's thread's: rows below are on the disk, as they stay */
-    uint64_t lost; /* steps of a run that has lost its buffer: a new one is filled before learning goes on */
-    bool *cut;     /* (columns) its episode goes on from somewhere else */
+    bool *cut;        /* (columns) its episode goes on from somewhere else */
 };
 
 /* ---- opening ---- */
@@ -54,19 +56,29 @@ static size_t frame_bytes(const struct off_policy *o)
     return seen->shape[seen->rank - 1] / o->job->environment.frames * element;
 }
 
-/* `resumes`: the file is there, and goes on. */
-static enum status open_replay(struct off_policy *o, bool resumes, struct error *error)
+/* Where the buffer lies. */
+struct place {
+    struct path run;
+    char path[PATH_MAX];
+};
+
+static void find_place(const struct off_policy *o, struct place *place)
+{
+    place->run = worker_run_dir(o->worker);
+    snprintf(place->path, sizeof place->path, "%s/replay.bin", place->run.text);
+}
+
+/* `resumes`: the file is there, and goes on. The slack has room for the rollouts between the oldest
+ * checkpoint that is kept and the newest one. */
+static struct replay_config config_of(const struct off_policy *o, const struct place *place, bool resumes)
 {
     const struct job *job = o->job;
     const bool joins = job->environment.frames > 1 && o->spec->agents == 1;
     const uint64_t share = job->replay.rows / 32,
                    least = 3 * (job->checkpoint.keep + 2) * rollout_rows_max(o);
-    const struct path run = worker_run_dir(o->worker);
-    char path[sizeof o->worker->self.run_dir + sizeof "/replay.bin"];
-    snprintf(path, sizeof path, "%s/replay.bin", run.text);
-    const struct replay_config config = {
-        .path = job->replay.save ? path : NULL,
-        .below = &run,
+    return (struct replay_config){
+        .path = job->replay.save ? place->path : NULL,
+        .below = &place->run,
         .resumes = resumes,
         .columns = o->columns,
         .observation_bytes = environment_space_bytes(&o->spec->observation),
@@ -77,6 +89,13 @@ static enum status open_replay(struct off_policy *o, bool resumes, struct error 
         .rows = job->replay.rows,
         .slack = share > least ? share : least,
     };
+}
+
+static enum status open_replay(struct off_policy *o, struct error *error)
+{
+    struct place place;
+    find_place(o, &place);
+    const struct replay_config config = config_of(o, &place, false);
     const enum status status = replay_open(&o->replay, &config, error);
     return status == STATUS_OK ? trainings_use(o->trainings, o->replay, error) : status;
 }
@@ -102,7 +121,7 @@ enum status off_policy_new(struct off_policy **out, const struct worker *worker,
     if (o->cut == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u columns", o->columns);
     const enum status status = trainings_new(&o->trainings, &trainings, error);
-    return status == STATUS_OK && !worker_resumes(worker) ? open_replay(o, false, error) : status;
+    return status == STATUS_OK && !worker_resumes(worker) ? open_replay(o, error) : status;
 }
 
 void off_policy_free(struct off_policy *o)
@@ -162,10 +181,16 @@ uint64_t off_policy_steps(const struct off_policy *o)
     return o->counters.steps;
 }
 
-/* The rollout's boundaries up to a step, which is not below the newest taken one. */
+/* The rollout's boundaries up to a step. A step that comes again, of an environment that cannot be played
+ * again after its observer's death, is acted on by the newest parameters that may act. */
 static uint64_t boundaries_up_to(const struct off_policy *o, uint32_t step)
 {
     const struct job_frequency *every = &o->job->replay.train_freq;
+    if (step + 1 < o->taken) {
+        const uint64_t newest = trainings_open_boundaries(o->trainings) - 1,
+                       added = trainings_added(o->trainings);
+        return newest < added ? newest : added;
+    }
     const uint64_t ahead = step - (o->taken - 1);
     return trainings_added(o->trainings) + (every->episodes ? 0 : (o->counters.since + ahead) / every->count);
 }
@@ -263,7 +288,7 @@ static void count_step(struct off_policy *o)
 static struct training next_training(struct off_policy *o)
 {
     struct counters *counters = &o->counters;
-    const bool learns = counters->steps > o->job->replay.learning_starts + o->lost;
+    const bool learns = counters->steps > o->job->replay.learning_starts + counters->lost;
     const uint64_t steps = counters->since * o->columns;
     struct training training = {
         .window = replay_window(o->replay), .steps = counters->steps, .follows = counters->follows};
@@ -343,12 +368,12 @@ size_t off_policy_save(struct off_policy *o, char *out)
 /* The run goes on without the rows that it had. */
 static enum status begin_anew(struct off_policy *o, struct error *error)
 {
-    log_warning(
-        "the replay buffer was not saved, or is not wanted (/replay/save): a new one is filled with %llu "
-        "steps before learning goes on",
-        (unsigned long long)o->job->replay.learning_starts);
-    o->lost = o->counters.steps;
-    return open_replay(o, false, error);
+    log_warning("%s (/replay/save): a new one is filled with %llu steps before learning goes on",
+                o->counters.replay_bytes > 0 ? "the saved replay buffer is not wanted"
+                                             : "the replay buffer was not saved",
+                (unsigned long long)o->job->replay.learning_starts);
+    o->counters.lost = o->counters.steps;
+    return open_replay(o, error);
 }
 
 /* Loads the rows that the checkpoint has beside those in the file, and the priorities of all. */
@@ -356,14 +381,20 @@ static enum status load_replay(struct off_policy *o, const char *from, struct er
 {
     struct error why = {0};
     const uint64_t bytes = o->counters.replay_bytes;
-    const enum status status = open_replay(o, true, error);
-    if (status != STATUS_OK)
-        return status;
-    const size_t loaded = replay_load(o->replay, from, bytes, &why);
+    struct place place;
+    find_place(o, &place);
+    const struct replay_config config = config_of(o, &place, true);
+    enum status status = replay_open(&o->replay, &config, &why);
+    if (status == STATUS_OK)
+        status = replay_grow(o->replay, &config, from, bytes, &why);
+    if (status == STATUS_OK)
+        status = trainings_use(o->trainings, o->replay, &why);
+    const size_t loaded = status == STATUS_OK ? replay_load(o->replay, from, bytes, &why) : 0;
     if (loaded > 0 && trainings_load(o->trainings, from + loaded, bytes - loaded, &why))
         return STATUS_OK;
-    return error_set(error, STATUS_CORRUPT,
-                     "%.300s; with --set /replay/save=false the run goes on with a new buffer", why.text);
+    return error_set(
+        error, status != STATUS_OK ? status : STATUS_CORRUPT,
+        "%.300s; with --set /replay/save=false the run goes on with a new buffer, in memory alone", why.text);
 }
 
 size_t off_policy_load(struct off_policy *o, const char *from, size_t bytes, struct error *error)

@@ -8,11 +8,15 @@
  * When every environment's rows of step t are recorded, off_policy_take moves them to the buffer in the order
  * of columns; and where t is a boundary, the policy is trained. Actions of step t are chosen by the
  * parameters behind the last boundary up to t or, with /algorithm/overlap, so many boundaries before
- * (trainings.h). So the numbers depend on neither the order of messages nor on their pace.
+ * (trainings.h). So the numbers depend on neither the order of messages nor their pace. A step that comes
+ * again otherwise, because its observer died and the environment cannot repeat it, is played but not taken
+ * again.
  *
  *     recorded step t  ->  off_policy_take  ->  off_policy_explore, rollout_act  ->  step t + 1
  *
- * Without observers, and with them, the agent's thread calls. Only off_policy_take blocks, for arithmetic. */
+ * The agent's thread calls; off_policy_flush is the saver's. off_policy_take blocks for arithmetic and the
+ * disk's room; off_policy_load and off_policy_flush for the file; off_policy_free for the training under way.
+ */
 #ifndef WORKER_REINFORCE_OFF_POLICY_H
 #define WORKER_REINFORCE_OFF_POLICY_H
 

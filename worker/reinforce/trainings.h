@@ -46,7 +46,7 @@ void trainings_free(struct trainings *t);
 /* The buffer to draw from, which outlives *t, before the first training. STATUS_NO_MEMORY. */
 enum status trainings_use(struct trainings *t, const struct replay *replay, struct error *error);
 
-/* Begins a rollout: no training is under way. STATUS_INTERNAL. */
+/* Begins a rollout: no training is under way (asserted). */
 void trainings_begin(struct trainings *t);
 
 /* Adds the rollout's next training. Without overlap blocks until it is done, and calls `progress` between two

@@ -19,7 +19,9 @@
 #include "worker/replay/replay_file.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -166,6 +168,11 @@ static enum status check_config(const struct replay_config *config, struct error
     return STATUS_OK;
 }
 
+static uint64_t capacity_of(const struct replay_config *config)
+{
+    return config->rows + config->slack + rows_of_reach(config) + rows_not_final(config);
+}
+
 static void measure_rows(struct replay *r)
 {
     const struct replay_config *config = &r->config;
@@ -176,7 +183,7 @@ static void measure_rows(struct replay *r)
     r->row_bytes = (sizeof(struct row_head) + r->seen_bytes + config->action_bytes + 3) / 4 * 4;
     r->acted_bytes = r->row_bytes - sizeof(struct row_head) - r->seen_bytes;
     r->reach = rows_of_reach(config);
-    r->capacity = config->rows + config->slack + r->reach + rows_not_final(config);
+    r->capacity = capacity_of(config);
 }
 
 /* What the ring has beside the rows that must stay. */
@@ -193,16 +200,22 @@ static enum status find_slack(struct replay *r, struct error *error)
     return STATUS_OK;
 }
 
-static enum status open_file(struct replay *r, const struct replay_config *config, struct error *error)
+static struct replay_shape shape_of(const struct replay *r)
 {
-    struct replay_shape shape = {.observation_bytes = config->observation_bytes,
-                                 .frames = config->frames,
+    return (struct replay_shape){.observation_bytes = r->config.observation_bytes,
+                                 .frames = r->config.frames,
                                  .frame_bytes = r->frame_bytes,
-                                 .action_bytes = config->action_bytes,
-                                 .choices = config->choices,
-                                 .window_rows = config->rows,
+                                 .action_bytes = r->config.action_bytes,
+                                 .choices = r->config.choices,
+                                 .window_rows = r->config.rows,
                                  .row_bytes = r->row_bytes,
                                  .capacity = r->capacity};
+}
+
+/* The slack of a file that is resumed is found when it has grown, and is loaded. */
+static enum status open_file(struct replay *r, const struct replay_config *config, struct error *error)
+{
+    struct replay_shape shape = shape_of(r);
     enum status status = config->resumes && config->path != NULL
                              ? replay_file_resume(&r->file, config->path, config->below, &shape, error)
                              : replay_file_new(&r->file, config->path, config->below, &shape, error);
@@ -212,7 +225,7 @@ static enum status open_file(struct replay *r, const struct replay_config *confi
     r->capacity = shape.capacity;
     r->config.path = NULL; // the caller's
     r->config.below = NULL;
-    return find_slack(r, error);
+    return config->resumes ? STATUS_OK : find_slack(r, error);
 }
 
 enum status replay_open(struct replay **out, const struct replay_config *config, struct error *error)
@@ -790,10 +803,10 @@ static enum status read_saved(const struct replay *r, struct saved *saved, const
     if (saved->bytes < sizeof *saved || saved->bytes > bytes ||
         crc_of_saved(from, saved->bytes) != saved->crc)
         return error_set(error, STATUS_CORRUPT, "the checkpoint of %.300s is cut or damaged", name);
-    if (saved->row_bytes != r->row_bytes || saved->rows != r->config.rows || saved->capacity != r->capacity)
+    if (saved->row_bytes != r->row_bytes || saved->rows != r->config.rows || saved->capacity > r->capacity)
         return error_set(error, STATUS_INVALID,
                          "%.300s has a ring of %llu rows of %zu bytes, %llu to draw from: the checkpoint "
-                         "expects %llu rows of %llu bytes, %llu to draw from",
+                         "expects at least %llu rows of %llu bytes, %llu to draw from",
                          name, (unsigned long long)r->capacity, r->row_bytes,
                          (unsigned long long)r->config.rows, (unsigned long long)saved->capacity,
                          (unsigned long long)saved->row_bytes, (unsigned long long)saved->rows);
@@ -923,6 +936,52 @@ static enum status load_columns(struct replay *r, uint64_t columns, const char *
         status = load_column(r, c, &saved, error);
     }
     return status;
+}
+
+/* Copies the rows below `next` that are in the file to their places in a larger ring. */
+static void copy_rows(const struct replay *r, struct replay_file *to, uint64_t capacity, uint64_t next)
+{
+    const uint64_t room = replay_file_room(r->file) / r->row_bytes;
+    for (uint64_t row = next > r->capacity ? next - r->capacity : 0; row < next; row++)
+        if (row % r->capacity < room)
+            memcpy(replay_file_rows(to) + row % capacity * r->row_bytes, row_at(r, row), r->row_bytes);
+}
+
+enum status replay_grow(struct replay *replay, const struct replay_config *config, const char *from,
+                        size_t bytes, struct error *error)
+{
+    struct replay *r = replay;
+    struct replay_shape shape = shape_of(r);
+    struct replay_file *grown;
+    struct saved saved;
+    char path[PATH_MAX];
+    shape.capacity = capacity_of(config);
+    if (shape.capacity <= r->capacity)
+        return STATUS_OK;
+    enum status status = read_saved(r, &saved, from, bytes, error);
+    if (status != STATUS_OK)
+        return status;
+    snprintf(path, sizeof path, "%s.new", config->path);
+    status = replay_file_new(&grown, path, config->below, &shape, error);
+    if (status != STATUS_OK)
+        return status;
+    const uint64_t room = (saved.next < shape.capacity ? saved.next : shape.capacity) * r->row_bytes;
+    status = replay_file_reserve(grown, room, error);
+    if (status == STATUS_OK) {
+        copy_rows(r, grown, shape.capacity, saved.next);
+        status = replay_file_flush(grown, 0, room, error);
+    }
+    if (status == STATUS_OK)
+        status = replay_file_rename(grown, config->path, config->below, error);
+    if (status != STATUS_OK) {
+        replay_file_close(grown);
+        return status;
+    }
+    replay_file_close(r->file);
+    r->file = grown;
+    r->rows = replay_file_rows(grown);
+    r->capacity = shape.capacity;
+    return STATUS_OK;
 }
 
 size_t replay_load(struct replay *replay, const char *from, size_t bytes, struct error *error)

@@ -29,8 +29,9 @@
  * replay_is_transition, and a third one may flush. The owner hands them windows and numbers under a lock or
  * in a message. A window stays good until replay_slack rows are appended to those that were there.
  *
- * Only replay_open, replay_reserve, replay_flush and replay_load do I/O. But a row that the kernel has not in
- * memory is read from the disk when it is touched. Only replay_open allocates.
+ * Only replay_open, replay_reserve, replay_flush, replay_grow and replay_load do I/O. But a row that the
+ * kernel has not in memory is read from the disk when it is touched. Only replay_open and replay_grow
+ * allocate.
  *
  * Limits. A file system that copies on each write (btrfs, ZFS) reserves nothing for the later laps: a full
  * disk may still end the process by SIGBUS there. Rows in memory end with the process: what replay_save wrote
@@ -49,8 +50,8 @@ struct replay_config {
     const char *path;         /* of the file; NULL: memory alone */
     const struct path *below; /* the folder that `path` lies below, and begins with; NULL: the caller's own
                                  path. Read by replay_open alone */
-    bool resumes;             /* the file must be there, of the same shape, and replay_load comes next;
-                                 otherwise it is made anew */
+    bool resumes;             /* the file must be there, of the same shape, and replay_grow and replay_load
+                                 come next; otherwise it is made anew */
     uint32_t columns;
     size_t observation_bytes; /* of a whole one: (groups, frames, frame_bytes), the oldest frame first */
     uint32_t frames;          /* joined in one observation, at least 1 */
@@ -71,9 +72,8 @@ enum replay_end {
 struct replay;
 
 /* Makes the file, or opens it, and maps it. A new file of that name replaces an old one. STATUS_INVALID: the
- * shape makes no sense, or is not the file's; columns that are too many for the file's capacity.
- * STATUS_CORRUPT: not a replay file, or a damaged header. STATUS_IO, STATUS_NOT_FOUND, STATUS_PERMISSION,
- * STATUS_NO_MEMORY. A link is not followed. */
+ * shape makes no sense, or is not the file's. STATUS_CORRUPT: not a replay file, or a damaged header.
+ * STATUS_IO, STATUS_NOT_FOUND, STATUS_PERMISSION, STATUS_NO_MEMORY. A link is not followed. */
 enum status replay_open(struct replay **out, const struct replay_config *config, struct error *error);
 void replay_close(struct replay *replay);
 
@@ -84,7 +84,8 @@ size_t replay_row_bytes(const struct replay *replay);
  * final, and (frames - 1) * (frames + 1) * columns of reach. */
 uint64_t replay_capacity(const struct replay *replay);
 
-/* The slack that there is: config.slack, but for a file that was made for another number of columns. */
+/* The slack that there is: config.slack, or more in a file that was made for more columns or slack. It must
+ * be more than the rows that are appended between two checkpoints. */
 uint64_t replay_slack(const struct replay *replay);
 
 /* ---- appending ---- */
@@ -134,8 +135,8 @@ bool replay_is_transition(const struct replay *replay, uint64_t row);
 bool replay_draw(const struct replay *replay, struct replay_window window, uint64_t seed, uint32_t update,
                  uint32_t count, uint64_t *rows);
 
-/* Each NULL is not wanted. A terminated row's next observation and mask are its own: what comes of them is
- * multiplied by 0. */
+/* A member that is NULL is left out. A terminated row's next observation and mask are its own: what comes of
+ * them is multiplied by 0. */
 struct replay_batch {
     void *observations;      /* (count, observation_bytes) */
     void *next_observations; /* (count, observation_bytes) */
@@ -168,6 +169,13 @@ enum status replay_flush(const struct replay *replay, uint64_t from, uint64_t en
 /* Writes counters, columns, the window's checksum, and the rows from its end on. Returns the bytes; `out`
  * NULL: only that. */
 size_t replay_save(const struct replay *replay, char *out);
+
+/* Gives the ring as many rows as a new one of this configuration has, if it has fewer: observers were added,
+ * or more checkpoints are kept. The rows before the one that comes next to what replay_save wrote get their
+ * places in a file of its own, "PATH.new", which then takes the name. So older checkpoints stay good, too.
+ * The configuration is that of replay_open. Errors as replay_open and replay_load. */
+enum status replay_grow(struct replay *replay, const struct replay_config *config, const char *from,
+                        size_t bytes, struct error *error);
 
 /* Continues with the same bits from what replay_save wrote. Reads every row of the window, and of its reach:
  * checks numbers and CRCs, and the checksum of them all, which finds a file of another run. Columns that were

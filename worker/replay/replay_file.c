@@ -154,6 +154,21 @@ static enum status sync_name(const struct replay_file *file, const struct path *
     return status;
 }
 
+enum status replay_file_rename(struct replay_file *file, const char *path, const struct path *below,
+                               struct error *error)
+{
+    char *name = strdup(path);
+    if (name == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the name of a replay buffer's file");
+    if (!file_rename(path_in(file->name, below), path_in(path, below), 0)) {
+        free(name);
+        return error_set_errno(error, errno, "%.300s: cannot be renamed", file->name);
+    }
+    free(file->name);
+    file->name = name;
+    return sync_name(file, below, error);
+}
+
 /* The kernel grants more memory than there is, and kills whoever uses all of it: so this asks first. */
 static enum status check_memory(uint64_t bytes, struct error *error)
 {
@@ -161,7 +176,8 @@ static enum status check_memory(uint64_t bytes, struct error *error)
     if ((double)bytes <= machine)
         return STATUS_OK;
     return error_set(error, STATUS_INVALID,
-                     "a replay buffer in memory takes %.1f GiB: this machine has %.1f GiB",
+                     "/algorithm/buffer_size: a replay buffer in memory (/replay/save false) takes %.1f GiB: "
+                     "this machine has %.1f GiB",
                      (double)bytes / 0x1p30, machine / 0x1p30);
 }
 

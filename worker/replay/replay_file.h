@@ -32,6 +32,11 @@ enum status replay_file_resume(struct replay_file **out, const char *path, const
                                struct replay_shape *shape, struct error *error);
 void replay_file_close(struct replay_file *file);
 
+/* Gives the file another name, in the place of a file that has it, so that a loss of power leaves one of
+ * both. STATUS_IO, STATUS_NO_MEMORY. */
+enum status replay_file_rename(struct replay_file *file, const char *path, const struct path *below,
+                               struct error *error);
+
 /* The first slot. And how many bytes from there on may be touched. */
 char *replay_file_rows(const struct replay_file *file);
 uint64_t replay_file_room(const struct replay_file *file);
