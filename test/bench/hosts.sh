@@ -186,10 +186,10 @@ seconds() {
 
 # waits TITLE ALGORITHM WIDTH STEPS ENVIRONMENT COMMAND...: a job of this algorithm, with two hidden layers of this width.
 waits() {
-    local many=8 keys='"name": "ppo", "n_steps": 128'
-    [[ $2 == ppo ]] || many=1 keys='"name": "sac"'
+    local environments=8 keys='"name": "ppo", "n_steps": 128'
+    [[ $2 == ppo ]] || environments=1 keys='"name": "sac"'
     cat >"$scratch/waits.json" <<JSON
-{"kind": "reinforce", "device": "cpu", "observers": {"count": 1, "environments": $many}, "environment": $5,
+{"kind": "reinforce", "device": "cpu", "observers": {"count": 1, "environments": $environments}, "environment": $5,
  "algorithm": {$keys}, "policy": {"hidden": [$3, $3], "threads": 1}, "stop": {"steps": $4}}
 JSON
     print_overlap "$1, $2, ${3}x$3" "$scratch/waits.json" "${@:6}"

@@ -45,8 +45,9 @@ struct toy {
     struct world worlds[];
 };
 
-static const char *const names[] = {"Walk-v0", "Push-v0", "Pair-v0",   "Picture-v0", "Again-v0", "Frail-v0",
-                                    "Lone-v0", "Wild-v0", "Middle-v0", "Glide-v0",   "Tiny-v0",  "Slow-v0", NULL};
+static const char *const names[] = {"Walk-v0",  "Push-v0", "Pair-v0", "Picture-v0", "Again-v0",
+                                    "Frail-v0", "Lone-v0", "Wild-v0", "Middle-v0",  "Glide-v0",
+                                    "Tiny-v0",  "Slow-v0", NULL};
 
 static const double low = -LIMIT, high = LIMIT, lows[2] = {-LIMIT, 0}, highs[2] = {LIMIT, INFINITY};
 static const uint32_t choices[2] = {3, 2}, two[1] = {2};

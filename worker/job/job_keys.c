@@ -198,10 +198,11 @@ const struct job_key job_keys[] = {
      BY_DEFAULT(100), .unit = "episodes",
      .text = "ep_rew_mean and ep_len_mean are means over this number of ended episodes."},
     {"/algorithm/overlap", ACTOR_CRITIC, INTEGER(algorithm.overlap, 0, 1), BY_DEFAULT(0), .unit = "updates",
-     .text = "How many updates acting may be behind learning. 0: a rollout is played by the parameters of the "
-             "update before it. 1: the next rollout is played while the policy learns, by parameters that are "
-             "exactly one update older, as in Cleanba; the probability ratio of ppo takes account of that. It "
-             "pays where environments wait. The numbers depend on this key, and not on who was faster."},
+     .text =
+         "How many updates acting may be behind learning. 0: a rollout is played by the parameters of the "
+         "update before it. 1: the next rollout is played while the policy learns, by parameters that are "
+         "exactly one update older, as in Cleanba; the probability ratio of ppo takes account of that. It "
+         "pays where environments wait. The numbers depend on this key, and not on who was faster."},
     {"/algorithm/use_rms_prop", A2C, BOOLEAN(algorithm.use_rms_prop), BY_DEFAULT(true),
      .text = "true: the optimizer is RMSprop, whose running mean keeps 0.99 at each step. false: Adam."},
     {"/algorithm/rms_prop_eps", A2C, NUMBER(algorithm.rms_prop_eps, 0, 1), .min_open = true, BY_DEFAULT(1e-5),

@@ -25,8 +25,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The phases of an episode, in order. Where updates overlap (updates.h), the phases from AGENT_LEARNING on are
- * of the episode before the one that was played. */
+/* The phases of an episode, in order. Where updates overlap (updates.h), the phases from AGENT_LEARNING on
+ * are of the episode before the one that was played. */
 enum agent_phase {
     AGENT_GATHERING,  /* not every observer has described its environment */
     AGENT_PLAYING,    /* run_episode is out at every observer; steps come in */
@@ -59,13 +59,13 @@ struct agent {
     struct saving *saving;
 
     enum agent_phase phase;
-    bool ready; /* READY is reported */
+    bool ready;       /* READY is reported */
     uint64_t episode; /* the newest one that was begun; progress.episode: that was learned from */
     struct progress progress;
     struct monotime episode_begin, learned_begin; /* of the newest one; of the one that is learned from */
-    struct monotime serve_next;     /* while learning: when the loop is served again */
-    double loss, learn_s;           /* of the last update; and how long it took */
-    struct control_figures figures; /* of the last update, where the algorithm is ppo or a2c */
+    struct monotime serve_next;                   /* while learning: when the loop is served again */
+    double loss, learn_s;                         /* of the last update; and how long it took */
+    struct control_figures figures;               /* of the last update, where the algorithm is ppo or a2c */
     enum control_end end;
     struct error failure; /* the first one within a callback, which ends the job; STATUS_OK: none */
 };
@@ -311,8 +311,7 @@ static void agent_step(void *context, struct rpc_request *request, const struct 
     enum status status = decode_step(agent, seat, message, &step, &why);
     if (status == STATUS_OK && agent->phase == AGENT_EVALUATING)
         status = evaluate_step(agent, seat, request, &step, &why);
-    else if (status == STATUS_OK &&
-             (agent->phase != AGENT_PLAYING || step.episode != agent->episode))
+    else if (status == STATUS_OK && (agent->phase != AGENT_PLAYING || step.episode != agent->episode))
         status = error_set(&why, STATUS_INVALID, "step of episode %llu: expected the running episode, %llu",
                            (unsigned long long)step.episode, (unsigned long long)agent->episode);
     else if (status == STATUS_OK)

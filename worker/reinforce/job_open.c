@@ -177,10 +177,11 @@ enum status policy_open_backend(struct backend **out, const struct policy_config
                          "/device: expected \"auto\" or \"cpu\": dqn, sac and td3 learn on the CPU, but for "
                          "dqn with the network \"cnn\"");
     if (on_backend && job_is_off_policy(job) && job->algorithm.overlap > 0)
-        return error_set(error, STATUS_INVALID,
-                         "/algorithm/overlap: expected 0, got %u: dqn's network \"cnn\" acts and learns on one "
-                         "backend",
-                         job->algorithm.overlap);
+        return error_set(
+            error, STATUS_INVALID,
+            "/algorithm/overlap: expected 0, got %u: dqn's network \"cnn\" acts and learns on one "
+            "backend",
+            job->algorithm.overlap);
     job_resolve(&resolved);
     if (on_backend)
         return device_open(out, &resolved, resolved.policy.threads, true, error);

@@ -219,7 +219,8 @@ bool recording_is_pending(const struct recording *r)
     return r->is_pending;
 }
 
-/* Before anything reads what ppo keeps of columns: an update may have been under way when they were abandoned.
+/* Before anything reads what ppo keeps of columns: an update may have been under way when they were
+ * abandoned.
  */
 static void settle(struct recording *r)
 {
@@ -315,9 +316,10 @@ static size_t load_pending(struct recording *r, const char *from, size_t bytes, 
         return SIZE_MAX;
     r->played = head.played;
     if (!r->is_pending)
-        log_warning("the rollout of episode %llu, which was to be learned from, is of other environments than "
-                    "this job's: it is played again",
-                    (unsigned long long)r->played.episode.episode);
+        log_warning(
+            "the rollout of episode %llu, which was to be learned from, is of other environments than "
+            "this job's: it is played again",
+            (unsigned long long)r->played.episode.episode);
     return sizeof head + rollout;
 }
 

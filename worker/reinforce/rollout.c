@@ -410,18 +410,17 @@ static void list_parts(const struct rollout *r, struct part parts[PARTS])
 {
     const struct rollout_config *config = &r->config;
     const size_t rows = (size_t)r->columns * config->steps_max, closed = rows + r->columns;
-    const struct part all[PARTS] = {
-        {r->lengths, r->columns * sizeof *r->lengths},
-        {r->observations, closed * config->observation_bytes},
-        {r->actions, rows * config->action_bytes},
-        {r->allowed, closed * config->choices},
-        {r->rewards, rows * sizeof *r->rewards},
-        {r->before, closed * sizeof *r->before},
-        {r->log_probabilities, rows * sizeof *r->log_probabilities},
-        {r->values, closed * sizeof *r->values},
-        {r->states, closed * config->state_floats * sizeof *r->states},
-        {r->last_rows, r->last_count * sizeof *r->last_rows},
-        {r->last_observations, r->last_count * config->observation_bytes}};
+    const struct part all[PARTS] = {{r->lengths, r->columns * sizeof *r->lengths},
+                                    {r->observations, closed * config->observation_bytes},
+                                    {r->actions, rows * config->action_bytes},
+                                    {r->allowed, closed * config->choices},
+                                    {r->rewards, rows * sizeof *r->rewards},
+                                    {r->before, closed * sizeof *r->before},
+                                    {r->log_probabilities, rows * sizeof *r->log_probabilities},
+                                    {r->values, closed * sizeof *r->values},
+                                    {r->states, closed * config->state_floats * sizeof *r->states},
+                                    {r->last_rows, r->last_count * sizeof *r->last_rows},
+                                    {r->last_observations, r->last_count * config->observation_bytes}};
     memcpy(parts, all, sizeof all);
 }
 

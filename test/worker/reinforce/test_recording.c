@@ -254,7 +254,8 @@ END_TEST
 int main(void)
 {
     Suite *suite = suite_create("recording");
-    TCase *sums = tcase_create("returns"), *recent = tcase_create("recent"), *pending = tcase_create("pending");
+    TCase *sums = tcase_create("returns"), *recent = tcase_create("recent"),
+          *pending = tcase_create("pending");
     tcase_add_test(sums, sums_go_on_over_rollouts);
     tcase_add_test(sums, the_least_of_them);
     tcase_add_test(sums, what_failed_counts_for_nothing);
