@@ -66,6 +66,7 @@ kills_the_agent() {
     run_job reinforce "$run" "$disturbed_episodes" "$@" >"$run.out" 2>&1 &
     job=$!
     wait_for_some "$run" 11 "$job"
+    until [[ -n $(newest_checkpoint "$run" 2>/dev/null) ]] || ! kill -0 "$job" 2>/dev/null; do sleep 0.02; done
     pkill -9 -P "$(cat "$run/lock")" -f 'agent --index 0' || true
     wait "$job" || { cat "$run.out"; return 1; }
     grep -q "going on from .*/checkpoints/" "$run.out" || { echo "nobody was killed"; cat "$run.out"; return 1; }
