@@ -199,7 +199,7 @@ const struct job_key job_keys[] = {
      .text = "ep_rew_mean and ep_len_mean are means over this number of ended episodes."},
     {"/algorithm/overlap", ACTOR_CRITIC, INTEGER(algorithm.overlap, 0, 1), BY_DEFAULT(0), .unit = "updates",
      .text =
-         "How many updates acting may be behind learning. 0: a rollout is played by the parameters of the "
+         "How many updates acting lags behind learning. 0: a rollout is played by the parameters of the "
          "update before it. 1: the next rollout is played while the policy learns, by parameters that are "
          "exactly one update older, as in Cleanba; the probability ratio of ppo takes account of that. It "
          "pays where environments wait. The numbers depend on this key, and not on who was faster."},
@@ -229,7 +229,7 @@ const struct job_key job_keys[] = {
      .text = "The gradient steps of a training. -1: as many as steps of environments since the last one."},
     {"/algorithm/overlap", OFF_POLICY, INTEGER(algorithm.overlap, 0, JOB_OVERLAP_MAX), BY_DEFAULT(0),
      .text =
-         "How many trainings, of gradient_steps each, acting may be ahead of learning. 0: actions wait "
+         "How many trainings, of gradient_steps each, acting lags behind learning. 0: actions wait "
          "for the training before them, as in Stable-Baselines3. With 1 or more, environments are stepped "
          "while the policy learns, and actions come from parameters that are exactly so many trainings "
          "old. The numbers depend on this key, and not on who was faster. 0 with the network cnn, which acts "

@@ -528,7 +528,7 @@ static enum status go_on(struct agent *agent, struct error *error)
     const struct recording *recording = agent->recording;
     const bool is_pending = recording_is_pending(recording);
     const uint64_t pending = is_pending ? rollout_rows(recording_rollout(recording)) : 0;
-    const bool plays = overlaps(agent) ? steps_of(agent) + pending < agent->job->stop.steps : !is_pending;
+    const bool plays = !overlaps(agent) || steps_of(agent) + pending < agent->job->stop.steps;
     enum status status = STATUS_OK;
     if (overlaps(agent))
         status = updates_share(agent->updates, error);

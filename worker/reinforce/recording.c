@@ -219,9 +219,7 @@ bool recording_is_pending(const struct recording *r)
     return r->is_pending;
 }
 
-/* Before anything reads what ppo keeps of columns: an update may have been under way when they were
- * abandoned.
- */
+/* Before anything reads what ppo keeps of columns: some were abandoned while an update was under way. */
 static void settle(struct recording *r)
 {
     for (uint32_t column = 0; column < r->rollout->columns; column++)

@@ -1,7 +1,7 @@
 /* Trainings: gradient steps of a policy on rows that are drawn from the replay buffer.
  *
  *     training   what follows a boundary (off_policy.h): some gradient steps on rows of one window
- *     overlap    how many trainings acting may be ahead of learning
+ *     overlap    how many trainings acting lags behind learning
  *     version    of the parameters within a rollout: 0 as it begins, k behind its training number k
  *
  * Without overlap a training is done where it is added. With overlap a thread (worker/background.h) does

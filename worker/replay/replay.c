@@ -974,7 +974,7 @@ enum status replay_grow(struct replay *replay, const struct replay_config *confi
     if (status == STATUS_OK)
         status = replay_file_rename(grown, config->path, config->below, error);
     if (status != STATUS_OK) {
-        replay_file_close(grown);
+        replay_file_discard(grown, config->below);
         return status;
     }
     replay_file_close(r->file);

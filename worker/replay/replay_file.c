@@ -268,6 +268,12 @@ void replay_file_close(struct replay_file *file)
     free(file);
 }
 
+void replay_file_discard(struct replay_file *file, const struct path *below)
+{
+    file_remove(path_in(file->name, below));
+    replay_file_close(file);
+}
+
 /* ---- room and flushes ---- */
 
 /* For a file system that cannot reserve: what is written there has its place. False: see errno. */

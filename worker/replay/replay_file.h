@@ -32,6 +32,9 @@ enum status replay_file_resume(struct replay_file **out, const char *path, const
                                struct replay_shape *shape, struct error *error);
 void replay_file_close(struct replay_file *file);
 
+/* Removes the file, and closes it: a copy that did not come about. */
+void replay_file_discard(struct replay_file *file, const struct path *below);
+
 /* Gives the file another name, in the place of a file that has it, so that a loss of power leaves one of
  * both. STATUS_IO, STATUS_NO_MEMORY. */
 enum status replay_file_rename(struct replay_file *file, const char *path, const struct path *below,

@@ -552,6 +552,13 @@ START_TEST(the_ring_grows)
     const uint64_t small = replay_capacity(replay);
     snprintf(new_path, sizeof new_path, "%s.new", path);
     replay_close(replay);
+    struct error full = {0};
+    replay = open_replay(&larger, true);
+    fallocate_error = ENOSPC;
+    ck_assert_int_eq(replay_grow(replay, &larger, saved, bytes, &full), STATUS_IO);
+    fallocate_error = 0;
+    ck_assert_int_ne(access(new_path, F_OK), 0);
+    replay_close(replay);
     for (int opening = 0; opening < 3; opening++) { /* it grows in the first one */
         struct error error = {0};
         const bool is_old = opening == 2;
