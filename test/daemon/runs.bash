@@ -14,7 +14,7 @@
 # shellcheck disable=SC2154 # test/shell.bash makes the folder
 export XDG_RUNTIME_DIR=$scratch
 checkpoint='{"every": 2, "keep": 2}'
-rollout_rows=0 # of a job by the algorithm ppo, whose end is a number of steps
+rollout_rows=0 # of a job of kind reinforce whose end is a number of steps
 
 cat >"$scratch/reinforce.json" <<'JSON'
 {"kind": "reinforce", "device": "cpu", "observers": {"count": 2}, "rollout": {"steps": 20}, "log": {"every": 1}}

@@ -66,16 +66,31 @@ ends_as_undisturbed() {
     diff "$scratch/resumed" <(numbers "$scratch/$1" | head -n "$(wc -l <"$scratch/resumed")")
 }
 
-for kind in reinforce parameter-server model-parallel; do
-    numbers=$([[ $kind == reinforce ]] && echo 2000 || echo 300) # more than a run makes before its power fails
-    check "$kind: an undisturbed run" run_job "$kind" "$scratch/$kind" "$numbers" --set /checkpoint/every=1000
+# power_fails KIND WHAT NUMBERS: a run makes fewer NUMBERS before its power fails.
+power_fails() {
+    check "$2: an undisturbed run" run_job "$1" "$scratch/$1" "$3" --set /checkpoint/every=1000
     for ((i = 1; i <= failures_of_power; i++)); do
-        freeze_a_run "$kind" $((RANDOM % 60 + 4))
-        check "$kind, failure $i: job.json is whole" job_is_whole
-        check "$kind, failure $i: the log is not behind the newest checkpoint" log_is_not_behind
-        check "$kind, failure $i: the resumed run ends as the undisturbed one" ends_as_undisturbed "$kind"
+        freeze_a_run "$1" $((RANDOM % 60 + 4))
+        check "$2, failure $i: job.json is whole" job_is_whole
+        check "$2, failure $i: the log is not behind the newest checkpoint" log_is_not_behind
+        check "$2, failure $i: the resumed run ends as the undisturbed one" ends_as_undisturbed "$1"
         unmount
     done
-done
+}
+
+power_fails reinforce reinforce 2000
+power_fails parameter-server parameter-server 300
+power_fails model-parallel model-parallel 300
+
+# The ring has 600 rows to draw from: a run goes through it several times, and what the disk has of it is of several laps.
+cat >"$scratch/reinforce.json" <<'JSON'
+{"kind": "reinforce", "device": "cpu", "observers": {"count": 2, "environments": 3}, "environment": {"name": "CartPole-v1"},
+ "algorithm": {"name": "dqn", "learning_starts": 100, "batch_size": 32, "train_freq": 4, "gradient_steps": 2, "buffer_size": 600,
+ "target_update_interval": 60, "exploration_initial_eps": 0.3, "exploration_final_eps": 0.3},
+ "policy": {"hidden": [16, 16]}, "rollout": {"steps": 32}, "log": {"every": 1}}
+JSON
+rollout_rows=192
+checkpoint='{"every": 3, "keep": 2}'
+power_fails reinforce 'a replay buffer' 300
 
 finish
