@@ -63,7 +63,7 @@ static const char usage[] =
     "  --keys DIR            the folder that keygen has made, or the files hosts and host-I.secret of it\n"
     "  --hosts N             how many hosts get a key (default: 64)\n"
     "  --episodes N          how many episodes a policy plays (default: 100; of play 1)\n"
-    "  --sample              draw the actions as in training (default: the most probable ones)\n"
+    "  --sample              draw the actions, where the policy is a distribution (not dqn, td3)\n"
     "  --render text         print each state; FILE.gif: all pictures; FILE.png: the last one\n"
     "  --onnx FILE           the file to write\n"
     "  --words N             how many words to print (default: 100)\n"

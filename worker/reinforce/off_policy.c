@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/statvfs.h>
 
 /* What a checkpoint has of the counters. */
 struct counters {
@@ -91,13 +92,30 @@ static struct replay_config config_of(const struct off_policy *o, const struct p
     };
 }
 
+/* The file grows with the steps, so a disk that is too small would show hours later. */
+static void warn_of_small_disk(const struct off_policy *o, const struct place *place)
+{
+    struct statvfs disk;
+    if (!o->job->replay.save || statvfs(place->run.text, &disk) != 0)
+        return;
+    const uint64_t capacity = replay_capacity(o->replay), steps = o->job->stop.steps;
+    const double needed = (double)(steps < capacity ? steps : capacity) * (double)replay_row_bytes(o->replay),
+                 free = (double)disk.f_bavail * (double)disk.f_frsize;
+    if (needed > free)
+        log_warning("%.300s will grow to %.2f GiB (/algorithm/buffer_size): its disk has %.2f GiB left",
+                    place->path, needed / 0x1p30, free / 0x1p30);
+}
+
 static enum status open_replay(struct off_policy *o, struct error *error)
 {
     struct place place;
     find_place(o, &place);
     const struct replay_config config = config_of(o, &place, false);
     const enum status status = replay_open(&o->replay, &config, error);
-    return status == STATUS_OK ? trainings_use(o->trainings, o->replay, error) : status;
+    if (status != STATUS_OK)
+        return status;
+    warn_of_small_disk(o, &place);
+    return trainings_use(o->trainings, o->replay, error);
 }
 
 enum status off_policy_new(struct off_policy **out, const struct worker *worker,
