@@ -277,12 +277,13 @@ static int read_files(int argc, char **argv, unsigned accepts, struct arguments 
     if (!arguments->rendezvous.given &&
         (arguments->rendezvous.leader != NULL || arguments->rendezvous.keys != NULL))
         return usage_error("--leader and --keys belong to a start with --node");
-    if (optind + job + checkpoint != argc)
+    const int given = argc - optind;
+    if (given != 1 && !(job && checkpoint && given == 2))
         return usage_error("expected %s", !checkpoint ? "one job file"
-                                          : job       ? "a checkpoint and a job file"
-                                                      : "one checkpoint");
+                                          : job       ? "a run or a checkpoint, and a job file if another one"
+                                                      : "one run or checkpoint");
     arguments->checkpoint = checkpoint ? argv[optind] : NULL;
-    arguments->job_path = job ? argv[argc - 1] : NULL;
+    arguments->job_path = job && given == 1 + checkpoint ? argv[argc - 1] : NULL;
     return 0;
 }
 
@@ -338,6 +339,24 @@ static int check_environment(void)
     return status == STATUS_INVALID ? EX_USAGE : status_exit_code(status);
 }
 
+/* Finds the newest checkpoint of a run that was given in place of one, and the job of its run where a job is
+ * missing. 0, or the exit code. */
+static int find_in_run(struct arguments *arguments, unsigned accepts)
+{
+    struct error error;
+    enum status status = STATUS_OK;
+    if (arguments->checkpoint == NULL)
+        return 0;
+    arguments->checkpoint = job_files_find_checkpoint(&arguments->found, arguments->checkpoint, &error);
+    if (arguments->checkpoint == NULL)
+        status = error.status;
+    else if ((accepts & ACCEPTS_JOB) && arguments->job_path == NULL)
+        status = job_files_find_job(&arguments->found, arguments->checkpoint, &error);
+    if (status == STATUS_OK && (accepts & ACCEPTS_JOB) && arguments->job_path == NULL)
+        arguments->job_path = arguments->found.job;
+    return report_status(status, &error);
+}
+
 /* Reads the arguments and the job among them. 0, COMMAND_HELP, or the exit code of an error that is printed.
  */
 static int prepare_command(int argc, char **argv, unsigned accepts, struct arguments *arguments,
@@ -349,6 +368,8 @@ static int prepare_command(int argc, char **argv, unsigned accepts, struct argum
         return COMMAND_HELP;
     if (code == 0)
         code = check_environment();
+    if (code == 0)
+        code = find_in_run(arguments, accepts);
     if (code != 0 || arguments->job_path == NULL)
         return code;
     code = read_job(arguments, job);

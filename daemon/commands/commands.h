@@ -7,6 +7,7 @@
 #ifndef DAEMON_COMMANDS_COMMANDS_H
 #define DAEMON_COMMANDS_COMMANDS_H
 
+#include "daemon/commands/job_files.h"
 #include "daemon/hosts/follow.h"
 #include "daemon/hosts/rendezvous.h"
 #include "kernels/base/status.h"
@@ -24,14 +25,15 @@ struct text_settings {
     double temperature; /* > 0; each logit is divided by it */
 };
 
-/* What the command line says behind the command's name. The strings are argv's. */
+/* What the command line says behind the command's name. The strings are argv's, but for `found`. */
 struct arguments {
     bool help; /* --help was among them: nothing else was read */
     const char *job_path;
     const char *checkpoint;
-    struct text_settings text; /* of generate */
-    uint32_t episodes;         /* 0: not given */
-    const char *render;        /* "text", or a film's path; NULL: not given */
+    struct job_files_found found; /* where a run stands in place of its checkpoint or its job */
+    struct text_settings text;    /* of generate */
+    uint32_t episodes;            /* 0: not given */
+    const char *render;           /* "text", or a film's path; NULL: not given */
     bool sample;
     const char *onnx;        /* the file to write; NULL: not given */
     const char *environment; /* a plug-in's path, or a built-in environment's name */
@@ -88,9 +90,8 @@ command_work generate;
 command_work play;
 
 /* export, export.c: writes the model of arguments->checkpoint to arguments->onnx, with the job of its run.
- * For a policy of an environment in Python such an environment is made, for its spaces. STATUS_INVALID: the
- * model is a language model's. Other errors of job_files_of_checkpoint, job_environments_open,
- * python_spaces_read, policy_export and classifier_export. */
+ * STATUS_INVALID: the model is a language model's. Other errors of job_files_of_checkpoint,
+ * job_command_environments_open, policy_export and classifier_export. */
 command_work export_model;
 
 /* try, try.c: checks the plug-in or the built-in environment that the arguments name against environment.h;

@@ -2,34 +2,33 @@
 #include "daemon/commands/commands.h"
 
 #include "daemon/commands/job_files.h"
-#include "daemon/commands/python_spaces.h"
 #include "worker/data_parallel/evaluation.h"
 #include "worker/job/job_table.h"
 #include "worker/reinforce/job_open.h"
 
-/* A policy of an environment in Python: the environment itself says what its spaces are. */
-static enum status export_for_python(const struct arguments *arguments, const struct job *job,
-                                     struct error *error)
+/* The environment itself says what its spaces are, where the checkpoint does not. */
+static enum status export_for_environment(const struct arguments *arguments, const struct job *job,
+                                          struct error *error)
 {
-    struct environment_description description;
-    enum status status = python_spaces_read(&description, job, error);
+    struct environments *environments;
+    enum status status = job_command_environments_open(&environments, job, 1, 0, error);
     if (status == STATUS_OK)
-        status = policy_export(arguments->onnx, arguments->checkpoint, job, &description.spec, error);
-    environment_description_fini(&description);
+        status = policy_export(arguments->onnx, arguments->checkpoint, job, environments_spec(environments),
+                               error);
+    environments_close(environments);
     return status;
 }
 
 static enum status export_policy(const struct arguments *arguments, const struct job *job,
                                  struct error *error)
 {
-    struct environments *environments;
-    if (job_has_python_environments(job))
-        return export_for_python(arguments, job, error);
-    enum status status = job_environments_open(&environments, job, 0, 1, error);
+    struct environment_description description;
+    enum status status = job_read_environment(&description, path_of(arguments->checkpoint), error);
     if (status == STATUS_OK)
-        status = policy_export(arguments->onnx, arguments->checkpoint, job, environments_spec(environments),
-                               error);
-    environments_close(environments);
+        status = policy_export(arguments->onnx, arguments->checkpoint, job, &description.spec, error);
+    else if (status == STATUS_NOT_FOUND)
+        status = export_for_environment(arguments, job, error);
+    environment_description_fini(&description);
     return status;
 }
 

@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* ---- files of a job ---- */
 
@@ -178,8 +179,8 @@ enum status job_files_check_folder(const char *checkpoint, struct error *error)
     const int length = snprintf(path, sizeof path, "%s/manifest.json", checkpoint);
     if ((size_t)length < sizeof path && stat(path, &info) != 0 && errno == ENOENT)
         return error_set(error, STATUS_NOT_FOUND,
-                         "%.300s: there is no manifest.json in it, expected a checkpoint's folder, "
-                         "RUN/checkpoints/NUMBER",
+                         "%.300s: there is no manifest.json in it, expected a run's folder, or a "
+                         "checkpoint's, RUN/checkpoints/NUMBER",
                          checkpoint);
     return STATUS_OK;
 }
@@ -192,10 +193,38 @@ static void cut_last_name(char *path)
         *slash = '\0';
 }
 
-enum status job_files_of_checkpoint(struct job *job, const char *checkpoint, int kind, struct error *error)
+static enum status fits_any(void *context, const struct run_place *place, struct error *why)
+{
+    (void)context;
+    (void)place;
+    (void)why;
+    return STATUS_OK;
+}
+
+/* Whether there is FOLDER/NAME. */
+static bool has_entry(const char *folder, const char *name)
 {
     char path[CHECKPOINT_PATH_BYTES];
-    enum status status = job_files_check_folder(checkpoint, error);
+    return (size_t)snprintf(path, sizeof path, "%s/%s", folder, name) < sizeof path &&
+           access(path, F_OK) == 0;
+}
+
+const char *job_files_find_checkpoint(struct job_files_found *found, const char *name, struct error *error)
+{
+    const struct checkpoint_judge judge = {.fits = fits_any};
+    struct checkpoint_counters counters;
+    struct run_place place;
+    if (has_entry(name, "manifest.json") || !has_entry(name, "checkpoints"))
+        return name;
+    if (checkpoint_newest(path_of(name), &judge, found->checkpoint, &counters, &place, error) != STATUS_OK)
+        return NULL;
+    fprintf(stderr, "%s\n", found->checkpoint);
+    return found->checkpoint;
+}
+
+enum status job_files_find_job(struct job_files_found *found, const char *checkpoint, struct error *error)
+{
+    const enum status status = job_files_check_folder(checkpoint, error);
     if (status != STATUS_OK)
         return status;
     char *real = realpath(checkpoint, NULL);
@@ -203,10 +232,18 @@ enum status job_files_of_checkpoint(struct job *job, const char *checkpoint, int
         return error_set_errno(error, errno, "%.300s", checkpoint);
     cut_last_name(real);
     cut_last_name(real);
-    const int length = snprintf(path, sizeof path, "%s/job.json", real);
-    status = (size_t)length < sizeof path ? resume_read_job(job, path_below(path_of(real), path), error)
-                                          : error_set_errno(error, ENAMETOOLONG, "%.300s", checkpoint);
+    const int length = snprintf(found->job, sizeof found->job, "%s/job.json", real);
     free(real);
+    return (size_t)length < sizeof found->job ? STATUS_OK
+                                              : error_set_errno(error, ENAMETOOLONG, "%.300s", checkpoint);
+}
+
+enum status job_files_of_checkpoint(struct job *job, const char *checkpoint, int kind, struct error *error)
+{
+    struct job_files_found found;
+    enum status status = job_files_find_job(&found, checkpoint, error);
+    if (status == STATUS_OK)
+        status = resume_read_job(job, path_of(found.job), error);
     if (status == STATUS_OK && kind != JOB_FILES_ANY_KIND && job->kind != kind)
         status =
             error_set(error, STATUS_INVALID, "%.300s is of a job of the kind \"%s\": expected a \"%s\", %s",

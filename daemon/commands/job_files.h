@@ -5,6 +5,7 @@
 
 #include "kernels/base/file.h"
 #include "kernels/base/status.h"
+#include "worker/checkpoint/checkpoint.h"
 #include "worker/job/job.h"
 
 #include <stdint.h>
@@ -19,6 +20,20 @@ enum status job_files_check(const struct job *job, const char **pointer, struct 
 /* The updates of an epoch of the job's data, which this opens as a run does; 0: no epochs. Errors as
  * job_files_check. */
 enum status job_files_epoch_updates(uint64_t *updates, const struct job *job, struct error *error);
+
+/* Where a command finds what its arguments leave out. */
+struct job_files_found {
+    char checkpoint[CHECKPOINT_PATH_BYTES], job[CHECKPOINT_PATH_BYTES];
+};
+
+/* The checkpoint that `name` means: itself, or, where it is a run's directory, the newest sound one of the
+ * run, which a line on standard error names. It lies in *found, or is `name`. NULL: errors of
+ * checkpoint_newest. */
+const char *job_files_find_checkpoint(struct job_files_found *found, const char *name, struct error *error);
+
+/* Writes the path of RUN/job.json of the checkpoint folder RUN/checkpoints/NUMBER. STATUS_NOT_FOUND: it is no
+ * such folder. */
+enum status job_files_find_job(struct job_files_found *found, const char *checkpoint, struct error *error);
 
 /* Reads RUN/job.json of the checkpoint folder RUN/checkpoints/NUMBER. STATUS_NOT_FOUND: there is no such
  * folder, or no job in RUN; STATUS_CORRUPT: the job cannot be read; STATUS_INVALID: it is not of `kind`, one

@@ -144,9 +144,7 @@ MaskEmpty|worlds:MaskEmpty: environment 0: its action_mask is [0, 0]: expected 2
 ResetRaises|worlds:ResetRaises: environment 0: reset: OSError: no such level (
 ResetForgets|worlds:ResetForgets: environment 0: reset returned no pair of an observation and a dict
 InitRaises|worlds:InitRaises: environment 0: making it: RuntimeError: the licence has expired (
-TupleActions|worlds:TupleActions: the action space is Tuple(
 EndlessActions|worlds:EndlessActions: the action space is Box(-inf, inf, (2,), float32): expected finite bounds
-DictObservations|worlds:DictObservations: the observation space is Dict(
 NoSpaces|worlds:NoSpaces: it has no observation_space
 Resetting|worlds:Resetting: metadata['autoreset_mode'] is NEXT_STEP: expected DISABLED
 Absent|/environment/class: worlds:Absent: AttributeError: module 'worlds' has no attribute 'Absent'
@@ -193,21 +191,25 @@ check "a policy of Gymnasium's CartPole is exported as our own is" exports_a_pol
 world '"class": "worlds:Screens"'
 check "a policy of a class of one's own" plays whole
 check "is exported" exports screens.onnx 0
-# refuses_export FROM TO EXIT PHRASE: after this change of the run's job.
-refuses_export() {
+# refuses_evaluate FROM TO EXIT PHRASE: after this change of the run's job.
+refuses_evaluate() {
+    local code=0
     sed -i "s|$1|$2|" "$scratch/whole/job.json"
-    exports no.onnx "$3" && grep -qF "$4" "$scratch/export.out" && [[ ! -e $scratch/no.onnx ]]
+    "$COALESCED" evaluate "$scratch/whole" --episodes 3 >"$scratch/words" 2>&1 </dev/null || code=$?
+    cat "$scratch/words"
+    [[ $code -eq $3 ]] && tail -1 "$scratch/words" | grep -qF "$4"
 }
-check "not with other spaces" refuses_export worlds:Screens worlds:Corridor 78 "does not fit the model"
-check "not of a class that is gone" refuses_export worlds:Corridor worlds:Absent 78 \
-    "has not been made (exit code 78): /environment/class: worlds:Absent: AttributeError: module 'worlds' has no attribute"
+check "not evaluated with other spaces" refuses_evaluate worlds:Screens worlds:Corridor 78 "the environment has changed since"
+check "nor with a class that is gone" refuses_evaluate worlds:Corridor worlds:Absent 78 \
+    "/environment/class: worlds:Absent: AttributeError: module 'worlds' has no attribute"
 unset PYTHONUNBUFFERED # what is printed comes late
-check "what a class prints, and its threads, hide no failure" refuses_export worlds:Absent worlds:Loud 78 \
-    "has not been made (exit code 78): worlds:Loud: environment 0: making it: ValueError: the loud one fails"
-check "not with a program that is no interpreter" refuses_export "$python" /bin/false 69 \
-    "has not been made (exit code 1): Python said nothing"
-check "nor with one that says nothing" refuses_export /bin/false /bin/true 78 \
-    "what /bin/true printed is no description of an environment"
+check "what a class prints, and its threads, hide no failure" refuses_evaluate worlds:Absent worlds:Loud 78 \
+    "worlds:Loud, evaluation: environment 0: making it: ValueError: the loud one fails"
+world '"class": "worlds:Corridor"'
+check "a policy of a corridor" plays whole
+check "nor with one that fails in a step" refuses_evaluate worlds:Corridor worlds:StepRaises 78 \
+    "worlds:StepRaises, evaluation: environment 0: step: ValueError: the joint 4 came off ("
+check "nor with one that ends Python" refuses_evaluate worlds:StepRaises worlds:StepExits 78 "Python has ended (exit code 3)"
 
 # A fault within a running job costs the observer; the fifth in a row ends the job.
 world '"class": "worlds:StepRaises"'

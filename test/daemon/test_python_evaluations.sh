@@ -38,7 +38,7 @@ JSON
 
 # seed_of N: the seed of the evaluation's episode N.
 seed_of() {
-    PYTHONPATH=$modules "$python" -c "import observer_environments as o; print(o.seed_of(7, $1, 0, 0))"
+    PYTHONPATH=$modules "$python" -c "import environments as o; print(o.seed_of(7, $1, 0, 0))"
 }
 
 evaluates_every_fourth() {
@@ -100,7 +100,7 @@ check "drawn actions are others than the most probable ones" draws
 expects() {
     local expected
     expected=$(PYTHONPATH=$modules "$python" -c "
-from observer_environments import seed_of
+from environments import seed_of
 seeds = [seed_of(7, i, 0, 0) for i in range(7)]
 print(sum($2 for seed in seeds) / 7)")
     jq -e -s --argjson expected "$expected" \

@@ -465,6 +465,9 @@ enum status checkpoint_write(struct path run, const struct checkpoint_counters *
     if (status == STATUS_OK)
         status = writer_write_optional(folder, CHECKPOINT_ENVIRONMENTS, values->environments,
                                        values->environments_bytes, &manifest, error);
+    if (status == STATUS_OK)
+        status = writer_write_optional(folder, CHECKPOINT_DESCRIPTION, values->description,
+                                       values->description_bytes, &manifest, error);
     return status == STATUS_OK ? writer_write_manifest(folder, &manifest, error) : status;
 }
 
@@ -902,6 +905,11 @@ enum status checkpoint_vocabulary(struct path path, char **vocabulary, size_t *b
 enum status checkpoint_environments(struct path path, char **environments, size_t *bytes, struct error *error)
 {
     return read_optional(path, CHECKPOINT_ENVIRONMENTS, environments, bytes, error);
+}
+
+enum status checkpoint_description(struct path path, char **description, size_t *bytes, struct error *error)
+{
+    return read_optional(path, CHECKPOINT_DESCRIPTION, description, bytes, error);
 }
 
 enum status checkpoint_load_state(struct path path, struct params *state, struct error *error)

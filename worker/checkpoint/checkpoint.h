@@ -6,6 +6,8 @@
  *                                                     behind, RMSprop's with .square_avg: PyTorch's names
  *                              environments.bin       the environments' states, as worker/reinforce/saving.c
  *                                                     writes them (/rollout/begin "continue")
+ *                              environment.json       a reinforce job's: the environment's spaces
+ *                                                     (worker/environment/environment_description.h)
  *                              manifest.json          counters, place in the logs, the run's identity,
  *                                                     SHA-256 of all files; written last
  *     RUN/checkpoints/00000120.tmp/    being written, or left by a writer that died
@@ -73,6 +75,8 @@ struct checkpoint_values {
     struct params *moments;     /* Adam's, as they are named in the file; NULL: the optimizer is SGD */
     const char *environments;   /* for writing: the bytes of environments.bin; NULL: no such file */
     size_t environments_bytes;
+    const char *description; /* for writing: the text of environment.json; NULL: no such file */
+    size_t description_bytes;
 
     /* (servers) each server's entries, where the model is cut among several; NULL: all are here. */
     const struct params_range *shards;
@@ -183,8 +187,9 @@ enum status checkpoint_load_model(struct path path, const struct checkpoint_valu
 enum status checkpoint_vocabulary(struct path path, char **vocabulary, size_t *bytes, struct error *error);
 enum status checkpoint_load_state(struct path path, struct params *state, struct error *error);
 
-/* The bytes of environments.bin, as checkpoint_vocabulary. */
+/* The bytes of environments.bin, and the text of environment.json, as checkpoint_vocabulary. */
 enum status checkpoint_environments(struct path path, char **environments, size_t *bytes,
                                     struct error *error);
+enum status checkpoint_description(struct path path, char **description, size_t *bytes, struct error *error);
 
 #endif

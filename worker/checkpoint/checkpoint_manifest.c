@@ -16,11 +16,9 @@ _Static_assert(RUN_DIGEST_BYTES == crypto_hash_sha256_BYTES, "the digests of a r
 enum { HEX_BYTES = 2 * crypto_hash_sha256_BYTES + 1 };
 
 const char *const checkpoint_file_names[CHECKPOINT_FILES_MAX] = {
-    [CHECKPOINT_MODEL] = "model.safetensors",
-    [CHECKPOINT_OPTIMIZER] = "optimizer.safetensors",
-    [CHECKPOINT_VOCABULARY] = "vocabulary.txt",
-    [CHECKPOINT_STATE] = "state.safetensors",
-    [CHECKPOINT_ENVIRONMENTS] = "environments.bin"};
+    [CHECKPOINT_MODEL] = "model.safetensors",       [CHECKPOINT_OPTIMIZER] = "optimizer.safetensors",
+    [CHECKPOINT_VOCABULARY] = "vocabulary.txt",     [CHECKPOINT_STATE] = "state.safetensors",
+    [CHECKPOINT_ENVIRONMENTS] = "environments.bin", [CHECKPOINT_DESCRIPTION] = "environment.json"};
 
 static const char *const measure_names[CHECKPOINT_MEASURES] = {
     [CHECKPOINT_RUNNING_REWARD] = "running_reward",

@@ -63,6 +63,7 @@ enum {
     CHECKPOINT_VOCABULARY = CHECKPOINT_FILES,
     CHECKPOINT_STATE,
     CHECKPOINT_ENVIRONMENTS,
+    CHECKPOINT_DESCRIPTION,
     CHECKPOINT_FILES_MAX
 };
 extern const char *const checkpoint_file_names[CHECKPOINT_FILES_MAX];
@@ -83,7 +84,7 @@ struct manifest {
 
 static inline bool manifest_has(const struct manifest *manifest, int file)
 {
-    const bool may = file == CHECKPOINT_ENVIRONMENTS ? !manifest->extra : manifest->extra;
+    const bool may = file >= CHECKPOINT_ENVIRONMENTS ? !manifest->extra : manifest->extra;
     return file < CHECKPOINT_FILES || (may && manifest->files[file].bytes > 0);
 }
 

@@ -451,3 +451,65 @@ enum status environment_row_check(const struct environment_rows *rows, uint32_t 
         status = check_row_state(rows, row, error);
     return status == STATUS_OK ? check_row_bounds(rows, row, error) : status;
 }
+
+/* ---- two specs ---- */
+
+static void print_shape(char *out, size_t size, const struct environment_space *space)
+{
+    int length = snprintf(out, size, "%s (",
+                          space->dtype == ENVIRONMENT_U8    ? "uint8"
+                          : space->dtype == ENVIRONMENT_I32 ? "int32"
+                                                            : "float32");
+    for (uint32_t i = 0; i < space->rank; i++)
+        length += snprintf(out + length, size - (size_t)length, "%s%u", i > 0 ? ", " : "", space->shape[i]);
+    snprintf(out + length, size - (size_t)length, ")");
+}
+
+/* Of actions; NULL: they are choices. */
+static enum status compare_bounds(const char *side, size_t elements, const double *was, const double *is,
+                                  struct error *error)
+{
+    for (size_t i = 0; i < elements && was != NULL && is != NULL; i++)
+        if (was[i] != is[i])
+            return error_set(error, STATUS_INVALID, "its action's %s bound %zu is %.9g: it was %.9g", side, i,
+                             is[i], was[i]);
+    return STATUS_OK;
+}
+
+static enum status compare_spaces(const char *what, const struct environment_space *was,
+                                  const struct environment_space *is, struct error *error)
+{
+    char old[64], now[64];
+    const size_t elements = environment_space_elements(is);
+    print_shape(old, sizeof old, was);
+    print_shape(now, sizeof now, is);
+    if (strcmp(old, now) != 0)
+        return error_set(error, STATUS_INVALID, "its %s is %s: it was %s", what, now, old);
+    for (size_t i = 0; is->choices != NULL && i < elements; i++)
+        if (is->choices[i] != was->choices[i])
+            return error_set(error, STATUS_INVALID, "its %s's element %zu has %u choices: it had %u", what, i,
+                             is->choices[i], was->choices[i]);
+    return STATUS_OK;
+}
+
+enum status environment_spec_compare(const struct environment_spec *was, const struct environment_spec *is,
+                                     struct error *error)
+{
+    const struct {
+        const char *what;
+        uint32_t was, is;
+    } facts[] = {{"its agents", was->agents, is->agents}, {"its action masks", was->has_mask, is->has_mask}};
+    for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)
+        if (facts[i].was != facts[i].is)
+            return error_set(error, STATUS_INVALID, "%s: there are %u, there were %u", facts[i].what,
+                             facts[i].is, facts[i].was);
+    enum status status = compare_spaces("observation", &was->observation, &is->observation, error);
+    if (status == STATUS_OK)
+        status = compare_spaces("action", &was->action, &is->action, error);
+    if (status != STATUS_OK)
+        return status;
+    const size_t elements = environment_space_elements(&is->action);
+    status = compare_bounds("lower", elements, was->action.low, is->action.low, error);
+    return status == STATUS_OK ? compare_bounds("upper", elements, was->action.high, is->action.high, error)
+                               : status;
+}

@@ -27,6 +27,12 @@ enum status environment_spec_check(const struct environment_spec *spec, struct e
 
 /* The functions below take what has passed environment_spec_check. */
 
+/* Whether a policy that has learned with `was` fits `is`: agents, masks, types, shapes, choices and the
+ * actions' bounds are the same. STATUS_INVALID: the sentence names the first of these that differs, "its
+ * observation is float32 (4): it was float32 (3)". */
+enum status environment_spec_compare(const struct environment_spec *was, const struct environment_spec *is,
+                                     struct error *error);
+
 size_t environment_space_elements(const struct environment_space *space);
 
 /* The bytes of one row. */

@@ -114,6 +114,11 @@ static enum status open_instance(struct environments *e, struct error *error)
     struct plugin_error text = {""};
     struct error why;
     void *self = NULL;
+    if (config->opened != NULL) {
+        e->self = config->opened;
+        e->spec = config->spec;
+        return STATUS_OK;
+    }
     call_begin(e, PLUGIN_CALL_OPEN, config->count, NULL);
     const int failed =
         config->plugin->open(&self, &e->spec, config->name, config->options, config->count, text.text);
@@ -173,8 +178,11 @@ enum status environments_open(struct environments **out, const struct environmen
 {
     struct environments *e = calloc(1, sizeof *e);
     *out = NULL;
-    if (e == NULL)
+    if (e == NULL) {
+        if (config->opened != NULL)
+            config->plugin->close(config->opened);
         return error_set(error, STATUS_NO_MEMORY, "no memory for environments");
+    }
     e->config = *config;
     enum status status = open_instance(e, error);
     if (status == STATUS_OK)

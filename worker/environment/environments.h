@@ -45,11 +45,14 @@
 
 struct environments_config {
     const struct environment_plugin *plugin;
-    const char *name;      /* one of the plug-in's names; in every error; outlives the object */
-    const char *options;   /* a JSON object */
-    uint64_t seed;         /* the job's */
-    uint32_t first, count; /* the number of the first one; how many, at least 1 */
-    uint32_t frames;       /* an observation is the last `frames` ones; 0: as 1 */
+    void *opened; /* an instance of `count` environments, which is this module's from now on, after a
+                     failure, too; NULL: plugin->open makes one */
+    const struct environment_spec *spec; /* of `opened`; else not read */
+    const char *name;                    /* one of the plug-in's names; in every error; outlives the object */
+    const char *options;                 /* a JSON object; with `opened` not read */
+    uint64_t seed;                       /* the job's */
+    uint32_t first, count;               /* the number of the first one; how many, at least 1 */
+    uint32_t frames;                     /* an observation is the last `frames` ones; 0: as 1 */
 };
 
 struct environments;

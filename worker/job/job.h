@@ -130,15 +130,16 @@ struct job {
         uint32_t environments; /* per process */
         uint32_t groups;       /* of these; each asks for actions by itself */
     } observers;
-    struct { /* at most one of has_plugin, has_gymnasium, has_class */
-        bool has_name, has_plugin, has_gymnasium, has_class;
-        char name[JOB_ENVIRONMENT_NAME_BYTES];      /* a built-in one, or the plug-in's; null: its first */
-        char plugin[JOB_PATH_BYTES];                /* a shared object (worker/environment/environment.h) */
-        char gymnasium[JOB_ENVIRONMENT_NAME_BYTES]; /* an id of Gymnasium's registry */
-        char class[JOB_ENVIRONMENT_NAME_BYTES];     /* "module:Class" */
-        char python[JOB_PATH_BYTES];                /* the interpreter */
-        char options[JOB_OPTIONS_BYTES];            /* a JSON object */
-        uint32_t frames;                            /* observations in one */
+    struct { /* at most one of has_plugin, has_gymnasium, has_class, has_pettingzoo */
+        bool has_name, has_plugin, has_gymnasium, has_class, has_pettingzoo;
+        char name[JOB_ENVIRONMENT_NAME_BYTES];       /* a built-in one, or the plug-in's; null: its first */
+        char plugin[JOB_PATH_BYTES];                 /* a shared object (worker/environment/environment.h) */
+        char gymnasium[JOB_ENVIRONMENT_NAME_BYTES];  /* an id of Gymnasium's registry */
+        char class[JOB_ENVIRONMENT_NAME_BYTES];      /* "module:Class" */
+        char pettingzoo[JOB_ENVIRONMENT_NAME_BYTES]; /* "module:function" */
+        char python[JOB_PATH_BYTES];                 /* the interpreter */
+        char options[JOB_OPTIONS_BYTES];             /* a JSON object */
+        uint32_t frames;                             /* observations in one */
     } environment;
     struct {
         int mode;       /* `steps`: a fixed number with reset on done; `episode`: until done */
@@ -365,7 +366,15 @@ static inline uint32_t job_trainers(const struct job *job)
 /* Whether the environments are in Python: only observers step these. */
 static inline bool job_has_python_environments(const struct job *job)
 {
-    return job->environment.has_gymnasium || job->environment.has_class;
+    return job->environment.has_gymnasium || job->environment.has_class || job->environment.has_pettingzoo;
+}
+
+/* What names the environments, where they are in Python. */
+static inline const char *job_python_environment(const struct job *job)
+{
+    return job->environment.has_gymnasium ? job->environment.gymnasium
+           : job->environment.has_class   ? job->environment.class
+                                          : job->environment.pettingzoo;
 }
 
 /* Whether a value network judges the policy's actions, and a rollout bootstraps: ppo and a2c. */

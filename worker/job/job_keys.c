@@ -83,7 +83,7 @@ const struct job_key job_keys[] = {
      .pattern = "^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,126}$",
      .words = "1 to 127 of the characters A-Z a-z 0-9 _ . / : -", BY_DEFAULT("CartPole-v1"),
      .null_where = {IS_SET("/environment/plugin"), IS_SET("/environment/gymnasium"),
-                    IS_SET("/environment/class")},
+                    IS_SET("/environment/class"), IS_SET("/environment/pettingzoo")},
      .text = "The name of a built-in environment, or of one of the plug-in's environments. null: the "
              "plug-in's first one, or an environment in Python."},
     {"/environment/plugin", AGENT, PATH(environment.plugin, 1), NULLABLE(environment.has_plugin),
@@ -102,6 +102,12 @@ const struct job_key job_keys[] = {
      .text =
          "A class of one's own, in a module that Python finds from the working directory: a gymnasium.Env, "
          "or a gymnasium.vector.VectorEnv without autoreset. The observers are processes of Python then."},
+    {"/environment/pettingzoo", AGENT, NAME(environment.pettingzoo), NULLABLE(environment.has_pettingzoo),
+     MODULE_AND_CLASS, BY_DEFAULT(null),
+     .text =
+         "A function or a class that makes a pettingzoo.ParallelEnv or AECEnv, as \"module:function\"; its "
+         "agents, which have the same spaces, share the policy, and each is a row. The observers are "
+         "processes of Python then."},
     {"/environment/python", AGENT, PATH(environment.python, 1), BY_DEFAULT("python3"),
      .text = "The interpreter of environments in Python, a path or a name that PATH finds."},
     {"/environment/options", AGENT, OPTIONS(environment.options), BY_DEFAULT({}),

@@ -66,7 +66,7 @@ struct job_condition {
     double number;
 };
 
-enum { JOB_NULLS_MAX = 3 };
+enum { JOB_NULLS_MAX = 4 };
 
 struct job_key {
     const char *pointer; /* JSON pointer; the members of "/a" begin with "/a/" */

@@ -4,14 +4,13 @@ class of one's own: a gymnasium.Env, or a gymnasium.vector.VectorEnv without aut
 
 The supervisor starts it for a job with "environment": {"gymnasium": ID} or {"class": "module:Class"}, and watches it
 like any worker. It shows how a worker in another language is made. Everything runs on one thread, but for
-the beats during an import. With --describe it describes the environment of the job at standard input, and ends.
+the beats during an import.
 
-    worker_session.py         messages to the supervisor and the agent
-    observer_environments.py  environments, and the checks of what they return
-    Group                     environments that are stepped together, and ask the agent together
-    Observer                  plays the episodes that the agent asks for
+    worker_session.py  messages to the supervisor and the agent
+    environments.py    environments, and the checks of what they return
+    Group              environments that are stepped together, and ask the agent together
+    Observer           plays the episodes that the agent asks for
 """
-import json
 import os
 import struct
 import sys
@@ -19,10 +18,10 @@ import zlib
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # an isolated interpreter does not look there
 writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # into this folder
-from observer_environments import find_environments, open_environments
+from environments import find_environments, open_environments
 from worker_session import (
     INTERNAL, INVALID, SHUTDOWN,
-    Failure, Hurry, Line, Segment, Session, alone, import_package, np, work,
+    Failure, Hurry, Line, Segment, Session, import_package, np, work,
 )  # fmt: skip
 
 sys.dont_write_bytecode = writes_none
@@ -39,7 +38,7 @@ class Group:
     these are the state, and whoever loads it plays the episode again up to there. A checksum of the observations and
     rewards tells whether it came to the same place; an environment that did not begins a new episode."""
 
-    FAILED = 8  # environment.h's flag
+    ENDED, FAILED, ABSENT = 1 | 2, 8, 16  # environment.h's flags
     # The episode and the step of the reset, by which it was seeded, and the checksum; the actions follow.
     STATE = struct.Struct("<QQI")
     STATE_BYTES_MAX = 1 << 20  # of one environment: an episode of more actions has no state
@@ -48,13 +47,15 @@ class Group:
         self.number, self.first, self.count = number, first, count
         self.environments = open_environments(job, first, count, progress, evaluation)
         e = self.environments
-        # The environments' observations; behind them, in a request, the last ones of episodes that have ended.
-        self.shown = np.zeros((2 * count, *e.observation.shape), e.observation.dtype)
+        # An environment of A agents has A rows, which follow one another.
+        self.agents, self.rows = e.agents, count * e.agents
+        # The rows' observations; behind them, in a request, the last ones of episodes that have ended.
+        self.shown = np.zeros((2 * self.rows, *e.observation.shape), e.observation.dtype)
         self.sent = np.zeros_like(self.shown)  # in place of them, unless all environments are live
-        self.rewards = np.zeros(count, "<f4")
-        self.flags = np.zeros(count, "u1")
-        self.masks = np.zeros((count, e.choices), "u1")
-        self.metrics = [[]] * count
+        self.rewards = np.zeros(self.rows, "<f4")
+        self.flags = np.zeros(self.rows, "u1")
+        self.masks = np.zeros((self.rows, e.choices), "u1")
+        self.metrics = [[]] * self.rows
         self.last_steps = np.zeros(count, "<u4")
         self.ended = []  # rows whose episode ended in the last step
         # Only jobs of REINFORCE have /rollout/begin: the environments of others go on.
@@ -80,6 +81,7 @@ class Group:
         self.episode, self.steps, self.step = episode, steps, 0
         self.longest = longest  # the step that cuts an episode of an evaluation; 0: none does
         self.closes = closes  # one more step behind the last, whose answer is empty
+        self.continues = continues
         self.live = list(range(self.count))
         self.ended = []
         if not continues or self.lost:
@@ -91,57 +93,108 @@ class Group:
             self.taken[i].clear()
             self._show(i, observation, mask, True)
             self.seen[i] = 0
-            self._note(i, 0.0)
+            self._note(i, self.NOTHING * self.agents)
 
-    def _note(self, i, reward):
-        """Adds what the environment shows, and has earned by it, to its checksum."""
+    NOTHING = bytes(4)  # the float32 0.0
+
+    def _rows(self, i):
+        return slice(i * self.agents, (i + 1) * self.agents)
+
+    def _rows_of(self, live):
+        """The rows of these environments, as an index."""
+        if self.agents == 1:
+            return live
+        return np.add.outer(np.asarray(live, np.int64) * self.agents, np.arange(self.agents)).ravel()
+
+    def _note(self, i, rewards):
+        """Adds what the environment shows, and the bytes of what it has earned by it, to its checksum."""
         if self.can_save:
-            self.seen[i] = zlib.crc32(self.shown[i], zlib.crc32(np.float32(reward).tobytes(), self.seen[i]))
+            self.seen[i] = zlib.crc32(self.shown[self._rows(i)], zlib.crc32(rewards, self.seen[i]))
 
     def _show(self, i, observation, mask, is_first):
         """Keeps the newest observation, with frames behind the ones before, and the mask."""
-        frames = self.environments.frames
+        frames, rows = self.environments.frames, self._rows(i)
         if mask is not None:
-            self.masks[i] = mask
+            self.masks[rows] = mask
         if frames == 1:
-            self.shown[i] = observation
+            self.shown[rows] = observation
         elif is_first:
-            self.shown[i] = np.concatenate([observation] * frames, axis=-1)
+            self.shown[rows] = np.concatenate([observation] * frames, axis=-1)
         else:
-            past = self.shown[i][..., observation.shape[-1] :]
-            self.shown[i] = np.concatenate([past, observation], axis=-1)
+            shown = self.shown[rows]
+            width = shown.shape[-1] // frames
+            shown[..., :-width] = shown[..., width:].copy()
+            shown[..., -width:] = observation
 
-    def _gather(self):
-        """The live rows' observations, with the last ones behind them. While all are live they lie so already."""
-        live, ended = len(self.live), len(self.ended)
-        if live == self.count:
+    def _take(self, i, outcome):
+        """Keeps what a step of the environment has come to. Whether its episode is over. An agent that has ended in an
+        environment that goes on is absent."""
+        observation, reward, flags, mask, metrics = outcome
+        rows = self._rows(i)
+        self.rewards[rows], self.flags[rows] = reward, flags
+        self._show(i, observation, mask, False)
+        self._note(i, self.rewards[rows].tobytes())
+        if self.agents == 1:
+            self.metrics[i] = metrics
+            return flags != 0
+        self.metrics[rows] = metrics
+        ended = (self.flags[rows] & self.ENDED) != 0
+        is_over = bool(np.all(ended | ((self.flags[rows] & self.ABSENT) != 0)))
+        if not is_over:
+            self.flags[rows][ended] |= self.ABSENT
+        return is_over
+
+    def _note_ended(self, i):
+        """Keeps the last observations of the environment's rows that have ended, which a reset overwrites."""
+        rows = self._rows(i)
+        for row in range(rows.start, rows.stop):
+            if self.flags[row] & self.ENDED:
+                self.shown[self.rows + len(self.ended)] = self.shown[row]
+                self.ended.append(row)
+
+    def _gather(self, rows):
+        """These live rows' observations, with the last ones behind them. While all are live they lie so already."""
+        live, ended = len(self.live) * self.agents, len(self.ended)
+        if live == self.rows:
             return self.shown[: live + ended]
-        self.sent[:live] = self.shown[self.live]
-        return self.sent[:live]
+        self.sent[:live] = self.shown[rows]
+        self.sent[live : live + ended] = self.shown[self.rows : self.rows + ended]
+        return self.sent[: live + ended]
+
+    def _flags_before(self, rows):
+        """Flags at step 0: which agents the rollout before has left absent."""
+        flags = self.flags[rows] if self.continues else np.zeros(len(rows), "u1")
+        flags = flags.reshape(-1, self.agents)
+        over = np.all((flags & (self.ENDED | self.ABSENT)) != 0, axis=1, keepdims=True)
+        return np.where(over, 0, flags & self.ABSENT).ravel()
 
     def ask(self, session):
         live, begins = self.live, self.step == 0
+        rows = self._rows_of(live)
         numbers = np.asarray(live, "<u4") + np.uint32(self.first)
-        rewards = np.zeros(len(live), "<f4") if begins else self.rewards[live]
-        metrics = [value for i in self.ended for value in self.metrics[i]]
-        flags = np.zeros((len(live), 1 + self.masks.shape[1]), "u1")
-        flags[:, 1:] = self.masks[live]
+        rewards = np.zeros(len(rows), "<f4") if begins else self.rewards[rows]
+        metrics = [value for row in self.ended for value in self.metrics[row]]
+        flags = np.zeros((len(rows), 1 + self.masks.shape[1]), "u1")
+        flags[:, 1:] = self.masks[rows]
         if not begins:
-            flags[:, 0] = self.flags[live]
-        flags[self.lost, 0], self.lost = self.FAILED, []
+            flags[:, 0] = self.flags[rows]
+        elif self.agents > 1:
+            flags[:, 0] = self._flags_before(rows)
+        flags[self._rows_of(self.lost), 0], self.lost = self.FAILED, []
         self.asked = session.request(
             STEP, (self.episode, self.step, self.number),
-            (numbers, self._gather(), np.concatenate([rewards, np.asarray(metrics, "<f4")]), flags),
+            (numbers, self._gather(rows), np.concatenate([rewards, np.asarray(metrics, "<f4")]), flags),
         )  # fmt: skip
 
     def take_actions(self, session):
         tensors = session.wait(self.asked).tensors
         self.asked = None
         action = self.environments.action
-        shape = (len(self.live), int(np.prod(action.shape, dtype=np.int64)))
+        count = len(self.live) * self.agents
+        shape = (count, int(np.prod(action.shape, dtype=np.int64)))
         if len(tensors) != 1 or tensors[0].dtype != action.dtype or tensors[0].shape != shape:
-            raise Failure(INTERNAL, f"the agent's answer to step {self.step}: expected {len(self.live)} actions")
-        return tensors[0].reshape(len(self.live), *action.shape)
+            raise Failure(INTERNAL, f"the agent's answer to step {self.step}: expected {count} actions")
+        return tensors[0].reshape(len(self.live), *self.environments.action_rows())
 
     def play_step(self, session):
         """Steps the environments with the agent's actions. Whether the group is done."""
@@ -155,21 +208,18 @@ class Group:
                 if len(self.taken[i]) <= self.STATE_BYTES_MAX:
                     self.taken[i] += row.tobytes()
         is_last, is_cut = self.step + 1 == self.steps, self.step + 1 == self.longest
-        kept, self.ended = [], []
+        kept, over, self.ended = [], [], []
         for i, outcome in zip(self.live, self.environments.step(self.live, actions)):
-            observation, self.rewards[i], flags, mask, self.metrics[i] = outcome
-            self.flags[i] = flags
-            self._show(i, observation, mask, False)
-            self._note(i, self.rewards[i])
+            is_over = self._take(i, outcome)
             self.last_steps[i] = self.step + 1
-            if flags == 0 and not is_cut:
-                kept.append(i)
-            elif self.steps > 0:
-                kept.append(i)
-                self.shown[self.count + len(self.ended)] = self.shown[i]
-                self.ended.append(i)
-        if self.ended:
-            self._reset(self.ended, self.step + 1)
+            if self.steps == 0 and (is_over or is_cut):
+                continue
+            kept.append(i)
+            self._note_ended(i)
+            if is_over:
+                over.append(i)
+        if over:
+            self._reset(over, self.step + 1)
         self.live = kept
         self.step += 1
         return (is_last and not self.closes) or not kept
@@ -201,19 +251,18 @@ class Group:
 
     def _play_again(self, i, state):
         """The course of the environment since its reset. Whether it is the same as before."""
-        action = self.environments.action
-        row_bytes = np.dtype(action.dtype).itemsize * int(np.prod(action.shape, dtype=np.int64))
+        action, shape = self.environments.action, self.environments.action_rows()
+        row_bytes = np.dtype(action.dtype).itemsize * int(np.prod(shape, dtype=np.int64))
         if len(state) < self.STATE.size or (len(state) - self.STATE.size) % row_bytes != 0:
             raise self._bad_state(i, f"{len(state)} bytes: expected {self.STATE.size} and {row_bytes} for each action")
         self.episode, step, seen = self.STATE.unpack_from(state)
-        taken = np.frombuffer(state, action.dtype, offset=self.STATE.size).reshape(-1, *action.shape)
+        taken = np.frombuffer(state, action.dtype, offset=self.STATE.size).reshape(-1, *shape)
         self._reset([i], step)
+        self.flags[self._rows(i)] = 0
         try:
             for row in taken:
-                for observation, reward, flags, mask, _ in self.environments.step([i], [row]):
-                    self._show(i, observation, mask, False)
-                    self._note(i, reward)
-                    if flags != 0:
+                for outcome in self.environments.step([i], [row]):
+                    if self._take(i, outcome):
                         return False
         except Failure:  # the same actions have been taken before without one
             return False
@@ -286,7 +335,7 @@ class Observer:
     def _answer(self, groups, states=()):
         rewards = np.concatenate([g.rewards for g in groups])
         flags = np.concatenate([g.flags for g in groups])
-        metrics = [v for g in groups for i in range(g.count) if g.flags[i] != 0 for v in g.metrics[i]]
+        metrics = [v for g in groups for row in range(g.rows) if g.flags[row] & g.ENDED for v in g.metrics[row]]
         results = (
             np.concatenate([rewards, np.asarray(metrics, "<f4")]),
             flags,
@@ -327,19 +376,5 @@ def observe(turns, start):
     observer.close()
 
 
-def describe():
-    """Reads a job from standard input, and writes the description of its environment to standard output. The environment is
-    not closed: the process ends."""
-    job, answer = json.load(sys.stdin.buffer), os.dup(1)
-    os.dup2(2, 1)  # the user's code may print
-    import_package("gymnasium")
-    environments = open_environments(job, 0, 1, lambda *_: None)
-    with open(answer, "w") as file:
-        file.write(environments.describe())
-
-
 if __name__ == "__main__":
-    packages = "pyzmq, numpy and gymnasium"
-    if sys.argv[1:] == ["--describe"]:
-        alone(describe, packages)
-    work(observe, packages)
+    work(observe, "pyzmq, numpy and gymnasium")

@@ -608,25 +608,8 @@ def work(run, packages):
     os._exit(code)
 
 
-def alone(run, packages):
-    """Calls run() without a supervisor, and ends the process, which also ends with its parent. A failure is the last line
-    on standard error: threads, exit handlers and buffers of the user's code are given up."""
+def end_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    sys.path.insert(0, os.getcwd())
-    code, text = 0, None
-    try:
-        if zmq is None:
-            raise Failure(UNAVAILABLE, f"{sys.executable}: {MISSING}: expected the packages {packages}")
-        run()
-    except Failure as failure:
-        code, text = EXIT_CODES.get(failure.status, EXIT_OTHERWISE), str(failure)
-    except BaseException as why:  # SystemExit, too
-        traceback.print_exc()
-        code, text = EXIT_OTHERWISE, last_lines(why)
-    sys.stdout.flush()
-    if text is not None:
-        print(text, file=sys.stderr, flush=True)
-    os._exit(code)
 
 
 def import_package(name):

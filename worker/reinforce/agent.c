@@ -163,6 +163,7 @@ static enum status open_recording(struct agent *agent, uint32_t steps, struct er
 static enum status open_saving(struct agent *agent, struct error *error)
 {
     const struct saving_config config = {.worker = agent->worker,
+                                         .description = agent->text,
                                          .spec = &agent->world.spec,
                                          .policy = agent->policy,
                                          .recording = agent->recording,

@@ -66,36 +66,42 @@ static enum status open_sums(struct player *p, struct error *error)
     return environment_metrics_open(&p->metrics, p->spec, (uint32_t)rows, error);
 }
 
-/* `spec`: that of the observers' environments. NULL: opens the job's environments, one for each episode.
- * `job` and `spec` outlive the player. player_close also follows a failure. */
-static enum status player_open(struct player *p, const struct job *job, const struct environment_spec *spec,
-                               uint32_t episodes, bool sampled, struct error *error)
+/* `environments`: one for each episode, which are the player's from now on; NULL: the observers have them,
+ * and `spec` is theirs. `job` and `spec` outlive the player. player_close also follows a failure. */
+static enum status player_open(struct player *p, const struct job *job, struct environments *environments,
+                               const struct environment_spec *spec, uint32_t episodes, bool sampled,
+                               struct error *error)
 {
-    enum status status = STATUS_OK;
-    *p = (struct player){.spec = spec, .model = "the policy", .episodes = episodes, .sampled = sampled};
-    if (spec == NULL)
-        status = job_environments_open(&p->environments, job, 0, episodes, error);
-    if (status != STATUS_OK)
-        return status;
-    if (spec == NULL) {
-        p->spec = environments_spec(p->environments);
-        p->buffers = environments_buffers(p->environments);
-    }
+    *p = (struct player){.environments = environments,
+                         .spec = environments != NULL ? environments_spec(environments) : spec,
+                         .buffers = environments != NULL ? environments_buffers(environments) : NULL,
+                         .model = "the policy",
+                         .episodes = episodes,
+                         .sampled = sampled};
     p->agents = p->spec->agents;
-    status = open_policy(p, job, error);
+    const enum status status = open_policy(p, job, error);
     return status == STATUS_OK ? open_sums(p, error) : status;
 }
 
-/* Opens a player with the model of `checkpoint`, which outlives it. */
+/* Opens a player for a command, with the model of `checkpoint`, which outlives it. player_close also follows
+ * a failure. */
 static enum status player_open_checkpoint(struct player *p, const char *checkpoint, const struct job *job,
-                                          uint32_t episodes, bool sampled, struct error *error)
+                                          const struct play_settings *settings, struct error *error)
 {
+    struct environments *environments;
     struct policy_values values;
-    enum status status = player_open(p, job, NULL, episodes, sampled, error);
+    *p = (struct player){0};
+    enum status status =
+        job_command_environments_open(&environments, job, settings->episodes, settings->picture, error);
+    if (status == STATUS_OK)
+        status = player_open(p, job, environments, NULL, settings->episodes, settings->sampled, error);
     if (status != STATUS_OK)
         return status;
     p->model = checkpoint;
     const struct policy_config config = policy_config_of(job, p->spec);
+    status = job_check_environment(path_of(checkpoint), p->spec, error);
+    if (status != STATUS_OK)
+        return status;
     status = policy_values_load(&values, &config, checkpoint, error);
     if (status == STATUS_OK)
         status = policy_restore(p->policy, &values, error);
@@ -235,7 +241,8 @@ enum status policy_evaluate(struct evaluation_summary *summary, const char *chec
                             uint32_t episodes, struct error *error)
 {
     struct player player;
-    enum status status = player_open_checkpoint(&player, checkpoint, job, episodes, false, error);
+    const struct play_settings settings = {.episodes = episodes};
+    enum status status = player_open_checkpoint(&player, checkpoint, job, &settings, error);
     if (status == STATUS_OK)
         status = player_begin(&player, 0, episodes, error);
     while (status == STATUS_OK && player.alive > 0)
@@ -308,8 +315,7 @@ enum status policy_play(const char *checkpoint, const struct job *job, const str
 {
     struct player player;
     struct picture picture = {0};
-    enum status status =
-        player_open_checkpoint(&player, checkpoint, job, settings->episodes, settings->sampled, error);
+    enum status status = player_open_checkpoint(&player, checkpoint, job, settings, error);
     for (uint32_t i = 0; i < settings->episodes && status == STATUS_OK; i++)
         status = play_episode(&picture, &player, i, settings, error);
     free(picture.bytes);
@@ -372,6 +378,7 @@ enum status evaluator_new(struct evaluator **out, const struct worker *worker,
 {
     const struct job *job = &worker->job;
     const bool is_python = job_has_python_environments(job);
+    struct environments *environments = NULL;
     *out = NULL;
     if (!job->evaluation.has_every)
         return STATUS_OK;
@@ -381,8 +388,10 @@ enum status evaluator_new(struct evaluator **out, const struct worker *worker,
     e->worker = worker;
     const struct policy_config config = policy_config_of(job, spec);
     enum status status = policy_values_open(&e->values, &config, error);
+    if (status == STATUS_OK && !is_python)
+        status = job_environments_open(&environments, job, 0, job->evaluation.episodes, error);
     if (status == STATUS_OK)
-        status = player_open(&e->player, job, is_python ? spec : NULL, job->evaluation.episodes,
+        status = player_open(&e->player, job, environments, spec, job->evaluation.episodes,
                              !job->evaluation.deterministic, error);
     e->player.steps_max = job->evaluation.steps;
     return status == STATUS_OK && is_python ? open_shares(e, error) : status;

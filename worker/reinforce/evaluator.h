@@ -28,7 +28,7 @@
 
 enum { POLICY_EPISODES_MAX = 1000000 };
 
-/* ---- the commands: one process, no messages, on the CPU ---- */
+/* ---- the commands: no messages, on the CPU; environments in Python have a process of their own ---- */
 
 struct evaluation_summary {
     double mean, deviation, least, most; /* of the rewards; deviation: the sample's, over n - 1; 0 of one */
@@ -37,8 +37,8 @@ struct evaluation_summary {
 };
 
 /* Plays `episodes` (1..POLICY_EPISODES_MAX) with the model of `checkpoint` (policy_values_load). Errors as
- * job_environments_open and policy_values_load; STATUS_NO_MEMORY; STATUS_CORRUPT: the model's numbers are not
- * finite, or the environment's. */
+ * job_command_environments_open and policy_values_load; STATUS_NO_MEMORY; STATUS_CORRUPT: the model's numbers
+ * are not finite, or the environment's. */
 enum status policy_evaluate(struct evaluation_summary *summary, const char *checkpoint, const struct job *job,
                             uint32_t episodes, struct error *error);
 

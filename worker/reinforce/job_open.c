@@ -2,15 +2,45 @@
  * the process that steps the environments, or on a command's thread. */
 #include "worker/reinforce/job_open.h"
 
-#include "worker/checkpoint/checkpoint.h"
 #include "worker/device.h"
 #include "worker/environment/environment_load.h"
 #include "worker/environment/environment_spec.h"
+#include "worker/environment/python_environments.h"
 #include "worker/model/onnx.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 _Static_assert((int)JOB_WIDTHS_MAX == (int)POLICY_LAYERS_MAX, "every list of widths is a policy's");
+
+/* Opens environments in Python in a child. */
+static enum status open_python(struct environments **out, const struct job *job, uint32_t count,
+                               int rendering, struct error *error)
+{
+    struct environments_config config = {.plugin = &python_environments_plugin,
+                                         .seed = job->seed,
+                                         .count = count,
+                                         .frames = job->environment.frames};
+    struct python_environments_config python = {
+        .interpreter = job->environment.python, .count = count, .rendering = rendering};
+    size_t bytes;
+    char *text = job_format(job, &bytes);
+    if (text == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the job");
+    python.job = text;
+    const enum status status =
+        python_environments_open(&config.opened, &config.spec, &config.name, &python, error);
+    free(text);
+    return status == STATUS_OK ? environments_open(out, &config, error) : status;
+}
+
+enum status job_command_environments_open(struct environments **out, const struct job *job, uint32_t count,
+                                          int rendering, struct error *error)
+{
+    *out = NULL;
+    return job_has_python_environments(job) ? open_python(out, job, count, rendering, error)
+                                            : job_environments_open(out, job, 0, count, error);
+}
 
 enum status job_environments_open(struct environments **out, const struct job *job, uint32_t first,
                                   uint32_t count, struct error *error)
@@ -22,8 +52,7 @@ enum status job_environments_open(struct environments **out, const struct job *j
     if (job_has_python_environments(job))
         return error_set(error, STATUS_UNAVAILABLE,
                          "%.100s is an environment in Python, which only a job's observers can step",
-                         job->environment.has_gymnasium ? job->environment.gymnasium
-                                                        : job->environment.class);
+                         job_python_environment(job));
     enum status status = environment_load(&plugin, from, error);
     if (status != STATUS_OK)
         return status;
@@ -39,6 +68,36 @@ enum status job_environments_open(struct environments **out, const struct job *j
         return error_set(error, STATUS_NOT_FOUND, "%.300s has no environment %s: its first one is %.100s",
                          from, config.name, plugin->names[0]);
     return environments_open(out, &config, error);
+}
+
+enum status job_read_environment(struct environment_description *out, struct path checkpoint,
+                                 struct error *error)
+{
+    char *text;
+    size_t bytes;
+    struct error why;
+    *out = (struct environment_description){0};
+    enum status status = checkpoint_description(checkpoint, &text, &bytes, error);
+    if (status != STATUS_OK)
+        return status;
+    if (text == NULL)
+        return error_set(error, STATUS_NOT_FOUND, "%.300s: it has no environment.json", checkpoint.text);
+    status = environment_description_read(out, text, bytes, &why);
+    free(text);
+    return status == STATUS_OK ? status : error_set(error, status, "%.300s: %s", checkpoint.text, why.text);
+}
+
+enum status job_check_environment(struct path checkpoint, const struct environment_spec *spec,
+                                  struct error *error)
+{
+    struct environment_description was;
+    struct error why;
+    enum status status = job_read_environment(&was, checkpoint, error);
+    if (status == STATUS_OK && environment_spec_compare(&was.spec, spec, &why) != STATUS_OK)
+        status = error_set(error, STATUS_INVALID, "%.300s: the environment has changed since: %s",
+                           checkpoint.text, why.text);
+    environment_description_fini(&was);
+    return status == STATUS_NOT_FOUND ? STATUS_OK : status;
 }
 
 /* ---- the policy ---- */

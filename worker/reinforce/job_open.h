@@ -2,6 +2,8 @@
 #ifndef WORKER_REINFORCE_JOB_OPEN_H
 #define WORKER_REINFORCE_JOB_OPEN_H
 
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/environment/environment_description.h"
 #include "worker/environment/environments.h"
 #include "worker/job/job.h"
 #include "worker/model/policy.h"
@@ -14,6 +16,23 @@
  * STATUS_UNAVAILABLE: the job's environments are in Python. */
 enum status job_environments_open(struct environments **out, const struct job *job, uint32_t first,
                                   uint32_t count, struct error *error);
+
+/* As job_environments_open with `first` 0, for a command: those in Python, too. `rendering`: a picture of
+ * environment.h's that will be asked for, or 0; an environment in Python is made for it. Further errors as
+ * python_environments_open. */
+enum status job_command_environments_open(struct environments **out, const struct job *job, uint32_t count,
+                                          int rendering, struct error *error);
+
+/* Reads the description of the environment that the policy of a checkpoint has learned with.
+ * environment_description_fini follows after either result. STATUS_NOT_FOUND: the checkpoint has none, or is
+ * no checkpoint's folder; errors as checkpoint_description and environment_description_read. */
+enum status job_read_environment(struct environment_description *out, struct path checkpoint,
+                                 struct error *error);
+
+/* Whether the policy of a checkpoint fits environments of `spec` by its description, if it has one.
+ * STATUS_INVALID: it does not (environment_spec_compare). */
+enum status job_check_environment(struct path checkpoint, const struct environment_spec *spec,
+                                  struct error *error);
 
 /* The policy that /policy describes for environments of this spec, whose arrays outlive the configuration.
  * The members for a backend stay 0. */

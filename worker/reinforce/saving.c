@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct saving {
     struct saving_config config;
@@ -102,6 +103,8 @@ static enum status resume(struct saving *s, struct progress *progress, struct er
     if (status == STATUS_OK)
         status = check_counters(path.text, &counters, error);
     if (status == STATUS_OK)
+        status = job_check_environment(path, s->config.spec, error);
+    if (status == STATUS_OK)
         status = checkpoint_load(path, &values, error);
     if (status == STATUS_OK)
         status = resume_states(s, path, error);
@@ -187,6 +190,8 @@ static enum status take(struct saving *s, const struct progress *progress, bool 
     if (status != STATUS_OK)
         return status;
     values.environments = s->states;
+    values.description = s->config.description;
+    values.description_bytes = strlen(s->config.description);
     const struct checkpoint_saving saving = {.counters = {.update = progress->episode,
                                                           .trainers = 1,
                                                           .steps = {s->values.steps},

@@ -15,6 +15,7 @@ struct saving;
 struct saving_config {
     struct worker *worker;
     const struct environment_spec *spec;
+    const char *description; /* the environment's */
     struct policy *policy;
     struct recording *recording;
     struct off_policy *learner; /* NULL: there is no replay buffer */
@@ -33,8 +34,8 @@ struct progress {
 bool saving_follows_evaluation(const struct job *job, uint64_t episode);
 
 /* In a run that resumes, also gives the policy its values, and the agent its progress. STATUS_INVALID: the
- * checkpoint is of another kind of job, or of another shape. saving_free also follows a failure, waits for
- * the saver's thread, and allows NULL. */
+ * checkpoint is of another kind of job, of another shape, or of another environment. saving_free also follows
+ * a failure, waits for the saver's thread, and allows NULL. */
 enum status saving_new(struct saving **out, const struct saving_config *config, struct progress *progress,
                        struct error *error);
 void saving_free(struct saving *saving);

@@ -191,22 +191,10 @@ class Loud(Corridor):
         raise ValueError("the loud one fails")
 
 
-class TupleActions(Corridor):
-    def __init__(self):
-        super().__init__()
-        self.action_space = spaces.Tuple((spaces.Discrete(2), spaces.Discrete(3)))
-
-
 class EndlessActions(Corridor):
     def __init__(self):
         super().__init__()
         self.action_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
-
-
-class DictObservations(Corridor):
-    def __init__(self):
-        super().__init__()
-        self.observation_space = spaces.Dict({"place": spaces.Discrete(6)})
 
 
 class NoSpaces(gymnasium.Env):

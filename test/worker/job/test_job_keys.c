@@ -268,7 +268,7 @@ static void draw_value(uint64_t *state, struct job *job, const struct job_key *k
         while (key->names[*(int *)at][0] == '\0');
     else if (key->type == JOB_NAME)
         do
-            if (strcmp(job_key_name(key), "class") == 0)
+            if (strcmp(job_key_name(key), "class") == 0 || strcmp(job_key_name(key), "pettingzoo") == 0)
                 draw_class(state, at);
             else
                 draw_name(state, at);
@@ -344,11 +344,11 @@ static void make_few(struct job *job)
 static void make_one_source(struct job *job, int which)
 {
     static const char *const sources[] = {"/environment/plugin", "/environment/gymnasium",
-                                          "/environment/class"};
-    for (int source = 0; source < 3; source++)
+                                          "/environment/class", "/environment/pettingzoo"};
+    for (int source = 0; source < 4; source++)
         if (source != which)
             make_null(job, sources[source]);
-    if (job->environment.has_gymnasium || job->environment.has_class)
+    if (job_has_python_environments(job))
         make_null(job, "/environment/name");
     if (!job_is_stepwise(job))
         return;
@@ -363,7 +363,7 @@ START_TEST(any_job_survives_being_written_and_read)
         struct job job;
         draw_job(&state, &job, JOB_REINFORCE);
         make_few(&job);
-        make_one_source(&job, round % 3);
+        make_one_source(&job, round % 4);
         if (job.rollout.mode == JOB_ROLLOUT_EPISODE)
             job.rollout.begin = JOB_BEGIN_RESET;
         if (round % 3 == 0)
@@ -385,7 +385,7 @@ START_TEST(any_algorithm_survives_being_written_and_read)
         struct job job;
         draw_job(&state, &job, JOB_VARIANT_PPO + _i);
         make_few(&job);
-        make_one_source(&job, round % 3);
+        make_one_source(&job, round % 4);
         if (round % 2 == 0 && _i == 0)
             make_null(&job, "/algorithm/target_kl");
         if (round % 3 == 0 && job_key_at(JOB_KINDS_OF(job_variant(&job)), "/algorithm/max_grad_norm") != NULL)

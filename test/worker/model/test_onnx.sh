@@ -46,8 +46,8 @@ check "a language model trains" run_job model-parallel "$scratch/language" 2
 check "and is refused" refuses 78 'is of a job of the kind "model-parallel": expected a policy or a ResNet' \
     "$scratch/language/checkpoints/$(newest_checkpoint "$scratch/language")" --onnx "$scratch/no.onnx"
 check "without a file" refuses 64 'expected --onnx FILE' "$scratch/language"
-check "without a checkpoint" refuses 64 'expected one checkpoint' --onnx "$scratch/no.onnx"
-check "a folder that is none" refuses 66 'expected a checkpoint' "$scratch" --onnx "$scratch/no.onnx"
+check "without a checkpoint" refuses 64 'expected one run or checkpoint' --onnx "$scratch/no.onnx"
+check "a folder that is none" refuses 66 "expected a run's folder" "$scratch" --onnx "$scratch/no.onnx"
 newest=$scratch/reinforce/checkpoints/$(newest_checkpoint "$scratch/reinforce")
 check "a file that cannot be made" refuses 66 "cannot write $scratch/none/no.onnx" "$newest" --onnx "$scratch/none/no.onnx"
 check "nothing is left of these" test ! -e "$scratch/no.onnx"

@@ -279,19 +279,20 @@ END_TEST
 START_TEST(text_that_cannot_be_written_is_told)
 {
     const char *sets[SETS_MAX];
-    char path[192], shell[512];
+    char path[192], folder[192], shell[512];
     text_sets(sets);
     server_run(workplace.run_dir, NULL, false);
     place(path, "run", "checkpoints/00000006");
+    place(folder, "run", "checkpoints");
     const char *synthetic[] = {"generate", path, NULL}, *none[] = {"generate", "/nowhere", NULL};
-    const char *whole_run[] = {"generate", workplace.run_dir, NULL};
+    const char *parent[] = {"generate", folder, NULL};
     const char *two[] = {"generate", path, path, NULL}, *words[] = {"generate", path, "--words", "-1", NULL};
     const char *hot[] = {"generate", path, "--temperature", "inf", NULL};
     free(command(synthetic, NULL, 78));
     free(command(none, NULL, 66));
-    free(command(whole_run, NULL, 66));
+    free(command(parent, NULL, 66));
     expect_said(process_err(&daemon_process),
-                "run: there is no manifest.json in it, expected a checkpoint's");
+                "run/checkpoints: there is no manifest.json in it, expected a run's folder, or a checkpoint's");
     free(command(two, NULL, 64));
     free(command(words, NULL, 64));
     free(command(hot, NULL, 64));

@@ -229,8 +229,8 @@ START_TEST(foreign_and_damaged_folders_are_refused)
     char path[192], line[256];
     const char *arguments[] = {"evaluate", path, workplace.job_path, NULL};
     server_run(workplace.run_dir, NULL, false);
-    place(path, "run", "");
-    refuse(arguments, 66, "run/manifest.json: No such file or directory");
+    place(path, "run", "checkpoints");
+    refuse(arguments, 66, "run/checkpoints/manifest.json: No such file or directory");
     place(path, "run", "checkpoints/00000007");
     snprintf(line, sizeof line, "truncate -s 3000 '%s/model.safetensors'", path);
     ck_assert_int_eq(system(line), 0);

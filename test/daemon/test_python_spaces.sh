@@ -1,0 +1,149 @@
+#!/usr/bin/env bash
+# Environments in Python with nested spaces, with images of several forms, and with several agents: they train, with the
+# same numbers however they are spread, when an observer is killed, and when the run is resumed. The commands evaluate,
+# play and export take their policies. What the program cannot take is named.
+set -euo pipefail
+
+here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+# shellcheck source=test/shell.bash
+source "$here/../shell.bash"
+# shellcheck source=test/daemon/runs.bash
+source "$here/runs.bash"
+# shellcheck source=test/daemon/worlds.bash
+source "$here/worlds.bash"
+
+python=$here/../../build/gymnasium-venv/bin/python
+[[ -x $python ]] || skip "Gymnasium is not installed (scripts/deps gymnasium)"
+python=$(cd "$(dirname "$python")" && pwd)/python
+COALESCED=$(readlink -f "$COALESCED")
+cd "$here/worlds"
+export PYTHONDONTWRITEBYTECODE=1 COALESCED
+
+# world AGENTS ENVIRONMENT [POLICY]: the latter two are members of the job's objects.
+world() {
+    rollout_rows=$((4 * 16 * $1))
+    cat >"$scratch/reinforce.json" <<JSON
+{"kind": "reinforce", "device": "cpu", "observers": {"count": 1, "environments": 4},
+ "environment": {"python": "$python", $2}, "algorithm": {"name": "ppo", "n_steps": 16}, "policy": {"hidden": [16]${3:-}},
+ "evaluation": {"every": 10, "episodes": 5, "steps": 80}, "log": {"every": 1}, "supervise": {"hang_s": 15}}
+JSON
+}
+
+# The last evaluation of the log, as `evaluate` prints it.
+logged_evaluation() {
+    sed -n 's/.*Evaluation: \(.*\) +- \(.*\)/Mean reward: \1\tStandard deviation: \2/p' "$scratch/whole.out" | tail -1
+}
+evaluates() {
+    "$COALESCED" evaluate "$scratch/whole" --episodes 5 >"$scratch/evaluated" 2>"$scratch/words" || { cat "$scratch/words"; return 1; }
+    cat "$scratch/evaluated"
+    logged_evaluation
+    [[ -n $(logged_evaluation) ]] && grep -qF "$(logged_evaluation)" "$scratch/evaluated"
+}
+
+# ---- every space, and several agents ----
+episodes=20
+while IFS='|' read -r title agents environment policy; do
+    [[ -z ${SAN:-} || $title == "parts" || $title == "several agents" ]] || continue
+    world "$agents" "$environment" "$policy"
+    check "$title" plays whole
+    check "$title: evaluate finds the log's evaluation again" evaluates
+    check "$title: two observers of two groups" same_numbers --set /observers='{"count": 2, "environments": 2, "groups": 2}'
+    [[ $title != "parts of a vector" ]] || continue # it saves no states
+    check "$title: resumed" is_resumed
+    [[ $title == "parts" || $title == "several agents" ]] || continue
+    check "$title: undisturbed" with_episodes 40 plays whole
+    check "$title: an observer is killed" kills_observers 1 40
+    check "$title: and leaves no trace" same whole killed
+done <<'WORLDS'
+parts|1|"class": "nested:Parts"
+parts of a vector|1|"class": "nested:some_walks"
+frames of parts|1|"class": "nested:Parts", "frames": 3
+choices|1|"class": "nested:Choices"
+forces|1|"class": "nested:Forces"
+channels first|1|"class": "nested:ChannelsFirst"|, "network": "cnn"
+several agents|3|"pettingzoo": "nested:chase"
+several agents, frames|3|"pettingzoo": "nested:chase", "frames": 2
+agents that take turns|2|"pettingzoo": "nested:turns"
+WORLDS
+
+# An image is the same in each form.
+world 1 '"class": "nested:Picture"' ', "network": "cnn"'
+check "channels last" plays whole
+for form in ChannelsFirst NoChannels; do
+    world 1 "\"class\": \"nested:$form\"" ', "network": "cnn"'
+    check "$form is the same" same_numbers
+done
+# A vector of Parts is stepped as single ones are.
+world 1 '"class": "nested:Parts"'
+check "single ones" plays whole
+world 1 '"class": "nested:Walks"'
+check "a class of a vector is the same" same_numbers
+
+# ---- the commands ----
+world 1 '"class": "nested:Walk"'
+check "a run to watch" plays whole
+plays_for_people() {
+    "$COALESCED" play "$scratch/whole" --episodes 2 >"$scratch/played" 2>"$scratch/words" &&
+        grep -qP '^Episode 2\tReward: ' "$scratch/played" &&
+        [[ $(cat "$scratch/words") == "$scratch"/whole/checkpoints/00000020 ]]
+}
+draws() {
+    "$COALESCED" play "$scratch/whole" --render "$scratch/film.$1" && file "$scratch/film.$1" | grep -q "$2"
+}
+shows_text() {
+    "$COALESCED" play "$scratch/whole" --render text >"$scratch/played" && grep -q '^\.*@\.*$' "$scratch/played"
+}
+check "play" plays_for_people
+if command -v file >/dev/null; then
+    check "a film" draws gif 'GIF image data, version 89a, 72 x 8'
+    check "a picture" draws png 'PNG image data, 72 x 8'
+else
+    echo "skipped: there is no program file"
+fi
+check "text" shows_text
+fails() {
+    local code=0
+    "${@:3}" >"$scratch/words" 2>&1 || code=$?
+    cat "$scratch/words"
+    [[ $code -eq $1 ]] && grep -qF "$2" "$scratch/words"
+}
+is_exported_without_python() {
+    "$COALESCED" export "$scratch/whole" --onnx "$scratch/policy.onnx" && [[ -s $scratch/policy.onnx ]]
+}
+sed -i 's|"python": "[^"]*"|"python": "/bin/false"|' "$scratch/whole/job.json"
+check "export needs no Python: the checkpoint knows the spaces" is_exported_without_python
+check "evaluate with no interpreter" fails 69 "Python has ended (exit code 1)" "$COALESCED" evaluate "$scratch/whole"
+sed -i "s|\"python\": \"[^\"]*\"|\"python\": \"nowhere3\"|" "$scratch/whole/job.json"
+check "nor with none" fails 66 "nowhere3: expected a Python interpreter" "$COALESCED" play "$scratch/whole"
+sed -i "s|\"python\": \"[^\"]*\"|\"python\": \"$python\"|; s|nested:Walk|nested:Parts|" "$scratch/whole/job.json"
+check "evaluate notices that the class has changed" fails 78 \
+    "the environment has changed since: its observation is float32 (23): it was float32 (9)" "$COALESCED" evaluate "$scratch/whole"
+# What a class sees follows the environment's variable ELASTIC.
+world 1 '"class": "nested:Elastic"'
+check "a run of a class that will change" plays whole
+check "so does --resume" fails 78 "the environment has changed since: its action's element 0 has 3 choices: it had 2" \
+    env ELASTIC=3 "$COALESCED" run "$scratch/reinforce.json" --run-dir "$scratch/whole" --resume --set /stop/steps=3000
+
+# ---- what cannot be taken: at once, with a reason ----
+faulty_stop='{"steps": 1000}'
+while IFS='|' read -r source name phrase; do
+    world 1 "\"$source\": \"nested:$name\""
+    check "$name" fails_with "$phrase"
+done <<'FAULTS'
+class|Mixed|expected no image beside other parts, in part camera
+class|Endless|nested:Endless: the observation space is Text(
+class|ForgetsPart|nested:ForgetsPart: environment 0: its observation has no part flags
+class|BadPart|nested:BadPart: environment 0: its observation has a part where.speed that has the shape (3,), expected (2, 2)
+class|OldGym|nested:OldGym: expected a gymnasium.Env, whose reset takes a seed; of an environment of the older gym
+class|walks_without_count|nested:walks_without_count: it returned a VectorEnv, but has no argument num_envs
+class|chase|nested:chase: an environment of PettingZoo: expected it under "pettingzoo" in place of "class"
+pettingzoo|unequal|the agents runner_0 and runner_1 have different spaces, Discrete(2) and Discrete(3)
+pettingzoo|Walk|nested:Walk: expected a pettingzoo.ParallelEnv or AECEnv
+pettingzoo|nothing|/environment/pettingzoo: nested:nothing: AttributeError: module 'nested' has no attribute 'nothing'
+FAULTS
+world 1 '"gymnasium": "ALE/Nothing-v5"'
+check "Atari without ale_py" fails_with "No module named 'ale_py': expected the package ale_py"
+check "no process of Python is left" leaves_nobody observer.py
+check "nor one of a command" leaves_nobody command_environments.py
+
+finish

@@ -1,0 +1,245 @@
+"""Gymnasium's spaces, and the form in which observations and actions travel.
+
+    Space.of_observation  Box, Discrete, MultiDiscrete and MultiBinary, and Dict and Tuple of these, nested
+    Space.of_action       the same; parts are all choices, or all Boxes
+
+A space of parts becomes one row: the parts stand behind one another in the order of Gymnasium's own
+`flatten_space`. An image is (height, width, channels).
+"""
+import importlib
+
+from worker_session import INVALID, Failure, np
+
+NAMES = {"<f4": "float32", "u1": "uint8", "<u4": "int32"}
+
+
+def one_or_all(numbers):
+    """A member of a description: one number, or a list where they differ."""
+    return numbers[0] if len(set(numbers)) == 1 else numbers
+
+
+def refuse(what, space, expected):
+    raise Failure(INVALID, f"the {what} space is {space}: expected {expected}")
+
+
+def gymnasium_spaces():
+    return importlib.import_module("gymnasium").spaces
+
+
+def parts_of(space, name=""):
+    """The leaves of nested Dicts and Tuples, in Gymnasium's order: the path of each, its name, and its space."""
+    spaces = gymnasium_spaces()
+    if isinstance(space, spaces.Dict):
+        members = space.spaces.items()
+    elif isinstance(space, spaces.Tuple):
+        members = enumerate(space.spaces)
+    else:
+        yield (), name, space
+        return
+    for key, member in members:
+        for path, leaf_name, leaf in parts_of(member, f"{name}.{key}" if name else str(key)):
+            yield (key, *path), leaf_name, leaf
+
+
+def is_nested(space):
+    spaces = gymnasium_spaces()
+    return isinstance(space, (spaces.Dict, spaces.Tuple))
+
+
+def member(value, path):
+    for key in path:
+        value = value[key]
+    return value
+
+
+class Space:
+    """shape and dtype are what travels; convert brings a value of Gymnasium's into that form, or back. An action that
+    chooses has `choices`, a list, in place of the bounds low and high."""
+
+    def __init__(self, dtype, shape, convert, bounds=(), choices=None):
+        self.dtype, self.shape, self.convert, self.bounds, self.choices = dtype, tuple(shape), convert, bounds, choices
+        self.description = {"dtype": NAMES[dtype], "shape": list(self.shape)}
+        for key, bound in zip(("low", "high"), bounds):  # null is no bound
+            self.description[key] = one_or_all([float(v) if np.isfinite(v) else None for v in np.ravel(bound)])
+        if choices is not None:
+            self.description["choices"] = one_or_all(choices)
+
+    # -- observations --
+    @classmethod
+    def of_observation(cls, space, frames):
+        single = cls._joined_observation(space) if is_nested(space) else cls._one_observation(space)
+        return single if frames == 1 else single._stacked(frames)
+
+    @classmethod
+    def _one_observation(cls, space):
+        spaces = gymnasium_spaces()
+        if isinstance(space, spaces.Discrete):
+            return cls._one_hot([space.n], lambda value: [int(value) - int(space.start)])
+        if isinstance(space, spaces.MultiDiscrete):
+            starts = np.asarray(getattr(space, "start", 0))
+            return cls._one_hot(np.ravel(space.nvec), lambda value: np.ravel(np.asarray(value) - starts))
+        if isinstance(space, spaces.MultiBinary):
+            return cls("<f4", space.shape, cls._checked(space.shape, "<f4"), (0, 1))
+        if not isinstance(space, spaces.Box) or len(space.shape) > 3:
+            refuse("observation", space, "a Box of rank 3 at most, Discrete, MultiDiscrete or MultiBinary, or a Dict or "
+                                         "Tuple of these")  # fmt: skip
+        if space.dtype != np.uint8:
+            return cls("<f4", space.shape, cls._checked(space.shape, "<f4"), (space.low, space.high))
+        return cls._image(space)
+
+    @classmethod
+    def _image(cls, space):
+        """Bytes. Those of rank 2 get a channel; those of rank 3, whose first axis is the shortest one, begin with the
+        channels, which is Stable-Baselines3's rule, too."""
+        check = cls._checked(space.shape, "u1")
+        if len(space.shape) == 2:
+            arrange = lambda image: image[..., np.newaxis]
+        elif channels_first(space):
+            arrange = lambda image: np.moveaxis(image, 0, -1)
+        else:
+            arrange = lambda image: image
+        bounds = (arrange(space.low), arrange(space.high))
+        return cls("u1", bounds[0].shape, lambda value: arrange(check(value)), bounds)
+
+    @classmethod
+    def _joined_observation(cls, space):
+        parts = [(path, name, cls._one_observation(leaf), leaf) for path, name, leaf in parts_of(space)]
+        for _, name, part, leaf in parts:
+            if part.dtype == "u1" and len(part.shape) == 3:
+                refuse("observation", leaf, f"no image beside other parts, in part {name}")
+        if not parts:
+            refuse("observation", space, "at least one part")
+
+        def convert(value):
+            rows = []
+            for path, name, part, _ in parts:
+                try:
+                    one = member(value, path)
+                except (KeyError, IndexError, TypeError):
+                    raise ValueError(f"has no part {name}") from None
+                try:
+                    rows.append(np.ravel(part.convert(one)))
+                except (TypeError, ValueError) as why:
+                    raise ValueError(f"has a part {name} that {why}") from None
+            return np.concatenate(rows, dtype="<f4", casting="unsafe")
+
+        return cls("<f4", [sum(part.size() for _, _, part, _ in parts)], convert, cls._joined_bounds(parts))
+
+    @staticmethod
+    def _joined_bounds(parts):
+        """Of each element; a part has one bound for all of its elements, or one for each."""
+        sides = [[np.ravel(part.bounds[side]) for _, _, part, _ in parts] for side in (0, 1)]
+        sizes = [part.size() for _, _, part, _ in parts]
+        return [np.concatenate([np.broadcast_to(bound, n) for bound, n in zip(bounds, sizes)]) for bounds in sides]
+
+    @classmethod
+    def _one_hot(cls, counts, index):
+        """A whole number of n becomes n numbers, of which one is 1."""
+        offsets = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
+        total = int(np.sum(counts))
+
+        def convert(value):
+            numbers = np.asarray(index(value), np.int64)
+            if numbers.shape != offsets.shape or np.any(numbers < 0) or np.any(numbers >= counts):
+                raise ValueError(f"is {value}, beyond its space")
+            row = np.zeros(total, "<f4")
+            row[offsets + numbers] = 1
+            return row
+
+        return cls("<f4", [total], convert, (0, 1))
+
+    @staticmethod
+    def _checked(shape, dtype):
+        def convert(value):
+            row = np.asarray(value)
+            if row.shape != shape:
+                raise ValueError(f"has the shape {row.shape}, expected {shape}")
+            if dtype == "u1" and row.dtype != np.uint8:
+                raise ValueError(f"has the dtype {row.dtype}, expected uint8")
+            if dtype == "<f4":
+                if row.dtype.kind not in "fiub":
+                    raise ValueError(f"has the dtype {row.dtype}, expected numbers")
+                row = row.astype("<f4")
+                if not np.all(np.isfinite(row)):
+                    raise ValueError(f"has the value {row[~np.isfinite(row)].flat[0]}, expected finite ones")
+            return row
+
+        return convert
+
+    def size(self):
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def _stacked(self, frames):
+        """The same space with `frames` observations joined along the last axis."""
+        shape = self.shape or (1,)
+        bounds = [np.concatenate([np.broadcast_to(bound, shape)] * frames, axis=-1) for bound in self.bounds]
+        whole = (*shape[:-1], shape[-1] * frames)
+        return Space(self.dtype, whole, lambda value: self.convert(value).reshape(shape), bounds)
+
+    # -- actions --
+    @classmethod
+    def of_action(cls, space):
+        return cls._joined_action(space) if is_nested(space) else cls._one_action(space)
+
+    @classmethod
+    def _one_action(cls, space):
+        spaces = gymnasium_spaces()
+        if isinstance(space, spaces.Discrete):
+            start = int(space.start)
+            return cls("<u4", [], lambda row: int(row) + start, choices=[int(space.n)])
+        if isinstance(space, spaces.MultiDiscrete) and len(space.shape) == 1:
+            starts = np.asarray(getattr(space, "start", 0))
+            return cls("<u4", space.shape, lambda row: (row + starts).astype(space.dtype),
+                       choices=[int(n) for n in space.nvec])  # fmt: skip
+        if isinstance(space, spaces.MultiBinary) and len(space.shape) == 1:
+            return cls("<u4", space.shape, lambda row: row.astype(space.dtype), choices=[2] * space.shape[0])
+        if isinstance(space, spaces.Box) and space.dtype.kind == "f":
+            if not (np.all(np.isfinite(space.low)) and np.all(np.isfinite(space.high))):
+                refuse("action", space, "finite bounds")
+            shape = [] if space.shape == () else [int(np.prod(space.shape))]
+            return cls("<f4", shape, lambda row: row.reshape(space.shape).astype(space.dtype),
+                       (space.low, space.high))  # fmt: skip
+        return refuse("action", space, "Discrete, a MultiDiscrete or MultiBinary of rank 1, a Box of floats, or a Dict or "
+                                       "Tuple of these")  # fmt: skip
+
+    @classmethod
+    def _joined_action(cls, space):
+        parts = [(path, name, cls._one_action(leaf), leaf) for path, name, leaf in parts_of(space)]
+        dtypes = {part.dtype for _, _, part, _ in parts}
+        if len(dtypes) != 1:
+            refuse("action", space, "parts that are all choices, or all Boxes")
+        ends = np.cumsum([part.size() for _, _, part, _ in parts])
+
+        def convert(row):
+            values = {}
+            for (path, _, part, _), end in zip(parts, ends):
+                values[path] = part.convert(row[end - part.size() : end].reshape(part.shape))
+            return rebuild(space, values)
+
+        if dtypes == {"<f4"}:
+            return cls("<f4", [int(ends[-1])], convert, cls._joined_bounds(parts))
+        return cls("<u4", [int(ends[-1])], convert, choices=[n for _, _, part, _ in parts for n in part.choices])
+
+
+def channels_first(space):
+    """Whether the images of a Box of bytes begin with their channels."""
+    return len(space.shape) == 3 and int(np.argmin(space.shape)) == 0
+
+
+def rebuild(space, values, path=()):
+    """The value of a nested space out of those of its leaves."""
+    spaces = gymnasium_spaces()
+    if isinstance(space, spaces.Dict):
+        return {key: rebuild(one, values, (*path, key)) for key, one in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(rebuild(one, values, (*path, i)) for i, one in enumerate(space.spaces))
+    return values[path]
+
+
+def flat_mask(mask):
+    """An action's mask as one row: that of nested parts lies in tuples or dicts of the same form."""
+    if isinstance(mask, dict):
+        mask = tuple(mask.values())
+    if isinstance(mask, (tuple, list)) and any(np.ndim(one) > 0 or isinstance(one, dict) for one in mask):
+        return np.concatenate([flat_mask(one) for one in mask])
+    return np.ravel(np.asarray(mask))
