@@ -49,6 +49,8 @@ class Group:
         e = self.environments
         # An environment of A agents has A rows, which follow one another.
         self.agents, self.rows = e.agents, count * e.agents
+        # The rows of each environment, as an index.
+        self.at = list(range(count)) if e.agents == 1 else [slice(i * e.agents, (i + 1) * e.agents) for i in range(count)]
         # The rows' observations; behind them, in a request, the last ones of episodes that have ended.
         self.shown = np.zeros((2 * self.rows, *e.observation.shape), e.observation.dtype)
         self.sent = np.zeros_like(self.shown)  # in place of them, unless all environments are live
@@ -97,11 +99,8 @@ class Group:
 
     NOTHING = bytes(4)  # the float32 0.0
 
-    def _rows(self, i):
-        return slice(i * self.agents, (i + 1) * self.agents)
-
     def _rows_of(self, live):
-        """The rows of these environments, as an index."""
+        """The rows of these environments, as one index."""
         if self.agents == 1:
             return live
         return np.add.outer(np.asarray(live, np.int64) * self.agents, np.arange(self.agents)).ravel()
@@ -109,11 +108,11 @@ class Group:
     def _note(self, i, rewards):
         """Adds what the environment shows, and the bytes of what it has earned by it, to its checksum."""
         if self.can_save:
-            self.seen[i] = zlib.crc32(self.shown[self._rows(i)], zlib.crc32(rewards, self.seen[i]))
+            self.seen[i] = zlib.crc32(self.shown[self.at[i]], zlib.crc32(rewards, self.seen[i]))
 
     def _show(self, i, observation, mask, is_first):
         """Keeps the newest observation, with frames behind the ones before, and the mask."""
-        frames, rows = self.environments.frames, self._rows(i)
+        frames, rows = self.environments.frames, self.at[i]
         if mask is not None:
             self.masks[rows] = mask
         if frames == 1:
@@ -130,14 +129,12 @@ class Group:
         """Keeps what a step of the environment has come to. Whether its episode is over. An agent that has ended in an
         environment that goes on is absent."""
         observation, reward, flags, mask, metrics = outcome
-        rows = self._rows(i)
-        self.rewards[rows], self.flags[rows] = reward, flags
+        rows = self.at[i]
+        self.rewards[rows], self.flags[rows], self.metrics[rows] = reward, flags, metrics
         self._show(i, observation, mask, False)
         self._note(i, self.rewards[rows].tobytes())
         if self.agents == 1:
-            self.metrics[i] = metrics
             return flags != 0
-        self.metrics[rows] = metrics
         ended = (self.flags[rows] & self.ENDED) != 0
         is_over = bool(np.all(ended | ((self.flags[rows] & self.ABSENT) != 0)))
         if not is_over:
@@ -146,8 +143,7 @@ class Group:
 
     def _note_ended(self, i):
         """Keeps the last observations of the environment's rows that have ended, which a reset overwrites."""
-        rows = self._rows(i)
-        for row in range(rows.start, rows.stop):
+        for row in range(i * self.agents, (i + 1) * self.agents):
             if self.flags[row] & self.ENDED:
                 self.shown[self.rows + len(self.ended)] = self.shown[row]
                 self.ended.append(row)
@@ -215,7 +211,8 @@ class Group:
             if self.steps == 0 and (is_over or is_cut):
                 continue
             kept.append(i)
-            self._note_ended(i)
+            if is_over or self.agents > 1:
+                self._note_ended(i)
             if is_over:
                 over.append(i)
         if over:
@@ -258,7 +255,7 @@ class Group:
         self.episode, step, seen = self.STATE.unpack_from(state)
         taken = np.frombuffer(state, action.dtype, offset=self.STATE.size).reshape(-1, *shape)
         self._reset([i], step)
-        self.flags[self._rows(i)] = 0
+        self.flags[self.at[i]] = 0
         try:
             for row in taken:
                 for outcome in self.environments.step([i], [row]):
