@@ -109,7 +109,7 @@ PYTHON_WORKERS := $(wildcard worker/python/*.py)
 COMMANDS := scripts/coalesced-plot scripts/coalesced-sweep scripts/coalesced_curves.py
 ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 
-.PHONY: all protos tests check bench benches bench-kernels fuzz lint format install deb clean help documents print-cudnn print-gpu-includes
+.PHONY: all protos tests check bench benches bench-kernels fuzz lint format install deb wheel clean help documents print-cudnn print-gpu-includes
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -131,6 +131,7 @@ help:
 	@echo 'make clean         removes build/'
 	@echo 'make install       PREFIX=$(PREFIX) DESTDIR='
 	@echo 'make deb           the Debian package, build/coalesced_$(VERSION)_ARCHITECTURE.deb'
+	@echo 'make wheel         the Python package, build/coalesced-$(VERSION)-….whl, which pip installs'
 
 $(BUILD)/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -351,6 +352,9 @@ install: $(BUILD)/coalesced $(PLUGINS) scripts/new-environment $(PYTHON_WORKERS)
 
 deb: $(BUILD)/coalesced $(PLUGINS)
 	@scripts/package/deb $(VERSION) build
+
+wheel: $(BUILD)/coalesced $(PLUGINS)
+	@scripts/package/wheel/build $(VERSION) build
 
 clean:
 	rm -rf build

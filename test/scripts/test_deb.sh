@@ -7,6 +7,8 @@ set -euo pipefail
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 # shellcheck source=test/shell.bash
 source "$here/../shell.bash"
+# shellcheck source=test/scripts/debian.bash
+source "$here/debian.bash"
 # shellcheck source=test/scripts/systemd.bash
 source "$here/systemd.bash"
 
@@ -22,7 +24,6 @@ readonly ENDLESS='{"kind": "reinforce", "name": "pole", "device": "cpu", "stop":
 root=$scratch/root
 version=$(sed -n 's/^VERSION := //p' Makefile)
 file=coalesced_${version}_$(dpkg --print-architecture).deb
-archive=build/test-deb-root.tar
 
 package() {
     scripts/package/deb "$version" "$1" 2> >(tee "$scratch/progress" >&2) && [[ -s $1/$file ]]
@@ -68,43 +69,12 @@ make_newer() {
         dpkg-deb --root-owner-group -b "$scratch/newer" "$1"
 }
 
-# The sources of Debian's packages on this machine, and no others.
-# shellcheck disable=SC2016 # expanded by apt-get
-own_sources() {
-    apt-get indextargets --format 'deb $(SITE) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 'Origin: Debian'
-}
-
-# Makes the archive of a Debian of this machine's release, with what the package recommends, and with the files of the
-# packages that it depends on: a systemd of one's own has no network.
-# shellcheck disable=SC2016 # expanded by mmdebstrap
-make_archive() {
-    local codename
-    codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
-    own_sources >"$scratch/sources"
-    [[ -n $codename && -s $scratch/sources ]] || skip "this machine has no sources of Debian's packages"
-    mmdebstrap --verbose --variant=minbase --include=systemd,logrotate --skip=cleanup/apt --customize-hook='mkdir "$1/packages"' \
-        --customize-hook="copy-in $scratch/build/$file /packages" \
-        --customize-hook="chroot \"\$1\" apt-get -qq install --download-only --yes --no-install-recommends /packages/$file" \
-        "$codename" "$scratch/root.tar" "$scratch/sources" >"$scratch/mmdebstrap.out" 2>&1 ||
-        skip "mmdebstrap makes no Debian here: $(grep '^E: ' "$scratch/mmdebstrap.out" | head -n 1)"
-    mkdir -p "$(dirname "$archive")"
-    mv "$scratch/root.tar" "$archive"
-}
-
-# The archive is kept in build/ for a day: most of a run is its download.
+# A Debian with the files of the packages that this one depends on: a systemd of one's own has no network.
 make_root() {
-    if [[ -z $(find "$archive" -mmin -1440 2>/dev/null) ]]; then
-        make_archive
-    fi
-    mkdir "$root"
-    tar -xf "$archive" -C "$root"
-}
-
-# within COMMAND [ARG]...: runs the command in the Debian.
-# shellcheck disable=SC2016 # expanded in the namespace
-within() {
-    env PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C DEBIAN_FRONTEND=noninteractive \
-        unshare --mount --pid --fork --kill-child sh -c 'mount -t proc proc "$0/proc" && exec chroot "$0" "$@"' "$root" "$@"
+    make_debian "$root"
+    mkdir "$root/packages"
+    cp "$scratch/build/$file" "$root/packages/"
+    within apt-get -qq install --download-only --yes --no-install-recommends "/packages/$file"
 }
 
 apt_install() {

@@ -1,0 +1,411 @@
+"""Loads the policy of a checkpoint: as a torch.nn.Module where PyTorch is installed, else with NumPy alone.
+
+Both compute the same outputs, which are those of `coalesced export --onnx`:
+
+    logits (batch, sum of choices)   of choices, component after component
+    mean, std (batch, components)    of a Gaussian
+    value (batch, 1)                 of ppo and a2c
+    values (batch, choices)          of dqn
+    action (batch, components)       of sac and td3, without exploration, within the bounds
+
+The parameters have Stable-Baselines3's names. An observation has the shape that the checkpoint's environment.json names,
+with the job's /environment/frames joined along its last axis.
+"""
+import json
+import os
+import struct
+
+import numpy as np
+
+NORMALIZER_EPSILON, EXPLORATION_EPSILON, CLIP_MEAN = 1e-8, 1e-6, 2.0
+STRIDES = (4, 2, 1)  # of the CNN's convolutions
+
+
+# ---- files ----
+def read_safetensors(path):
+    """A dict of arrays by name. Numbers are float32, as the program writes them."""
+    with open(path, "rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        head, data = json.loads(file.read(size)), file.read()
+    tensors = {}
+    for name, facts in head.items():
+        if name == "__metadata__":
+            continue
+        kinds = {"F32": "<f4", "F64": "<f8", "I64": "<i8"}
+        if facts["dtype"] not in kinds:
+            raise ValueError(f"{path}: {name} holds {facts['dtype']}: expected one of {', '.join(kinds)}")
+        begin, end = facts["data_offsets"]
+        tensors[name] = np.frombuffer(data[begin:end], kinds[facts["dtype"]]).reshape(facts["shape"]).copy()
+    return tensors
+
+
+def find_checkpoint(path):
+    """The checkpoint itself, or a run's newest one. A folder without a number's name is none that a run goes on from."""
+    if os.path.exists(os.path.join(path, "manifest.json")):
+        return path
+    folder = os.path.join(path, "checkpoints")
+    numbers = [name for name in os.listdir(folder) if name.isdigit()] if os.path.isdir(folder) else []
+    if not numbers:
+        raise FileNotFoundError(f"{path}: expected a run with checkpoints, or a checkpoint, RUN/checkpoints/NUMBER")
+    return os.path.join(folder, max(numbers, key=int))
+
+
+def read_json(path):
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+# ---- arithmetic: the same functions of NumPy and of PyTorch ----
+class NumpyMath:
+    tanh, exp, sqrt, clip = staticmethod(np.tanh), staticmethod(np.exp), staticmethod(np.sqrt), staticmethod(np.clip)
+
+    @staticmethod
+    def array(values):
+        return np.asarray(values, np.float32)
+
+    @staticmethod
+    def relu(x):
+        return np.maximum(x, 0)
+
+    @staticmethod
+    def sigmoid(x):
+        return 1 / (1 + np.exp(-x))
+
+    @staticmethod
+    def linear(x, weight, bias):
+        return x @ weight.T + bias
+
+    @staticmethod
+    def convolve(x, weight, bias, stride):
+        windows = np.lib.stride_tricks.sliding_window_view(x, weight.shape[2:], axis=(2, 3))[:, :, ::stride, ::stride]
+        return np.einsum("nchwij,ocij->nohw", windows, weight, optimize=True) + bias[:, None, None]
+
+    @staticmethod
+    def channels_first(x):
+        return np.moveaxis(x, -1, 1)
+
+    @staticmethod
+    def split(x, count):
+        return np.split(x, count, axis=-1)
+
+    @staticmethod
+    def expand(row, like):
+        return np.broadcast_to(row, like.shape)
+
+
+def torch_math():
+    import torch
+
+    class TorchMath:
+        tanh, exp, sqrt, relu, sigmoid = torch.tanh, torch.exp, torch.sqrt, torch.relu, torch.sigmoid
+        linear = staticmethod(torch.nn.functional.linear)
+        clip = staticmethod(torch.clamp)
+
+        @staticmethod
+        def array(values):
+            return values.float() if torch.is_tensor(values) else torch.from_numpy(np.asarray(values, np.float32))
+
+        @staticmethod
+        def convolve(x, weight, bias, stride):
+            return torch.nn.functional.conv2d(x, weight, bias, stride)
+
+        @staticmethod
+        def channels_first(x):
+            return x.movedim(-1, 1)
+
+        @staticmethod
+        def split(x, count):
+            return x.chunk(count, -1)
+
+        @staticmethod
+        def expand(row, like):
+            return row.expand_as(like)
+
+    return TorchMath
+
+
+# ---- the networks ----
+class Network:
+    """Outputs out of observations, by the parameters' names. `parameters`: a function of a name; None: there is none."""
+
+    def __init__(self, math, names, parameters, job, environment):
+        self.math, self.names, self.of, self.job, self.environment = math, names, parameters, job, environment
+        self.activation = math.tanh if job["policy"]["activation"] == "tanh" else math.relu
+        self.algorithm = job.get("algorithm", {}).get("name", "reinforce")
+        self.use_sde = job.get("algorithm", {}).get("use_sde", False)
+        self.cell = job["policy"].get("recurrent")
+
+    def linear(self, name, x):
+        return self.math.linear(x, self.of(name + ".weight"), self.of(name + ".bias"))
+
+    def chain(self, name, x, last=None):
+        """Hidden layers NAME.0, NAME.2, … up to `last`, which is left out."""
+        layer = 0
+        while f"{name}.{layer}.weight" in self.names and layer != last:
+            x = self.activation(self.linear(f"{name}.{layer}", x))
+            layer += 2
+        return x
+
+    def last_of(self, name):
+        return max(int(one[len(name) + 1 :].split(".")[0]) for one in self.names if one.startswith(name + "."))
+
+    def observe(self, observations):
+        x = self.math.array(observations)
+        if self.environment["observation"]["dtype"] == "uint8":
+            x = x / 255
+        if "obs_rms.mean" in self.names:
+            clip = self.job["normalize"]["clip_obs"]
+            x = (x - self.of("obs_rms.mean")) / self.math.sqrt(self.of("obs_rms.var") + NORMALIZER_EPSILON)
+            x = self.math.clip(x, -clip, clip)
+        if self.job["policy"].get("network") == "cnn":
+            return self.math.channels_first(x)
+        return x.reshape(len(x), -1)
+
+    def images(self, name, x):
+        """The features of Stable-Baselines3's NatureCNN; x itself where there is none of this name."""
+        if f"{name}.cnn.0.weight" not in self.names:
+            return x
+        for layer, stride in zip((0, 2, 4), STRIDES):
+            convolution = f"{name}.cnn.{layer}"
+            x = self.math.relu(self.math.convolve(x, self.of(convolution + ".weight"), self.of(convolution + ".bias"), stride))
+        return self.math.relu(self.linear(f"{name}.linear.0", x.reshape(len(x), -1)))
+
+    def remember(self, name, x, state):
+        """One step of PyTorch's nn.LSTM or nn.GRU. `state`: (layers, batch, units) of h, and of c; what is behind the step is
+        put in its place."""
+        layer = 0
+        while f"{name}.weight_ih_l{layer}" in self.names:
+            inputs = self.math.linear(x, self.of(f"{name}.weight_ih_l{layer}"), self.of(f"{name}.bias_ih_l{layer}"))
+            past = self.math.linear(state[0][layer], self.of(f"{name}.weight_hh_l{layer}"), self.of(f"{name}.bias_hh_l{layer}"))
+            x = self._lstm(inputs, past, state, layer) if self.cell == "lstm" else self._gru(inputs, past, state, layer)
+            layer += 1
+        return x
+
+    def _lstm(self, inputs, past, state, layer):
+        i, f, g, o = self.math.split(inputs + past, 4)
+        sigmoid = self.math.sigmoid
+        state[1][layer] = sigmoid(f) * state[1][layer] + sigmoid(i) * self.math.tanh(g)
+        state[0][layer] = sigmoid(o) * self.math.tanh(state[1][layer])
+        return state[0][layer]
+
+    def _gru(self, inputs, past, state, layer):
+        (r, z, n), (past_r, past_z, past_n) = self.math.split(inputs, 3), self.math.split(past, 3)
+        keep = self.math.sigmoid(z + past_z)
+        new = self.math.tanh(n + self.math.sigmoid(r + past_r) * past_n)
+        state[0][layer] = (1 - keep) * new + keep * state[0][layer]
+        return state[0][layer]
+
+    # -- states --
+    def memories(self):
+        """The modules that remember: the policy's, and the value's own."""
+        return [name for name in (f"{self.cell}_actor", f"{self.cell}_critic") if f"{name}.weight_ih_l0" in self.names]
+
+    def zero_state(self, batch):
+        """By memory, the list of h, and of an LSTM c, each a list of layers."""
+        state = {}
+        for name in self.memories():
+            layers = sum(one.startswith(f"{name}.weight_hh_l") for one in self.names)
+            units = self.of(f"{name}.weight_hh_l0").shape[1]
+            zeros = lambda: [self.math.array(np.zeros((batch, units))) for _ in range(layers)]
+            state[name] = [zeros() for _ in range(2 if self.cell == "lstm" else 1)]
+        return state
+
+    # -- outputs --
+    def outputs(self, observations, state):
+        x = self.observe(observations)
+        if self.algorithm == "dqn":
+            return self._values(x)
+        if self.algorithm in ("sac", "td3"):
+            return self._squashed(x)
+        return self._actor_critic(x, state)
+
+    def _tutorial(self, x):
+        """PyTorch's example of REINFORCE; its dropout is for training alone."""
+        hidden = self.math.relu(self.linear("affine1", x))
+        return {"logits": self.linear("affine2", hidden)}
+
+    def _actor_critic(self, x, state):
+        if "affine1.weight" in self.names:
+            return self._tutorial(x)
+        policy_image = self.images("features_extractor", x)
+        features = policy_image
+        if self.cell:
+            features = self.remember(f"{self.cell}_actor", features, state[f"{self.cell}_actor"])
+        remembered = features
+        shared = "mlp_extractor.shared_net.0.weight" in self.names
+        features = self.chain("mlp_extractor." + ("shared_net" if shared else "policy_net"), features)
+        outputs = {}
+        if self.environment["action"]["dtype"] == "int32":
+            outputs["logits"] = self.linear("action_net", features)
+        else:
+            outputs["mean"] = self.linear("action_net", features)
+            outputs["std"] = self._deviation(features, outputs["mean"])
+        if "value_net.weight" in self.names:
+            if not shared:
+                inputs = self._value_inputs(x, policy_image, remembered, state)
+                features = self.chain("mlp_extractor.value_net", inputs)
+            outputs["value"] = self.linear("value_net", features)
+        return outputs
+
+    def _deviation(self, features, mean):
+        deviation = self.math.exp(self.of("log_std"))
+        if not self.use_sde:
+            return self.math.expand(deviation, mean)
+        return self.math.sqrt((features * features) @ (deviation * deviation) + EXPLORATION_EPSILON)
+
+    def _value_inputs(self, x, image, remembered, state):
+        shares_value = self.job["policy"].get("value_network") == "shared"
+        if self.cell and (shares_value or self.job["policy"]["shared_lstm"]):
+            return remembered
+        if "vf_features_extractor.cnn.0.weight" in self.names:
+            image = self.images("vf_features_extractor", x)
+        if not self.cell:
+            return image
+        if f"{self.cell}_critic.weight_ih_l0" in self.names:
+            return self.remember(f"{self.cell}_critic", image, state[f"{self.cell}_critic"])
+        return self.linear("critic", image)
+
+    def _values(self, x):
+        x = self.images("q_net.features_extractor", x)
+        last = self.last_of("q_net.q_net")
+        values = self.linear(f"q_net.q_net.{last}", self.chain("q_net.q_net", x, last))
+        if self.job["policy"].get("dueling"):
+            advantages = values[:, 1:]
+            values = values[:, :1] + advantages - advantages.mean(1).reshape(-1, 1)
+        return {"values": values}
+
+    def _squashed(self, x):
+        if self.algorithm == "td3":
+            last = self.last_of("actor.mu")
+            x = self.linear(f"actor.mu.{last}", self.chain("actor.mu", x, last))
+        elif self.use_sde:
+            x = self.math.clip(self.linear("actor.mu.0", self.chain("actor.latent_pi", x)), -CLIP_MEAN, CLIP_MEAN)
+        else:
+            x = self.linear("actor.mu", self.chain("actor.latent_pi", x))
+        low, high = bounds_of(self.environment["action"])
+        half, middle = self.math.array((high - low) / 2), self.math.array((high + low) / 2)
+        return {"action": self.math.tanh(x) * half + middle}
+
+
+def elements_of(space):
+    return int(np.prod(space["shape"], dtype=np.int64))
+
+
+def bounds_of(space):
+    """Of actions: every bound is finite."""
+    return tuple(np.broadcast_to(np.asarray(space[side], np.float64), elements_of(space)) for side in ("low", "high"))
+
+
+# ---- what both forms of a policy have ----
+class Acting:
+    """predict and its state, over `outputs`, which gives NumPy arrays by name."""
+
+    def predict(self, observation, state=None, episode_start=None, deterministic=True, action_masks=None):
+        """The action for an observation, or the actions for a batch of them, and the state behind the step, as
+        Stable-Baselines3's predict. A policy without memory has the state None. `episode_start`: a truth for each row,
+        whether an episode begins there. `action_masks`: (sum of choices), or a row of them for each observation."""
+        space = self.environment["observation"]
+        observation = np.asarray(observation)
+        is_one = observation.ndim == len(space["shape"])
+        batch = observation[np.newaxis] if is_one else observation
+        if list(batch.shape[1:]) != space["shape"]:
+            raise ValueError(f"an observation has the shape {batch.shape[1:]}: expected {tuple(space['shape'])}")
+        state = self._begin(state, episode_start, len(batch))
+        outputs = self._outputs(batch, state)
+        actions = self._choose(outputs, deterministic, action_masks)
+        return (actions[0] if is_one else actions), (state or None)
+
+    def _begin(self, state, episode_start, rows):
+        fresh = self.network.zero_state(rows)
+        if not fresh or state is None:
+            return fresh
+        starts = np.zeros(rows, bool) if episode_start is None else np.broadcast_to(np.asarray(episode_start, bool), rows)
+        keep = self.network.math.array(~starts[:, np.newaxis])
+        return {name: [[layer * keep for layer in part] for part in parts] for name, parts in state.items()}
+
+    def _choose(self, outputs, deterministic, action_masks):
+        space = self.environment["action"]
+        if "action" in outputs:
+            return outputs["action"].reshape(-1, *space["shape"])
+        if "mean" in outputs:
+            actions = outputs["mean"]
+            if not deterministic:
+                actions = self.random.normal(actions, outputs["std"]).astype(np.float32)
+            return np.clip(actions, *bounds_of(space)).astype(np.float32).reshape(-1, *space["shape"])
+        logits = outputs["values"] if "values" in outputs else outputs["logits"]
+        if action_masks is not None:
+            logits = np.where(np.broadcast_to(np.asarray(action_masks, bool), logits.shape), logits, -np.inf)
+        if not deterministic and "values" not in outputs:
+            logits = logits + self.random.gumbel(size=logits.shape)  # its greatest one is a draw by softmax
+        choices = np.broadcast_to(space["choices"], elements_of(space))
+        parts = np.split(logits, np.cumsum(choices)[:-1], axis=1)
+        return np.stack([part.argmax(1) for part in parts], 1).reshape(-1, *space["shape"])
+
+
+class NumpyPolicy(Acting):
+    """A policy without PyTorch. Call it with a batch of observations for the outputs."""
+
+    def __init__(self, tensors, job, environment):
+        self.tensors, self.job, self.environment = tensors, job, environment
+        self.random = np.random.default_rng(0)
+        self.network = Network(NumpyMath, set(tensors), tensors.__getitem__, job, environment)
+
+    def _outputs(self, batch, state):
+        return self.network.outputs(batch, state)
+
+    def __call__(self, observations, state=None):
+        return self._outputs(np.asarray(observations), state or self.network.zero_state(len(observations)))
+
+
+def torch_policy(tensors, job, environment):
+    import torch
+
+    class Policy(Acting, torch.nn.Module):
+        """A policy whose parameters have Stable-Baselines3's names, in state_dict too. forward gives the outputs of a batch
+        of observations, with gradients."""
+
+        def __init__(self):
+            super().__init__()
+            self.job, self.environment, self.random = job, environment, np.random.default_rng(0)
+            placed = {}
+            for name, values in tensors.items():
+                placed[name] = self._place(name.split("."), torch.from_numpy(values))
+            self.network = Network(torch_math(), set(tensors), placed.__getitem__, job, environment)
+
+        def _place(self, path, values):
+            module = self
+            for name in path[:-1]:
+                if not hasattr(module, name):
+                    module.add_module(name, torch.nn.Module())
+                module = getattr(module, name)
+            if path[0] == "obs_rms":
+                module.register_buffer(path[-1], values)
+            else:
+                module.register_parameter(path[-1], torch.nn.Parameter(values))
+            return getattr(module, path[-1])
+
+        def forward(self, observations, state=None):
+            return self.network.outputs(observations, state or self.network.zero_state(len(observations)))
+
+        def _outputs(self, batch, state):
+            with torch.no_grad():
+                return {name: values.numpy() for name, values in self.network.outputs(batch, state).items()}
+
+    return Policy()
+
+
+def load_policy(checkpoint, torch=None):
+    """The policy of a checkpoint's folder, RUN/checkpoints/NUMBER, or of a run's newest checkpoint. `torch`: whether it is a
+    torch.nn.Module; None: where PyTorch is installed."""
+    folder = find_checkpoint(os.fspath(checkpoint))
+    description = os.path.join(folder, "environment.json")
+    if not os.path.exists(description):
+        raise FileNotFoundError(f"{folder}: there is no environment.json in it: expected a checkpoint of a job of the kind "
+                                "reinforce")  # fmt: skip
+    job = read_json(os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(folder))), "job.json"))
+    tensors = read_safetensors(os.path.join(folder, "model.safetensors"))
+    if torch is None:
+        import importlib.util
+
+        torch = importlib.util.find_spec("torch") is not None
+    return (torch_policy if torch else NumpyPolicy)(tensors, job, read_json(description))
