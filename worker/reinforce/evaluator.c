@@ -66,14 +66,14 @@ static enum status open_sums(struct player *p, struct error *error)
     return environment_metrics_open(&p->metrics, p->spec, (uint32_t)rows, error);
 }
 
-/* `environments`: one for each episode, which are the player's from now on; NULL: the observers have them,
- * and `spec` is theirs. `job` and `spec` outlive the player. player_close also follows a failure. */
+/* `environments`: one for each episode, of `spec`, which are the player's from now on; NULL: the observers
+ * have them. `job` and `spec` outlive the player. player_close also follows a failure. */
 static enum status player_open(struct player *p, const struct job *job, struct environments *environments,
                                const struct environment_spec *spec, uint32_t episodes, bool sampled,
                                struct error *error)
 {
     *p = (struct player){.environments = environments,
-                         .spec = environments != NULL ? environments_spec(environments) : spec,
+                         .spec = spec,
                          .buffers = environments != NULL ? environments_buffers(environments) : NULL,
                          .model = "the policy",
                          .episodes = episodes,
@@ -94,7 +94,8 @@ static enum status player_open_checkpoint(struct player *p, const char *checkpoi
     enum status status =
         job_command_environments_open(&environments, job, settings->episodes, settings->picture, error);
     if (status == STATUS_OK)
-        status = player_open(p, job, environments, NULL, settings->episodes, settings->sampled, error);
+        status = player_open(p, job, environments, environments_spec(environments), settings->episodes,
+                             settings->sampled, error);
     if (status != STATUS_OK)
         return status;
     p->model = checkpoint;

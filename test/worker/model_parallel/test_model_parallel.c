@@ -291,8 +291,9 @@ START_TEST(text_that_cannot_be_written_is_told)
     free(command(synthetic, NULL, 78));
     free(command(none, NULL, 66));
     free(command(parent, NULL, 66));
-    expect_said(process_err(&daemon_process),
-                "run/checkpoints: there is no manifest.json in it, expected a run's folder, or a checkpoint's");
+    expect_said(
+        process_err(&daemon_process),
+        "run/checkpoints: there is no manifest.json in it, expected a run's folder, or a checkpoint's");
     free(command(two, NULL, 64));
     free(command(words, NULL, 64));
     free(command(hot, NULL, 64));
