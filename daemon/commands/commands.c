@@ -280,7 +280,7 @@ static int read_files(int argc, char **argv, unsigned accepts, struct arguments 
     const int given = argc - optind;
     if (given != 1 && !(job && checkpoint && given == 2))
         return usage_error("expected %s", !checkpoint ? "one job file"
-                                          : job       ? "a run or a checkpoint, and a job file if another one"
+                                          : job       ? "a run or a checkpoint, then at most one job file"
                                                       : "one run or checkpoint");
     arguments->checkpoint = checkpoint ? argv[optind] : NULL;
     arguments->job_path = job && given == 1 + checkpoint ? argv[argc - 1] : NULL;

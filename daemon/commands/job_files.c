@@ -174,7 +174,9 @@ enum status job_files_check_folder(const char *checkpoint, struct error *error)
     if (stat(checkpoint, &info) != 0)
         return error_set_errno(error, errno, "%.300s", checkpoint);
     if (!S_ISDIR(info.st_mode))
-        return error_set(error, STATUS_NOT_FOUND, "%.300s: expected a checkpoint's folder", checkpoint);
+        return error_set(error, STATUS_NOT_FOUND,
+                         "%.300s: expected a run's or a checkpoint's folder, or a job file behind it",
+                         checkpoint);
     char path[CHECKPOINT_PATH_BYTES];
     const int length = snprintf(path, sizeof path, "%s/manifest.json", checkpoint);
     if ((size_t)length < sizeof path && stat(path, &info) != 0 && errno == ENOENT)

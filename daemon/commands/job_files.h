@@ -26,9 +26,8 @@ struct job_files_found {
     char checkpoint[CHECKPOINT_PATH_BYTES], job[CHECKPOINT_PATH_BYTES];
 };
 
-/* The checkpoint that `name` means: itself, or, where it is a run's directory, the newest sound one of the
- * run, which a line on standard error names. It lies in *found, or is `name`. NULL: errors of
- * checkpoint_newest. */
+/* Finds the checkpoint that `name` means. A run's directory means its newest sound checkpoint; a line on
+ * standard error names that. Returns `name`, or a string in *found. NULL: errors of checkpoint_newest. */
 const char *job_files_find_checkpoint(struct job_files_found *found, const char *name, struct error *error);
 
 /* Writes the path of RUN/job.json of the checkpoint folder RUN/checkpoints/NUMBER. STATUS_NOT_FOUND: it is no

@@ -11,7 +11,7 @@
 
 enum program_part {
     PROGRAM_PLUGIN,  /* also beside the program and above it; or only in $COALESCED_PLUGINS, if that is set */
-    PROGRAM_WORKER,  /* observer.py and trainer.py; in a checkout worker/python */
+    PROGRAM_WORKER,  /* programs in Python; in a checkout worker/python */
     PROGRAM_COMMAND, /* coalesced-NAME; in a checkout scripts */
     PROGRAM_PARTS
 };

@@ -7,7 +7,7 @@
 #   last_number RUN                    its last update or episode
 #   wait_for_number RUN N              returns when the log has it
 #   newest_checkpoint RUN              the checkpoint's name
-#   leaves_nobody SCRIPT               no worker in Python of this test's jobs, worker/python/SCRIPT, is left
+#   leaves_nobody PATTERN              no process of this test's jobs whose command line has the pattern is left
 #   whole_epochs RUN                   a number behind the last one, at the end of an epoch of each kind: two runs up to
 #                                      there have the same lines
 
@@ -66,7 +66,7 @@ whole_epochs() {
 # Other jobs of this machine have other folders for their sockets.
 leaves_nobody() {
     local pid
-    for pid in $(pgrep -f "$1 --role"); do
+    for pid in $(pgrep -f "$1"); do
         if tr '\0' '\n' 2>/dev/null <"/proc/$pid/environ" | grep -qx "XDG_RUNTIME_DIR=$scratch"; then
             echo "process $pid is left"
             return 1

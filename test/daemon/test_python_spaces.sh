@@ -31,7 +31,7 @@ JSON
 
 # The last evaluation of the log, as `evaluate` prints it.
 logged_evaluation() {
-    sed -n 's/.*Evaluation: \(.*\) +- \(.*\)/Mean reward: \1\tStandard deviation: \2/p' "$scratch/whole.out" | tail -1
+    sed -n 's/.*Evaluation: \([-0-9.]*\) +- \([0-9.]*\).*/Mean reward: \1\tStandard deviation: \2/p' "$scratch/whole.out" | tail -1
 }
 evaluates() {
     "$COALESCED" evaluate "$scratch/whole" --episodes 5 >"$scratch/evaluated" 2>"$scratch/words" || { cat "$scratch/words"; return 1; }
@@ -62,6 +62,8 @@ choices|1|"class": "nested:Choices"
 forces|1|"class": "nested:Forces"
 channels first|1|"class": "nested:ChannelsFirst"|, "network": "cnn"
 several agents|3|"pettingzoo": "nested:chase"
+keyword arguments|1|"class": "nested:any_options", "options": {"render_mode": null}
+several agents, metrics|3|"pettingzoo": "nested:measured"
 several agents, frames|3|"pettingzoo": "nested:chase", "frames": 2
 agents that take turns|2|"pettingzoo": "nested:turns"
 WORLDS
@@ -93,6 +95,12 @@ draws() {
 shows_text() {
     "$COALESCED" play "$scratch/whole" --render text >"$scratch/played" && grep -q '^\.*@\.*$' "$scratch/played"
 }
+fails() {
+    local code=0
+    "${@:3}" >"$scratch/words" 2>&1 || code=$?
+    cat "$scratch/words"
+    [[ $code -eq $1 ]] && grep -qF "$2" "$scratch/words"
+}
 check "play" plays_for_people
 if command -v file >/dev/null; then
     check "a film" draws gif 'GIF image data, version 89a, 72 x 8'
@@ -101,18 +109,32 @@ else
     echo "skipped: there is no program file"
 fi
 check "text" shows_text
-fails() {
-    local code=0
-    "${@:3}" >"$scratch/words" 2>&1 || code=$?
-    cat "$scratch/words"
-    [[ $code -eq $1 ]] && grep -qF "$2" "$scratch/words"
+# A fault of render is told; and so is a Python that ends, also where a process of the user's holds its socket.
+breaks() {
+    sed -i "s|nested:[A-Za-z]*|nested:$1|" "$scratch/whole/job.json"
+    fails "$2" "$3" "$COALESCED" play "$scratch/whole" "${@:4}"
 }
+check "a render that fails" breaks RenderRaises 78 "nested:RenderRaises, evaluation: environment 0: render: OSError: no screen" \
+    --render "$scratch/no.gif"
+check "a render that gives something else" breaks RenderGives 65 "render returned no str, and no uint8 array" \
+    --render "$scratch/no.gif"
+check "no such pictures" breaks Corner 69 "nested:Corner draws no rgb_array: its metadata['render_modes'] is []" \
+    --render "$scratch/no.gif"
+check "a Python that is killed" breaks Killed 69 "Python has ended with signal 9"
+check "a close that hangs" breaks CloseHangs 0 "Episode 1"
+world 3 '"pettingzoo": "nested:chase"'
+check "several agents to watch" plays several
+plays_several() {
+    "$COALESCED" play "$scratch/several" --render "$scratch/several.gif" | grep -qP '^Episode 1\tReward: '
+}
+check "play of several agents" plays_several
+sed -i "s|nested:[A-Za-z]*|nested:Walk|" "$scratch/whole/job.json"
 is_exported_without_python() {
     "$COALESCED" export "$scratch/whole" --onnx "$scratch/policy.onnx" && [[ -s $scratch/policy.onnx ]]
 }
 sed -i 's|"python": "[^"]*"|"python": "/bin/false"|' "$scratch/whole/job.json"
 check "export needs no Python: the checkpoint knows the spaces" is_exported_without_python
-check "evaluate with no interpreter" fails 69 "Python has ended (exit code 1)" "$COALESCED" evaluate "$scratch/whole"
+check "evaluate with no interpreter" fails 69 "Python has ended with exit code 1" "$COALESCED" evaluate "$scratch/whole"
 sed -i "s|\"python\": \"[^\"]*\"|\"python\": \"nowhere3\"|" "$scratch/whole/job.json"
 check "nor with none" fails 66 "nowhere3: expected a Python interpreter" "$COALESCED" play "$scratch/whole"
 sed -i "s|\"python\": \"[^\"]*\"|\"python\": \"$python\"|; s|nested:Walk|nested:Parts|" "$scratch/whole/job.json"
@@ -130,20 +152,23 @@ while IFS='|' read -r source name phrase; do
     world 1 "\"$source\": \"nested:$name\""
     check "$name" fails_with "$phrase"
 done <<'FAULTS'
-class|Mixed|expected no image beside other parts, in part camera
-class|Endless|nested:Endless: the observation space is Text(
+class|Mixed|nested:Mixed: the observation's part camera: its space is Box(0, 255, (40, 40, 1), uint8): expected no image
+class|Endless|nested:Endless: the observation's part words: its space is Text(
 class|ForgetsPart|nested:ForgetsPart: environment 0: its observation has no part flags
 class|BadPart|nested:BadPart: environment 0: its observation has a part where.speed that has the shape (3,), expected (2, 2)
-class|OldGym|nested:OldGym: expected a gymnasium.Env, whose reset takes a seed; of an environment of the older gym
-class|walks_without_count|nested:walks_without_count: it returned a VectorEnv, but has no argument num_envs
+class|OldGym|nested:OldGym: expected a gymnasium.Env, whose reset takes a seed; shimmy
+class|walks_without_count|nested:walks_without_count: it returned a VectorEnv: expected that it has an argument num_envs
 class|chase|nested:chase: an environment of PettingZoo: expected it under "pettingzoo" in place of "class"
 pettingzoo|unequal|the agents runner_0 and runner_1 have different spaces, Discrete(2) and Discrete(3)
 pettingzoo|Walk|nested:Walk: expected a pettingzoo.ParallelEnv or AECEnv
+class|MaskForgets|nested:MaskForgets: environment 0: its action_mask has no part 1.turn
+class|MaskShort|nested:MaskShort: environment 0: its action_mask has 1 numbers in part 1.turn: expected 3
+pettingzoo|late|nested:late: environment 0: reset begins with the agents ['runner_0', 'runner_1']: expected all of
 pettingzoo|nothing|/environment/pettingzoo: nested:nothing: AttributeError: module 'nested' has no attribute 'nothing'
 FAULTS
 world 1 '"gymnasium": "ALE/Nothing-v5"'
 check "Atari without ale_py" fails_with "No module named 'ale_py': expected the package ale_py"
-check "no process of Python is left" leaves_nobody observer.py
+check "no process of Python is left" leaves_nobody "observer.py --role"
 check "nor one of a command" leaves_nobody command_environments.py
 
 finish

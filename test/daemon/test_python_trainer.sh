@@ -146,7 +146,7 @@ ends_before_the_interpreter() {
         ! grep killed "$scratch/slow.out" && grep -qx exit "$scratch/mark"
 }
 check "a job ends before the interpreter does" ends_before_the_interpreter
-check "no trainer is left" leaves_nobody trainer.py
+check "no trainer is left" leaves_nobody "trainer.py --role"
 
 # ---- what is wrong ----
 check "a module that is not there" fails_with "nowhere:Batches: constructing it: ModuleNotFoundError: No module named 'nowhere'" \
@@ -185,6 +185,6 @@ for name in data_batch_{1,2,3,4,5} test_batch; do
 done
 check "data that the class does not read" fails_with "expected synthetic or idx, or a class of one's own" \
     --set "/data={\"kind\": \"cifar\", \"path\": \"$scratch/cifar\", \"size\": 32}"
-check "no trainer is left" leaves_nobody trainer.py
+check "no trainer is left" leaves_nobody "trainer.py --role"
 
 finish

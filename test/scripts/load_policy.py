@@ -83,6 +83,13 @@ def main(how, folder, *runs):
 
             names = dict(policy.named_parameters())
             assert names and isinstance(policy, torch.nn.Module) and set(names) <= set(policy.state_dict())
+            import copy
+
+            other = copy.deepcopy(policy)
+            with torch.no_grad():
+                for parameter in other.parameters():
+                    parameter.zero_()
+            compare(run, play(policy, observations), ours)
             sum(output.sum() for output in policy(observations[0]).values()).backward()
             assert any(parameter.grad is not None for parameter in names.values()), f"{run}: no gradient"
         check_predict(run, policy, observations)

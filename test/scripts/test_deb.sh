@@ -74,7 +74,8 @@ make_root() {
     make_debian "$root"
     mkdir "$root/packages"
     cp "$scratch/build/$file" "$root/packages/"
-    within apt-get -qq install --download-only --yes --no-install-recommends "/packages/$file"
+    within apt-get -qq install --download-only --yes --no-install-recommends "/packages/$file" ||
+        skip "the packages that it depends on cannot be downloaded"
 }
 
 apt_install() {

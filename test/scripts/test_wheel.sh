@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the Python package, and installs it with pip, without root, apt or a compiler, in a bare Debian that has Python and
 # none of the libraries (test/scripts/debian.bash). There jobs train, in C and in Python; policies and logs are read.
-# test_wheel_policies.sh compares the policies.
+# test_load_policy.sh compares the policies.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")

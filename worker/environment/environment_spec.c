@@ -495,14 +495,11 @@ static enum status compare_spaces(const char *what, const struct environment_spa
 enum status environment_spec_compare(const struct environment_spec *was, const struct environment_spec *is,
                                      struct error *error)
 {
-    const struct {
-        const char *what;
-        uint32_t was, is;
-    } facts[] = {{"its agents", was->agents, is->agents}, {"its action masks", was->has_mask, is->has_mask}};
-    for (size_t i = 0; i < sizeof facts / sizeof facts[0]; i++)
-        if (facts[i].was != facts[i].is)
-            return error_set(error, STATUS_INVALID, "%s: there are %u, there were %u", facts[i].what,
-                             facts[i].is, facts[i].was);
+    if (was->agents != is->agents)
+        return error_set(error, STATUS_INVALID, "it has %u agents: it had %u", is->agents, was->agents);
+    if (was->has_mask != is->has_mask)
+        return error_set(error, STATUS_INVALID, "it has %saction masks: it had %s", is->has_mask ? "" : "no ",
+                         is->has_mask ? "none" : "some");
     enum status status = compare_spaces("observation", &was->observation, &is->observation, error);
     if (status == STATUS_OK)
         status = compare_spaces("action", &was->action, &is->action, error);

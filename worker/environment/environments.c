@@ -30,6 +30,13 @@ struct environments {
     char *newest;                    /* (rows, one observation) what the plug-in writes */
 };
 
+const struct error *environments_failure(const struct environments *e)
+{
+    const struct error *failure =
+        e->self != NULL && e->config.failure != NULL ? e->config.failure(e->self) : NULL;
+    return failure != NULL && failure->status != STATUS_OK ? failure : NULL;
+}
+
 /* ---- calls ---- */
 
 /* Puts the environment's name in front of a check's sentence. */
@@ -67,6 +74,9 @@ struct plugin_error {
 static enum status plugin_refuses(const struct environments *e, const char *call, struct plugin_error *why,
                                   struct error *error)
 {
+    const struct error *failure = environments_failure(e);
+    if (failure != NULL)
+        return error_set(error, failure->status, "%s", failure->text);
     why->text[sizeof why->text - 1] = '\0';
     return error_set(error, STATUS_INVALID, "%.100s: %s: %s", e->config.name, call,
                      why->text[0] != '\0' ? why->text : "it gave no reason");

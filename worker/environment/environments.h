@@ -34,7 +34,7 @@
  * After either, only environments_close may follow.
  *
  * One thread at a time uses an object. A call blocks for as long as the plug-in's function does. Only
- * environments_open allocates. */
+ * environments_open allocates, and python_environments.c. */
 #ifndef WORKER_ENVIRONMENT_ENVIRONMENTS_H
 #define WORKER_ENVIRONMENT_ENVIRONMENTS_H
 
@@ -45,14 +45,18 @@
 
 struct environments_config {
     const struct environment_plugin *plugin;
-    void *opened; /* an instance of `count` environments, which is this module's from now on, after a
-                     failure, too; NULL: plugin->open makes one */
-    const struct environment_spec *spec; /* of `opened`; else not read */
-    const char *name;                    /* one of the plug-in's names; in every error; outlives the object */
-    const char *options;                 /* a JSON object; with `opened` not read */
-    uint64_t seed;                       /* the job's */
-    uint32_t first, count;               /* the number of the first one; how many, at least 1 */
-    uint32_t frames;                     /* an observation is the last `frames` ones; 0: as 1 */
+    const char *name;      /* the environment's; in every error; outlives the object */
+    const char *options;   /* a JSON object; not read with `opened` */
+    uint64_t seed;         /* the job's */
+    uint32_t first, count; /* the number of the first one; how many, at least 1 */
+    uint32_t frames;       /* an observation is the last `frames` ones; 0: as 1 */
+
+    /* An open instance of `count` environments of `spec`. environments_open takes it over, also when it
+     * fails. NULL: plugin->open makes one. `failure`: what a call of the instance has failed by, which is
+     * passed on as it is; it has STATUS_OK where no call has failed. */
+    void *opened;
+    const struct environment_spec *spec;
+    const struct error *(*failure)(const void *self);
 };
 
 struct environments;
@@ -98,9 +102,13 @@ size_t environments_save(struct environments *environments, uint32_t index, void
 enum status environments_load(struct environments *environments, uint32_t index, const void *state,
                               size_t bytes, struct error *error);
 
-/* environment.h's render of one environment; 0 where the plug-in has none. */
+/* environment.h's render of one environment; 0: it draws none, or has failed (environments_failure). */
 size_t environments_render(struct environments *environments, uint32_t index, int kind, uint32_t *width,
                            uint32_t *height, void *out, size_t capacity);
+
+/* Why the newest call failed: config.failure's error. NULL: no call has failed, or the instance cannot tell.
+ */
+const struct error *environments_failure(const struct environments *environments);
 
 /* Whether the environment waits for a reset after its last step. */
 bool environments_is_over(const struct environments *environments, uint32_t index);

@@ -9,12 +9,14 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -34,10 +36,12 @@ struct bytes {
 };
 
 struct python {
-    pid_t pid;
+    pid_t pid; /* 0: it has ended, and was waited for */
+    int pidfd; /* readable where it has ended; -1: this kernel has none */
     int socket;
+    struct error failure; /* of the newest call that failed */
     struct environment_description description;
-    struct bytes request, answer; /* the newest; a zero stands behind the answer */
+    struct bytes request, answer; /* the newest; the answer is zero-terminated */
 };
 
 /* ---- bytes ---- */
@@ -80,28 +84,57 @@ static enum status start(struct python *p, const char *interpreter, int socket, 
     posix_spawn_file_actions_adddup2(&files, STDERR_FILENO, STDOUT_FILENO);
     const int errnum = posix_spawnp(&p->pid, program, &files, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&files);
+    p->pidfd = errnum == 0 ? (int)syscall(SYS_pidfd_open, p->pid, 0) : -1;
     if (errnum == ENOENT)
         return error_set(error, STATUS_NOT_FOUND,
                          "%.300s: expected a Python interpreter, a path or a name in PATH", interpreter);
     return errnum == 0 ? STATUS_OK : error_set_errno(error, errnum, "cannot execute %.300s", interpreter);
 }
 
-/* What became of the child, which has closed its socket. */
+/* Waits for the child, which has closed its socket or is to close it, and kills it if that lasts too long.
+ * Returns waitpid's status. */
+static int reap(struct python *p)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+    int how = 0;
+    for (int i = 0; p->pid > 0; i++) {
+        const pid_t ended = waitpid(p->pid, &how, WNOHANG);
+        if (ended == p->pid || (ended < 0 && errno != EINTR))
+            p->pid = 0;
+        else if (i == CLOSE_MS)
+            kill(p->pid, SIGKILL);
+        else
+            nanosleep(&pause, NULL);
+    }
+    return how;
+}
+
 static enum status name_end(struct python *p, struct error *error)
 {
-    int how = 0;
-    if (p->pid > 0 && waitpid(p->pid, &how, 0) == p->pid)
-        p->pid = 0;
-    return error_set(error, STATUS_UNAVAILABLE, "Python has ended (%s %d) and closes its environments",
-                     WIFSIGNALED(how) ? "signal" : "exit code",
-                     WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how));
+    const int how = reap(p);
+    return error_set(
+        error, STATUS_UNAVAILABLE, "Python has ended with %s %d: expected it to step environments",
+        WIFSIGNALED(how) ? "signal" : "exit code", WIFSIGNALED(how) ? WTERMSIG(how) : WEXITSTATUS(how));
+}
+
+/* Waits until the socket is ready. False: the child has ended. A process that the user's code has forked may
+ * hold the socket's other end open. */
+static bool wait_ready(const struct python *p, short events)
+{
+    struct pollfd fds[] = {{.fd = p->socket, .events = events}, {.fd = p->pidfd, .events = POLLIN}};
+    while (poll(fds, 2, -1) < 0 && errno == EINTR)
+        ;
+    return (fds[0].revents & events) != 0;
 }
 
 static enum status send_request(struct python *p, struct error *error)
 {
     for (size_t done = 0; done < p->request.size;) {
-        const ssize_t sent = send(p->socket, p->request.at + done, p->request.size - done, MSG_NOSIGNAL);
-        if (sent < 0 && errno != EINTR)
+        const ssize_t sent =
+            wait_ready(p, POLLOUT)
+                ? send(p->socket, p->request.at + done, p->request.size - done, MSG_NOSIGNAL | MSG_DONTWAIT)
+                : 0;
+        if (sent == 0 || (sent < 0 && errno != EINTR && errno != EAGAIN))
             return name_end(p, error);
         done += sent > 0 ? (size_t)sent : 0;
     }
@@ -111,7 +144,7 @@ static enum status send_request(struct python *p, struct error *error)
 static enum status receive(struct python *p, void *bytes, size_t size, struct error *error)
 {
     for (size_t done = 0; done < size;) {
-        const ssize_t got = recv(p->socket, (char *)bytes + done, size - done, 0);
+        const ssize_t got = wait_ready(p, POLLIN) ? recv(p->socket, (char *)bytes + done, size - done, 0) : 0;
         if (got == 0 || (got < 0 && errno != EINTR))
             return name_end(p, error);
         done += got > 0 ? (size_t)got : 0;
@@ -147,14 +180,10 @@ static enum status exchange(struct python *p, struct error *error)
 static void python_close(void *self)
 {
     struct python *p = self;
-    const struct timespec pause = {.tv_nsec = 1000000};
-    if (p->socket >= 0)
-        close(p->socket);
-    for (int i = 0; p->pid > 0 && i < CLOSE_MS && waitpid(p->pid, NULL, WNOHANG) == 0; i++) {
-        nanosleep(&pause, NULL);
-        if (i + 1 == CLOSE_MS && kill(p->pid, SIGKILL) == 0)
-            waitpid(p->pid, NULL, 0);
-    }
+    close(p->socket);
+    reap(p);
+    if (p->pidfd >= 0)
+        close(p->pidfd);
     environment_description_fini(&p->description);
     free(p->request.at);
     free(p->answer.at);
@@ -171,9 +200,13 @@ static enum status greet(struct python *p, const struct python_environments_conf
         status = append(&p->request, config->job, bytes, error);
     if (status == STATUS_OK)
         status = exchange(p, error);
+    if (status != STATUS_OK)
+        return status;
+    struct error why;
+    status = environment_description_read(&p->description, p->answer.at, p->answer.size, &why);
     return status == STATUS_OK
-               ? environment_description_read(&p->description, p->answer.at, p->answer.size, error)
-               : status;
+               ? status
+               : error_set(error, status, "Python's description of the environment: %.400s", why.text);
 }
 
 enum status python_environments_open(void **self, const struct environment_spec **spec, const char **name,
@@ -190,6 +223,7 @@ enum status python_environments_open(void **self, const struct environment_spec 
     }
     signal(SIGCHLD, SIG_DFL); /* a caller may have left it ignored, and then nothing can be waited for */
     p->socket = sockets[0];
+    p->pidfd = -1;
     enum status status = start(p, config->interpreter, sockets[1], error);
     close(sockets[1]);
     if (status == STATUS_OK)
@@ -206,11 +240,17 @@ enum status python_environments_open(void **self, const struct environment_spec 
 
 /* ---- requests ---- */
 
-/* A call of environment.h's: 0, or 1 with a sentence. */
-static int outcome(enum status status, const struct error *why, char *error)
+const struct error *python_environments_failure(const void *self)
+{
+    const struct python *p = self;
+    return &p->failure;
+}
+
+/* What a call of environment.h's returns. Its sentence is python_environments_failure's. */
+static int outcome(struct python *p, enum status status, const struct error *why)
 {
     if (status != STATUS_OK)
-        snprintf(error, ENVIRONMENT_ERROR_BYTES, "%.*s", ENVIRONMENT_ERROR_BYTES - 1, why->text);
+        p->failure = *why;
     return status != STATUS_OK;
 }
 
@@ -248,9 +288,9 @@ static enum status take_rows(struct python *p, const struct environment_buffers 
     const enum status status = exchange(p, error);
     if (status != STATUS_OK)
         return status;
-    if (p->answer.size != n * spec->agents * row)
+    if (p->answer.size != (size_t)n * spec->agents * row)
         return error_set(error, STATUS_CORRUPT, "Python answers with %zu bytes: expected %zu", p->answer.size,
-                         n * spec->agents * row);
+                         (size_t)n * spec->agents * row);
     const char *at = scatter(p, p->answer.at, buffers->observation, observation, n, which);
     at = scatter(p, at, buffers->mask, mask, n, which);
     if (!stepped)
@@ -273,7 +313,8 @@ static int python_reset(void *self, const struct environment_buffers *buffers, u
             append(&p->request, (uint32_t[2]){seeds[i].episode, seeds[i].step}, 2 * sizeof(uint32_t), &why);
     if (status == STATUS_OK)
         status = take_rows(p, buffers, false, n, which, &why);
-    return outcome(status, &why, error);
+    (void)error;
+    return outcome(p, status, &why);
 }
 
 static int python_step(void *self, const struct environment_buffers *buffers, uint32_t n,
@@ -288,7 +329,8 @@ static int python_step(void *self, const struct environment_buffers *buffers, ui
                         bytes, &why);
     if (status == STATUS_OK)
         status = take_rows(p, buffers, true, n, which, &why);
-    return outcome(status, &why, error);
+    (void)error;
+    return outcome(p, status, &why);
 }
 
 static size_t python_render(void *self, uint32_t index, int kind, uint32_t *width, uint32_t *height,
@@ -298,8 +340,10 @@ static size_t python_render(void *self, uint32_t index, int kind, uint32_t *widt
     struct error why;
     (void)kind; /* the environments were made for one */
     enum { HEAD = 2 * sizeof(uint32_t) };
-    if (begin(p, RENDER, 1, &index, &why) != STATUS_OK || exchange(p, &why) != STATUS_OK ||
-        p->answer.size <= HEAD)
+    enum status status = begin(p, RENDER, 1, &index, &why);
+    if (status == STATUS_OK)
+        status = exchange(p, &why);
+    if (outcome(p, status, &why) != 0 || p->answer.size <= HEAD)
         return 0;
     memcpy(width, p->answer.at, sizeof *width);
     memcpy(height, p->answer.at + sizeof *width, sizeof *height);

@@ -363,18 +363,10 @@ static inline uint32_t job_trainers(const struct job *job)
     return job->trainers.count + job->added;
 }
 
-/* Whether the environments are in Python: only observers step these. */
+/* Whether the environments are in Python: observers step these, or a child of a command. */
 static inline bool job_has_python_environments(const struct job *job)
 {
     return job->environment.has_gymnasium || job->environment.has_class || job->environment.has_pettingzoo;
-}
-
-/* What names the environments, where they are in Python. */
-static inline const char *job_python_environment(const struct job *job)
-{
-    return job->environment.has_gymnasium ? job->environment.gymnasium
-           : job->environment.has_class   ? job->environment.class
-                                          : job->environment.pettingzoo;
 }
 
 /* Whether a value network judges the policy's actions, and a rollout bootstraps: ppo and a2c. */

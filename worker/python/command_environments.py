@@ -8,14 +8,19 @@ import signal
 import socket
 import struct
 import sys
+import traceback
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # an isolated interpreter does not look there
 writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # into this folder
-from worker_session import INTERNAL, MISSING, OK, UNAVAILABLE, Failure, end_with_parent, import_package, last_lines, np
+from worker_session import (
+    INTERNAL, MISSING, OK, UNAVAILABLE,
+    Failure, cut, end_with_parent, import_package, last_lines, np,
+)  # fmt: skip
 
 sys.dont_write_bytecode = writes_none
 
 DESCRIPTOR = 3
+SENTENCE_BYTES = 450
 RESET, STEP, RENDER = 1, 2, 3
 MODES = {1: "ansi", 2: "rgb_array"}  # Gymnasium's render_mode of environment.h's pictures
 
@@ -37,6 +42,12 @@ def answer(peer, status, *parts):
     peer.sendall(struct.pack("=II", status, len(body)) + body)
 
 
+def refuse(peer, status, sentence):
+    sys.stdout.flush()
+    sys.stderr.flush()
+    answer(peer, status, cut(sentence, SENTENCE_BYTES))
+
+
 def make_environments(job, count, rendering):
     import_package("gymnasium")
     from environments import open_environments
@@ -48,8 +59,6 @@ def make_environments(job, count, rendering):
 class Server:
     def __init__(self, peer, environments):
         self.peer, self.environments = peer, environments
-        rows = environments.action_rows()
-        self.action_bytes = np.dtype(environments.action.dtype).itemsize * int(np.prod(rows, dtype=np.int64))
 
     def _masks(self, masks):
         return b"".join(np.asarray(mask, "u1").tobytes() for mask in masks if mask is not None)
@@ -66,7 +75,7 @@ class Server:
 
     def step(self, which):
         environments = self.environments
-        data = receive(self.peer, self.action_bytes * len(which))
+        data = receive(self.peer, environments.action_bytes() * len(which))
         actions = np.frombuffer(data, environments.action.dtype).reshape(len(which), *environments.action_rows())
         observations, rewards, flags, masks, metrics = zip(*environments.step(which, actions))
         none = [0.0] * len(environments.metrics)
@@ -115,15 +124,12 @@ def main():
     try:
         serve(peer)
     except Failure as failure:
-        answer(peer, failure.status, str(failure).encode())
+        refuse(peer, failure.status, str(failure))
     except BaseException as why:  # SystemExit, too
-        import traceback
-
         traceback.print_exc()
-        answer(peer, INTERNAL, f"{os.path.basename(sys.argv[0])}: {last_lines(why)}".encode())
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)  # threads, exit handlers and buffers of the user's code are given up
+        refuse(peer, INTERNAL, f"{os.path.basename(sys.argv[0])}: {last_lines(why)}")
+    finally:
+        os._exit(0)  # threads, exit handlers and buffers of the user's code are given up
 
 
 if __name__ == "__main__":

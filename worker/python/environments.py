@@ -12,7 +12,7 @@ import inspect
 import json
 import traceback
 
-from spaces import Space, flat_mask
+from spaces import Space
 from worker_session import CORRUPT, INVALID, UNAVAILABLE, Failure, import_package, last_lines, np
 
 
@@ -41,6 +41,7 @@ class Environments:
 
     def __init__(self, job, name, make, first, count, progress):
         self.seed, self.first, self.count, self.name = job["seed"], first, count, name
+        self.plain_name = key_of(job)[1]
         self.progress = progress  # called before a call of the user's code, with what it is, and after it
         self.frames = job["environment"]["frames"]
         self._make(make)
@@ -63,7 +64,7 @@ class Environments:
         self.all = []
         for i in range(self.count):
             self.all.append(self._call(self.first + i, "making it", make))
-            self._check_kind(self.all[0])
+            self._check_kind(self.all[-1])
 
     def _one(self):
         """The environment that tells of its spaces, and its longest episode."""
@@ -75,19 +76,23 @@ class Environments:
         """The shape of one environment's actions."""
         return self.action.shape if self.agents == 1 else (self.agents, *self.action.shape)
 
+    def action_bytes(self):
+        """The bytes of one environment's actions."""
+        return np.dtype(self.action.dtype).itemsize * int(np.prod(self.action_rows(), dtype=np.int64))
+
     def _check_kind(self, one):
         """Names what is often given in place of a gymnasium.Env."""
         gymnasium = importlib.import_module("gymnasium")
         modules = {kind.__module__.split(".")[0] for kind in type(one).__mro__}
         if isinstance(one, gymnasium.vector.VectorEnv):
-            raise Failure(INVALID, f"{self.name}: it returned a VectorEnv, but has no argument num_envs: expected one, by "
-                                   "which it makes as many environments")  # fmt: skip
+            raise Failure(INVALID, f"{self.name}: it returned a VectorEnv: expected that it has an argument num_envs, the "
+                                   "number of environments to make")  # fmt: skip
         if "pettingzoo" in modules:
             raise Failure(INVALID, f'{self.name}: an environment of PettingZoo: expected it under "pettingzoo" in place of '
                                    '"class"')  # fmt: skip
-        if "gym" in modules or (hasattr(one, "reset") and not accepts(one.reset, "seed")):
-            raise Failure(INVALID, f"{self.name}: expected a gymnasium.Env, whose reset takes a seed; of an environment of the "
-                                   "older gym shimmy.GymV21CompatibilityV0 and GymV26CompatibilityV0 make one")  # fmt: skip
+        if "gym" in modules or (hasattr(one, "reset") and not accepts(one.reset, "seed", otherwise=True)):
+            raise Failure(INVALID, f"{self.name}: expected a gymnasium.Env, whose reset takes a seed; shimmy's "
+                                   "GymV21CompatibilityV0 or GymV26CompatibilityV0 converts one of the older gym")  # fmt: skip
 
     def _space(self, one, name):
         space = getattr(one, name, None)
@@ -104,7 +109,7 @@ class Environments:
 
     def describe(self):
         described = {
-            "name": self.name,
+            "name": self.plain_name,
             "agents": self.agents,
             "steps_max": self.steps_max,
             "mask": self.has_mask,
@@ -140,7 +145,10 @@ class Environments:
     def _mask(self, index, info):
         if not self.has_mask:
             return None
-        mask = flat_mask(info.get("action_mask", ()))
+        try:
+            mask = self.action.flat_mask(info.get("action_mask", ()))
+        except ValueError as why:
+            raise self._broken(index, f"its action_mask {why}") from None
         if mask.size != self.choices or not np.all((mask == 0) | (mask == 1)) or not mask.any():
             raise self._broken(index, f"its action_mask is {mask.tolist()}: expected {self.choices} of 0 and 1, not all 0")
         return mask.astype("u1").ravel()
@@ -231,7 +239,7 @@ class Vector(Environments):
         self.all = []
         for first in range(self.first, self.first + self.count, self.size):
             self.all.append(self._call(first, "making it", lambda: make(num_envs=self.size)))
-            self._check_kind(self.all[0])
+            self._check_kind(self.all[-1])
             mode = getattr(self.all[-1].metadata.get("autoreset_mode"), "name", None)
             if mode != "DISABLED":
                 raise Failure(INVALID, f"{self.name}: metadata['autoreset_mode'] is {mode}: expected DISABLED")
@@ -253,7 +261,11 @@ class Vector(Environments):
 
     @staticmethod
     def _info(infos, index):
-        return {name: values[index] for name, values in infos.items() if np.ndim(values) > 0}
+        return {
+            name: value_at(values, index)
+            for name, values in infos.items()
+            if isinstance(values, (dict, tuple)) or np.ndim(values) > 0
+        }
 
     def _parts(self, which):
         """For each VectorEnv with some of these: its first environment's number, the VectorEnv, and which of them it has."""
@@ -319,8 +331,10 @@ class Parallel(Environments):
 
     def _make(self, make):
         super()._make(lambda: self._parallel(make()))
-        self.names = list(self.all[0].possible_agents)
+        one = self.all[0]
+        self.names = list(one.possible_agents)
         self.agents = len(self.names)
+        self.masked_within = self._holds_mask(one.observation_space(self.names[0]))
 
     @staticmethod
     def _parallel(one):
@@ -343,7 +357,6 @@ class Parallel(Environments):
                 raise Failure(INVALID, f"the agents {self.names[0]} and {agent} have different spaces, {found[0]} and {space}: "
                                        f"expected one {name} (SuperSuit's pad_observations_v0 and pad_action_space_v0 "
                                        "make them equal)")  # fmt: skip
-        self.masked_within = self._holds_mask(found[0]) if name == "observation_space" else self.masked_within
         return found[0]["observation"] if name == "observation_space" and self.masked_within else found[0]
 
     @staticmethod
@@ -360,24 +373,35 @@ class Parallel(Environments):
 
     def _mask(self, index, info):
         """An agent that is not to move has no choice at all; then each is allowed."""
-        mask = flat_mask(info.get("action_mask", ()))
-        return super()._mask(index, info if mask.any() else {"action_mask": np.ones(self.choices, "u1")})
+        try:
+            return super()._mask(index, info)
+        except Failure:
+            mask = info.get("action_mask")
+            if np.size(mask) == self.choices and not np.any(mask):
+                return np.ones(self.choices, "u1")
+            raise
 
     def _row(self, index, agent, observations, infos):
         """The observation and the mask of one agent."""
         value, info = observations[agent], infos.get(agent, {})
         if self.masked_within:
-            value, info = value["observation"], {**info, "action_mask": value["action_mask"]}
+            try:
+                value, info = value["observation"], {**info, "action_mask": value["action_mask"]}
+            except (KeyError, TypeError):
+                raise self._broken(index, f"{agent}'s observation has no observation and action_mask") from None
         return self._observation(index, value), self._mask(index, info)
 
-    def _rows(self, index, observations, infos):
+    def _rows(self, index, present, observations, infos):
+        """The rows of the agents that are present; zeros, and masks that allow all, of the others."""
         shape = (self.agents, *self.observation.shape)
         if self.frames > 1:
             shape = (*shape[:-1], shape[-1] // self.frames)
         rows = np.zeros(shape, self.observation.dtype)
         masks = np.ones((self.agents, self.choices), "u1") if self.has_mask else None
         for i, agent in enumerate(self.names):
-            if agent in observations:
+            if agent in present:
+                if agent not in observations:
+                    raise self._broken(index, f"{agent} is present, and has no observation")
                 rows[i], mask = self._row(index, agent, observations, infos)
                 if masks is not None:
                     masks[i] = mask
@@ -386,7 +410,9 @@ class Parallel(Environments):
     def reset(self, which, episode, step):
         for index in which:
             observations, infos = self._first_state(index, self._seed(index, episode, step))
-            yield self._rows(index, observations, infos)
+            if set(self.all[index].agents) != set(self.names):
+                raise self._broken(index, f"reset begins with the agents {self.all[index].agents}: expected all of {self.names}")
+            yield self._rows(index, self.names, observations, infos)
 
     def _step(self, index, row):
         one = self.all[index]
@@ -395,17 +421,16 @@ class Parallel(Environments):
         if not isinstance(result, tuple) or len(result) != 5 or not all(isinstance(part, dict) for part in result):
             raise self._broken(index, "step returned no five dicts: observations, rewards, terminations, truncations, infos")
         observations, rewards, terminations, truncations, infos = result
-        rows, masks = self._rows(index, observations, infos)
+        present = set(actions) | set(one.agents)  # those that were there, and those that have come
+        rows, masks = self._rows(index, present, observations, infos)
         earned, flags, metrics = np.zeros(self.agents, "<f4"), np.zeros(self.agents, "u1"), [[]] * self.agents
         for i, agent in enumerate(self.names):
-            if agent not in actions and agent not in observations:
+            if agent not in present:
                 flags[i] = self.ABSENT
                 continue
-            ends = (terminations.get(agent, False), truncations.get(agent, False))
-            outcome = self._earned(index, rewards.get(agent, 0.0), *ends, infos.get(agent, {}))
-            earned[i], flags[i], metrics[i] = outcome
-        if not one.agents:  # everybody has left
-            flags[(flags & (self.TERMINATED | self.TRUNCATED | self.ABSENT)) == 0] = self.TRUNCATED
+            ended = terminations.get(agent, False)
+            cut = truncations.get(agent, False) or (not ended and agent not in one.agents)
+            earned[i], flags[i], metrics[i] = self._earned(index, rewards.get(agent, 0.0), ended, cut, infos.get(agent, {}))
         return rows, earned, flags, masks, metrics
 
 
@@ -451,16 +476,16 @@ def imported(name):
 
 
 def find_class(name, evaluation):
-    """The class of this file for a class, or a function that makes one; and that class or function."""
+    """Returns the class of this file that steps it, and what makes it."""
     gymnasium = importlib.import_module("gymnasium")
     made = imported(name)
     is_class = isinstance(made, type)
-    is_vector = issubclass(made, gymnasium.vector.VectorEnv) if is_class else accepts(made, "num_envs")
+    is_vector = issubclass(made, gymnasium.vector.VectorEnv) if is_class else accepts(made, "num_envs", any_name=False)
     return (Apart if evaluation else Vector) if is_vector else Environments, made
 
 
 def find_id(name):
-    """The same for an id of Gymnasium's or EnvPool's."""
+    """The same, for an id of Gymnasium's or EnvPool's."""
     gymnasium = importlib.import_module("gymnasium")
     if name.startswith("envpool/"):
         pool = importlib.import_module("envpool")
@@ -478,7 +503,7 @@ def key_of(job):
 
 
 def find_environments(job, evaluation=False):
-    """Imports what the job names; the class of this file for it, and a function that makes one."""
+    """Imports what the job names. Returns the class of this file that steps it, and what makes it."""
     key, name = key_of(job)
     try:
         if key == "class":
@@ -493,13 +518,14 @@ def find_environments(job, evaluation=False):
         raise Failure(INVALID, f"/environment/{key}: {name}: {last_lines(why)}") from why
 
 
-def accepts(function, argument):
-    """Whether a class or a function has this argument. Where nobody can tell, it has not."""
+def accepts(function, argument, any_name=True, otherwise=False):
+    """Whether a class or a function has this argument, or, unless `any_name` is false, takes any. `otherwise`: what counts
+    where nobody can tell."""
     try:
         known = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return False
-    return any(one.name == argument or one.kind == one.VAR_KEYWORD for one in known)
+        return otherwise
+    return any(one.name == argument or (any_name and one.kind == one.VAR_KEYWORD) for one in known)
 
 
 def open_environments(job, first, count, progress, evaluation=False, render_mode=None):

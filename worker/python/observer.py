@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""An observer whose environments are in Python: any id that gymnasium.make knows, any of EnvPool's as "envpool/ID", or a
-class of one's own: a gymnasium.Env, or a gymnasium.vector.VectorEnv without autoreset, which gets num_envs.
+"""An observer whose environments are in Python: any id that gymnasium.make knows, any of EnvPool's as "envpool/ID", a class
+of one's own (a gymnasium.Env, or a gymnasium.vector.VectorEnv without autoreset, which gets num_envs), or a game of
+PettingZoo's.
 
-The supervisor starts it for a job with "environment": {"gymnasium": ID} or {"class": "module:Class"}, and watches it
-like any worker. It shows how a worker in another language is made. Everything runs on one thread, but for
+The supervisor starts it for a job whose /environment has "gymnasium", "class" or "pettingzoo", and watches it like any
+worker. It shows how a worker in another language is made. Everything runs on one thread, but for
 the beats during an import.
 
     worker_session.py  messages to the supervisor and the agent
@@ -249,7 +250,7 @@ class Group:
     def _play_again(self, i, state):
         """The course of the environment since its reset. Whether it is the same as before."""
         action, shape = self.environments.action, self.environments.action_rows()
-        row_bytes = np.dtype(action.dtype).itemsize * int(np.prod(shape, dtype=np.int64))
+        row_bytes = self.environments.action_bytes()
         if len(state) < self.STATE.size or (len(state) - self.STATE.size) % row_bytes != 0:
             raise self._bad_state(i, f"{len(state)} bytes: expected {self.STATE.size} and {row_bytes} for each action")
         self.episode, step, seen = self.STATE.unpack_from(state)

@@ -54,7 +54,10 @@ def member(value, path):
 
 class Space:
     """shape and dtype are what travels; convert brings a value of Gymnasium's into that form, or back. An action that
-    chooses has `choices`, a list, in place of the bounds low and high."""
+    chooses has `choices`, a list, in place of the bounds low and high. `parts`, of a nested action: the path, the name and
+    the Space of each part."""
+
+    parts = ()
 
     def __init__(self, dtype, shape, convert, bounds=(), choices=None):
         self.dtype, self.shape, self.convert, self.bounds, self.choices = dtype, tuple(shape), convert, bounds, choices
@@ -71,7 +74,7 @@ class Space:
         return single if frames == 1 else single._stacked(frames)
 
     @classmethod
-    def _one_observation(cls, space):
+    def _one_observation(cls, space, what="observation"):
         spaces = gymnasium_spaces()
         if isinstance(space, spaces.Discrete):
             return cls._one_hot([space.n], lambda value: [int(value) - int(space.start)])
@@ -81,7 +84,7 @@ class Space:
         if isinstance(space, spaces.MultiBinary):
             return cls("<f4", space.shape, cls._checked(space.shape, "<f4"), (0, 1))
         if not isinstance(space, spaces.Box) or len(space.shape) > 3:
-            refuse("observation", space, "a Box of rank 3 at most, Discrete, MultiDiscrete or MultiBinary, or a Dict or "
+            refuse(what, space, "a Box of rank 3 at most, Discrete, MultiDiscrete or MultiBinary, or a Dict or "
                                          "Tuple of these")  # fmt: skip
         if space.dtype != np.uint8:
             return cls("<f4", space.shape, cls._checked(space.shape, "<f4"), (space.low, space.high))
@@ -103,16 +106,18 @@ class Space:
 
     @classmethod
     def _joined_observation(cls, space):
-        parts = [(path, name, cls._one_observation(leaf), leaf) for path, name, leaf in parts_of(space)]
-        for _, name, part, leaf in parts:
-            if part.dtype == "u1" and len(part.shape) == 3:
-                refuse("observation", leaf, f"no image beside other parts, in part {name}")
+        parts = []
+        for path, name, leaf in parts_of(space):
+            what = f"observation's part {name}: its"
+            parts.append((path, name, cls._one_observation(leaf, what)))
+            if parts[-1][2].dtype == "u1" and len(parts[-1][2].shape) == 3:
+                refuse(what, leaf, "no image in a Dict or Tuple")
         if not parts:
             refuse("observation", space, "at least one part")
 
         def convert(value):
             rows = []
-            for path, name, part, _ in parts:
+            for path, name, part in parts:
                 try:
                     one = member(value, path)
                 except (KeyError, IndexError, TypeError):
@@ -123,18 +128,18 @@ class Space:
                     raise ValueError(f"has a part {name} that {why}") from None
             return np.concatenate(rows, dtype="<f4", casting="unsafe")
 
-        return cls("<f4", [sum(part.size() for _, _, part, _ in parts)], convert, cls._joined_bounds(parts))
+        return cls("<f4", [sum(part.size() for _, _, part in parts)], convert, cls._joined_bounds(parts))
 
     @staticmethod
     def _joined_bounds(parts):
         """Of each element; a part has one bound for all of its elements, or one for each."""
-        sides = [[np.ravel(part.bounds[side]) for _, _, part, _ in parts] for side in (0, 1)]
-        sizes = [part.size() for _, _, part, _ in parts]
+        sides = [[np.ravel(part.bounds[side]) for _, _, part in parts] for side in (0, 1)]
+        sizes = [part.size() for _, _, part in parts]
         return [np.concatenate([np.broadcast_to(bound, n) for bound, n in zip(bounds, sizes)]) for bounds in sides]
 
     @classmethod
     def _one_hot(cls, counts, index):
-        """A whole number of n becomes n numbers, of which one is 1."""
+        """A one-hot vector for each choice."""
         offsets = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int64)
         total = int(np.sum(counts))
 
@@ -182,7 +187,7 @@ class Space:
         return cls._joined_action(space) if is_nested(space) else cls._one_action(space)
 
     @classmethod
-    def _one_action(cls, space):
+    def _one_action(cls, space, what="action"):
         spaces = gymnasium_spaces()
         if isinstance(space, spaces.Discrete):
             start = int(space.start)
@@ -195,30 +200,48 @@ class Space:
             return cls("<u4", space.shape, lambda row: row.astype(space.dtype), choices=[2] * space.shape[0])
         if isinstance(space, spaces.Box) and space.dtype.kind == "f":
             if not (np.all(np.isfinite(space.low)) and np.all(np.isfinite(space.high))):
-                refuse("action", space, "finite bounds")
+                refuse(what, space, "finite bounds")
             shape = [] if space.shape == () else [int(np.prod(space.shape))]
             return cls("<f4", shape, lambda row: row.reshape(space.shape).astype(space.dtype),
                        (space.low, space.high))  # fmt: skip
-        return refuse("action", space, "Discrete, a MultiDiscrete or MultiBinary of rank 1, a Box of floats, or a Dict or "
+        return refuse(what, space, "Discrete, a MultiDiscrete or MultiBinary of rank 1, a Box of floats, or a Dict or "
                                        "Tuple of these")  # fmt: skip
 
     @classmethod
     def _joined_action(cls, space):
-        parts = [(path, name, cls._one_action(leaf), leaf) for path, name, leaf in parts_of(space)]
-        dtypes = {part.dtype for _, _, part, _ in parts}
+        parts = [
+            (path, name, cls._one_action(leaf, f"action's part {name}: its")) for path, name, leaf in parts_of(space)
+        ]
+        dtypes = {part.dtype for _, _, part in parts}
         if len(dtypes) != 1:
             refuse("action", space, "parts that are all choices, or all Boxes")
-        ends = np.cumsum([part.size() for _, _, part, _ in parts])
+        ends = np.cumsum([part.size() for _, _, part in parts])
 
         def convert(row):
             values = {}
-            for (path, _, part, _), end in zip(parts, ends):
+            for (path, _, part), end in zip(parts, ends):
                 values[path] = part.convert(row[end - part.size() : end].reshape(part.shape))
             return rebuild(space, values)
 
         if dtypes == {"<f4"}:
             return cls("<f4", [int(ends[-1])], convert, cls._joined_bounds(parts))
-        return cls("<u4", [int(ends[-1])], convert, choices=[n for _, _, part, _ in parts for n in part.choices])
+        joined = cls("<u4", [int(ends[-1])], convert, choices=[n for _, _, part in parts for n in part.choices])
+        joined.parts = parts
+        return joined
+
+    def flat_mask(self, mask):
+        """An action's mask as one row. That of a nested action is nested likewise. ValueError: a sentence."""
+        if not self.parts:
+            return flat(mask)
+        rows = []
+        for path, name, part in self.parts:
+            try:
+                rows.append(flat(member(mask, path)))
+            except (KeyError, IndexError, TypeError):
+                raise ValueError(f"has no part {name}") from None
+            if rows[-1].size != sum(part.choices):
+                raise ValueError(f"has {rows[-1].size} numbers in part {name}: expected {sum(part.choices)}")
+        return np.concatenate(rows)
 
 
 def channels_first(space):
@@ -236,10 +259,6 @@ def rebuild(space, values, path=()):
     return values[path]
 
 
-def flat_mask(mask):
-    """An action's mask as one row: that of nested parts lies in tuples or dicts of the same form."""
-    if isinstance(mask, dict):
-        mask = tuple(mask.values())
-    if isinstance(mask, (tuple, list)) and any(np.ndim(one) > 0 or isinstance(one, dict) for one in mask):
-        return np.concatenate([flat_mask(one) for one in mask])
-    return np.ravel(np.asarray(mask))
+def flat(mask):
+    """The mask of one part, which may have an array for each of its choices."""
+    return np.concatenate([np.ravel(one) for one in mask]) if isinstance(mask, (tuple, list)) and len(mask) else np.ravel(mask)

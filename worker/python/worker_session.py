@@ -65,7 +65,7 @@ except ImportError as missing:
 
 def cut(text, size):
     """At most so many bytes of UTF-8, and no half of a character."""
-    return text.encode()[:size].decode(errors="ignore").encode()
+    return text.encode(errors="replace")[:size].decode(errors="ignore").encode()
 
 
 def last_lines(why):

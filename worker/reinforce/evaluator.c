@@ -244,6 +244,8 @@ enum status policy_evaluate(struct evaluation_summary *summary, const char *chec
     struct player player;
     const struct play_settings settings = {.episodes = episodes};
     enum status status = player_open_checkpoint(&player, checkpoint, job, &settings, error);
+    if (job_is_stepwise(job))
+        player.steps_max = job->evaluation.steps;
     if (status == STATUS_OK)
         status = player_begin(&player, 0, episodes, error);
     while (status == STATUS_OK && player.alive > 0)
@@ -270,9 +272,16 @@ static enum status draw(struct picture *picture, const struct player *p, int kin
                                                 picture->bytes, picture->capacity);
         frame->size = size;
         frame->bytes = picture->bytes;
+        const struct error *failure = environments_failure(p->environments);
+        if (size == 0 && failure != NULL)
+            return error_set(error, failure->status, "%s", failure->text);
         if (size == 0)
             return error_set(error, STATUS_UNAVAILABLE, "%s draws no %s", environments_name(p->environments),
                              kind == ENVIRONMENT_TEXT ? "text" : "pictures");
+        if (kind == ENVIRONMENT_RGB && size <= picture->capacity &&
+            size != (size_t)3 * frame->width * frame->height)
+            return error_set(error, STATUS_CORRUPT, "%s draws a picture of %u x %u pixels with %zu bytes",
+                             environments_name(p->environments), frame->width, frame->height, size);
         if (size <= picture->capacity)
             return STATUS_OK;
         void *more = realloc(picture->bytes, size);
@@ -392,8 +401,9 @@ enum status evaluator_new(struct evaluator **out, const struct worker *worker,
     if (status == STATUS_OK && !is_python)
         status = job_environments_open(&environments, job, 0, job->evaluation.episodes, error);
     if (status == STATUS_OK)
-        status = player_open(&e->player, job, environments, spec, job->evaluation.episodes,
-                             !job->evaluation.deterministic, error);
+        status = player_open(&e->player, job, environments,
+                             environments != NULL ? environments_spec(environments) : spec,
+                             job->evaluation.episodes, !job->evaluation.deterministic, error);
     e->player.steps_max = job->evaluation.steps;
     return status == STATUS_OK && is_python ? open_shares(e, error) : status;
 }

@@ -8,6 +8,7 @@
 #include "worker/environment/python_environments.h"
 #include "worker/model/onnx.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -18,6 +19,7 @@ static enum status open_python(struct environments **out, const struct job *job,
                                int rendering, struct error *error)
 {
     struct environments_config config = {.plugin = &python_environments_plugin,
+                                         .failure = python_environments_failure,
                                          .seed = job->seed,
                                          .count = count,
                                          .frames = job->environment.frames};
@@ -49,10 +51,7 @@ enum status job_environments_open(struct environments **out, const struct job *j
     const char *from = is_built_in ? job->environment.name : job->environment.plugin;
     const struct environment_plugin *plugin;
     *out = NULL;
-    if (job_has_python_environments(job))
-        return error_set(error, STATUS_UNAVAILABLE,
-                         "%.100s is an environment in Python, which only a job's observers can step",
-                         job_python_environment(job));
+    assert(!job_has_python_environments(job));
     enum status status = environment_load(&plugin, from, error);
     if (status != STATUS_OK)
         return status;

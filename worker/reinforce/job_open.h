@@ -12,13 +12,13 @@
 #define POLICY_DROPOUT 0.6
 
 /* Loads the job's plug-in, if it names one, and opens `count` of its environments. The first one has the
- * job-wide number `first`. `job` outlives *out. Errors as environment_load and environments_open;
- * STATUS_UNAVAILABLE: the job's environments are in Python. */
+ * job-wide number `first`. `job` outlives *out. They are not in Python. Errors as
+ * environment_load and environments_open. */
 enum status job_environments_open(struct environments **out, const struct job *job, uint32_t first,
                                   uint32_t count, struct error *error);
 
-/* As job_environments_open with `first` 0, for a command: those in Python, too. `rendering`: a picture of
- * environment.h's that will be asked for, or 0; an environment in Python is made for it. Further errors as
+/* Opens the job's environments from number 0 on for a command, also those in Python. `rendering` is the kind
+ * of picture that the command will ask for, or 0. Errors as job_environments_open and
  * python_environments_open. */
 enum status job_command_environments_open(struct environments **out, const struct job *job, uint32_t count,
                                           int rendering, struct error *error);

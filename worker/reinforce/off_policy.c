@@ -100,10 +100,10 @@ static void warn_of_small_disk(const struct off_policy *o, const struct place *p
         return;
     const uint64_t capacity = replay_capacity(o->replay), steps = o->job->stop.steps;
     const double needed = (double)(steps < capacity ? steps : capacity) * (double)replay_row_bytes(o->replay),
-                 free = (double)disk.f_bavail * (double)disk.f_frsize;
-    if (needed > free)
+                 left = (double)disk.f_bavail * (double)disk.f_frsize;
+    if (needed > left)
         log_warning("%.300s will grow to %.2f GiB (/algorithm/buffer_size): its disk has %.2f GiB left",
-                    place->path, needed / 0x1p30, free / 0x1p30);
+                    place->path, needed / 0x1p30, left / 0x1p30);
 }
 
 static enum status open_replay(struct off_policy *o, struct error *error)

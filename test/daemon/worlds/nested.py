@@ -1,5 +1,7 @@
 """Environments with nested spaces, with images of several forms, and with several agents, for test_python_spaces.sh."""
 import os
+import signal
+import time
 
 import gymnasium
 import numpy as np
@@ -67,18 +69,32 @@ class Parts(Walk):
 
 
 class Choices(Walk):
-    """A Tuple and a Dict of choices, with a mask in their form."""
+    """A Tuple and a Dict of choices of several sizes, with a mask in their form, whose keys have another order."""
 
     def __init__(self, render_mode=None):
         super().__init__(render_mode)
-        self.action_space = spaces.Tuple((spaces.Discrete(2, start=3), spaces.Dict({"door": spaces.MultiDiscrete([2, 2])})))
+        inner = spaces.Dict({"turn": spaces.Discrete(3), "door": spaces.MultiDiscrete([2, 4])})
+        self.action_space = spaces.Tuple((spaces.Discrete(2, start=3), inner))
 
     def is_right(self, action):
-        assert action[1]["door"][1] == 0, "the mask forbids the other one"
+        assert action[1]["door"][1] == 2 and action[1]["turn"] != 1, "the mask forbids the others"
         return action[0] == 4
 
     def info(self):
-        return {"action_mask": ((1, 1), {"door": (np.array([1, 1]), np.array([1, 0]))})}
+        return {"action_mask": ((1, 1), self.inner_mask())}
+
+    def inner_mask(self):
+        return {"turn": np.array([1, 0, 1]), "door": (np.array([1, 1]), np.array([0, 0, 1, 0]))}
+
+
+class MaskForgets(Choices):
+    def inner_mask(self):
+        return {"door": super().inner_mask()["door"]}
+
+
+class MaskShort(Choices):
+    def inner_mask(self):
+        return {**super().inner_mask(), "turn": np.array([1])}
 
 
 class Forces(Walk):
@@ -141,6 +157,39 @@ class BadPart(Parts):
         if getattr(self, "steps", 0) > 3:
             seen["where"]["speed"] = np.zeros(3)
         return seen
+
+
+class RenderRaises(Walk):
+    def render(self):
+        raise OSError("no screen")
+
+
+class RenderGives(Walk):
+    def render(self):
+        return np.zeros((4, 4))
+
+
+class Corner(Walk):
+    metadata = {}
+
+
+class Killed(Walk):
+    """Ends Python in a step; a process that it has forked lives on for a while."""
+
+    def step(self, action):
+        if os.fork() == 0:
+            time.sleep(20)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class CloseHangs(Walk):
+    def close(self):
+        time.sleep(1000)
+
+
+def any_options(**options):
+    return Walk(**options)
 
 
 class Elastic(Walk):
@@ -251,6 +300,37 @@ def chase(agents=3, seats=12):
     return Chase()
 
 
+def measured():
+    """With figures of an ended episode; everybody leaves at once, without a word."""
+    one = chase()
+    one.metrics, step = ("place",), one.step
+
+    def step_measured(actions):
+        seen, rewards, there, cut, infos = step(actions)
+        if any(there.values()):
+            one.agents = []
+        for agent in infos:
+            infos[agent]["place"] = one.places[agent]
+        return seen, rewards, there, cut, infos
+
+    one.step = step_measured
+    return one
+
+
+def late():
+    """The last agent comes later."""
+    one = chase()
+    reset = one.reset
+
+    def reset_some(seed=None, options=None):
+        result = reset(seed, options)
+        one.agents.pop()
+        return result
+
+    one.reset = reset_some
+    return one
+
+
 def unequal():
     one = chase()
     one.action_space = lambda agent: spaces.Discrete(2 + (agent == "runner_1"))
@@ -299,7 +379,6 @@ def turns():
             self._cumulative_rewards[agent] = 0.0
             self.count += int(action)
             self.rewards = dict.fromkeys(self.agents, 0.1 * int(action))
-            self.steps_over = self.count >= 20
             if self.selector.is_last():
                 self.terminations = dict.fromkeys(self.agents, self.count >= 18)
             self._accumulate_rewards()

@@ -11,6 +11,7 @@ Both compute the same outputs, which are those of `coalesced export --onnx`:
 The parameters have Stable-Baselines3's names. An observation has the shape that the checkpoint's environment.json names,
 with the job's /environment/frames joined along its last axis.
 """
+import importlib.util
 import json
 import os
 import struct
@@ -93,40 +94,10 @@ class NumpyMath:
         return np.broadcast_to(row, like.shape)
 
 
-def torch_math():
-    import torch
-
-    class TorchMath:
-        tanh, exp, sqrt, relu, sigmoid = torch.tanh, torch.exp, torch.sqrt, torch.relu, torch.sigmoid
-        linear = staticmethod(torch.nn.functional.linear)
-        clip = staticmethod(torch.clamp)
-
-        @staticmethod
-        def array(values):
-            return values.float() if torch.is_tensor(values) else torch.from_numpy(np.asarray(values, np.float32))
-
-        @staticmethod
-        def convolve(x, weight, bias, stride):
-            return torch.nn.functional.conv2d(x, weight, bias, stride)
-
-        @staticmethod
-        def channels_first(x):
-            return x.movedim(-1, 1)
-
-        @staticmethod
-        def split(x, count):
-            return x.chunk(count, -1)
-
-        @staticmethod
-        def expand(row, like):
-            return row.expand_as(like)
-
-    return TorchMath
-
-
 # ---- the networks ----
 class Network:
-    """Outputs out of observations, by the parameters' names. `parameters`: a function of a name; None: there is none."""
+    """Outputs out of observations. `names`: of all parameters and statistics; `parameters`: a function that finds the one of
+    a name."""
 
     def __init__(self, math, names, parameters, job, environment):
         self.math, self.names, self.of, self.job, self.environment = math, names, parameters, job, environment
@@ -357,43 +328,6 @@ class NumpyPolicy(Acting):
         return self._outputs(np.asarray(observations), state or self.network.zero_state(len(observations)))
 
 
-def torch_policy(tensors, job, environment):
-    import torch
-
-    class Policy(Acting, torch.nn.Module):
-        """A policy whose parameters have Stable-Baselines3's names, in state_dict too. forward gives the outputs of a batch
-        of observations, with gradients."""
-
-        def __init__(self):
-            super().__init__()
-            self.job, self.environment, self.random = job, environment, np.random.default_rng(0)
-            placed = {}
-            for name, values in tensors.items():
-                placed[name] = self._place(name.split("."), torch.from_numpy(values))
-            self.network = Network(torch_math(), set(tensors), placed.__getitem__, job, environment)
-
-        def _place(self, path, values):
-            module = self
-            for name in path[:-1]:
-                if not hasattr(module, name):
-                    module.add_module(name, torch.nn.Module())
-                module = getattr(module, name)
-            if path[0] == "obs_rms":
-                module.register_buffer(path[-1], values)
-            else:
-                module.register_parameter(path[-1], torch.nn.Parameter(values))
-            return getattr(module, path[-1])
-
-        def forward(self, observations, state=None):
-            return self.network.outputs(observations, state or self.network.zero_state(len(observations)))
-
-        def _outputs(self, batch, state):
-            with torch.no_grad():
-                return {name: values.numpy() for name, values in self.network.outputs(batch, state).items()}
-
-    return Policy()
-
-
 def load_policy(checkpoint, torch=None):
     """The policy of a checkpoint's folder, RUN/checkpoints/NUMBER, or of a run's newest checkpoint. `torch`: whether it is a
     torch.nn.Module; None: where PyTorch is installed."""
@@ -405,7 +339,9 @@ def load_policy(checkpoint, torch=None):
     job = read_json(os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(folder))), "job.json"))
     tensors = read_safetensors(os.path.join(folder, "model.safetensors"))
     if torch is None:
-        import importlib.util
-
         torch = importlib.util.find_spec("torch") is not None
-    return (torch_policy if torch else NumpyPolicy)(tensors, job, read_json(description))
+    if torch:
+        from .torch_policy import TorchPolicy as kind
+    else:
+        kind = NumpyPolicy
+    return kind(tensors, job, read_json(description))
