@@ -317,8 +317,11 @@ static int report_status(enum status status, const struct error *error)
 static int read_job(const struct arguments *arguments, struct job *job)
 {
     char *problems;
+    const bool is_found = arguments->job_path == arguments->found.job;
+    const struct path path = is_found ? path_below(path_of(arguments->found.run), arguments->job_path)
+                                      : path_of(arguments->job_path);
     const enum status status =
-        job_read_file(job, path_of(arguments->job_path), arguments->overrides, arguments->override_count,
+        job_read_file(job, path, arguments->overrides, arguments->override_count,
                       arguments->checkpoint == NULL ? job_files_check : NULL, &problems);
     if (status != STATUS_OK && problems == NULL)
         fprintf(stderr, "coalesced: %s: %s\n", arguments->job_path, status_name(status));

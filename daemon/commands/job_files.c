@@ -234,10 +234,12 @@ enum status job_files_find_job(struct job_files_found *found, const char *checkp
         return error_set_errno(error, errno, "%.300s", checkpoint);
     cut_last_name(real);
     cut_last_name(real);
-    const int length = snprintf(found->job, sizeof found->job, "%s/job.json", real);
+    const int run = snprintf(found->run, sizeof found->run, "%s", real),
+              job = snprintf(found->job, sizeof found->job, "%s/job.json", real);
     free(real);
-    return (size_t)length < sizeof found->job ? STATUS_OK
-                                              : error_set_errno(error, ENAMETOOLONG, "%.300s", checkpoint);
+    return (size_t)run < sizeof found->run && (size_t)job < sizeof found->job
+               ? STATUS_OK
+               : error_set_errno(error, ENAMETOOLONG, "%.300s", checkpoint);
 }
 
 enum status job_files_of_checkpoint(struct job *job, const char *checkpoint, int kind, struct error *error)
@@ -245,7 +247,7 @@ enum status job_files_of_checkpoint(struct job *job, const char *checkpoint, int
     struct job_files_found found;
     enum status status = job_files_find_job(&found, checkpoint, error);
     if (status == STATUS_OK)
-        status = resume_read_job(job, path_of(found.job), error);
+        status = resume_read_job(job, path_below(path_of(found.run), found.job), error);
     if (status == STATUS_OK && kind != JOB_FILES_ANY_KIND && job->kind != kind)
         status =
             error_set(error, STATUS_INVALID, "%.300s is of a job of the kind \"%s\": expected a \"%s\", %s",

@@ -23,15 +23,17 @@ enum status job_files_epoch_updates(uint64_t *updates, const struct job *job, st
 
 /* Where a command finds what its arguments leave out. */
 struct job_files_found {
-    char checkpoint[CHECKPOINT_PATH_BYTES], job[CHECKPOINT_PATH_BYTES];
+    char checkpoint[CHECKPOINT_PATH_BYTES];
+    char run[CHECKPOINT_PATH_BYTES],
+        job[CHECKPOINT_PATH_BYTES]; /* of a checkpoint; the job lies in the run */
 };
 
 /* Finds the checkpoint that `name` means. A run's directory means its newest sound checkpoint; a line on
  * standard error names that. Returns `name`, or a string in *found. NULL: errors of checkpoint_newest. */
 const char *job_files_find_checkpoint(struct job_files_found *found, const char *name, struct error *error);
 
-/* Writes the path of RUN/job.json of the checkpoint folder RUN/checkpoints/NUMBER. STATUS_NOT_FOUND: it is no
- * such folder. */
+/* Finds the run of the checkpoint folder RUN/checkpoints/NUMBER, and RUN/job.json, which is no link where it
+ * is opened below the run. STATUS_NOT_FOUND: there is no such folder. */
 enum status job_files_find_job(struct job_files_found *found, const char *checkpoint, struct error *error);
 
 /* Reads RUN/job.json of the checkpoint folder RUN/checkpoints/NUMBER. STATUS_NOT_FOUND: there is no such
