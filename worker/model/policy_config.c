@@ -178,10 +178,12 @@ static enum status check_cnn(const struct policy_config *config, struct error *e
                          "channels, and the environment's observation has rank %u",
                          image->rank);
     if (image->shape[0] < POLICY_CNN_SIZE_MIN || image->shape[1] < POLICY_CNN_SIZE_MIN)
-        return error_set(error, STATUS_INVALID,
-                         "/policy/network: expected \"mlp\": \"cnn\" reads images of at least %dx%d, and the "
-                         "environment's are %ux%u",
-                         POLICY_CNN_SIZE_MIN, POLICY_CNN_SIZE_MIN, image->shape[0], image->shape[1]);
+        return error_set(
+            error, STATUS_INVALID,
+            "/policy/network: expected \"mlp\": \"cnn\" reads images of at least %dx%d, and the "
+            "environment's are %ux%u, of %u channels; channels stand last, and /environment/frames "
+            "joins frames as channels",
+            POLICY_CNN_SIZE_MIN, POLICY_CNN_SIZE_MIN, image->shape[0], image->shape[1], image->shape[2]);
     if (config->dropout > 0)
         return error_set(error, STATUS_INVALID,
                          "/policy/dropout: expected 0, got %g: the network \"cnn\" has no dropout",
