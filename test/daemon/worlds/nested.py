@@ -178,7 +178,7 @@ class Killed(Walk):
 
     def step(self, action):
         if os.fork() == 0:
-            time.sleep(20)
+            time.sleep(6)
             os._exit(0)
         os.kill(os.getpid(), signal.SIGKILL)
 
