@@ -10,13 +10,8 @@ source "$here/../shell.bash"
 source "$here/runs.bash"
 # shellcheck source=test/daemon/worlds.bash
 source "$here/worlds.bash"
-
-python=$here/../../build/gymnasium-venv/bin/python
-[[ -x $python ]] || skip "Gymnasium is not installed (scripts/deps gymnasium)"
-python=$(cd "$(dirname "$python")" && pwd)/python
-COALESCED=$(readlink -f "$COALESCED")
-cd "$here/worlds"
-export PYTHONDONTWRITEBYTECODE=1
+# shellcheck source=test/daemon/python_worlds.bash
+source "$here/python_worlds.bash"
 
 episodes=20
 rollout_rows=64 # 4 environments, 16 steps

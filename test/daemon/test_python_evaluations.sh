@@ -11,14 +11,9 @@ source "$here/../shell.bash"
 source "$here/runs.bash"
 # shellcheck source=test/daemon/worlds.bash
 source "$here/worlds.bash"
-
-python=$here/../../build/gymnasium-venv/bin/python
-[[ -x $python ]] || skip "Gymnasium is not installed (scripts/deps gymnasium)"
-python=$(cd "$(dirname "$python")" && pwd)/python
+# shellcheck source=test/daemon/python_worlds.bash
+source "$here/python_worlds.bash"
 modules=$(readlink -f "$here/../../worker/python")
-COALESCED=$(readlink -f "$COALESCED")
-cd "$here/worlds"
-export PYTHONDONTWRITEBYTECODE=1
 
 episodes=12
 rollout_rows=128 # 4 environments, 32 steps

@@ -11,13 +11,8 @@ source "$here/../shell.bash"
 source "$here/runs.bash"
 # shellcheck source=test/daemon/worlds.bash
 source "$here/worlds.bash"
-
-python=$here/../../build/gymnasium-venv/bin/python
-[[ -x $python ]] || skip "Gymnasium is not installed (scripts/deps gymnasium)"
-python=$(cd "$(dirname "$python")" && pwd)/python
-COALESCED=$(readlink -f "$COALESCED")
-cd "$here/worlds"
-export PYTHONDONTWRITEBYTECODE=1 COALESCED
+# shellcheck source=test/daemon/python_worlds.bash
+source "$here/python_worlds.bash"
 
 # world AGENTS ENVIRONMENT [POLICY]: the latter two are members of the job's objects.
 world() {

@@ -58,8 +58,8 @@ struct checkpoint_text {
 enum {
     CHECKPOINT_MODEL,
     CHECKPOINT_OPTIMIZER,
-    CHECKPOINT_FILES, /* in every checkpoint; the next two only with a struct checkpoint_extra; the last one
-                         only with struct checkpoint_values.environments */
+    CHECKPOINT_FILES, /* in every checkpoint; the next two only with a struct checkpoint_extra; the last two
+                         only with the members of struct checkpoint_values */
     CHECKPOINT_VOCABULARY = CHECKPOINT_FILES,
     CHECKPOINT_STATE,
     CHECKPOINT_ENVIRONMENTS,

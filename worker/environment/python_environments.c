@@ -2,7 +2,6 @@
  * The thread that owns the environments. */
 #include "worker/environment/python_environments.h"
 
-#include "kernels/base/file.h"
 #include "kernels/base/program_files.h"
 #include "worker/environment/environment_description.h"
 #include "worker/environment/environment_spec.h"

@@ -35,7 +35,6 @@ class Environments:
     TERMINATED, TRUNCATED, ABSENT = 1, 2, 16
 
     agents = 1
-
     can_seed = True
     at_once = False  # each call of the user's code is for all of them
 
@@ -142,13 +141,16 @@ class Environments:
         except (TypeError, ValueError) as why:
             raise self._broken(index, f"its observation {why}") from None
 
+    def _flat_mask(self, index, info):
+        try:
+            return self.action.flat_mask(info.get("action_mask", ()))
+        except ValueError as why:
+            raise self._broken(index, f"its action_mask {why}") from None
+
     def _mask(self, index, info):
         if not self.has_mask:
             return None
-        try:
-            mask = self.action.flat_mask(info.get("action_mask", ()))
-        except ValueError as why:
-            raise self._broken(index, f"its action_mask {why}") from None
+        mask = self._flat_mask(index, info)
         if mask.size != self.choices or not np.all((mask == 0) | (mask == 1)) or not mask.any():
             raise self._broken(index, f"its action_mask is {mask.tolist()}: expected {self.choices} of 0 and 1, not all 0")
         return mask.astype("u1").ravel()
@@ -371,15 +373,10 @@ class Parallel(Environments):
         infos = self._first_state(0, 0)[1]
         return any("action_mask" in info for info in infos.values())
 
-    def _mask(self, index, info):
+    def _flat_mask(self, index, info):
         """An agent that is not to move has no choice at all; then each is allowed."""
-        try:
-            return super()._mask(index, info)
-        except Failure:
-            mask = info.get("action_mask")
-            if np.size(mask) == self.choices and not np.any(mask):
-                return np.ones(self.choices, "u1")
-            raise
+        mask = super()._flat_mask(index, info)
+        return mask if mask.any() else np.ones_like(mask)
 
     def _row(self, index, agent, observations, infos):
         """The observation and the mask of one agent."""
