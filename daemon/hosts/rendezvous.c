@@ -489,5 +489,5 @@ void rendezvous_close(struct rendezvous *r)
     if (r->pmi.fd >= 0)
         pmi_close(&r->pmi, monotime_add_us(monotime_now(), GOODBYE_US), NULL);
     if (r->hosts_file[0] != '\0')
-        unlink(r->hosts_file);
+        file_remove_or_warn(r->hosts_file);
 }

@@ -6,6 +6,7 @@
 #include "daemon/log/profile_files.h"
 #include "daemon/process/descriptors.h"
 #include "daemon/watch/openmetrics.h"
+#include "kernels/base/file.h"
 #include "kernels/base/log.h"
 #include "kernels/base/output.h"
 #include "worker/checkpoint/checkpoint.h"
@@ -431,7 +432,7 @@ void run_view_close(struct run_view *view)
     status_socket_close(&view->status);
     listener_close(&view->listener);
     if (view->textfile_written)
-        unlink(view->g->job->metrics.textfile);
+        file_remove_or_warn(view->g->job->metrics.textfile);
 }
 
 /* ---- the loop ---- */

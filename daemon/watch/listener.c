@@ -236,7 +236,7 @@ void listener_close(struct listener *listener)
     if (listener->ops != NULL)
         listener->ops->close(listener->http);
     if (listener->path[0] != '\0')
-        unlink(listener->path);
+        file_remove_or_warn(listener->path);
     *listener = (struct listener){0};
 }
 

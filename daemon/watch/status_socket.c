@@ -1,6 +1,8 @@
 /* Accepts clients, writes each the status, and hangs up. Supervisor process; its only thread. */
 #include "daemon/watch/status_socket.h"
 
+#include "kernels/base/file.h"
+
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <stdio.h>
@@ -66,7 +68,7 @@ void status_socket_close(struct status_socket *s)
         return;
     for (unsigned i = 0; i < STATUS_CLIENTS_MAX; i++)
         hang_up(&s->clients[i]);
-    unlink(s->path);
+    file_remove_or_warn(s->path);
     close(s->fd);
     s->fd = -1;
 }

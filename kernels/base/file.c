@@ -1,6 +1,8 @@
 /* Opens, reads and writes regular files; continues interrupted and partial calls. */
 #include "kernels/base/file.h"
 
+#include "kernels/base/log.h"
+
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
@@ -332,4 +334,10 @@ bool file_remove(struct path path)
     const bool removed = place_enter(&place, path) && remove_entry(place.folder, place.name);
     place_leave(&place);
     return removed;
+}
+
+void file_remove_or_warn(const char *path)
+{
+    if (unlink(path) != 0 && errno != ENOENT)
+        log_warning("cannot remove %.400s: %s; it stays there", path, strerror(errno));
 }

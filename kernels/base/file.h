@@ -68,6 +68,10 @@ bool file_link(struct path old, struct path new);
  */
 bool file_remove(struct path path);
 
+/* Removes a file that the process has made and that the next start replaces. A warning names one that stays.
+ */
+void file_remove_or_warn(const char *path);
+
 /* Reads `bytes` from `offset` on; fewer only at the end of the file. -1: failed, see errno. */
 ssize_t file_read_at(int fd, void *to, size_t bytes, uint64_t offset);
 

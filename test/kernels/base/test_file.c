@@ -262,6 +262,27 @@ START_TEST(folders_and_files_are_made_renamed_linked_and_removed)
 }
 END_TEST
 
+START_TEST(a_file_that_cannot_be_removed_is_named)
+{
+    const struct path folder = below("folder"); /* unlink(2) removes no folder */
+    ck_assert(file_make_folder(folder));
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600), old = dup(STDERR_FILENO);
+    ck_assert(fd >= 0 && dup2(fd, STDERR_FILENO) >= 0);
+    close(fd);
+    file_remove_or_warn(folder.text);
+    file_remove_or_warn(below("absent").text);
+    dup2(old, STDERR_FILENO);
+    close(old);
+    char *said = file_read(path), expected[256];
+    snprintf(expected, sizeof expected, "cannot remove %s: ", folder.text);
+    ck_assert_msg(strstr(said, expected) != NULL, "%s", said);
+    ck_assert_msg(strstr(said, "absent") == NULL, "%s", said);
+    free(said);
+    file_remove_or_warn(path);
+    ck_assert_int_eq(access(path, F_OK), -1);
+}
+END_TEST
+
 /* Files of the folder's owner, of this user and of root open; files of another user do not. */
 START_TEST(a_strangers_files_are_not_opened)
 {
@@ -314,6 +335,7 @@ int main(void)
     tcase_add_test(files, no_folder_on_the_way_is_a_link);
     tcase_add_test(files, folders_and_files_are_made_renamed_linked_and_removed);
     tcase_add_test(files, a_strangers_files_are_not_opened);
+    tcase_add_test(files, a_file_that_cannot_be_removed_is_named);
     suite_add_tcase(suite, files);
     return suite_run(suite);
 }
