@@ -77,6 +77,7 @@ done <<WORLDS
 dqn:CartPole-v1 with-deaths {"name":"CartPole-v1"}
 dqn:Pair-v0 with-deaths {"plugin":"$toy","name":"Pair-v0"}
 dqn:Again-v0 - {"plugin":"$toy","name":"Again-v0"}
+dqn:Lives-v0 - {"plugin":"$toy","name":"Lives-v0","frames":3,"clip_reward":true}
 prioritized:CartPole-v1 with-deaths {"name":"CartPole-v1"}
 dqn:Frail-v0 - {"plugin":"$toy","name":"Frail-v0"}
 sac:Pendulum-v1 with-deaths {"name":"Pendulum-v1"}

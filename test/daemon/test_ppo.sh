@@ -84,6 +84,7 @@ CartPole-v1 with-deaths {"name":"CartPole-v1"}
 MountainCarContinuous-v0 - {"name":"MountainCarContinuous-v0"}
 Pendulum-v1 - {"name":"Pendulum-v1"}
 Again-v0 - {"plugin":"$toy","name":"Again-v0"}
+Lives-v0 - {"plugin":"$toy","name":"Lives-v0","clip_reward":true}
 Pair-v0 with-deaths {"plugin":"$toy","name":"Pair-v0"}
 WORLDS
 

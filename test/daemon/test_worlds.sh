@@ -54,7 +54,7 @@ has_no_metrics() {
 }
 
 # ---- every space ----
-for name in Walk-v0 Push-v0 Pair-v0 Picture-v0 Again-v0 Frail-v0; do
+for name in Walk-v0 Push-v0 Pair-v0 Picture-v0 Again-v0 Frail-v0 Lives-v0; do
     world "$good" $name
     check "$name trains" plays whole
     check "$name has five episodes" test "$(numbers "$scratch/whole" | wc -l)" == 5

@@ -23,9 +23,10 @@ enum kind {
     GLIDE,  /* the same image of floats; a force */
     TINY,   /* fails where denormal numbers are not flushed */
     SLOW,   /* PUSH, whose step takes a millisecond */
+    LIVES,  /* three of them */
     KINDS
 };
-enum { AGENTS_MAX = 2, LIMIT = 9, SIDE = 4, PUSH_STEPS = 50, WIDE = 38, BAR = 6 };
+enum { AGENTS_MAX = 2, LIMIT = 9, SIDE = 4, LIVES_MAX = 3, PUSH_STEPS = 50, WIDE = 38, BAR = 6 };
 
 struct token {
     int32_t place;
@@ -34,7 +35,7 @@ struct token {
 
 struct world {
     uint64_t draws;
-    uint32_t steps, zero;
+    uint32_t steps, lives_lost;
     struct token tokens[AGENTS_MAX];
 };
 
@@ -45,9 +46,9 @@ struct toy {
     struct world worlds[];
 };
 
-static const char *const names[] = {"Walk-v0",  "Push-v0", "Pair-v0", "Picture-v0", "Again-v0",
-                                    "Frail-v0", "Lone-v0", "Wild-v0", "Middle-v0",  "Glide-v0",
-                                    "Tiny-v0",  "Slow-v0", NULL};
+static const char *const names[] = {"Walk-v0",  "Push-v0", "Pair-v0",  "Picture-v0", "Again-v0",
+                                    "Frail-v0", "Lone-v0", "Wild-v0",  "Middle-v0",  "Glide-v0",
+                                    "Tiny-v0",  "Slow-v0", "Lives-v0", NULL};
 
 static const double low = -LIMIT, high = LIMIT, lows[2] = {-LIMIT, 0}, highs[2] = {LIMIT, INFINITY};
 static const uint32_t choices[2] = {3, 2}, two[1] = {2};
@@ -84,6 +85,7 @@ static const struct environment_spec specs[KINDS] = {
                .observation = {.dtype = ENVIRONMENT_F32, .rank = 3, .shape = {WIDE, WIDE, 1}},
                .action = {.dtype = ENVIRONMENT_F32, .low = &low, .high = &high}},
     [TINY] = {SPEC, .agents = 1, OBSERVATION, DISCRETE},
+    [LIVES] = {SPEC, .agents = 1, OBSERVATION, DISCRETE},
     [SLOW] = {SPEC, .agents = 1, .steps_max = PUSH_STEPS, OBSERVATION,
               .action = {.dtype = ENVIRONMENT_F32, .low = &low, .high = &high}},
 };
@@ -215,6 +217,15 @@ static unsigned step_token(struct toy *toy, uint32_t which, uint32_t agent, int3
     return token->ended ? ENVIRONMENT_TERMINATED : 0;
 }
 
+/* The token that has come to an end, unless that was the last life, begins another one in the middle. */
+static unsigned lose_life(struct world *world)
+{
+    if (++world->lives_lost == LIVES_MAX)
+        return ENVIRONMENT_TERMINATED;
+    world->tokens[0] = (struct token){0};
+    return ENVIRONMENT_LIFE_LOST;
+}
+
 static void step_world(struct toy *toy, const struct environment_buffers *buffers, uint32_t which)
 {
     toy->worlds[which].steps++;
@@ -224,6 +235,8 @@ static void step_world(struct toy *toy, const struct environment_buffers *buffer
         const int32_t place = toy->worlds[which].tokens[agent].place;
         const bool middle = toy->kind == MIDDLE || toy->kind == GLIDE;
         buffers->reward[row] = (float)(middle ? LIMIT - abs(place) : place);
+        if (toy->kind == LIVES && flags != 0)
+            flags = lose_life(&toy->worlds[which]);
         if (toy->kind == AGAIN && flags != 0) {
             flags |= ENVIRONMENT_RESTARTED;
             begin(toy, which, toy->worlds[which].draws);

@@ -45,7 +45,9 @@ enum {
     ENVIRONMENT_RESTARTED = 4,  /* with one of the above: it could not help resetting itself. The observation
                                    is the next episode's first; the last one is lost */
     ENVIRONMENT_FAILED = 8,     /* it broke: the episode so far is not learned from, and it is reset */
-    ENVIRONMENT_ABSENT = 16     /* this agent is not in the environment at present: its row says nothing */
+    ENVIRONMENT_ABSENT = 16,    /* this agent is not in the environment at present: its row says nothing */
+    ENVIRONMENT_LIFE_LOST = 32  /* the episode goes on, but what is learned from ends here, in a state whose
+                                   value is 0: one of several lives is lost. Logs count the whole episode */
 };
 
 /* What an environment cannot do; environment_spec.limits, added up. */

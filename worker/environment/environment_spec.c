@@ -316,6 +316,8 @@ static enum status check_row_flags(const struct environment_rows *rows, uint32_t
                          "its flags say RESTARTED, and neither TERMINATED nor TRUNCATED");
     if ((flags & ENVIRONMENT_ABSENT) != 0 && ended != 0)
         return row_fails(rows, row, STATUS_CORRUPT, error, "its flags say ABSENT, and an end");
+    if ((flags & ENVIRONMENT_ABSENT) != 0 && (flags & ENVIRONMENT_LIFE_LOST) != 0)
+        return row_fails(rows, row, STATUS_CORRUPT, error, "its flags say ABSENT, and LIFE_LOST");
     return STATUS_OK;
 }
 

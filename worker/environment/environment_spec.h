@@ -18,7 +18,7 @@ enum {
     ENVIRONMENT_CHOICES_MAX = 1 << 16,   /* of one element */
     ENVIRONMENT_ROW_BYTES_MAX = 1 << 24, /* of one observation or action */
     ENVIRONMENT_STEP_FLAGS = ENVIRONMENT_TERMINATED | ENVIRONMENT_TRUNCATED | ENVIRONMENT_RESTARTED |
-                             ENVIRONMENT_FAILED | ENVIRONMENT_ABSENT
+                             ENVIRONMENT_FAILED | ENVIRONMENT_ABSENT | ENVIRONMENT_LIFE_LOST
 };
 
 /* Whether every number of the spec is within what environment.h and the limits above allow. STATUS_INVALID;
@@ -49,6 +49,18 @@ static inline bool environment_flags_end(uint8_t flags)
 {
     return (flags & (ENVIRONMENT_TERMINATED | ENVIRONMENT_TRUNCATED)) != 0 &&
            (flags & ENVIRONMENT_RESTARTED) == 0;
+}
+
+/* Whether the log counts an episode that ends with flags which are not those of an absent agent. */
+static inline bool environment_flags_count(uint8_t flags)
+{
+    return (flags & ~ENVIRONMENT_LIFE_LOST) != 0;
+}
+
+/* Whether what is learned from ends in a state whose value is 0. */
+static inline bool environment_flags_have_no_future(uint8_t flags)
+{
+    return (flags & (ENVIRONMENT_TERMINATED | ENVIRONMENT_LIFE_LOST)) != 0;
 }
 
 /* Whether `count` float32, which may lie at any address, are finite. */

@@ -292,14 +292,15 @@ static void push_frame(const struct environments *e, size_t row)
     put_frame(e, row, e->config.frames - 1);
 }
 
-/* Puts on the stacks what a reset or a step has written. A first observation fills its stack. */
+/* Puts on the stacks what a reset or a step has written. An episode's or a life's first observation fills its
+ * stack. */
 static void stack_frames(const struct environments *e, uint32_t n, const uint32_t *which, bool is_reset)
 {
     const uint32_t agents = e->spec->agents;
     for (uint32_t i = 0; i < n; i++)
         for (size_t row = (size_t)environment_rows_at(which, i) * agents, end = row + agents; row < end;
              row++)
-            if (!is_reset && (e->buffers.flags[row] & ENVIRONMENT_RESTARTED) == 0)
+            if (!is_reset && (e->buffers.flags[row] & (ENVIRONMENT_RESTARTED | ENVIRONMENT_LIFE_LOST)) == 0)
                 push_frame(e, row);
             else
                 for (uint32_t frame = 0; frame < e->config.frames; frame++)

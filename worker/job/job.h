@@ -132,6 +132,7 @@ struct job {
     } observers;
     struct { /* at most one of has_plugin, has_gymnasium, has_class, has_pettingzoo */
         bool has_name, has_plugin, has_gymnasium, has_class, has_pettingzoo;
+        bool renew, atari, clip_reward;
         char name[JOB_ENVIRONMENT_NAME_BYTES];       /* a built-in one, or the plug-in's; null: its first */
         char plugin[JOB_PATH_BYTES];                 /* a shared object (worker/environment/environment.h) */
         char gymnasium[JOB_ENVIRONMENT_NAME_BYTES];  /* an id of Gymnasium's registry */

@@ -217,11 +217,11 @@ static cJSON *condition_value(const struct job_key *key, const struct job_condit
     }
 }
 
-/* Whether the key's default is null where this condition holds. */
-static bool makes_null(const struct job_key *key, const struct job_condition *given)
+/* Whether the key has its other default where this condition holds. */
+static bool changes_default(const struct job_key *key, const struct job_condition *given)
 {
-    for (size_t i = 0; i < JOB_NULLS_MAX && key->null_where[i].test != JOB_ALWAYS; i++) {
-        const struct job_condition *where = &key->null_where[i];
+    for (size_t i = 0; i < JOB_OTHERWISE_MAX && key->otherwise_where[i].test != JOB_ALWAYS; i++) {
+        const struct job_condition *where = &key->otherwise_where[i];
         if (given->test == where->test && strcmp(given->pointer, where->pointer) == 0 &&
             (where->name == NULL || strcmp(given->name, where->name) == 0))
             return true;
@@ -240,8 +240,8 @@ static bool default_satisfies(int kind, const struct job_condition *condition,
         return false;
     }
     for (size_t i = 0; i < 2 && given[i].test != JOB_ALWAYS; i++)
-        if (makes_null(key, &given[i]))
-            job_value_make_null(&job, key);
+        lacks_memory =
+            lacks_memory || (changes_default(key, &given[i]) && job_value_otherwise(&job, key) != STATUS_OK);
     return job_condition_holds(&job, JOB_KINDS_OF(kind), condition);
 }
 
@@ -508,9 +508,9 @@ static void write_value(FILE *stream, const struct job_key *key)
               key->by_default != NULL ? key->by_default
               : key->type == JOB_NAME ? "the file's name"
                                       : "none, the key is required");
-    for (size_t i = 0; i < JOB_NULLS_MAX && key->null_where[i].test != JOB_ALWAYS; i++) {
-        words_add(words, i == 0 ? "; null where " : ", or ");
-        add_clause(words, key->kinds, &key->null_where[i]);
+    for (size_t i = 0; i < JOB_OTHERWISE_MAX && key->otherwise_where[i].test != JOB_ALWAYS; i++) {
+        words_add(words, i == 0 ? "; %s where " : ", or ", key->otherwise);
+        add_clause(words, key->kinds, &key->otherwise_where[i]);
     }
     words_add(words, ".");
     write_text(stream, words);

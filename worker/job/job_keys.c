@@ -25,6 +25,7 @@
 #define AUTO(member, low, high) VALUE(JOB_AUTO, member), .min = (low), .max = (high)
 #define FREQUENCY(member, low, high) VALUE(JOB_FREQUENCY, member), .min = (low), .max = (high)
 #define BY_DEFAULT(...) .by_default = #__VA_ARGS__
+#define OTHERWISE(value, ...) .otherwise = #value, .otherwise_where = {__VA_ARGS__}
 #define NULLABLE(member) .nullable = true, .offset_present = offsetof(struct job, member)
 #define TRAINER_OR_SERVER                                                                                            \
     NAMES("trainer", "server"), .pattern = "^(trainer|server ([0-9]|1[0-5]))$",                                      \
@@ -82,8 +83,8 @@ const struct job_key job_keys[] = {
     {"/environment/name", AGENT, NAME(environment.name), NULLABLE(environment.has_name),
      .pattern = "^[A-Za-z0-9_][A-Za-z0-9_./:-]{0,126}$",
      .words = "1 to 127 of the characters A-Z a-z 0-9 _ . / : -", BY_DEFAULT("CartPole-v1"),
-     .null_where = {IS_SET("/environment/plugin"), IS_SET("/environment/gymnasium"),
-                    IS_SET("/environment/class"), IS_SET("/environment/pettingzoo")},
+     OTHERWISE(null, IS_SET("/environment/plugin"), IS_SET("/environment/gymnasium"),
+               IS_SET("/environment/class"), IS_SET("/environment/pettingzoo")),
      .text = "The name of a built-in environment, or of one of the plug-in's environments. null: the "
              "plug-in's first one, or an environment in Python."},
     {"/environment/plugin", AGENT, PATH(environment.plugin, 1), NULLABLE(environment.has_plugin),
@@ -112,10 +113,23 @@ const struct job_key job_keys[] = {
      .text = "The interpreter of environments in Python, a path or a name that PATH finds."},
     {"/environment/options", AGENT, OPTIONS(environment.options), BY_DEFAULT({}),
      .text = "The options that the environment is made with."},
+    {"/environment/renew", AGENT, BOOLEAN(environment.renew), BY_DEFAULT(false),
+     .text = "Whether each reset of an environment in Python makes a new one. Some, such as BipedalWalker-v3, "
+             "bring something of their last episode along, so that their seed does not decide what comes."},
+    {"/environment/atari", AGENT, BOOLEAN(environment.atari), BY_DEFAULT(false),
+     .text = "Whether a game of ALE's, such as ALE/Pong-v5, is played as in the papers (Machado et al., 2018): "
+             "up to 30 idle steps first, 4 frames for each action, the brighter of the last two, 84 x 84 "
+             "gray pixels; the button FIRE begins each life. Learning takes a lost life for an end; logs and "
+             "evaluations have whole games. It needs the packages ale_py and opencv-python-headless."},
+    {"/environment/clip_reward", AGENT, BOOLEAN(environment.clip_reward), BY_DEFAULT(false),
+     OTHERWISE(true, IS("/environment/atari", "true")),
+     .text = "Whether learning takes the sign of a reward, 1, 0 or -1, in place of the reward. Logs and "
+             "evaluations have the rewards themselves."},
     {"/environment/frames", AGENT, INTEGER(environment.frames, 1, JOB_FRAMES_MAX), BY_DEFAULT(1),
+     OTHERWISE(4, IS("/environment/atari", "true")),
      .text = "The number of observations that the policy sees at once: the environment's last ones, joined "
              "along the last axis, the oldest first. An image of 84 x 84 x 1 becomes one of 84 x 84 x 4 with "
-             "4. After a reset the first observation is repeated."},
+             "4. After a reset, and a lost life, the first observation is repeated."},
 
     {"/algorithm", AGENT, JOB_OBJECT,
      .text = "How the policy learns. But for those of reinforce, keys have Stable-Baselines3's names and "
@@ -374,6 +388,7 @@ const struct job_key job_keys[] = {
          "state. An environment may have action masks: choices that a mask forbids have probability 0. "
          "Environments in C set has_mask (environment.h), those in Python give info['action_mask']."},
     {"/policy/network", REINFORCE | ACTOR_CRITIC | DQN, ENUM(policy.network, "mlp", "cnn"), BY_DEFAULT("mlp"),
+     OTHERWISE("cnn", IS("/environment/atari", "true")),
      .text = "mlp: dense layers over the observation as one vector. cnn: for images of height, width and "
              "channels, three convolutions (32 of 8x8 with stride 4, 64 of 4x4 with stride 2, 64 of 3x3) and "
              "a layer of 512 units, with ReLU (Mnih et al., 2015)."},
@@ -481,7 +496,7 @@ const struct job_key job_keys[] = {
      .text = "The model: a language model of an embedding, an LSTM and a decoder."},
     {"/model/name", PARALLEL, ENUM(rnn.name, "rnn"), BY_DEFAULT("rnn"), .text = "The architecture."},
     {"/model/tokens", PARALLEL, INTEGER(rnn.tokens, 1, JOB_TOKENS_MAX), NULLABLE(rnn.has_tokens),
-     BY_DEFAULT(10), .null_where = {IS("/data/kind", "text")},
+     BY_DEFAULT(10), OTHERWISE(null, IS("/data/kind", "text")),
      .text = "The number of tokens in the vocabulary of synthetic data."},
     {"/model/embedding", PARALLEL, INTEGER(rnn.embedding, 1, 16384), BY_DEFAULT(2),
      .text = "The number of elements of a token's vector."},
@@ -710,7 +725,7 @@ const struct job_key job_keys[] = {
 
     {"/stop", SERVER, JOB_OBJECT, .text = "When the job ends: at the first limit that is reached."},
     {"/stop/updates", SERVER, INTEGER(stop.updates, 1, 1e9), NULLABLE(stop.has_updates), BY_DEFAULT(6),
-     .null_where = {IS_SET("/stop/epochs")}, .unit = "updates",
+     OTHERWISE(null, IS_SET("/stop/epochs")), .unit = "updates",
      .text = "The job ends after this number of updates."},
     {"/stop/epochs", SERVER, INTEGER(stop.epochs, 1, 1e6), NULLABLE(stop.has_epochs), BY_DEFAULT(null),
      .unit = "epochs", .text = "The job ends after this number of passes over the training samples."},
@@ -719,7 +734,7 @@ const struct job_key job_keys[] = {
     {"/stop/updates", PARALLEL, INTEGER(stop.updates, 1, 1e9), NULLABLE(stop.has_updates), BY_DEFAULT(null),
      .unit = "updates", .text = "The job ends after this number of updates."},
     {"/stop/epochs", PARALLEL, INTEGER(stop.epochs, 1, 1e6), NULLABLE(stop.has_epochs), BY_DEFAULT(10),
-     .null_where = {IS_SET("/stop/updates")}, .unit = "epochs",
+     OTHERWISE(null, IS_SET("/stop/updates")), .unit = "epochs",
      .text = "The job ends after this number of passes over the training text; an epoch of synthetic data "
              "has /data/updates updates."},
 

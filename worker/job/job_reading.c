@@ -721,28 +721,33 @@ static void check_sequences(struct job_reading *reading)
     job_report(reading, clash.last, "/algorithm/batch_size", "%s", words);
 }
 
-/* A default that is null where another key says so. */
-static void make_null_by_rule(struct job_reading *reading, const struct job_key *key)
+/* A default that depends on another key. */
+static enum status take_other_default(struct job_reading *reading, const struct job_key *key)
 {
-    if (reading->found[key - job_keys].item != NULL)
-        return;
-    for (size_t i = 0; i < JOB_NULLS_MAX && key->null_where[i].test != JOB_ALWAYS; i++) {
-        const struct job_condition *where = &key->null_where[i];
-        if (!found_at(reading, where->pointer)->wrong &&
+    for (size_t i = 0; i < JOB_OTHERWISE_MAX && key->otherwise_where[i].test != JOB_ALWAYS; i++) {
+        const struct job_condition *where = &key->otherwise_where[i];
+        if (reading->found[key - job_keys].item == NULL && !found_at(reading, where->pointer)->wrong &&
             job_condition_holds(&reading->job, reading->kinds, where))
-            job_value_make_null(&reading->job, key);
+            return job_value_otherwise(&reading->job, key);
     }
+    return STATUS_OK;
 }
 
-/* Makes defaults null where another key says so, and judges the rules between keys of the job's kind. A
- * rule is silent where the value of one of its keys is wrong. */
+static enum status take_other_defaults(struct job_reading *reading)
+{
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < job_key_count && status == STATUS_OK; i++)
+        if (reading->kinds != JOB_KINDS_ALL && (job_keys[i].kinds & reading->kinds) != 0)
+            status = take_other_default(reading, &job_keys[i]);
+    return status;
+}
+
+/* Judges the rules between keys of the job's kind. A rule is silent where the value of one of its keys is
+ * wrong. */
 static void job_check_rules(struct job_reading *reading)
 {
     if (reading->kinds == JOB_KINDS_ALL)
         return;
-    for (size_t i = 0; i < job_key_count; i++)
-        if ((job_keys[i].kinds & reading->kinds) != 0)
-            make_null_by_rule(reading, &job_keys[i]);
     for (size_t i = 0; i < job_rule_count; i++)
         if ((job_rules[i].kinds & reading->kinds) != 0)
             check_rule(reading, &job_rules[i]);
@@ -856,7 +861,7 @@ static void imply(struct job *job)
  * name from the file's name, and checks the rules between keys. Errors: STATUS_NO_MEMORY. */
 static enum status job_check(struct job_reading *reading)
 {
-    const enum status status = job_defaults(&reading->job, reading->kinds);
+    enum status status = job_defaults(&reading->job, reading->kinds);
     if (status != STATUS_OK)
         return status;
     for (size_t i = 0; i < job_key_count; i++)
@@ -868,8 +873,10 @@ static enum status job_check(struct job_reading *reading)
     require_kind(reading);
     default_name(reading);
     imply(&reading->job);
-    job_check_rules(reading);
-    return STATUS_OK;
+    status = take_other_defaults(reading);
+    if (status == STATUS_OK)
+        job_check_rules(reading);
+    return status;
 }
 
 /* ---- one reading ---- */

@@ -4,6 +4,8 @@
 #define NEVER_ENDS "without a limit the job never ends"
 #define PYTHON_SENDS "trainers in Python send float32"
 #define ONE_SOURCE "an environment comes from one place"
+#define SEEDED "the seed of an environment in C decides what comes"
+#define ALE "it plays games of ALE's"
 #define OWN_PROCESS "environments in Python run in processes of their own"
 #define NO_SEGMENT "trainers in Python have no shared memory with the servers"
 #define PLATEAU "a plateau is found in the held-out loss"
@@ -25,6 +27,9 @@ const struct job_rule job_rules[] = {
     {AGENT, .when = {IS_SET("/environment/pettingzoo")}, .then = IS_NULL("/environment/name"), .why = ONE_SOURCE},
     {AGENT, .when = {IS_SET("/environment/gymnasium")}, .then = IS_NULL("/environment/name"), .why = ONE_SOURCE},
     {AGENT, .when = {IS_SET("/environment/class")}, .then = IS_NULL("/environment/name"), .why = ONE_SOURCE},
+    {AGENT, .when = {IS_SET("/environment/name")}, .then = IS("/environment/renew", "false"), .why = SEEDED},
+    {AGENT, .when = {IS_SET("/environment/plugin")}, .then = IS("/environment/renew", "false"), .why = SEEDED},
+    {AGENT, .when = {IS("/environment/atari", "true")}, .then = IS_SET("/environment/gymnasium"), .why = ALE},
 
     {STEPWISE, .when = {IS_SET("/environment/gymnasium")}, .then = AT_LEAST("/observers/count", 1), .why = OWN_PROCESS},
     {STEPWISE, .when = {IS_SET("/environment/class")}, .then = AT_LEAST("/observers/count", 1), .why = OWN_PROCESS},

@@ -66,7 +66,7 @@ struct job_condition {
     double number;
 };
 
-enum { JOB_NULLS_MAX = 4 };
+enum { JOB_OTHERWISE_MAX = 4 };
 
 struct job_key {
     const char *pointer; /* JSON pointer; the members of "/a" begin with "/a/" */
@@ -85,9 +85,10 @@ struct job_key {
     const char *pattern;      /* of JOB_NAME, JOB_NUMBERED: POSIX extended and ECMA's at once */
     const char *words;        /* the same in words */
     const char *by_default;   /* as JSON; NULL: the key is required, or is the job's name */
-    struct job_condition null_where[JOB_NULLS_MAX]; /* nullable only: where any of these holds, the default is
-                                                       null instead; the rest is JOB_ALWAYS */
-    const char *unit;                               /* of a number, or NULL */
+    const char *otherwise;    /* the default where any of otherwise_where holds, as JSON; the rest of these is
+                                 JOB_ALWAYS */
+    struct job_condition otherwise_where[JOB_OTHERWISE_MAX];
+    const char *unit;      /* of a number, or NULL */
     const char *shorthand; /* JOB_OBJECT: the member whose value may stand for the whole; or NULL */
     const char *text;      /* what the key means: one or more sentences for every reader */
 };
@@ -152,12 +153,12 @@ bool job_value_store_element(struct job *job, const struct job_key *key, const s
                              const cJSON *element, uint32_t index);
 
 /* Fills *job with the defaults of all keys that all of `kinds` have; members of other kinds become zero, and
- * `name` is left empty. Defaults that another key makes null (null_where) stay as they are. Errors:
+ * `name` is left empty. Defaults that depend on another key (otherwise) stay as they are. Errors:
  * STATUS_NO_MEMORY. */
 enum status job_defaults(struct job *job, unsigned kinds);
 
-/* Makes the key's value null. */
-void job_value_make_null(struct job *job, const struct job_key *key);
+/* Gives the key the default that it has where another key says so (otherwise). STATUS_NO_MEMORY. */
+enum status job_value_otherwise(struct job *job, const struct job_key *key);
 
 /* The number that the key's value stands for (see struct job_condition), or 0. */
 double job_value_number(const struct job *job, const struct job_key *key);

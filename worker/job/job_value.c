@@ -217,11 +217,17 @@ static bool store_both(struct job *job, const struct job_key *key, const struct 
     return store_elements(job, key, document, first);
 }
 
+static void make_null(struct job *job, const struct job_key *key)
+{
+    *(bool *)((char *)job + key->offset_present) = false;
+    memset((char *)job + key->offset, 0, key->bytes);
+}
+
 bool job_value_store(struct job *job, const struct job_key *key, const struct json_document *document,
                      const cJSON *value)
 {
     if (key->nullable && cJSON_IsNull(value)) {
-        job_value_make_null(job, key);
+        make_null(job, key);
         return true;
     }
     if (key->nullable)
@@ -243,12 +249,6 @@ bool job_value_store(struct job *job, const struct job_key *key, const struct js
 static bool job_value_is_null(const struct job *job, const struct job_key *key)
 {
     return key->nullable && !*(const bool *)((const char *)job + key->offset_present);
-}
-
-void job_value_make_null(struct job *job, const struct job_key *key)
-{
-    *(bool *)((char *)job + key->offset_present) = false;
-    memset((char *)job + key->offset, 0, key->bytes);
 }
 
 double job_value_number(const struct job *job, const struct job_key *key)
@@ -325,11 +325,11 @@ bool job_condition_holds(const struct job *job, unsigned kinds, const struct job
 
 /* ---- defaults ---- */
 
-static enum status set_default(struct job *job, const struct job_key *key)
+static enum status set_default(struct job *job, const struct job_key *key, const char *value)
 {
     struct json_document document;
     struct json_error error;
-    enum status status = json_document_parse(&document, key->by_default, strlen(key->by_default), &error);
+    enum status status = json_document_parse(&document, value, strlen(value), &error);
     if (status == STATUS_OK && !job_value_store(job, key, &document, document.root))
         status = STATUS_NO_MEMORY;
     json_document_fini(&document);
@@ -342,8 +342,13 @@ enum status job_defaults(struct job *job, unsigned kinds)
     memset(job, 0, sizeof *job);
     for (size_t i = 0; i < job_key_count && status == STATUS_OK; i++)
         if ((job_keys[i].kinds & kinds) == kinds && job_keys[i].by_default != NULL)
-            status = set_default(job, &job_keys[i]);
+            status = set_default(job, &job_keys[i], job_keys[i].by_default);
     return status;
+}
+
+enum status job_value_otherwise(struct job *job, const struct job_key *key)
+{
+    return set_default(job, key, key->otherwise);
 }
 
 /* ---- words ---- */

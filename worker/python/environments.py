@@ -2,6 +2,7 @@
 command_environments.py.
 
     Environments  Gymnasium's environments, one after the other
+    Atari         ALE's games behind Gymnasium's AtariPreprocessing
     Parallel      PettingZoo's, whose agents are rows
     Vector        a VectorEnv, which steps all of its environments at once
     Apart         a VectorEnv for each environment, so that they can end one by one
@@ -32,7 +33,7 @@ class Environments:
     """`count` environments; each has its own object of Gymnasium's. Numbers are the job's. Where they have several
     agents, each value of reset and step has a row for each; flags are environment.h's, as a plug-in gives them."""
 
-    TERMINATED, TRUNCATED, ABSENT = 1, 2, 16
+    TERMINATED, TRUNCATED, ABSENT, LIFE_LOST = 1, 2, 16, 32
 
     agents = 1
     can_seed = True
@@ -42,7 +43,7 @@ class Environments:
         self.seed, self.first, self.count, self.name = job["seed"], first, count, name
         self.plain_name = key_of(job)[1]
         self.progress = progress  # called before a call of the user's code, with what it is, and after it
-        self.frames = job["environment"]["frames"]
+        self.frames, self.renews = job["environment"]["frames"], job["environment"]["renew"]
         self._make(make)
         one, self.steps_max = self._one()
         try:
@@ -60,10 +61,18 @@ class Environments:
         return self.can_seed and not self.at_once
 
     def _make(self, make):
-        self.all = []
+        self.make, self.all = make, []
         for i in range(self.count):
             self.all.append(self._call(self.first + i, "making it", make))
             self._check_kind(self.all[-1])
+
+    def _renew(self, index):
+        """A new environment in place of one that would bring something of its last episode along."""
+        try:
+            self.all[index].close()
+        except Exception:
+            traceback.print_exc()
+        self.all[index] = self._call(self.first + index, "making it", self.make)
 
     def _one(self):
         """The environment that tells of its spaces, and its longest episode."""
@@ -156,6 +165,8 @@ class Environments:
         return mask.astype("u1").ravel()
 
     def _first_state(self, index, seed):
+        if self.renews:
+            self._renew(index)
         result = self._call(self.first + index, "reset", lambda: self.all[index].reset(seed=seed))
         if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
             raise self._broken(index, "reset returned no pair of an observation and a dict")
@@ -231,12 +242,65 @@ class Environments:
                 traceback.print_exc()
 
 
+class Atari(Environments):
+    """ALE's games as the papers play them. Gymnasium's AtariPreprocessing has the idle steps, the frames and the pixels.
+    FIRE begins a life, where the game has that button: some games wait for it for ever."""
+
+    ends_with_life = True  # what is learned from
+
+    def _make(self, make):
+        super()._make(lambda: self._preprocessed(make))
+        self.lives = [0] * self.count
+
+    @staticmethod
+    def _preprocessed(make):
+        wrappers = importlib.import_module("gymnasium.wrappers")
+        return wrappers.AtariPreprocessing(make(frameskip=1))
+
+    def _lives(self, index):
+        return self.all[index].unwrapped.ale.lives()
+
+    def _fire(self, index):
+        """What a step of FIRE gives; None: the game has no such button."""
+        meanings = self.all[index].unwrapped.get_action_meanings()
+        if "FIRE" not in meanings:
+            return None
+        return self._call(self.first + index, "step", lambda: self.all[index].step(meanings.index("FIRE")))
+
+    def _first_state(self, index, seed):
+        value, info = super()._first_state(index, seed)
+        fired = self._fire(index)
+        self.lives[index] = self._lives(index)
+        return (value, info) if fired is None or fired[2] or fired[3] else (fired[0], fired[4])
+
+    def _outcome(self, index, value, reward, terminated, truncated, info):
+        lives = self._lives(index)
+        lost = lives < self.lives[index] and not terminated and not truncated
+        if lost:
+            fired = self._fire(index)
+            if fired is not None:
+                value, more, terminated, truncated, info = fired
+                reward += more
+        self.lives[index] = self._lives(index)
+        value, reward, flags, mask, metrics = super()._outcome(index, value, reward, terminated, truncated, info)
+        return value, reward, flags | (self.LIFE_LOST if lost and self.ends_with_life else 0), mask, metrics
+
+
+class WholeGames(Atari):
+    """Those of an evaluation."""
+
+    ends_with_life = False
+
+
 class Vector(Environments):
     """A gymnasium.vector.VectorEnv, which steps all of its environments at once."""
 
     at_once = True
 
     def _make(self, make):
+        if self.renews:
+            raise Failure(INVALID, f"{self.name}: expected false for /environment/renew: a VectorEnv resets some environments "
+                                   "and keeps others")  # fmt: skip
         self.size = self.count if self.at_once else 1  # the environments of each VectorEnv
         self.all = []
         for first in range(self.first, self.first + self.count, self.size):
@@ -439,6 +503,8 @@ class Pool(Environments):
     at_once = True
 
     def _make(self, make):
+        if self.renews:
+            raise Failure(INVALID, f"{self.name}: expected false for /environment/renew: a pool makes its environments at once")
         seed = self._seed(0, 0, 0)
         self.all = [self._call(self.first, "making it", lambda: make(num_envs=self.count, num_threads=1, seed=seed))]
 
@@ -492,6 +558,16 @@ def find_id(name):
     return Environments, lambda **more: gymnasium.make(name, **more)
 
 
+def find_game(name, evaluation):
+    """The same, for a game of ALE's."""
+    gymnasium = importlib.import_module("gymnasium")
+    gymnasium.register_envs(import_package("ale_py"))
+    import_package("cv2", "opencv-python-headless")
+    if not str(gymnasium.spec(name).entry_point).startswith("ale_py"):
+        raise Failure(INVALID, f"/environment/atari: {name} is no game of ALE's: expected an id such as ALE/Pong-v5")
+    return (WholeGames if evaluation else Atari), lambda **more: gymnasium.make(name, **more)
+
+
 def key_of(job):
     """The key of the job that names its environment, and what it says."""
     said = job["environment"]
@@ -508,7 +584,7 @@ def find_environments(job, evaluation=False):
         if key == "pettingzoo":
             import_package("pettingzoo")
             return Parallel, imported(name)
-        return find_id(name)
+        return find_game(name, evaluation) if job["environment"]["atari"] else find_id(name)
     except Failure:
         raise
     except Exception as why:

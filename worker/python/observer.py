@@ -39,7 +39,7 @@ class Group:
     these are the state, and whoever loads it plays the episode again up to there. A checksum of the observations and
     rewards tells whether it came to the same place; an environment that did not begins a new episode."""
 
-    ENDED, FAILED, ABSENT = 1 | 2, 8, 16  # environment.h's flags
+    ENDED, FAILED, ABSENT, LIFE_LOST = 1 | 2, 8, 16, 32  # environment.h's flags; the last ends no episode
     # The episode and the step of the reset, by which it was seeded, and the checksum; the actions follow.
     STATE = struct.Struct("<QQI")
     STATE_BYTES_MAX = 1 << 20  # of one environment: an episode of more actions has no state
@@ -132,10 +132,10 @@ class Group:
         observation, reward, flags, mask, metrics = outcome
         rows = self.at[i]
         self.rewards[rows], self.flags[rows], self.metrics[rows] = reward, flags, metrics
-        self._show(i, observation, mask, False)
+        self._show(i, observation, mask, self.agents == 1 and (flags & self.LIFE_LOST) != 0)
         self._note(i, self.rewards[rows].tobytes())
         if self.agents == 1:
-            return flags != 0
+            return (flags & self.ENDED) != 0
         ended = (self.flags[rows] & self.ENDED) != 0
         is_over = bool(np.all(ended | ((self.flags[rows] & self.ABSENT) != 0)))
         if not is_over:

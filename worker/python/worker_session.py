@@ -612,8 +612,9 @@ def end_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def import_package(name):
+def import_package(name, package=None):
+    """`package`: what brings the module, where that has another name."""
     try:
         return importlib.import_module(name)
     except ImportError as why:
-        raise Failure(UNAVAILABLE, f"{sys.executable}: {why}: expected the package {name}") from why
+        raise Failure(UNAVAILABLE, f"{sys.executable}: {why}: expected the package {package or name}") from why

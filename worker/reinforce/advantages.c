@@ -15,9 +15,8 @@ static void begin_segment(const struct job *job, const struct rollout *rollout, 
                           struct walk *walk)
 {
     const uint8_t flags = rollout->flags[row];
-    const bool bootstraps =
-        job->algorithm.bootstrap_truncated &&
-        (flags & (ENVIRONMENT_TERMINATED | ENVIRONMENT_TRUNCATED)) == ENVIRONMENT_TRUNCATED;
+    const bool bootstraps = job->algorithm.bootstrap_truncated && (flags & ENVIRONMENT_TRUNCATED) != 0 &&
+                            !environment_flags_have_no_future(flags);
     const uint32_t at = bootstraps ? rollout_find_last(rollout, row) : rollout->last_count;
     *walk = (struct walk){.failed = (flags & ENVIRONMENT_FAILED) != 0};
     if (at < rollout->last_count)

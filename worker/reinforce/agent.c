@@ -146,6 +146,7 @@ static enum status open_recording(struct agent *agent, uint32_t steps, struct er
         .action_bytes = environment_space_bytes(&spec->action),
         .choices = spec->has_mask == 1 ? (uint32_t)environment_choices(spec) : 0,
         .dropout_words = policy_dropout_words(agent->policy),
+        .clips_rewards = agent->job->environment.clip_reward,
         .bootstraps = job_is_stepwise(agent->job),
         .state_floats = policy_state_floats(agent->policy),
     };

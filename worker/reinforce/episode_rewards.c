@@ -54,7 +54,7 @@ static bool add_row(struct episode *so_far, const struct rollout *rollout, uint3
         return false;
     so_far[column].reward += (double)rollout->rewards[row];
     so_far[column].length++;
-    if (rollout->flags[row] == 0)
+    if (!environment_flags_count(rollout->flags[row]))
         return false;
     *ended = so_far[column];
     so_far[column] = (struct episode){0};

@@ -116,7 +116,7 @@ static void take_returns(struct normalizers *n, const struct rollout *rollout)
             *so_far = 0;
             continue;
         }
-        n->path[count] = n->job->returns.gamma * *so_far + (double)rollout->rewards[row];
+        n->path[count] = n->job->returns.gamma * *so_far + (double)rollout_learned_reward(rollout, row);
         *so_far = rollout->flags[row] == 0 ? n->path[count] : 0;
         m->sum[0] += n->path[count++];
     }
@@ -134,10 +134,11 @@ void normalizers_scale(struct normalizers *n, const struct rollout *rollout, flo
     const size_t rows = (size_t)rollout->columns * rollout->config.steps_max;
     const double limit = n->job->normalize.clip_rewards;
     const double scale = n->returns.elements > 0 ? 1 / sqrt(n->returns.variance[0] + epsilon) : 1;
-    if (n->returns.elements == 0)
-        memcpy(rewards, rollout->rewards, rows * sizeof *rewards);
-    for (size_t i = 0; i < rows && n->returns.elements > 0; i++)
-        rewards[i] = (float)fmin(fmax((double)rollout->rewards[i] * scale, -limit), limit);
+    for (size_t i = 0; i < rows; i++) {
+        const float reward = rollout_learned_reward(rollout, i);
+        rewards[i] =
+            n->returns.elements > 0 ? (float)fmin(fmax((double)reward * scale, -limit), limit) : reward;
+    }
 }
 
 void normalizers_take(struct normalizers *n, const struct rollout *rollout, struct policy *policy)

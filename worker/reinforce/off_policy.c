@@ -240,7 +240,7 @@ static enum replay_end end_of(const struct rollout *r, uint32_t row)
     const uint8_t flags = r->flags[row];
     if ((flags & ENVIRONMENT_FAILED) != 0)
         return REPLAY_VOID;
-    if ((flags & ENVIRONMENT_TERMINATED) != 0)
+    if (environment_flags_have_no_future(flags))
         return REPLAY_TERMINATED;
     if ((flags & ENVIRONMENT_TRUNCATED) == 0)
         return REPLAY_GOES_ON;
@@ -256,8 +256,9 @@ static void complete(struct off_policy *o, const struct rollout *r, uint32_t ste
     const char *last = end == REPLAY_TRUNCATED
                            ? r->last_observations + rollout_find_last(r, row) * r->config.observation_bytes
                            : NULL;
-    o->counters.episodes += r->flags[row] != 0;
-    replay_complete(o->replay, column, r->actions + row * r->config.action_bytes, r->rewards[row], end, last);
+    o->counters.episodes += environment_flags_count(r->flags[row]);
+    replay_complete(o->replay, column, r->actions + row * r->config.action_bytes,
+                    rollout_learned_reward(r, row), end, last);
 }
 
 static void observe(struct off_policy *o, const struct rollout *r, uint32_t step, uint32_t column)

@@ -182,7 +182,8 @@ void recording_warn_of_course(struct recording *r, uint32_t environment, const c
     if (!r->warned_of_course)
         log_warning(
             "%s: environment %u, played again from the same seed with the same actions, takes another "
-            "course %s, and begins anew there: declare it CANNOT_SEED (in Python, nondeterministic)",
+            "course %s, and begins anew there: declare it CANNOT_SEED (in Python, nondeterministic, or "
+            "true for /environment/renew)",
             r->world->name, environment, where);
     r->warned_of_course = true;
 }

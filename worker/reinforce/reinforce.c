@@ -35,7 +35,7 @@ static uint32_t discount_column(const struct rollout *r, uint32_t column, double
         if (absent)
             continue;
         rows[count] = row;
-        values[count++] = r->rewards[row];
+        values[count++] = rollout_learned_reward(r, row);
         if (flags == 0)
             continue;
         if ((flags & ENVIRONMENT_FAILED) != 0)

@@ -364,7 +364,7 @@ enum status rollout_record_last(struct rollout *r, const struct step *step, stru
         const uint32_t column = step->numbers[i / step->agents] * step->agents + i % step->agents;
         if (!step_ended(flags))
             continue;
-        if ((flags & ENVIRONMENT_TERMINATED) == 0)
+        if (!environment_flags_have_no_future(flags))
             status = add_last(r, rollout_row(r, step->number - 1, column), step, last, error);
         last += step->observation_bytes;
     }
@@ -524,7 +524,7 @@ static double first_segment_reward(const struct rollout *r, uint32_t column)
     for (uint32_t step = 0; step < r->lengths[column]; step++) {
         uint32_t row = rollout_row(r, step, column);
         sum += (double)r->rewards[row];
-        if (r->flags[row] != 0)
+        if (environment_flags_count(r->flags[row]))
             break;
     }
     return sum;

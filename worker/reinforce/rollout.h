@@ -37,6 +37,7 @@ struct rollout_config {
     size_t observation_bytes, action_bytes; /* of one row */
     uint32_t choices;                       /* bytes of a row's action mask; 0: it has none */
     uint32_t dropout_words;                 /* of a row's dropout mask */
+    bool clips_rewards;                     /* the sign of a reward is learned from */
     bool bootstraps;     /* keeps the closing step, last observations, log-probabilities and values */
     size_t state_floats; /* policy_state_floats; 0 unless it bootstraps */
 };
@@ -94,6 +95,13 @@ size_t rollout_load(struct rollout *rollout, const char *from, size_t bytes, boo
 static inline uint32_t rollout_row(const struct rollout *rollout, uint32_t step, uint32_t column)
 {
     return step * rollout->columns + column;
+}
+
+/* What is learned from in place of the row's reward. */
+static inline float rollout_learned_reward(const struct rollout *rollout, size_t row)
+{
+    const float reward = rollout->rewards[row];
+    return rollout->config.clips_rewards ? (float)((reward > 0) - (reward < 0)) : reward;
 }
 
 /* Records a step: what its rows show, and what the step before earned and ended. STATUS_NO_MEMORY;

@@ -329,6 +329,24 @@ START_TEST(an_environment_that_failed_is_over_and_shows_nothing)
 }
 END_TEST
 
+START_TEST(the_third_life_ends_the_episode)
+{
+    struct environments *toy = make_toy("Lives-v0", 1);
+    unsigned lost = 0, over = 0;
+    for (uint32_t step = 0; step < TOY_STEPS; step++) {
+        step_toy(toy, 1, step);
+        const uint8_t flags = environments_buffers(toy)->flags[0];
+        ck_assert(flags == 0 || flags == (lost < 2 ? ENVIRONMENT_LIFE_LOST : ENVIRONMENT_TERMINATED));
+        ck_assert(environments_is_over(toy, 0) == (flags == ENVIRONMENT_TERMINATED));
+        over += environments_is_over(toy, 0);
+        lost = environments_is_over(toy, 0) ? 0 : lost + (flags != 0);
+        reset_over(toy, 1, step);
+    }
+    ck_assert_uint_ge(over, 1);
+    environments_close(toy);
+}
+END_TEST
+
 START_TEST(an_environment_that_restarts_itself_is_never_over)
 {
     struct environments *toy = make_toy("Again-v0", 2);
@@ -437,6 +455,7 @@ int main(void)
     tcase_add_test(rows, an_agent_that_has_ended_is_absent_until_all_have);
     tcase_add_test(rows, a_loaded_environment_shows_the_rows_that_were_saved);
     tcase_add_test(rows, an_environment_that_failed_is_over_and_shows_nothing);
+    tcase_add_test(rows, the_third_life_ends_the_episode);
     tcase_add_test(rows, an_environment_that_restarts_itself_is_never_over);
     tcase_add_test(rows, an_action_out_of_bounds_is_refused);
     suite_add_tcase(suite, rows);

@@ -153,13 +153,13 @@ static void begin_past(struct loop *loop, uint32_t row)
         memcpy(loop->past[row][i], plain_row(loop, row), loop->bytes);
 }
 
-/* A row that is blanked has a past of zeros; one that has restarted has none. */
+/* A row that is blanked has a past of zeros; one that has restarted, or begins a life, has none. */
 static void extend_past(struct loop *loop, uint32_t row)
 {
     const unsigned flags = environments_buffers(loop->plain)->flags[row];
     const bool ended = (flags & (ENVIRONMENT_TERMINATED | ENVIRONMENT_TRUNCATED)) != 0;
     const bool blank = (flags & ENVIRONMENT_FAILED) != 0 || ((flags & ENVIRONMENT_ABSENT) != 0 && !ended);
-    if (blank || (flags & ENVIRONMENT_RESTARTED) != 0) {
+    if (blank || (flags & (ENVIRONMENT_RESTARTED | ENVIRONMENT_LIFE_LOST)) != 0) {
         begin_past(loop, row);
         return;
     }
@@ -249,8 +249,9 @@ static void run_loop(struct loop *loop)
 static const struct {
     const char *name;
     uint32_t frames;
-} worlds[] = {{"Walk-v0", 16}, {"Push-v0", 3}, {"Pair-v0", 2}, {"Picture-v0", 4}, {"Again-v0", 4},
-              {"Frail-v0", 3}, {"image", 2},   {"image", 5},   {"number", 4},     {"CartPole-v1", 4}};
+} worlds[] = {{"Walk-v0", 16}, {"Push-v0", 3},     {"Pair-v0", 2}, {"Picture-v0", 4},
+              {"Again-v0", 4}, {"Frail-v0", 3},    {"image", 2},   {"image", 5},
+              {"number", 4},   {"CartPole-v1", 4}, {"Lives-v0", 3}};
 
 START_TEST(stacks_are_those_of_a_plain_loop)
 {

@@ -22,8 +22,8 @@ static inline char *read_text(const char *path)
 {
     FILE *file = fopen(path, "rb");
     ck_assert_msg(file != NULL, "%s is missing", path);
-    char *text = calloc(1, 1 << 18);
-    size_t length = fread(text, 1, (1 << 18) - 1, file);
+    char *text = calloc(1, 1 << 19);
+    size_t length = fread(text, 1, (1 << 19) - 1, file);
     ck_assert_msg(feof(file), "%s is long", path);
     text[length] = '\0';
     fclose(file);

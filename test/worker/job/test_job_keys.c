@@ -350,6 +350,8 @@ static void make_one_source(struct job *job, int which)
             make_null(job, sources[source]);
     if (job_has_python_environments(job))
         make_null(job, "/environment/name");
+    job->environment.renew = job->environment.renew && job_has_python_environments(job);
+    job->environment.atari = job->environment.atari && job->environment.has_gymnasium;
     if (!job_is_stepwise(job))
         return;
     if (!job->evaluation.has_every)

@@ -9,7 +9,13 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { ENDS = ENVIRONMENT_TERMINATED, CUT = ENVIRONMENT_TRUNCATED, BROKE = ENVIRONMENT_FAILED, WINDOW = 100 };
+enum {
+    LIFE = ENVIRONMENT_LIFE_LOST,
+    ENDS = ENVIRONMENT_TERMINATED,
+    CUT = ENVIRONMENT_TRUNCATED,
+    BROKE = ENVIRONMENT_FAILED,
+    WINDOW = 100
+};
 
 static const struct environment_description world = {.spec.agents = 1};
 static const uint8_t none[4];
@@ -87,6 +93,16 @@ START_TEST(what_failed_counts_for_nothing)
     const struct job job = job_of(JOB_OF_MEAN, 0);
     struct recording *r = make(&job, 2, 4);
     ck_assert_double_eq(take(r, (uint8_t[]){0, BROKE, 0, ENDS}, (uint8_t[]){0, 0, 0, BROKE}, true), 2);
+    recording_free(r);
+}
+END_TEST
+
+START_TEST(a_lost_life_ends_no_episode)
+{
+    const struct job job = job_of(JOB_OF_MEAN, 0);
+    struct recording *r = make(&job, 2, 4);
+    ck_assert_double_eq(take(r, (uint8_t[]){0, LIFE, 0, ENDS}, (uint8_t[]){LIFE, 0, LIFE, 0}, true), 4);
+    ck_assert_double_eq(take(r, none, (uint8_t[]){0, 0, 0, LIFE | CUT}, true), 8);
     recording_free(r);
 }
 END_TEST
@@ -259,6 +275,7 @@ int main(void)
     tcase_add_test(sums, sums_go_on_over_rollouts);
     tcase_add_test(sums, the_least_of_them);
     tcase_add_test(sums, what_failed_counts_for_nothing);
+    tcase_add_test(sums, a_lost_life_ends_no_episode);
     tcase_add_test(sums, abandoned_columns_begin_anew);
     tcase_add_test(sums, bytes_bring_them_back);
     suite_add_tcase(suite, sums);

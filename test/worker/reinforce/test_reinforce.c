@@ -176,6 +176,20 @@ START_TEST(returns_are_discounted_and_end_with_a_segment)
 }
 END_TEST
 
+START_TEST(returns_of_signs_end_with_a_life)
+{
+    struct rollout *rollout = rollout_make(1, 5);
+    rollout_fill(rollout, 0, (const uint8_t[]){0, ENVIRONMENT_LIFE_LOST, 0, 0, 0}, 5);
+    memcpy(rollout->rewards, (const float[]){7, -0.5f, 0, 1e-3f, 1}, 5 * sizeof(float));
+    rollout->config.clips_rewards = true;
+    const struct job config = job_of(0.5, false);
+    reinforce_weigh(rollout, &config);
+    expect(rollout, 0, (const double[]){0.5, -1, 0.75, 1.5, 1}, 5);
+    ck_assert_double_eq_tol(rollout_reward(rollout, false), 7.501, 1e-6); /* the log's */
+    rollout_free(rollout);
+}
+END_TEST
+
 START_TEST(one_environment_does_not_leak_into_the_next)
 {
     struct rollout *rollout = rollout_make(2, 2);
@@ -254,6 +268,7 @@ int main(void)
     suite_add_tcase(suite, passes);
     tcase_add_test(returns, rows_are_ordered_by_environment_then_step);
     tcase_add_test(returns, returns_are_discounted_and_end_with_a_segment);
+    tcase_add_test(returns, returns_of_signs_end_with_a_life);
     tcase_add_test(returns, one_environment_does_not_leak_into_the_next);
     tcase_add_test(returns, normalizing_uses_the_unbiased_deviation);
     tcase_add_test(returns, a_single_row_has_no_deviation_and_counts_nothing);

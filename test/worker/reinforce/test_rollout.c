@@ -11,7 +11,7 @@ START_TEST(rewards_are_those_of_the_first_segment)
 {
     struct rollout *rollout = rollout_make(3, 5);
     rollout_fill(rollout, 0, (const uint8_t[]){0, 0, 1, 0, 0}, 5);
-    rollout_fill(rollout, 1, (const uint8_t[]){0, 0, 0, 0, 0}, 5);
+    rollout_fill(rollout, 1, (const uint8_t[]){0, ENVIRONMENT_LIFE_LOST, 0, 0, 0}, 5);
     rollout_fill(rollout, 2, (const uint8_t[]){0, 1, 0, 0, 1}, 5);
     ck_assert_double_eq(rollout_reward(rollout, true), 2);
     ck_assert_double_eq_tol(rollout_reward(rollout, false), 10.0 / 3, 1e-12);
