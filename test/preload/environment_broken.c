@@ -41,7 +41,7 @@ static const char *const names[] = {
     /* of the rows */
     "observation-nan", "observation-out-of-bounds", "observation-unwritten", "reward-infinite",
     "reward-unwritten", "flags-unknown", "flags-unwritten", "flags-restarted", "flags-absent", "mask-empty",
-    "mask-two", "metric-nan",
+    "mask-two", "metric-nan", "agent-stays",
     /* of other memory */
     "writes-before", "writes-behind", "writes-next-row", "writes-action", "writes-which",
     "reset-writes-reward", "reset-resets-all",
@@ -93,7 +93,7 @@ static struct environment_spec spec_of(const struct broken *b)
         *action = box;
     spec.size -= is(b, "spec-size") ? 4 : 0;
     spec.limits = is(b, "spec-limits") ? 64 : 0;
-    spec.agents = is(b, "spec-agents") ? 0 : 1;
+    spec.agents = is(b, "spec-agents") ? 0 : is(b, "agent-stays") ? 2 : 1;
     observation->rank = is(b, "observation-rank") ? 4 : 1;
     observation->shape[0] = is(b, "observation-shape") ? 0 : 1;
     observation->dtype = is(b, "observation-dtype") ? ENVIRONMENT_I32 : ENVIRONMENT_F32;
@@ -185,12 +185,15 @@ static uint32_t draw(struct world *world)
 static void show(const struct broken *b, const struct environment_buffers *buffers, uint32_t at)
 {
     const struct world *world = &b->worlds[at];
-    float *observation = (float *)buffers->observation + at;
+    const uint32_t row = at * b->spec.agents;
+    float *observation = (float *)buffers->observation + row;
     const bool late = world->steps >= 3;
     if (!(is(b, "observation-unwritten") && late))
         *observation = is(b, "observation-nan") && late             ? NAN
                        : is(b, "observation-out-of-bounds") && late ? LIMIT + 1
                                                                     : (float)world->place;
+    if (is(b, "agent-stays"))
+        observation[1] = observation[0];
     if (is(b, "writes-before"))
         ((float *)buffers->observation)[-1] = 1;
     if (is(b, "writes-behind"))
@@ -272,13 +275,18 @@ static unsigned flags_of(const struct broken *b, const struct world *world)
 static void step_world(struct broken *b, const struct environment_buffers *buffers, uint32_t at)
 {
     struct world *world = &b->worlds[at];
-    world->place += move_of(b, buffers->action, at) + push_of(b, at);
+    const uint32_t row = at * b->spec.agents;
+    world->place += move_of(b, buffers->action, row) + push_of(b, at);
     world->place = world->place > LIMIT ? LIMIT : world->place < -LIMIT ? -LIMIT : world->place;
     world->steps++;
     if (!is(b, "reward-unwritten"))
-        buffers->reward[at] = is(b, "reward-infinite") ? INFINITY : 1;
+        buffers->reward[row] = is(b, "reward-infinite") ? INFINITY : 1;
     if (!is(b, "flags-unwritten"))
-        buffers->flags[at] = (uint8_t)flags_of(b, world);
+        buffers->flags[row] = (uint8_t)flags_of(b, world);
+    if (is(b, "agent-stays")) { /* the second one never ends, and the first one ends more than once */
+        buffers->reward[row + 1] = 1;
+        buffers->flags[row + 1] = 0;
+    }
     if (buffers->metrics != NULL)
         buffers->metrics[at] = NAN;
     show(b, buffers, at);

@@ -17,6 +17,12 @@
  * estimated at a truncation. The environment then waits for reset: nothing resets itself within a step
  * (Gymnasium's AutoresetMode.DISABLED).
  *
+ * Agents. One that ends while others go on waits for them: the caller resets the environment when each has
+ * ended or is absent. From the next step on its row is ABSENT, and its action is not read. It may come back
+ * before the reset, with a row that is not ABSENT, a step later at the earliest: an episode of its own begins
+ * there. No row is ABSENT and ends in one step. Whoever begins anew at once uses LIFE_LOST, or RESTARTED, by
+ * which all agents begin anew.
+ *
  * The same bits. A reset's state depends on its seed and on nothing else. After it, the same actions give the
  * same rows, in whichever instance, row and company. coalesced try checks this, and all else that stands
  * here.

@@ -90,7 +90,8 @@ struct probe {
         uint32_t number; /* the subject's, or the neighbour's from NEIGHBOURS_FIRST */
         uint32_t step;   /* steps so far */
         uint32_t episode, episode_step;
-    } * seats; /* (count) */
+    } * seats;     /* (count) */
+    uint8_t *left; /* (count, agents) 1: the step before has ended it, and not the others */
     /* Episodes of subjects: ended by the environment, by a failure among these, and at steps_max. */
     uint64_t ended, failed, truncated;
 };
@@ -229,6 +230,7 @@ static void open_memory(struct probe *p)
     p->seeds = allocate(c, p->count, sizeof *p->seeds);
     p->seeds_before = allocate(c, p->count, sizeof *p->seeds_before);
     p->seats = allocate(c, p->count, sizeof *p->seats);
+    p->left = allocate(c, (size_t)p->count * spec->agents, 1);
     if (c->is_broken)
         return;
     p->buffers = (struct environment_buffers){
@@ -277,6 +279,7 @@ static void probe_close(struct probe *p)
     free(p->seeds);
     free(p->seeds_before);
     free(p->seats);
+    free(p->left);
 }
 
 /* ---- what a call may touch ---- */
@@ -424,12 +427,39 @@ static void probe_reset(struct probe *p, uint32_t n, const uint32_t *which)
                 RESET_OUTPUTS);
 }
 
+/* Notes the agents that the step before has ended while others went on. */
+static void note_left(struct probe *p)
+{
+    const uint32_t agents = p->spec->agents;
+    for (uint32_t i = 0; i < p->count; i++)
+        for (uint32_t agent = 0; agent < agents; agent++)
+            p->left[i * agents + agent] =
+                p->seats[i].episode_step > 0 && environment_flags_end(probe_flags(p, i)[agent]);
+}
+
+/* Those agents are absent now. */
+static void check_left(const struct probe *p)
+{
+    const uint32_t agents = p->spec->agents;
+    for (uint32_t row = 0; row < p->count * agents; row++) {
+        const uint8_t flags = probe_flags(p, 0)[row];
+        if (p->asked[row / agents] && p->left[row] != 0 && (flags & ENVIRONMENT_ABSENT) == 0)
+            broken(
+                p->contract,
+                "%s: environment %u, agent %u: its flags are %#x in the step after its end, while others go "
+                "on: expected ABSENT",
+                call_name(p->contract), row / agents, row % agents, flags);
+    }
+}
+
 static void probe_step(struct probe *p, uint32_t n, const uint32_t *which)
 {
     struct contract *c = p->contract;
+    note_left(p);
     note_before(p, n, which, STEP_OUTPUTS);
     call_begin(c, "step of %u environments", n);
     check_after(p, c->trial->plugin->step(p->self, &p->buffers, n, which, c->said.text), STEP_OUTPUTS);
+    check_left(p);
 }
 
 struct saved {

@@ -93,6 +93,7 @@ flags-absent|65|environment 0: no agent is present
 mask-empty|65|allows no choice of element 0
 mask-two|65|expected 0 or 1
 metric-nan|65|environment 4: element 0 of its metrics is nan
+agent-stays|65|in the step after its end, while others go on: expected ABSENT
 writes-before|65|wrote in front of the buffer
 writes-behind|65|wrote behind the buffer
 writes-next-row|65|which was not among its environments

@@ -333,7 +333,7 @@ START_TEST(the_third_life_ends_the_episode)
 {
     struct environments *toy = make_toy("Lives-v0", 1);
     unsigned lost = 0, over = 0;
-    for (uint32_t step = 0; step < TOY_STEPS; step++) {
+    for (uint32_t step = 0; step < 10 * TOY_STEPS; step++) {
         step_toy(toy, 1, step);
         const uint8_t flags = environments_buffers(toy)->flags[0];
         ck_assert(flags == 0 || flags == (lost < 2 ? ENVIRONMENT_LIFE_LOST : ENVIRONMENT_TERMINATED));
@@ -342,7 +342,7 @@ START_TEST(the_third_life_ends_the_episode)
         lost = environments_is_over(toy, 0) ? 0 : lost + (flags != 0);
         reset_over(toy, 1, step);
     }
-    ck_assert_uint_ge(over, 1);
+    ck_assert_uint_gt(over, 1);
     environments_close(toy);
 }
 END_TEST
