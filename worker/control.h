@@ -172,7 +172,8 @@ struct control_saved {
     struct run_place place; /* that the checkpoint names */
 };
 
-/* What an environment reports of its ended episodes, by name. A mean that is NaN: none has ended. */
+/* What an environment reports of its ended episodes, by name; of several agents also their rewards. A mean
+ * that is NaN: none has ended. */
 struct control_metrics {
     uint32_t count;
     struct {

@@ -41,10 +41,10 @@ is_evaluated() {
         --episodes 3
 }
 
-# Each of the five episodes has both metrics, and an episode has ended in some of them.
+# has_metrics [NAME]...: each of the five episodes has these metrics and the toy's two, and one has ended in some of them.
 has_metrics() {
     [[ $(jq -c 'select(.episode) | .metrics | keys' "$scratch/whole/episodes.jsonl") == \
-        "$(printf '["place","steps"]\n%.0s' {1..5})" ]] &&
+        "$(printf "[\"place\",$(printf %s "$@")\"steps\"]\n%.0s" {1..5})" ]] &&
         jq -e -s 'map(.metrics.steps // 0) | add > 0' "$scratch/whole/episodes.jsonl" >"$scratch/words" &&
         [[ $(grep -c $'\tplace: .*\tsteps: ' "$scratch/whole/episodes.log") == 5 ]]
 }
@@ -65,7 +65,8 @@ for name in Walk-v0 Push-v0 Pair-v0 Picture-v0 Again-v0 Frail-v0 Lives-v0; do
     fi
     check "$name: greedy play" is_evaluated
     case $name in
-        Walk-v0 | Push-v0 | Pair-v0) check "$name: metrics of ended episodes" has_metrics ;;
+        Pair-v0) check "$name: metrics, and each agent's reward" has_metrics '"reward/agent_0",' '"reward/agent_1",' ;;
+        Walk-v0 | Push-v0) check "$name: metrics of ended episodes" has_metrics ;;
         *) check "$name: no metrics" has_no_metrics ;;
     esac
 done

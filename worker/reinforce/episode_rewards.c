@@ -8,14 +8,17 @@
 #include <string.h>
 
 enum status episode_rewards_open(struct episode_rewards *rewards, const struct job *job, uint32_t columns,
-                                 struct error *error)
+                                 uint32_t agents, struct error *error)
 {
     rewards->columns = columns;
+    rewards->agents = agents;
     rewards->window = job_is_stepwise(job) ? job->algorithm.stats_window_size : 0;
     rewards->so_far = calloc(columns, sizeof *rewards->so_far);
     rewards->before = calloc(columns, sizeof *rewards->before);
+    rewards->by_agent = calloc(agents, sizeof *rewards->by_agent);
     rewards->recent = calloc((size_t)rewards->window + 1, sizeof *rewards->recent);
-    return rewards->so_far != NULL && rewards->before != NULL && rewards->recent != NULL
+    return rewards->so_far != NULL && rewards->before != NULL && rewards->by_agent != NULL &&
+                   rewards->recent != NULL
                ? STATUS_OK
                : error_set(error, STATUS_NO_MEMORY, "no memory for the episodes of %u columns", columns);
 }
@@ -24,6 +27,7 @@ void episode_rewards_close(struct episode_rewards *e)
 {
     free(e->so_far);
     free(e->before);
+    free(e->by_agent);
     free(e->recent);
 }
 
@@ -32,13 +36,7 @@ void episode_rewards_forget(struct episode_rewards *e, uint32_t first, uint32_t 
     memset(e->so_far + first, 0, count * sizeof *e->so_far);
 }
 
-/* The mean and the least of some rewards. */
-struct summary {
-    uint64_t count;
-    double sum, least;
-};
-
-static void summary_add(struct summary *summary, double value)
+static void summary_add(struct reward_summary *summary, double value)
 {
     summary->least = summary->count == 0 ? value : fmin(summary->least, value);
     summary->sum += value;
@@ -64,26 +62,35 @@ static bool add_row(struct episode *so_far, const struct rollout *rollout, uint3
 bool episode_rewards_take(struct episode_rewards *e, const struct rollout *rollout, bool least,
                           double *reward)
 {
-    struct summary ended = {0}, unfinished = {0};
+    struct reward_summary ended = {0}, unfinished = {0};
     struct episode episode;
     memcpy(e->before, e->so_far, e->columns * sizeof *e->before);
+    memset(e->by_agent, 0, e->agents * sizeof *e->by_agent);
     for (uint32_t column = 0; column < e->columns; column++) {
         for (uint32_t step = 0; step < rollout->lengths[column]; step++)
-            if (add_row(e->so_far, rollout, step, column, &episode))
+            if (add_row(e->so_far, rollout, step, column, &episode)) {
                 summary_add(&ended, episode.reward);
+                summary_add(&e->by_agent[column % e->agents], episode.reward);
+            }
         summary_add(&unfinished, e->so_far[column].reward);
     }
     for (uint32_t step = 0, number = 0; e->window > 0 && step < rollout->config.steps_max; step++)
         for (uint32_t column = 0; column < e->columns; column++)
             if (add_row(e->before, rollout, step, column, &episode))
                 e->recent[(e->ended + number++) % e->window] = episode;
-    const struct summary *of = ended.count > 0 ? &ended : &unfinished;
+    const struct reward_summary *of = ended.count > 0 ? &ended : &unfinished;
     const double value = least ? of->least : of->sum / (double)of->count;
     e->ended += ended.count;
     if (ended.count > 0)
         e->latest = value;
     *reward = e->ended > 0 ? e->latest : value;
     return ended.count > 0;
+}
+
+double episode_rewards_of_agent(const struct episode_rewards *e, uint32_t agent)
+{
+    const struct reward_summary *of = &e->by_agent[agent];
+    return of->count > 0 ? of->sum / (double)of->count : (double)NAN;
 }
 
 void episode_rewards_means(const struct episode_rewards *e, double *reward, double *length)

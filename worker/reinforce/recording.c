@@ -41,7 +41,7 @@ enum status recording_new(struct recording **out, const struct job *job,
     r->learner = learner;
     enum status status = rollout_new(&r->rollout, config, error);
     if (status == STATUS_OK)
-        status = episode_rewards_open(&r->episodes, job, r->rollout->columns, error);
+        status = episode_rewards_open(&r->episodes, job, r->rollout->columns, world->spec.agents, error);
     if (status == STATUS_OK)
         status = environment_metrics_open(&r->metrics, &world->spec, r->rollout->columns, error);
     if (status == STATUS_OK && job_is_actor_critic(job))
@@ -200,6 +200,21 @@ void recording_warn_of_loss(struct recording *r, bool can_save)
 
 /* ---- from playing to learning ---- */
 
+/* Of several agents, unless they are too many, each one's reward stands beside the metrics. */
+static void add_agents(const struct recording *r, struct control_metrics *means)
+{
+    const uint32_t agents = r->rollout->config.agents;
+    if (agents == 1 || means->count + agents > CONTROL_METRICS_MAX)
+        return;
+    for (uint32_t agent = 0; agent < agents; agent++) {
+        const uint32_t at = means->count++;
+        snprintf(means->of[at].name, sizeof means->of[at].name, "reward/agent_%u", agent);
+        means->of[at].mean = r->job->rollout.begin == JOB_BEGIN_CONTINUE
+                                 ? episode_rewards_of_agent(&r->episodes, agent)
+                                 : rollout_reward_of_agent(r->rollout, agent);
+    }
+}
+
 void recording_close(struct recording *r, const struct control_episode *played)
 {
     const bool least = r->job->running_reward.of == JOB_OF_MIN;
@@ -212,6 +227,7 @@ void recording_close(struct recording *r, const struct control_episode *played)
     record->env_steps = rollout_rows(r->rollout);
     episode_rewards_means(&r->episodes, &record->figures.ep_rew_mean, &record->figures.ep_len_mean);
     environment_metrics_mean(&r->metrics, 0, r->rollout->columns, &record->metrics);
+    add_agents(r, &record->metrics);
     r->is_pending = true;
 }
 

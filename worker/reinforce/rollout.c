@@ -540,3 +540,11 @@ double rollout_reward(const struct rollout *r, bool least)
     }
     return least ? lowest : sum / r->columns;
 }
+
+double rollout_reward_of_agent(const struct rollout *r, uint32_t agent)
+{
+    double sum = 0;
+    for (uint32_t column = agent; column < r->columns; column += r->config.agents)
+        sum += first_segment_reward(r, column);
+    return sum / r->config.environments;
+}

@@ -167,4 +167,7 @@ uint64_t rollout_rows(const struct rollout *rollout);
 /* The sum of rewards of the column's first segment, over columns: the least, or the mean. */
 double rollout_reward(const struct rollout *rollout, bool least);
 
+/* The mean of one agent's, over the environments. */
+double rollout_reward_of_agent(const struct rollout *rollout, uint32_t agent);
+
 #endif

@@ -84,7 +84,7 @@ static void infinite_reward(void)
 }
 static void unknown_flags(void)
 {
-    rows.flags[0] = 32;
+    rows.flags[0] = 64;
 }
 
 static const struct {
@@ -100,7 +100,7 @@ static const struct {
     {twice_the_same, "row 1 is of environment 0"},
     {nan_observation, "not finite"},
     {infinite_reward, "not finite"},
-    {unknown_flags, "row 0 has flags 32"},
+    {unknown_flags, "row 0 has flags 64"},
 };
 
 START_TEST(a_bad_step_costs_its_sender_the_session)
@@ -147,7 +147,7 @@ static const struct {
     float reward;
     uint8_t flags;
     uint32_t steps;
-} bad_answers[] = {{NAN, 0, STEPS}, {1, 32, STEPS}, {1, 0, STEPS - 1}, {1, 0, STEPS + 1}, {1, 0, 0}};
+} bad_answers[] = {{NAN, 0, STEPS}, {1, 64, STEPS}, {1, 0, STEPS - 1}, {1, 0, STEPS + 1}, {1, 0, 0}};
 
 START_TEST(a_bad_answer_costs_its_sender_the_session)
 {

@@ -107,6 +107,30 @@ START_TEST(a_lost_life_ends_no_episode)
 }
 END_TEST
 
+START_TEST(each_of_several_agents_has_a_reward)
+{
+    static const struct environment_description pair = {.spec = {.agents = 2}};
+    const struct rollout_config config = {
+        .environments = 2, .agents = 2, .steps_max = 4, .observation_bytes = 16, .action_bytes = 4};
+    static const uint8_t ends[4][4] = {{0, ENDS}, {0, 0, 0, ENDS}, {ENDS}, {0}};
+    for (int begin = 0; begin < 2; begin++) {
+        struct job job = job_of(JOB_OF_MEAN, 0);
+        struct recording *r;
+        job.rollout.begin = begin == 0 ? JOB_BEGIN_CONTINUE : JOB_BEGIN_RESET;
+        ck_assert_int_eq(recording_new(&r, &job, &pair, &config, NULL, NULL), STATUS_OK);
+        recording_begin(r, 1);
+        for (uint32_t column = 0; column < 4; column++)
+            rollout_fill(recording_rollout(r), column, ends[column], 4);
+        take_rollout(r);
+        ck_assert_uint_eq(record.metrics.count, 2);
+        ck_assert_str_eq(record.metrics.of[1].name, "reward/agent_1");
+        ck_assert_double_eq(record.metrics.of[0].mean, 1.5);
+        ck_assert_double_eq(record.metrics.of[1].mean, 4); /* the second environment's goes on, or has 4 */
+        recording_free(r);
+    }
+}
+END_TEST
+
 START_TEST(abandoned_columns_begin_anew)
 {
     const struct job job = job_of(JOB_OF_MEAN, 0);
@@ -276,6 +300,7 @@ int main(void)
     tcase_add_test(sums, the_least_of_them);
     tcase_add_test(sums, what_failed_counts_for_nothing);
     tcase_add_test(sums, a_lost_life_ends_no_episode);
+    tcase_add_test(sums, each_of_several_agents_has_a_reward);
     tcase_add_test(sums, abandoned_columns_begin_anew);
     tcase_add_test(sums, bytes_bring_them_back);
     suite_add_tcase(suite, sums);
