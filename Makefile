@@ -109,7 +109,7 @@ PYTHON_WORKERS := $(wildcard worker/python/*.py)
 COMMANDS := scripts/coalesced-plot scripts/coalesced-sweep scripts/coalesced_curves.py
 ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 
-.PHONY: all protos tests check bench benches bench-kernels fuzz lint format install deb wheel clean help documents print-cudnn print-gpu-includes
+.PHONY: all protos tests check bench benches bench-kernels fuzz lint format install uninstall deb wheel clean help documents print-cudnn print-gpu-includes
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -349,6 +349,18 @@ install: $(BUILD)/coalesced $(PLUGINS) scripts/new-environment $(PYTHON_WORKERS)
 	install -D -m 644 config/coalesced-job.5 $(DESTDIR)$(PREFIX)/share/man/man5/coalesced-job.5
 	install -D -m 644 config/RUNS.md $(DESTDIR)$(PREFIX)/share/doc/coalesced/config/RUNS.md
 	install -D -m 644 scripts/package/coalesced.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/coalesced
+
+# What `make install` with the same PREFIX and DESTDIR has put there. Files of others stay, and so do their folders.
+INSTALLED = bin/coalesced bin/coalesced-new-environment lib/systemd/system/coalesced@.service include/coalesced/environment.h \
+	$(addprefix lib/coalesced/,$(notdir $(PYTHON_WORKERS) $(COMMANDS)) libcoalesced-*.so mujoco-models/*.xml) \
+	$(addprefix share/coalesced/,$(notdir $(wildcard config/*.json config/alerts.yml))) \
+	share/man/man1/coalesced.1 share/man/man1/coalesced-new-environment.1 share/man/man5/coalesced-job.5 \
+	share/doc/coalesced/config/RUNS.md share/bash-completion/completions/coalesced
+uninstall:
+	cd $(DESTDIR)$(PREFIX) && rm -f $(INSTALLED)
+	cd $(DESTDIR)$(PREFIX) && for folder in lib/coalesced/mujoco-models lib/coalesced share/coalesced include/coalesced \
+		share/doc/coalesced/config share/doc/coalesced; do \
+		[ ! -d $$folder ] || rmdir --ignore-fail-on-non-empty $$folder; done
 
 deb: $(BUILD)/coalesced $(PLUGINS)
 	@scripts/package/deb $(VERSION) build

@@ -329,12 +329,17 @@ def short_names(pointers):
     return [pointer if ends.count(end) > 1 else end for pointer, end in zip(pointers, ends)]
 
 
+# What a job says of its logs, files and processes: nothing of it changes what is learned.
+BESIDE_TRAINING = ("/log/", "/metrics/", "/supervise/", "/checkpoint/", "/device")
+
+
 def group_runs(jobs, names):
-    """Runs whose jobs differ in /seed alone are one group: a list of (label, numbers of the runs). The label has the
-    keys that differ between groups, or, if there are none or too many, the first run's name; and the count of seeds."""
+    """Runs whose jobs differ in /seed, and in BESIDE_TRAINING, alone are one group: a list of (label, numbers of the runs).
+    The label has the keys that differ between groups, or, if there are none or too many, the first run's name; and the
+    count of seeds."""
     groups, seeds = {}, []
     for i, job in enumerate(jobs):
-        keys = keys_of(job)
+        keys = {pointer: value for pointer, value in keys_of(job).items() if not pointer.startswith(BESIDE_TRAINING)}
         seeds.append(keys.pop("/seed", None))
         groups.setdefault(tuple(keys.items()), []).append(i)
     labels = []

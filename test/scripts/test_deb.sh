@@ -130,6 +130,11 @@ purges() {
     within apt-get -qq purge --yes --autoremove coalesced >"$scratch/purge.out" 2>&1 || { cat "$scratch/purge.out" && return 1; }
 }
 
+keeps_ones_own_job() {
+    [[ $(cat "$root/etc/coalesced/mine.json") == mine && ! -e $root/etc/coalesced/cartpole.json ]] &&
+        grep -q 'the files in /etc/coalesced that are not the package.s stay' "$scratch/purge.out" && rm -r "$root/etc/coalesced"
+}
+
 keeps_the_runs() {
     [[ -s $root/var/lib/coalesced/cartpole/cartpole/episodes.jsonl.1 ]] &&
         [[ $(within stat -c %U /var/lib/coalesced/cartpole) == coalesced ]] &&
@@ -168,7 +173,9 @@ check "the installed job is good" is_good
 check "it trains, as the package's user" runs
 check "its logs are rotated" rotates
 check "an upgrade keeps an edited job" upgrades
+echo mine >"$root/etc/coalesced/mine.json"
 check "a purge" purges
+check "it keeps a job of one's own, and says so" keeps_ones_own_job
 check "it keeps the runs, and says so" keeps_the_runs
 check "and leaves nothing else" leaves_nothing "$root"
 check "without runs it leaves nothing at all" purges_without_runs

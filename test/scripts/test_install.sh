@@ -79,6 +79,14 @@ runs_a_command() {
     env -C "$scratch" "$stage/usr/bin/coalesced" sweep --help | grep -q '^usage: coalesced sweep '
 }
 
+# The files of others stay: a command of one's own, and the program that loads_a_plugin has put there.
+uninstalls() {
+    touch "$stage/usr/lib/coalesced/coalesced-mine"
+    make -s -C "$here/../.." uninstall SAN="${SAN:-}" PREFIX=/usr DESTDIR="$stage" &&
+        diff <(printf './usr/%s\n' bin/test_params_file lib/coalesced/coalesced-mine) <(cd "$stage" && find . -type f | sort) &&
+        [[ -d $stage/usr/lib/coalesced && ! -e $stage/usr/share/coalesced && ! -e $stage/usr/include/coalesced ]]
+}
+
 check "make install" install_it
 check "nothing else is installed" only_what_belongs
 check "the program tells its version" the_version
@@ -92,4 +100,5 @@ check "a command's mode" modes 755 "$stage/usr/lib/coalesced/coalesced-sweep"
 check "a command in Python is found" runs_a_command
 check "plug-ins are found where they are installed" loads_a_plugin
 check "and nowhere else" misses_a_plugin
+check "make uninstall" uninstalls
 finish

@@ -211,6 +211,11 @@ class Groups(unittest.TestCase):
         jobs = [{"name": "a", "seed": seed, "optimizer": {"lr": lr}} for seed, lr in ((1, 0.001), (1, 0.01), (2, 0.001), (3, 0.001))]
         self.assertEqual(curves.group_runs(jobs, "abcd"), [("lr 0.001, 3 seeds", [0, 2, 3]), ("lr 0.01", [1])])
 
+    def test_what_is_beside_training(self):
+        jobs = [{"device": "cpu", "log": {"every": 1}}, {"device": "gpu", "log": {"every": 5}, "checkpoint": {"every": 9}},
+                {"device": "cpu", "log": {"every": 1}, "policy": {"hidden": 8}}]
+        self.assertEqual(self.labels(*jobs), ["r/0, 2 runs", "hidden 8"])
+
     def test_labels(self):
         long = "a" * 40
         for jobs, labels in [
