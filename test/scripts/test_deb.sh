@@ -261,6 +261,10 @@ upgrades_while_it_runs() {
         [[ $(property MainPID) != "$before" ]] && grep -q '"event":"resumed"' "$run"/episodes.jsonl*
 }
 
+leaves_the_job() {
+    rm "$systemd_root/etc/coalesced/pole.json" && rmdir "$systemd_root/etc/coalesced" && leaves_nothing "$systemd_root"
+}
+
 purges_while_it_runs() {
     local pid
     pid=$(property MainPID)
@@ -280,5 +284,5 @@ check "also beside a unit that has failed" rotates_beside_a_failure
 check "a second job whose page has the same address trains" trains_beside_it
 check "an upgrade starts it again, and its run goes on" upgrades_while_it_runs
 check "a purge stops it" purges_while_it_runs
-check "and leaves nothing but the run" leaves_nothing "$systemd_root"
+check "and leaves nothing but the run and its job" leaves_the_job
 finish
