@@ -100,8 +100,8 @@ struct control_bound {
 /* What a worker has done, used and dropped since its start. */
 struct control_beat {
     uint64_t cpu_us, resident_bytes; /* processor time of the process; its memory now */
-    uint64_t
-        work; /* observer: steps of environments; agent: rows acted on; pserver: updates; trainer: steps */
+    uint64_t work; /* observer: steps of environments; agent: rows acted on, or steps of its own environments;
+                      pserver: updates; trainer: steps */
     uint64_t bad, strangers, duplicates, stale,
         timeouts; /* messages: struct rpc_counters (worker/net/rpc.h) */
     uint32_t

@@ -702,7 +702,7 @@ enum status observer_run(struct worker *worker, struct error *error)
 /* ---- the agent's own environments ---- */
 
 struct own_environments {
-    const struct worker *worker;
+    struct worker *worker;
     struct groups groups;
     bool is_recorded; /* the step's rows are; its actions may have to wait for the learner */
     bool waits;       /* they do */
@@ -711,7 +711,7 @@ struct own_environments {
     bool is_cut;
 };
 
-enum status own_environments_new(struct own_environments **out, const struct worker *worker, char **text,
+enum status own_environments_new(struct own_environments **out, struct worker *worker, char **text,
                                  struct error *error)
 {
     struct own_environments *own = *out = calloc(1, sizeof *own);
@@ -760,8 +760,8 @@ static enum status record_step(struct group *group, struct recording *recording,
 }
 
 /* The policy's actions, and a step of the environments. The closing step asks for none. */
-static enum status act_and_step(struct group *group, struct recording *recording, struct policy *policy,
-                                struct error *error)
+static enum status act_and_step(const struct own_environments *own, struct group *group,
+                                struct recording *recording, struct policy *policy, struct error *error)
 {
     struct rollout *rollout = recording_rollout(recording);
     const struct step *step = &group->view;
@@ -769,6 +769,7 @@ static enum status act_and_step(struct group *group, struct recording *recording
         group->closes = false;
         return STATUS_OK;
     }
+    own->worker->work += group->live;
     rollout_gather(rollout, step);
     const enum status status = recording_act(recording, policy, error);
     return status == STATUS_OK ? group_advance(group, rollout_actions(rollout, policy, step), error) : status;
@@ -790,7 +791,7 @@ static enum status play_step(struct own_environments *own, struct recording *rec
         return STATUS_OK;
     own->is_recorded = false;
     for (uint32_t i = 0; i < own->groups.count && status == STATUS_OK; i++)
-        status = act_and_step(&own->groups.of[i], recording, policy, error);
+        status = act_and_step(own, &own->groups.of[i], recording, policy, error);
     return status;
 }
 

@@ -15,7 +15,7 @@ struct own_environments;
 
 /* Opens the environments of the worker's job, which outlives *out. *text: their description, which the caller
  * frees. Errors as job_environments_open. own_environments_free also follows a failure; NULL is allowed. */
-enum status own_environments_new(struct own_environments **out, const struct worker *worker, char **text,
+enum status own_environments_new(struct own_environments **out, struct worker *worker, char **text,
                                  struct error *error);
 void own_environments_free(struct own_environments *own);
 

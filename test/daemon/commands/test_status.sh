@@ -126,6 +126,14 @@ start reinforce "$three"
 check "a name that two runs have" fails 78 "2 runs have the name" status "$called"
 check "a directory is one run's alone" becomes "$three" ".pid == $run"
 
+# ---- an agent that steps its environments itself ----
+echo '{"kind": "reinforce", "observers": {"count": 0}, "algorithm": {"name": "ppo"}, "stop": {"steps": 1e9}}' >"$scratch/own.json"
+"$COALESCED" run "$scratch/own.json" --run-dir "$scratch/own" </dev/null >"$scratch/own.out" 2>&1 &
+wait_for_number "$scratch/own" 3
+check "its steps are its work" becomes "$scratch/own" '.workers[0].work_per_s > 100'
+"$COALESCED" stop "$scratch/own" >/dev/null 2>&1
+wait $!
+
 # ---- watching and stopping ----
 "$COALESCED" status "$three" --watch >"$scratch/watched" 2>&1 &
 watching=$!
