@@ -4,6 +4,7 @@
 #include "daemon/commands/commands.h"
 
 #include "kernels/base/monotime.h"
+#include "kernels/base/text.h"
 #include "worker/environment/environment_contract.h"
 #include "worker/environment/environment_load.h"
 #include "worker/environment/environment_spec.h"
@@ -31,6 +32,33 @@ struct try_board {
 
 /* ---- the child ---- */
 
+/* Standard output as a file, so that what the plug-in prints there is found. Returns the report's stream. */
+static FILE *catch_output(void)
+{
+    const int report = dup(STDOUT_FILENO), caught = memfd_create("output", MFD_CLOEXEC);
+    FILE *stream =
+        report >= 0 && caught >= 0 && dup2(caught, STDOUT_FILENO) >= 0 ? fdopen(report, "w") : NULL;
+    if (caught >= 0)
+        close(caught);
+    return stream;
+}
+
+/* Tells of what the plug-in has printed, and forgets it. */
+static void tell_output(FILE *report)
+{
+    char line[81] = "";
+    fflush(stdout);
+    const ssize_t got = pread(STDOUT_FILENO, line, sizeof line - 1, 0);
+    if (got <= 0)
+        return;
+    line[strcspn(line, "\n")] = '\0';
+    char shown[4 * sizeof line];
+    text_show(shown, sizeof shown, line, strlen(line), sizeof line);
+    fprintf(report, "  !!  it prints on standard output, where a run has its log: \"%s\"\n", shown);
+    if (ftruncate(STDOUT_FILENO, 0) == 0)
+        lseek(STDOUT_FILENO, 0, SEEK_SET);
+}
+
 static enum status try_names(const struct arguments *arguments, struct try_board *board,
                              const struct environment_plugin *plugin, struct error *error)
 {
@@ -42,6 +70,9 @@ static enum status try_names(const struct arguments *arguments, struct try_board
                          arguments->environment);
     if (wanted != NULL && !environment_has_name(plugin, wanted))
         return error_set(error, STATUS_INVALID, "%s has no environment %s", arguments->environment, wanted);
+    FILE *report = catch_output();
+    if (report == NULL)
+        return error_set_errno(error, errno, "cannot catch standard output");
     for (const char *const *name = plugin->names; *name != NULL && status == STATUS_OK; name++) {
         if (wanted != NULL && strcmp(wanted, *name) != 0)
             continue;
@@ -51,10 +82,12 @@ static enum status try_names(const struct arguments *arguments, struct try_board
                                                 .seed = arguments->text.seed,
                                                 .steps = arguments->steps,
                                                 .progress = &board->progress,
-                                                .report = stdout};
+                                                .report = report};
         snprintf(board->name, sizeof board->name, "%s", *name);
         status = environment_contract(&trial, error);
+        tell_output(report);
     }
+    fclose(report);
     return status;
 }
 

@@ -22,6 +22,7 @@ struct world {
 struct broken {
     const char *fault;
     uint32_t count, calls;
+    void *past; /* what it forgets to free */
     struct environment_spec spec;
     struct world worlds[];
 };
@@ -41,7 +42,9 @@ static const char *const names[] = {
     /* of the rows */
     "observation-nan", "observation-out-of-bounds", "observation-unwritten", "reward-infinite",
     "reward-unwritten", "flags-unknown", "flags-unwritten", "flags-restarted", "flags-absent", "mask-empty",
-    "mask-two", "metric-nan", "agent-stays",
+    "mask-two", "metric-nan", "agent-stays", "always-fails",
+    /* of memory and output */
+    "leaks", "prints",
     /* of other memory */
     "writes-before", "writes-behind", "writes-next-row", "writes-action", "writes-which",
     "reset-writes-reward", "reset-resets-all",
@@ -266,10 +269,11 @@ static int32_t push_of(struct broken *b, uint32_t at)
 static unsigned flags_of(const struct broken *b, const struct world *world)
 {
     const unsigned ended = abs(world->place) == LIMIT ? ENVIRONMENT_TERMINATED : 0;
-    return is(b, "flags-unknown")     ? ended | 64
-           : is(b, "flags-restarted") ? ENVIRONMENT_RESTARTED
-           : is(b, "flags-absent")    ? ENVIRONMENT_ABSENT
-                                      : ended;
+    return is(b, "flags-unknown")           ? ended | 64
+           : is(b, "always-fails") && ended ? ENVIRONMENT_FAILED
+           : is(b, "flags-restarted")       ? ENVIRONMENT_RESTARTED
+           : is(b, "flags-absent")          ? ENVIRONMENT_ABSENT
+                                            : ended;
 }
 
 static void step_world(struct broken *b, const struct environment_buffers *buffers, uint32_t at)
@@ -297,6 +301,10 @@ static int broken_step(void *self, const struct environment_buffers *buffers, ui
 {
     struct broken *b = self;
     const bool late = ++b->calls > 3;
+    if (is(b, "leaks"))
+        b->past = memset(malloc(100), (int)b->calls, 100);
+    if (is(b, "prints") && b->calls == 1)
+        puts("hello from the joint");
     for (uint32_t i = 0; i < n; i++)
         step_world(b, buffers, which != NULL ? which[i] : i);
     if (is(b, "writes-action"))

@@ -21,6 +21,7 @@
 #include "worker/environment/environment_spec.h"
 
 #include <inttypes.h>
+#include <malloc.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -794,8 +795,10 @@ static bool count_step(struct probe *p, uint32_t environment)
     if (is_subject(p, environment)) {
         p->ended += over || restarted;
         p->truncated += cut;
+        bool failed = false;
         for (uint32_t agent = 0; agent < spec->agents; agent++)
-            p->failed += (flags[agent] & ENVIRONMENT_FAILED) != 0;
+            failed = failed || (flags[agent] & ENVIRONMENT_FAILED) != 0;
+        p->failed += failed;
     }
     return over || cut;
 }
@@ -925,6 +928,9 @@ static void check_reference(struct contract *c)
          c->trial->steps, c->subjects);
     tell(c, "      %" PRIu64 " episodes ended, %" PRIu64 " of them failed; %" PRIu64 " were cut at steps_max",
          probe.ended, probe.failed, probe.truncated);
+    if (probe.ended > 0 && probe.failed == probe.ended)
+        broken(c, "each of the %" PRIu64 " episodes that ended has failed (FAILED): nothing can be learned",
+               probe.ended);
     set_clause(c, "a reset depends on its seed alone");
     play_begin(&probe, c->found, &cast);
     play_to(&probe, c->trial->steps);
@@ -1114,7 +1120,14 @@ static void check_render(struct contract *c)
     probe_close(&probe);
 }
 
-/* ---- speed: without any check ---- */
+/* ---- speed and memory: without any check ---- */
+
+/* What the process has allocated and not freed. A sanitizer's allocator says 0. */
+static double allocated_bytes(void)
+{
+    const struct mallinfo2 info = mallinfo2();
+    return (double)info.uordblks + (double)info.hblkhd;
+}
 
 static double cpu_seconds(void)
 {
@@ -1188,9 +1201,18 @@ static void measure(struct contract *c)
     set_clause(c, "steps per CPU second");
     probe_open(&probe, c, count);
     play_begin(&probe, c->found, &(struct cast){.generation = 5});
-    const uint32_t steps = measure_steps(&probe, ticks, &seconds);
+    uint32_t steps = measure_steps(&probe, ticks / 2, &seconds); /* what it allocates once, it has now */
+    const double before = allocated_bytes();
+    const uint32_t more = measure_steps(&probe, ticks / 2, &seconds);
+    const double leaked = (allocated_bytes() - before) / fmax(more, 1);
+    steps += more;
     tell(c, "      %.3g steps per CPU second, resets included (%u environments, %u steps of each)",
          seconds > 0 ? (double)count * steps / seconds : 0.0, count, steps);
+    if (leaked >= 1) /* an allocation has 24 bytes at least, and a list that doubles makes few of them */
+        tell(c,
+             "  !!  it keeps %.0f bytes more with each step of %u environments: a long run has no memory for "
+             "that",
+             leaked, count);
     probe_close(&probe);
 }
 

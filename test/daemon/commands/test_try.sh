@@ -110,6 +110,7 @@ depends-on-count|65|the bits depend on no count
 depends-on-past|65|a reset depends on its seed alone
 depends-on-calls|65|a reset depends on its seed alone
 shares-state|65|a reset depends on its seed alone
+always-fails|65|episodes that ended has failed (FAILED): nothing can be learned
 save-forgets|65|a saved state continues with the same bits
 save-grows|65|with so much room
 save-overflows|65|wrote beyond its 17 bytes
@@ -126,6 +127,15 @@ step-exits|70|ended the process with exit status 3
 reset-crashes|70|in reset of 5 environments: crashed with signal
 close-crashes|70|in close: crashed with signal
 FAULTS
+
+# ---- what is no breach ----
+warns() {
+    "$COALESCED" try "$broken" --name "$1" >"$scratch/warned" 2>&1 && grep -q "$2" "$scratch/warned"
+}
+check "what it prints" warns prints '  !!  it prints on standard output, where a run has its log: "hello from the joint"$'
+[[ -n ${SAN:-} ]] || # a sanitizer's allocator counts nothing
+    check "what it keeps" warns leaks '  !!  it keeps 112 bytes more with each step of 256 environments'
+check "nothing of a good one" test -z "$(grep '!!' "$scratch/good")"
 
 # ---- what does not come back ----
 limit_s=1
