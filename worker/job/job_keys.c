@@ -114,13 +114,15 @@ const struct job_key job_keys[] = {
     {"/environment/options", AGENT, OPTIONS(environment.options), BY_DEFAULT({}),
      .text = "The options that the environment is made with."},
     {"/environment/renew", AGENT, BOOLEAN(environment.renew), BY_DEFAULT(false),
-     .text = "Whether each reset of an environment in Python makes a new one. Some, such as BipedalWalker-v3, "
-             "bring something of their last episode along, so that their seed does not decide what comes."},
+     .text =
+         "Whether each reset of an environment in Python makes a new one. Some, such as BipedalWalker-v3, "
+         "bring something of their last episode along, so that their seed does not decide what comes."},
     {"/environment/atari", AGENT, BOOLEAN(environment.atari), BY_DEFAULT(false),
-     .text = "Whether a game of ALE's, such as ALE/Pong-v5, is played as in the papers (Machado et al., 2018): "
-             "up to 30 idle steps first, 4 frames for each action, the brighter of the last two, 84 x 84 "
-             "gray pixels; the button FIRE begins each life. Learning takes a lost life for an end; logs and "
-             "evaluations have whole games. It needs the packages ale_py and opencv-python-headless."},
+     .text =
+         "Whether a game of ALE's, such as ALE/Pong-v5, is played as in the papers (Machado et al., 2018): "
+         "up to 30 idle steps first, 4 frames for each action, the brighter of the last two, 84 x 84 "
+         "gray pixels; the button FIRE begins each life. Learning takes a lost life for an end; logs and "
+         "evaluations have whole games. It needs the packages ale_py and opencv-python-headless."},
     {"/environment/clip_reward", AGENT, BOOLEAN(environment.clip_reward), BY_DEFAULT(false),
      OTHERWISE(true, IS("/environment/atari", "true")),
      .text = "Whether learning takes the sign of a reward, 1, 0 or -1, in place of the reward. Logs and "
