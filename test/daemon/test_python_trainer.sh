@@ -164,7 +164,16 @@ wrong dtype "each a whole number in 0..9"
 wrong size "batches:Wrong: batch 0: it has 7 samples: expected /trainers/batch, 8"
 wrong nan "batches:Wrong: batch 0: the loss is nan: expected a finite number"
 wrong module "batches:WrongModel: model gave a NoneType: expected a torch.nn.Module" --set /trainers/class=batches:WrongModel
-wrong model "another model" --set /trainers/class=batches:WrongModel --set /model/width=64
+wrong width "batches:WrongModel: model: bn1.weight is (64,): expected (32,) of /model" --set /trainers/class=batches:WrongModel \
+    --set /model/width=32
+wrong lacks "batches:WrongModel: model: fc.weight is missing: expected (10, 512) of /model" --set /trainers/class=batches:WrongModel --set /model/width=64
+wrong surplus "batches:WrongModel: model: scale, (3,), is not in /model" --set /trainers/class=batches:WrongModel --set /model/width=64
+wrong buffer "batches:WrongModel: model: fc.bias is a buffer: expected a parameter, as in /model" --set /trainers/class=batches:WrongModel \
+    --set /model/width=64
+wrong order "batches:WrongModel: model: fc.bias comes where /model has fc.weight: expected PyTorch's order" \
+    --set /trainers/class=batches:WrongModel --set /model/width=64
+wrong model "batches:WrongModel: model: fc.weight is (11, 512): expected (10, 512) of /model" --set /trainers/class=batches:WrongModel \
+    --set /model/width=64
 ends_at_once() {
     ! grep -q "takes its place" "$scratch/wrong.out"
 }

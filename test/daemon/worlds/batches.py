@@ -64,6 +64,20 @@ class Wrong(Stripes):
 
 class WrongModel(Wrong):
     def model(self):
+        import torch
         import torchvision
 
-        return None if self.what == "module" else torchvision.models.resnet18(num_classes=11)
+        model = torchvision.models.resnet18(num_classes=11 if self.what == "model" else 10)
+        if self.what == "lacks":
+            model.fc = torch.nn.Identity()
+        if self.what == "surplus":
+            model.register_parameter("scale", torch.nn.Parameter(torch.ones(3)))
+        if self.what == "width":
+            model.conv1 = torch.nn.Conv2d(3, 32, kernel_size=7, bias=False)
+        if self.what == "buffer":
+            del model.fc.bias
+            model.fc.register_buffer("bias", torch.zeros(10))
+        if self.what == "order":
+            weight = model.fc._parameters.pop("weight")
+            model.fc._parameters["weight"] = weight
+        return None if self.what == "module" else model
