@@ -72,6 +72,9 @@ static void manifest_print_values(FILE *out, const struct manifest *manifest)
         fprintf(out, "%s%" PRIu64, i == 0 ? "" : ", ", counters->steps[i]);
     fprintf(out, "],\n  \"late\": %" PRIu64 ",\n  \"epoch_loss\": %.17g,\n", counters->late,
             counters->epoch_loss);
+    if (counters->train > 0 || counters->held_out > 0)
+        fprintf(out, "  \"data\": {\"train\": %" PRIu64 ", \"held_out\": %" PRIu64 "},\n", counters->train,
+                counters->held_out);
     if (counters->score.measure == CHECKPOINT_EVALUATION_REWARD)
         fprintf(out, "  \"%s\": %.17g,\n", measure_names[CHECKPOINT_RUNNING_REWARD],
                 counters->running_reward);
@@ -172,9 +175,12 @@ static void manifest_read_place(const struct json_document *document, struct run
 static void manifest_read_counters(const struct json_document *document, struct checkpoint_counters *counters)
 {
     const cJSON *steps = manifest_member(document->root, "steps"), *step;
+    const cJSON *data = manifest_member(document->root, "data");
     counters->update = integer_member(document, "update");
     counters->late = integer_member(document, "late");
     counters->epoch_loss = number_member(document, "epoch_loss");
+    counters->train = manifest_integer(document, manifest_member(data, "train"));
+    counters->held_out = manifest_integer(document, manifest_member(data, "held_out"));
     for (int i = CHECKPOINT_UNMEASURED + 1; i < CHECKPOINT_MEASURES; i++)
         if (manifest_member(document->root, measure_names[i]) != NULL)
             counters->score = (struct checkpoint_score){i, number_member(document, measure_names[i])};

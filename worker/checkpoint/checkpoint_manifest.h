@@ -1,7 +1,8 @@
 /* What a checkpoint says of itself: a job's progress, and the text of manifest.json. Pure.
  *
  * JSON. The keys: `format` (2), `update`, `steps` (of each trainer), `late`, `epoch_loss` (%.17g, which reads
- * back to the same bits), the score under its measure's name ("running_reward", "accuracy", "held_out_loss")
+ * back to the same bits), `data` (`train` and `held_out`, the samples of the trainers' class) where a class
+ * says them, the score under its measure's name ("running_reward", "accuracy", "held_out_loss")
  * where the model was measured, `entries` and `elements` (of the model, all kinds), `momentum` (the optimizer
  * has moments), `run` (its `id`, `seed` and `numbers`: struct run_identity), `logs` (by name, each with
  * `lines`, `bytes` and `sha256`: struct log_place), `files` (by name, each with `bytes` and `sha256`), and
@@ -41,6 +42,7 @@ struct checkpoint_counters {
     uint32_t trainers;
     uint64_t steps[JOB_TRAINERS_MAX]; /* each trainer's next step; reinforce: one, Adam's steps so far */
     uint64_t late;                    /* contributions dropped so far */
+    uint64_t train, held_out;         /* samples of the trainers' class, as it says; 0: it does not */
     double epoch_loss;                /* sum of the losses of the running epoch's updates so far */
     struct checkpoint_score score; /* reinforce: always; else with /checkpoint/best where it was evaluated */
     double running_reward;         /* reinforce; also the score of a job without evaluations */

@@ -696,11 +696,22 @@ static enum status dataset_synthetic(struct dataset *dataset, const struct job *
     return STATUS_OK;
 }
 
+/* The trainers in Python have the samples, and say their number: there is nothing to open. */
+static enum status dataset_of_class(struct dataset *dataset, const struct job *job, enum dataset_split split,
+                                    bool probe, struct error *error)
+{
+    (void)dataset;
+    (void)split;
+    if (!probe)
+        return error_set(error, STATUS_INVALID, "/data/kind: the samples are those of %s",
+                         job->trainers.class);
+    return STATUS_OK;
+}
+
 static dataset_opener *const openers[] = {
-    [JOB_DATA_SYNTHETIC] = dataset_synthetic,
-    [JOB_DATA_IDX] = dataset_idx,
-    [JOB_DATA_CIFAR] = dataset_cifar,
-    [JOB_DATA_FOLDER] = dataset_folder,
+    [JOB_DATA_SYNTHETIC] = dataset_synthetic, [JOB_DATA_IDX] = dataset_idx,
+    [JOB_DATA_CIFAR] = dataset_cifar,         [JOB_DATA_FOLDER] = dataset_folder,
+    [JOB_DATA_CLASS] = dataset_of_class,
 };
 
 static enum status dataset_open_split(struct dataset **out, const struct job *job, enum dataset_split split,

@@ -28,6 +28,8 @@
  *               (letter case does not matter). Each read decodes the file anew (image.h). A file that cannot
  *               be opened or decoded is skipped, counted, and named once.
  *
+ *   class       No files: /trainers/class has the samples, and only dataset_probe knows this kind.
+ *
  * Errors. STATUS_NOT_FOUND: a file is missing (for Debian's dataset-fashion-mnist the text names the
  * package). STATUS_CORRUPT: a file is truncated, too long or mislabelled; the text names the file and the
  * offset, for a packed file the offset in its inflated contents. STATUS_INVALID: a class folder without
@@ -44,7 +46,7 @@ enum dataset_split { DATASET_TRAIN, DATASET_EVALUATION };
 
 /* The size of a job's data, read from headers and names alone. */
 struct dataset_info {
-    uint64_t train, evaluation; /* samples; `train` after /data/limit. synthetic: 0 and 0 */
+    uint64_t train, evaluation; /* samples; `train` after /data/limit. synthetic and class: 0 and 0 */
 };
 
 /* Finds and opens every file of the job's data, and checks its header and size but not its samples. Blocks on

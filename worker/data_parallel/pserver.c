@@ -37,6 +37,7 @@ struct pserver_inbox {
 struct pserver_seat {
     uint16_t worker; /* its number */
     bool joined;     /* it has a session */
+    bool described;  /* it has said in this session how many samples its class has */
     bool travels;    /* elements travel between it and this server (image_travels); known while joined */
     struct rpc_request *push; /* its PUSH_PULL, until it is answered */
     double loss;              /* of that contribution */
@@ -65,6 +66,13 @@ struct pserver_epoch {
     } shares[JOB_TRAINERS_MAX]; /* (trainers of the job file) of the held-out data */
 };
 
+/* How many samples the trainers' class has (/data/kind "class"), as the first of them says. */
+struct pserver_data {
+    bool is_known;
+    struct dataset_info info;
+    uint16_t said_by; /* the trainer's worker number; 0: the checkpoint */
+};
+
 struct pserver {
     struct worker *worker;
     const struct job *job;
@@ -81,8 +89,9 @@ struct pserver {
 
     /* ---- the round ---- */
     struct round round;
-    struct schedule schedule;
-    uint64_t last_version; /* the job's last; lowered by an order to stop */
+    struct pserver_data data;
+    struct schedule schedule; /* of a class's data: empty until the data's size is known */
+    uint64_t last_version;    /* the job's last; lowered by an order to stop */
     struct pserver_seat seats[JOB_TRAINERS_MAX];
     uint32_t members[JOB_TRAINERS_MAX]; /* of the newest round, until they are answered */
     uint32_t member_count;
@@ -316,8 +325,12 @@ static enum status pserver_check_question(const struct pserver *p, const struct 
 {
     const uint64_t *args = rpc_request_message(request)->args;
     const unsigned worker = rpc_request_source(request);
-    const bool is_far = p->job->transport == JOB_TRANSPORT_SHARED && p->seats[worker - p->servers].travels;
+    const struct pserver_seat *seat = &p->seats[worker - p->servers];
+    const bool is_far = p->job->transport == JOB_TRANSPORT_SHARED && seat->travels;
     char range[RANGE_TEXT_BYTES];
+    if (p->job->data.kind == JOB_DATA_CLASS && !seat->described)
+        return error_set(error, STATUS_INVALID,
+                         "trainer %u asks for the model: expected its data's size first", worker);
     if (args[GET_FINGERPRINT] != p->model.fingerprint)
         return error_set(error, STATUS_INVALID,
                          "trainer %u computes another model: fingerprint %016llx, expected %016llx%s", worker,
@@ -367,6 +380,81 @@ static void pserver_get_model(void *context, struct rpc_request *request, const 
         p->models_given++;
     }
     rpc_reply(request, &answer);
+}
+
+/* ---- calls: the size of a class's data ---- */
+
+/* The data's size is known: so are the epochs, and the job's last update. */
+static enum status pserver_plan(struct pserver *p, const struct dataset_info *info, struct error *error)
+{
+    struct schedule schedule;
+    const enum status status = schedule_of(&schedule, p->job, info, error);
+    if (status != STATUS_OK)
+        return status;
+    p->schedule = schedule;
+    p->evaluation_samples = info->evaluation;
+    if (p->schedule.updates < p->last_version) // an order to stop may have lowered it
+        p->last_version = p->schedule.updates;
+    if (p->number == 0 && schedule_ends_epoch(&p->schedule, p->begin_version))
+        pserver_epoch_end(p); /* a resumed run reports it again: the log knows whether it has it */
+    return STATUS_OK;
+}
+
+/* Compares what a trainer says with what is known. */
+static enum status data_check(const struct pserver_data *data, uint16_t worker,
+                              const struct dataset_info *info, struct error *error)
+{
+    char said_by[32] = "the checkpoint";
+    if (data->info.train == info->train && data->info.evaluation == info->evaluation)
+        return STATUS_OK;
+    if (data->said_by > 0)
+        snprintf(said_by, sizeof said_by, "trainer %u", data->said_by);
+    return error_set(
+        error, STATUS_INVALID,
+        "trainer %u has %llu training and %llu held-out samples: expected %llu and %llu, as %s has", worker,
+        (unsigned long long)info->train, (unsigned long long)info->evaluation,
+        (unsigned long long)data->info.train, (unsigned long long)data->info.evaluation, said_by);
+}
+
+/* The first trainer's numbers make the schedule; every further trainer's must be the same. */
+static enum status pserver_take_data(struct pserver *p, uint16_t worker, const struct dataset_info *info,
+                                     struct error *error)
+{
+    if (p->data.is_known)
+        return data_check(&p->data, worker, info, error);
+    const enum status status = pserver_plan(p, info, error);
+    if (status == STATUS_OK)
+        p->data = (struct pserver_data){.is_known = true, .info = *info, .said_by = worker};
+    return status;
+}
+
+static void pserver_describe_data(void *context, struct rpc_request *request,
+                                  const struct rpc_message *message)
+{
+    struct pserver *p = context;
+    const uint16_t worker = rpc_request_source(request);
+    struct pserver_seat *seat = &p->seats[pserver_trainer_of(p, request)];
+    const struct dataset_info info = {.train = message->args[DATA_TRAIN],
+                                      .evaluation = message->args[DATA_HELD_OUT]};
+    struct error error;
+    if (pserver_reject_when_ending(p, request))
+        return;
+    if (p->job->data.kind != JOB_DATA_CLASS || seat->described || info.train > PARAMETER_SERVER_SAMPLES_MAX ||
+        info.evaluation > PARAMETER_SERVER_SAMPLES_MAX) {
+        rpc_reject(request,
+                   "trainer %u says its data's size, %llu and %llu: expected once, where /data/kind is "
+                   "\"class\", numbers of at most %llu",
+                   worker, (unsigned long long)info.train, (unsigned long long)info.evaluation,
+                   (unsigned long long)PARAMETER_SERVER_SAMPLES_MAX);
+        return;
+    }
+    const enum status status = pserver_take_data(p, worker, &info, &error);
+    if (status != STATUS_OK) {
+        rpc_fail(request, status, "%s", error.text);
+        return;
+    }
+    seat->described = true;
+    rpc_reply(request, NULL);
 }
 
 /* ---- calls: contributions in chunks ---- */
@@ -598,7 +686,7 @@ static void pserver_left(void *context, uint16_t worker, enum status why, const 
     if (!trains)
         return;
     struct pserver_seat *seat = &p->seats[worker - p->servers];
-    seat->joined = false;
+    seat->joined = seat->described = false;
     round_forget(&p->round, worker - p->servers);
     inbox_empty(p, &seat->inbox, UINT64_MAX);
     seat_end_push(seat, STATUS_PEER_DIED, "the caller's session has ended");
@@ -754,6 +842,8 @@ static void pserver_checkpoint_begin(struct pserver *p)
     struct checkpoint_saving saving = {.counters = {.update = version,
                                                     .trainers = p->trainers,
                                                     .late = p->late_before + p->round.late,
+                                                    .train = p->data.info.train,
+                                                    .held_out = p->data.info.evaluation,
                                                     .epoch_loss = p->epoch.loss_sum},
                                        .values = server_model_values(&p->model),
                                        .asked = p->worker->save,
@@ -1025,9 +1115,12 @@ static enum status pserver_read_counters(struct pserver *p, struct checkpoint_co
     if (status == STATUS_OK && counters->trainers < p->job->trainers.count)
         return error_set(error, STATUS_INVALID, "%.300s comes from a job with %u trainers: expected %u",
                          resume.text, counters->trainers, p->job->trainers.count);
-    if (status == STATUS_OK)
-        pserver_fit_steps(p, counters);
-    return status;
+    if (status != STATUS_OK)
+        return status;
+    pserver_fit_steps(p, counters);
+    p->data = (struct pserver_data){.is_known = p->job->data.kind == JOB_DATA_CLASS,
+                                    .info = {.train = counters->train, .evaluation = counters->held_out}};
+    return STATUS_OK;
 }
 
 static enum status pserver_open_round(struct pserver *p, struct error *error)
@@ -1036,21 +1129,23 @@ static enum status pserver_open_round(struct pserver *p, struct error *error)
     struct checkpoint_counters counters;
     enum status status = dataset_probe(&info, p->job, error);
     if (status == STATUS_OK)
-        status = schedule_of(&p->schedule, p->job, &info, error);
-    if (status == STATUS_OK)
         status = pserver_read_counters(p, &counters, error);
     if (status != STATUS_OK)
         return status;
-    p->evaluation_samples = info.evaluation;
-    p->last_version = p->schedule.updates;
+    p->schedule.updates = p->last_version = UINT64_MAX;
     p->begin_version = counters.update;
     p->late_before = counters.late;
     p->epoch.loss_sum = counters.epoch_loss;
     round_open(&p->round, p->job, counters.update, counters.steps);
+    if (p->data.is_known || p->job->data.kind != JOB_DATA_CLASS)
+        status = pserver_plan(p, p->data.is_known ? &p->data.info : &info, error);
+    if (status != STATUS_OK)
+        return status;
     return server_model_open_slots(&p->model, p->round.slots, error);
 }
 
 static const struct rpc_method methods[] = {
+    {.method = METHOD_DESCRIBE_DATA, .callers = WIRE_ROLE_TRAINER, .handler = pserver_describe_data},
     {.method = METHOD_GET_MODEL, .callers = WIRE_ROLE_TRAINER, .handler = pserver_get_model},
     {.method = METHOD_PUSH_PULL, .callers = WIRE_ROLE_TRAINER, .handler = pserver_push_pull},
     {.method = METHOD_SAVE_SHARD, .callers = WIRE_ROLE_PSERVER, .handler = pserver_save_shard},
@@ -1125,8 +1220,6 @@ static enum status pserver_open(struct pserver *p, struct worker *worker, struct
     if (status != STATUS_OK)
         return status;
     p->epoch.begin = p->last_update = monotime_now();
-    if (p->number == 0 && schedule_ends_epoch(&p->schedule, p->begin_version))
-        pserver_epoch_end(p); /* a resumed run reports it again: the log knows whether it has it */
     return worker_attach(worker, p->rpc);
 }
 

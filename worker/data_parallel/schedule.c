@@ -7,12 +7,17 @@ static uint64_t schedule_product(uint64_t a, uint64_t b)
     return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
 }
 
+static bool schedule_has_epochs(const struct job *job, const struct dataset_info *info)
+{
+    return job->data.kind == JOB_DATA_CLASS ? info->train > 0 : job->data.kind != JOB_DATA_SYNTHETIC;
+}
+
 enum status schedule_of(struct schedule *schedule, const struct job *job, const struct dataset_info *info,
                         struct error *error)
 {
     const uint64_t samples = (uint64_t)job->trainers.count * job->trainers.batch;
     *schedule = (struct schedule){.lr = job->optimizer.lr, .lr_schedule = job->optimizer.schedule};
-    if (job->data.kind != JOB_DATA_SYNTHETIC) {
+    if (schedule_has_epochs(job, info)) {
         schedule->epoch_updates = info->train / samples;
         if (schedule->epoch_updates == 0)
             return error_set(error, STATUS_INVALID,
@@ -26,8 +31,8 @@ enum status schedule_of(struct schedule *schedule, const struct job *job, const 
     }
     schedule->updates = job_updates(job, schedule->epoch_updates);
     if (schedule->updates == UINT64_MAX)
-        return error_set(error, STATUS_INVALID,
-                         "synthetic data has no epochs: expected a limit in /stop/updates");
+        return error_set(error, STATUS_INVALID, "%s data has no epochs: expected a limit in /stop/updates",
+                         job->data.kind == JOB_DATA_CLASS ? "the class's" : "synthetic");
     return STATUS_OK;
 }
 

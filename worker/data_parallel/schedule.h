@@ -7,7 +7,7 @@
 #include "worker/job/job.h"
 
 struct schedule {
-    uint64_t epoch_updates;    /* updates of an epoch; 0: the data has none (synthetic) */
+    uint64_t epoch_updates;    /* updates of an epoch; 0: the data has none */
     uint64_t updates;          /* of the job: the first of its limits */
     uint64_t evaluation_every; /* in updates; 0: never */
     double lr;
@@ -16,8 +16,9 @@ struct schedule {
 
 /* An epoch is floor(samples / (trainers * batch)) updates. The remaining samples are left out: other samples
  * in each epoch, since each epoch is shuffled anew. With `async` an epoch has `trainers` times as many
- * updates, each of one batch. STATUS_INVALID: fewer samples than one update takes; or a limit in epochs alone
- * for data without epochs. */
+ * updates, each of one batch. Data without epochs: synthetic, and that of a class without a number of
+ * samples. STATUS_INVALID: fewer samples than one update takes; or a limit in epochs alone for data without
+ * epochs. */
 enum status schedule_of(struct schedule *schedule, const struct job *job, const struct dataset_info *info,
                         struct error *error);
 

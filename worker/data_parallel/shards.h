@@ -79,6 +79,13 @@ enum push_chunk_arg { CHUNK_STEP, CHUNK_FIRST };
  * contribution. Reply args as GET_MODEL's; no tensors. */
 enum push_pull_arg { PUSH_STEP, PUSH_BASE, PUSH_LOSS, PUSH_BYTES };
 
+/* METHOD_DESCRIBE_DATA, trainer to every pserver, its first request where /data/kind is "class", and only
+ * there: how many samples the class has. Request args: training samples (0: the data has no epochs), held-out
+ * samples (0: none), each at most SAMPLES_MAX. Reply: nothing. All trainers of a run say the same, those of a
+ * resumed run what its checkpoint says, and each successor says it again. STATUS_INVALID: other numbers, or
+ * too few for an update; the trainer then ends with this status and the text, and so does the job. */
+enum describe_data_arg { DATA_TRAIN, DATA_HELD_OUT };
+
 enum pull_flag {
     PULL_LATE = 1, /* the gradient came from an old version: dropped and counted */
     PULL_LAST = 2, /* the job's last update is made: push no more */
@@ -104,6 +111,7 @@ enum {
     PARAMETER_SERVER_CHUNK_ELEMENTS_MAX = 1 << 17, /* 512 KiB: half of the largest payload */
     PARAMETER_SERVER_PIECE_ELEMENTS = 16,
 };
+#define PARAMETER_SERVER_SAMPLES_MAX UINT32_MAX /* of a class's data, training or held out */
 #define PARAMETER_SERVER_NEWEST UINT64_MAX
 #define PARAMETER_SERVER_NOWHERE UINT64_MAX
 

@@ -63,7 +63,14 @@ enum job_where { JOB_ON_TRAINER, JOB_ON_SERVER };
 enum job_spread { JOB_SPREAD_EVEN, JOB_SPREAD_OTHERS };
 enum job_servers_at { JOB_SERVERS_LEADER, JOB_SERVERS_EVEN };
 enum { JOB_LISTEN_BYTES = 64 };
-enum job_data { JOB_DATA_SYNTHETIC, JOB_DATA_IDX, JOB_DATA_CIFAR, JOB_DATA_FOLDER, JOB_DATA_TEXT };
+enum job_data {
+    JOB_DATA_SYNTHETIC,
+    JOB_DATA_IDX,
+    JOB_DATA_CIFAR,
+    JOB_DATA_FOLDER,
+    JOB_DATA_TEXT,
+    JOB_DATA_CLASS /* trainers.class has the samples */
+};
 enum job_fit { JOB_FIT_PAD, JOB_FIT_RESIZE };
 
 enum {
@@ -283,7 +290,8 @@ struct job {
     } server;
     struct {
         int kind;                      /* enum job_data */
-        char path[JOB_PATH_BYTES];     /* the folder with the files, or the text; "" for synthetic */
+        char path[JOB_PATH_BYTES];     /* the folder with the files, or the text; may be "" for synthetic and
+                                          class */
         uint32_t size;                 /* height and width that the model sees */
         int fit;                       /* how an image of another size gets it: enum job_fit */
         uint32_t channels;             /* 3, or 1; gray images are spread over 3 */

@@ -554,14 +554,16 @@ const struct job_key job_keys[] = {
          "processors divided by the trainers, at least 1, fixed when the run begins and kept for --resume."},
     {"/trainers/class", SERVER, NAME(trainers.class), NULLABLE(trainers.has_class), MODULE_AND_CLASS,
      BY_DEFAULT(null),
-     .text = "A class that makes the batches, in a module that Python finds from the working directory; "
-             "trainer_data:Images makes those of /data, synthetic or idx. The trainers are then processes of "
-             "Python, with the packages pyzmq, numpy, torch and torchvision: PyTorch computes the gradients. "
-             "null: the trainers are this program."},
+     .text =
+         "A class that makes the batches, in a module that Python finds from the working directory; "
+         "trainer_data:Images makes those of /data, synthetic or idx. With /data/kind \"class\" also a "
+         "torch.utils.data.Dataset, or a function that returns a pair of these: the training samples and "
+         "those held out. The trainers are then processes of Python, with the packages pyzmq, numpy, torch "
+         "and torchvision: PyTorch computes the gradients. null: the trainers are this program."},
     {"/trainers/python", SERVER, PATH(trainers.python, 1), BY_DEFAULT("python3"),
      .text = "The interpreter of trainers in Python, a path or a name that PATH finds."},
     {"/trainers/options", SERVER, OPTIONS(trainers.options), BY_DEFAULT({}),
-     .text = "Keyword arguments for the constructor of /trainers/class."},
+     .text = "Keyword arguments for /trainers/class."},
 
     {"/server", SERVER, JOB_OBJECT, .text = "The processes that keep and update the parameters."},
     {"/server/count", SERVER, INTEGER(server.count, 1, JOB_SERVERS_MAX), BY_DEFAULT(1), .unit = "processes",
@@ -635,10 +637,12 @@ const struct job_key job_keys[] = {
      BY_DEFAULT(0.5), .text = "The weight of the new value."},
 
     {"/data", SERVER, JOB_OBJECT, .text = "The images and their labels."},
-    {"/data/kind", SERVER, ENUM(data.kind, "synthetic", "idx", "cifar", "folder"), BY_DEFAULT("synthetic"),
+    {"/data/kind", SERVER, ENUM(data.kind, "synthetic", "idx", "cifar", "folder", "", "class"),
+     BY_DEFAULT("synthetic"),
      .text = "synthetic: random numbers, no files. idx: the files of the MNIST family, plain or gzipped. "
              "cifar: the binary version of CIFAR-10 or CIFAR-100. folder: JPEG and PNG files in train/CLASS/ "
-             "and, held out, in test/CLASS/."},
+             "and, held out, in test/CLASS/. class: the samples of /trainers/class, which says how many "
+             "there are."},
     {"/data/path", SERVER, PATH(data.path, 0), BY_DEFAULT(""),
      .text =
          "The folder with the files. A relative path begins in the folder in which the daemon was started."},
@@ -684,7 +688,7 @@ const struct job_key job_keys[] = {
     {"/evaluation/every", SERVER, INTEGER(evaluation.every, 1, 1e6), NULLABLE(evaluation.has_every),
      BY_DEFAULT(1), .unit = "epochs",
      .text = "The number of epochs from one evaluation to the next. null: no evaluations. Synthetic data has "
-             "nothing held out, nor has a folder without test/."},
+             "nothing held out, nor has a folder without test/, nor a class without held_out_size."},
     {"/evaluation/batch", SERVER, INTEGER(evaluation.batch, 1, 65536), BY_DEFAULT(100), .unit = "samples",
      .text = "The number of samples in a forward pass."},
 

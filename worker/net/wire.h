@@ -54,6 +54,7 @@ enum wire_method {
     METHOD_HOLDINGS = 20,       /* first trainer -> any: what do you hold; parallel.h */
     METHOD_DESCRIBE = 21,       /* observer -> agent, first: its environment's spaces, as JSON text */
     METHOD_RUN_EVALUATION = 22, /* agent -> observer: play some of an evaluation's episodes */
+    METHOD_DESCRIBE_DATA = 23,  /* trainer -> pserver, first: the size of its class's data; shards.h */
     METHOD_COUNT                /* one past the highest number; a header with this or more is refused */
 };
 

@@ -144,6 +144,8 @@ START_TEST(counters_come_back_to_the_bit)
         for (uint32_t j = 0; j < JOB_TRAINERS_MAX; j++)
             saved.steps[j] = UINT64_MAX / (j + 1);
         saved.epoch_loss = losses[i];
+        saved.train = i % 2 * UINT64_MAX;
+        saved.held_out = i / 2 % 2 * 9007199254740993; /* no double */
         CK_OK(checkpoint_begin(path_of(workplace.run_dir), saved.update, &checkpoint_error));
         CK_OK(checkpoint_write(path_of(workplace.run_dir), &saved, &checkpoint_place, &member.values, NULL,
                                &checkpoint_error));
@@ -155,6 +157,7 @@ START_TEST(counters_come_back_to_the_bit)
         ck_assert_mem_eq(read.steps, saved.steps, sizeof read.steps);
         ck_assert_mem_eq(&read.epoch_loss, &saved.epoch_loss, sizeof read.epoch_loss);
         ck_assert(read.update == saved.update && read.trainers == saved.trainers && read.late == saved.late);
+        ck_assert(read.train == saved.train && read.held_out == saved.held_out);
     }
     struct checkpoint_counters endless = counters_of(1);
     endless.epoch_loss = INFINITY;

@@ -292,6 +292,164 @@ START_TEST(a_trainer_that_cannot_evaluate_ends_the_job)
 }
 END_TEST
 
+/* ---- data of the trainers' class: they say its size ---- */
+
+/* The servers of a job like set_data's, from a checkpoint or from the beginning (""). */
+static void serve_class(const char *checkpoint)
+{
+    if (checkpoint[0] == '\0') {
+        ps_set("/data/kind=class");
+        ps_set("/trainers/class=module:Class");
+        ps_set("/transport=inline");
+        ps_set("/stop={\"epochs\":2}");
+        ps_open(&info);
+        ps_begin_model();
+    }
+    ps_clear_reports();
+    ps_serve(checkpoint);
+}
+
+/* A trainer's size of the data, to each server; with an error the last answer's. */
+static enum status describe(uint32_t trainer, uint64_t train, uint64_t held_out)
+{
+    const struct rpc_message message = {.args = {[DATA_TRAIN] = train, [DATA_HELD_OUT] = held_out}};
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < ps.servers && status == STATUS_OK; i++)
+        status = ps_call(trainer, i, METHOD_DESCRIBE_DATA, &message, NULL);
+    return status;
+}
+
+static void join_class(uint32_t trainer)
+{
+    uint64_t args[WIRE_ARGS] = {0};
+    ps_join(trainer);
+    PS_OK(describe(trainer, TRAIN, HELD_OUT));
+    PS_OK(ps_get(trainer, PARAMETER_SERVER_NEWEST, args));
+}
+
+static void expect_refusal(enum status status, const char *text)
+{
+    ck_assert_int_eq(status, STATUS_INVALID);
+    ck_assert_str_eq(ps.error.text, text);
+}
+
+static void play_class_epoch(void)
+{
+    join_class(0);
+    join_class(1);
+    ps_round();
+    ps_push_all();
+    PS_UNTIL(ps_answered(0) && ps_answered(1));
+    expect_question(0, 2);
+    expect_question(1, 2);
+    ps_pull_all(0);
+}
+
+START_TEST(the_epochs_of_a_class_are_told_and_evaluated)
+{
+    ps_set(_i == 0 ? "/server/count=1" : "/server/count=2");
+    ps_set("/checkpoint/every=2");
+    serve_class("");
+    play_class_epoch();
+    answer_evaluation(0, 1.5, 2, 2);
+    answer_evaluation(1, 0.25, 1, 3);
+    PS_UNTIL(strcmp(ps.events, "U1 U2 E1 ") == 0);
+    ck_assert_uint_eq(ps.epoch.evaluated, 5);
+    ck_assert(number_in_manifest("00000002", "\"train\": ") == TRAIN);
+    ck_assert(number_in_manifest("00000002", "\"held_out\": ") == HELD_OUT);
+    ps_round();
+    ps_push_all();
+    PS_UNTIL(ps_answered(0) && ps_answered(1));
+    ps_pull_all(PULL_LAST);
+    PS_UNTIL(ps.trainer[0].evaluate != NULL && ps.trainer[1].evaluate != NULL);
+    answer_evaluation(0, 0, 0, 2);
+    answer_evaluation(1, 0, 0, 3);
+    PS_UNTIL(ps.finished);
+    ck_assert_str_eq(ps.events, "U1 U2 E1 U3 U4 E2 F0 ");
+    ps_end(0);
+}
+END_TEST
+
+START_TEST(a_resumed_run_has_its_checkpoints_size)
+{
+    char checkpoint[256];
+    uint64_t args[WIRE_ARGS] = {0};
+    ps_set("/checkpoint/every=2");
+    serve_class("");
+    play_class_epoch();
+    PS_UNTIL(ps_has_checkpoint("00000002"));
+    snprintf(checkpoint, sizeof checkpoint, "%s", ps_checkpoint("00000002"));
+    ps_end(0);
+    serve_class(checkpoint);
+    ps_join(0);
+    expect_refusal(
+        describe(0, TRAIN, HELD_OUT + 1),
+        "trainer 1 has 8 training and 6 held-out samples: expected 8 and 5, as the checkpoint has");
+    PS_OK(describe(0, TRAIN, HELD_OUT));
+    PS_OK(ps_get(0, PARAMETER_SERVER_NEWEST, args));
+    join_class(1);
+    PS_UNTIL(ps.trainer[0].evaluate != NULL && ps.trainer[1].evaluate != NULL);
+    answer_evaluation(0, 1, 1, 2);
+    answer_evaluation(1, 1, 1, 3);
+    ps_push_all();
+    ps_pull_all(0);
+    PS_UNTIL(strcmp(ps.events, "E1 U3 ") == 0);
+}
+END_TEST
+
+START_TEST(another_size_is_refused_and_both_are_named)
+{
+    uint64_t args[WIRE_ARGS] = {0};
+    serve_class("");
+    ps_join(0);
+    expect_refusal(describe(0, 3, 0), "3 training samples: one step of 2 trainers with batches of 2 takes 4");
+    PS_OK(describe(0, TRAIN, HELD_OUT));
+    ps_join(1);
+    expect_refusal(describe(1, TRAIN + 1, HELD_OUT),
+                   "trainer 2 has 9 training and 5 held-out samples: expected 8 and 5, as trainer 1 has");
+    PS_OK(describe(1, TRAIN, HELD_OUT));
+    PS_OK(ps_get(1, PARAMETER_SERVER_NEWEST, args));
+    ps_join(1); /* a successor says it again */
+    expect_refusal(ps_get(1, PARAMETER_SERVER_NEWEST, args),
+                   "trainer 2 asks for the model: expected its data's size first");
+    ck_assert(!ps_has_session(1));
+}
+END_TEST
+
+START_TEST(a_size_that_is_out_of_place_costs_the_session)
+{
+    serve_class("");
+    join_class(0);
+    expect_refusal(describe(0, TRAIN, HELD_OUT),
+                   "trainer 1 says its data's size, 8 and 5: expected once, where /data/kind is \"class\", "
+                   "numbers of at most 4294967295");
+    ck_assert(!ps_has_session(0));
+    ps_join(1);
+    ck_assert_int_eq(describe(1, UINT64_C(1) << 32, 0), STATUS_INVALID);
+    ck_assert(!ps_has_session(1));
+}
+END_TEST
+
+START_TEST(files_have_their_own_size)
+{
+    set_data();
+    ps_start(&info);
+    ck_assert_int_eq(describe(0, TRAIN, HELD_OUT), STATUS_INVALID);
+    ck_assert(!ps_has_session(0));
+}
+END_TEST
+
+/* Nothing is known of the data yet. */
+START_TEST(a_job_is_stopped_before_a_trainer_says_its_size)
+{
+    serve_class("");
+    ps_order(CONTROL_DRAIN);
+    PS_UNTIL(ps.finished);
+    ck_assert_str_eq(ps.events, "F2 ");
+    ps_end(0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("pserver_evaluation");
@@ -306,5 +464,12 @@ int main(void)
     tcase_add_test(evaluation, a_trainer_that_cannot_evaluate_ends_the_job);
     tcase_add_loop_test(evaluation, sums_that_cannot_be_cost_their_sender_the_session, 0,
                         sizeof bad_sums / sizeof bad_sums[0]);
+    TCase *class = ps_case(suite, "a class's data");
+    tcase_add_loop_test(class, the_epochs_of_a_class_are_told_and_evaluated, 0, 2);
+    tcase_add_test(class, a_resumed_run_has_its_checkpoints_size);
+    tcase_add_test(class, another_size_is_refused_and_both_are_named);
+    tcase_add_test(class, a_size_that_is_out_of_place_costs_the_session);
+    tcase_add_test(class, files_have_their_own_size);
+    tcase_add_test(class, a_job_is_stopped_before_a_trainer_says_its_size);
     return suite_run(suite);
 }

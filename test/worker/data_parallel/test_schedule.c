@@ -113,6 +113,25 @@ START_TEST(synthetic_data_has_no_epochs)
 }
 END_TEST
 
+/* The class may say how many samples it has. */
+START_TEST(a_classs_data_has_epochs_where_it_has_a_size)
+{
+    job.data.kind = JOB_DATA_CLASS;
+    make();
+    ck_assert_uint_eq(schedule.epoch_updates, 50);
+    ck_assert(schedule_ends_epoch(&schedule, 50));
+    info.train = 0;
+    refuse("the class's data has no epochs: expected a limit in /stop/updates");
+    job.stop.has_updates = true;
+    job.stop.updates = 6;
+    make();
+    ck_assert_uint_eq(schedule.updates, 6);
+    ck_assert(!schedule_ends_epoch(&schedule, 6));
+    info.train = 19;
+    refuse("19 training samples: one step of 2 trainers with batches of 10 takes 20");
+}
+END_TEST
+
 START_TEST(too_few_samples_are_refused)
 {
     info.train = 19;
@@ -146,6 +165,7 @@ int main(void)
     tcase_add_test(dues, the_first_limit_ends_the_job_and_its_last_epoch);
     tcase_add_test(dues, async_makes_an_update_of_each_batch);
     tcase_add_test(dues, synthetic_data_has_no_epochs);
+    tcase_add_test(dues, a_classs_data_has_epochs_where_it_has_a_size);
     tcase_add_test(dues, too_few_samples_are_refused);
     tcase_add_test(dues, the_rate_stays_or_falls_in_a_line);
     suite_add_tcase(suite, dues);

@@ -156,7 +156,11 @@ START_TEST(override_problems_of_a_parameter_server)
          "expected null or a path of 1 to 1023 bytes, all of them printable UTF-8, got \"a\\xc3\""},
         {"/stop/epochs=2", "/stop/updates: expected an integer in 1..1000000000 where /data/kind is "
                            "\"synthetic\" and /stop/epochs "
-                           "is 2, got null: synthetic data has no epochs"},
+                           "is 2, got null: synthetic data has no epochs; a class has them with "
+                           "/data/kind \"class\""},
+        {"/data/kind=class", "/trainers/class: expected module:Class, each at most 63 of the characters A-Z "
+                             "a-z 0-9 _ . where /data/kind "
+                             "is \"class\", got null"},
         {"/stop={\"epochs\":2,\"updates\":9}", NULL},
         {"/trainers/threads=null", NULL},
         {"/trainers/count=257", "expected an integer in 1..256, got 257"},

@@ -32,6 +32,10 @@ static const char *base_of(const struct job_key *key)
                "\"steps\": 1}, \"stop\": {\"updates\": 1}}";
     if ((key->kinds & JOB_KINDS_OF(JOB_PARAMETER_SERVER)) == 0)
         return minimal_parallel;
+    if (strcmp(key->pointer, "/data/kind") == 0)
+        return "{\"kind\": \"parameter-server\", \"transport\": \"inline\", \"trainers\": {\"class\": "
+               "\"a:B\"}, "
+               "\"data\": {\"path\": \".\"}}";
     return "{\"kind\": \"parameter-server\", \"trainers\": {\"batch\": 2}, \"evaluation\": {\"batch\": 1}, "
            "\"data\": {\"path\": \".\"}, \"stop\": {\"updates\": 1}}";
 }
@@ -408,7 +412,9 @@ static void make_reasonable(uint64_t *state, struct job *job)
         job->data.mean = (struct job_channels){.count = 1, .value = {job->data.mean.value[0]}};
         job->data.std = (struct job_channels){.count = 1, .value = {job->data.std.value[0]}};
     }
-    if (job->data.kind != JOB_DATA_SYNTHETIC)
+    if (job->data.kind == JOB_DATA_CLASS && (!job->trainers.has_class || draw(state) % 2 == 0))
+        job->data.kind = JOB_DATA_SYNTHETIC;
+    if (job->data.kind != JOB_DATA_SYNTHETIC && job->data.kind != JOB_DATA_CLASS)
         job->data.path[0] = 'x';
     job->server.round.name = (int)(draw(state) % 3);
     if (job->server.round.name != JOB_ROUND_ALL)
@@ -434,6 +440,10 @@ START_TEST(any_parameter_server_survives_being_written_and_read)
                 make_null(&job, nullable[i]);
         if (job.stop.has_epochs && job.data.kind != JOB_DATA_SYNTHETIC && round % 2 == 0)
             make_null(&job, "/stop/updates");
+        if (job.data.kind == JOB_DATA_CLASS) {
+            job.transport = JOB_TRANSPORT_INLINE;
+            job.precision = JOB_PRECISION_FLOAT32;
+        }
         if (job.transport == JOB_TRANSPORT_SHARED || job.precision == JOB_PRECISION_BFLOAT16)
             make_null(&job, "/trainers/class");
         expect_round_trip(&job);
