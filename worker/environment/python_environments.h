@@ -2,8 +2,7 @@
  * makes and steps them. The commands `evaluate`, `play` and `export` use it. In a job the observers have the
  * environments, and no process stands between.
  *
- * The child talks over a socket of its own, descriptor 3, in the machine's byte order. What the user's code
- * prints goes to standard error. The child ends with its parent, and ignores SIGINT. */
+ * kernels/base/python_child.h says how the child is asked. It ignores SIGINT. */
 #ifndef WORKER_ENVIRONMENT_PYTHON_ENVIRONMENTS_H
 #define WORKER_ENVIRONMENT_PYTHON_ENVIRONMENTS_H
 
@@ -17,8 +16,7 @@
  *                         RESET     u32 episode, u32 step; (n) of these pairs
  *                         STEP      the n environments' actions
  *                         RENDER    nothing; n is 1
- *     from the child    always  u32 status (enum status), u32 bytes; a sentence where the status is an error
- *                       first   the description (environment_description.h)
+ *     from the child    first   the description (environment_description.h)
  *                       then
  *                         RESET     observations, masks of the n environments
  *                         STEP      observations, masks, rewards, flags, metrics

@@ -4,48 +4,18 @@ python_environments.h, where the messages are described). The command starts it,
 """
 import json
 import os
-import signal
-import socket
 import struct
 import sys
-import traceback
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # an isolated interpreter does not look there
 writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # into this folder
-from worker_session import (
-    INTERNAL, MISSING, OK, UNAVAILABLE,
-    Failure, cut, end_with_parent, import_package, last_lines, np,
-)  # fmt: skip
+from command_child import answer, receive, work
+from worker_session import MISSING, OK, UNAVAILABLE, Failure, import_package, np
 
 sys.dont_write_bytecode = writes_none
 
-DESCRIPTOR = 3
-SENTENCE_BYTES = 450
 RESET, STEP, RENDER = 1, 2, 3
 MODES = {1: "ansi", 2: "rgb_array"}  # Gymnasium's render_mode of environment.h's pictures
-
-
-def receive(peer, size):
-    """So many bytes; None: the command has closed the socket."""
-    data = bytearray(size)
-    view = memoryview(data)
-    while view:
-        got = peer.recv_into(view)
-        if got == 0:
-            return None
-        view = view[got:]
-    return data
-
-
-def answer(peer, status, *parts):
-    body = b"".join(parts)
-    peer.sendall(struct.pack("=II", status, len(body)) + body)
-
-
-def refuse(peer, status, sentence):
-    sys.stdout.flush()
-    sys.stderr.flush()
-    answer(peer, status, cut(sentence, SENTENCE_BYTES))
 
 
 def make_environments(job, count, rendering):
@@ -115,22 +85,5 @@ def serve(peer):
     environments.close()
 
 
-def main():
-    end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the key is the command's
-    sys.path.insert(0, os.getcwd())
-    os.set_inheritable(DESCRIPTOR, False)
-    peer = socket.socket(fileno=DESCRIPTOR)
-    try:
-        serve(peer)
-    except Failure as failure:
-        refuse(peer, failure.status, str(failure))
-    except BaseException as why:  # SystemExit, too
-        traceback.print_exc()
-        refuse(peer, INTERNAL, f"{os.path.basename(sys.argv[0])}: {last_lines(why)}")
-    finally:
-        os._exit(0)  # threads, exit handlers and buffers of the user's code are given up
-
-
 if __name__ == "__main__":
-    main()
+    work(serve)
