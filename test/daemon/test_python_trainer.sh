@@ -9,33 +9,8 @@ source "$here/../shell.bash"
 # shellcheck source=test/daemon/runs.bash
 source "$here/runs.bash"
 
-python=$here/../../build/python-venv/bin/python
-has_packages='import importlib.util as it, sys; sys.exit(not all(map(it.find_spec, ("torch", "torchvision", "zmq"))))'
-if ! { [[ -x $python ]] && "$python" -c "$has_packages"; }; then
-    skip "PyTorch or pyzmq is not installed (scripts/deps python)"
-fi
-python=$(cd "$(dirname "$python")" && pwd)/python
-COALESCED=$(readlink -f "$COALESCED")
-cd "$here/worlds"
-export PYTHONDONTWRITEBYTECODE=1
-updates=4
-
-# images DATA: the job learns from these images, /data; the class is trainer_data:Images.
-images() {
-    cat >"$scratch/parameter-server.json" <<JSON
-{"kind": "parameter-server", "device": "cpu", "transport": "inline", "seed": 3,
- "model": {"name": "resnet18", "classes": 10, "width": 8}, "loss": {"name": "cross_entropy"}, "data": $1,
- "trainers": {"count": 2, "batch": 8, "threads": 1, "class": "trainer_data:Images", "python": "$python"},
- "optimizer": {"lr": 0.0001, "momentum": 0.9}, "log": {"every": 1}, "supervise": {"hang_s": 60}}
-JSON
-}
-
-# trains NAME [ARGUMENT]...: the run is $scratch/NAME.
-trains() {
-    local run=$scratch/$1
-    rm -rf "$run"
-    run_job parameter-server "$run" "$updates" "${@:2}" >"$run.out" 2>&1 || { cat "$run.out"; return 1; }
-}
+# shellcheck source=test/daemon/python_trainers.bash
+source "$here/python_trainers.bash"
 
 # alike NAME NAME: every number of both logs differs by less than 1e-4 of itself.
 alike() {
@@ -52,19 +27,6 @@ numbers_as_json() {
 # As our own trainers, whose run is `ours`.
 like_ours() {
     trains ours --set /trainers/class=null "$@" && trains theirs "$@" && alike ours theirs
-}
-
-same() {
-    diff <(numbers "$scratch/$1") <(numbers "$scratch/$2") | head -4
-    cmp -s <(numbers "$scratch/$1") <(numbers "$scratch/$2")
-}
-
-fails_with() {
-    rm -rf "$scratch/wrong"
-    if run_job parameter-server "$scratch/wrong" 2 --set /trainers/count=1 "${@:2}" >"$scratch/wrong.out" 2>&1 || ! grep -qF "$1" "$scratch/wrong.out"; then
-        tail -3 "$scratch/wrong.out"
-        return 1
-    fi
 }
 
 # ---- the numbers ----
@@ -102,19 +64,6 @@ check "a class's own model" trains own --set /trainers/count=1 --set /trainers/c
 updates=24
 check "a run that nothing disturbs" trains whole
 
-# killed NAME COMMAND [ARGUMENT]...: a run whose worker that the command line COMMAND names is killed after the sixth update.
-killed() {
-    local run=$scratch/$1 job
-    rm -rf "$run"
-    run_job parameter-server "$run" "$updates" "${@:3}" >"$run.out" 2>&1 &
-    job=$!
-    wait_for_number "$run" 6
-    pkill -9 -P "$(cat "$run/lock")" -f "$2" || true
-    if ! wait "$job" || ! grep -q 'killed by signal 9' "$run.out"; then
-        cat "$run.out"
-        return 1
-    fi
-}
 check "a trainer is killed" killed trainer 'trainer --index 1'
 check "a trainer is killed: the same numbers" same whole trainer
 check "the server is killed" killed server 'pserver --index 0'

@@ -19,7 +19,8 @@ install_it() {
 # were built.
 what_belongs() {
     printf './usr/%s\n' bin/coalesced bin/coalesced-new-environment lib/coalesced/libcoalesced-onednn.so lib/coalesced/libcoalesced-http.so \
-        lib/coalesced/{observer,environments,command_environments,spaces,trainer,trainer_data,worker_session,coalesced_curves}.py \
+        lib/coalesced/{observer,environments,spaces,worker_session,coalesced_curves}.py \
+        lib/coalesced/{command_{child,environments,evaluation},trainer{,_class,_data,_model}}.py \
         lib/coalesced/coalesced-{plot,sweep} lib/systemd/system/coalesced@.service \
         share/man/man1/coalesced{,-new-environment}.1 share/man/man5/coalesced-job.5 share/doc/coalesced/config/RUNS.md \
         share/bash-completion/completions/coalesced include/coalesced/environment.h

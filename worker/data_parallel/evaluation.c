@@ -1,16 +1,20 @@
-/* Evaluation by shares: the loop over a share's batches, and the command that runs all shares; and the
- * command that writes a checkpoint's classifier as ONNX.
+/* Evaluation by shares: the loop over a share's batches, and the command that runs all shares, here or, where
+ * a class in Python has the data, in a child; and the command that writes a checkpoint's classifier as ONNX.
  *
  * `coalesced evaluate` uses the trainers' batch, math threads and layouts, so that its figures are the log's
  * bit for bit on the same kind of machine. */
 #include "worker/data_parallel/evaluation.h"
 
 #include "kernels/backend.h"
+#include "kernels/base/python_child.h"
 #include "worker/checkpoint/checkpoint.h"
+#include "worker/data_parallel/shards.h"
 #include "worker/device.h"
 #include "worker/model/onnx.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 static struct monotime evaluator_soon(void)
 {
@@ -92,17 +96,102 @@ static void loaded_close(struct loaded *loaded)
     backend_close(loaded->backend);
 }
 
+/* Reads the checkpoint without a math library: its values lie in canonical order. Afterwards, and after a
+ * failure, loaded_close. */
+static enum status loaded_read_canonical(struct loaded *loaded, const char *checkpoint, const struct job *job,
+                                         struct error *error)
+{
+    const struct backend_settings settings = {.threads = 1};
+    enum status status = backend_open(&loaded->backend, &memory_ops, &settings, error);
+    return status == STATUS_OK ? loaded_read(loaded, checkpoint, job, error) : status;
+}
+
 enum status classifier_export(const char *path, const char *checkpoint, const struct job *job,
                               struct error *error)
 {
-    const struct backend_settings settings = {.threads = 1};
     struct loaded loaded = {0};
-    enum status status = backend_open(&loaded.backend, &memory_ops, &settings, error);
-    if (status == STATUS_OK)
-        status = loaded_read(&loaded, checkpoint, job, error);
+    enum status status = loaded_read_canonical(&loaded, checkpoint, job, error);
     if (status == STATUS_OK)
         status = onnx_write_classifier(path, job, loaded.params, error);
     loaded_close(&loaded);
+    return status;
+}
+
+/* ---- held-out data of a class in Python ----
+ * A child gets the model, and computes each share as the job's trainers do:
+ * worker/python/command_evaluation.py, which describes the messages. */
+
+struct python_share {
+    double loss_sum;
+    uint64_t correct, samples;
+};
+_Static_assert(sizeof(struct python_share) == 24, "an answer has no gaps");
+
+static enum status python_request(struct python_child *child, const struct job *job, struct params *params,
+                                  struct error *error)
+{
+    size_t bytes;
+    char *text = job_format(job, &bytes);
+    if (text == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory to write the job");
+    const uint32_t job_bytes = (uint32_t)bytes,
+                   counts[2] = {job->trainers.count, (uint32_t)image_elements(params)};
+    const size_t trained = params_elements(params), buffers = params_buffer_elements(params);
+    python_child_begin(child);
+    enum status status = python_child_append(child, &job_bytes, sizeof job_bytes, error);
+    if (status == STATUS_OK)
+        status = python_child_append(child, text, bytes, error);
+    if (status == STATUS_OK)
+        status = python_child_append(child, counts, sizeof counts, error);
+    if (status == STATUS_OK)
+        status = python_child_append(child, params_slab(params)->data, trained * sizeof(float), error);
+    if (status == STATUS_OK)
+        status = python_child_append(child, params_buffers(params)->data, buffers * sizeof(float), error);
+    free(text);
+    return status;
+}
+
+/* Adds up the shares of the child's answer. */
+static enum status python_sum_shares(struct evaluation *sums, const struct python_child *child,
+                                     const char *checkpoint, uint32_t shares, struct error *error)
+{
+    size_t size;
+    const char *answer = python_child_answer(child, &size);
+    *sums = (struct evaluation){0};
+    if (size != shares * sizeof(struct python_share))
+        return error_set(error, STATUS_CORRUPT, "Python answers with %zu bytes: expected %zu", size,
+                         shares * sizeof(struct python_share));
+    for (uint32_t i = 0; i < shares; i++) {
+        struct python_share share;
+        memcpy(&share, answer + i * sizeof share, sizeof share);
+        if (!isfinite(share.loss_sum))
+            return error_set(error, STATUS_CORRUPT,
+                             "%.300s: its loss is not finite in share %u of the held-out data", checkpoint,
+                             i);
+        sums->loss_sum += share.loss_sum;
+        sums->correct += share.correct;
+        sums->samples += share.samples;
+    }
+    return STATUS_OK;
+}
+
+static enum status python_evaluation_run(struct evaluation *sums, const char *checkpoint,
+                                         const struct job *job, struct error *error)
+{
+    struct loaded loaded = {0};
+    struct python_child *child = NULL;
+    enum status status = loaded_read_canonical(&loaded, checkpoint, job, error);
+    if (status == STATUS_OK)
+        status = python_child_open(&child, job->trainers.python, "command_evaluation.py",
+                                   "evaluate the model", error);
+    if (status == STATUS_OK)
+        status = python_request(child, job, loaded.params, error);
+    loaded_close(&loaded);
+    if (status == STATUS_OK)
+        status = python_child_ask(child, error);
+    if (status == STATUS_OK)
+        status = python_sum_shares(sums, child, checkpoint, job->trainers.count, error);
+    python_child_close(child);
     return status;
 }
 
@@ -155,6 +244,8 @@ enum status evaluation_run(struct evaluation *sums, const char *checkpoint, cons
     struct job resolved = *job;
     struct loaded loaded = {0};
     job_resolve(&resolved);
+    if (resolved.data.kind == JOB_DATA_CLASS)
+        return python_evaluation_run(sums, checkpoint, &resolved, error);
     enum status status = evaluation_check_data(&resolved, error);
     if (status == STATUS_OK)
         status = device_open(&loaded.backend, &resolved, resolved.trainers.threads, true, error);

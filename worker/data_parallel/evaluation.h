@@ -35,9 +35,9 @@ enum status evaluator_run(struct evaluator *evaluator, uint32_t share, struct ev
 void evaluator_close(struct evaluator *evaluator);
 
 /* The command `coalesced evaluate`: loads the model of `checkpoint` (a checkpoint's folder or a safetensors
- * file), opens the job's device, runs all shares. The number of training samples does not matter.
- * STATUS_INVALID: the job has no held-out data; STATUS_CORRUPT: none of it can be decoded, or the model's
- * loss is not finite. */
+ * file), opens the job's device, runs all shares; where /data/kind is "class", in a child in Python. The
+ * number of training samples does not matter. STATUS_INVALID: the job has no held-out data; those of
+ * python_child_ask; STATUS_CORRUPT: none of it can be decoded, or the model's loss is not finite. */
 enum status evaluation_run(struct evaluation *sums, const char *checkpoint, const struct job *job,
                            struct error *error);
 

@@ -5,40 +5,29 @@ The supervisor starts it for a job with "trainers": {"class": "module:Class"}, a
 written from worker/net/PROTOCOL.md alone.
 
     worker_session.py  messages to the supervisor and the servers
+    trainer_class.py   what the class has to be: it makes the batches
     trainer_data.py    a class that makes the batches of the job's /data
     trainer_model.py   the model, and the row of numbers that travels
     Servers            the calls to all servers
     Trainer            steps, and evaluations when they are asked for
-
-The class makes the batches; trainer_data:Images makes those of the job's /data. The class is constructed with the job (a
-dict, as in job.json), the number of this trainer from 0, and the keyword arguments /trainers/options. Its methods:
-
-    batch(step)              images, float32 (n, channels, height, width), and labels, int64 (n,), as NumPy arrays or
-                             tensors: a function of the step, because a successor computes a step again
-    held_out(share, shares)  the batches of one share of the held-out data, in order; needed if the job evaluates. /data
-                             says how many samples are held out, and how long an epoch is
-    model()                  optional: a torch.nn.Module with the names and shapes of the job's /model. The servers' values
-                             replace its own; those that it should begin with belong into /init
 """
 import collections
-import importlib
 import os
 import struct
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # an isolated interpreter does not look there
 writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # into this folder
-import trainer_data  # noqa: F401: /trainers/class names it
-from trainer_model import BadBatch, Network, check_entries, entries_of, resnet_entries, resnet_of
+from trainer_class import call, evaluate_share, make_data, make_network, sizes_of
 from worker_session import (
     CORRUPT, INTERNAL, INVALID, OK, PEER_DIED, SHUTDOWN,
-    Failure, Hurry, Line, Session, import_package, last_lines, np, work,
+    Failure, Hurry, Line, Session, import_package, np, work,
 )  # fmt: skip
 
 sys.dont_write_bytecode = writes_none
 
 # The methods that trainers and servers have, and the numbers of PROTOCOL.md's chapter on them.
-GET_MODEL, PUSH_CHUNK, PUSH_PULL, EVALUATE = 4, 5, 6, 7
+GET_MODEL, PUSH_CHUNK, PUSH_PULL, EVALUATE, DESCRIBE_DATA = 4, 5, 6, 7, 23
 NEWEST = (1 << 64) - 1
 LAST = 2  # a flag of answers: the job has made its last update
 CHUNK = 131072
@@ -64,6 +53,11 @@ class Servers:
         for session in self.sessions:
             job = session.greet()
         return job
+
+    def describe(self, train, held_out):
+        """Says how many samples the class has."""
+        for session, request in [(session, session.request(DESCRIBE_DATA, (train, held_out))) for session in self.sessions]:
+            session.wait(request)
 
     def place(self, layout):
         self.layout = layout
@@ -169,28 +163,15 @@ class Trainer:
             torch = import_package("torch")
         torch.set_num_threads(job["trainers"]["threads"] or 1)
         self.data = self._call("constructing it", self._make_data)
-        self._check_methods()
+        train, self.held_out = sizes_of(job, self.data)
+        if job["data"]["kind"] == "class":
+            servers.describe(train, self.held_out)
         if not hasattr(self.data, "model"):
             with line.beating():
                 import_package("torchvision")
-        self.network = self._call("model", self._make_network)
+        self.network = self._call("model", make_network, job, self.data, self._beat)
         servers.place(self.network.layout)
         self._take(servers.newest())
-
-    def _check_methods(self):
-        evaluates = self.job["evaluation"]["every"] is not None and self.job["data"]["kind"] != "synthetic"
-        for name in ("batch", "held_out") if evaluates else ("batch",):
-            if not callable(getattr(self.data, name, None)):
-                why = ", or null for /evaluation/every" if name == "held_out" else ""
-                raise Failure(INVALID, f"{self.job['trainers']['class']}: expected a method {name}{why}")
-
-    def _make_network(self):
-        model = self.data.model() if hasattr(self.data, "model") else resnet_of(self.job)
-        if not hasattr(model, "state_dict"):
-            raise Failure(INVALID, f"{self.job['trainers']['class']}: model gave a {type(model).__name__}: expected a "
-                                   "torch.nn.Module")  # fmt: skip
-        check_entries(entries_of(model), resnet_entries(self.job), self.job["trainers"]["class"])
-        return Network(self.job, model, self._beat)
 
     def _beat(self):
         """Within a computation. An order to hurry ends it."""
@@ -200,22 +181,13 @@ class Trainer:
             raise Hurry
 
     def _call(self, what, function, *arguments):
-        """Calls the user's code; an exception names the class."""
+        """Calls the user's code."""
         self.line.beat()
-        try:
-            return function(*arguments)
-        except (Failure, Hurry):
-            raise
-        except BadBatch as why:
-            raise Failure(CORRUPT, f"{self.job['trainers']['class']}: {what}: {why}") from None
-        except Exception as why:
-            raise Failure(INVALID, f"{self.job['trainers']['class']}: {what}: {last_lines(why)}") from why
+        return call(self.job, what, function, *arguments)
 
     def _make_data(self):
-        module, member = self.job["trainers"]["class"].split(":")
         with self.line.beating():
-            kind = getattr(importlib.import_module(module), member)
-        return kind(self.job, self.number, **self.job["trainers"]["options"])
+            return make_data(self.job, self.number, self._beat)
 
     def _take(self, version):
         self.at = version
@@ -236,8 +208,7 @@ class Trainer:
             if version != self.at.number:
                 self.servers.pull(version, self.network.values)
                 self.network.take()
-            batches = self._call("held_out", self.data.held_out, share, shares)
-            total, right, count = self._call("held_out", self.network.evaluate, batches)
+            total, right, count = self._call("held_out", evaluate_share, self.network, self.data, self.held_out, share, shares)
         except Failure as failure:
             status = CORRUPT if failure.status == INVALID else failure.status  # the same again, of a successor
             self.servers.first.decline(status, f"trainer {self.number}, evaluation of version {version}: {failure}")

@@ -1,6 +1,6 @@
-"""The images of a job's /data for a trainer in Python (worker/python/trainer.py), as the class "trainer_data:Images". It makes
-the batches that our own trainers make, by the formulas of worker/data/loader.h and transform.h: so the two can be
-compared, update by update. Of /data/kind it knows "synthetic" and "idx".
+"""Which samples a trainer in Python (worker/python/trainer.py) takes in a step, and the images of a job's /data as the class
+"trainer_data:Images". It makes the batches that our own trainers make, by the formulas of worker/data/loader.h and
+transform.h: so the two can be compared, update by update. Of /data/kind it knows "synthetic" and "idx".
 """
 import gzip
 import os
@@ -47,6 +47,29 @@ def shuffled(count, seed, epoch, lap):
     return np.asarray(order)
 
 
+class Shuffle:
+    """The order of `size` training samples, shuffled anew in each epoch: worker/data/loader.h, "Which sample"."""
+
+    def __init__(self, job, trainer, size):
+        self.seed, self.size = job["seed"], size
+        self.trainers, self.batch = job["trainers"]["count"], job["trainers"]["batch"]
+        self.lap, self.seat = divmod(trainer, self.trainers)
+        self.epoch, self.order = None, None
+
+    def at(self, step):
+        """The samples of the trainer's batch; `epoch` is the step's from then on."""
+        epoch, place = divmod(step, self.size // (self.trainers * self.batch))
+        if self.epoch != epoch:
+            self.epoch, self.order = epoch, shuffled(self.size, self.seed, epoch, self.lap)
+        first = (place * self.trainers + self.seat) * self.batch
+        return self.order[first : first + self.batch]
+
+
+def share_of(size, share, shares):
+    """The first of a share's held-out samples, and the end."""
+    return size * share // shares, size * (share + 1) // shares
+
+
 def normal(count, seed, step, trainer):
     """Draws of normal(0, 1), in groups of 64."""
     groups = -(-count // 64)
@@ -58,6 +81,12 @@ def normal(count, seed, step, trainer):
         pairs += [radius * np.cos(angle), radius * np.sin(angle)]
     numbers = np.stack(pairs).reshape(4, groups, 16).transpose(1, 0, 2)
     return numbers.reshape(-1)[:count].astype(np.float32)
+
+
+def normalized(pixels, data):
+    """Pixels in 0..255, (…, channels, height, width), by /data's mean and standard deviation."""
+    mean, std = (np.broadcast_to(np.asarray(data[key], np.float32), data["channels"]) for key in ("mean", "std"))
+    return (pixels.astype(np.float32) / np.float32(255) - mean[:, None, None]) / std[:, None, None]
 
 
 # ---- files ----
@@ -85,7 +114,6 @@ class Images:
     def __init__(self, job, trainer):
         self.job, self.trainer, self.data = job, trainer, job["data"]
         self.count, self.size = job["trainers"]["batch"], self.data["size"]
-        self.epoch, self.order = None, None
         if self.data["kind"] == "synthetic":
             return
         if self.data["kind"] != "idx":
@@ -94,7 +122,7 @@ class Images:
         self.images, self.labels = self._read("train")
         limit = self.data["limit"]
         self.images, self.labels = self.images[:limit], self.labels[:limit]
-        self.steps = len(self.labels) // (job["trainers"]["count"] * self.count)
+        self.shuffle = Shuffle(job, trainer, len(self.labels))
         self.held = None
 
     def _read(self, split):
@@ -107,21 +135,15 @@ class Images:
     def batch(self, step):
         if self.data["kind"] == "synthetic":
             return self._synthetic(step)
-        epoch, place = divmod(step, self.steps)
-        trainers = self.job["trainers"]["count"]
-        lap, seat = divmod(self.trainer, trainers)
-        if self.epoch != epoch:
-            self.epoch, self.order = epoch, shuffled(len(self.labels), self.job["seed"], epoch, lap)
-        first = (place * trainers + seat) * self.count
-        which = self.order[first : first + self.count]
+        which = self.shuffle.at(step)
         return self._normalized(self._viewed(self._fitted(self.images[which]), which)), self.labels[which]
 
     def held_out(self, share, shares):
         if self.held is None:
             self.held = self._read("t10k")
         images, labels = self.held
-        end = len(labels) * (share + 1) // shares
-        for first in range(len(labels) * share // shares, end, self.job["evaluation"]["batch"]):
+        begin, end = share_of(len(labels), share, shares)
+        for first in range(begin, end, self.job["evaluation"]["batch"]):
             which = slice(first, min(end, first + self.job["evaluation"]["batch"]))
             yield self._normalized(self._fitted(images[which])), labels[which]
 
@@ -154,7 +176,8 @@ class Images:
     def _viewed(self, images, which):
         """Cropped and mirrored by chance."""
         crop, size = self.data["crop"], self.size
-        drawn = words(self.job["seed"], AUGMENT, self.trainer // self.job["trainers"]["count"], which, self.epoch & 0xFFFFFFFF, self.epoch >> 32)
+        epoch = self.shuffle.epoch
+        drawn = words(self.job["seed"], AUGMENT, self.shuffle.lap, which, epoch & LOW, epoch >> 32)
         ys, xs = (drawn[1:3] * np.uint64(2 * crop + 1) >> np.uint64(32)).astype(int)
         padded = np.pad(images, ((0, 0), (crop, crop), (crop, crop)))
         viewed = np.stack([image[y : y + size, x : x + size] for image, y, x in zip(padded, ys, xs)])
@@ -164,7 +187,4 @@ class Images:
 
     def _normalized(self, images):
         """(n, channels, size, size)."""
-        channels = self.data["channels"]
-        mean, std = (np.broadcast_to(np.asarray(self.data[key], np.float32), channels) for key in ("mean", "std"))
-        images = np.repeat(images[:, None], channels, 1) / np.float32(255)
-        return (images - mean[:, None, None]) / std[:, None, None]
+        return normalized(np.repeat(images[:, None], self.data["channels"], 1), self.data)

@@ -81,3 +81,21 @@ class WrongModel(Wrong):
             weight = model.fc._parameters.pop("weight")
             model.fc._parameters["weight"] = weight
         return None if self.what == "module" else model
+
+
+class Sized(Stripes):
+    """Says how many samples there are. Trainer `other` says another number; a share may be too short."""
+
+    def __init__(self, job, trainer, train=36, held=11, other=None, short=0):
+        super().__init__(job, trainer, job["data"]["size"])
+        self.train_size, self.held_out_size, self.short = train, held, short
+        if other == trainer:
+            self.train_size += 4
+
+    def held_out(self, share, shares):
+        first, end = (self.held_out_size * i // shares for i in (share, share + 1))
+        for at in range(first, end - self.short, 3):
+            rng = np.random.default_rng([7, at])
+            count = min(3, end - self.short - at)
+            images = rng.normal(size=(count, self.job["data"]["channels"], self.size, self.size)).astype(np.float32)
+            yield images, rng.integers(0, 10, count)
