@@ -2,7 +2,8 @@
 
     "environment": {"class": "module:Class"}        Environment, or a gymnasium.vector.VectorEnv
     "environment": {"pettingzoo": "module:function"}  a function that returns Agents, or a pettingzoo.AECEnv
-    "trainers": {"class": "module:Class"}           Trainer
+    "trainers": {"class": "module:Class"}           Trainer; with "data": {"kind": "class"} also Samples, a
+                                                    torch.utils.data.Dataset, or a function that returns two of them
 
 A space is Gymnasium's: of observations a Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these; of
 actions the same, with bounds for each Box.
@@ -49,7 +50,10 @@ class Agents(Protocol):
 
 class Trainer(Protocol):
     """What /trainers/class names. It is made with the job (a dict, as in job.json), the number of this trainer from 0, and
-    /trainers/options as keyword arguments."""
+    /trainers/options as keyword arguments. The sizes are read where /data/kind is "class"; either may be missing."""
+
+    train_size: int  # the samples of an epoch
+    held_out_size: int
 
     def batch(self, step: int) -> Tuple[np.ndarray, np.ndarray]:
         """Images, float32 (n, channels, height, width), and labels, int64 (n,): a function of the step alone."""
@@ -59,3 +63,14 @@ class Trainer(Protocol):
 
     def model(self) -> Any:
         """May be missing: a torch.nn.Module with the names and shapes of the job's /model."""
+
+
+class Samples(Protocol):
+    """torch.utils.data.Dataset, of map style, made with /trainers/options as keyword arguments. If its constructor has an
+    argument `train`, it is made once more with train=False, for the held-out samples."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Tuple[Any, int]:
+        """An image, float (channels, size, size) as /data says or of PIL, and its label. What it draws from Python's, NumPy's
+        or PyTorch's generator is the same for the same sample and epoch."""
