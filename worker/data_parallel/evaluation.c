@@ -6,11 +6,11 @@
 #include "worker/data_parallel/evaluation.h"
 
 #include "kernels/backend.h"
-#include "kernels/base/python_child.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/data_parallel/shards.h"
 #include "worker/device.h"
 #include "worker/model/onnx.h"
+#include "worker/python/python_child.h"
 
 #include <math.h>
 #include <stdlib.h>

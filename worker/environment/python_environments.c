@@ -2,9 +2,9 @@
  * owns the environments. */
 #include "worker/environment/python_environments.h"
 
-#include "kernels/base/python_child.h"
 #include "worker/environment/environment_description.h"
 #include "worker/environment/environment_spec.h"
+#include "worker/python/python_child.h"
 
 #include <stdlib.h>
 #include <string.h>

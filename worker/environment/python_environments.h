@@ -2,7 +2,7 @@
  * makes and steps them. The commands `evaluate`, `play` and `export` use it. In a job the observers have the
  * environments, and no process stands between.
  *
- * kernels/base/python_child.h says how the child is asked. It ignores SIGINT. */
+ * worker/python/python_child.h says how the child is asked. It ignores SIGINT. */
 #ifndef WORKER_ENVIRONMENT_PYTHON_ENVIRONMENTS_H
 #define WORKER_ENVIRONMENT_PYTHON_ENVIRONMENTS_H
 

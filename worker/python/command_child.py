@@ -1,4 +1,4 @@
-"""The frame of a program in Python that a command starts as its child and asks (kernels/base/python_child.h):
+"""The frame of a program in Python that a command starts as its child and asks (worker/python/python_child.h):
 command_environments.py and command_evaluation.py. The request comes over descriptor 3; the child ends with the command.
 """
 import os

@@ -1,5 +1,5 @@
 /* Starts a child in Python, and exchanges requests and answers with it. The thread that owns the child. */
-#include "kernels/base/python_child.h"
+#include "worker/python/python_child.h"
 
 #include "kernels/base/program_files.h"
 

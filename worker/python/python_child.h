@@ -6,8 +6,8 @@
  *     from the child    u32 status (enum status), u32 bytes; a sentence where the status is an error
  *
  * What the user's code prints goes to standard error. The child ends with its parent. One thread. */
-#ifndef KERNELS_BASE_PYTHON_CHILD_H
-#define KERNELS_BASE_PYTHON_CHILD_H
+#ifndef WORKER_PYTHON_PYTHON_CHILD_H
+#define WORKER_PYTHON_PYTHON_CHILD_H
 
 #include "kernels/base/status.h"
 
