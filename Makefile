@@ -357,8 +357,8 @@ INSTALLED = bin/coalesced bin/coalesced-new-environment lib/systemd/system/coale
 	share/man/man1/coalesced.1 share/man/man1/coalesced-new-environment.1 share/man/man5/coalesced-job.5 \
 	share/doc/coalesced/config/RUNS.md share/bash-completion/completions/coalesced
 uninstall:
-	cd $(DESTDIR)$(PREFIX) && rm -f $(INSTALLED)
-	cd $(DESTDIR)$(PREFIX) && for folder in lib/coalesced/mujoco-models lib/coalesced share/coalesced include/coalesced \
+	cd "$(DESTDIR)$(PREFIX)/" && rm -f $(INSTALLED)
+	cd "$(DESTDIR)$(PREFIX)/" && for folder in lib/coalesced/mujoco-models lib/coalesced share/coalesced include/coalesced \
 		share/doc/coalesced/config share/doc/coalesced; do \
 		[ ! -d $$folder ] || rmdir --ignore-fail-on-non-empty $$folder; done
 

@@ -17,9 +17,8 @@
  * evaluates and no images are held out, a warning is logged. */
 enum status job_files_check(const struct job *job, const char **pointer, struct error *error);
 
-/* The updates of an epoch of the job's data, which this opens as a run does; 0: no epochs, or
- * a class in Python has the data. Errors as
- * job_files_check. */
+/* The updates of an epoch of the job's data, which this opens as a run does; 0: no epochs, or a class in
+ * Python has the data. Errors as job_files_check. */
 enum status job_files_epoch_updates(uint64_t *updates, const struct job *job, struct error *error);
 
 /* Where a command finds what its arguments leave out. */

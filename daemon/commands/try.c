@@ -32,15 +32,20 @@ struct try_board {
 
 /* ---- the child ---- */
 
-/* Standard output as a file, so that what the plug-in prints there is found. Returns the report's stream. */
-static FILE *catch_output(void)
+/* What the plug-in prints on standard output goes to the file `caught`. Returns the report's stream. */
+static FILE *catch_output(int caught)
 {
-    const int report = dup(STDOUT_FILENO), caught = memfd_create("output", MFD_CLOEXEC);
-    FILE *stream =
-        report >= 0 && caught >= 0 && dup2(caught, STDOUT_FILENO) >= 0 ? fdopen(report, "w") : NULL;
-    if (caught >= 0)
-        close(caught);
-    return stream;
+    const int report = dup(STDOUT_FILENO);
+    return report >= 0 && dup2(caught, STDOUT_FILENO) >= 0 ? fdopen(report, "w") : NULL;
+}
+
+/* What it had printed, where it has not come to its end: that may say why. */
+static void show_output(int caught)
+{
+    char text[4096];
+    ssize_t got;
+    for (off_t at = 0; (got = pread(caught, text, sizeof text, at)) > 0; at += got)
+        fwrite(text, 1, (size_t)got, stderr);
 }
 
 /* Tells of what the plug-in has printed, and forgets it. */
@@ -60,7 +65,7 @@ static void tell_output(FILE *report)
 }
 
 static enum status try_names(const struct arguments *arguments, struct try_board *board,
-                             const struct environment_plugin *plugin, struct error *error)
+                             const struct environment_plugin *plugin, FILE *report, struct error *error)
 {
     enum status status = STATUS_OK;
     const bool built_in = environment_is_built_in(arguments->environment);
@@ -70,9 +75,6 @@ static enum status try_names(const struct arguments *arguments, struct try_board
                          arguments->environment);
     if (wanted != NULL && !environment_has_name(plugin, wanted))
         return error_set(error, STATUS_INVALID, "%s has no environment %s", arguments->environment, wanted);
-    FILE *report = catch_output();
-    if (report == NULL)
-        return error_set_errno(error, errno, "cannot catch standard output");
     for (const char *const *name = plugin->names; *name != NULL && status == STATUS_OK; name++) {
         if (wanted != NULL && strcmp(wanted, *name) != 0)
             continue;
@@ -87,7 +89,6 @@ static enum status try_names(const struct arguments *arguments, struct try_board
         status = environment_contract(&trial, error);
         tell_output(report);
     }
-    fclose(report);
     return status;
 }
 
@@ -104,14 +105,17 @@ static void restore_signals(void)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
 }
 
-static _Noreturn void try_child(const struct arguments *arguments, struct try_board *board)
+static _Noreturn void try_child(const struct arguments *arguments, struct try_board *board, int caught)
 {
     const struct environment_plugin *plugin = NULL;
     restore_signals();
     plugin_call_note_at(&board->progress);
-    enum status status = environment_load(&plugin, arguments->environment, &board->error);
+    FILE *report = catch_output(caught);
+    enum status status = report != NULL
+                             ? environment_load(&plugin, arguments->environment, &board->error)
+                             : error_set_errno(&board->error, errno, "cannot catch standard output");
     if (status == STATUS_OK)
-        status = try_names(arguments, board, plugin, &board->error);
+        status = try_names(arguments, board, plugin, report, &board->error);
     board->error.status = status;
     board->told = true;
     _exit(0);
@@ -182,12 +186,19 @@ static enum status try_with(const struct arguments *arguments, struct try_board 
     sigaddset(&ended, SIGCHLD);
     sigprocmask(SIG_BLOCK, &ended, NULL); /* before the fork, so that the child's end is not missed */
     fflush(stdout);
-    const pid_t child = fork();
-    if (child < 0)
-        return error_set_errno(error, errno, "cannot start a process");
+    const int caught = memfd_create("output", MFD_CLOEXEC);
+    const pid_t child = caught >= 0 ? fork() : -1;
+    if (child < 0) {
+        error_set_errno(error, errno, "cannot start a process");
+        close(caught);
+        return error->status;
+    }
     if (child == 0)
-        try_child(arguments, board);
+        try_child(arguments, board, caught);
     const bool killed = watch_child(child, board, arguments->limit_s * UINT64_C(1000000), &wait_status);
+    if (!board->told)
+        show_output(caught);
+    close(caught);
     return judge_end(arguments, board, killed, wait_status, error);
 }
 

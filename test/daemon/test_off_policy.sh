@@ -99,6 +99,9 @@ check "acting behind learning is another course" changes_the_numbers --set /algo
 check "errors weigh in the draws" changes_the_numbers --set /algorithm/prioritized_replay=true
 check "dueling outputs are another network" changes_the_numbers --set /policy/dueling=true
 check "an action's draws follow the seed" changes_the_numbers --set /seed=7
+world "${learners[dqn]}" "{\"plugin\": \"$toy\", \"name\": \"Lives-v0\"}"
+check "a run of rewards" plays whole
+check "signs of rewards are others" changes_the_numbers --set /environment/clip_reward=true
 episode_frequency() {
     plays other --set /algorithm/train_freq='[2, "episode"]' --set /algorithm/gradient_steps=-1 --set /observers/environments=1 &&
         jq -e -s 'map(select(.episode)) | .[-1].n_updates > 100' "$scratch/other/episodes.jsonl"

@@ -76,6 +76,12 @@ check "single ones" plays whole
 world 1 '"class": "nested:Walks"'
 check "a class of a vector is the same" same_numbers
 
+# A game of lives without ALE: flags, FIRE, rewards and frames.
+plays_lives() {
+    PYTHONPATH=$here/../../worker/python "$python" atari_stub.py
+}
+check "lives" plays_lives
+
 # ---- the commands ----
 world 1 '"class": "nested:Walk"'
 check "a run to watch" plays whole

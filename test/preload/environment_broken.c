@@ -41,8 +41,8 @@ static const char *const names[] = {
     "metric-twice",
     /* of the rows */
     "observation-nan", "observation-out-of-bounds", "observation-unwritten", "reward-infinite",
-    "reward-unwritten", "flags-unknown", "flags-unwritten", "flags-restarted", "flags-absent", "mask-empty",
-    "mask-two", "metric-nan", "agent-stays", "always-fails",
+    "reward-unwritten", "flags-unknown", "flags-unwritten", "flags-restarted", "flags-absent", "flags-life",
+    "mask-empty", "mask-two", "metric-nan", "agent-stays", "always-fails",
     /* of memory and output */
     "leaks", "prints",
     /* of other memory */
@@ -273,6 +273,7 @@ static unsigned flags_of(const struct broken *b, const struct world *world)
            : is(b, "always-fails") && ended ? ENVIRONMENT_FAILED
            : is(b, "flags-restarted")       ? ENVIRONMENT_RESTARTED
            : is(b, "flags-absent")          ? ENVIRONMENT_ABSENT
+           : is(b, "flags-life")            ? ENVIRONMENT_ABSENT | ENVIRONMENT_LIFE_LOST
                                             : ended;
 }
 

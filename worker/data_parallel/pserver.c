@@ -393,6 +393,10 @@ static enum status pserver_plan(struct pserver *p, const struct dataset_info *in
         return status;
     p->schedule = schedule;
     p->evaluation_samples = info->evaluation;
+    if (p->number == 0 && p->job->data.kind == JOB_DATA_CLASS && p->job->evaluation.has_every &&
+        info->train > 0 && info->evaluation == 0)
+        log_warning("%s holds nothing out: nothing is evaluated, though /evaluation/every is %llu",
+                    p->job->trainers.class, (unsigned long long)p->job->evaluation.every);
     if (p->schedule.updates < p->last_version) // an order to stop may have lowered it
         p->last_version = p->schedule.updates;
     if (p->number == 0 && schedule_ends_epoch(&p->schedule, p->begin_version))

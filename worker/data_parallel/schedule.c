@@ -31,8 +31,9 @@ enum status schedule_of(struct schedule *schedule, const struct job *job, const 
     }
     schedule->updates = job_updates(job, schedule->epoch_updates);
     if (schedule->updates == UINT64_MAX)
-        return error_set(error, STATUS_INVALID, "%s data has no epochs: expected a limit in /stop/updates",
-                         job->data.kind == JOB_DATA_CLASS ? "the class's" : "synthetic");
+        return error_set(error, STATUS_INVALID, "%s data has no epochs: expected a limit in /stop/updates%s",
+                         job->data.kind == JOB_DATA_CLASS ? "the class's" : "synthetic",
+                         job->data.kind == JOB_DATA_CLASS ? ", or a train_size of the class" : "");
     return STATUS_OK;
 }
 

@@ -20,8 +20,8 @@
  * Agents. One that ends while others go on waits for them: the caller resets the environment when each has
  * ended or is absent. From the next step on its row is ABSENT, and its action is not read. It may come back
  * before the reset, with a row that is not ABSENT, a step later at the earliest: an episode of its own begins
- * there. No row is ABSENT and ends in one step. Whoever begins anew at once uses LIFE_LOST, or RESTARTED, by
- * which all agents begin anew.
+ * there. No row is ABSENT and ends in one step. An agent that begins anew at once sets LIFE_LOST. RESTARTED
+ * begins all agents anew: it stands in each row that is not ABSENT.
  *
  * The same bits. A reset's state depends on its seed and on nothing else. After it, the same actions give the
  * same rows, in whichever instance, row and company. coalesced try checks this, and all else that stands
@@ -53,7 +53,8 @@ enum {
     ENVIRONMENT_FAILED = 8,     /* it broke: the episode so far is not learned from, and it is reset */
     ENVIRONMENT_ABSENT = 16,    /* this agent is not in the environment at present: its row says nothing */
     ENVIRONMENT_LIFE_LOST = 32  /* the episode goes on, but what is learned from ends here, in a state whose
-                                   value is 0: one of several lives is lost. Logs count the whole episode */
+                                   value is 0: one of several lives is lost. The observation is the next
+                                   life's first. Logs count the whole episode */
 };
 
 /* What an environment cannot do; environment_spec.limits, added up. */

@@ -328,14 +328,21 @@ enum status environment_rows_check_flags(const struct environment_rows *rows, ui
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < n && status == STATUS_OK; i++) {
         const uint32_t first = environment_rows_at(which, i) * agents;
-        unsigned common = ENVIRONMENT_ABSENT;
+        unsigned common = ENVIRONMENT_ABSENT, restarted = 0, present = 0;
         for (uint32_t row = first; row < first + agents && status == STATUS_OK; row++) {
+            const uint8_t flags = rows->buffers->flags[row];
             status = check_row_flags(rows, row, error);
-            common &= rows->buffers->flags[row];
+            common &= flags;
+            restarted += (flags & ENVIRONMENT_RESTARTED) != 0;
+            present += (flags & ENVIRONMENT_ABSENT) == 0;
         }
         if (status == STATUS_OK && common != 0)
             status = row_fails(rows, first, STATUS_CORRUPT, error,
                                "no agent is present: expected an end in the step before");
+        if (status == STATUS_OK && restarted != 0 && restarted != present)
+            status = row_fails(rows, first, STATUS_CORRUPT, error,
+                               "%u of %u agents that are present say RESTARTED: expected all or none",
+                               restarted, present);
     }
     return status;
 }

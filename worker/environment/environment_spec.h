@@ -51,7 +51,7 @@ static inline bool environment_flags_end(uint8_t flags)
            (flags & ENVIRONMENT_RESTARTED) == 0;
 }
 
-/* Whether the log counts an episode that ends with flags which are not those of an absent agent. */
+/* Whether these flags end an episode of the log. The row is not an absent agent's. */
 static inline bool environment_flags_count(uint8_t flags)
 {
     return (flags & ~ENVIRONMENT_LIFE_LOST) != 0;

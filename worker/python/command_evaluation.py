@@ -30,7 +30,7 @@ def open_network(job, image):
     torch = import_package("torch")
     torch.set_num_threads(job["trainers"]["threads"] or 1)
     data = call(job, "constructing it", make_data, job, 0, nothing)
-    _, held_out = sizes_of(job, data)
+    _, held_out = call(job, "its size", sizes_of, job, data)
     if held_out == 0:
         raise Failure(INVALID, f"{job['trainers']['class']}: nothing is held out to evaluate on: expected held_out_size and held_out, "
                                "or a Dataset whose constructor has an argument train")  # fmt: skip

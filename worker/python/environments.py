@@ -69,9 +69,9 @@ class Environments:
     def _renew(self, index):
         """A new environment in place of one that would bring something of its last episode along."""
         try:
-            self.all[index].close()
-        except Exception:
-            traceback.print_exc()
+            self._call(self.first + index, "close", self.all[index].close)
+        except Failure:
+            pass  # its traceback has been printed, and the environment is given up
         self.all[index] = self._call(self.first + index, "making it", self.make)
 
     def _one(self):
@@ -244,13 +244,12 @@ class Environments:
 
 class Atari(Environments):
     """ALE's games as the papers play them. Gymnasium's AtariPreprocessing has the idle steps, the frames and the pixels.
-    FIRE begins a life, where the game has that button: some games wait for it for ever."""
-
-    ends_with_life = True  # what is learned from
+    FIRE begins a life, where the game has that button: some games wait for it for ever. What FIRE earns belongs to the step
+    before; at the beginning of a game, to the first step."""
 
     def _make(self, make):
         super()._make(lambda: self._preprocessed(make))
-        self.lives = [0] * self.count
+        self.lives, self.earned_before = [0] * self.count, [0.0] * self.count
 
     @staticmethod
     def _preprocessed(make):
@@ -271,7 +270,11 @@ class Atari(Environments):
         value, info = super()._first_state(index, seed)
         fired = self._fire(index)
         self.lives[index] = self._lives(index)
-        return (value, info) if fired is None or fired[2] or fired[3] else (fired[0], fired[4])
+        if fired is None or fired[2] or fired[3]:
+            self.earned_before[index] = 0.0
+            return value, info
+        value, self.earned_before[index], _, _, info = fired
+        return value, info
 
     def _outcome(self, index, value, reward, terminated, truncated, info):
         lives = self._lives(index)
@@ -282,14 +285,9 @@ class Atari(Environments):
                 value, more, terminated, truncated, info = fired
                 reward += more
         self.lives[index] = self._lives(index)
+        reward, self.earned_before[index] = reward + self.earned_before[index], 0.0
         value, reward, flags, mask, metrics = super()._outcome(index, value, reward, terminated, truncated, info)
-        return value, reward, flags | (self.LIFE_LOST if lost and self.ends_with_life else 0), mask, metrics
-
-
-class WholeGames(Atari):
-    """Those of an evaluation."""
-
-    ends_with_life = False
+        return value, reward, flags | (self.LIFE_LOST if lost else 0), mask, metrics
 
 
 class Vector(Environments):
@@ -558,14 +556,14 @@ def find_id(name):
     return Environments, lambda **more: gymnasium.make(name, **more)
 
 
-def find_game(name, evaluation):
+def find_game(name):
     """The same, for a game of ALE's."""
     gymnasium = importlib.import_module("gymnasium")
     gymnasium.register_envs(import_package("ale_py"))
     import_package("cv2", "opencv-python-headless")
     if not str(gymnasium.spec(name).entry_point).startswith("ale_py"):
         raise Failure(INVALID, f"/environment/atari: {name} is no game of ALE's: expected an id such as ALE/Pong-v5")
-    return (WholeGames if evaluation else Atari), lambda **more: gymnasium.make(name, **more)
+    return Atari, lambda **more: gymnasium.make(name, **more)
 
 
 def key_of(job):
@@ -584,7 +582,7 @@ def find_environments(job, evaluation=False):
         if key == "pettingzoo":
             import_package("pettingzoo")
             return Parallel, imported(name)
-        return find_game(name, evaluation) if job["environment"]["atari"] else find_id(name)
+        return find_game(name) if job["environment"]["atari"] else find_id(name)
     except Failure:
         raise
     except Exception as why:

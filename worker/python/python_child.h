@@ -34,7 +34,7 @@ enum status python_child_append(struct python_child *child, const void *bytes, s
  * its status is none; STATUS_NO_MEMORY. */
 enum status python_child_ask(struct python_child *child, struct error *error);
 
-/* The newest answer's bytes, behind which is a zero byte, until the next call. */
+/* The newest answer, with a zero byte behind it. It is valid until the next call. */
 const char *python_child_answer(const struct python_child *child, size_t *size);
 
 #endif

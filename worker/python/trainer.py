@@ -163,7 +163,7 @@ class Trainer:
             torch = import_package("torch")
         torch.set_num_threads(job["trainers"]["threads"] or 1)
         self.data = self._call("constructing it", self._make_data)
-        train, self.held_out = sizes_of(job, self.data)
+        train, self.held_out = self._call("its size", sizes_of, job, self.data)
         if job["data"]["kind"] == "class":
             servers.describe(train, self.held_out)
         if not hasattr(self.data, "model"):

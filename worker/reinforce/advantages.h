@@ -16,7 +16,7 @@
 
 /* Arrays of (rows_max) elements, by row. */
 struct advantages {
-    float *rewards;  /* in: r, which may be scaled */
+    float *rewards;  /* in: r, which may be scaled, or its sign */
     float *values;   /* out: A, of the rows in `order` */
     float *returns;  /* out: R, of the same rows */
     uint32_t *order; /* out: the rows that are learned from, by (column, step) */

@@ -179,6 +179,14 @@ static enum status act_on_live(struct player *p, struct error *error)
     return player_act(p, &rows, p->episodes * p->agents, error);
 }
 
+/* A memory begins anew with a life, as it does where it learns. */
+static void player_note_life(struct player *p, uint32_t row, uint8_t flags)
+{
+    const size_t floats = policy_state_floats(p->policy);
+    if ((flags & ENVIRONMENT_LIFE_LOST) != 0)
+        memset(p->states + row * floats, 0, floats * sizeof *p->states);
+}
+
 /* Adds what the last step of the episode earned and ended. Returns the flags of all of its rows. */
 static uint8_t add_last_step(struct player *p, uint32_t episode)
 {
@@ -188,6 +196,7 @@ static uint8_t add_last_step(struct player *p, uint32_t episode)
     for (uint32_t row = episode * p->agents; row < (episode + 1) * p->agents; row++) {
         sum += (double)p->buffers->reward[row];
         all |= p->buffers->flags[row];
+        player_note_life(p, row, p->buffers->flags[row]);
         if (metrics > 0 && step_ended(p->buffers->flags[row]))
             environment_metrics_add(&p->metrics, row, p->buffers->metrics + row * metrics);
     }
@@ -528,8 +537,10 @@ static enum status check_step(const struct evaluator *e, uint32_t seat, const st
 static void add_reward(struct player *p, uint32_t episode, const struct step *step, uint32_t i)
 {
     double sum = 0;
-    for (uint32_t a = 0; a < p->agents; a++)
+    for (uint32_t a = 0; a < p->agents; a++) {
         sum += (double)step->rewards[i * p->agents + a];
+        player_note_life(p, episode * p->agents + a, step_flags(step, i * p->agents + a));
+    }
     p->rewards[episode] += sum / p->agents;
     p->lengths[episode]++;
 }

@@ -200,7 +200,7 @@ void recording_warn_of_loss(struct recording *r, bool can_save)
 
 /* ---- from playing to learning ---- */
 
-/* Of several agents, unless they are too many, each one's reward stands beside the metrics. */
+/* Adds each of several agents' mean reward to the metrics, if there is room. */
 static void add_agents(const struct recording *r, struct control_metrics *means)
 {
     const uint32_t agents = r->rollout->config.agents;

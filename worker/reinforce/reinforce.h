@@ -18,9 +18,9 @@ enum status reinforce_learn(struct policy *policy, struct rollout *rollout, cons
                             policy_progress *progress, void *context, double *loss, struct error *error);
 
 /* Fills rollout->order with every row that is learned from, by (column, step), and rollout->coefficients with
- * the row's return, the discounted sum of rewards to its segment's end: R_t = r_t + gamma R_(t+1), in double,
- * last row first. Rows of absent agents, and segments that end with ENVIRONMENT_FAILED, are left out. Returns
- * the number of rows.
+ * the row's return, the discounted sum of rewards, or of their signs, to its segment's end: R_t = r_t + gamma
+ * R_(t+1), in double, last row first. Rows of absent agents, and segments that end with ENVIRONMENT_FAILED,
+ * are left out. Returns the number of rows.
  *
  * With /returns/normalize, per column: (R - mean) / (std + 1.19e-7), std with n - 1. That runs over all of
  * one column's rows, so that it does not depend on how environments are spread; a column with a single row

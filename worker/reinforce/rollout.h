@@ -164,7 +164,8 @@ void rollout_forget_last(struct rollout *rollout, uint32_t first, uint32_t count
 /* Rows in all, without the closing ones. */
 uint64_t rollout_rows(const struct rollout *rollout);
 
-/* The sum of rewards of the column's first segment, over columns: the least, or the mean. */
+/* The sum of rewards of the column's first episode, with all of its lives, over columns: the least, or the
+ * mean. */
 double rollout_reward(const struct rollout *rollout, bool least);
 
 /* The mean of one agent's, over the environments. */

@@ -89,6 +89,7 @@ reward-unwritten|65|did not write element 0 of the reward
 flags-unknown|65|bits without a meaning
 flags-unwritten|65|did not write the flags
 flags-restarted|65|say RESTARTED, and neither
+flags-life|65|its flags say ABSENT, and LIFE_LOST
 flags-absent|65|environment 0: no agent is present
 mask-empty|65|allows no choice of element 0
 mask-two|65|expected 0 or 1

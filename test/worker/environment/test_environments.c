@@ -416,6 +416,7 @@ static const struct {
     {"reward-infinite", "reward-infinite: environment 10: element 0 of its reward is inf"},
     {"flags-unknown", "flags-unknown: environment 10: its flags are 0x40, which has bits without a meaning"},
     {"flags-restarted", "flags-restarted: environment 10: its flags say RESTARTED, and neither TERMINATED"},
+    {"flags-life", "flags-life: environment 10: its flags say ABSENT, and LIFE_LOST"},
     {"flags-absent", "flags-absent: environment 10: no agent is present"},
     {"mask-empty", "mask-empty: environment 10: its mask allows no choice of element 0"},
     {"mask-two", "mask-two: environment 10: its mask is 2 at choice "},

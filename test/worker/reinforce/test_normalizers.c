@@ -134,6 +134,33 @@ START_TEST(rewards_are_scaled_by_all_returns_so_far_and_clipped)
 }
 END_TEST
 
+/* The returns are those of signs, and end with a life. */
+START_TEST(signs_are_learned_from)
+{
+    struct rollout *rollout = rollout_make(1, 4);
+    struct job plain = job;
+    struct normalizers n;
+    float learned[4];
+    const double returns[] = {1, 0.9 - 1, 0, 1};
+    double mean, variance;
+    rollout_fill(rollout, 0, (const uint8_t[]){0, ENVIRONMENT_LIFE_LOST, 0, 0}, 4);
+    memcpy(rollout->rewards, (const float[]){5, -0.25F, 0, 1e-3F}, sizeof learned);
+    rollout->config.clips_rewards = true;
+    ck_assert_int_eq(normalizers_open(&n, &job, rollout, &error), STATUS_OK);
+    normalizers_scale(&n, rollout, learned);
+    moments_of(returns, 4, &mean, &variance);
+    ck_assert_double_eq_tol(n.returns.mean[0], mean, 1e-9);
+    ck_assert_double_eq_tol(n.returns.variance[0], variance, 1e-9);
+    normalizers_close(&n);
+    plain.normalize.rewards = plain.normalize.observations = false;
+    ck_assert_int_eq(normalizers_open(&n, &plain, rollout, &error), STATUS_OK);
+    normalizers_scale(&n, rollout, learned);
+    ck_assert_mem_eq(learned, ((const float[]){1, -1, 0, 1}), sizeof learned);
+    normalizers_close(&n);
+    rollout_free(rollout);
+}
+END_TEST
+
 START_TEST(absent_and_failed_rows_count_for_nothing)
 {
     struct rollout *rollout = rollout_make(COLUMNS, STEPS);
@@ -221,6 +248,7 @@ int main(void)
     TCase *core = tcase_create("core");
     tcase_add_test(core, the_statistics_are_those_of_all_rows_so_far);
     tcase_add_test(core, rewards_are_scaled_by_all_returns_so_far_and_clipped);
+    tcase_add_test(core, signs_are_learned_from);
     tcase_add_test(core, absent_and_failed_rows_count_for_nothing);
     tcase_add_test(core, bytes_bring_all_of_it_back);
     tcase_add_test(core, a_policy_reads_normalized_observations);
