@@ -60,6 +60,7 @@ static void tell_output(FILE *report)
     char shown[4 * sizeof line];
     text_show(shown, sizeof shown, line, strlen(line), sizeof line);
     fprintf(report, "  !!  it prints on standard output, where a run has its log: \"%s\"\n", shown);
+    fflush(report);
     if (ftruncate(STDOUT_FILENO, 0) == 0)
         lseek(STDOUT_FILENO, 0, SEEK_SET);
 }
