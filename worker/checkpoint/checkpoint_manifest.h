@@ -1,11 +1,11 @@
 /* What a checkpoint says of itself: a job's progress, and the text of manifest.json. Pure.
  *
  * JSON. The keys: `format` (2), `update`, `steps` (of each trainer), `late`, `epoch_loss` (%.17g, which reads
- * back to the same bits), `data` (`train` and `held_out`, the samples of the trainers' class) where a class
- * says them, the score under its measure's name ("running_reward", "accuracy", "held_out_loss")
- * where the model was measured, `entries` and `elements` (of the model, all kinds), `momentum` (the optimizer
- * has moments), `run` (its `id`, `seed` and `numbers`: struct run_identity), `logs` (by name, each with
- * `lines`, `bytes` and `sha256`: struct log_place), `files` (by name, each with `bytes` and `sha256`), and
+ * back to the same bits), `data` where the trainers' class says its samples (`train` and `held_out`), the
+ * score under its measure's name ("running_reward", "accuracy", "held_out_loss") where the model was
+ * measured, `entries` and `elements` (of the model, all kinds), `momentum` (the optimizer has moments), `run`
+ * (its `id`, `seed` and `numbers`: struct run_identity), `logs` (by name, each with `lines`, `bytes` and
+ * `sha256`: struct log_place), `files` (by name, each with `bytes` and `sha256`), and
  * `sha256`: of the manifest's text up to the comma before this key, so that no value can change unseen. A
  * model-parallel job adds `line_loss`, `lr` and `best_loss` (null: none), may have two more files, and for a
  * text adds `text` with its `tokens` and `sha256`; checkpoints of older versions lack `text`.

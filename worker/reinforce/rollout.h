@@ -97,7 +97,7 @@ static inline uint32_t rollout_row(const struct rollout *rollout, uint32_t step,
     return step * rollout->columns + column;
 }
 
-/* What is learned from in place of the row's reward. */
+/* The reward that the learner takes for the row: its own, or the sign of that. */
 static inline float rollout_learned_reward(const struct rollout *rollout, size_t row)
 {
     const float reward = rollout->rewards[row];

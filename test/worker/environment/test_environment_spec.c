@@ -1,8 +1,10 @@
-/* Whether a policy that has learned with one spec fits another (environment_spec_compare). */
+/* Whether a policy that has learned with one spec fits another (environment_spec_compare); and which flags
+ * several agents may have together. */
 #include "test/workplace.h"
 #include "worker/environment/environment_spec.h"
 
 #include <check.h>
+#include <string.h>
 
 static const uint32_t two[] = {2}, three[] = {3};
 static const double low[] = {-1, -2}, high[] = {1, 2}, higher[] = {1, 3};
@@ -67,6 +69,46 @@ START_TEST(each_difference_is_named)
 }
 END_TEST
 
+/* ---- flags of three agents ---- */
+
+enum {
+    ENDS = ENVIRONMENT_TERMINATED,
+    AGAIN = ENVIRONMENT_TERMINATED | ENVIRONMENT_RESTARTED,
+    GONE = ENVIRONMENT_ABSENT,
+    LIFE = ENVIRONMENT_LIFE_LOST
+};
+
+static const struct {
+    uint8_t flags[3];
+    const char *sentence; /* NULL: they are good */
+} steps[] = {
+    {{0, ENDS, GONE}, NULL},
+    {{LIFE, 0, LIFE | ENDS}, NULL},
+    {{AGAIN, AGAIN, GONE}, NULL},
+    {{AGAIN, AGAIN, 0}, "2 of 3 agents that are present say RESTARTED: expected all or none"},
+    {{AGAIN, ENDS, GONE}, "1 of 2 agents that are present say RESTARTED: expected all or none"},
+    {{GONE, GONE, GONE}, "no agent is present: expected an end in the step before"},
+    {{0, GONE | LIFE, 0}, "its flags say ABSENT, and LIFE_LOST"},
+    {{0, 0, 64}, "its flags are 0x40, which has bits without a meaning"},
+};
+
+START_TEST(flags_fit_together)
+{
+    struct environment_spec spec = choosing();
+    struct error error = {0};
+    uint8_t flags[3];
+    memcpy(flags, steps[_i].flags, sizeof flags);
+    const struct environment_buffers buffers = {.flags = flags};
+    spec.agents = 3;
+    const struct environment_rows rows = environment_rows_of(&spec, &buffers, 7);
+    const enum status status = environment_rows_check_flags(&rows, 1, NULL, &error);
+    ck_assert_int_eq(status, steps[_i].sentence == NULL ? STATUS_OK : STATUS_CORRUPT);
+    ck_assert_msg(status == STATUS_OK || strstr(error.text, steps[_i].sentence) != NULL, "%s", error.text);
+    ck_assert_msg(status == STATUS_OK || strncmp(error.text, "environment 7, agent ", 21) == 0, "%s",
+                  error.text);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("environment_spec");
@@ -74,5 +116,8 @@ int main(void)
     tcase_add_test(compare, the_same_spec_fits);
     tcase_add_test(compare, each_difference_is_named);
     suite_add_tcase(suite, compare);
+    TCase *flags = tcase_create("flags");
+    tcase_add_loop_test(flags, flags_fit_together, 0, sizeof steps / sizeof steps[0]);
+    suite_add_tcase(suite, flags);
     return suite_run(suite);
 }
