@@ -262,7 +262,7 @@ $(foreach source,$(TEST_PROGRAMS) $(BENCH_PROGRAMS),$(eval $(call test_rule,$(so
 # Libraries that tests preload or load; built without a sanitizer.
 $(BUILD)/test/test_backend $(BUILD)/test/test_loader $(BUILD)/test/test_trainer: | $(PRELOADS)
 $(BUILD)/test/test_streams: | $(BUILD)/libcoalesced-http.so
-$(BUILD)/test/preload/%.so: test/preload/%.c kernels/backend.h kernels/op.h Makefile
+$(BUILD)/test/preload/%.so: test/preload/%.c kernels/backend.h kernels/op.h worker/environment/environment.h Makefile
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) -std=gnu17 -O2 -g $(WARNINGS) -fno-builtin -fPIC -shared -o $@ $<
 

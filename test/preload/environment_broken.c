@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +43,8 @@ static const char *const names[] = {
     /* of the rows */
     "observation-nan", "observation-out-of-bounds", "observation-unwritten", "reward-infinite",
     "reward-unwritten", "flags-unknown", "flags-unwritten", "flags-restarted", "flags-absent", "flags-life",
-    "mask-empty", "mask-two", "metric-nan", "agent-stays", "always-fails",
+    "mask-empty", "mask-two", "metric-nan", "agent-stays", "always-fails", "part-unwritten",
+    "part-out-of-bounds",
     /* of memory and output */
     "leaks", "prints",
     /* of other memory */
@@ -75,6 +77,17 @@ static void hang(void)
         sleep(1000);
 }
 
+static bool table_is(const char *fault)
+{
+    const char *chosen = getenv("BROKEN_TABLE");
+    return chosen != NULL && strcmp(chosen, fault) == 0;
+}
+
+static bool has_parts(const struct broken *b)
+{
+    return strncmp(b->fault, "part-", 5) == 0;
+}
+
 /* ---- open ---- */
 
 static const double low = -LIMIT, high = LIMIT, infinite = INFINITY;
@@ -82,6 +95,12 @@ static const uint32_t choices[] = {CHOICES}, no_choice[] = {0};
 static const char *const metric[] = {"place"}, *const no_metric[] = {""}, *const twice[] = {"place", "place"},
                          *const long_metric[] = {
                              "0123456789012345678901234567890123456789012345678901234567890123"};
+
+static const struct environment_part parts[] = {
+    {"place", {.dtype = ENVIRONMENT_F32, .low = &low, .high = &high}},
+    {"eye", {.dtype = ENVIRONMENT_U8, .rank = 3, .shape = {1, 2, 1}}},
+};
+enum { EYE_AT = 4, PARTS_BYTES = 8 };
 
 static struct environment_spec spec_of(const struct broken *b)
 {
@@ -94,6 +113,8 @@ static struct environment_spec spec_of(const struct broken *b)
     const struct environment_space box = {.dtype = ENVIRONMENT_F32, .low = &low, .high = &high};
     if (strncmp(b->fault, "action-", 7) == 0 && !is(b, "action-no-choice") && !is(b, "action-rank"))
         *action = box;
+    if (table_is("older"))
+        spec.size = offsetof(struct environment_spec, part_count);
     spec.size -= is(b, "spec-size") ? 4 : 0;
     spec.limits = is(b, "spec-limits") ? 64 : 0;
     spec.agents = is(b, "spec-agents") ? 0 : is(b, "agent-stays") ? 2 : 1;
@@ -101,6 +122,11 @@ static struct environment_spec spec_of(const struct broken *b)
     observation->shape[0] = is(b, "observation-shape") ? 0 : 1;
     observation->dtype = is(b, "observation-dtype") ? ENVIRONMENT_I32 : ENVIRONMENT_F32;
     observation->low = is(b, "observation-bounds") ? &infinite : &low;
+    if (has_parts(b)) {
+        *observation = (struct environment_space){.dtype = ENVIRONMENT_U8, .rank = 1, .shape = {PARTS_BYTES}};
+        spec.part_count = sizeof parts / sizeof parts[0];
+        spec.parts = parts;
+    }
     action->rank = is(b, "action-rank") ? 2 : 0;
     action->dtype = is(b, "action-without-choices") ? ENVIRONMENT_I32
                     : is(b, "action-dtype")         ? 77
@@ -185,9 +211,23 @@ static uint32_t draw(struct world *world)
     return (uint32_t)(world->draws >> 33);
 }
 
+static void show_parts(const struct broken *b, const struct environment_buffers *buffers, uint32_t at)
+{
+    uint8_t *row = (uint8_t *)buffers->observation + (size_t)at * PARTS_BYTES;
+    const bool late = b->worlds[at].steps >= 3;
+    const float place = is(b, "part-out-of-bounds") && late ? LIMIT + 1 : (float)b->worlds[at].place;
+    if (!(is(b, "part-unwritten") && late))
+        memcpy(row, &place, sizeof place);
+    memset(row + EYE_AT, 0, PARTS_BYTES - EYE_AT);
+}
+
 static void show(const struct broken *b, const struct environment_buffers *buffers, uint32_t at)
 {
     const struct world *world = &b->worlds[at];
+    if (has_parts(b)) {
+        show_parts(b, buffers, at);
+        return;
+    }
     const uint32_t row = at * b->spec.agents;
     float *observation = (float *)buffers->observation + row;
     const bool late = world->steps >= 3;
@@ -372,12 +412,6 @@ static int broken_load(void *self, const struct environment_buffers *buffers, ui
 
 /* ---- the table ---- */
 
-static bool table_is(const char *fault)
-{
-    const char *chosen = getenv("BROKEN_TABLE");
-    return chosen != NULL && strcmp(chosen, fault) == 0;
-}
-
 __attribute__((constructor)) static void crash_when_loaded(void)
 {
     if (table_is("crashes"))
@@ -390,15 +424,16 @@ const struct environment_plugin *environment_plugin(void)
 {
     static const char *const nothing[] = {NULL};
     static struct environment_plugin plugin;
-    plugin = (struct environment_plugin){.version = ENVIRONMENT_VERSION + table_is("version"),
-                                         .size = sizeof plugin - (table_is("size") ? 8 : 0),
-                                         .names = table_is("names") ? nothing : names,
-                                         .open = table_is("open") ? NULL : broken_open,
-                                         .close = table_is("close") ? NULL : broken_close,
-                                         .reset = table_is("reset") ? NULL : broken_reset,
-                                         .step = table_is("step") ? NULL : broken_step,
-                                         .render = broken_render,
-                                         .save = broken_save,
-                                         .load = table_is("load") ? NULL : broken_load};
+    plugin =
+        (struct environment_plugin){.version = ENVIRONMENT_VERSION + table_is("version") - table_is("older"),
+                                    .size = sizeof plugin - (table_is("size") ? 8 : 0),
+                                    .names = table_is("names") ? nothing : names,
+                                    .open = table_is("open") ? NULL : broken_open,
+                                    .close = table_is("close") ? NULL : broken_close,
+                                    .reset = table_is("reset") ? NULL : broken_reset,
+                                    .step = table_is("step") ? NULL : broken_step,
+                                    .render = broken_render,
+                                    .save = broken_save,
+                                    .load = table_is("load") ? NULL : broken_load};
     return table_is("table") ? NULL : &plugin;
 }

@@ -24,9 +24,17 @@ enum kind {
     TINY,   /* fails where denormal numbers are not flushed */
     SLOW,   /* PUSH, whose step takes a millisecond */
     LIVES,  /* three of them */
+    CAMERA, /* MIDDLE's image among other parts; rewards what is near a goal, which another part tells */
+    GAUGES, /* parts that are all floats */
     KINDS
 };
 enum { AGENTS_MAX = 2, LIMIT = 9, SIDE = 4, LIVES_MAX = 3, PUSH_STEPS = 50, WIDE = 38, BAR = 6 };
+enum {
+    IMAGE_AT = 8, /* in CAMERA's row, behind two floats; the next multiple of 4 behind the image: */
+    GOAL_AT = IMAGE_AT + (WIDE - 1) * WIDE + 2,
+    CAMERA_BYTES = GOAL_AT + 4,
+    GAUGES_FLOATS = 5,
+};
 
 struct token {
     int32_t place;
@@ -36,6 +44,7 @@ struct token {
 struct world {
     uint64_t draws;
     uint32_t steps, lives_lost;
+    int32_t goal; /* CAMERA's */
     struct token tokens[AGENTS_MAX];
 };
 
@@ -46,9 +55,9 @@ struct toy {
     struct world worlds[];
 };
 
-static const char *const names[] = {"Walk-v0",  "Push-v0", "Pair-v0",  "Picture-v0", "Again-v0",
-                                    "Frail-v0", "Lone-v0", "Wild-v0",  "Middle-v0",  "Glide-v0",
-                                    "Tiny-v0",  "Slow-v0", "Lives-v0", NULL};
+static const char *const names[] = {
+    "Walk-v0",   "Push-v0",  "Pair-v0", "Picture-v0", "Again-v0", "Frail-v0",  "Lone-v0",   "Wild-v0",
+    "Middle-v0", "Glide-v0", "Tiny-v0", "Slow-v0",    "Lives-v0", "Camera-v0", "Gauges-v0", NULL};
 
 static const double low = -LIMIT, high = LIMIT, lows[2] = {-LIMIT, 0}, highs[2] = {LIMIT, INFINITY};
 static const uint32_t choices[2] = {3, 2}, two[1] = {2};
@@ -56,6 +65,16 @@ static const double bytes_low[SIDE * SIDE],
     bytes_high[SIDE * SIDE] = {255, 255, 255, 255, 255, 255, 255, 255,
                                255, 255, 255, 255, 255, 255, 255, 255};
 static const char *const metrics[] = {"place", "steps"};
+
+static const struct environment_part camera_parts[] = {
+    {"motion", {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {2}, .low = lows, .high = highs}},
+    {"camera", {.dtype = ENVIRONMENT_U8, .rank = 3, .shape = {WIDE - 1, WIDE, 1}}},
+    {"goal", {.dtype = ENVIRONMENT_F32, .low = &low, .high = &high}},
+};
+static const struct environment_part gauges_parts[] = {
+    {"place", {.dtype = ENVIRONMENT_F32, .low = &low, .high = &high}},
+    {"clocks", {.dtype = ENVIRONMENT_F32, .rank = 2, .shape = {2, 2}}},
+};
 
 #define OBSERVATION                                                                                          \
     .observation = {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {2}, .low = lows, .high = highs}
@@ -86,6 +105,12 @@ static const struct environment_spec specs[KINDS] = {
                .action = {.dtype = ENVIRONMENT_F32, .low = &low, .high = &high}},
     [TINY] = {SPEC, .agents = 1, OBSERVATION, DISCRETE},
     [LIVES] = {SPEC, .agents = 1, OBSERVATION, DISCRETE},
+    [CAMERA] = {SPEC, .agents = 1, .steps_max = PUSH_STEPS,
+                .observation = {.dtype = ENVIRONMENT_U8, .rank = 1, .shape = {CAMERA_BYTES}}, DISCRETE,
+                .part_count = 3, .parts = camera_parts},
+    [GAUGES] = {SPEC, .agents = 1,
+                .observation = {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {GAUGES_FLOATS}}, DISCRETE,
+                .part_count = 2, .parts = gauges_parts},
     [SLOW] = {SPEC, .agents = 1, .steps_max = PUSH_STEPS, OBSERVATION,
               .action = {.dtype = ENVIRONMENT_F32, .low = &low, .high = &high}},
 };
@@ -138,6 +163,24 @@ static void show_bar(const struct toy *toy, const struct environment_buffers *bu
     }
 }
 
+static void show_camera(const struct world *world, uint8_t *row)
+{
+    const uint32_t first = (uint32_t)(world->tokens[0].place + LIMIT) * (WIDE - BAR) / (2 * LIMIT);
+    const float motion[] = {(float)world->tokens[0].place, (float)world->steps}, goal = (float)world->goal;
+    memcpy(row, motion, sizeof motion);
+    for (uint32_t i = 0; i < (WIDE - 1) * WIDE; i++)
+        row[IMAGE_AT + i] = i % WIDE - first < BAR ? 255 : 0;
+    memset(row + GOAL_AT - 2, 0, 2);
+    memcpy(row + GOAL_AT, &goal, sizeof goal);
+}
+
+static void show_gauges(const struct world *world, float *row)
+{
+    row[0] = (float)world->tokens[0].place;
+    for (int i = 1; i < GAUGES_FLOATS; i++)
+        row[i] = (float)world->steps / (float)i;
+}
+
 static void show_row(const struct toy *toy, const struct environment_buffers *buffers, uint32_t which,
                      uint32_t agent)
 {
@@ -146,6 +189,14 @@ static void show_row(const struct toy *toy, const struct environment_buffers *bu
     const uint32_t row = which * toy->spec->agents + agent;
     if (toy->kind == MIDDLE || toy->kind == GLIDE) {
         show_bar(toy, buffers, which);
+        return;
+    }
+    if (toy->kind == CAMERA) {
+        show_camera(world, (uint8_t *)buffers->observation + (size_t)row * CAMERA_BYTES);
+        return;
+    }
+    if (toy->kind == GAUGES) {
+        show_gauges(world, (float *)buffers->observation + (size_t)row * GAUGES_FLOATS);
         return;
     }
     if (toy->kind == PICTURE) {
@@ -170,6 +221,7 @@ static void begin(struct toy *toy, uint32_t which, uint64_t seed)
     *world = (struct world){.draws = seed};
     for (uint32_t agent = 0; agent < toy->spec->agents; agent++)
         world->tokens[agent].place = (int32_t)(draw(world) % 5) - 2;
+    world->goal = toy->kind == CAMERA ? (int32_t)(draw(world) % 9) - 4 : 0;
 }
 
 static int toy_reset(void *self, const struct environment_buffers *buffers, uint32_t n, const uint32_t *which,
@@ -233,8 +285,8 @@ static void step_world(struct toy *toy, const struct environment_buffers *buffer
         const uint32_t row = which * toy->spec->agents + agent;
         unsigned flags = step_token(toy, which, agent, move_of(toy, buffers->action, row));
         const int32_t place = toy->worlds[which].tokens[agent].place;
-        const bool middle = toy->kind == MIDDLE || toy->kind == GLIDE;
-        buffers->reward[row] = (float)(middle ? LIMIT - abs(place) : place);
+        const bool middle = toy->kind == MIDDLE || toy->kind == GLIDE || toy->kind == CAMERA;
+        buffers->reward[row] = (float)(middle ? LIMIT - abs(place - toy->worlds[which].goal) : place);
         if (toy->kind == LIVES && flags != 0)
             flags = lose_life(&toy->worlds[which]);
         if (toy->kind == AGAIN && flags != 0) {

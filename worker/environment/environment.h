@@ -38,7 +38,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define ENVIRONMENT_VERSION 1
+/* Version 2 added parts of an observation. What was built for version 1 is good as it is. */
+#define ENVIRONMENT_VERSION 2
 #define ENVIRONMENT_ERROR_BYTES 400
 
 /* The type of a space's elements. */
@@ -102,6 +103,12 @@ struct environment_space {
     const uint32_t *choices;
 };
 
+/* One of the things that an observation is made of, such as an image or a vector. U8 has rank 3. */
+struct environment_part {
+    const char *name;               /* each another; 1 … 63 bytes */
+    struct environment_space space; /* as of an observation */
+};
+
 struct environment_spec {
     uint32_t size;              /* sizeof(struct environment_spec) */
     uint32_t limits;            /* of the enum above */
@@ -111,6 +118,14 @@ struct environment_spec {
     uint32_t metric_count;      /* numbers that an ended row reports, at most 64 */
     const char *const *metrics; /* (metric_count) their names, each another: "is_success", …; 1 … 63 bytes */
     struct environment_space observation, action;
+
+    /* ---- since version 2 ----
+     * An observation of several things has rank 1. Its row holds the parts one behind the other, each at the
+     * next multiple of 4 bytes. Where all parts are ENVIRONMENT_F32, the observation is, too, and shape[0]
+     * counts its elements; else it is ENVIRONMENT_U8, and shape[0] counts the bytes of the row, itself a
+     * multiple of 4. Its own bounds are NULL: the parts have them. */
+    uint32_t part_count; /* at most 256; 0: it is one thing */
+    const struct environment_part *parts;
 };
 
 struct environment_buffers {

@@ -73,6 +73,7 @@ struct cast {
 struct probe {
     struct contract *contract;
     const struct environment_spec *spec; /* NULL: the probe is not open */
+    struct environment_spec taken;       /* the plug-in's, of whatever version */
     void *self;
     uint32_t count;
     struct environment_buffers buffers;
@@ -248,16 +249,16 @@ static void probe_open(struct probe *p, struct contract *c, uint32_t count)
     *p = (struct probe){.contract = c, .count = count};
     if (c->is_broken)
         return;
-    const struct environment_spec *spec = NULL;
+    const struct environment_spec *given = NULL;
     call_begin(c, "open of %u environments", count);
-    call_end(c, trial->plugin->open(&p->self, &spec, trial->name, trial->options, count, c->said.text),
+    call_end(c, trial->plugin->open(&p->self, &given, trial->name, trial->options, count, c->said.text),
              false);
-    if (spec == NULL)
+    if (given == NULL)
         broken(c, "open succeeded without a spec: *spec is NULL");
-    if (c->is_broken || spec == NULL)
+    if (c->is_broken || given == NULL)
         return;
-    p->spec = spec;
-    if (environment_spec_check(spec, &why) != STATUS_OK)
+    p->spec = &p->taken;
+    if (environment_spec_take(&p->taken, given, &why) != STATUS_OK)
         broken(c, "%s", why.text);
     else
         open_memory(p);
@@ -369,6 +370,24 @@ static void check_written(const struct probe *p, enum area_kind area, uint32_t r
                    call_name(p->contract), i, area_names[area], row / p->spec->agents);
 }
 
+/* Whether it wrote every float of the observation's parts, in a row of bytes. */
+static void check_parts_written(const struct probe *p, uint32_t row)
+{
+    const struct environment_spec *spec = p->spec;
+    const uint8_t *observation = probe_row(p, OBSERVATION, row / spec->agents, row % spec->agents);
+    static const uint8_t unwritten[4] = {PATTERN_BYTE, PATTERN_BYTE, PATTERN_BYTE, PATTERN_BYTE};
+    for (uint32_t part = 0; spec->observation.dtype == ENVIRONMENT_U8 && part < spec->part_count; part++) {
+        const uint8_t *at = observation + environment_part_offset(spec, part);
+        const size_t floats = environment_part_is_image(&spec->parts[part])
+                                  ? 0
+                                  : environment_space_elements(&spec->parts[part].space);
+        for (size_t i = 0; i < floats; i++)
+            if (memcmp(at + 4 * i, unwritten, 4) == 0)
+                broken(p->contract, "%s: did not write element %zu of the part %s of environment %u",
+                       call_name(p->contract), i, spec->parts[part].name, row / spec->agents);
+    }
+}
+
 /* Nothing but the flags counts of an agent that is absent or has failed. */
 static void check_row(const struct probe *p, const struct environment_rows *rows, uint32_t row, bool stepped)
 {
@@ -381,6 +400,7 @@ static void check_row(const struct probe *p, const struct environment_rows *rows
     if ((flags & (ENVIRONMENT_TERMINATED | ENVIRONMENT_TRUNCATED)) != 0)
         check_written(p, METRICS, row);
     check_written(p, OBSERVATION, row);
+    check_parts_written(p, row);
     if (environment_row_check(rows, row, stepped, &why) != STATUS_OK)
         broken(p->contract, "%s: %s", call_name(p->contract), why.text);
 }

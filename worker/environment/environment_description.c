@@ -54,9 +54,10 @@ static void write_numbers(FILE *out, const char *key, const struct environment_s
     fputs(equal < count ? "]" : "", out);
 }
 
-static void write_space(FILE *out, const char *key, const struct environment_space *space)
+/* The members of a space, without braces. */
+static void write_members(FILE *out, const struct environment_space *space)
 {
-    fprintf(out, ",\"%s\":{\"dtype\":\"%s\",\"shape\":[", key, dtype_names[space->dtype]);
+    fprintf(out, "\"dtype\":\"%s\",\"shape\":[", dtype_names[space->dtype]);
     for (uint32_t i = 0; i < space->rank; i++)
         fprintf(out, "%s%" PRIu32, i > 0 ? "," : "", space->shape[i]);
     fputc(']', out);
@@ -66,7 +67,18 @@ static void write_space(FILE *out, const char *key, const struct environment_spa
         write_numbers(out, "low", space, space->low);
     if (space->choices == NULL && space->high != NULL)
         write_numbers(out, "high", space, space->high);
-    fputc('}', out);
+}
+
+static void write_parts(FILE *out, const struct environment_spec *spec)
+{
+    for (uint32_t i = 0; i < spec->part_count; i++) {
+        fputs(i == 0 ? ",\"parts\":[{\"name\":" : ",{\"name\":", out);
+        write_text(out, spec->parts[i].name);
+        fputc(',', out);
+        write_members(out, &spec->parts[i].space);
+        fputc('}', out);
+    }
+    fputs(spec->part_count > 0 ? "]" : "", out);
 }
 
 static void write_flag(FILE *out, const char *key, bool value)
@@ -94,9 +106,12 @@ char *environment_describe(const char *name, const struct environment_spec *spec
         write_text(out, spec->metrics[i]);
     }
     fputc(']', out);
-    write_space(out, "observation", &spec->observation);
-    write_space(out, "action", &spec->action);
-    fputc('}', out);
+    fputs(",\"observation\":{", out);
+    write_members(out, &spec->observation);
+    write_parts(out, spec);
+    fputs("},\"action\":{", out);
+    write_members(out, &spec->action);
+    fputs("}}", out);
     const bool failed = ferror(out) != 0;
     if (fclose(out) == 0 && !failed)
         return text;
@@ -229,18 +244,66 @@ static void check_empty(const cJSON *object, const char *of, const char *point, 
         refuse(error, "%s%s%.64s: an unknown member", of, point, object->child->string);
 }
 
-static void read_space(cJSON *root, const char *key, struct environment_space *space, struct error *error)
+/* Takes the members of a space out of the object `of`. */
+static void read_members(cJSON *object, const char *of, struct environment_space *space, struct error *error)
 {
-    cJSON *object = take(root, key);
     if (!cJSON_IsObject(object))
-        refuse(error, "%s: expected an object", key);
-    space->dtype = read_dtype(object, key, error);
-    read_shape(object, key, space, error);
+        refuse(error, "%s: expected an object", of);
+    space->dtype = read_dtype(object, of, error);
+    read_shape(object, of, space, error);
     const size_t count = environment_space_elements(space);
-    space->low = read_numbers(object, key, "low", count, -INFINITY, error);
-    space->high = read_numbers(object, key, "high", count, INFINITY, error);
-    space->choices = read_choices(object, key, count, error);
-    check_empty(object, key, ".", error);
+    space->low = read_numbers(object, of, "low", count, -INFINITY, error);
+    space->high = read_numbers(object, of, "high", count, INFINITY, error);
+    space->choices = read_choices(object, of, count, error);
+}
+
+static void read_part(cJSON *object, struct environment_part *part, uint32_t i, struct error *error)
+{
+    char of[48];
+    snprintf(of, sizeof of, "observation.parts[%u]", i);
+    if (!cJSON_IsObject(object))
+        refuse(error, "%s: expected an object", of);
+    cJSON *name = take(object, "name");
+    part->name = cJSON_IsString(name) ? strdup(name->valuestring) : NULL;
+    cJSON_Delete(name);
+    if (part->name == NULL)
+        refuse(error, "%s.name: expected a text", of);
+    read_members(object, of, &part->space, error);
+    check_empty(object, of, ".", error);
+}
+
+/* Absent where the observation is one thing. */
+static void read_parts(cJSON *object, struct environment_spec *spec, struct error *error)
+{
+    cJSON *list = take(object, "parts");
+    const int count = list == NULL ? 0 : cJSON_IsArray(list) ? cJSON_GetArraySize(list) : -1;
+    if (count < 0 || count > ENVIRONMENT_PARTS_MAX || (list != NULL && count == 0))
+        refuse(error, "observation.parts: expected a list of 1..%d objects", ENVIRONMENT_PARTS_MAX);
+    struct environment_part *parts =
+        error->status == STATUS_OK && count > 0
+            ? allocate((size_t)count, sizeof *parts, "observation", "parts", error)
+            : NULL;
+    spec->parts = parts;
+    for (cJSON *item = parts != NULL ? list->child : NULL; item != NULL;
+         item = item->next, spec->part_count++)
+        read_part(item, &parts[spec->part_count], spec->part_count, error);
+    cJSON_Delete(list);
+}
+
+static void read_observation(cJSON *root, struct environment_spec *spec, struct error *error)
+{
+    cJSON *object = take(root, "observation");
+    read_members(object, "observation", &spec->observation, error);
+    read_parts(object, spec, error);
+    check_empty(object, "observation", ".", error);
+    cJSON_Delete(object);
+}
+
+static void read_action(cJSON *root, struct environment_spec *spec, struct error *error)
+{
+    cJSON *object = take(root, "action");
+    read_members(object, "action", &spec->action, error);
+    check_empty(object, "action", ".", error);
     cJSON_Delete(object);
 }
 
@@ -287,8 +350,8 @@ static void read_root(struct environment_description *description, cJSON *root, 
     description->can_save = read_bool(root, "can_save", error);
     spec->limits |= read_bool(root, "singleton", error) ? ENVIRONMENT_SINGLETON : 0;
     read_metrics(root, spec, error);
-    read_space(root, "observation", &spec->observation, error);
-    read_space(root, "action", &spec->action, error);
+    read_observation(root, spec, error);
+    read_action(root, spec, error);
     check_empty(root, "", "", error);
     if (error->status == STATUS_OK)
         environment_spec_check(spec, error);
@@ -311,15 +374,25 @@ enum status environment_description_read(struct environment_description *descrip
 }
 
 /* The arrays were made here; only environment.h's types are const. */
+static void free_space(const struct environment_space *space)
+{
+    free((void *)(uintptr_t)space->low);
+    free((void *)(uintptr_t)space->high);
+    free((void *)(uintptr_t)space->choices);
+}
+
 void environment_description_fini(struct environment_description *description)
 {
     struct environment_spec *spec = &description->spec;
     for (uint32_t i = 0; i < spec->metric_count; i++)
         free((void *)(uintptr_t)spec->metrics[i]);
     free((void *)(uintptr_t)spec->metrics);
-    const void *const arrays[] = {spec->observation.low, spec->observation.high, spec->observation.choices,
-                                  spec->action.low,      spec->action.high,      spec->action.choices};
-    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
-        free((void *)(uintptr_t)arrays[i]);
+    for (uint32_t i = 0; i < spec->part_count; i++) {
+        free((void *)(uintptr_t)spec->parts[i].name);
+        free_space(&spec->parts[i].space);
+    }
+    free((void *)(uintptr_t)spec->parts);
+    free_space(&spec->observation);
+    free_space(&spec->action);
     *description = (struct environment_description){0};
 }

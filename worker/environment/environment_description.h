@@ -8,7 +8,13 @@
  *
  * All members but bounds and choices must be there, and no others. A bound is a list with a number for each
  * element, or one number for all; null, in a list or in the list's place, is no bound. An action of "int32"
- * has "choices" in place of bounds: a list, or one number for all elements. */
+ * has "choices" in place of bounds: a list, or one number for all elements.
+ *
+ * An observation of several things (environment.h) has no bounds, and its parts in order:
+ *
+ *     "observation": {"dtype": "uint8", "shape": [7068], "parts": [
+ *         {"name": "camera", "dtype": "uint8", "shape": [84, 84, 1], "low": 0, "high": 255},
+ *         {"name": "speed", "dtype": "float32", "shape": [3], "low": -1, "high": 1}]} */
 #ifndef WORKER_ENVIRONMENT_ENVIRONMENT_DESCRIPTION_H
 #define WORKER_ENVIRONMENT_ENVIRONMENT_DESCRIPTION_H
 

@@ -92,7 +92,7 @@ static enum status check_table(const struct environment_plugin *plugin, struct e
 {
     if (plugin == NULL)
         return error_set(error, STATUS_INVALID, "environment_plugin() returned NULL: expected its table");
-    if (plugin->version != ENVIRONMENT_VERSION)
+    if (plugin->version == 0 || plugin->version > ENVIRONMENT_VERSION)
         return error_set(error, STATUS_INVALID,
                          "was built for version %u of environment.h: expected version %d", plugin->version,
                          ENVIRONMENT_VERSION);

@@ -24,6 +24,35 @@ size_t environment_space_bytes(const struct environment_space *space)
     return environment_space_elements(space) * (space->dtype == ENVIRONMENT_U8 ? 1 : 4);
 }
 
+/* The next multiple of 4. */
+static size_t in_words(size_t bytes)
+{
+    return (bytes + 3) / 4 * 4;
+}
+
+size_t environment_part_offset(const struct environment_spec *spec, uint32_t part)
+{
+    size_t offset = 0;
+    for (uint32_t i = 0; i < part; i++)
+        offset += in_words(environment_space_bytes(&spec->parts[i].space));
+    return offset;
+}
+
+size_t environment_part_floats(const struct environment_spec *spec, const void *row, float *out)
+{
+    size_t count = 0, offset = 0;
+    for (uint32_t i = 0; i < spec->part_count; i++) {
+        const size_t bytes = environment_space_bytes(&spec->parts[i].space);
+        if (!environment_part_is_image(&spec->parts[i])) {
+            if (out != NULL)
+                memcpy(out + count, (const char *)row + offset, bytes);
+            count += bytes / sizeof *out;
+        }
+        offset += in_words(bytes);
+    }
+    return count;
+}
+
 size_t environment_choices(const struct environment_spec *spec)
 {
     size_t sum = 0;
@@ -107,15 +136,91 @@ static enum status check_bounds(const struct environment_space *space, const cha
     return STATUS_OK;
 }
 
-static enum status check_observation(const struct environment_space *space, struct error *error)
+/* `of`: "observation", or the name of a part. */
+static enum status check_seen(const struct environment_space *space, const char *of, struct error *error)
 {
     if (space->dtype != ENVIRONMENT_F32 && space->dtype != ENVIRONMENT_U8)
-        return error_set(error, STATUS_INVALID,
-                         "observation.dtype is %u: expected ENVIRONMENT_F32 or ENVIRONMENT_U8", space->dtype);
+        return error_set(error, STATUS_INVALID, "%s.dtype is %u: expected ENVIRONMENT_F32 or ENVIRONMENT_U8",
+                         of, space->dtype);
     if (space->choices != NULL)
-        return error_set(error, STATUS_INVALID, "observation.choices is set: expected NULL");
-    enum status status = check_shape(space, "observation", 3, error);
-    return status == STATUS_OK ? check_bounds(space, "observation", false, error) : status;
+        return error_set(error, STATUS_INVALID, "%s.choices is set: expected NULL", of);
+    enum status status = check_shape(space, of, 3, error);
+    return status == STATUS_OK ? check_bounds(space, of, false, error) : status;
+}
+
+/* Name i of a list whose names lie `stride` bytes apart: it is there, short, and none of those before. */
+static enum status check_name(const char *const *names, size_t stride, const char *of, uint32_t i,
+                              struct error *error)
+{
+    const char *name = *(const char *const *)((const char *)names + i * stride);
+    if (name == NULL || name[0] == '\0')
+        return error_set(error, STATUS_INVALID, "%s[%u] has no name", of, i);
+    if (strnlen(name, ENVIRONMENT_METRIC_NAME_MAX + 1) > ENVIRONMENT_METRIC_NAME_MAX)
+        return error_set(error, STATUS_INVALID, "%s[%u] has a name of more than %d bytes", of, i,
+                         ENVIRONMENT_METRIC_NAME_MAX);
+    for (uint32_t j = 0; j < i; j++)
+        if (strcmp(name, *(const char *const *)((const char *)names + j * stride)) == 0)
+            return error_set(error, STATUS_INVALID, "%s[%u] has the name of %s[%u]", of, i, of, j);
+    return STATUS_OK;
+}
+
+static enum status check_part(const struct environment_spec *spec, uint32_t i, struct error *error)
+{
+    const struct environment_space *space = &spec->parts[i].space;
+    char of[16 + ENVIRONMENT_PART_NAME_MAX];
+    enum status status = check_name(&spec->parts[0].name, sizeof spec->parts[0], "parts", i, error);
+    if (status != STATUS_OK)
+        return status;
+    snprintf(of, sizeof of, "part %s", spec->parts[i].name);
+    status = check_seen(space, of, error);
+    if (status == STATUS_OK && space->dtype == ENVIRONMENT_U8 && space->rank != 3)
+        status = error_set(error, STATUS_INVALID,
+                           "%s.rank is %u: expected 3 of ENVIRONMENT_U8, height, width and channels", of,
+                           space->rank);
+    return status;
+}
+
+static void print_shape(char *out, size_t size, const struct environment_space *space)
+{
+    int length = snprintf(out, size, "%s (",
+                          space->dtype == ENVIRONMENT_U8    ? "uint8"
+                          : space->dtype == ENVIRONMENT_I32 ? "int32"
+                                                            : "float32");
+    for (uint32_t i = 0; i < space->rank; i++)
+        length += snprintf(out + length, size - (size_t)length, "%s%u", i > 0 ? ", " : "", space->shape[i]);
+    snprintf(out + length, size - (size_t)length, ")");
+}
+
+static enum status check_parts(const struct environment_spec *spec, struct error *error)
+{
+    const struct environment_space *whole = &spec->observation;
+    enum status status = STATUS_OK;
+    uint32_t images = 0;
+    if (spec->part_count > ENVIRONMENT_PARTS_MAX)
+        return error_set(error, STATUS_INVALID, "part_count is %u: expected at most %d", spec->part_count,
+                         ENVIRONMENT_PARTS_MAX);
+    if (spec->part_count > 0 && spec->parts == NULL)
+        return error_set(error, STATUS_INVALID, "parts is NULL: expected %u parts", spec->part_count);
+    for (uint32_t i = 0; i < spec->part_count && status == STATUS_OK; i++) {
+        status = check_part(spec, i, error);
+        images += spec->parts[i].space.dtype == ENVIRONMENT_U8;
+    }
+    if (status != STATUS_OK || spec->part_count == 0)
+        return status;
+    const size_t bytes = environment_part_offset(spec, spec->part_count);
+    const struct environment_space expected = {
+        .dtype = images > 0 ? ENVIRONMENT_U8 : ENVIRONMENT_F32,
+        .rank = 1,
+        .shape = {(uint32_t)(images > 0 ? bytes : bytes / sizeof(float))}};
+    char is[64], should[64];
+    print_shape(is, sizeof is, whole);
+    print_shape(should, sizeof should, &expected);
+    if (strcmp(is, should) != 0)
+        return error_set(error, STATUS_INVALID, "observation is %s: expected %s, which its parts take", is,
+                         should);
+    if (whole->low != NULL || whole->high != NULL)
+        return error_set(error, STATUS_INVALID, "observation has bounds: expected those of its parts alone");
+    return STATUS_OK;
 }
 
 static enum status check_choices(const struct environment_space *space, struct error *error)
@@ -145,20 +250,6 @@ static enum status check_action(const struct environment_space *space, struct er
     return check_bounds(space, "action", true, error);
 }
 
-static enum status check_metric_name(const struct environment_spec *spec, uint32_t i, struct error *error)
-{
-    const char *name = spec->metrics[i];
-    if (name == NULL || name[0] == '\0')
-        return error_set(error, STATUS_INVALID, "metrics[%u] has no name", i);
-    if (strnlen(name, ENVIRONMENT_METRIC_NAME_MAX + 1) > ENVIRONMENT_METRIC_NAME_MAX)
-        return error_set(error, STATUS_INVALID, "metrics[%u] has a name of more than %d bytes", i,
-                         ENVIRONMENT_METRIC_NAME_MAX);
-    for (uint32_t j = 0; j < i; j++)
-        if (strcmp(name, spec->metrics[j]) == 0)
-            return error_set(error, STATUS_INVALID, "metrics[%u] has the name of metrics[%u]", i, j);
-    return STATUS_OK;
-}
-
 static enum status check_metrics(const struct environment_spec *spec, struct error *error)
 {
     if (spec->metric_count > ENVIRONMENT_METRICS_MAX)
@@ -168,8 +259,22 @@ static enum status check_metrics(const struct environment_spec *spec, struct err
         return error_set(error, STATUS_INVALID, "metrics is NULL: expected %u names", spec->metric_count);
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < spec->metric_count && status == STATUS_OK; i++)
-        status = check_metric_name(spec, i, error);
+        status = check_name(spec->metrics, sizeof spec->metrics[0], "metrics", i, error);
     return status;
+}
+
+/* The bytes of a spec of version 1, which ends before the parts. */
+enum { BYTES_OF_VERSION_1 = offsetof(struct environment_spec, part_count) };
+
+enum status environment_spec_take(struct environment_spec *out, const struct environment_spec *given,
+                                  struct error *error)
+{
+    *out = (struct environment_spec){.size = given->size};
+    if (given->size == BYTES_OF_VERSION_1 || given->size == sizeof *given) {
+        memcpy(out, given, given->size);
+        out->size = sizeof *out;
+    }
+    return environment_spec_check(out, error);
 }
 
 enum status environment_spec_check(const struct environment_spec *spec, struct error *error)
@@ -187,7 +292,9 @@ enum status environment_spec_check(const struct environment_spec *spec, struct e
     if (spec->has_mask > 1 || (spec->has_mask == 1 && spec->action.choices == NULL))
         return error_set(error, STATUS_INVALID, "has_mask is %u: expected 0, or 1 of an action with choices",
                          spec->has_mask);
-    enum status status = check_observation(&spec->observation, error);
+    enum status status = check_seen(&spec->observation, "observation", error);
+    if (status == STATUS_OK)
+        status = check_parts(spec, error);
     if (status == STATUS_OK)
         status = check_action(&spec->action, error);
     return status == STATUS_OK ? check_metrics(spec, error) : status;
@@ -415,12 +522,31 @@ static enum status check_row_mask(const struct environment_rows *rows, uint32_t 
     return STATUS_OK;
 }
 
+/* Where a part of a row of bytes lies. */
+static const void *part_of(const struct environment_rows *rows, uint32_t row, uint32_t part)
+{
+    return (const char *)rows->buffers->observation + row * rows->elements +
+           environment_part_offset(rows->spec, part);
+}
+
+/* The floats in a row of bytes. */
+static enum status check_row_parts(const struct environment_rows *rows, uint32_t row, struct error *error)
+{
+    const struct environment_spec *spec = rows->spec;
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < spec->part_count && status == STATUS_OK; i++)
+        if (!environment_part_is_image(&spec->parts[i]))
+            status = check_row_finite(rows, row, spec->parts[i].name, part_of(rows, row, i),
+                                      environment_space_elements(&spec->parts[i].space), error);
+    return status;
+}
+
 static enum status check_row_state(const struct environment_rows *rows, uint32_t row, struct error *error)
 {
     const float *observation = (const float *)rows->buffers->observation + row * rows->elements;
-    enum status status = STATUS_OK;
-    if (rows->spec->observation.dtype == ENVIRONMENT_F32)
-        status = check_row_finite(rows, row, "observation", observation, rows->elements, error);
+    enum status status = rows->spec->observation.dtype == ENVIRONMENT_F32
+                             ? check_row_finite(rows, row, "observation", observation, rows->elements, error)
+                             : check_row_parts(rows, row, error);
     return status == STATUS_OK && rows->choices > 0 ? check_row_mask(rows, row, error) : status;
 }
 
@@ -428,28 +554,45 @@ enum status environment_rows_check_state(const struct environment_rows *rows, ui
                                          const uint32_t *which, struct error *error)
 {
     if (which == NULL && rows->choices == 0 &&
-        (rows->spec->observation.dtype != ENVIRONMENT_F32 ||
-         environment_floats_are_finite(rows->buffers->observation,
-                                       (size_t)n * rows->spec->agents * rows->elements)))
+        (rows->spec->observation.dtype != ENVIRONMENT_F32
+             ? rows->spec->part_count == 0
+             : environment_floats_are_finite(rows->buffers->observation,
+                                             (size_t)n * rows->spec->agents * rows->elements)))
         return STATUS_OK;
     return check_each(rows, check_row_state, n, which, error);
 }
 
-static enum status check_row_bounds(const struct environment_rows *rows, uint32_t row, struct error *error)
+/* The values of an observation, or of its part `of`. */
+static enum status check_values(const struct environment_rows *rows, uint32_t row, const char *of,
+                                const struct environment_space *space, const void *values,
+                                struct error *error)
 {
-    const struct environment_space *space = &rows->spec->observation;
-    const uint8_t *bytes = (const uint8_t *)rows->buffers->observation + row * rows->elements;
-    const float *numbers = (const float *)rows->buffers->observation + row * rows->elements;
-    for (size_t i = 0; (space->low != NULL || space->high != NULL) && i < rows->elements; i++) {
+    const uint8_t *bytes = values;
+    const float *numbers = values;
+    const size_t elements = environment_space_elements(space);
+    for (size_t i = 0; (space->low != NULL || space->high != NULL) && i < elements; i++) {
         const double value = space->dtype == ENVIRONMENT_U8 ? bytes[i] : (double)numbers[i];
         const double low = space->low != NULL ? (double)(float)space->low[i] : -INFINITY;
         const double high = space->high != NULL ? (double)(float)space->high[i] : INFINITY;
         if (value < low || value > high)
             return row_fails(rows, row, STATUS_CORRUPT, error,
-                             "element %zu of its observation is %.9g: expected %.9g..%.9g", i, value, low,
-                             high);
+                             "element %zu of its %s is %.9g: expected %.9g..%.9g", i, of, value, low, high);
     }
     return STATUS_OK;
+}
+
+static enum status check_row_bounds(const struct environment_rows *rows, uint32_t row, struct error *error)
+{
+    const struct environment_spec *spec = rows->spec;
+    const char *observation =
+        (const char *)rows->buffers->observation + row * environment_space_bytes(&spec->observation);
+    enum status status = STATUS_OK;
+    if (spec->part_count == 0)
+        return check_values(rows, row, "observation", &spec->observation, observation, error);
+    for (uint32_t i = 0; i < spec->part_count && status == STATUS_OK; i++)
+        status = check_values(rows, row, spec->parts[i].name, &spec->parts[i].space,
+                              observation + environment_part_offset(spec, i), error);
+    return status;
 }
 
 enum status environment_row_check(const struct environment_rows *rows, uint32_t row, bool stepped,
@@ -462,17 +605,6 @@ enum status environment_row_check(const struct environment_rows *rows, uint32_t 
 }
 
 /* ---- two specs ---- */
-
-static void print_shape(char *out, size_t size, const struct environment_space *space)
-{
-    int length = snprintf(out, size, "%s (",
-                          space->dtype == ENVIRONMENT_U8    ? "uint8"
-                          : space->dtype == ENVIRONMENT_I32 ? "int32"
-                                                            : "float32");
-    for (uint32_t i = 0; i < space->rank; i++)
-        length += snprintf(out + length, size - (size_t)length, "%s%u", i > 0 ? ", " : "", space->shape[i]);
-    snprintf(out + length, size - (size_t)length, ")");
-}
 
 /* Of actions; NULL: they are choices. */
 static enum status compare_bounds(const char *side, size_t elements, const double *was, const double *is,
@@ -501,6 +633,26 @@ static enum status compare_spaces(const char *what, const struct environment_spa
     return STATUS_OK;
 }
 
+static enum status compare_parts(const struct environment_spec *was, const struct environment_spec *is,
+                                 struct error *error)
+{
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < was->part_count && i < is->part_count && status == STATUS_OK; i++) {
+        const char *old = was->parts[i].name, *now = is->parts[i].name;
+        char what[32 + ENVIRONMENT_PART_NAME_MAX];
+        snprintf(what, sizeof what, "observation's part %s", now);
+        status =
+            strcmp(old, now) == 0
+                ? compare_spaces(what, &was->parts[i].space, &is->parts[i].space, error)
+                : error_set(error, STATUS_INVALID, "its observation's part %u is %s: it was %s", i, now, old);
+    }
+    /* Checkpoints of older versions do not know parts. */
+    if (status == STATUS_OK && was->part_count > 0 && was->part_count != is->part_count)
+        status = error_set(error, STATUS_INVALID, "its observation has %u parts: it had %u", is->part_count,
+                           was->part_count);
+    return status;
+}
+
 enum status environment_spec_compare(const struct environment_spec *was, const struct environment_spec *is,
                                      struct error *error)
 {
@@ -509,7 +661,9 @@ enum status environment_spec_compare(const struct environment_spec *was, const s
     if (was->has_mask != is->has_mask)
         return error_set(error, STATUS_INVALID, "it has %saction masks: it had %s", is->has_mask ? "" : "no ",
                          is->has_mask ? "none" : "some");
-    enum status status = compare_spaces("observation", &was->observation, &is->observation, error);
+    enum status status = compare_parts(was, is, error);
+    if (status == STATUS_OK)
+        status = compare_spaces("observation", &was->observation, &is->observation, error);
     if (status == STATUS_OK)
         status = compare_spaces("action", &was->action, &is->action, error);
     if (status != STATUS_OK)

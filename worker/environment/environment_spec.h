@@ -14,12 +14,19 @@
 enum {
     ENVIRONMENT_AGENTS_MAX = 1024,
     ENVIRONMENT_METRICS_MAX = 64,
-    ENVIRONMENT_METRIC_NAME_MAX = 63,    /* bytes */
+    ENVIRONMENT_METRIC_NAME_MAX = 63, /* bytes */
+    ENVIRONMENT_PARTS_MAX = 256,
+    ENVIRONMENT_PART_NAME_MAX = 63,      /* bytes */
     ENVIRONMENT_CHOICES_MAX = 1 << 16,   /* of one element */
     ENVIRONMENT_ROW_BYTES_MAX = 1 << 24, /* of one observation or action */
     ENVIRONMENT_STEP_FLAGS = ENVIRONMENT_TERMINATED | ENVIRONMENT_TRUNCATED | ENVIRONMENT_RESTARTED |
                              ENVIRONMENT_FAILED | ENVIRONMENT_ABSENT | ENVIRONMENT_LIFE_LOST
 };
+
+/* Copies what a plug-in of any version gives as its spec; what its version does not have is zero. Its arrays
+ * stay the plug-in's. Errors as environment_spec_check. */
+enum status environment_spec_take(struct environment_spec *out, const struct environment_spec *given,
+                                  struct error *error);
 
 /* Whether every number of the spec is within what environment.h and the limits above allow. STATUS_INVALID;
  * the sentence names the member. */
@@ -34,6 +41,18 @@ enum status environment_spec_compare(const struct environment_spec *was, const s
                                      struct error *error);
 
 size_t environment_space_elements(const struct environment_space *space);
+
+/* Where a part begins in its row, in bytes; of the number part_count: the row's end. */
+size_t environment_part_offset(const struct environment_spec *spec, uint32_t part);
+
+/* Whether the part is an image: bytes of height, width and channels. */
+static inline bool environment_part_is_image(const struct environment_part *part)
+{
+    return part->space.dtype == ENVIRONMENT_U8;
+}
+
+/* The floats among the parts of a row, one behind the other. Returns how many; `out` may be NULL. */
+size_t environment_part_floats(const struct environment_spec *spec, const void *row, float *out);
 
 /* The bytes of one row. */
 size_t environment_space_bytes(const struct environment_space *space);

@@ -13,7 +13,8 @@
 struct environments {
     struct environments_config config;
     const struct environment_spec *spec;
-    void *self; /* the plug-in's instance */
+    struct environment_spec taken; /* the plug-in's, of whatever version */
+    void *self;                    /* the plug-in's instance */
     struct environment_buffers buffers;
     struct environment_buffers written; /* by the plug-in: the buffers, or with frames `newest` among them */
     struct environment_rows rows;       /* the buffers, for their checks */
@@ -129,16 +130,18 @@ static enum status open_instance(struct environments *e, struct error *error)
         e->spec = config->spec;
         return STATUS_OK;
     }
+    const struct environment_spec *given = NULL;
     call_begin(e, PLUGIN_CALL_OPEN, config->count, NULL);
     const int failed =
-        config->plugin->open(&self, &e->spec, config->name, config->options, config->count, text.text);
+        config->plugin->open(&self, &given, config->name, config->options, config->count, text.text);
     plugin_call_end();
     if (failed != 0)
         return plugin_refuses(e, "open", &text, error);
     e->self = self;
-    if (e->spec == NULL)
+    if (given == NULL)
         return error_set(error, STATUS_CORRUPT, "%.100s: open wrote no spec", config->name);
-    if (environment_spec_check(e->spec, &why) != STATUS_OK)
+    e->spec = &e->taken;
+    if (environment_spec_take(&e->taken, given, &why) != STATUS_OK)
         return error_set(error, STATUS_CORRUPT, "%.100s: its spec: %s", config->name, why.text);
     return STATUS_OK;
 }
@@ -168,10 +171,17 @@ static enum status stack_spec(struct environments *e, struct error *error)
     struct environment_space *space = &e->stacked.observation;
     if (frames <= 1)
         return STATUS_OK;
+    if (e->spec->part_count > 0 && e->spec->observation.dtype == ENVIRONMENT_U8)
+        return error_set(
+            error, STATUS_INVALID,
+            "%.100s: /environment/frames: expected 1, got %u: its observation has an image among "
+            "other parts",
+            e->config.name, frames);
     if (bytes * frames > ENVIRONMENT_ROW_BYTES_MAX)
         return error_set(error, STATUS_INVALID, "%.100s: %u frames of %zu bytes: expected at most %d bytes",
                          e->config.name, frames, bytes, ENVIRONMENT_ROW_BYTES_MAX);
     e->stacked = *e->spec;
+    e->stacked.part_count = 0; /* a stack of vectors is one vector */
     e->spec = &e->stacked;
     if (space->rank == 0)
         space->shape[space->rank++] = 1;

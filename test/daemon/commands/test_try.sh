@@ -24,7 +24,7 @@ keeps_the_contract() {
     "$COALESCED" try "$@" >"$scratch/good" 2>&1 && ! grep -v '^  ok\|^  --\|^      \|^[A-Za-z0-9-]*: [0-9]' "$scratch/good"
 }
 check "a good plug-in keeps the contract in all its environments" keeps_the_contract "$good"
-check "all thirteen environments were tried" test "$(grep -c '^[A-Z][a-z]*-v0: ' "$scratch/good")" == 13
+check "all fifteen environments were tried" test "$(grep -c '^[A-Z][a-z]*-v0: ' "$scratch/good")" == 15
 for name in CartPole-v1 Acrobot-v1 MountainCar-v0 MountainCarContinuous-v0 Pendulum-v1 CartPoleNoVel-v1 PendulumNoVel-v1; do
     check "$name keeps the contract" keeps_the_contract "$name" --steps 300
 done
@@ -42,7 +42,11 @@ table_fault() {
     local fault=$1 code=$2 phrase=$3
     BROKEN_TABLE=$fault try_fails "$code" "$phrase" "$broken" --name none
 }
-check "another version" table_fault version 78 "was built for version 2 of environment.h: expected version 1"
+check "another version" table_fault version 78 "was built for version 3 of environment.h: expected version 2"
+is_taken() {
+    BROKEN_TABLE=older keeps_the_contract "$broken" --name none
+}
+check "version 1, which knows no parts" is_taken
 check "another size" table_fault size 78 "has a struct environment_plugin of size"
 check "no names" table_fault names 78 "has no names: expected at least one environment"
 check "no table" table_fault table 78 "environment_plugin() returned NULL"
@@ -85,6 +89,8 @@ observation-nan|65|environment 0: element 0 of its observation is nan: expected 
 observation-out-of-bounds|65|is 10: expected -9..9
 observation-unwritten|65|did not write element 0 of the observation
 reward-infinite|65|environment 0: element 0 of its reward is inf
+part-unwritten|65|did not write element 0 of the part place of environment
+part-out-of-bounds|65|element 0 of its place is 10: expected -9..9
 reward-unwritten|65|did not write element 0 of the reward
 flags-unknown|65|bits without a meaning
 flags-unwritten|65|did not write the flags

@@ -15,6 +15,10 @@ static const double zeros[12], bytes_high[12] = {255, 255, 255, 255, 255, 255, 2
 static const double push_low[1] = {-2}, push_high[1] = {2};
 static const uint32_t choices[2] = {3, 2}, two[1] = {2};
 static const char *const metrics[] = {"is_success", "d\"istance"};
+static const struct environment_part parts[] = {
+    {"ey\"e", {.dtype = ENVIRONMENT_U8, .rank = 3, .shape = {2, 2, 3}, .low = zeros, .high = bytes_high}},
+    {"pace", {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {3}, .low = low, .high = high}},
+};
 
 #define SPEC .size = sizeof(struct environment_spec), .agents = 1
 
@@ -52,6 +56,17 @@ static const struct {
      "\"metrics\":[],"
      "\"observation\":{\"dtype\":\"float32\",\"shape\":[4,5]},"
      "\"action\":{\"dtype\":\"float32\",\"shape\":[],\"low\":-2,\"high\":2}}"},
+    {{SPEC, .observation = {.dtype = ENVIRONMENT_U8, .rank = 1, .shape = {24}},
+      .action = {.dtype = ENVIRONMENT_I32, .choices = two}, .part_count = 2, .parts = parts},
+     false,
+     "{\"name\":\"A\",\"agents\":1,\"steps_max\":0,\"mask\":false,\"can_seed\":true,\"can_save\":false,"
+     "\"singleton\":false,"
+     "\"metrics\":[],"
+     "\"observation\":{\"dtype\":\"uint8\",\"shape\":[24],\"parts\":["
+     "{\"name\":\"ey\\\"e\",\"dtype\":\"uint8\",\"shape\":[2,2,3],\"low\":0,\"high\":255},"
+     "{\"name\":\"pace\",\"dtype\":\"float32\",\"shape\":[3],\"low\":[-1,null,0.1],\"high\":[1,null,0."
+     "30000000000000004]}]},"
+     "\"action\":{\"dtype\":\"int32\",\"shape\":[],\"choices\":2}}"},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
@@ -102,12 +117,17 @@ START_TEST(the_text_gives_the_spec_back)
         ck_assert_str_eq(found.spec.metrics[i], expected->metrics[i]);
     expect_equal_spaces(&found.spec.observation, &expected->observation);
     expect_equal_spaces(&found.spec.action, &expected->action);
+    ck_assert_uint_eq(found.spec.part_count, expected->part_count);
+    for (uint32_t i = 0; i < expected->part_count; i++) {
+        ck_assert_str_eq(found.spec.parts[i].name, expected->parts[i].name);
+        expect_equal_spaces(&found.spec.parts[i].space, &expected->parts[i].space);
+    }
     environment_description_fini(&found);
 }
 END_TEST
 
-/* The second text, with one part replaced. */
-static const struct {
+/* The second text, with one piece replaced. */
+static const struct spoiled {
     const char *part, *replacement, *said;
 } spoiled[] = {
     {"{\"name\"", "[\"name\"", "expected a JSON object"},
@@ -141,18 +161,41 @@ static const struct {
     {",\"choices\":[3,2]", "", "has_mask is 1: expected 0, or 1 of an action with choices"},
 };
 
-START_TEST(a_bad_text_is_refused_with_a_sentence)
+/* The same of the last text. */
+static const struct spoiled spoiled_parts[] = {
+    {"\"parts\":[", "\"parts\":3,\"more\":[", "observation.parts: expected a list of 1..256 objects"},
+    {"\"parts\":[", "\"parts\":[],\"more\":[", "observation.parts: expected a list of 1..256 objects"},
+    {"\"parts\":[", "\"parts\":[7,", "observation.parts[0]: expected an object"},
+    {"\"name\":\"pace\",", "", "observation.parts[1].name: expected a text"},
+    {"\"name\":\"pace\",", "\"name\":\"pace\",\"wide\":1,", "observation.parts[1].wide: an unknown member"},
+    {"\"shape\":[3]", "\"shape\":[4]", "observation.parts[1].low: 3 numbers, expected 4"},
+    {"[24]", "[20]", "observation is uint8 (20): expected uint8 (24)"},
+    {"[24]", "[24],\"low\":0", "observation has bounds: expected those of its parts alone"},
+};
+
+static void expect_refused(const char *whole, const struct spoiled *how)
 {
     char text[1024];
-    const char *whole = cases[1].text, *part = strstr(whole, spoiled[_i].part);
+    const char *part = strstr(whole, how->part);
     ck_assert_ptr_nonnull(part);
-    snprintf(text, sizeof text, "%.*s%s%s", (int)(part - whole), whole, spoiled[_i].replacement,
-             part + strlen(spoiled[_i].part));
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(part - whole), whole, how->replacement,
+             part + strlen(how->part));
     struct environment_description found;
     struct error error = {0};
     ck_assert_int_eq(environment_description_read(&found, text, strlen(text), &error), STATUS_INVALID);
-    ck_assert_msg(strstr(error.text, spoiled[_i].said) != NULL, "%s", error.text);
+    ck_assert_msg(strstr(error.text, how->said) != NULL, "%s", error.text);
     environment_description_fini(&found);
+}
+
+START_TEST(a_bad_text_is_refused_with_a_sentence)
+{
+    expect_refused(cases[1].text, &spoiled[_i]);
+}
+END_TEST
+
+START_TEST(so_are_bad_parts)
+{
+    expect_refused(cases[CASES - 1].text, &spoiled_parts[_i]);
 }
 END_TEST
 
@@ -182,6 +225,7 @@ int main(void)
     tcase_add_loop_test(tests, a_spec_has_one_text, 0, CASES);
     tcase_add_loop_test(tests, the_text_gives_the_spec_back, 0, CASES);
     tcase_add_loop_test(tests, a_bad_text_is_refused_with_a_sentence, 0, sizeof spoiled / sizeof spoiled[0]);
+    tcase_add_loop_test(tests, so_are_bad_parts, 0, sizeof spoiled_parts / sizeof spoiled_parts[0]);
     tcase_add_loop_test(tests, no_text_does_harm, 0, CASES);
     suite_add_tcase(suite, tests);
     return suite_run(suite);

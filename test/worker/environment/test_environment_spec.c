@@ -1,9 +1,12 @@
-/* Whether a policy that has learned with one spec fits another (environment_spec_compare); and which flags
- * several agents may have together. */
+/* Whether a policy that has learned with one spec fits another (environment_spec_compare); the parts of an
+ * observation, and their rows; and which flags several agents may have together. */
 #include "test/workplace.h"
 #include "worker/environment/environment_spec.h"
 
 #include <check.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <string.h>
 
 static const uint32_t two[] = {2}, three[] = {3};
@@ -69,6 +72,159 @@ START_TEST(each_difference_is_named)
 }
 END_TEST
 
+/* ---- parts ---- */
+
+static const double byte_low[] = {0, 0, 0, 0, 0, 0}, byte_high[] = {9, 9, 9, 9, 9, 9};
+static const struct environment_part seen[] = {
+    {"place", {.dtype = ENVIRONMENT_F32, .low = low, .high = high}},
+    {"eye", {.dtype = ENVIRONMENT_U8, .rank = 3, .shape = {2, 3, 1}, .low = byte_low, .high = byte_high}},
+    {"pace", {.dtype = ENVIRONMENT_F32, .rank = 2, .shape = {1, 2}}},
+};
+enum { EYE_AT = 4, PACE_AT = 12, ROW_BYTES = 20 }; /* the image has 6 bytes, and 2 behind it */
+
+static struct environment_spec seeing(void)
+{
+    struct environment_spec spec = choosing();
+    spec.observation = (struct environment_space){.dtype = ENVIRONMENT_U8, .rank = 1, .shape = {ROW_BYTES}};
+    spec.part_count = 3;
+    spec.parts = seen;
+    return spec;
+}
+
+START_TEST(parts_begin_at_multiples_of_4)
+{
+    const struct environment_spec spec = seeing();
+    struct error error;
+    char row[ROW_BYTES] = {0};
+    const float place = 0.5f, pace[] = {3, 4};
+    float floats[3];
+    ck_assert_msg(environment_spec_check(&spec, &error) == STATUS_OK, "%s", error.text);
+    ck_assert_uint_eq(environment_part_offset(&spec, 0), 0);
+    ck_assert_uint_eq(environment_part_offset(&spec, 1), EYE_AT);
+    ck_assert_uint_eq(environment_part_offset(&spec, 2), PACE_AT);
+    ck_assert_uint_eq(environment_part_offset(&spec, 3), ROW_BYTES);
+    memcpy(row, &place, sizeof place);
+    memset(row + EYE_AT, 7, 6);
+    memcpy(row + PACE_AT, pace, sizeof pace);
+    ck_assert_uint_eq(environment_part_floats(&spec, row, floats), 3);
+    ck_assert(floats[0] == place && floats[1] == 3 && floats[2] == 4);
+    ck_assert_uint_eq(environment_part_floats(&spec, NULL, NULL), 3);
+}
+END_TEST
+
+/* Each with one member of the spec, or of its last part, changed. */
+static const struct {
+    const char *sentence;
+    struct environment_part last;
+    struct environment_space whole;
+    uint32_t count;
+    bool no_list;
+} bad_parts[] = {
+    {.sentence = "part_count is 257: expected at most 256", .count = 257},
+    {.sentence = "parts is NULL: expected 3 parts", .no_list = true},
+    {.sentence = "parts[2] has the name of parts[1]", .last = {"eye", {.dtype = ENVIRONMENT_F32}}},
+    {.sentence = "parts[2] has no name", .last = {"", {.dtype = ENVIRONMENT_F32}}},
+    {.sentence = "parts[2] has a name of more than 63 bytes",
+     .last = {"0123456789012345678901234567890123456789012345678901234567890123",
+              {.dtype = ENVIRONMENT_F32}}},
+    {.sentence = "part pace.dtype is 2: expected ENVIRONMENT_F32 or ENVIRONMENT_U8",
+     .last = {"pace", {.dtype = ENVIRONMENT_I32}}},
+    {.sentence = "part pace.rank is 1: expected 3 of ENVIRONMENT_U8, height, width and channels",
+     .last = {"pace", {.dtype = ENVIRONMENT_U8, .rank = 1, .shape = {8}}}},
+    {.sentence = "observation is uint8 (20): expected uint8 (16), which its parts take",
+     .last = {"pace", {.dtype = ENVIRONMENT_F32}}},
+    {.sentence = "observation is float32 (5): expected uint8 (20), which its parts take",
+     .whole = {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {5}}},
+    {.sentence = "observation is uint8 (5, 4): expected uint8 (20)",
+     .whole = {.dtype = ENVIRONMENT_U8, .rank = 2, .shape = {5, 4}}},
+};
+
+START_TEST(bad_parts_are_named)
+{
+    struct environment_spec spec = seeing();
+    struct environment_part parts[3];
+    struct error error = {0};
+    memcpy(parts, seen, sizeof parts);
+    if (bad_parts[_i].last.name != NULL)
+        parts[2] = bad_parts[_i].last;
+    if (bad_parts[_i].whole.rank > 0)
+        spec.observation = bad_parts[_i].whole;
+    spec.parts = bad_parts[_i].no_list ? NULL : parts;
+    spec.part_count = bad_parts[_i].count > 0 ? bad_parts[_i].count : 3;
+    ck_assert_int_eq(environment_spec_check(&spec, &error), STATUS_INVALID);
+    ck_assert_msg(strstr(error.text, bad_parts[_i].sentence) != NULL, "%s", error.text);
+}
+END_TEST
+
+/* A plug-in of version 1 has no parts, and whatever lies behind its spec. */
+START_TEST(a_spec_of_version_1_is_taken)
+{
+    struct environment_spec spec = seeing(), taken;
+    struct error error;
+    spec.observation = choosing().observation;
+    spec.size = offsetof(struct environment_spec, part_count);
+    ck_assert_msg(environment_spec_take(&taken, &spec, &error) == STATUS_OK, "%s", error.text);
+    ck_assert_uint_eq(taken.part_count, 0);
+    ck_assert_ptr_null(taken.parts);
+    expect(choosing(), taken, NULL);
+    spec.size--;
+    ck_assert_int_eq(environment_spec_take(&taken, &spec, &error), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(error.text, "spec.size is "));
+}
+END_TEST
+
+START_TEST(other_parts_do_not_fit)
+{
+    struct environment_spec is = seeing(), old = seeing();
+    struct environment_part parts[3];
+    memcpy(parts, seen, sizeof parts);
+    is.parts = parts;
+    expect(seeing(), is, NULL);
+    parts[2].name = "speed";
+    expect(seeing(), is, "its observation's part 2 is speed: it was pace");
+    memcpy(parts, seen, sizeof parts);
+    parts[1].space.shape[0] = 4;
+    expect(seeing(), is, "its observation's part eye is uint8 (4, 3, 1): it was uint8 (2, 3, 1)");
+    is.part_count = 2;
+    parts[1] = seen[1];
+    expect(seeing(), is, "its observation has 2 parts: it had 3");
+    old.part_count = 0; // of a checkpoint that knows no parts
+    expect(old, seeing(), NULL);
+}
+END_TEST
+
+/* A row's bytes, one float of which, or one byte, is spoiled. */
+static const struct {
+    uint32_t at;
+    float value;
+    const char *sentence;
+} bad_rows[] = {
+    {0, NAN, "element 0 of its place is nan: expected a finite number"},
+    {PACE_AT + 4, INFINITY, "element 1 of its pace is inf: expected a finite number"},
+    {0, 1.5f, "element 0 of its place is 1.5: expected -1..1"},
+    {EYE_AT + 5, 10, "element 5 of its eye is 10: expected 0..9"},
+};
+
+START_TEST(rows_are_checked_part_by_part)
+{
+    const struct environment_spec spec = seeing();
+    struct error error = {0};
+    char row[ROW_BYTES] = {0};
+    float reward = 0;
+    uint8_t flags = 0;
+    const bool is_byte = bad_rows[_i].at == EYE_AT + 5;
+    const struct environment_buffers buffers = {.observation = row, .reward = &reward, .flags = &flags};
+    const struct environment_rows rows = environment_rows_of(&spec, &buffers, 0);
+    ck_assert_msg(environment_row_check(&rows, 0, true, &error) == STATUS_OK, "%s", error.text);
+    if (is_byte)
+        row[bad_rows[_i].at] = (char)bad_rows[_i].value;
+    else
+        memcpy(row + bad_rows[_i].at, &bad_rows[_i].value, sizeof(float));
+    ck_assert_int_eq(environment_row_check(&rows, 0, true, &error), STATUS_CORRUPT);
+    ck_assert_msg(strstr(error.text, bad_rows[_i].sentence) != NULL, "%s", error.text);
+}
+END_TEST
+
 /* ---- flags of three agents ---- */
 
 enum {
@@ -116,6 +272,13 @@ int main(void)
     tcase_add_test(compare, the_same_spec_fits);
     tcase_add_test(compare, each_difference_is_named);
     suite_add_tcase(suite, compare);
+    TCase *parts = tcase_create("parts");
+    tcase_add_test(parts, parts_begin_at_multiples_of_4);
+    tcase_add_loop_test(parts, bad_parts_are_named, 0, sizeof bad_parts / sizeof bad_parts[0]);
+    tcase_add_test(parts, a_spec_of_version_1_is_taken);
+    tcase_add_test(parts, other_parts_do_not_fit);
+    tcase_add_loop_test(parts, rows_are_checked_part_by_part, 0, sizeof bad_rows / sizeof bad_rows[0]);
+    suite_add_tcase(suite, parts);
     TCase *flags = tcase_create("flags");
     tcase_add_loop_test(flags, flags_fit_together, 0, sizeof steps / sizeof steps[0]);
     suite_add_tcase(suite, flags);
