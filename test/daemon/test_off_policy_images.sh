@@ -19,20 +19,20 @@ toy=$(readlink -f "$BUILD/test/preload/environment_toy.so")
 dqn='"name": "dqn", "learning_starts": 100, "batch_size": 16, "train_freq": 4, "gradient_steps": 1, "buffer_size": 400,
      "target_update_interval": 60, "exploration_initial_eps": 0.3, "exploration_final_eps": 0.3, "learning_rate": 0.001'
 
-# world FRAMES ALGORITHM POLICY: the latter two are more keys of the job's objects.
+# world NAME FRAMES ALGORITHM POLICY: the latter two are more keys of the job's objects.
 world() {
     cat >"$scratch/reinforce.json" <<JSON
 {"kind": "reinforce", "device": "cpu", "observers": {"count": 1, "environments": 6},
- "environment": {"plugin": "$toy", "name": "Middle-v0", "frames": $1}, "algorithm": {$dqn$2},
- "policy": {"network": "cnn", "threads": 1$3}, "rollout": {"steps": 16},
+ "environment": {"plugin": "$toy", "name": "$1", "frames": $2}, "algorithm": {$dqn$3},
+ "policy": {"network": "cnn", "threads": 1$4}, "rollout": {"steps": 16},
  "evaluation": {"every": 5, "episodes": 3, "steps": 50}, "log": {"every": 1}}
 JSON
 }
 
 # ---- the same numbers ----
 spread='{"count": 2, "environments": 3, "groups": 2}'
-while IFS='|' read -r title frames algorithm policy; do
-    world "$frames" "$algorithm" "$policy"
+while IFS='|' read -r title name frames algorithm policy; do
+    world "$name" "$frames" "$algorithm" "$policy"
     check "$title" plays whole
     check "$title: two observers of two groups" alike_with --set /observers="$spread"
     check "$title: six observers, unbatched" alike_with --set /observers='{"count": 6}' --set /coalesce/mode=off
@@ -47,12 +47,13 @@ while IFS='|' read -r title frames algorithm policy; do
     check "$title: the agent is killed" kills_the_agent --set /observers="$spread"
     check "$title: and leaves no trace" alike long killed
 done <<'WORLDS'
-images|1||
-frames|4|, "double_q": true, "prioritized_replay": true, "prioritized_replay_beta": 1|, "dueling": true
+images|Middle-v0|1||
+parts|Camera-v0|1||, "hidden": [16]
+frames|Middle-v0|4|, "double_q": true, "prioritized_replay": true, "prioritized_replay_beta": 1|, "dueling": true
 WORLDS
 
 # ---- the buffer ----
-world 1 '' ''
+world Middle-v0 1 '' ''
 keeps_single_frames() {
     plays whole && plays other --set /environment/frames=4 &&
         [[ $(stat -c %s "$scratch/other/replay.bin") -lt $((2 * $(stat -c %s "$scratch/whole/replay.bin"))) ]]

@@ -56,6 +56,7 @@ choices Middle-v0 ppo shared {"norm_reward":true}
 floats Glide-v0 ppo separate {"norm_obs":true,"norm_reward":true}
 a2c Middle-v0 a2c shared {"norm_reward":true}
 memory Middle-v0 padded separate {"norm_reward":true}
+parts Camera-v0 ppo shared {"norm_obs":true,"norm_reward":true}
 WORLDS
 
 # ---- what is learned ----

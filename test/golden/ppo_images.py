@@ -5,7 +5,8 @@ How to run it, from the repository's root, with Debian's python3-torch: /usr/bin
 
 problem.py explains the numbers and the files; test/worker/model/test_policy_images_golden.c reads them. The policy is
 the CNN of worker/model/policy_networks.c on images of 36 x 44 pixels and 2 channels, with a value that shares its features or
-has a CNN of its own, and three choices or two floats. Each of the STEPS is one minibatch of 7 of the 10 rows, the rows
+has a CNN of its own, and three choices or two floats. In the cases of PARTS the image is one of bytes, between vectors
+of 3 and 2 floats, as Stable-Baselines3's CombinedExtractor joins them, and each output has a hidden layer of 6 units. Each of the STEPS is one minibatch of 7 of the 10 rows, the rows
 (3 i + step) mod 10, ascending where there is a memory. The formulas are those of kernels/policy/surrogate.h, written here with autograd alone; in the case
 choice_a2c the loss and the optimizer are A2C's.
 
@@ -15,7 +16,8 @@ r // 2 of environment r % 2; STARTS begin episodes. Where the row before is not 
 Each case's sequence begins at a seed that keeps ReLUs and clips away from their kinks. Parameters are numbers times
 sqrt(2 / fan_in), biases times 0.1, log_std times 0.5. Then come, of all rows: observations (height, width, channels),
 actions (indices, or numbers), old log-probabilities (0.2 times numbers, less 1.1 or 2), old values, advantages and
-returns (numbers; returns times 2). With memories also states (numbers): h and c of each memory and layer.
+returns (numbers; returns times 2). With parts the observations are the vectors of 3 (numbers), the images (indices up to
+256), and the vectors of 2. With memories also states (numbers): h and c of each memory and layer.
 
 Recorded of each step: the output `losses` (see LOSSES), the clipped gradients, the updates.
 """
@@ -34,6 +36,8 @@ CASES = {  # whether actions are floats, the value shares the features, it is A2
     "floats_shared": (True, True, False, 0.5, 18),
     "floats_separate": (True, False, False, 0.5, 17),
     "choice_a2c": (False, True, True, 0.5, 12),
+    "parts_shared": (False, True, False, 0.5, 1),
+    "parts_separate": (True, False, False, 0.5, 7),
     "memory_own": (False, False, False, 0.5, 30),
     "memory_linear": (True, True, False, 0.5, 31),
     "memory_detached": (False, True, False, 100.0, 38),
@@ -45,19 +49,56 @@ MEMORIES = {  # what the value reads; layers
     "memory_detached": ("detached", 1),
     "memory_shared": ("shared", 2),
 }
+PARTS = {"parts_shared", "parts_separate"}
 UNITS, COLUMNS, STARTS = 8, 2, {3, 6}
 
 
 class Extractor(torch.nn.Module):
-    def __init__(self):
+    def __init__(self, features=512):
         super().__init__()
         self.cnn = torch.nn.Sequential(
             torch.nn.Conv2d(CHANNELS, 32, 8, 4), torch.nn.ReLU(), torch.nn.Conv2d(32, 64, 4, 2), torch.nn.ReLU(),
             torch.nn.Conv2d(64, 64, 3, 1), torch.nn.ReLU(), torch.nn.Flatten())  # fmt: skip
-        self.linear = torch.nn.Sequential(torch.nn.Linear(128, 512), torch.nn.ReLU())
+        self.linear = torch.nn.Sequential(torch.nn.Linear(128, features), torch.nn.ReLU())
 
     def forward(self, x):
         return self.linear(self.cnn(x))
+
+
+class Joined(torch.nn.Module):
+    """Of x, (before, image, behind)."""
+
+    def __init__(self):
+        super().__init__()
+        self.extractors = torch.nn.ModuleDict({"camera": Extractor(256)})
+
+    def forward(self, x):
+        before, image, behind = x
+        return torch.cat([before, self.extractors["camera"](image), behind], 1)
+
+
+class OfParts(torch.nn.Module):
+    """The modules are in the order of the parameters of worker/model/policy_parameters.h."""
+
+    def __init__(self, floats, shared):
+        super().__init__()
+        if floats:
+            self.log_std = torch.nn.Parameter(torch.zeros(2))
+        self.mlp_extractor = torch.nn.Module()
+        self.mlp_extractor.policy_net = torch.nn.Sequential(torch.nn.Linear(3 + 256 + 2, 6), torch.nn.Tanh())
+        self.mlp_extractor.value_net = torch.nn.Sequential(torch.nn.Linear(3 + 256 + 2, 6), torch.nn.Tanh())
+        self.action_net = torch.nn.Linear(6, 2 if floats else 3)
+        self.value_net = torch.nn.Linear(6, 1)
+        self.features_extractor = Joined()
+        if not shared:
+            self.vf_features_extractor = Joined()
+        self.floats, self.shared = floats, shared
+
+    def read(self, batch):
+        x = batch["before"], batch["x"], batch["behind"]
+        features = self.features_extractor(x)
+        of_value = features if self.shared else self.vf_features_extractor(x)
+        return self.mlp_extractor.policy_net(features), self.mlp_extractor.value_net(of_value)
 
 
 class Policy(torch.nn.Module):
@@ -106,19 +147,20 @@ class Policy(torch.nn.Module):
             return policy, self.critic(of_value)
         return policy, policy if self.reads == "shared" else policy.detach()
 
-    def judge(self, batch):
-        """The actions' log-probabilities, the entropies, the values."""
-        x, actions = batch["x"], batch["actions"]
-        of_policy, of_value = self.read(batch)
-        outputs = self.action_net(of_policy)
-        value = self.value_net(of_value)[:, 0]
-        if self.floats:
-            distance = (actions - outputs) / self.log_std.exp()
-            each = -(distance**2) / 2 - self.log_std - math.log(2 * math.pi) / 2
-            entropy = (self.log_std + math.log(2 * math.pi * math.e) / 2).sum().expand(len(x))
-            return each.sum(1), entropy, value
-        log = torch.log_softmax(outputs, dim=1)
-        return log[torch.arange(len(x)), actions], -(log.exp() * log).sum(1), value
+
+def judge(policy, batch):
+    """The actions' log-probabilities, the entropies, the values."""
+    x, actions = batch["x"], batch["actions"]
+    of_policy, of_value = policy.read(batch)
+    outputs = policy.action_net(of_policy)
+    value = policy.value_net(of_value)[:, 0]
+    if policy.floats:
+        distance = (actions - outputs) / policy.log_std.exp()
+        each = -(distance**2) / 2 - policy.log_std - math.log(2 * math.pi) / 2
+        entropy = (policy.log_std + math.log(2 * math.pi * math.e) / 2).sum().expand(len(x))
+        return each.sum(1), entropy, value
+    log = torch.log_softmax(outputs, dim=1)
+    return log[torch.arange(len(x)), actions], -(log.exp() * log).sum(1), value
 
 
 def load(policy, draw):
@@ -131,7 +173,7 @@ def load(policy, draw):
 
 def losses_of(policy, batch, plain, tell):
     """The loss, and all of LOSSES but the norm. Tells the distances to the kinks of the clips."""
-    log_probability, entropy, value = policy.judge(batch)
+    log_probability, entropy, value = judge(policy, batch)
     advantage = batch["advantages"]
     advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
     difference = log_probability - batch["old"]
@@ -153,12 +195,16 @@ def run(case, dtype, way, seen):
     layout, library, nudge = way
     draw = Numbers(seed)
     critic, layers = MEMORIES.get(case, (None, 0))
-    policy = Policy(floats, shared, critic, layers)
+    policy = OfParts(floats, shared) if case in PARTS else Policy(floats, shared, critic, layers)
     load(policy, draw)
     policy = policy.to(dtype).to(memory_format=layout)
     watch(policy, seen)
-    images = draw.take(ROWS, HEIGHT, WIDTH, CHANNELS).permute(0, 3, 1, 2).to(dtype) * (1 + nudge * 2.0**-23)
-    data = {"x": images.contiguous(memory_format=layout)}
+    data = {"before": draw.take(ROWS, 3).to(dtype)} if case in PARTS else {}
+    images = (draw.indices(256, ROWS, HEIGHT, WIDTH, CHANNELS).to(dtype) / 255
+              if case in PARTS else draw.take(ROWS, HEIGHT, WIDTH, CHANNELS).to(dtype))  # fmt: skip
+    data["x"] = (images.permute(0, 3, 1, 2) * (1 + nudge * 2.0**-23)).contiguous(memory_format=layout)
+    if case in PARTS:
+        data["behind"] = draw.take(ROWS, 2).to(dtype)
     data["actions"] = draw.take(ROWS, 2).to(dtype) if floats else draw.indices(3, ROWS)
     data["old"] = (torch.tensor(0.2) * draw.take(ROWS) - torch.tensor(2.0 if floats else 1.1)).to(dtype)
     for name in "old_values", "advantages":

@@ -36,6 +36,7 @@ check "PyTorch's policy" passes test_policy_mlp_gpu_golden pytorch
 check "policies of dense layers, beside the CPU" passes test_policy_tape_dense policy_tape_dense
 check "policies with memory, beside the CPU" passes test_policy_tape_memory policy_tape_memory
 check "PyTorch's DQN of images" passes test_policy_dqn_images_golden policy_dqn_images_golden
+check "PyTorch's PPO of images, parts and memories" passes test_policy_images_golden policy_images_golden
 check "PyTorch's ResNets" passes test_resnet pytorch
 check "PyTorch's small language model" passes test_rnn pytorch
 captured() {

@@ -22,15 +22,15 @@ enum { IR_VERSION = 8, OPERATOR_SET = 17 };
 
 /* Our own models stay below these (asserted). */
 enum {
-    NODES_MAX = 256,
-    CONSTANTS_MAX = 384,
-    VALUES_MAX = 12, // inputs and outputs of the graph, together
+    NODES_MAX = 1536,
+    CONSTANTS_MAX = 1536,
+    VALUES_MAX = ENVIRONMENT_PARTS_MAX + 12, // inputs and outputs of the graph, together
     RANK_MAX = 5,
-    INPUTS_MAX = 7,                     // of a node
+    INPUTS_MAX = ENVIRONMENT_PARTS_MAX, // of a node
     OUTPUTS_MAX = RECURRENT_LAYERS_MAX, // of a node
     ATTRIBUTES_MAX = 3,
     INTS_MAX = 4, // of an attribute
-    TEXT_BYTES = 1 << 16,
+    TEXT_BYTES = 1 << 18,
 };
 
 /* TensorProto.DataType */
@@ -68,7 +68,7 @@ struct graph {
     Onnx__ValueInfoProto *input_list[VALUES_MAX], *output_list[VALUES_MAX];
     char text[TEXT_BYTES]; // names that print made
     size_t text_used;
-    float *scale;   // (elements of an observation) of the normalizer
+    float *scale;   // (policy_normalized) of the normalizer
     float *own;     // what the graph has beside parameters: of what learns from a replay buffer
     int64_t *gates; // (gates * units) of recurrent layers, which rows of PyTorch's weights ONNX has
 };
@@ -375,42 +375,103 @@ static enum status graph_write(struct graph *g, const char *path, struct error *
 static const double normalizer_epsilon = 1e-8;
 static const float exploration_epsilon = 1e-6F;
 
-static const char *add_normalizer(struct graph *g, const struct policy_config *config, const char *x)
+/* What the graph reads: the observation, or of one with images among its parts, each part. Names of values.
+ */
+struct seen {
+    uint32_t count;
+    const char *of[ENVIRONMENT_PARTS_MAX];
+};
+
+/* Normalizes x, whose elements have the statistics from number `first` on. */
+static const char *add_normalizer(struct graph *g, const struct policy_config *config, const char *name,
+                                  const struct environment_space *space, size_t first, const char *x)
 {
-    const struct environment_space *seen = &config->observation;
-    const float *variance = tensor_of(g, "obs_rms.var")->data;
-    const size_t elements = environment_space_elements(seen);
-    for (size_t i = 0; i < elements; i++)
-        g->scale[i] = (float)(1 / sqrt((double)variance[i] + normalizer_epsilon));
-    add_constant(g, "obs_rms.mean", seen->rank, seen->shape, tensor_of(g, "obs_rms.mean")->data);
-    add_constant(g, "obs_rms.scale", seen->rank, seen->shape, g->scale);
-    add_scalar(g, "obs_rms.low", (float)-config->clip);
-    add_scalar(g, "obs_rms.high", (float)config->clip);
-    add_node(g, "Sub", "obs_rms.shifted", x, "obs_rms.mean");
-    add_node(g, "Mul", "obs_rms.scaled", "obs_rms.shifted", "obs_rms.scale");
-    return add_node(g, "Clip", "obs_rms", "obs_rms.scaled", "obs_rms.low", "obs_rms.high");
+    const float *mean = (const float *)tensor_of(g, "obs_rms.mean")->data + first;
+    const float *variance = (const float *)tensor_of(g, "obs_rms.var")->data + first;
+    const size_t elements = environment_space_elements(space);
+    for (size_t i = first; i < first + elements; i++)
+        g->scale[i] = (float)(1 / sqrt((double)variance[i - first] + normalizer_epsilon));
+    const char *middle = print(g, "%s.mean", name), *scale = print(g, "%s.scale", name);
+    const char *low = print(g, "%s.low", name), *high = print(g, "%s.high", name);
+    add_constant(g, middle, space->rank, space->shape, mean);
+    add_constant(g, scale, space->rank, space->shape, g->scale + first);
+    add_scalar(g, low, (float)-config->clip);
+    add_scalar(g, high, (float)config->clip);
+    x = add_node(g, "Sub", print(g, "%s.shifted", name), x, middle);
+    x = add_node(g, "Mul", print(g, "%s.scaled", name), x, scale);
+    return add_node(g, "Clip", name, x, low, high);
 }
 
-/* What the network reads: floats, normalized, as a vector or as an image (channels, height, width). */
-static const char *add_observations(struct graph *g, const struct policy_config *config)
+/* Bytes as their 255th parts. */
+static const char *add_bytes(struct graph *g, const char *name, const char *x)
+{
+    x = add_node(g, "Cast", print(g, "%s.float", name), x);
+    add_int(g, "to", TYPE_FLOAT);
+    const char *most = add_scalar(g, print(g, "%s.most", name), 255);
+    return add_node(g, "Div", print(g, "%s.scaled", name), x, most);
+}
+
+static const char *add_channels_first(struct graph *g, const char *name, const char *x)
+{
+    x = add_node(g, "Transpose", print(g, "%s.image", name), x);
+    add_ints(g, "perm", 4, (const int64_t[INTS_MAX]){0, 3, 1, 2});
+    return x;
+}
+
+/* An observation that is one thing: floats, normalized, as a vector or as an image (channels, height, width).
+ */
+static const char *add_whole(struct graph *g, const struct policy_config *config)
 {
     const struct environment_space *seen = &config->observation;
     const bool bytes = seen->dtype == ENVIRONMENT_U8;
     const char *x = add_input(g, "observations", bytes ? TYPE_UINT8 : TYPE_FLOAT, seen->rank, seen->shape, 0);
-    if (bytes) {
-        x = add_node(g, "Cast", "observations.float", x);
-        add_int(g, "to", TYPE_FLOAT);
-        x = add_node(g, "Div", "observations.scaled", x, add_scalar(g, "observations.most", 255));
-    }
+    if (bytes)
+        x = add_bytes(g, "observations", x);
     if (config->normalizes)
-        x = add_normalizer(g, config, x);
-    if (config->network == POLICY_CNN) {
-        x = add_node(g, "Transpose", "observations.image", x);
-        add_ints(g, "perm", 4, (const int64_t[INTS_MAX]){0, 3, 1, 2});
-    } else if (seen->rank != 1) {
-        x = add_node(g, "Flatten", "observations.flat", x);
+        x = add_normalizer(g, config, "obs_rms", seen, 0, x);
+    if (config->network == POLICY_CNN)
+        return add_channels_first(g, "observations", x);
+    return seen->rank != 1 ? add_node(g, "Flatten", "observations.flat", x) : x;
+}
+
+/* A part, whose floats have the statistics from number `first` on: an image, or a vector. */
+static const char *add_part(struct graph *g, const struct policy_config *config, uint32_t part, size_t first)
+{
+    const struct environment_space *space = &config->parts[part].space;
+    const bool is_image = environment_part_is_image(&config->parts[part]);
+    const char *name = print(g, "part%u", part);
+    const char *x = add_input(g, print(g, "observations.%s", config->parts[part].name),
+                              is_image ? TYPE_UINT8 : TYPE_FLOAT, space->rank, space->shape, 0);
+    if (is_image)
+        return add_channels_first(g, name, add_bytes(g, name, x));
+    if (config->normalizes)
+        x = add_normalizer(g, config, print(g, "%s.normalized", name), space, first, x);
+    return space->rank != 1 ? add_node(g, "Flatten", print(g, "%s.flat", name), x) : x;
+}
+
+/* Several values (batch, columns) side by side. */
+static const char *add_joined(struct graph *g, const char *name, const struct seen *seen)
+{
+    const char *inputs[ENVIRONMENT_PARTS_MAX + 1] = {NULL};
+    memcpy(inputs, seen->of, seen->count * sizeof *inputs);
+    add_node_to(g, "Concat", name, name, inputs);
+    add_int(g, "axis", 1);
+    return name;
+}
+
+static struct seen add_observations(struct graph *g, const struct policy_config *config)
+{
+    struct seen seen = {.count = config->part_count};
+    if (config->part_count == 0)
+        return (struct seen){.count = 1, .of = {add_whole(g, config)}};
+    for (uint32_t i = 0, first = 0; i < config->part_count; i++) {
+        seen.of[i] = add_part(g, config, i, first);
+        if (!environment_part_is_image(&config->parts[i]))
+            first += (uint32_t)environment_space_elements(&config->parts[i].space);
     }
-    return x;
+    return policy_joins_parts(config)
+               ? seen
+               : (struct seen){.count = 1, .of = {add_joined(g, "observations", &seen)}};
 }
 
 /* ---- a policy's memories ----
@@ -563,13 +624,28 @@ static const char *add_extractor(struct graph *g, const char *name, const char *
     return add_hidden(g, print(g, "%s.linear.0", name), "Relu", add_node(g, "Flatten", flat, x));
 }
 
+/* What the extractors `name` find: in the image, or in those among all parts. */
+static const char *add_extractors(struct graph *g, const struct policy_config *config, const char *name,
+                                  const struct seen *seen)
+{
+    struct seen found = *seen;
+    if (!policy_joins_parts(config))
+        return add_extractor(g, name, seen->of[0]);
+    for (uint32_t i = 0; i < seen->count; i++)
+        if (environment_part_is_image(&config->parts[i]))
+            found.of[i] =
+                add_extractor(g, print(g, "%s.extractors.%s", name, config->parts[i].name), seen->of[i]);
+    return add_joined(g, print(g, "%s.joined", name), &found);
+}
+
 /* What the images are for the policy's network, or with `apart` for the value's own; the identity of another
  * network than the CNN. */
-static const char *add_images(struct graph *g, const struct policy_config *config, bool apart, const char *x)
+static const char *add_images(struct graph *g, const struct policy_config *config, bool apart,
+                              const struct seen *seen)
 {
     return policy_form(config) == POLICY_FORM_CNN
-               ? add_extractor(g, apart ? "vf_features_extractor" : "features_extractor", x)
-               : x;
+               ? add_extractors(g, config, apart ? "vf_features_extractor" : "features_extractor", seen)
+               : seen->of[0];
 }
 
 /* The features that a head reads. */
@@ -606,23 +682,23 @@ static void add_deviation(struct graph *g, const struct policy_config *config, c
 /* What the value's hidden layers and head read. `images`: what the policy's memory reads, `remembered` what
  * that makes of it. */
 static const char *add_value_inputs(struct graph *g, const struct policy_config *config,
-                                    const char *observations, const char *images, const char *remembered)
+                                    const struct seen *seen, const char *images, const char *remembered)
 {
     const bool remembers = config->memory != POLICY_NO_MEMORY;
     if (remembers && config->critic == POLICY_CRITIC_DETACHED)
         return remembered;
     if (!config->shared_value)
-        images = add_images(g, config, true, observations);
+        images = add_images(g, config, true, seen);
     if (!remembers)
         return images;
     return config->critic == POLICY_CRITIC_LINEAR ? add_linear(g, "critic", "critic", images)
                                                   : add_memory(g, config, 1, images);
 }
 
-static void add_actor_critic(struct graph *g, const struct policy_config *config, const char *observations)
+static void add_actor_critic(struct graph *g, const struct policy_config *config, const struct seen *seen)
 {
     const struct dense_shape shape = policy_dense_shape(config);
-    const char *images = add_images(g, config, false, observations), *remembered = images;
+    const char *images = add_images(g, config, false, seen), *remembered = images;
     if (config->memory != POLICY_NO_MEMORY)
         remembered = add_memory(g, config, 0, images);
     const char *features = add_features(g, &shape, DENSE_POLICY, remembered);
@@ -635,8 +711,8 @@ static void add_actor_critic(struct graph *g, const struct policy_config *config
     if (!config->has_value)
         return;
     if (!shape.shared)
-        features = add_features(g, &shape, DENSE_VALUE,
-                                add_value_inputs(g, config, observations, images, remembered));
+        features =
+            add_features(g, &shape, DENSE_VALUE, add_value_inputs(g, config, seen, images, remembered));
     add_output(g, add_linear(g, "value_net", "value", features), 1);
     for (uint32_t memory = 0; memory < policy_memories(config); memory++)
         add_states(g, config, memory);
@@ -655,13 +731,15 @@ static const char *add_chain(struct graph *g, const struct policy_config *config
 }
 
 /* DQN's values. Those of dueling outputs (V, A_1, …) are their product with a matrix: V + A_a - mean A. */
-static enum status add_values(struct graph *g, const struct policy_config *config, const char *x,
+static enum status add_values(struct graph *g, const struct policy_config *config, const struct seen *seen,
                               struct error *error)
 {
     const uint32_t choices = config->action.choices[0];
     const bool cnn = policy_form(config) == POLICY_FORM_Q_CNN;
-    const char *last = print(g, "q_net.q_net.%u", cnn ? 0 : 2 * config->layers);
-    x = cnn ? add_extractor(g, "q_net.features_extractor", x) : add_chain(g, config, "q_net.q_net", x);
+    const bool alone = cnn && !policy_joins_parts(config);
+    const char *last = print(g, "q_net.q_net.%u", alone ? 0 : 2 * config->layers);
+    const char *x = cnn ? add_extractors(g, config, "q_net.features_extractor", seen) : seen->of[0];
+    x = alone ? x : add_chain(g, config, "q_net.q_net", x);
     if (!config->q.dueling) {
         add_output(g, add_linear(g, last, "values", x), choices);
         return STATUS_OK;
@@ -701,16 +779,17 @@ static enum status add_stretched(struct graph *g, const struct policy_config *co
     return STATUS_OK;
 }
 
-static enum status add_q(struct graph *g, const struct policy_config *config, const char *x,
+static enum status add_q(struct graph *g, const struct policy_config *config, const struct seen *seen,
                          struct error *error)
 {
     if (config->learning == POLICY_DQN)
-        return add_values(g, config, x, error);
+        return add_values(g, config, seen, error);
     const bool is_sac = config->learning == POLICY_SAC;
     const char *mean = !is_sac                   ? print(g, "actor.mu.%u", 2 * config->layers)
                        : config->state_dependent ? "actor.mu.0"
                                                  : "actor.mu";
-    x = add_linear(g, mean, mean, add_chain(g, config, is_sac ? "actor.latent_pi" : "actor.mu", x));
+    const char *x = add_chain(g, config, is_sac ? "actor.latent_pi" : "actor.mu", seen->of[0]);
+    x = add_linear(g, mean, mean, x);
     if (config->state_dependent) {
         add_scalar(g, "mean.low", -POLICY_CLIP_MEAN);
         add_scalar(g, "mean.high", POLICY_CLIP_MEAN);
@@ -722,12 +801,12 @@ static enum status add_q(struct graph *g, const struct policy_config *config, co
 enum status onnx_write_policy(const char *path, const struct policy_config *config, struct params *params,
                               struct error *error)
 {
-    const size_t elements = environment_space_elements(&config->observation);
+    const size_t elements = policy_normalized(config);
     struct graph *g = NULL;
     enum status status = graph_new(&g, "policy", params, error);
     if (status != STATUS_OK)
         return status;
-    g->scale = calloc(elements, sizeof *g->scale);
+    g->scale = calloc(elements + 1, sizeof *g->scale);
     if (g->scale == NULL) {
         graph_free(g);
         return error_set(error, STATUS_NO_MEMORY, "no memory for the statistics of %zu elements", elements);
@@ -737,14 +816,14 @@ enum status onnx_write_policy(const char *path, const struct policy_config *conf
         graph_free(g);
         return status;
     }
-    const char *x = add_observations(g, config);
+    const struct seen seen = add_observations(g, config);
     if (policy_form(config) == POLICY_FORM_TUTORIAL) // its dropout is for training alone
-        add_output(g, add_linear(g, "affine2", "logits", add_hidden(g, "affine1", "Relu", x)),
+        add_output(g, add_linear(g, "affine2", "logits", add_hidden(g, "affine1", "Relu", seen.of[0])),
                    config->action.choices[0]);
     else if (config->learning != POLICY_ON_ROLLOUTS)
-        status = add_q(g, config, x, error);
+        status = add_q(g, config, &seen, error);
     else
-        add_actor_critic(g, config, x);
+        add_actor_critic(g, config, &seen);
     if (status == STATUS_OK)
         status = graph_write(g, path, error);
     graph_free(g);

@@ -2,7 +2,8 @@
  * the layer's name, and a constant the parameter's.
  *
  * A policy has the input `observations` (batch, shape…), float32 or uint8 as the environment's space says.
- * The graph scales bytes and normalizes. The outputs are float32:
+ * The graph scales bytes and normalizes. An observation of several parts (environment.h) has an input for
+ * each, `observations.NAME`. The outputs are float32:
  *
  *     logits (batch, sum of choices)   of choices, component after component; the caller applies a mask
  *     mean, std (batch, components)    of a Gaussian; actions are not clipped to the space's bounds

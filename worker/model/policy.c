@@ -57,15 +57,15 @@ static enum status copy_bounds(struct policy *policy, const struct environment_s
 /* Begins with mean 0 and variance 1. */
 static enum status open_normalizer(struct policy *policy, double clip, struct error *error)
 {
-    policy->mean = calloc(3 * (size_t)policy->inputs, sizeof *policy->mean);
+    policy->mean = calloc(3 * (size_t)policy->normalized, sizeof *policy->mean);
     if (policy->mean == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the statistics of %u elements",
-                         policy->inputs);
-    policy->variance = policy->mean + policy->inputs;
-    policy->scale = policy->variance + policy->inputs;
+                         policy->normalized);
+    policy->variance = policy->mean + policy->normalized;
+    policy->scale = policy->variance + policy->normalized;
     policy->normalizer =
         (struct dense_normalizer){.mean = policy->mean, .scale = policy->scale, .limit = (float)clip};
-    for (uint32_t i = 0; i < policy->inputs; i++)
+    for (uint32_t i = 0; i < policy->normalized; i++)
         policy->variance[i] = policy->scale[i] = 1;
     return STATUS_OK;
 }
@@ -81,7 +81,7 @@ enum status policy_new(struct policy **out, const struct policy_config *config, 
     if (policy == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
     policy->kind = kind_of(config, backend != NULL);
-    policy->inputs = (uint32_t)environment_space_elements(&config->observation);
+    policy->normalized = policy_normalized(config);
     policy->components = policy_components(config);
     policy->batch_rows = config->q.batch_rows;
     policy->state_floats = policy_config_state_floats(config);
@@ -231,9 +231,9 @@ uint64_t policy_fits(const struct policy *policy)
 
 void policy_normalize(struct policy *policy, const float *mean, const float *variance)
 {
-    memcpy(policy->mean, mean, policy->inputs * sizeof *mean);
-    memcpy(policy->variance, variance, policy->inputs * sizeof *variance);
-    for (uint32_t i = 0; i < policy->inputs; i++)
+    memcpy(policy->mean, mean, policy->normalized * sizeof *mean);
+    memcpy(policy->variance, variance, policy->normalized * sizeof *variance);
+    for (uint32_t i = 0; i < policy->normalized; i++)
         policy->scale[i] = (float)(1 / sqrt((double)variance[i] + epsilon));
 }
 
@@ -266,9 +266,9 @@ static enum status add_statistic(struct policy_values *values, const struct poli
                                  const char *name, double first, struct error *error)
 {
     const struct init init = {INIT_CONSTANT, first};
-    const uint32_t elements = (uint32_t)environment_space_elements(&config->observation);
     struct parameter *entry;
-    return params_add(values->params, name, PARAMETER_BUFFER, SHAPE1(elements), init, &entry, error);
+    return params_add(values->params, name, PARAMETER_BUFFER, SHAPE1(policy_normalized(config)), init, &entry,
+                      error);
 }
 
 enum status policy_values_open(struct policy_values *values, const struct policy_config *config,
@@ -331,7 +331,7 @@ float *policy_values_statistic(const struct policy_values *values, enum policy_s
 
 enum status policy_save(struct policy *policy, struct policy_values *values, struct error *error)
 {
-    const size_t bytes = policy->inputs * sizeof *policy->mean;
+    const size_t bytes = policy->normalized * sizeof *policy->mean;
     if (policy->mean != NULL) {
         memcpy(policy_values_statistic(values, POLICY_MEAN), policy->mean, bytes);
         memcpy(policy_values_statistic(values, POLICY_VARIANCE), policy->variance, bytes);

@@ -46,28 +46,46 @@ struct mlp_shape policy_mlp_shape(const struct policy_config *config)
                               .actions = config->action.choices[0]};
 }
 
-/* Floats of what the memory reads, or without one the hidden layers: the observation's, or the CNN's. */
-static uint32_t features_of(const struct policy_config *config)
+uint32_t policy_part_features(const struct environment_part *part)
 {
-    return policy_form(config) == POLICY_FORM_CNN
-               ? POLICY_CNN_FEATURES
-               : (uint32_t)environment_space_elements(&config->observation);
+    return environment_part_is_image(part) ? POLICY_PART_FEATURES
+                                           : (uint32_t)environment_space_elements(&part->space);
+}
+
+uint32_t policy_features(const struct policy_config *config)
+{
+    uint32_t features = 0;
+    for (uint32_t i = 0; policy_joins_parts(config) && i < config->part_count; i++)
+        features += policy_part_features(&config->parts[i]);
+    if (features > 0)
+        return features;
+    return config->network == POLICY_CNN ? (uint32_t)POLICY_CNN_FEATURES
+                                         : (uint32_t)environment_space_elements(&config->observation);
+}
+
+uint32_t policy_normalized(const struct policy_config *config)
+{
+    const struct environment_spec spec = {.part_count = config->part_count, .parts = config->parts};
+    return (uint32_t)(policy_joins_parts(config) ? environment_part_floats(&spec, NULL, NULL)
+                                                 : environment_space_elements(&config->observation));
 }
 
 struct dense_shape policy_dense_shape(const struct policy_config *config)
 {
-    const bool cnn = policy_form(config) == POLICY_FORM_CNN, remembers = config->memory != POLICY_NO_MEMORY;
-    struct dense_shape shape = {.inputs = remembers ? config->memory_units : features_of(config),
-                                .pulls_inputs = remembers,
-                                .layers = cnn ? 0 : config->layers,
-                                .value_layers = cnn ? 0 : config->value_layers,
-                                .activation = config->activation == POLICY_TANH ? DENSE_TANH : DENSE_RELU,
-                                .value = config->has_value,
-                                .shared = config->shared_value &&
-                                          (!remembers || config->critic == POLICY_CRITIC_SHARED),
-                                .gaussian = config->action.choices == NULL,
-                                .state_dependent = config->state_dependent,
-                                .components = policy_components(config)};
+    const bool remembers = config->memory != POLICY_NO_MEMORY;
+    const bool alone = policy_form(config) == POLICY_FORM_CNN && !policy_joins_parts(config);
+    struct dense_shape shape = {
+        .inputs = remembers ? config->memory_units : policy_features(config),
+        .pulls_inputs = remembers,
+        .layers = alone ? 0 : config->layers,
+        .value_layers = alone ? 0 : config->value_layers,
+        .activation = config->activation == POLICY_TANH ? DENSE_TANH : DENSE_RELU,
+        .value = config->has_value,
+        .shared = config->shared_value &&
+                  (remembers ? config->critic == POLICY_CRITIC_SHARED : !policy_joins_parts(config)),
+        .gaussian = config->action.choices == NULL,
+        .state_dependent = config->state_dependent,
+        .components = policy_components(config)};
     for (uint32_t l = 0; l < shape.layers; l++)
         shape.width[l] = config->width[l];
     for (uint32_t l = 0; l < shape.value_layers; l++)
@@ -90,7 +108,7 @@ struct recurrent_shape policy_memory_shape(const struct policy_config *config, u
     return (struct recurrent_shape){.cell = linear                          ? RECURRENT_LINEAR
                                             : config->memory == POLICY_LSTM ? RECURRENT_LSTM
                                                                             : RECURRENT_GRU,
-                                    .inputs = features_of(config),
+                                    .inputs = policy_features(config),
                                     .hidden = config->memory_units,
                                     .layers = linear ? 1 : config->memory_layers};
 }
@@ -135,20 +153,29 @@ static enum status check_widths(const char *key, uint32_t layers, const uint32_t
 static enum status check_layers(const struct policy_config *config, struct error *error)
 {
     const size_t bytes = config->layers * sizeof config->width[0];
-    const enum status status = check_widths("/policy/hidden", config->layers, config->width, error);
+    enum status status = check_widths("/policy/hidden", config->layers, config->width, error);
+    if (status == STATUS_OK && config->has_value)
+        status = check_widths("/policy/hidden", config->value_layers, config->value_width, error);
     if (status != STATUS_OK || !config->has_value)
         return status;
-    if (config->shared_value &&
+    if (policy_dense_shape(config).shared &&
         (config->value_layers != config->layers || memcmp(config->value_width, config->width, bytes) != 0))
         return error_set(error, STATUS_INVALID,
                          "/policy/hidden: expected the same layers in \"pi\" and \"vf\": with a "
                          "value_network of \"shared\" policy and value have one list");
-    return check_widths("/policy/hidden", config->value_layers, config->value_width, error);
+    return STATUS_OK;
 }
 
 static enum status check_dense(const struct policy_config *config, struct error *error)
 {
     const size_t inputs = environment_space_elements(&config->observation);
+    for (uint32_t i = 0; i < config->part_count; i++)
+        if (environment_part_is_image(&config->parts[i]))
+            return error_set(
+                error, STATUS_INVALID,
+                "/policy/network: expected \"cnn\", got \"mlp\": the observation's part %s is an "
+                "image among other parts",
+                config->parts[i].name);
     if (inputs > DENSE_INPUTS_MAX)
         return error_set(error, STATUS_INVALID,
                          "the environment's observation has %zu elements: expected at most %d", inputs,
@@ -169,21 +196,52 @@ static enum status check_dense(const struct policy_config *config, struct error 
     return check_layers(config, error);
 }
 
-static enum status check_cnn(const struct policy_config *config, struct error *error)
+/* `what` is the observation or its part. */
+static enum status check_image(const struct environment_space *image, const char *what, struct error *error)
 {
-    const struct environment_space *image = &config->observation;
     if (image->rank != 3)
         return error_set(error, STATUS_INVALID,
                          "/policy/network: expected \"mlp\": \"cnn\" reads images of height, width and "
-                         "channels, and the environment's observation has rank %u",
-                         image->rank);
+                         "channels, and the environment's %s has rank %u",
+                         what, image->rank);
     if (image->shape[0] < POLICY_CNN_SIZE_MIN || image->shape[1] < POLICY_CNN_SIZE_MIN)
         return error_set(
             error, STATUS_INVALID,
             "/policy/network: expected \"mlp\": \"cnn\" reads images of at least %dx%d, and the "
-            "environment's are %ux%u, of %u channels; channels stand last, and /environment/frames "
+            "environment's %s is %ux%u, of %u channels; channels stand last, and /environment/frames "
             "joins frames as channels",
-            POLICY_CNN_SIZE_MIN, POLICY_CNN_SIZE_MIN, image->shape[0], image->shape[1], image->shape[2]);
+            POLICY_CNN_SIZE_MIN, POLICY_CNN_SIZE_MIN, what, image->shape[0], image->shape[1],
+            image->shape[2]);
+    return STATUS_OK;
+}
+
+static enum status check_parts(const struct policy_config *config, struct error *error)
+{
+    uint32_t images = 0;
+    enum status status = STATUS_OK;
+    for (uint32_t i = 0; i < config->part_count && status == STATUS_OK; i++) {
+        char what[96];
+        snprintf(what, sizeof what, "observation's part %s", config->parts[i].name);
+        if (environment_part_is_image(&config->parts[i])) {
+            status = check_image(&config->parts[i].space, what, error);
+            images++;
+        }
+    }
+    if (status == STATUS_OK && (images == 0 || images > POLICY_IMAGES_MAX))
+        status = error_set(error, STATUS_INVALID,
+                           "/policy/network: expected \"mlp\": \"cnn\" reads 1..%d images, and the "
+                           "environment's observation has %u among its parts",
+                           POLICY_IMAGES_MAX, images);
+    return status == STATUS_OK ? check_layers(config, error) : status;
+}
+
+static enum status check_cnn(const struct policy_config *config, struct error *error)
+{
+    const enum status status = policy_joins_parts(config)
+                                   ? check_parts(config, error)
+                                   : check_image(&config->observation, "observation", error);
+    if (status != STATUS_OK)
+        return status;
     if (config->dropout > 0)
         return error_set(error, STATUS_INVALID,
                          "/policy/dropout: expected 0, got %g: the network \"cnn\" has no dropout",
@@ -246,7 +304,8 @@ static enum status check_q(const struct policy_config *config, struct error *err
 
 static enum status check_normalizer(const struct policy_config *config, struct error *error)
 {
-    if (config->normalizes && config->observation.dtype == ENVIRONMENT_U8)
+    if (config->normalizes && config->observation.dtype == ENVIRONMENT_U8 &&
+        !(policy_joins_parts(config) && policy_normalized(config) > 0))
         return error_set(
             error, STATUS_INVALID,
             "/normalize/norm_obs: expected false: the environment's observations are bytes, which "

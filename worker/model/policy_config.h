@@ -16,6 +16,9 @@ enum {
     POLICY_LAYERS_MAX = 8,
     POLICY_CNN_SIZE_MIN = 36,  /* the height and width of the smallest image */
     POLICY_CNN_FEATURES = 512, /* units behind the convolutions */
+    POLICY_PART_FEATURES =
+        256,               /* the same of an image among other parts: Stable-Baselines3's cnn_output_dim */
+    POLICY_IMAGES_MAX = 8, /* among the parts of an observation */
 };
 
 enum policy_network_kind { POLICY_MLP, POLICY_CNN };
@@ -65,12 +68,16 @@ struct policy_config {
     struct policy_q_config q; /* unless POLICY_ON_ROLLOUTS */
     /* The environment's, which have passed environment_spec_check. Their arrays are copied where needed. */
     struct environment_space observation, action;
+    /* What the observation is made of (environment.h); 0: it is one thing. They outlive the policy. */
+    uint32_t part_count;
+    const struct environment_part *parts;
     bool has_mask;
     enum policy_network_kind network;
-    uint32_t layers, width[POLICY_LAYERS_MAX]; /* hidden layers, and the units of each; POLICY_MLP only */
+    /* Hidden layers, and the units of each; of POLICY_MLP, and of joined parts. */
+    uint32_t layers, width[POLICY_LAYERS_MAX];
     /* The same of the value network, has_value only; with shared_value they equal the policy's. */
     uint32_t value_layers, value_width[POLICY_LAYERS_MAX];
-    enum policy_activation activation; /* POLICY_MLP only */
+    enum policy_activation activation; /* of the hidden layers */
     /* The cell of recurrent layers between the observation, or the CNN, and the hidden layers and heads;
      * has_value only. The other three are for a policy with
      * memory: units of each layer, and layers. */
@@ -83,7 +90,7 @@ struct policy_config {
     bool has_value;    /* a value network: PPO's */
     bool shared_value; /* the value is one more output behind the policy's hidden layers, instead of a network
                           of its own; has_value only. With a memory POLICY_CRITIC_SHARED, or it is the CNN
-                          alone that is shared */
+                          alone that is shared; and so it is of joined parts */
     bool orthogonal;   /* the first weights are orthogonal, with gains sqrt(2) in hidden layers, 0.01 for the
                           policy's head and 1 for the value's, and the first biases 0; has_value only.
                           A memory begins uniform, but a shared one orthogonal with gain 1 */
@@ -92,7 +99,8 @@ struct policy_config {
                              has_value only, and no choices */
     uint32_t noise_steps; /* state_dependent only: each environment's noise is drawn anew at each multiple of
                              so many steps of a rollout; 0: at its begin alone */
-    bool normalizes;      /* float32 observations, by policy_normalize; has_value only */
+    bool normalizes;      /* float32 observations, or the floats among parts, by policy_normalize; has_value
+                             only */
     double clip;          /* of what they become; normalizes only */
     uint32_t rows_max;    /* of a rollout */
     uint32_t
@@ -124,6 +132,23 @@ enum policy_form policy_form(const struct policy_config *config);
 
 /* STATUS_INVALID names the key or the space that does not fit, and what was expected. */
 enum status policy_check(const struct policy_config *config, struct error *error);
+
+/* Whether the network reads the parts of an observation, images and floats, and joins their features: those
+ * that a CNN finds in each image, and the floats themselves, in the order of the parts. */
+static inline bool policy_joins_parts(const struct policy_config *config)
+{
+    return config->network == POLICY_CNN && config->part_count > 0;
+}
+
+/* Features that a part becomes: POLICY_PART_FEATURES of an image, else its elements. */
+uint32_t policy_part_features(const struct environment_part *part);
+
+/* Floats of what the memory reads, or without one the hidden layers and heads: the observation's, the CNN's,
+ * or those of all parts. */
+uint32_t policy_features(const struct policy_config *config);
+
+/* Elements that policy_normalize scales: the observation's, or the floats among its parts. */
+uint32_t policy_normalized(const struct policy_config *config);
 
 /* Elements of one action. */
 uint32_t policy_components(const struct policy_config *config);

@@ -77,12 +77,13 @@ static void dqn_tape_free(void *self)
 /* ---- forward ---- */
 
 /* Records the network, or its target, over what net->pieces holds, and reads its outputs into `to`. */
-static struct variable *record(const struct dqn_tape *net, bool target, struct variable *images,
+static struct variable *record(const struct dqn_tape *net, bool target, const struct policy_inputs *inputs,
                                struct dense_matrix to)
 {
     struct tape *tape = net->learner.tape;
-    struct variable *outputs = policy_network_record_q(target ? net->learner.targets : net->learner.params,
-                                                       tape, target ? "q_net_target" : "q_net", images);
+    struct variable *outputs =
+        policy_network_record_q(target ? net->learner.targets : net->learner.params, tape,
+                                target ? "q_net_target" : "q_net", net->config.activation, inputs);
     tape_read_later(tape, outputs, DTYPE_F32, to.at);
     return outputs;
 }
@@ -95,7 +96,8 @@ static enum status infer_piece(const struct dqn_tape *net, const struct policy_p
     policy_pieces_read(&net->pieces, piece);
     tape_begin(tape, TAPE_INFER, NULL);
     tape_on_progress(tape, NULL, NULL);
-    record(net, false, policy_pieces_input(&net->pieces, tape, piece->filled), net->output);
+    const struct policy_inputs inputs = policy_pieces_input(&net->pieces, tape, piece->filled);
+    record(net, false, &inputs, net->output);
     const enum status status = tape_finish(tape, error);
     policy_piece_gather(piece, net->output.at, net->outputs);
     return status;
@@ -180,10 +182,10 @@ static enum status find_targets(const struct dqn_tape *net, const struct policy_
     const struct policy_piece piece = read_transitions(net, batch, first, true);
     const uint32_t count = piece.rows.count;
     tape_begin(tape, TAPE_INFER, NULL);
-    struct variable *images = policy_pieces_input(&net->pieces, tape, piece.filled);
-    record(net, true, images, net->target_output);
+    const struct policy_inputs inputs = policy_pieces_input(&net->pieces, tape, piece.filled);
+    record(net, true, &inputs, net->target_output);
     if (net->config.q.double_q)
-        record(net, false, images, net->output);
+        record(net, false, &inputs, net->output);
     const enum status status = tape_finish(tape, error);
     if (status != STATUS_OK)
         return status;
@@ -236,8 +238,8 @@ static enum status learn_piece(const struct dqn_tape *net, const struct policy_t
         return status;
     const struct policy_piece piece = read_transitions(net, batch, *first, false);
     tape_begin_adding(tape, net->learner.gradients);
-    struct variable *outputs =
-        record(net, false, policy_pieces_input(&net->pieces, tape, piece.filled), net->output);
+    const struct policy_inputs inputs = policy_pieces_input(&net->pieces, tape, piece.filled);
+    struct variable *outputs = record(net, false, &inputs, net->output);
     if (tape_wait(tape) == STATUS_OK) {
         const struct dense_matrix values = dqn_head_values(&net->head, net->output, piece.rows.count);
         *loss += dqn_head_loss(&net->head, batch, *first, piece.rows.count, values, net->target, net->pull);

@@ -61,13 +61,13 @@ extern const struct policy_kind policy_dqn_kind, policy_sac_kind, policy_td3_kin
 struct policy {
     const struct policy_kind *kind;
     void *self;
-    uint32_t inputs, components; /* elements of an observation and of an action */
+    uint32_t normalized, components; /* elements: policy_normalized, and of an action */
     uint32_t dropout_words;
     uint32_t batch_rows; /* of a policy that learns from a replay buffer */
     size_t state_floats; /* 0: no memory */
     float *low, *high;   /* (components) bounds of floats; NULL of choices */
     bool stretches;      /* actions of -1..1 are stretched to the bounds */
-    /* (inputs) each, of a policy that normalizes; else NULL */
+    /* (normalized) each, of a policy that normalizes; else NULL */
     float *mean, *variance, *scale;
     struct dense_normalizer normalizer; /* of these */
 };
@@ -207,8 +207,20 @@ enum status policy_learner_restore(void *learner, const struct policy_values *va
 
 /* ---- policy_networks.c's ---- */
 
+/* What a network reads: one variable, or one for each image among an observation's parts and one for the
+ * floats. `place` (all features, features) puts the features of one among all; NULL of a single one. */
+struct policy_inputs {
+    uint32_t count;
+    struct policy_input {
+        const char *part; /* the image's name; NULL: floats */
+        struct variable *x, *place;
+    } of[POLICY_IMAGES_MAX + 1];
+};
+
 struct policy_network {
     enum policy_form form;    /* the CNN, or dense layers */
+    bool joins;               /* policy_joins_parts */
+    bool shares_extractor;    /* policy and value read the same CNNs */
     struct dense_shape shape; /* policy_dense_shape's */
     uint32_t memories;        /* policy_memories'; the next two are for a network with memory */
     struct recurrent_shape memory;
@@ -240,13 +252,14 @@ struct policy_outputs {
  * features of a policy by gSDE come with its means. `recurrence`: NULL without a memory; else the states of
  * the memories that ran become those behind the grid. Errors stick in the tape. */
 struct policy_outputs policy_network_record(const struct policy_network *network, struct tape *tape,
-                                            struct variable *observations,
+                                            const struct policy_inputs *inputs,
                                             struct policy_recurrence *recurrence, unsigned wanted);
 
-/* Records DQN's CNN over images (rows, channels, height, width): its outputs (rows, outputs). `name` is that
- * of the network or its target: "q_net", "q_net_target"; `params` has its parameters. */
+/* Records DQN's CNN over images (rows, channels, height, width), or over parts: its outputs (rows, outputs).
+ * `name` is that of the network or its target: "q_net", "q_net_target"; `params` has its parameters. */
 struct variable *policy_network_record_q(struct params *params, struct tape *tape, const char *name,
-                                         struct variable *images);
+                                         enum policy_activation activation,
+                                         const struct policy_inputs *inputs);
 
 /* Sets `inputs`, `layers` and `layer` for dense layers. The results are features (gSDE's only), action and
  * value, in this order. */

@@ -87,18 +87,53 @@ static struct variable *extract(struct params *params, struct tape *tape, const 
     return activate(tape, linear);
 }
 
+/* The features of all parts in one row: each part's are put at their place among zeros, and the rows added
+ * up. A product with ones and zeros is exact. `name` is that of all extractors. */
+static struct variable *join(struct params *params, struct tape *tape, const char *name,
+                             const struct policy_inputs *inputs)
+{
+    struct variable *sum = NULL;
+    for (uint32_t i = 0; i < inputs->count; i++) {
+        const struct policy_input *input = &inputs->of[i];
+        struct variable *features = input->x, *before = sum;
+        if (input->part != NULL) {
+            char extractor[POLICY_LAYER_BYTES];
+            snprintf(extractor, sizeof extractor, "%s.extractors.%s", name, input->part);
+            features = extract(params, tape, extractor, input->x);
+        }
+        struct variable *placed = tape_linear(tape, features, input->place, NULL);
+        if (input->part != NULL)
+            tape_drop(tape, features);
+        sum = before != NULL ? tape_add(tape, before, placed, false) : placed;
+        if (before != NULL) {
+            tape_drop(tape, before);
+            tape_drop(tape, placed);
+        }
+    }
+    return sum;
+}
+
+/* The features of the only image, or of all parts. */
+static struct variable *extract_all(struct params *params, struct tape *tape, const char *name,
+                                    const struct policy_inputs *inputs)
+{
+    return inputs->of[0].place != NULL ? join(params, tape, name, inputs)
+                                       : extract(params, tape, name, inputs->of[0].x);
+}
+
 /* The features that policy and value read. */
-static void extract_both(const struct policy_network *network, struct tape *tape, struct variable *images,
-                         unsigned wanted, struct variable *features[DENSE_NETWORKS])
+static void extract_both(const struct policy_network *network, struct tape *tape,
+                         const struct policy_inputs *inputs, unsigned wanted,
+                         struct variable *features[DENSE_NETWORKS])
 {
     struct params *params = network->params;
-    const bool shared = params_find(params, "vf_features_extractor.cnn.0.weight") == NULL;
+    const bool shared = network->shares_extractor;
     if ((wanted & POLICY_ACTION) != 0 || shared)
-        features[DENSE_POLICY] = extract(params, tape, "features_extractor", images);
+        features[DENSE_POLICY] = extract_all(params, tape, "features_extractor", inputs);
     if (shared)
         features[DENSE_VALUE] = features[DENSE_POLICY];
     else if ((wanted & POLICY_VALUE) != 0)
-        features[DENSE_VALUE] = extract(params, tape, "vf_features_extractor", images);
+        features[DENSE_VALUE] = extract_all(params, tape, "vf_features_extractor", inputs);
 }
 
 static struct policy_outputs record_heads(struct params *params, struct tape *tape,
@@ -266,21 +301,30 @@ void policy_network_layers(const struct policy_network *network, struct policy_l
 /* ---- all of a network ---- */
 
 struct variable *policy_network_record_q(struct params *params, struct tape *tape, const char *name,
-                                         struct variable *images)
+                                         enum policy_activation activation,
+                                         const struct policy_inputs *inputs)
 {
-    char extractor[POLICY_LAYER_BYTES], last[POLICY_LAYER_BYTES];
-    snprintf(extractor, sizeof extractor, "%s.features_extractor", name);
-    snprintf(last, sizeof last, "%s.q_net.0", name);
-    struct variable *features = extract(params, tape, extractor, images);
-    struct variable *outputs = connect(params, tape, last, features);
-    tape_drop(tape, features);
-    return outputs;
+    char layer[POLICY_LAYER_BYTES], next[POLICY_NAME_BYTES];
+    snprintf(layer, sizeof layer, "%s.features_extractor", name);
+    struct variable *x = extract_all(params, tape, layer, inputs);
+    for (uint32_t l = 0;; l++) {
+        snprintf(layer, sizeof layer, "%s.q_net.%u", name, 2 * l);
+        snprintf(next, sizeof next, "%s.q_net.%u.weight", name, 2 * l + 2);
+        struct variable *y = connect(params, tape, layer, x);
+        tape_drop(tape, x);
+        if (params_find(params, next) == NULL)
+            return y;
+        x = activation == POLICY_TANH ? tape_tanh(tape, y) : tape_relu(tape, y);
+        tape_drop(tape, y);
+    }
 }
 
 struct policy_network policy_network_of(const struct policy_config *config)
 {
     struct policy_network network = {.form = policy_form(config),
                                      .shape = policy_dense_shape(config),
+                                     .joins = policy_joins_parts(config),
+                                     .shares_extractor = !config->has_value || config->shared_value,
                                      .memories = policy_memories(config),
                                      .critic = config->critic};
     if (network.memories > 0)
@@ -289,15 +333,15 @@ struct policy_network policy_network_of(const struct policy_config *config)
 }
 
 struct policy_outputs policy_network_record(const struct policy_network *network, struct tape *tape,
-                                            struct variable *observations,
+                                            const struct policy_inputs *inputs,
                                             struct policy_recurrence *recurrence, unsigned wanted)
 {
-    struct variable *read[DENSE_NETWORKS] = {observations, observations};
+    struct variable *read[DENSE_NETWORKS] = {inputs->of[0].x, inputs->of[0].x};
     const bool cnn = network->form == POLICY_FORM_CNN;
     if (cnn)
-        extract_both(network, tape, observations, wanted, read);
+        extract_both(network, tape, inputs, wanted, read);
     if (recurrence != NULL)
         remember_both(network, tape, recurrence, wanted, read);
-    return cnn ? record_heads(network->params, tape, read, wanted)
-               : record_dense(network, tape, read, wanted);
+    return cnn && !network->joins ? record_heads(network->params, tape, read, wanted)
+                                  : record_dense(network, tape, read, wanted);
 }

@@ -57,7 +57,7 @@ enum {
     POLICY_Q_PARAMETERS_MAX = 2 * (POLICY_CRITICS_MAX + 1) * POLICY_CHAIN_MAX + 4,
     POLICY_PARAMETERS_MAX =
         POLICY_Q_PARAMETERS_MAX + 2 * RECURRENT_PARAMETERS_MAX, /* more than other forms have */
-    POLICY_NAME_BYTES = 64,
+    POLICY_NAME_BYTES = 128,
     POLICY_LAYER_BYTES = POLICY_NAME_BYTES - 8, /* of a layer's name, without ".weight" */
 };
 

@@ -14,35 +14,109 @@ uint32_t policy_share_evenly(uint32_t rows, uint32_t rows_max)
     return pieces == 0 ? 1 : rows / pieces + (rows % pieces != 0);
 }
 
-void policy_pieces_describe(struct policy_pieces *pieces, const struct policy_config *config,
-                            const struct dense_normalizer *normalizer)
+/* An observation that is one thing. */
+static void describe_whole(struct policy_pieces *pieces, const struct policy_config *config)
 {
     const struct environment_space *seen = &config->observation;
     const bool images = config->network == POLICY_CNN;
+    const uint32_t elements = (uint32_t)environment_space_elements(seen);
+    pieces->sources = 1;
+    pieces->source[0] = (struct policy_source){.image = images,
+                                               .elements = elements,
+                                               .height = images ? seen->shape[0] : 1,
+                                               .width = images ? seen->shape[1] : 1,
+                                               .channels = images ? seen->shape[2] : elements};
+}
+
+/* A source for each image, and behind them one for all floats. */
+static void describe_parts(struct policy_pieces *pieces, const struct policy_config *config)
+{
+    struct policy_source floats = {.height = 1, .width = 1};
+    const struct environment_spec spec = {.part_count = config->part_count, .parts = config->parts};
+    for (uint32_t i = 0; i < config->part_count; i++) {
+        const struct environment_part *part = &config->parts[i];
+        const uint32_t elements = (uint32_t)environment_space_elements(&part->space);
+        if (!environment_part_is_image(part)) {
+            floats.elements = floats.channels = floats.features += elements;
+            continue;
+        }
+        pieces->source[pieces->sources++] =
+            (struct policy_source){.part = part->name,
+                                   .image = true,
+                                   .offset = environment_part_offset(&spec, i),
+                                   .elements = elements,
+                                   .height = part->space.shape[0],
+                                   .width = part->space.shape[1],
+                                   .channels = part->space.shape[2],
+                                   .features = policy_part_features(part)};
+    }
+    if (floats.elements > 0)
+        pieces->source[pieces->sources++] = floats;
+    pieces->part_count = config->part_count;
+    pieces->parts = config->parts;
+    pieces->features = policy_features(config);
+}
+
+void policy_pieces_describe(struct policy_pieces *pieces, const struct policy_config *config,
+                            const struct dense_normalizer *normalizer)
+{
     *pieces = (struct policy_pieces){.normalizer = normalizer,
-                                     .images = images,
-                                     .bytes = seen->dtype == ENVIRONMENT_U8,
-                                     .inputs = (uint32_t)environment_space_elements(seen),
+                                     .bytes = config->observation.dtype == ENVIRONMENT_U8,
+                                     .row_bytes = environment_space_bytes(&config->observation),
                                      .piece_rows = POLICY_CHUNK_ROWS,
                                      .places = config->environments};
-    pieces->height = images ? seen->shape[0] : 1;
-    pieces->width = images ? seen->shape[1] : 1;
-    pieces->channels = images ? seen->shape[2] : pieces->inputs;
+    if (policy_joins_parts(config))
+        describe_parts(pieces, config);
+    else
+        describe_whole(pieces, config);
+    for (uint32_t i = 0; i < pieces->sources; i++)
+        pieces->inputs += pieces->source[i].elements;
     while (pieces->piece_rows > 1 && (size_t)pieces->piece_rows * pieces->inputs > POLICY_PIECE_FLOATS)
         pieces->piece_rows /= 2;
     for (uint32_t byte = 0; byte < 256; byte++)
-        pieces->parts[byte] = (float)byte / 255;
+        pieces->parts_of_255[byte] = (float)byte / 255;
     pieces->rows_max = pieces->piece_rows;
     pieces->act_rows = policy_share_evenly(config->environments, pieces->piece_rows);
+}
+
+/* Puts ones where the features of a part, which begin at `column`, stand in all of them. */
+static void place_part(const struct policy_source *source, uint32_t column, uint32_t first, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        source->place[(size_t)(column + i) * source->features + first + i] = 1;
+}
+
+static void place_parts(struct policy_pieces *pieces)
+{
+    struct policy_source *image = pieces->source, *floats = &pieces->source[pieces->sources - 1];
+    uint32_t column = 0, first = 0;
+    for (uint32_t i = 0; i < pieces->part_count; i++) {
+        const uint32_t features = policy_part_features(&pieces->parts[i]);
+        if (environment_part_is_image(&pieces->parts[i])) {
+            place_part(image++, column, 0, features);
+        } else {
+            place_part(floats, column, first, features);
+            first += features;
+        }
+        column += features;
+    }
 }
 
 enum status policy_pieces_open(struct policy_pieces *pieces, struct error *error)
 {
     const size_t rows = pieces->rows_max;
-    pieces->read = calloc(rows * pieces->inputs, sizeof *pieces->read);
-    pieces->row = calloc(4 * rows, sizeof *pieces->row);
-    if (pieces->read == NULL || pieces->row == NULL)
+    bool has_memory = (pieces->row = calloc(4 * rows, sizeof *pieces->row)) != NULL;
+    for (uint32_t i = 0; i < pieces->sources; i++) {
+        struct policy_source *source = &pieces->source[i];
+        source->read = calloc(rows * source->elements, sizeof *source->read);
+        if (pieces->part_count > 0)
+            source->place = calloc((size_t)pieces->features * source->features, sizeof *source->place);
+        has_memory = has_memory && source->read != NULL && (pieces->part_count == 0 || source->place != NULL);
+    }
+    if (!has_memory)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a batch of %zu observations", rows);
+    if (pieces->part_count > 0)
+        place_parts(pieces);
     pieces->environment = pieces->row + rows;
     pieces->step = pieces->row + 2 * rows;
     pieces->place = pieces->row + 3 * rows;
@@ -51,7 +125,10 @@ enum status policy_pieces_open(struct policy_pieces *pieces, struct error *error
 
 void policy_pieces_close(struct policy_pieces *pieces)
 {
-    free(pieces->read);
+    for (uint32_t i = 0; i < pieces->sources; i++) {
+        free(pieces->source[i].read);
+        free(pieces->source[i].place);
+    }
     free(pieces->row);
 }
 
@@ -121,29 +198,57 @@ static float normalized(const struct dense_normalizer *normalizer, size_t at, fl
 }
 
 /* One observation (height, width, channels) as the network reads it: (channels, height, width). */
-static void read_bytes(const struct policy_pieces *pieces, const uint8_t *from, float *to)
+static void read_bytes(const struct policy_pieces *pieces, const struct policy_source *source,
+                       const uint8_t *from, float *to)
 {
-    const size_t pixels = (size_t)pieces->height * pieces->width;
-    for (uint32_t c = 0; c < pieces->channels; c++)
+    const size_t pixels = (size_t)source->height * source->width;
+    for (uint32_t c = 0; c < source->channels; c++)
         for (size_t pixel = 0; pixel < pixels; pixel++)
-            *to++ = pieces->parts[from[pixel * pieces->channels + c]];
+            *to++ = pieces->parts_of_255[from[pixel * source->channels + c]];
 }
 
-static void read_floats(const struct policy_pieces *pieces, const float *from, float *to)
+static void read_floats(const struct policy_pieces *pieces, const struct policy_source *source,
+                        const float *from, float *to)
 {
-    const size_t pixels = (size_t)pieces->height * pieces->width;
-    for (uint32_t c = 0; c < pieces->channels; c++)
+    const size_t pixels = (size_t)source->height * source->width;
+    for (uint32_t c = 0; c < source->channels; c++)
         for (size_t pixel = 0; pixel < pixels; pixel++) {
-            const size_t at = pixel * pieces->channels + c;
+            const size_t at = pixel * source->channels + c;
             *to++ = pieces->normalizer != NULL ? normalized(pieces->normalizer, at, from[at]) : from[at];
         }
+}
+
+/* The floats among the parts of a row, normalized. */
+static void read_part_floats(const struct policy_pieces *pieces, const void *row, float *to)
+{
+    const struct environment_spec spec = {.part_count = pieces->part_count, .parts = pieces->parts};
+    const size_t count = environment_part_floats(&spec, row, to);
+    for (size_t i = 0; pieces->normalizer != NULL && i < count; i++)
+        to[i] = normalized(pieces->normalizer, i, to[i]);
+}
+
+static void read_row(const struct policy_pieces *pieces, const void *row, uint32_t place)
+{
+    for (uint32_t i = 0; i < pieces->sources; i++) {
+        const struct policy_source *source = &pieces->source[i];
+        float *to = source->read + (size_t)place * source->elements;
+        if (pieces->part_count > 0 && !source->image)
+            read_part_floats(pieces, row, to);
+        else if (pieces->bytes)
+            read_bytes(pieces, source, (const uint8_t *)row + source->offset, to);
+        else
+            read_floats(pieces, source, row, to);
+    }
 }
 
 /* Zeros from place `first` up to `end`. */
 static void clear_places(const struct policy_pieces *pieces, uint32_t first, uint32_t end)
 {
-    memset(pieces->read + (size_t)first * pieces->inputs, 0,
-           (size_t)(end - first) * pieces->inputs * sizeof *pieces->read);
+    for (uint32_t i = 0; i < pieces->sources; i++) {
+        const struct policy_source *source = &pieces->source[i];
+        memset(source->read + (size_t)first * source->elements, 0,
+               (size_t)(end - first) * source->elements * sizeof *source->read);
+    }
 }
 
 void policy_pieces_read(const struct policy_pieces *pieces, const struct policy_piece *piece)
@@ -151,22 +256,28 @@ void policy_pieces_read(const struct policy_pieces *pieces, const struct policy_
     uint32_t place = 0;
     for (uint32_t i = 0; i < piece->rows.count; i++) {
         const uint32_t end = piece->place != NULL ? piece->place[i] : i;
-        const size_t from = (size_t)piece->rows.row[i] * pieces->inputs;
-        float *to = pieces->read + (size_t)end * pieces->inputs;
         clear_places(pieces, place, end);
-        if (pieces->bytes)
-            read_bytes(pieces, (const uint8_t *)piece->rows.observations + from, to);
-        else
-            read_floats(pieces, (const float *)piece->rows.observations + from, to);
+        read_row(pieces, (const char *)piece->rows.observations + piece->rows.row[i] * pieces->row_bytes,
+                 end);
         place = end + 1;
     }
     clear_places(pieces, place, piece->filled);
 }
 
-struct variable *policy_pieces_input(const struct policy_pieces *pieces, struct tape *tape, uint32_t filled)
+struct policy_inputs policy_pieces_input(const struct policy_pieces *pieces, struct tape *tape,
+                                         uint32_t filled)
 {
-    const struct shape shape = pieces->images
-                                   ? SHAPE4(filled, pieces->channels, pieces->height, pieces->width)
-                                   : SHAPE2(filled, pieces->inputs);
-    return tape_input(tape, shape, DTYPE_F32, "observations", pieces->read);
+    struct policy_inputs inputs = {.count = pieces->sources};
+    for (uint32_t i = 0; i < pieces->sources; i++) {
+        const struct policy_source *source = &pieces->source[i];
+        const struct shape shape = source->image
+                                       ? SHAPE4(filled, source->channels, source->height, source->width)
+                                       : SHAPE2(filled, source->elements);
+        inputs.of[i].part = source->part;
+        inputs.of[i].x = tape_input(tape, shape, DTYPE_F32, "observations", source->read);
+        if (source->place != NULL)
+            inputs.of[i].place = tape_input(tape, SHAPE2(pieces->features, source->features), DTYPE_F32,
+                                            "places of features", source->place);
+    }
+    return inputs;
 }

@@ -12,7 +12,10 @@
 
 #include "worker/model/policy_internal.h"
 
-enum { POLICY_PIECE_FLOATS = 1 << 24 }; /* of a piece's observations, unless one has more */
+enum {
+    POLICY_PIECE_FLOATS = 1 << 24,              /* of a piece's observations, unless one has more */
+    POLICY_SOURCES_MAX = POLICY_IMAGES_MAX + 1, /* images in the order of the parts, then the floats */
+};
 
 struct policy_piece {
     struct policy_rows rows;
@@ -21,17 +24,32 @@ struct policy_piece {
     bool keeps_states;     /* writes the states behind the rows */
 };
 
+/* One array that the network reads: the observation; or, of one with parts, an image, or all floats. */
+struct policy_source {
+    const char *part;                 /* of an image, the part's name; else NULL */
+    bool image;                       /* read as (channels, height, width) */
+    size_t offset;                    /* of an image in its row, in bytes */
+    uint32_t elements;                /* of a row */
+    uint32_t height, width, channels; /* 1, 1 and `elements` of a vector */
+    uint32_t features;                /* that the network makes of them; of one with parts */
+    float *read;                      /* (rows_max, elements) */
+    float *place; /* (all features, features): ones where these stand among all; of one with parts */
+};
+
 struct policy_pieces {
     const struct dense_normalizer *normalizer; /* of floats; NULL: none */
-    bool images;     /* the network reads (rows, channels, height, width), not (rows, inputs) */
-    bool bytes;      /* observations are uint8 */
-    uint32_t inputs; /* elements of an observation */
-    uint32_t height, width, channels; /* 1, 1 and `inputs` of dense layers */
-    uint32_t piece_rows;              /* of a piece, at most, unless the policy says otherwise */
-    uint32_t rows_max;                /* of every piece: what the arrays have room for */
-    uint32_t places, act_rows;        /* one for each environment; those of a piece */
-    float *read;                      /* (rows_max, channels, height, width) */
-    float parts[256];                 /* a byte as the network reads it: its 255th part */
+    bool bytes;                                /* observations are uint8 */
+    size_t row_bytes;                          /* of an observation */
+    uint32_t inputs;                           /* elements of all sources */
+    uint32_t sources;
+    struct policy_source source[POLICY_SOURCES_MAX];
+    uint32_t part_count; /* 0: the observation is one thing */
+    const struct environment_part *parts;
+    uint32_t features;         /* of all parts */
+    uint32_t piece_rows;       /* of a piece, at most, unless the policy says otherwise */
+    uint32_t rows_max;         /* of every piece: what the arrays have room for */
+    uint32_t places, act_rows; /* one for each environment; those of a piece */
+    float parts_of_255[256];   /* a byte as the network reads it: its 255th part */
     /* (rows_max) each, of the rows that act in a piece: what struct policy_rows and policy_act have, and the
      * place in the piece. */
     uint32_t *row, *environment, *step, *place;
@@ -58,12 +76,13 @@ struct policy_piece policy_piece_cut(const struct policy_rows *rows, uint32_t fi
 struct policy_piece policy_pieces_pick(const struct policy_pieces *pieces, const struct policy_rows *rows,
                                        const uint32_t *environment, const uint32_t *step, uint32_t begin);
 
-/* Puts the piece's observations into pieces->read: bytes become their 255th parts, images have their channels
- * first. */
+/* Puts the piece's observations into what the sources read: bytes become their 255th parts, images have their
+ * channels first. */
 void policy_pieces_read(const struct policy_pieces *pieces, const struct policy_piece *piece);
 
-/* pieces->read on a tape, `filled` rows. */
-struct variable *policy_pieces_input(const struct policy_pieces *pieces, struct tape *tape, uint32_t filled);
+/* What the sources read, on a tape, `filled` rows. */
+struct policy_inputs policy_pieces_input(const struct policy_pieces *pieces, struct tape *tape,
+                                         uint32_t filled);
 
 /* Moves the rows of an array of the piece (filled, columns) from their places to the front, in their order.
  */

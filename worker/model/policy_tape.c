@@ -81,13 +81,13 @@ static struct policy_outputs record_piece(const struct policy_tape *net, const s
     struct tape *tape = net->learner.tape;
     struct policy_recurrence recurrence, *remembers = NULL;
     policy_pieces_read(&net->pieces, piece);
-    struct variable *observations = policy_pieces_input(&net->pieces, tape, piece->filled);
+    const struct policy_inputs inputs = policy_pieces_input(&net->pieces, tape, piece->filled);
     if (net->sequences != NULL) {
         recurrence = policy_sequences_input(net->sequences, tape);
         remembers = &recurrence;
     }
     const struct policy_outputs outputs =
-        policy_network_record(&net->network, tape, observations, remembers, wanted);
+        policy_network_record(&net->network, tape, &inputs, remembers, wanted);
     if ((wanted & POLICY_ACTION) != 0)
         tape_read_later(tape, outputs.action, DTYPE_F32, net->output);
     if ((wanted & POLICY_ACTION) != 0 && net->features != NULL)
@@ -135,8 +135,8 @@ static enum status launch_piece(const struct policy_tape *net, const struct poli
     results[count++] = net->output;
     results[count] = net->value;
     policy_pieces_read(&net->pieces, piece);
-    return net->backend->ops->launch_run(net->backend, net->launch, piece->filled, net->pieces.read, NULL,
-                                         results, error);
+    return net->backend->ops->launch_run(net->backend, net->launch, piece->filled, net->pieces.source[0].read,
+                                         NULL, results, error);
 }
 
 static enum status compute_piece(const struct policy_tape *net, const struct policy_piece *piece,

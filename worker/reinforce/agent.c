@@ -138,11 +138,14 @@ static enum status open_updates(struct agent *agent, uint32_t steps, struct erro
 static enum status open_recording(struct agent *agent, uint32_t steps, struct error *error)
 {
     const struct environment_spec *spec = &agent->world.spec;
+    const bool has_images = spec->observation.dtype == ENVIRONMENT_U8;
     const struct rollout_config config = {
         .environments = environments_of(agent->job),
         .agents = spec->agents,
         .steps_max = steps,
         .observation_bytes = environment_space_bytes(&spec->observation),
+        .part_count = has_images ? spec->part_count : 0,
+        .parts = spec->parts,
         .action_bytes = environment_space_bytes(&spec->action),
         .choices = spec->has_mask == 1 ? (uint32_t)environment_choices(spec) : 0,
         .dropout_words = policy_dropout_words(agent->policy),

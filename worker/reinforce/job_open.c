@@ -195,6 +195,8 @@ struct policy_config policy_config_of(const struct job *job, const struct enviro
         [JOB_ACTIVATION_RELU] = POLICY_RELU, [JOB_ACTIVATION_TANH] = POLICY_TANH};
     struct policy_config config = {
         .observation = spec->observation,
+        .part_count = spec->part_count,
+        .parts = spec->parts,
         .action = spec->action,
         .has_mask = spec->has_mask != 0,
         .network = networks[job->policy.network],

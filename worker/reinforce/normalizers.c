@@ -1,7 +1,7 @@
 /* Updates the running statistics after each rollout, and writes them to checkpoints. */
 #include "worker/reinforce/normalizers.h"
 
-#include "worker/environment/environment.h"
+#include "worker/environment/environment_spec.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -41,17 +41,24 @@ static void moments_merge(struct moments *m, double count)
 
 /* ---- memory ---- */
 
+static uint32_t elements_of(const struct rollout_config *config)
+{
+    const struct environment_spec spec = {.part_count = config->part_count, .parts = config->parts};
+    return (uint32_t)(config->part_count > 0 ? environment_part_floats(&spec, NULL, NULL)
+                                             : config->observation_bytes / sizeof(float));
+}
+
 enum status normalizers_open(struct normalizers *n, const struct job *job, const struct rollout *rollout,
                              struct error *error)
 {
     const uint32_t rows = job->normalize.rewards ? rollout->columns * rollout->config.steps_max : 0;
-    const uint32_t elements =
-        job->normalize.observations ? (uint32_t)(rollout->config.observation_bytes / sizeof(float)) : 0;
+    const uint32_t elements = job->normalize.observations ? elements_of(&rollout->config) : 0;
     *n = (struct normalizers){.job = job, .columns = rollout->columns};
     n->so_far = calloc(n->columns, sizeof *n->so_far);
     n->path = calloc((size_t)rows + 1, sizeof *n->path);
     n->statistics = calloc(2 * (size_t)elements + 1, sizeof *n->statistics);
-    if (n->so_far == NULL || n->path == NULL || n->statistics == NULL ||
+    n->floats = calloc((size_t)elements + 1, sizeof *n->floats);
+    if (n->so_far == NULL || n->path == NULL || n->statistics == NULL || n->floats == NULL ||
         !moments_open(&n->observations, elements) || !moments_open(&n->returns, job->normalize.rewards))
         return error_set(error, STATUS_NO_MEMORY, "no memory for the statistics of %u columns", n->columns);
     return STATUS_OK;
@@ -62,6 +69,7 @@ void normalizers_close(struct normalizers *n)
     free(n->so_far);
     free(n->path);
     free(n->statistics);
+    free(n->floats);
     free(n->observations.mean);
     free(n->returns.mean);
     *n = (struct normalizers){0};
@@ -82,9 +90,21 @@ static bool counts(const struct rollout *rollout, uint32_t row)
            !rollout_is_absent(rollout, step, column);
 }
 
-static void take_observations(struct moments *m, const struct rollout *rollout)
+/* What is normalized of a row. */
+static const float *floats_at(struct normalizers *n, const struct rollout *rollout, uint32_t row)
 {
-    const float *x = (const void *)rollout->observations;
+    const struct rollout_config *config = &rollout->config;
+    const struct environment_spec spec = {.part_count = config->part_count, .parts = config->parts};
+    const void *at = rollout->observations + row * config->observation_bytes;
+    if (config->part_count == 0)
+        return at;
+    environment_part_floats(&spec, at, n->floats);
+    return n->floats;
+}
+
+static void take_observations(struct normalizers *n, const struct rollout *rollout)
+{
+    struct moments *m = &n->observations;
     double count = 0;
     memset(m->sum, 0, m->elements * sizeof *m->sum);
     memset(m->squares, 0, m->elements * sizeof *m->squares);
@@ -92,13 +112,16 @@ static void take_observations(struct moments *m, const struct rollout *rollout)
         if (!counts(rollout, row))
             continue;
         count++;
+        const float *x = floats_at(n, rollout, row);
         for (uint32_t i = 0; i < m->elements; i++)
-            m->sum[i] += (double)x[(size_t)row * m->elements + i];
+            m->sum[i] += (double)x[i];
     }
     for (uint32_t row = 0; row < rows_of(rollout); row++) {
-        const uint32_t elements = counts(rollout, row) ? m->elements : 0;
-        for (uint32_t i = 0; i < elements; i++) {
-            const double apart = (double)x[(size_t)row * elements + i] - m->sum[i] / count;
+        if (!counts(rollout, row))
+            continue;
+        const float *x = floats_at(n, rollout, row);
+        for (uint32_t i = 0; i < m->elements; i++) {
+            const double apart = (double)x[i] - m->sum[i] / count;
             m->squares[i] += apart * apart;
         }
     }
@@ -146,7 +169,7 @@ void normalizers_take(struct normalizers *n, const struct rollout *rollout, stru
     const uint32_t elements = n->observations.elements;
     if (elements == 0)
         return;
-    take_observations(&n->observations, rollout);
+    take_observations(n, rollout);
     for (uint32_t i = 0; i < elements; i++) {
         n->statistics[i] = (float)n->observations.mean[i];
         n->statistics[elements + i] = (float)n->observations.variance[i];

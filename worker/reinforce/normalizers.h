@@ -1,5 +1,5 @@
-/* The running statistics of a job that normalizes: of each element of the observations, and of the discounted
- * returns, as Stable-Baselines3's VecNormalize has them.
+/* The running statistics of a job that normalizes: of each element of the observations, or of the floats
+ * among their parts, and of the discounted returns, as Stable-Baselines3's VecNormalize has them.
  *
  * They are frozen within a rollout, so that neither the observers' pace nor their number has a say. The
  * returns take the rollout in before its update, which learns from scaled rewards; the observations behind
@@ -34,6 +34,7 @@ struct normalizers {
     double *so_far;                       /* (columns) discounted returns of the episodes that go on */
     double *path;                         /* (rows) the rollout's, while it is taken in */
     float *statistics;                    /* (2, elements) for policy_normalize */
+    float *floats;                        /* (elements) among the parts of a row */
 };
 
 /* Of a job that does not normalize, all of this does nothing. `job` outlives *n. STATUS_NO_MEMORY.

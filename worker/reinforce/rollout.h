@@ -35,11 +35,14 @@ struct rollout_config {
     uint32_t environments, agents; /* agents of each environment */
     uint32_t steps_max;
     size_t observation_bytes, action_bytes; /* of one row */
-    uint32_t choices;                       /* bytes of a row's action mask; 0: it has none */
-    uint32_t dropout_words;                 /* of a row's dropout mask */
-    bool clips_rewards;                     /* the sign of a reward is learned from */
-    bool bootstraps;     /* keeps the closing step, last observations, log-probabilities and values */
-    size_t state_floats; /* policy_state_floats; 0 unless it bootstraps */
+    /* What an observation is made of, which outlives the rollout; only where an image is among the parts. */
+    uint32_t part_count;
+    const struct environment_part *parts;
+    uint32_t choices;       /* bytes of a row's action mask; 0: it has none */
+    uint32_t dropout_words; /* of a row's dropout mask */
+    bool clips_rewards;     /* the sign of a reward is learned from */
+    bool bootstraps;        /* keeps the closing step, last observations, log-probabilities and values */
+    size_t state_floats;    /* policy_state_floats; 0 unless it bootstraps */
 };
 
 struct rollout {

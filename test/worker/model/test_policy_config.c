@@ -137,6 +137,57 @@ START_TEST(a_shared_value_has_the_policys_layers)
 }
 END_TEST
 
+/* ---- parts ---- */
+
+static struct environment_part parts[2];
+
+/* The CNN over a vector of 3 floats and an image of 40 x 40 bytes. */
+static void make_parts(void)
+{
+    setup();
+    parts[0] = (struct environment_part){"pace", {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {3}}};
+    parts[1] = (struct environment_part){"eye", {.dtype = ENVIRONMENT_U8, .rank = 3, .shape = {40, 40, 1}}};
+    config.observation = (struct environment_space){.dtype = ENVIRONMENT_U8, .rank = 1, .shape = {1612}};
+    config.part_count = 2;
+    config.parts = parts;
+    config.network = POLICY_CNN;
+    config.dropout = 0;
+}
+
+START_TEST(the_cnn_joins_parts)
+{
+    make_parts();
+    ck_assert(policy_joins_parts(&config));
+    ck_assert_uint_eq(policy_features(&config), 3 + POLICY_PART_FEATURES);
+    ck_assert_uint_eq(policy_normalized(&config), 3);
+    expect_form(POLICY_FORM_CNN, POLICY_ON_BACKEND);
+    make_parts();
+    expect_check(NULL);
+    make_parts();
+    config.has_value = config.shared_value = config.normalizes = true;
+    expect_check(NULL);
+    make_parts();
+    config.network = POLICY_MLP;
+    expect_check("/policy/network: expected \"cnn\", got \"mlp\": the observation's part eye is an image");
+    make_parts();
+    parts[1].space.shape[1] = 35;
+    expect_check("images of at least 36x36, and the environment's observation's part eye is 40x35");
+    make_parts();
+    parts[1].space.dtype = ENVIRONMENT_F32;
+    expect_check(
+        "/policy/network: expected \"mlp\": \"cnn\" reads 1..8 images, and the environment's observation "
+        "has 0 among its parts");
+    make_parts();
+    config.part_count = 1;
+    config.parts = &parts[1];
+    config.has_value = config.normalizes = true;
+    expect_check("/normalize/norm_obs: expected false: the environment's observations are bytes");
+    make_parts();
+    config.width[0] = 1025;
+    expect_check("/policy/hidden: expected 1..1024 units in a hidden layer, got 1025");
+}
+END_TEST
+
 START_TEST(the_cnn_wants_images)
 {
     config.network = POLICY_CNN;
@@ -147,7 +198,7 @@ START_TEST(the_cnn_wants_images)
     config.dropout = 0;
     config.observation = image;
     config.observation.shape[1] = 35;
-    expect_check("reads images of at least 36x36, and the environment's are 84x35");
+    expect_check("reads images of at least 36x36, and the environment's observation is 84x35");
     config.network = POLICY_CNN;
     config.observation = image;
     expect_check("/policy/dropout: expected 0, got 0.6: the network \"cnn\" has no dropout");
@@ -221,6 +272,7 @@ int main(void)
     tcase_add_test(tests, everything_else_is_dense);
     tcase_add_test(tests, what_does_not_fit_is_refused_by_its_key);
     tcase_add_test(tests, a_shared_value_has_the_policys_layers);
+    tcase_add_test(tests, the_cnn_joins_parts);
     tcase_add_test(tests, the_cnn_wants_images);
     tcase_add_test(tests, only_dqn_has_a_cnn_that_learns_from_a_buffer);
     suite_add_tcase(suite, tests);

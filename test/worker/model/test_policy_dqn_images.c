@@ -339,7 +339,7 @@ START_TEST(parameters_have_stable_baselines_names)
     struct policy_parameter list[POLICY_PARAMETERS_MAX];
     ck_assert_uint_eq(policy_parameters(list, &world.config), 2 * COUNT);
     for (size_t i = 0; i < (size_t)2 * COUNT; i++) {
-        char text[128], name[128], shape[SHAPE_TEXT_BYTES];
+        char text[POLICY_NAME_BYTES + SHAPE_TEXT_BYTES], name[128], shape[SHAPE_TEXT_BYTES];
         snprintf(text, sizeof text, "%s %s", list[i].name, shape_text(&list[i].shape, shape));
         snprintf(name, sizeof name, "%s%s", i < COUNT ? "q_net" : "q_net_target", expected[i % COUNT]);
         ck_assert_str_eq(text, name);

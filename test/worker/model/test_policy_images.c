@@ -253,7 +253,7 @@ START_TEST(parameters_have_stable_baselines_names)
     struct policy_parameter list[POLICY_PARAMETERS_MAX];
     ck_assert_uint_eq(policy_parameters(list, &world.config), sizeof expected / sizeof *expected);
     for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
-        char text[128], shape[SHAPE_TEXT_BYTES];
+        char text[POLICY_NAME_BYTES + SHAPE_TEXT_BYTES], shape[SHAPE_TEXT_BYTES];
         snprintf(text, sizeof text, "%s %s", list[i].name, shape_text(&list[i].shape, shape));
         ck_assert_str_eq(text, expected[i]);
     }

@@ -24,15 +24,21 @@ static const struct golden_case {
     uint64_t seed;          /* of the generator */
     uint32_t memory_layers; /* 0: no memory */
     enum policy_critic critic;
-} cases[] = {{"choice_shared", false, true, false, 0.5, .seed = 14},
-             {"choice_separate", false, false, false, 100, .seed = 7},
-             {"floats_shared", true, true, false, 0.5, .seed = 18},
-             {"floats_separate", true, false, false, 0.5, .seed = 17},
-             {"choice_a2c", false, true, true, 0.5, .seed = 12},
-             {"memory_own", false, false, false, 0.5, 30, 1, POLICY_CRITIC_OWN},
-             {"memory_linear", true, true, false, 0.5, 31, 2, POLICY_CRITIC_LINEAR},
-             {"memory_detached", false, true, false, 100, 38, 1, POLICY_CRITIC_DETACHED},
-             {"memory_shared", true, true, false, 0.5, 30, 2, POLICY_CRITIC_SHARED}};
+    bool parts;
+} cases[] = {
+    {"choice_shared", false, true, false, 0.5, .seed = 14},
+    {"choice_separate", false, false, false, 100, .seed = 7},
+    {"floats_shared", true, true, false, 0.5, .seed = 18},
+    {"floats_separate", true, false, false, 0.5, .seed = 17},
+    {"choice_a2c", false, true, true, 0.5, .seed = 12},
+    {"parts_shared", false, true, false, 0.5, .seed = 1, .parts = true},
+    {"parts_separate", true, false, false, 0.5, .seed = 7, .parts = true},
+    {"memory_own", false, false, false, 0.5, .seed = 30, .memory_layers = 1, .critic = POLICY_CRITIC_OWN},
+    {"memory_linear", true, true, false, 0.5, .seed = 31, .memory_layers = 2, .critic = POLICY_CRITIC_LINEAR},
+    {"memory_detached", false, true, false, 100, .seed = 38, .memory_layers = 1,
+     .critic = POLICY_CRITIC_DETACHED},
+    {"memory_shared", true, true, false, 0.5, .seed = 30, .memory_layers = 2,
+     .critic = POLICY_CRITIC_SHARED}};
 enum { CASES = sizeof cases / sizeof cases[0] };
 
 static struct error error;
@@ -43,9 +49,18 @@ static struct policy *policy;
 static struct policy_values values;
 static struct golden *golden;
 
-static float *observations, *log_probabilities, *old_values, *advantages, *returns, *states;
+static void *observations;
+static float *log_probabilities, *old_values, *advantages, *returns, *states;
 static const uint8_t starts[ROWS] = {[3] = 1, [6] = 1};
 static void *actions;
+
+/* The image is one of bytes between two vectors. */
+enum { BEFORE = 3, BEHIND = 2, IMAGE_BYTES = HEIGHT * WIDTH * CHANNELS };
+enum { ROW_BYTES = (BEFORE + BEHIND) * 4 + IMAGE_BYTES, PART_UNITS = 6 };
+static const struct environment_part parts[] = {
+    {"before", {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {BEFORE}}},
+    {"camera", {.dtype = ENVIRONMENT_U8, .rank = 3, .shape = {HEIGHT, WIDTH, CHANNELS}}},
+    {"behind", {.dtype = ENVIRONMENT_F32, .rank = 1, .shape = {BEHIND}}}};
 
 static void must(enum status status)
 {
@@ -73,6 +88,15 @@ static void make_config(void)
         .rows_max = ROWS,
         .minibatch_rows = 4};
     config.adam.uncorrected = of->plain;
+    if (of->parts) {
+        config.observation =
+            (struct environment_space){.dtype = ENVIRONMENT_U8, .rank = 1, .shape = {ROW_BYTES}};
+        config.part_count = sizeof parts / sizeof parts[0];
+        config.parts = parts;
+        config.activation = POLICY_TANH;
+        config.layers = config.value_layers = 1;
+        config.width[0] = config.value_width[0] = PART_UNITS;
+    }
     if (of->memory_layers == 0)
         return;
     config.memory = POLICY_LSTM;
@@ -102,9 +126,30 @@ static void draw_parameters(uint64_t *state)
     }
 }
 
+/* Part by part, of all rows. */
+static void *draw_parts(uint64_t *state)
+{
+    char *rows = values_memory(ROWS, ROW_BYTES);
+    float *before = training_numbers(state, (size_t)ROWS * BEFORE, 1);
+    int32_t *bytes = training_indices(state, (size_t)ROWS * IMAGE_BYTES, 256);
+    float *behind = training_numbers(state, (size_t)ROWS * BEHIND, 1);
+    for (size_t row = 0; row < ROWS; row++) {
+        char *to = rows + row * ROW_BYTES, *image = to + BEFORE * sizeof *before;
+        memcpy(to, before + row * BEFORE, BEFORE * sizeof *before);
+        for (size_t i = 0; i < IMAGE_BYTES; i++)
+            image[i] = (char)bytes[row * IMAGE_BYTES + i];
+        memcpy(image + IMAGE_BYTES, behind + row * BEHIND, BEHIND * sizeof *behind);
+    }
+    free(before);
+    free(bytes);
+    free(behind);
+    return rows;
+}
+
 static void draw_rows(uint64_t *state)
 {
-    observations = training_numbers(state, (size_t)ROWS * HEIGHT * WIDTH * CHANNELS, 1);
+    observations =
+        of->parts ? draw_parts(state) : training_numbers(state, (size_t)ROWS * HEIGHT * WIDTH * CHANNELS, 1);
     actions = of->floats ? (void *)training_numbers(state, ROWS * COMPONENTS, 1)
                          : (void *)training_indices(state, ROWS, 3);
     log_probabilities = training_numbers(state, ROWS, 0.2f);

@@ -383,7 +383,7 @@ START_TEST(parameters_have_stable_baselines_names)
     world.config.shared_value = _i == 0;
     ck_assert_uint_eq(policy_parameters(list, &world.config), 7 + count);
     for (uint32_t i = 0; i < count; i++) {
-        char text[128], shape[SHAPE_TEXT_BYTES];
+        char text[POLICY_NAME_BYTES + SHAPE_TEXT_BYTES], shape[SHAPE_TEXT_BYTES];
         snprintf(text, sizeof text, "%s %s", list[7 + i].name, shape_text(&list[7 + i].shape, shape));
         ck_assert_str_eq(text, expected[i]);
     }
