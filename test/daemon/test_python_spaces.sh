@@ -52,6 +52,7 @@ while IFS='|' read -r title agents environment policy; do
 done <<'WORLDS'
 parts|1|"class": "nested:Parts"
 parts of a vector|1|"class": "nested:some_walks"
+images among parts|1|"class": "nested:Mixed"|, "network": "cnn"
 frames of parts|1|"class": "nested:Parts", "frames": 3
 choices|1|"class": "nested:Choices"
 forces|1|"class": "nested:Forces"
@@ -153,7 +154,7 @@ while IFS='|' read -r source name phrase; do
     world 1 "\"$source\": \"nested:$name\""
     check "$name" fails_with "$phrase"
 done <<'FAULTS'
-class|Mixed|nested:Mixed: the observation's part camera: its space is Box(0, 255, (40, 40, 1), uint8): expected no image
+class|Mixed|/policy/network: expected "cnn", got "mlp": the observation's part camera is an image among other parts
 class|Endless|nested:Endless: the observation's part words: its space is Text(
 class|ForgetsPart|nested:ForgetsPart: environment 0: its observation has no part flags
 class|BadPart|nested:BadPart: environment 0: its observation has a part where.speed that has the shape (3,), expected (2, 2)
@@ -167,6 +168,8 @@ class|MaskShort|nested:MaskShort: environment 0: its action_mask has 1 numbers i
 pettingzoo|late|nested:late: environment 0: reset begins with the agents ['runner_0', 'runner_1']: expected all of
 pettingzoo|nothing|/environment/pettingzoo: nested:nothing: AttributeError: module 'nested' has no attribute 'nothing'
 FAULTS
+world 1 '"class": "nested:Mixed", "frames": 2' ', "network": "cnn"'
+check "frames of images among parts" fails_with "/environment/frames: expected 1, got 2: its observation has an image among other parts"
 world 1 '"gymnasium": "ALE/Nothing-v5"'
 check "Atari without ale_py" fails_with "No module named 'ale_py': expected the package ale_py"
 check "no process of Python is left" leaves_nobody "observer.py --role"

@@ -16,11 +16,22 @@ CLOSE = 2e-5  # of the largest output: the sums of a convolution over images of 
 
 
 def observations_of(policy):
+    """Of each step a batch, which is a dict where the observation has parts."""
     space, draws = policy.environment["observation"], np.random.default_rng(1)
-    shape = (STEPS, ROWS, *space["shape"])
-    if space["dtype"] == "uint8":
-        return draws.integers(0, 256, shape).astype(np.uint8)
-    return draws.normal(size=shape).astype(np.float32)
+
+    def draw(space):
+        shape = (ROWS, *space["shape"])
+        if space["dtype"] == "uint8":
+            return draws.integers(0, 256, shape).astype(np.uint8)
+        return draws.normal(size=shape).astype(np.float32)
+
+    if "parts" in space:
+        return [{part["name"]: draw(part) for part in space["parts"]} for _ in range(STEPS)]
+    return [draw(space) for _ in range(STEPS)]
+
+
+def one_of(batch):
+    return {name: one_of(part) for name, part in batch.items()} if isinstance(batch, dict) else batch[0]
 
 
 def play(policy, observations):
@@ -36,10 +47,12 @@ def play_onnx(path, observations):
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path)
-    state = {one.name: np.zeros((one.shape[0], ROWS, one.shape[2]), np.float32) for one in session.get_inputs()[1:]}
+    states = [one for one in session.get_inputs() if not one.name.startswith("observations")]
+    state = {one.name: np.zeros((one.shape[0], ROWS, one.shape[2]), np.float32) for one in states}
     names, steps = [one.name for one in session.get_outputs()], []
     for batch in observations:
-        outputs = dict(zip(names, session.run(None, {"observations": batch, **state})))
+        inputs = {f"observations.{name}": part for name, part in batch.items()} if isinstance(batch, dict) else {"observations": batch}
+        outputs = dict(zip(names, session.run(None, {**inputs, **state})))
         state = {name: outputs.pop(name + "_out") for name in state}
         steps.append(outputs)
     return {name: np.stack([step[name] for step in steps]) for name in steps[0]}
@@ -56,7 +69,7 @@ def check_predict(run, policy, observations):
     """One observation and a batch, and the bounds of what is drawn."""
     action = policy.environment["action"]
     batch, state = policy.predict(observations[0])
-    one, _ = policy.predict(observations[0][0])
+    one, _ = policy.predict(one_of(observations[0]))
     assert np.array_equal(batch[0], one) and list(one.shape) == action["shape"], (run, batch, one)
     again, _ = policy.predict(observations[1], state, episode_start=np.ones(ROWS, bool))
     fresh, _ = policy.predict(observations[1])
@@ -66,6 +79,44 @@ def check_predict(run, policy, observations):
         assert np.all(drawn >= 0) and np.all(drawn < action["choices"]), run
     else:
         assert np.all(drawn >= action["low"]) and np.all(drawn <= action["high"]), run
+
+
+def space_of(part):
+    from gymnasium import spaces
+
+    shape = tuple(part["shape"])
+    if part["dtype"] == "uint8":
+        return spaces.Box(0, 255, (shape[2], *shape[:2]), np.uint8)
+    return spaces.Box(-np.inf, np.inf, shape or (1,), np.float32)
+
+
+def check_sb3(run, policy, batch):
+    """The parameters load into Stable-Baselines3's MultiInputPolicy, all of them under their names, and its outputs are
+    ours. It keeps the policy's extractor under a second name, and a shared one under a third."""
+    import torch
+    from gymnasium import spaces
+    from stable_baselines3.common.policies import MultiInputActorCriticPolicy
+
+    of_policy, shares = policy.job["policy"], policy.job["policy"]["value_network"] != "separate"
+    parts = {part["name"]: part for part in policy.environment["observation"]["parts"]}
+    space = spaces.Dict([(name, space_of(part)) for name, part in parts.items()])
+    theirs = MultiInputActorCriticPolicy(space, spaces.Discrete(policy.environment["action"]["choices"]), lambda _: 1e-3,
+        net_arch=of_policy["hidden"], share_features_extractor=shares,
+        activation_fn={"tanh": torch.nn.Tanh, "relu": torch.nn.ReLU}[of_policy["activation"]])  # fmt: skip
+    ours = {name: values for name, values in policy.state_dict().items() if not name.startswith("obs_rms")}
+    for name in [one for one in ours if one.startswith("features_extractor.")]:
+        ours["pi_" + name] = ours[name]
+        if shares:
+            ours["vf_" + name] = ours[name]
+    theirs.load_state_dict(ours, strict=True)
+    seen = {name: batch[name].reshape(ROWS, *(part["shape"] or [1])) for name, part in parts.items()}
+    seen = {name: torch.as_tensor(np.moveaxis(x, -1, 1).copy() if x.ndim == 4 else x) for name, x in seen.items()}
+    with torch.no_grad():
+        logits, value = theirs.get_distribution(seen).distribution.logits, theirs.predict_values(seen)
+    found = {name: x.numpy() for name, x in (("logits", logits), ("value", value))}
+    outputs = policy._outputs(batch, policy.network.zero_state(ROWS))
+    outputs["logits"] = outputs["logits"] - np.log(np.exp(outputs["logits"]).sum(1, keepdims=True))
+    compare(run, outputs, found)
 
 
 def main(how, folder, *runs):
@@ -90,6 +141,11 @@ def main(how, folder, *runs):
                 for parameter in other.parameters():
                     parameter.zero_()
             compare(run, play(policy, observations), ours)
+            if os.path.basename(run) in ("parts-apart", "parts-shared"):
+                try:
+                    check_sb3(run, policy, observations[0])
+                except ImportError as missing:
+                    print(f"skipped: Stable-Baselines3 is not run: {missing}")
             sum(output.sum() for output in policy(observations[0]).values()).backward()
             assert any(parameter.grad is not None for parameter in names.values()), f"{run}: no gradient"
         check_predict(run, policy, observations)

@@ -32,6 +32,7 @@ JSON
 
 ppo='"algorithm": {"name": "ppo", "n_steps": 64}'
 declare -A environments=([pole]='"name": "CartPole-v1"' [pendulum]='"name": "Pendulum-v1"'
+    [camera]="\"plugin\": \"$toy\", \"name\": \"Camera-v0\"" [gauges]="\"plugin\": \"$toy\", \"name\": \"Gauges-v0\""
     [walk]="\"plugin\": \"$toy\", \"name\": \"Walk-v0\"" [picture]="\"plugin\": \"$toy\", \"name\": \"Middle-v0\"")
 memory='"lstm_hidden_size": 8, "recurrent"'
 off='"learning_starts": 100'
@@ -44,6 +45,12 @@ sde|pendulum|"hidden": {"pi": [8, 8], "vf": [16]}|"algorithm": {"name": "ppo", "
 choices|walk||PPO
 cnn|picture|"network": "cnn"|PPO
 cnn-apart|picture|"network": "cnn", "value_network": "separate"|PPO
+parts|camera|"network": "cnn", "hidden": [16]|PPO, "normalize": {"norm_obs": true}
+parts-apart|camera|"network": "cnn", "value_network": "separate", "hidden": [16], "activation": "tanh"|PPO
+parts-shared|camera|"network": "cnn", "hidden": {"pi": [8], "vf": [16]}|PPO
+parts-lstm|camera|"network": "cnn", "hidden": [16], $memory: "lstm"|PPO
+parts-dqn|camera|"network": "cnn", "hidden": [16]|"algorithm": {"name": "dqn", $off}
+gauges|gauges|"hidden": [16]|PPO, "normalize": {"norm_obs": true}
 lstm|pole|$memory: "lstm", "n_lstm_layers": 2|PPO
 gru|pole|$memory: "gru", "enable_critic_lstm": false|PPO
 lstm-shared|pole|$memory: "lstm", "shared_lstm": true, "enable_critic_lstm": false|PPO

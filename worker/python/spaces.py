@@ -4,7 +4,8 @@
     Space.of_action       the same; parts are all choices, or all Boxes
 
 A space of parts becomes one row: the parts stand behind one another in the order of Gymnasium's own
-`flatten_space`. An image is (height, width, channels).
+`flatten_space`. With images among them the row is bytes, in which each part begins at a multiple of 4. An image is (height,
+width, channels).
 """
 import importlib
 
@@ -109,26 +110,35 @@ class Space:
         parts = []
         for path, name, leaf in parts_of(space):
             what = f"observation's part {name}: its"
-            parts.append((path, name, cls._one_observation(leaf, what)))
-            if parts[-1][2].dtype == "u1" and len(parts[-1][2].shape) == 3:
-                refuse(what, leaf, "no image in a Dict or Tuple")
+            part = cls._one_observation(leaf, what)
+            if part.dtype == "u1" and len(part.shape) != 3:  # bytes that are no image are numbers, as in Stable-Baselines3
+                part = cls("<f4", part.shape, lambda value, part=part: part.convert(value).astype("<f4"), part.bounds)
+            parts.append((path, name, part))
         if not parts:
             refuse("observation", space, "at least one part")
+        has_image = any(part.dtype == "u1" for _, _, part in parts)
 
         def convert(value):
-            rows = []
-            for path, name, part in parts:
-                try:
-                    one = member(value, path)
-                except (KeyError, IndexError, TypeError):
-                    raise ValueError(f"has no part {name}") from None
-                try:
-                    rows.append(np.ravel(part.convert(one)))
-                except (TypeError, ValueError) as why:
-                    raise ValueError(f"has a part {name} that {why}") from None
-            return np.concatenate(rows, dtype="<f4", casting="unsafe")
+            rows = [np.ravel(cls._part(value, *part)) for part in parts]
+            return np.concatenate([in_words(row) for row in rows] if has_image else rows)
 
-        return cls("<f4", [sum(part.size() for _, _, part in parts)], convert, cls._joined_bounds(parts))
+        sizes = [in_words_size(part) if has_image else part.size() for _, _, part in parts]
+        joined = cls("u1" if has_image else "<f4", [sum(sizes)], convert)
+        joined.bounds = None if has_image else cls._joined_bounds(parts)
+        joined.description["parts"] = [{"name": name, **part.description} for _, name, part in parts]
+        return joined
+
+    @staticmethod
+    def _part(value, path, name, part):
+        """The part of a value, converted. ValueError: a sentence."""
+        try:
+            one = member(value, path)
+        except (KeyError, IndexError, TypeError):
+            raise ValueError(f"has no part {name}") from None
+        try:
+            return part.convert(one)
+        except (TypeError, ValueError) as why:
+            raise ValueError(f"has a part {name} that {why}") from None
 
     @staticmethod
     def _joined_bounds(parts):
@@ -176,6 +186,8 @@ class Space:
 
     def _stacked(self, frames):
         """The same space with `frames` observations joined along the last axis."""
+        if self.bounds is None:
+            raise Failure(INVALID, f"/environment/frames: expected 1, got {frames}: its observation has an image among other parts")
         shape = self.shape or (1,)
         bounds = [np.concatenate([np.broadcast_to(bound, shape)] * frames, axis=-1) for bound in self.bounds]
         whole = (*shape[:-1], shape[-1] * frames)
@@ -242,6 +254,17 @@ class Space:
             if rows[-1].size != sum(part.choices):
                 raise ValueError(f"has {rows[-1].size} numbers in part {name}: expected {sum(part.choices)}")
         return np.concatenate(rows)
+
+
+def in_words(row):
+    """The bytes of a part, filled up with zeros to a multiple of 4."""
+    row = row.view(np.uint8)
+    return np.concatenate([row, np.zeros(-len(row) % 4, np.uint8)])
+
+
+def in_words_size(part):
+    """How many bytes that makes."""
+    return -(-part.size() * np.dtype(part.dtype).itemsize // 4) * 4
 
 
 def channels_first(space):

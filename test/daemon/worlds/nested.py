@@ -131,10 +131,28 @@ class NoChannels(Picture):
     SHAPE = (40, 40)
 
 
-class Mixed(Walk):
+class Mixed(Picture):
+    """Images among other parts: one whose channels begin, and a smaller one without channels, whose bytes end odd."""
+
     def __init__(self, render_mode=None):
         super().__init__(render_mode)
-        self.observation_space = spaces.Dict({"camera": spaces.Box(0, 255, (40, 40, 1), np.uint8), "speed": spaces.Discrete(2)})
+        self.observation_space = spaces.Dict(
+            {
+                "bytes": spaces.Box(0, 255, (3,), np.uint8),
+                "camera": spaces.Box(0, 255, (1, 40, 40), np.uint8),
+                "inner": spaces.Tuple([spaces.Box(0, 255, (37, 37), np.uint8), spaces.Box(-1, 1, (2, 2), np.float32)]),
+                "speed": spaces.Discrete(2),
+            }
+        )
+
+    def see(self):
+        picture = super().see()[..., 0]
+        return {
+            "bytes": np.full(3, self.place, np.uint8),
+            "camera": picture[np.newaxis],
+            "inner": (picture[:37, :37].copy(), np.full((2, 2), self.place / 9, np.float32)),
+            "speed": self.place % 2,
+        }
 
 
 class Endless(Walk):

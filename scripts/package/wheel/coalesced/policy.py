@@ -9,7 +9,8 @@ Both compute the same outputs, which are those of `coalesced export --onnx`:
     action (batch, components)       of sac and td3, without exploration, within the bounds
 
 The parameters have Stable-Baselines3's names. An observation has the shape that the checkpoint's environment.json names,
-with the job's /environment/frames joined along its last axis.
+with the job's /environment/frames joined along its last axis. One with parts is a dict by their names, or the nested Dicts
+and Tuples that the environment gives; of a Discrete that begins at 0 the number will do. Images have their channels last.
 """
 import importlib.util
 import json
@@ -90,6 +91,10 @@ class NumpyMath:
         return np.split(x, count, axis=-1)
 
     @staticmethod
+    def join(features):
+        return np.concatenate(features, axis=1)
+
+    @staticmethod
     def expand(row, like):
         return np.broadcast_to(row, like.shape)
 
@@ -121,19 +126,40 @@ class Network:
         return max(int(one[len(name) + 1 :].split(".")[0]) for one in self.names if one.startswith(name + "."))
 
     def observe(self, observations):
+        """What the network reads: an array, or, of parts with images among them, a dict of arrays."""
+        parts = self.environment["observation"].get("parts")
+        if not parts:
+            return self._observe_one(observations, self.environment["observation"], 0)
+        seen, first = {}, 0
+        for part in parts:
+            seen[part["name"]] = self._observe_one(observations[part["name"]], part, first)
+            first += 0 if part["dtype"] == "uint8" else elements_of(part)
+        return seen if self._has_cnn() else self.math.join(list(seen.values()))
+
+    def _has_cnn(self):
+        return self.job["policy"].get("network") == "cnn"
+
+    def _observe_one(self, observations, space, first):
+        """An image, or a vector, whose numbers have the statistics from number `first` on."""
         x = self.math.array(observations)
-        if self.environment["observation"]["dtype"] == "uint8":
+        is_image = space["dtype"] == "uint8"
+        if is_image:
             x = x / 255
-        if "obs_rms.mean" in self.names:
+        elif "obs_rms.mean" in self.names:
+            mean, variance = (
+                self.of(name)[first : first + elements_of(space)].reshape(tuple(space["shape"])) for name in ("obs_rms.mean", "obs_rms.var")
+            )
             clip = self.job["normalize"]["clip_obs"]
-            x = (x - self.of("obs_rms.mean")) / self.math.sqrt(self.of("obs_rms.var") + NORMALIZER_EPSILON)
-            x = self.math.clip(x, -clip, clip)
-        if self.job["policy"].get("network") == "cnn":
+            x = self.math.clip((x - mean) / self.math.sqrt(variance + NORMALIZER_EPSILON), -clip, clip)
+        if self._has_cnn() and (is_image or "parts" not in self.environment["observation"]):
             return self.math.channels_first(x)
         return x.reshape(len(x), -1)
 
     def images(self, name, x):
-        """The features of Stable-Baselines3's NatureCNN; x itself where there is none of this name."""
+        """The features of Stable-Baselines3's NatureCNN, or of its CombinedExtractor; x itself where there is none of this
+        name."""
+        if isinstance(x, dict):
+            return self.math.join([self.images(f"{name}.extractors.{part}", one) for part, one in x.items()])
         if f"{name}.cnn.0.weight" not in self.names:
             return x
         for layer, stride in zip((0, 2, 4), STRIDES):
@@ -228,7 +254,7 @@ class Network:
         shares_value = self.job["policy"].get("value_network") == "shared"
         if self.cell and (shares_value or self.job["policy"]["shared_lstm"]):
             return remembered
-        if "vf_features_extractor.cnn.0.weight" in self.names:
+        if any(one.startswith("vf_features_extractor.") for one in self.names):
             image = self.images("vf_features_extractor", x)
         if not self.cell:
             return image
@@ -262,6 +288,31 @@ def elements_of(space):
     return int(np.prod(space["shape"], dtype=np.int64))
 
 
+def members_of(observation, name=""):
+    """The leaves of nested dicts and tuples by the names of parts."""
+    if not isinstance(observation, (dict, tuple)):
+        return {name: observation}
+    found = {}
+    for key, member in observation.items() if isinstance(observation, dict) else enumerate(observation):
+        found.update(members_of(member, f"{name}.{key}" if name else str(key)))
+    return found
+
+
+def as_described(value, space, what):
+    """The array of a space's shape, or a batch of them, and whether it is one. A number counts for a row of zeros with a one
+    there."""
+    value, rank = np.asarray(value), len(space["shape"])
+    if rank == 1 and value.dtype.kind in "iu" and value.ndim == 0:
+        value = np.eye(*space["shape"], dtype=np.float32)[value]
+    if list(value.shape[value.ndim - rank :]) != space["shape"] or value.ndim > rank + 1:
+        raise ValueError(f"{what} has the shape {value.shape}: expected {tuple(space['shape'])}, or a batch of these")
+    return value, value.ndim == rank
+
+
+def rows_of(observations):
+    return len(next(iter(observations.values())) if isinstance(observations, dict) else observations)
+
+
 def bounds_of(space):
     """Of actions: every bound is finite."""
     return tuple(np.broadcast_to(np.asarray(space[side], np.float64), elements_of(space)) for side in ("low", "high"))
@@ -275,16 +326,30 @@ class Acting:
         """The action for an observation, or the actions for a batch of them, and the state behind the step, as
         Stable-Baselines3's predict. A policy without memory has the state None. `episode_start`: a truth for each row,
         whether an episode begins there. `action_masks`: (sum of choices), or a row of them for each observation."""
-        space = self.environment["observation"]
-        observation = np.asarray(observation)
-        is_one = observation.ndim == len(space["shape"])
-        batch = observation[np.newaxis] if is_one else observation
-        if list(batch.shape[1:]) != space["shape"]:
-            raise ValueError(f"an observation has the shape {batch.shape[1:]}: expected {tuple(space['shape'])}")
-        state = self._begin(state, episode_start, len(batch))
+        batch, is_one = self._batch(observation)
+        state = self._begin(state, episode_start, rows_of(batch))
         outputs = self._outputs(batch, state)
         actions = self._choose(outputs, deterministic, action_masks)
         return (actions[0] if is_one else actions), (state or None)
+
+    def _batch(self, observation):
+        """A batch out of one observation or a batch of them, and whether it was one."""
+        space = self.environment["observation"]
+        if "parts" not in space:
+            value, is_one = as_described(observation, space, "an observation")
+            return (value[np.newaxis] if is_one else value), is_one
+        members = members_of(observation)
+        batch, ones = {}, set()
+        for part in space["parts"]:
+            name = part["name"]
+            if name not in members:
+                raise ValueError(f"an observation has the parts {', '.join(members)}: expected a part {name}, too")
+            value, is_one = as_described(members[name], part, f"the part {name} of an observation")
+            batch[name] = value[np.newaxis] if is_one else value
+            ones.add(is_one)
+        if len(ones) > 1 or len({len(value) for value in batch.values()}) > 1:
+            raise ValueError("an observation has parts of several batch sizes: expected one for all")
+        return batch, ones.pop()
 
     def _begin(self, state, episode_start, rows):
         fresh = self.network.zero_state(rows)
@@ -325,7 +390,7 @@ class NumpyPolicy(Acting):
         return self.network.outputs(batch, state)
 
     def __call__(self, observations, state=None):
-        return self._outputs(np.asarray(observations), state or self.network.zero_state(len(observations)))
+        return self._outputs(observations, state or self.network.zero_state(rows_of(observations)))
 
 
 def load_policy(checkpoint, torch=None):

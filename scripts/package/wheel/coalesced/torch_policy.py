@@ -2,7 +2,7 @@
 import numpy as np
 import torch
 
-from .policy import Acting, Network
+from .policy import Acting, Network, rows_of
 
 
 class TorchMath:
@@ -31,6 +31,10 @@ class TorchMath:
         return x.chunk(count, -1)
 
     @staticmethod
+    def join(features):
+        return torch.cat(features, 1)
+
+    @staticmethod
     def expand(row, like):
         return row.expand_as(like)
 
@@ -49,25 +53,25 @@ class TorchPolicy(Acting, torch.nn.Module):
     def _place(self, path, values):
         module = self
         for name in path[:-1]:
-            if not hasattr(module, name):
-                module.add_module(name, torch.nn.Module())
-            module = getattr(module, name)
+            # add_module refuses a part whose name is that of a method of Module, such as "type"
+            module = module._modules.setdefault(name, torch.nn.Module())
         if path[0] == "obs_rms":
             module.register_buffer(path[-1], values)
         else:
             module.register_parameter(path[-1], torch.nn.Parameter(values))
 
     def _find(self, name):
+        *modules, last = name.split(".")
         found = self
-        for part in name.split("."):
-            found = getattr(found, part)
-        return found
+        for module in modules:
+            found = found._modules[module]
+        return getattr(found, last)
 
     def _device(self):
         return next(self.parameters()).device
 
     def forward(self, observations, state=None):
-        return self.network.outputs(observations, state or self.network.zero_state(len(observations)))
+        return self.network.outputs(observations, state or self.network.zero_state(rows_of(observations)))
 
     def _outputs(self, batch, state):
         with torch.no_grad():
