@@ -35,7 +35,8 @@ struct link {
     struct endpoint
         *endpoints[CONTROL_LEADERS_MAX]; /* the bound one, or one for each address of the leader */
     unsigned count;
-    bool chosen; /* another host's: one endpoint is left, the one that has answered */
+    bool chosen;     /* another host's: one endpoint is left, the one that has answered */
+    bool complained; /* that the leader does not let this host in */
     /* The leader's: */
     uint32_t route[HOSTS_MAX]; /* each host's connection; 0: none */
     uint32_t asker[HOSTS_MAX]; /* the connection of each host's newest JOIN, which waits for an answer */
@@ -268,6 +269,26 @@ static void report_strangers(struct link *link)
     strangers_report(&link->strangers, "the link's", &counts, link->ignored, now);
 }
 
+/* Says once why the leader does not let this host in: whoever started it would wait without a word. */
+static void report_refusal(struct link *link)
+{
+    const unsigned host = link->order.keys.host;
+    for (unsigned i = 0; i < link->count && !is_leader(link) && !link->chosen && !link->complained; i++) {
+        const enum endpoint_refusal refusal = endpoint_refusal(link->endpoints[i]);
+        const char *leader = link->order.addresses[i];
+        if (refusal == ENDPOINT_KEY_REFUSED)
+            log_warning(
+                "the leader at %s refuses the key of host %u: expected the line \"%u KEY\" of this host's "
+                "file hosts in the leader's file hosts, too (--keys)",
+                leader, host, host);
+        else if (refusal == ENDPOINT_BROKEN_OFF)
+            log_warning("the leader at %s ends the handshake: expected the line \"0 KEY\" of the leader's "
+                        "file hosts in this host's file hosts, too (--keys)",
+                        leader);
+        link->complained = refusal != ENDPOINT_NOT_REFUSED;
+    }
+}
+
 static void link_turn(struct link *link)
 {
     struct endpoint_watch line = {.fd = CONTROL_FD};
@@ -280,6 +301,7 @@ static void link_turn(struct link *link)
     if (line.ready)
         link_read_line(link);
     report_strangers(link);
+    report_refusal(link);
 }
 
 int link_main(void)

@@ -2,6 +2,7 @@
  * after the fork of the workers it is the supervisor's. One thread. */
 #include "daemon/commands/commands.h"
 #include "daemon/hosts/follow.h"
+#include "daemon/hosts/hosts.h"
 #include "daemon/hosts/rendezvous.h"
 #include "daemon/log/runlog.h"
 #include "daemon/process/descriptors.h"
@@ -49,8 +50,10 @@ static enum status run_leader(const struct arguments *arguments, struct job *job
     struct rundir dir;
     struct runlog *log = NULL;
     enum status status = open_run(arguments, job, &dir, &log, error);
-    if (status != STATUS_OK)
+    if (status != STATUS_OK) {
+        hosts_decline(rendezvous, job, error);
         return status;
+    }
     const struct supervise_config config = {.job = job,
                                             .dir = &dir,
                                             .log = log,

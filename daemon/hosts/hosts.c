@@ -327,17 +327,23 @@ void hosts_excuse(struct hosts *hosts, struct monotime now)
 
 /* ---- opening and closing ---- */
 
-enum status hosts_open(struct hosts *hosts, struct rendezvous *rendezvous, const struct job *job,
-                       const char *run, struct error *error)
+enum { RETURN_US = 5000000 };
+
+static uint64_t patience_us(const struct job *job)
+{
+    return (uint64_t)(job->hosts.patience_s * 1e6);
+}
+
+/* Until `wait_us` from now the hosts may come. */
+static enum status open_way(struct hosts *hosts, struct rendezvous *rendezvous, const struct job *job,
+                            const char *run, uint64_t wait_us, struct error *error)
 {
     uint16_t port;
-    if (rendezvous == NULL)
-        return STATUS_OK;
     *hosts = (struct hosts){
         .rendezvous = rendezvous,
         .job = job,
         .of = calloc(rendezvous->link.keys.count, sizeof *hosts->of),
-        .due = monotime_add_us(monotime_now(), (uint64_t)(job->hosts.patience_s * 1e6)),
+        .due = monotime_add_us(monotime_now(), wait_us),
     };
     if (hosts->of == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u hosts", rendezvous->link.keys.count);
@@ -351,32 +357,44 @@ enum status hosts_open(struct hosts *hosts, struct rendezvous *rendezvous, const
         return status;
     relay_admit(&hosts->relay, &rendezvous->link.keys);
     hosts->awaited = true;
+    return STATUS_OK;
+}
+
+enum status hosts_open(struct hosts *hosts, struct rendezvous *rendezvous, const struct job *job,
+                       const char *run, struct error *error)
+{
+    if (rendezvous == NULL)
+        return STATUS_OK;
+    const enum status status = open_way(hosts, rendezvous, job, run, patience_us(job), error);
+    if (status != STATUS_OK)
+        return status;
+    const char *port = strrchr(hosts->relay.order.addresses[0], ':') + 1;
     if (rendezvous->hosts > 1)
-        log_info("waiting for %u other host%s, at port %u", rendezvous->hosts - 1u,
+        log_info("waiting for %u other host%s, at port %s", rendezvous->hosts - 1u,
                  rendezvous->hosts == 2 ? "" : "s", port);
     else
-        log_info("other hosts may join at port %u", port);
+        log_info("other hosts may join at port %s", port);
     service_notify("STATUS=waiting for other hosts");
     return STATUS_OK;
 }
 
 /* A host that was cut off a moment ago may ask to join again: it shall hear that the job is over, and not
- * take the leader for dead. */
-static unsigned count_returning(const struct hosts *hosts, struct monotime now)
+ * take the leader for dead. So shall a host that looks for a leader whose job did not begin. */
+static bool is_missed(const struct hosts *hosts, uint16_t index, struct monotime now, enum status outcome)
 {
-    const uint64_t patience_us = (uint64_t)(hosts->job->hosts.patience_s * 1e6);
-    unsigned returning = 0;
-    for (uint16_t i = 1; i < hosts_count(hosts); i++)
-        returning += hosts->of[i].state == HOST_IS_LOST &&
-                     monotime_before(now, monotime_add_us(hosts->of[i].lost_at, patience_us));
-    return returning;
+    const struct host *host = &hosts->of[index];
+    if (host->state == HOST_IS_LOST)
+        return monotime_before(now, monotime_add_us(host->lost_at, patience_us(hosts->job)));
+    return outcome != STATUS_OK && hosts->awaited && host->state == HOST_AWAITED &&
+           index < hosts_at_start(hosts);
 }
 
-static void await_returns(struct hosts *hosts, int exit_code, const char *text)
+static void await_missing(struct hosts *hosts, enum status outcome, const char *text)
 {
-    enum { RETURN_US = 5000000 };
     const struct monotime until = monotime_add_us(monotime_now(), RETURN_US);
-    unsigned missing = count_returning(hosts, until);
+    unsigned missing = 0;
+    for (uint16_t i = 1; i < hosts_count(hosts); i++)
+        missing += is_missed(hosts, i, until, outcome);
     for (struct monotime now = monotime_now(); missing > 0 && monotime_before(now, until);
          now = monotime_now()) {
         struct host_event event;
@@ -385,26 +403,43 @@ static void await_returns(struct hosts *hosts, int exit_code, const char *text)
         struct pollfd line = {.fd = relay_fd(&hosts->relay), .events = POLLIN};
         poll(&line, 1, (int)(monotime_us_between(now, until) / 1000) < 100 ? 10 : 100);
         if (!hosts_read(hosts, &event) || event.kind != HOST_ASKS ||
-            hosts->of[event.host].state != HOST_IS_LOST)
+            !is_missed(hosts, event.host, until, outcome))
             continue;
-        hosts_admit(hosts, event.host, &event.message->body.join);
-        tell_over(hosts, event.host, exit_code, text);
+        if (hosts->of[event.host].state == HOST_IS_LOST) {
+            hosts_admit(hosts, event.host, &event.message->body.join);
+            tell_over(hosts, event.host, status_exit_code(outcome), text);
+        } else {
+            hosts_refuse(hosts, event.host, outcome == STATUS_BUSY ? STATUS_UNAVAILABLE : outcome, text);
+        } /* STATUS_BUSY would have the host ask again */
+        hosts->of[event.host].state = HOST_DEPARTED;
         missing--;
     }
 }
 
-void hosts_close(struct hosts *hosts, int exit_code, const char *text)
+void hosts_close(struct hosts *hosts, enum status outcome, const char *text)
 {
     if (hosts->of == NULL)
         return;
     for (uint16_t i = 1; i < hosts_count(hosts); i++)
         if (is_up(&hosts->of[i])) {
-            tell_over(hosts, i, exit_code, text);
+            tell_over(hosts, i, status_exit_code(outcome), text);
             hosts->of[i].state = HOST_DEPARTED;
         }
-    await_returns(hosts, exit_code, text);
+    await_missing(hosts, outcome, text);
     relay_close(&hosts->relay, false);
     rendezvous_close(hosts->rendezvous);
     free(hosts->of);
     *hosts = (struct hosts){0};
+}
+
+void hosts_decline(struct rendezvous *rendezvous, const struct job *job, const struct error *why)
+{
+    struct hosts hosts = {0};
+    struct error error;
+    if (rendezvous == NULL || rendezvous->source == RENDEZVOUS_FOLDER)
+        return;
+    log_info("this host cannot start: hosts that look for it within %d s are told", RETURN_US / 1000000);
+    if (open_way(&hosts, rendezvous, job, NULL, RETURN_US, &error) != STATUS_OK)
+        log_warning("the other hosts do not hear that this one cannot start: %s", error.text);
+    hosts_close(&hosts, why->status, why->text);
 }

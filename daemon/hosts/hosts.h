@@ -62,8 +62,12 @@ enum status hosts_open(struct hosts *hosts, struct rendezvous *rendezvous, const
                        const char *run, struct error *error);
 
 /* Tells the hosts that the job is over, and how, and ends the link. Waits up to 5 s for hosts that were lost
- * a moment ago, so that they hear it too. */
-void hosts_close(struct hosts *hosts, int exit_code, const char *text);
+ * a moment ago, and, of a job that failed before it began, for those that have not come: they hear it too. */
+void hosts_close(struct hosts *hosts, enum status outcome, const char *text);
+
+/* The leader cannot even open its run: it tells the hosts that look for it within 5 s. Without PMI, hosts
+ * that find their leader through the run's directory do not hear it. `rendezvous`: NULL: there are none. */
+void hosts_decline(struct rendezvous *rendezvous, const struct job *job, const struct error *why);
 
 /* ---- events ---- */
 

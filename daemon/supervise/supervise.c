@@ -1047,7 +1047,7 @@ enum status supervise(const struct supervise_config *config, struct error *error
         error_set(&s.generation.end.outcome, status, "%s", error->text);
         run_view_close(&s.view);
     }
-    hosts_close(&s.hosts, status_exit_code(s.generation.end.outcome.status),
+    hosts_close(&s.hosts, s.generation.end.outcome.status,
                 job_end_has_failed(&s.generation.end) ? s.generation.end.outcome.text : "the job is over");
     if (s.signal_fd >= 0)
         close(s.signal_fd);

@@ -22,6 +22,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -63,6 +64,7 @@ struct shared_context {
 struct endpoint {
     struct shared_context *context;
     void *socket;
+    void *monitor; /* of a DEALER with keys: tells of handshakes that failed */
     int fd;
     bool is_router;
     bool quiet; /* the last thing done to the socket was a receive that found nothing */
@@ -172,6 +174,20 @@ static enum status socket_set_keys(struct endpoint *endpoint, const struct endpo
         zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, keys->secret, HOST_KEY_BYTES) != 0)
         return error_set(error, STATUS_IO, "a ZeroMQ socket's keys: %s", zmq_strerror(errno));
     return STATUS_OK;
+}
+
+/* Before the socket connects, so that no failure is missed. */
+static enum status socket_monitor(struct endpoint *endpoint, struct error *error)
+{
+    char address[64];
+    const int failures = ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                         ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL;
+    snprintf(address, sizeof address, "inproc://monitor-%p", endpoint->socket);
+    if (zmq_socket_monitor(endpoint->socket, address, failures) == 0)
+        endpoint->monitor = zmq_socket(endpoint->context->zmq, ZMQ_PAIR);
+    return endpoint->monitor != NULL && zmq_connect(endpoint->monitor, address) == 0
+               ? STATUS_OK
+               : error_set(error, STATUS_IO, "a ZeroMQ socket's monitor: %s", zmq_strerror(errno));
 }
 
 static void *thread_wait(void *gate)
@@ -317,6 +333,8 @@ static enum status endpoint_open(struct endpoint **out, struct endpoint *beside,
     if (status == STATUS_OK)
         status = shown->pass != NULL ? socket_set_pass(endpoint, shown->pass, error)
                                      : socket_set_keys(endpoint, shown, error);
+    if (status == STATUS_OK && shown->pass == NULL && !is_router)
+        status = socket_monitor(endpoint, error);
     if (status != STATUS_OK) {
         endpoint_free(endpoint, 0);
         return status;
@@ -383,6 +401,24 @@ enum status endpoint_connect(struct endpoint **out, struct endpoint *beside, con
     return STATUS_OK;
 }
 
+/* An event is two frames: its number and its value, and the address. */
+enum endpoint_refusal endpoint_refusal(struct endpoint *endpoint)
+{
+    enum endpoint_refusal refusal = ENDPOINT_NOT_REFUSED;
+    uint8_t event[6];
+    char address[256];
+    while (zmq_recv(endpoint->monitor, event, sizeof event, ZMQ_DONTWAIT) >= (int)sizeof(uint16_t)) {
+        uint16_t number;
+        memcpy(&number, event, sizeof number);
+        zmq_recv(endpoint->monitor, address, sizeof address, ZMQ_DONTWAIT);
+        if (number == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH)
+            refusal = ENDPOINT_KEY_REFUSED;
+        else if (refusal == ENDPOINT_NOT_REFUSED)
+            refusal = ENDPOINT_BROKEN_OFF;
+    }
+    return refusal;
+}
+
 void endpoint_admit(struct endpoint *endpoint, const struct host_keys *keys)
 {
     endpoint_zap_keys(endpoint->context->door, keys);
@@ -406,6 +442,8 @@ void endpoint_free(struct endpoint *endpoint, int linger_ms)
         zmq_setsockopt(endpoint->socket, ZMQ_LINGER, &linger_ms, sizeof linger_ms);
         zmq_close(endpoint->socket);
     }
+    if (endpoint->monitor != NULL)
+        zmq_close(endpoint->monitor);
     context_leave(endpoint->context);
     struct stat info;
     if (endpoint->path != NULL && lstat(endpoint->path, &info) == 0 && info.st_dev == endpoint->path_device &&

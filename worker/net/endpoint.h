@@ -51,6 +51,14 @@ enum status endpoint_bind(struct endpoint **out, struct endpoint *beside, const 
 enum status endpoint_connect(struct endpoint **out, struct endpoint *beside, const char *address,
                              const struct endpoint_credentials *shown, struct error *error);
 
+/* Why a listener has not let a DEALER with keys in, since the last call; libzmq asks it again. */
+enum endpoint_refusal {
+    ENDPOINT_NOT_REFUSED,
+    ENDPOINT_KEY_REFUSED, /* it does not know the key that the DEALER shows */
+    ENDPOINT_BROKEN_OFF,  /* it ended the handshake without an answer: its key may be another one */
+};
+enum endpoint_refusal endpoint_refusal(struct endpoint *endpoint);
+
 /* From now on an endpoint that was bound with keys lets the hosts of these keys in. */
 void endpoint_admit(struct endpoint *endpoint, const struct host_keys *keys);
 

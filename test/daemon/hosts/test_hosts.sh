@@ -78,6 +78,40 @@ sed 's/^1 ../1 zz/' "$scratch/keys/hosts" >"$scratch/mixed/hosts"
 check "a public key that is none" refuses 78 "hosts:2: expected \"1 KEY\"" run "$file" --node 1/2 "${on[@]}" --keys "$scratch/mixed"
 check "an interface that is not there" refuses 78 "no network interface" run "$file" --node 0/2 "${on[@]}" --keys "$scratch/keys" --set /listen=nowhere9
 check "a leader that is not there" refuses 70 "no leader has answered" run "$file" --node 1/2 "${on[@]}" --keys "$scratch/keys" --set /hosts/patience_s=1
+# A leader that cannot start says so to the others, and a host hears at once that its key is not known.
+echo blocked >"$scratch/blocked"
+hears_of_failure() {
+    local status=0 pid
+    start_host 1 2 reinforce "$scratch/waiting" 12 --set /hosts/patience_s=50
+    pid=${host[1]}
+    timeout 60 "$COALESCED" run "$file" --node 0/2 "${on[@]}" --keys "$scratch/keys" --run-dir "$scratch/blocked/run" \
+        </dev/null >"$scratch/leader" 2>&1 || status=$?
+    [[ $status -eq 74 ]] || { cat "$scratch/leader"; return 1; }
+    says "$scratch/waiting.1" "the leader refuses host 1: cannot make the directory" || return 1
+    status=0
+    wait "$pid" || status=$?
+    [[ $status -eq 74 ]]
+}
+check "a leader that cannot start tells the others" hears_of_failure
+"$COALESCED" keygen "$scratch/other" --hosts 3 >/dev/null
+cp -r "$scratch/keys" "$scratch/foreign" && cp "$scratch/other/host-1.secret" "$scratch/foreign/"
+{ grep ^0 "$scratch/keys/hosts"; grep '^[12]' "$scratch/other/hosts"; } >"$scratch/foreign/hosts"
+cp -r "$scratch/keys" "$scratch/mistaken"
+{ grep ^0 "$scratch/other/hosts"; grep '^[12]' "$scratch/keys/hosts"; } >"$scratch/mistaken/hosts"
+# is_told KEYS TEXT: host 1 with these keys says why the leader does not take it, while the leader waits.
+is_told() {
+    local pid
+    "$COALESCED" run "$file" --node 1/2 "${on[@]}" --keys "$scratch/$1" --run-dir "$scratch/stranger" </dev/null >"$scratch/$1.out" 2>&1 &
+    pid=$!
+    says "$scratch/$1.out" "$2" || return 1
+    kill "$pid"
+    wait "$pid" || true
+}
+start_host 0 2 reinforce "$scratch/lonely" 12 --set /hosts/patience_s=1000
+check "a host whose key the leader does not list is told so" is_told foreign 'refuses the key of host 1: expected the line "1 KEY"'
+check "a host with another key of the leader's, too" is_told mistaken 'ends the handshake: expected the line "0 KEY"'
+kill -9 "${host[0]}"
+wait "${host[0]}" || true
 
 # ---- the same numbers ----
 for kind in reinforce parameter-server model-parallel; do
