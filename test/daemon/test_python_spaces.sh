@@ -35,12 +35,17 @@ evaluates() {
     [[ -n $(logged_evaluation) ]] && grep -qF "$(logged_evaluation)" "$scratch/evaluated"
 }
 
+predicts() { # CLASS, with a quote behind it
+    "$python" predicts.py "$scratch/whole" "${1%\"}"
+}
+
 # ---- every space, and several agents ----
 episodes=20
 while IFS='|' read -r title agents environment policy; do
     [[ -z ${SAN:-} || $title == "parts" || $title == "several agents" ]] || continue
     world "$agents" "$environment" "$policy"
     check "$title" plays whole
+    [[ $title != *parts || $title == *frames* ]] || check "$title: load_policy takes the observations" predicts "${environment##*:}"
     check "$title: evaluate finds the log's evaluation again" evaluates
     check "$title: two observers of two groups" same_numbers --set /observers='{"count": 2, "environments": 2, "groups": 2}'
     [[ $title != "parts of a vector" ]] || continue # it saves no states
@@ -155,6 +160,8 @@ while IFS='|' read -r source name phrase; do
     check "$name" fails_with "$phrase"
 done <<'FAULTS'
 class|Mixed|/policy/network: expected "cnn", got "mlp": the observation's part camera is an image among other parts
+class|SameNames|nested:SameNames: the observation space is Dict(
+class|LongName|expected names of parts of 1..63 bytes, and not 'xxx
 class|Endless|nested:Endless: the observation's part words: its space is Text(
 class|ForgetsPart|nested:ForgetsPart: environment 0: its observation has no part flags
 class|BadPart|nested:BadPart: environment 0: its observation has a part where.speed that has the shape (3,), expected (2, 2)
@@ -169,7 +176,7 @@ pettingzoo|late|nested:late: environment 0: reset begins with the agents ['runne
 pettingzoo|nothing|/environment/pettingzoo: nested:nothing: AttributeError: module 'nested' has no attribute 'nothing'
 FAULTS
 world 1 '"class": "nested:Mixed", "frames": 2' ', "network": "cnn"'
-check "frames of images among parts" fails_with "/environment/frames: expected 1, got 2: its observation has an image among other parts"
+check "frames of images among parts" fails_with "/environment/frames: expected 1, got 2: its observation has parts, and an image among them"
 world 1 '"gymnasium": "ALE/Nothing-v5"'
 check "Atari without ale_py" fails_with "No module named 'ale_py': expected the package ale_py"
 check "no process of Python is left" leaves_nobody "observer.py --role"

@@ -38,7 +38,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Version 2 added parts of an observation. What was built for version 1 is good as it is. */
+/* Version 2 added parts of an observation. A plug-in that was built for version 1 needs no change. */
 #define ENVIRONMENT_VERSION 2
 #define ENVIRONMENT_ERROR_BYTES 400
 
@@ -105,7 +105,7 @@ struct environment_space {
 
 /* One of the things that an observation is made of, such as an image or a vector. U8 has rank 3. */
 struct environment_part {
-    const char *name;               /* each another; 1 … 63 bytes */
+    const char *name;               /* all different; 1 … 63 bytes of UTF-8 */
     struct environment_space space; /* as of an observation */
 };
 
@@ -116,14 +116,14 @@ struct environment_spec {
     uint32_t steps_max;         /* the caller truncates an episode after so many steps; 0: never */
     uint32_t has_mask;          /* 1: it says which choices are allowed; needs `choices` */
     uint32_t metric_count;      /* numbers that an ended row reports, at most 64 */
-    const char *const *metrics; /* (metric_count) their names, each another: "is_success", …; 1 … 63 bytes */
+    const char *const *metrics; /* (metric_count) their names, all different: "is_success", …; 1 … 63 bytes */
     struct environment_space observation, action;
 
     /* ---- since version 2 ----
-     * An observation of several things has rank 1. Its row holds the parts one behind the other, each at the
-     * next multiple of 4 bytes. Where all parts are ENVIRONMENT_F32, the observation is, too, and shape[0]
-     * counts its elements; else it is ENVIRONMENT_U8, and shape[0] counts the bytes of the row, itself a
-     * multiple of 4. Its own bounds are NULL: the parts have them. */
+     * An observation of several things has rank 1. Its row holds the parts one after another, each at the
+     * next multiple of 4 bytes; bytes between them are 0. Where all parts are ENVIRONMENT_F32, the
+     * observation is, too, and shape[0] counts its elements; else it is ENVIRONMENT_U8, and shape[0] counts
+     * the bytes of the row, itself a multiple of 4. Its own bounds are NULL: the parts have them. */
     uint32_t part_count; /* at most 256; 0: it is one thing */
     const struct environment_part *parts;
 };

@@ -377,7 +377,7 @@ static void check_parts_written(const struct probe *p, uint32_t row)
     const uint8_t *observation = probe_row(p, OBSERVATION, row / spec->agents, row % spec->agents);
     static const uint8_t unwritten[4] = {PATTERN_BYTE, PATTERN_BYTE, PATTERN_BYTE, PATTERN_BYTE};
     for (uint32_t part = 0; spec->observation.dtype == ENVIRONMENT_U8 && part < spec->part_count; part++) {
-        const uint8_t *at = observation + environment_part_offset(spec, part);
+        const uint8_t *at = observation + environment_part_offset(spec->parts, part);
         const size_t floats = environment_part_is_image(&spec->parts[part])
                                   ? 0
                                   : environment_space_elements(&spec->parts[part].space);
@@ -891,6 +891,10 @@ static void describe(const struct contract *c)
         snprintf(end, sizeof end, "at most %u steps", spec->steps_max);
     tell(c, "%s: %u agent%s, observation %s, action %s, %s", c->trial->name, spec->agents,
          spec->agents > 1 ? "s" : "", observation, action, end);
+    for (uint32_t i = 0; i < spec->part_count; i++) {
+        describe_space(observation, sizeof observation, &spec->parts[i].space);
+        tell(c, "      part %s: %s", spec->parts[i].name, observation);
+    }
 }
 
 static void check_spec(struct contract *c)

@@ -202,7 +202,11 @@ static uint32_t read_dtype(cJSON *object, const char *of, struct error *error)
     return dtype;
 }
 
-static void read_shape(cJSON *object, const char *of, struct environment_space *space, struct error *error)
+enum { ELEMENTS_MAX = ENVIRONMENT_ROW_BYTES_MAX / 4 };
+
+/* At most `most` elements, for whose bounds there will be memory. */
+static void read_shape(cJSON *object, const char *of, struct environment_space *space, size_t most,
+                       struct error *error)
 {
     cJSON *list = take(object, "shape");
     if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) > 3)
@@ -212,9 +216,8 @@ static void read_shape(cJSON *object, const char *of, struct environment_space *
          item = item->next) {
         const double size = cJSON_IsNumber(item) ? item->valuedouble : 0;
         if (!(size >= 1 && size <= ENVIRONMENT_ROW_BYTES_MAX && size == floor(size)) ||
-            (elements *= (uint64_t)size) > ENVIRONMENT_ROW_BYTES_MAX) {
-            refuse(error, "%s.shape: expected sizes from 1, of at most %d elements", of,
-                   ENVIRONMENT_ROW_BYTES_MAX);
+            (elements *= (uint64_t)size) > most) {
+            refuse(error, "%s.shape: expected sizes from 1, of at most %zu elements", of, most);
             break;
         }
         space->shape[space->rank++] = (uint32_t)size;
@@ -245,19 +248,21 @@ static void check_empty(const cJSON *object, const char *of, const char *point, 
 }
 
 /* Takes the members of a space out of the object `of`. */
-static void read_members(cJSON *object, const char *of, struct environment_space *space, struct error *error)
+static void read_members(cJSON *object, const char *of, struct environment_space *space, size_t most,
+                         struct error *error)
 {
     if (!cJSON_IsObject(object))
         refuse(error, "%s: expected an object", of);
     space->dtype = read_dtype(object, of, error);
-    read_shape(object, of, space, error);
+    read_shape(object, of, space, most, error);
     const size_t count = environment_space_elements(space);
     space->low = read_numbers(object, of, "low", count, -INFINITY, error);
     space->high = read_numbers(object, of, "high", count, INFINITY, error);
     space->choices = read_choices(object, of, count, error);
 }
 
-static void read_part(cJSON *object, struct environment_part *part, uint32_t i, struct error *error)
+static void read_part(cJSON *object, struct environment_part *part, uint32_t i, size_t most,
+                      struct error *error)
 {
     char of[48];
     snprintf(of, sizeof of, "observation.parts[%u]", i);
@@ -268,7 +273,7 @@ static void read_part(cJSON *object, struct environment_part *part, uint32_t i, 
     cJSON_Delete(name);
     if (part->name == NULL)
         refuse(error, "%s.name: expected a text", of);
-    read_members(object, of, &part->space, error);
+    read_members(object, of, &part->space, most, error);
     check_empty(object, of, ".", error);
 }
 
@@ -284,16 +289,19 @@ static void read_parts(cJSON *object, struct environment_spec *spec, struct erro
             ? allocate((size_t)count, sizeof *parts, "observation", "parts", error)
             : NULL;
     spec->parts = parts;
-    for (cJSON *item = parts != NULL ? list->child : NULL; item != NULL;
-         item = item->next, spec->part_count++)
-        read_part(item, &parts[spec->part_count], spec->part_count, error);
+    size_t most = ELEMENTS_MAX; /* of all parts together */
+    for (cJSON *item = parts != NULL ? list->child : NULL; item != NULL && error->status == STATUS_OK;
+         item = item->next, spec->part_count++) {
+        read_part(item, &parts[spec->part_count], spec->part_count, most, error);
+        most -= environment_space_elements(&parts[spec->part_count].space);
+    }
     cJSON_Delete(list);
 }
 
 static void read_observation(cJSON *root, struct environment_spec *spec, struct error *error)
 {
     cJSON *object = take(root, "observation");
-    read_members(object, "observation", &spec->observation, error);
+    read_members(object, "observation", &spec->observation, ELEMENTS_MAX, error);
     read_parts(object, spec, error);
     check_empty(object, "observation", ".", error);
     cJSON_Delete(object);
@@ -302,7 +310,7 @@ static void read_observation(cJSON *root, struct environment_spec *spec, struct 
 static void read_action(cJSON *root, struct environment_spec *spec, struct error *error)
 {
     cJSON *object = take(root, "action");
-    read_members(object, "action", &spec->action, error);
+    read_members(object, "action", &spec->action, ELEMENTS_MAX, error);
     check_empty(object, "action", ".", error);
     cJSON_Delete(object);
 }

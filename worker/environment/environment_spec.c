@@ -3,6 +3,8 @@
  * named. */
 #include "worker/environment/environment_spec.h"
 
+#include "kernels/base/text.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -30,20 +32,21 @@ static size_t in_words(size_t bytes)
     return (bytes + 3) / 4 * 4;
 }
 
-size_t environment_part_offset(const struct environment_spec *spec, uint32_t part)
+size_t environment_part_offset(const struct environment_part *parts, uint32_t part)
 {
     size_t offset = 0;
     for (uint32_t i = 0; i < part; i++)
-        offset += in_words(environment_space_bytes(&spec->parts[i].space));
+        offset += in_words(environment_space_bytes(&parts[i].space));
     return offset;
 }
 
-size_t environment_part_floats(const struct environment_spec *spec, const void *row, float *out)
+size_t environment_part_floats(const struct environment_part *parts, uint32_t part_count, const void *row,
+                               float *out)
 {
     size_t count = 0, offset = 0;
-    for (uint32_t i = 0; i < spec->part_count; i++) {
-        const size_t bytes = environment_space_bytes(&spec->parts[i].space);
-        if (!environment_part_is_image(&spec->parts[i])) {
+    for (uint32_t i = 0; i < part_count; i++) {
+        const size_t bytes = environment_space_bytes(&parts[i].space);
+        if (!environment_part_is_image(&parts[i])) {
             if (out != NULL)
                 memcpy(out + count, (const char *)row + offset, bytes);
             count += bytes / sizeof *out;
@@ -83,6 +86,35 @@ bool environment_floats_are_finite(const void *data, size_t count)
     for (size_t i = 0; i < count && bad == 0; i += BLOCK)
         bad = count_not_finite(floats + i * sizeof(float), count - i < BLOCK ? count - i : BLOCK);
     return bad == 0;
+}
+
+bool environment_observes_floats(const struct environment_spec *spec)
+{
+    return spec->observation.dtype == ENVIRONMENT_F32 ||
+           environment_part_floats(spec->parts, spec->part_count, NULL, NULL) > 0;
+}
+
+static bool parts_are_finite(const struct environment_spec *spec, const char *row)
+{
+    for (uint32_t i = 0; i < spec->part_count; i++) {
+        const size_t bytes = environment_space_bytes(&spec->parts[i].space);
+        if (!environment_part_is_image(&spec->parts[i]) &&
+            !environment_floats_are_finite(row, bytes / sizeof(float)))
+            return false;
+        row += in_words(bytes);
+    }
+    return true;
+}
+
+bool environment_observations_are_finite(const struct environment_spec *spec, const void *rows, size_t count)
+{
+    const size_t bytes = environment_space_bytes(&spec->observation);
+    if (spec->observation.dtype == ENVIRONMENT_F32)
+        return environment_floats_are_finite(rows, count * bytes / sizeof(float));
+    for (size_t i = 0; spec->part_count > 0 && i < count; i++)
+        if (!parts_are_finite(spec, (const char *)rows + i * bytes))
+            return false;
+    return true;
 }
 
 bool environment_is_over(const uint8_t *flags, uint32_t agents)
@@ -148,16 +180,26 @@ static enum status check_seen(const struct environment_space *space, const char 
     return status == STATUS_OK ? check_bounds(space, of, false, error) : status;
 }
 
-/* Name i of a list whose names lie `stride` bytes apart: it is there, short, and none of those before. */
+static bool is_text(const char *name)
+{
+    size_t character = 1;
+    for (size_t left = strlen(name); left > 0 && character > 0; name += character, left -= character)
+        character = text_character(name, left);
+    return character > 0;
+}
+
+/* Name i of a list whose names lie `stride` bytes apart: a short text, and none of those before. */
 static enum status check_name(const char *const *names, size_t stride, const char *of, uint32_t i,
                               struct error *error)
 {
     const char *name = *(const char *const *)((const char *)names + i * stride);
     if (name == NULL || name[0] == '\0')
         return error_set(error, STATUS_INVALID, "%s[%u] has no name", of, i);
-    if (strnlen(name, ENVIRONMENT_METRIC_NAME_MAX + 1) > ENVIRONMENT_METRIC_NAME_MAX)
+    if (strnlen(name, ENVIRONMENT_NAME_MAX + 1) > ENVIRONMENT_NAME_MAX)
         return error_set(error, STATUS_INVALID, "%s[%u] has a name of more than %d bytes", of, i,
-                         ENVIRONMENT_METRIC_NAME_MAX);
+                         ENVIRONMENT_NAME_MAX);
+    if (!is_text(name))
+        return error_set(error, STATUS_INVALID, "%s[%u] has a name that is not UTF-8", of, i);
     for (uint32_t j = 0; j < i; j++)
         if (strcmp(name, *(const char *const *)((const char *)names + j * stride)) == 0)
             return error_set(error, STATUS_INVALID, "%s[%u] has the name of %s[%u]", of, i, of, j);
@@ -167,7 +209,7 @@ static enum status check_name(const char *const *names, size_t stride, const cha
 static enum status check_part(const struct environment_spec *spec, uint32_t i, struct error *error)
 {
     const struct environment_space *space = &spec->parts[i].space;
-    char of[16 + ENVIRONMENT_PART_NAME_MAX];
+    char of[16 + ENVIRONMENT_NAME_MAX];
     enum status status = check_name(&spec->parts[0].name, sizeof spec->parts[0], "parts", i, error);
     if (status != STATUS_OK)
         return status;
@@ -207,7 +249,7 @@ static enum status check_parts(const struct environment_spec *spec, struct error
     }
     if (status != STATUS_OK || spec->part_count == 0)
         return status;
-    const size_t bytes = environment_part_offset(spec, spec->part_count);
+    const size_t bytes = environment_part_offset(spec->parts, spec->part_count);
     const struct environment_space expected = {
         .dtype = images > 0 ? ENVIRONMENT_U8 : ENVIRONMENT_F32,
         .rank = 1,
@@ -456,7 +498,7 @@ enum status environment_rows_check_flags(const struct environment_rows *rows, ui
 
 /* ---- rewards and metrics ---- */
 
-/* `of` is "observation"; the values are those of `row`. */
+/* `of` is "observation", a part's name, "reward" or a metric's; the values are those of `row`. */
 static enum status check_row_finite(const struct environment_rows *rows, uint32_t row, const char *of,
                                     const float *values, size_t count, struct error *error)
 {
@@ -522,22 +564,19 @@ static enum status check_row_mask(const struct environment_rows *rows, uint32_t 
     return STATUS_OK;
 }
 
-/* Where a part of a row of bytes lies. */
-static const void *part_of(const struct environment_rows *rows, uint32_t row, uint32_t part)
-{
-    return (const char *)rows->buffers->observation + row * rows->elements +
-           environment_part_offset(rows->spec, part);
-}
-
 /* The floats in a row of bytes. */
 static enum status check_row_parts(const struct environment_rows *rows, uint32_t row, struct error *error)
 {
     const struct environment_spec *spec = rows->spec;
+    const char *at = (const char *)rows->buffers->observation + row * rows->elements;
     enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < spec->part_count && status == STATUS_OK; i++)
+    for (uint32_t i = 0; i < spec->part_count && status == STATUS_OK; i++) {
+        const size_t bytes = environment_space_bytes(&spec->parts[i].space);
         if (!environment_part_is_image(&spec->parts[i]))
-            status = check_row_finite(rows, row, spec->parts[i].name, part_of(rows, row, i),
-                                      environment_space_elements(&spec->parts[i].space), error);
+            status = check_row_finite(rows, row, spec->parts[i].name, (const void *)at, bytes / sizeof(float),
+                                      error);
+        at += in_words(bytes);
+    }
     return status;
 }
 
@@ -554,10 +593,8 @@ enum status environment_rows_check_state(const struct environment_rows *rows, ui
                                          const uint32_t *which, struct error *error)
 {
     if (which == NULL && rows->choices == 0 &&
-        (rows->spec->observation.dtype != ENVIRONMENT_F32
-             ? rows->spec->part_count == 0
-             : environment_floats_are_finite(rows->buffers->observation,
-                                             (size_t)n * rows->spec->agents * rows->elements)))
+        environment_observations_are_finite(rows->spec, rows->buffers->observation,
+                                            (size_t)n * rows->spec->agents))
         return STATUS_OK;
     return check_each(rows, check_row_state, n, which, error);
 }
@@ -589,9 +626,10 @@ static enum status check_row_bounds(const struct environment_rows *rows, uint32_
     enum status status = STATUS_OK;
     if (spec->part_count == 0)
         return check_values(rows, row, "observation", &spec->observation, observation, error);
-    for (uint32_t i = 0; i < spec->part_count && status == STATUS_OK; i++)
-        status = check_values(rows, row, spec->parts[i].name, &spec->parts[i].space,
-                              observation + environment_part_offset(spec, i), error);
+    for (uint32_t i = 0; i < spec->part_count && status == STATUS_OK; i++) {
+        status = check_values(rows, row, spec->parts[i].name, &spec->parts[i].space, observation, error);
+        observation += in_words(environment_space_bytes(&spec->parts[i].space));
+    }
     return status;
 }
 
@@ -639,7 +677,7 @@ static enum status compare_parts(const struct environment_spec *was, const struc
     enum status status = STATUS_OK;
     for (uint32_t i = 0; i < was->part_count && i < is->part_count && status == STATUS_OK; i++) {
         const char *old = was->parts[i].name, *now = is->parts[i].name;
-        char what[32 + ENVIRONMENT_PART_NAME_MAX];
+        char what[32 + ENVIRONMENT_NAME_MAX];
         snprintf(what, sizeof what, "observation's part %s", now);
         status =
             strcmp(old, now) == 0

@@ -14,9 +14,8 @@
 enum {
     ENVIRONMENT_AGENTS_MAX = 1024,
     ENVIRONMENT_METRICS_MAX = 64,
-    ENVIRONMENT_METRIC_NAME_MAX = 63, /* bytes */
+    ENVIRONMENT_NAME_MAX = 63, /* bytes of a metric's or a part's name */
     ENVIRONMENT_PARTS_MAX = 256,
-    ENVIRONMENT_PART_NAME_MAX = 63,      /* bytes */
     ENVIRONMENT_CHOICES_MAX = 1 << 16,   /* of one element */
     ENVIRONMENT_ROW_BYTES_MAX = 1 << 24, /* of one observation or action */
     ENVIRONMENT_STEP_FLAGS = ENVIRONMENT_TERMINATED | ENVIRONMENT_TRUNCATED | ENVIRONMENT_RESTARTED |
@@ -42,8 +41,8 @@ enum status environment_spec_compare(const struct environment_spec *was, const s
 
 size_t environment_space_elements(const struct environment_space *space);
 
-/* Where a part begins in its row, in bytes; of the number part_count: the row's end. */
-size_t environment_part_offset(const struct environment_spec *spec, uint32_t part);
+/* Where a part begins in its row, in bytes; of a number behind the last one: the row's end. */
+size_t environment_part_offset(const struct environment_part *parts, uint32_t part);
 
 /* Whether the part is an image: bytes of height, width and channels. */
 static inline bool environment_part_is_image(const struct environment_part *part)
@@ -51,8 +50,9 @@ static inline bool environment_part_is_image(const struct environment_part *part
     return part->space.dtype == ENVIRONMENT_U8;
 }
 
-/* The floats among the parts of a row, one behind the other. Returns how many; `out` may be NULL. */
-size_t environment_part_floats(const struct environment_spec *spec, const void *row, float *out);
+/* The floats among the `count` parts of a row, one after another. Returns how many; `out` may be NULL. */
+size_t environment_part_floats(const struct environment_part *parts, uint32_t count, const void *row,
+                               float *out);
 
 /* The bytes of one row. */
 size_t environment_space_bytes(const struct environment_space *space);
@@ -84,6 +84,10 @@ static inline bool environment_flags_have_no_future(uint8_t flags)
 
 /* Whether `count` float32, which may lie at any address, are finite. */
 bool environment_floats_are_finite(const void *data, size_t count);
+
+/* The same of all floats in `count` rows of observations, and whether a row has any. */
+bool environment_observations_are_finite(const struct environment_spec *spec, const void *rows, size_t count);
+bool environment_observes_floats(const struct environment_spec *spec);
 
 /* Whether an environment waits for reset, by its rows' flags: one failed, or each has ended or is absent. */
 bool environment_is_over(const uint8_t *flags, uint32_t agents);

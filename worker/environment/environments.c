@@ -172,11 +172,10 @@ static enum status stack_spec(struct environments *e, struct error *error)
     if (frames <= 1)
         return STATUS_OK;
     if (e->spec->part_count > 0 && e->spec->observation.dtype == ENVIRONMENT_U8)
-        return error_set(
-            error, STATUS_INVALID,
-            "%.100s: /environment/frames: expected 1, got %u: its observation has an image among "
-            "other parts",
-            e->config.name, frames);
+        return error_set(error, STATUS_INVALID,
+                         "%.100s: /environment/frames: expected 1, got %u: its observation has parts, and an "
+                         "image among them",
+                         e->config.name, frames);
     if (bytes * frames > ENVIRONMENT_ROW_BYTES_MAX)
         return error_set(error, STATUS_INVALID, "%.100s: %u frames of %zu bytes: expected at most %d bytes",
                          e->config.name, frames, bytes, ENVIRONMENT_ROW_BYTES_MAX);

@@ -131,7 +131,8 @@ const struct job_key job_keys[] = {
      OTHERWISE(4, IS("/environment/atari", "true")),
      .text = "The number of observations that the policy sees at once: the environment's last ones, joined "
              "along the last axis, the oldest first. An image of 84 x 84 x 1 becomes one of 84 x 84 x 4 with "
-             "4. After a reset, and a lost life, the first observation is repeated."},
+             "4. After a reset, and a lost life, the first observation is repeated. Several parts with an "
+             "image among them have 1."},
 
     {"/algorithm", AGENT, JOB_OBJECT,
      .text = "How the policy learns. But for those of reinforce, keys have Stable-Baselines3's names and "
@@ -395,22 +396,22 @@ const struct job_key job_keys[] = {
          "mlp: dense layers over the observation as one vector. cnn: for images of height, width and "
          "channels, three convolutions (32 of 8x8 with stride 4, 64 of 4x4 with stride 2, 64 of 3x3) and "
          "a layer of 512 units, with ReLU (Mnih et al., 2015). Among several parts of an observation each "
-         "image has its own ones, with a layer of 256 units; the hidden layers read these and the other "
-         "parts, as with Stable-Baselines3's CombinedExtractor."},
+         "image has convolutions of its own, with a layer of 256 units; the hidden layers read these and the "
+         "other parts, as with Stable-Baselines3's CombinedExtractor."},
     {"/policy/hidden", REINFORCE, WIDTHS(policy.hidden, 1, 1024), BY_DEFAULT([128]), .unit = "units",
      .text = "The width of the hidden layer, or a list of the widths of all hidden layers. The network cnn "
-             "ignores it, but for an observation of several parts."},
+             "uses it only for an observation of several parts."},
     {"/policy/hidden", ACTOR_CRITIC, WIDTHS(policy.hidden, 1, 1024), .second = "vf", BY_DEFAULT([ 64, 64 ]),
      .unit = "units",
      .text =
          "The width of the hidden layer, or a list of the widths of all hidden layers, of the policy "
          "and, unless it is shared, once more of the value network; or {\"pi\": ..., \"vf\": ...} with one "
          "of these for the policy and one for the value, as Stable-Baselines3's net_arch. With an explicit "
-         "value_network of shared both must be alike. The network cnn ignores it, but for an observation of "
-         "several parts."},
+         "value_network of shared both must be alike where they are one. The network cnn uses it only for an "
+         "observation of several parts."},
     {"/policy/hidden", DQN, WIDTHS(policy.hidden, 1, 1024), BY_DEFAULT([ 64, 64 ]), .unit = "units",
      .text = "The width of the hidden layer, or a list of the widths of all hidden layers. The network cnn "
-             "ignores it, but for an observation of several parts."},
+             "uses it only for an observation of several parts."},
     {"/policy/hidden", SAC, WIDTHS(policy.hidden, 1, 1024), .second = "qf", BY_DEFAULT([ 256, 256 ]),
      .unit = "units", .text = ACTOR_HIDDEN_TEXT},
     {"/policy/hidden", TD3, WIDTHS(policy.hidden, 1, 1024), .second = "qf", BY_DEFAULT([ 400, 300 ]),
@@ -420,21 +421,19 @@ const struct job_key job_keys[] = {
          "Whether a value of an action is the state's value plus the action's advantage over the mean, two "
          "outputs of the last layer (Wang et al., 2016)."},
     {"/policy/activation", OFF_POLICY, ENUM(policy.activation, "relu", "tanh"), BY_DEFAULT("relu"),
-     .text =
-         "The function of the hidden units. The network cnn ignores it, but for an observation of several "
-         "parts."},
+     .text = "The function of the hidden units. The network cnn uses it only for an observation of several "
+             "parts."},
     {"/policy/log_std_init", SAC, NUMBER(policy.log_std_init, -20, 2), BY_DEFAULT(-3),
      .text = "With use_sde, the logarithm of the first standard deviations."},
     {"/policy/activation", ACTOR_CRITIC, ENUM(policy.activation, "relu", "tanh"), BY_DEFAULT("tanh"),
-     .text =
-         "The function of the hidden units. The network cnn ignores it, but for an observation of several "
-         "parts."},
+     .text = "The function of the hidden units. The network cnn uses it only for an observation of several "
+             "parts."},
     {"/policy/value_network", ACTOR_CRITIC, ENUM(policy.value_network, "separate", "shared"),
      NULLABLE(policy.has_value_network), BY_DEFAULT(null),
      .text = "separate: the value network has hidden layers of its own. shared: the value is one more output "
              "behind the policy's hidden layers. null: separate for the network mlp, shared for cnn, as in "
-             "Stable-Baselines3's MlpPolicy and CnnPolicy. Of several parts with images among them the "
-             "convolutions alone are separate or shared; each has hidden layers of its own."},
+             "Stable-Baselines3's MlpPolicy and CnnPolicy. Where several parts include images, only the "
+             "convolutions are separate or shared."},
     {"/policy/recurrent", ACTOR_CRITIC, ENUM(policy.recurrent, "lstm", "gru"), NULLABLE(policy.has_recurrent),
      BY_DEFAULT(null),
      .text = "The cell of recurrent layers, which give the policy a memory of its episode. They read the "
@@ -462,9 +461,8 @@ const struct job_key job_keys[] = {
     {"/policy/log_std_init", ACTOR_CRITIC, NUMBER(policy.log_std_init, -20, 2), BY_DEFAULT(0),
      .text = "The logarithm of the first standard deviations of a Gaussian."},
     {"/policy/activation", REINFORCE, ENUM(policy.activation, "relu", "tanh"), BY_DEFAULT("relu"),
-     .text =
-         "The function of the hidden units. The network cnn ignores it, but for an observation of several "
-         "parts."},
+     .text = "The function of the hidden units. The network cnn uses it only for an observation of several "
+             "parts."},
     {"/policy/dropout", REINFORCE, NUMBER(policy.dropout, 0, 1), .max_open = true,
      NULLABLE(policy.has_dropout), BY_DEFAULT(null),
      .text = "The probability that a hidden unit is dropped in training, rounded to a multiple of 1/65536. "

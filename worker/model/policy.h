@@ -23,10 +23,11 @@
  *                      POLICY_MLP. Observations are flattened. On a GPU they act by one captured launch,
  *                      but with a memory on the tape, and learn on the tape.
  *     the CNN          POLICY_CNN: three convolutions and a hidden layer of 512 (policy_networks.c), for
- *                      observations of rank 3. It always computes on a backend. With values, these share
- *                      its features or come from a second CNN. DQN has it too, with a target.
- *     Q, actor, critics    of DQN, SAC and TD3: chains of dense layers (kernels/policy/layers.h), each with a
- *                      target that follows it. They learn on the CPU from a replay buffer; see below.
+ *                      observations of rank 3. Images among other parts have one each, with 256 units; dense
+ *                      layers read what all parts become. It always computes on a backend. With values, these
+ * share its features or come from a second CNN. DQN has it too, with a target. Q, actor, critics    of DQN,
+ * SAC and TD3: chains of dense layers (kernels/policy/layers.h), each with a target that follows it. They
+ * learn on the CPU from a replay buffer; see below.
  *
  * Dense layers and the CNN may have a memory (policy_config.h): its recurrent layers read the observations,
  * or the CNN's features; the hidden layers or the heads read the memory. The caller keeps the states, row by

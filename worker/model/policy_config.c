@@ -65,9 +65,9 @@ uint32_t policy_features(const struct policy_config *config)
 
 uint32_t policy_normalized(const struct policy_config *config)
 {
-    const struct environment_spec spec = {.part_count = config->part_count, .parts = config->parts};
-    return (uint32_t)(policy_joins_parts(config) ? environment_part_floats(&spec, NULL, NULL)
-                                                 : environment_space_elements(&config->observation));
+    return (uint32_t)(policy_joins_parts(config)
+                          ? environment_part_floats(config->parts, config->part_count, NULL, NULL)
+                          : environment_space_elements(&config->observation));
 }
 
 struct dense_shape policy_dense_shape(const struct policy_config *config)
@@ -169,13 +169,6 @@ static enum status check_layers(const struct policy_config *config, struct error
 static enum status check_dense(const struct policy_config *config, struct error *error)
 {
     const size_t inputs = environment_space_elements(&config->observation);
-    for (uint32_t i = 0; i < config->part_count; i++)
-        if (environment_part_is_image(&config->parts[i]))
-            return error_set(
-                error, STATUS_INVALID,
-                "/policy/network: expected \"cnn\", got \"mlp\": the observation's part %s is an "
-                "image among other parts",
-                config->parts[i].name);
     if (inputs > DENSE_INPUTS_MAX)
         return error_set(error, STATUS_INVALID,
                          "the environment's observation has %zu elements: expected at most %d", inputs,
@@ -196,22 +189,46 @@ static enum status check_dense(const struct policy_config *config, struct error 
     return check_layers(config, error);
 }
 
-/* `what` is the observation or its part. */
-static enum status check_image(const struct environment_space *image, const char *what, struct error *error)
+static enum status check_image(const struct environment_space *image, struct error *error)
 {
     if (image->rank != 3)
         return error_set(error, STATUS_INVALID,
                          "/policy/network: expected \"mlp\": \"cnn\" reads images of height, width and "
-                         "channels, and the environment's %s has rank %u",
-                         what, image->rank);
+                         "channels, and the environment's observation has rank %u",
+                         image->rank);
     if (image->shape[0] < POLICY_CNN_SIZE_MIN || image->shape[1] < POLICY_CNN_SIZE_MIN)
         return error_set(
             error, STATUS_INVALID,
             "/policy/network: expected \"mlp\": \"cnn\" reads images of at least %dx%d, and the "
-            "environment's %s is %ux%u, of %u channels; channels stand last, and /environment/frames "
+            "environment's are %ux%u, of %u channels; channels stand last, and /environment/frames "
             "joins frames as channels",
-            POLICY_CNN_SIZE_MIN, POLICY_CNN_SIZE_MIN, what, image->shape[0], image->shape[1],
-            image->shape[2]);
+            POLICY_CNN_SIZE_MIN, POLICY_CNN_SIZE_MIN, image->shape[0], image->shape[1], image->shape[2]);
+    return STATUS_OK;
+}
+
+/* Of an image among parts: it is read by a CNN, or not at all. */
+static enum status check_part(const struct policy_config *config, const struct environment_part *part,
+                              struct error *error)
+{
+    const uint32_t *shape = part->space.shape;
+    if (config->learning == POLICY_SAC || config->learning == POLICY_TD3)
+        return error_set(
+            error, STATUS_INVALID,
+            "/algorithm/name: \"sac\" and \"td3\" read no images, and the observation's part %s is "
+            "one: expected \"ppo\", \"a2c\" or \"dqn\"",
+            part->name);
+    if (shape[0] < POLICY_CNN_SIZE_MIN || shape[1] < POLICY_CNN_SIZE_MIN)
+        return error_set(
+            error, STATUS_INVALID,
+            "the observation's part %s is an image of %ux%u, of %u channels; channels stand last: "
+            "expected at least %dx%d",
+            part->name, shape[0], shape[1], shape[2], POLICY_CNN_SIZE_MIN, POLICY_CNN_SIZE_MIN);
+    if (config->network != POLICY_CNN)
+        return error_set(
+            error, STATUS_INVALID,
+            "/policy/network: expected \"cnn\", got \"mlp\": the observation's part %s is an image "
+            "among other parts",
+            part->name);
     return STATUS_OK;
 }
 
@@ -219,27 +236,35 @@ static enum status check_parts(const struct policy_config *config, struct error 
 {
     uint32_t images = 0;
     enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < config->part_count && status == STATUS_OK; i++) {
-        char what[96];
-        snprintf(what, sizeof what, "observation's part %s", config->parts[i].name);
+    for (uint32_t i = 0; i < config->part_count && status == STATUS_OK; i++)
         if (environment_part_is_image(&config->parts[i])) {
-            status = check_image(&config->parts[i].space, what, error);
+            status = check_part(config, &config->parts[i], error);
             images++;
         }
-    }
-    if (status == STATUS_OK && (images == 0 || images > POLICY_IMAGES_MAX))
-        status = error_set(error, STATUS_INVALID,
-                           "/policy/network: expected \"mlp\": \"cnn\" reads 1..%d images, and the "
-                           "environment's observation has %u among its parts",
-                           POLICY_IMAGES_MAX, images);
-    return status == STATUS_OK ? check_layers(config, error) : status;
+    if (status != STATUS_OK || !policy_joins_parts(config))
+        return status;
+    if (images == 0)
+        return error_set(
+            error, STATUS_INVALID,
+            "/policy/network: expected \"mlp\": the environment's observation has no image among its "
+            "parts, which \"cnn\" would read");
+    if (images > POLICY_IMAGES_MAX)
+        return error_set(error, STATUS_INVALID,
+                         "the environment's observation has %u images among its parts: expected at most %d",
+                         images, POLICY_IMAGES_MAX);
+    if (policy_features(config) > POLICY_JOINED_MAX)
+        return error_set(
+            error, STATUS_INVALID,
+            "the parts of the environment's observation make %u features, %d of each image: expected "
+            "at most %d",
+            policy_features(config), POLICY_PART_FEATURES, POLICY_JOINED_MAX);
+    return STATUS_OK;
 }
 
 static enum status check_cnn(const struct policy_config *config, struct error *error)
 {
-    const enum status status = policy_joins_parts(config)
-                                   ? check_parts(config, error)
-                                   : check_image(&config->observation, "observation", error);
+    const enum status status =
+        policy_joins_parts(config) ? check_layers(config, error) : check_image(&config->observation, error);
     if (status != STATUS_OK)
         return status;
     if (config->dropout > 0)
@@ -316,6 +341,8 @@ static enum status check_normalizer(const struct policy_config *config, struct e
 enum status policy_check(const struct policy_config *config, struct error *error)
 {
     enum status status = check_components(config, error);
+    if (status == STATUS_OK)
+        status = check_parts(config, error);
     if (status == STATUS_OK)
         status = check_normalizer(config, error);
     if (status != STATUS_OK)

@@ -17,8 +17,9 @@ enum {
     POLICY_CNN_SIZE_MIN = 36,  /* the height and width of the smallest image */
     POLICY_CNN_FEATURES = 512, /* units behind the convolutions */
     POLICY_PART_FEATURES =
-        256,               /* the same of an image among other parts: Stable-Baselines3's cnn_output_dim */
-    POLICY_IMAGES_MAX = 8, /* among the parts of an observation */
+        256,                  /* the same of an image among other parts: Stable-Baselines3's cnn_output_dim */
+    POLICY_IMAGES_MAX = 8,    /* among the parts of an observation */
+    POLICY_JOINED_MAX = 4096, /* features of all parts: the memory that joins them is quadratic */
 };
 
 enum policy_network_kind { POLICY_MLP, POLICY_CNN };

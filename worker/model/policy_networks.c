@@ -9,6 +9,10 @@
  *     -> flatten -> linear 512 -> ReLU = the features -> linear: logits or means
  *     features, shared or of a second CNN -> linear: the value
  *
+ * Each image among other parts has a CNN of its own, with a linear of 256; dense layers read all parts:
+ *
+ *     part 0's features, part 1's floats, … -> side by side -> dense layers
+ *
  * A memory reads the features, or the observations in front of dense layers, row by row of a grid
  * (policy_sequences.h); the heads or the dense layers read the memory. policy_config.h says what the value
  * reads.

@@ -14,7 +14,13 @@
  *     action_net.weight                      (outputs, 512)        action_net.bias (outputs)
  *     value_net.weight                       (1, 512)              value_net.bias (1); with values only
  *
- * with (h, w) of the last convolution's output. Behind the last one come those of a memory, as in
+ * with (h, w) of the last convolution's output. Of images among other parts these are the extractors of
+ * MultiInputPolicy; the hidden layers, mlp_extractor.…, and the outputs stand first, as without images:
+ *
+ *     features_extractor.extractors.NAME.…   as above, with 256 for 512; for each image, NAME its part's
+ *     vf_features_extractor.extractors.NAME.…
+ *
+ * Behind the last one come those of a memory, as in
  * sb3-contrib's RecurrentActorCriticPolicy, with the names of PyTorch's LSTM; a GRU's begin with gru:
  *
  *     lstm_actor.weight_ih_l0                (4 units, features)   … .weight_hh_l0, .bias_ih_l0, .bias_hh_l0

@@ -32,7 +32,6 @@ static void describe_whole(struct policy_pieces *pieces, const struct policy_con
 static void describe_parts(struct policy_pieces *pieces, const struct policy_config *config)
 {
     struct policy_source floats = {.height = 1, .width = 1};
-    const struct environment_spec spec = {.part_count = config->part_count, .parts = config->parts};
     for (uint32_t i = 0; i < config->part_count; i++) {
         const struct environment_part *part = &config->parts[i];
         const uint32_t elements = (uint32_t)environment_space_elements(&part->space);
@@ -43,7 +42,7 @@ static void describe_parts(struct policy_pieces *pieces, const struct policy_con
         pieces->source[pieces->sources++] =
             (struct policy_source){.part = part->name,
                                    .image = true,
-                                   .offset = environment_part_offset(&spec, i),
+                                   .offset = environment_part_offset(config->parts, i),
                                    .elements = elements,
                                    .height = part->space.shape[0],
                                    .width = part->space.shape[1],
@@ -221,8 +220,7 @@ static void read_floats(const struct policy_pieces *pieces, const struct policy_
 /* The floats among the parts of a row, normalized. */
 static void read_part_floats(const struct policy_pieces *pieces, const void *row, float *to)
 {
-    const struct environment_spec spec = {.part_count = pieces->part_count, .parts = pieces->parts};
-    const size_t count = environment_part_floats(&spec, row, to);
+    const size_t count = environment_part_floats(pieces->parts, pieces->part_count, row, to);
     for (size_t i = 0; pieces->normalizer != NULL && i < count; i++)
         to[i] = normalized(pieces->normalizer, i, to[i]);
 }

@@ -11,6 +11,7 @@ import importlib
 
 from worker_session import INVALID, Failure, np
 
+PARTS_MAX, NAME_BYTES_MAX = 256, 63  # environment.h's
 NAMES = {"<f4": "float32", "u1": "uint8", "<u4": "int32"}
 
 
@@ -114,8 +115,7 @@ class Space:
             if part.dtype == "u1" and len(part.shape) != 3:  # bytes that are no image are numbers, as in Stable-Baselines3
                 part = cls("<f4", part.shape, lambda value, part=part: part.convert(value).astype("<f4"), part.bounds)
             parts.append((path, name, part))
-        if not parts:
-            refuse("observation", space, "at least one part")
+        cls._check_names(space, [name for _, name, _ in parts])
         has_image = any(part.dtype == "u1" for _, _, part in parts)
 
         def convert(value):
@@ -127,6 +127,17 @@ class Space:
         joined.bounds = None if has_image else cls._joined_bounds(parts)
         joined.description["parts"] = [{"name": name, **part.description} for _, name, part in parts]
         return joined
+
+    @staticmethod
+    def _check_names(space, names):
+        """As environment.h has them."""
+        if not 1 <= len(names) <= PARTS_MAX:
+            refuse("observation", space, f"1..{PARTS_MAX} parts, and not {len(names)}")
+        for name in names:
+            if not 1 <= len(name.encode(errors="replace")) <= NAME_BYTES_MAX:
+                refuse("observation", space, f"names of parts of 1..{NAME_BYTES_MAX} bytes, and not {name!r}")
+            if names.count(name) > 1:
+                refuse("observation", space, f"parts with different names, and not {name!r} more than once")
 
     @staticmethod
     def _part(value, path, name, part):
@@ -187,7 +198,7 @@ class Space:
     def _stacked(self, frames):
         """The same space with `frames` observations joined along the last axis."""
         if self.bounds is None:
-            raise Failure(INVALID, f"/environment/frames: expected 1, got {frames}: its observation has an image among other parts")
+            raise Failure(INVALID, f"/environment/frames: expected 1, got {frames}: its observation has parts, and an image among them")
         shape = self.shape or (1,)
         bounds = [np.concatenate([np.broadcast_to(bound, shape)] * frames, axis=-1) for bound in self.bounds]
         whole = (*shape[:-1], shape[-1] * frames)

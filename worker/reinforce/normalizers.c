@@ -43,9 +43,9 @@ static void moments_merge(struct moments *m, double count)
 
 static uint32_t elements_of(const struct rollout_config *config)
 {
-    const struct environment_spec spec = {.part_count = config->part_count, .parts = config->parts};
-    return (uint32_t)(config->part_count > 0 ? environment_part_floats(&spec, NULL, NULL)
-                                             : config->observation_bytes / sizeof(float));
+    return (uint32_t)(config->part_count > 0
+                          ? environment_part_floats(config->parts, config->part_count, NULL, NULL)
+                          : config->observation_bytes / sizeof(float));
 }
 
 enum status normalizers_open(struct normalizers *n, const struct job *job, const struct rollout *rollout,
@@ -94,11 +94,10 @@ static bool counts(const struct rollout *rollout, uint32_t row)
 static const float *floats_at(struct normalizers *n, const struct rollout *rollout, uint32_t row)
 {
     const struct rollout_config *config = &rollout->config;
-    const struct environment_spec spec = {.part_count = config->part_count, .parts = config->parts};
     const void *at = rollout->observations + row * config->observation_bytes;
     if (config->part_count == 0)
         return at;
-    environment_part_floats(&spec, at, n->floats);
+    environment_part_floats(config->parts, config->part_count, at, n->floats);
     return n->floats;
 }
 

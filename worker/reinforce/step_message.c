@@ -120,10 +120,7 @@ static enum status check_message(const struct rpc_message *m, const struct envir
     const enum status status = check_tensors(m, expected, error);
     if (status != STATUS_OK)
         return status;
-    const bool floats = spec->observation.dtype == ENVIRONMENT_F32;
-    if ((floats &&
-         !environment_floats_are_finite(m->data[STEP_OBSERVATION],
-                                        (rows + ended) * environment_space_elements(&spec->observation))) ||
+    if (!environment_observations_are_finite(spec, m->data[STEP_OBSERVATION], rows + ended) ||
         !environment_floats_are_finite(m->data[STEP_REWARD], expected[STEP_REWARD].dims[0]))
         return error_set(error, STATUS_INVALID, "an observation or reward that is not finite");
     return STATUS_OK;
@@ -173,14 +170,13 @@ enum status step_decode(struct step *step, const struct rpc_message *m, const st
     if (status != STATUS_OK)
         return status;
     step_view(step, m, spec);
-    step->lent_floats = m->lent != 0 && spec->observation.dtype == ENVIRONMENT_F32;
+    step->lent = m->lent != 0 && environment_observes_floats(spec) ? spec : NULL;
     return STATUS_OK;
 }
 
 enum status step_check_copy(const struct step *step, const void *copy, uint32_t count, struct error *error)
 {
-    const size_t floats = count * step->observation_bytes / sizeof(float);
-    return !step->lent_floats || environment_floats_are_finite(copy, floats)
+    return step->lent == NULL || environment_observations_are_finite(step->lent, copy, count)
                ? STATUS_OK
                : error_set(error, STATUS_INVALID, "an observation that its sender has changed is not finite");
 }

@@ -73,7 +73,8 @@ struct step {
     const message_f32 *rewards; /* (rows) */
     const message_f32 *metrics; /* (ended, metrics) */
     const uint8_t *flags;       /* (rows, flags_bytes) flags, then the action mask */
-    bool lent_floats;           /* the sender can still change the observations, and floats can become NaN */
+    /* The sender can still change the observations, and floats can become NaN. NULL: not so. */
+    const struct environment_spec *lent;
 };
 
 /* Checks a request, and decodes it: the tensors against the spec, for at most n_max environments; the flags

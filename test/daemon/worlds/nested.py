@@ -155,6 +155,20 @@ class Mixed(Picture):
         }
 
 
+class SameNames(Walk):
+    """Two parts that would both be a.b."""
+
+    def __init__(self, render_mode=None):
+        super().__init__(render_mode)
+        self.observation_space = spaces.Dict({"a.b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(2)})})
+
+
+class LongName(Walk):
+    def __init__(self, render_mode=None):
+        super().__init__(render_mode)
+        self.observation_space = spaces.Dict({"x" * 64: spaces.Discrete(2)})
+
+
 class Endless(Walk):
     def __init__(self, render_mode=None):
         super().__init__(render_mode)

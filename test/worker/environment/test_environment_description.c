@@ -149,7 +149,7 @@ static const struct spoiled {
     {"[2,2,3]", "[2,2,3,1]", "observation.shape: expected a list of at most 3 numbers"},
     {"[2,2,3]", "[2,0,3]", "observation.shape: expected sizes from 1"},
     {"[2,2,3]", "[65536,65536,65536]",
-     "observation.shape: expected sizes from 1, of at most 16777216 elements"},
+     "observation.shape: expected sizes from 1, of at most 4194304 elements"},
     {"[2,2,3]", "12", "observation.shape: expected a list"},
     {"\"low\":0", "\"low\":[0,0]", "observation.low: 2 numbers, expected 12"},
     {"\"low\":0", "\"low\":\"0\"", "observation.low: number 0 is none"},
@@ -169,6 +169,8 @@ static const struct spoiled spoiled_parts[] = {
     {"\"name\":\"pace\",", "", "observation.parts[1].name: expected a text"},
     {"\"name\":\"pace\",", "\"name\":\"pace\",\"wide\":1,", "observation.parts[1].wide: an unknown member"},
     {"\"shape\":[3]", "\"shape\":[4]", "observation.parts[1].low: 3 numbers, expected 4"},
+    {"\"shape\":[2,2,3]", "\"shape\":[4194303]",
+     "observation.parts[1].shape: expected sizes from 1, of at most 1 elements"},
     {"[24]", "[20]", "observation is uint8 (20): expected uint8 (24)"},
     {"[24]", "[24],\"low\":0", "observation has bounds: expected those of its parts alone"},
 };

@@ -99,16 +99,16 @@ START_TEST(parts_begin_at_multiples_of_4)
     const float place = 0.5f, pace[] = {3, 4};
     float floats[3];
     ck_assert_msg(environment_spec_check(&spec, &error) == STATUS_OK, "%s", error.text);
-    ck_assert_uint_eq(environment_part_offset(&spec, 0), 0);
-    ck_assert_uint_eq(environment_part_offset(&spec, 1), EYE_AT);
-    ck_assert_uint_eq(environment_part_offset(&spec, 2), PACE_AT);
-    ck_assert_uint_eq(environment_part_offset(&spec, 3), ROW_BYTES);
+    ck_assert_uint_eq(environment_part_offset(seen, 0), 0);
+    ck_assert_uint_eq(environment_part_offset(seen, 1), EYE_AT);
+    ck_assert_uint_eq(environment_part_offset(seen, 2), PACE_AT);
+    ck_assert_uint_eq(environment_part_offset(seen, 3), ROW_BYTES);
     memcpy(row, &place, sizeof place);
     memset(row + EYE_AT, 7, 6);
     memcpy(row + PACE_AT, pace, sizeof pace);
-    ck_assert_uint_eq(environment_part_floats(&spec, row, floats), 3);
+    ck_assert_uint_eq(environment_part_floats(seen, 3, row, floats), 3);
     ck_assert(floats[0] == place && floats[1] == 3 && floats[2] == 4);
-    ck_assert_uint_eq(environment_part_floats(&spec, NULL, NULL), 3);
+    ck_assert_uint_eq(environment_part_floats(seen, 3, NULL, NULL), 3);
 }
 END_TEST
 
@@ -127,6 +127,7 @@ static const struct {
     {.sentence = "parts[2] has a name of more than 63 bytes",
      .last = {"0123456789012345678901234567890123456789012345678901234567890123",
               {.dtype = ENVIRONMENT_F32}}},
+    {.sentence = "parts[2] has a name that is not UTF-8", .last = {"pac\xe9", {.dtype = ENVIRONMENT_F32}}},
     {.sentence = "part pace.dtype is 2: expected ENVIRONMENT_F32 or ENVIRONMENT_U8",
      .last = {"pace", {.dtype = ENVIRONMENT_I32}}},
     {.sentence = "part pace.rank is 1: expected 3 of ENVIRONMENT_U8, height, width and channels",
@@ -157,6 +158,21 @@ START_TEST(bad_parts_are_named)
 END_TEST
 
 /* A plug-in of version 1 has no parts, and whatever lies behind its spec. */
+/* Two rows. The image's bytes would be no finite float. */
+START_TEST(floats_among_bytes_are_looked_at)
+{
+    const struct environment_spec spec = seeing();
+    char rows[2 * ROW_BYTES] = {0};
+    const float bad = NAN;
+    ck_assert(environment_observes_floats(&spec));
+    memset(rows + EYE_AT, 0xff, PACE_AT - EYE_AT);
+    ck_assert(environment_observations_are_finite(&spec, rows, 2));
+    memcpy(rows + ROW_BYTES + PACE_AT + 4, &bad, sizeof bad);
+    ck_assert(environment_observations_are_finite(&spec, rows, 1));
+    ck_assert(!environment_observations_are_finite(&spec, rows, 2));
+}
+END_TEST
+
 START_TEST(a_spec_of_version_1_is_taken)
 {
     struct environment_spec spec = seeing(), taken;
@@ -275,6 +291,7 @@ int main(void)
     TCase *parts = tcase_create("parts");
     tcase_add_test(parts, parts_begin_at_multiples_of_4);
     tcase_add_loop_test(parts, bad_parts_are_named, 0, sizeof bad_parts / sizeof bad_parts[0]);
+    tcase_add_test(parts, floats_among_bytes_are_looked_at);
     tcase_add_test(parts, a_spec_of_version_1_is_taken);
     tcase_add_test(parts, other_parts_do_not_fit);
     tcase_add_loop_test(parts, rows_are_checked_part_by_part, 0, sizeof bad_rows / sizeof bad_rows[0]);

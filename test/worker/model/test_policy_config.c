@@ -171,12 +171,29 @@ START_TEST(the_cnn_joins_parts)
     expect_check("/policy/network: expected \"cnn\", got \"mlp\": the observation's part eye is an image");
     make_parts();
     parts[1].space.shape[1] = 35;
-    expect_check("images of at least 36x36, and the environment's observation's part eye is 40x35");
+    expect_check(
+        "the observation's part eye is an image of 40x35, of 1 channels; channels stand last: expected at "
+        "least 36x36");
+    make_parts();
+    config.learning = POLICY_SAC;
+    config.action = box;
+    config.network = POLICY_MLP;
+    expect_check(
+        "/algorithm/name: \"sac\" and \"td3\" read no images, and the observation's part eye is one");
+    make_parts();
+    config.part_count = 9;
+    static struct environment_part eyes[9];
+    for (int i = 0; i < 9; i++)
+        eyes[i] = parts[1];
+    config.parts = eyes;
+    expect_check("the environment's observation has 9 images among its parts: expected at most 8");
+    make_parts();
+    parts[0].space.shape[0] = POLICY_JOINED_MAX;
+    expect_check("make 4352 features, 256 of each image: expected at most 4096");
     make_parts();
     parts[1].space.dtype = ENVIRONMENT_F32;
     expect_check(
-        "/policy/network: expected \"mlp\": \"cnn\" reads 1..8 images, and the environment's observation "
-        "has 0 among its parts");
+        "/policy/network: expected \"mlp\": the environment's observation has no image among its parts");
     make_parts();
     config.part_count = 1;
     config.parts = &parts[1];
@@ -198,7 +215,7 @@ START_TEST(the_cnn_wants_images)
     config.dropout = 0;
     config.observation = image;
     config.observation.shape[1] = 35;
-    expect_check("reads images of at least 36x36, and the environment's observation is 84x35");
+    expect_check("reads images of at least 36x36, and the environment's are 84x35");
     config.network = POLICY_CNN;
     config.observation = image;
     expect_check("/policy/dropout: expected 0, got 0.6: the network \"cnn\" has no dropout");

@@ -83,6 +83,7 @@ START_TEST(a_copy_that_is_not_finite_is_refused)
     static const uint8_t flags[] = {0, ENVIRONMENT_TRUNCATED};
     static const float rewards[2];
     float observations[3] = {1, 2, 3};
+    const struct environment_spec spec = {.observation = {.dtype = ENVIRONMENT_F32}};
     struct rollout *rollout;
     struct error error;
     struct step step = {.number = 1,
@@ -97,7 +98,7 @@ START_TEST(a_copy_that_is_not_finite_is_refused)
                         .last = (const char *)(observations + 2),
                         .rewards = rewards,
                         .flags = flags,
-                        .lent_floats = true};
+                        .lent = &spec};
     ck_assert_int_eq(rollout_new(&rollout, &config, NULL), STATUS_OK);
     rollout_begin(rollout, 1);
     for (int i = 0; i < 3; i++) {

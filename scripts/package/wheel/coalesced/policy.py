@@ -9,13 +9,16 @@ Both compute the same outputs, which are those of `coalesced export --onnx`:
     action (batch, components)       of sac and td3, without exploration, within the bounds
 
 The parameters have Stable-Baselines3's names. An observation has the shape that the checkpoint's environment.json names,
-with the job's /environment/frames joined along its last axis. One with parts is a dict by their names, or the nested Dicts
-and Tuples that the environment gives; of a Discrete that begins at 0 the number will do. Images have their channels last.
+with the job's /environment/frames joined along its last axis: a choice is one-hot, and an image has its channels last. One
+with parts is a dict by their names, or the row of all parts, as gymnasium.spaces.flatten makes it of vectors. With the
+environment's observation_space, predict takes observations as the environment gives them.
 """
+import importlib
 import importlib.util
 import json
 import os
 import struct
+import sys
 
 import numpy as np
 
@@ -299,18 +302,50 @@ def members_of(observation, name=""):
 
 
 def as_described(value, space, what):
-    """The array of a space's shape, or a batch of them, and whether it is one. A number counts for a row of zeros with a one
-    there."""
+    """The array of a space's shape, or a batch of them, and whether it is one."""
     value, rank = np.asarray(value), len(space["shape"])
-    if rank == 1 and value.dtype.kind in "iu" and value.ndim == 0:
-        value = np.eye(*space["shape"], dtype=np.float32)[value]
     if list(value.shape[value.ndim - rank :]) != space["shape"] or value.ndim > rank + 1:
         raise ValueError(f"{what} has the shape {value.shape}: expected {tuple(space['shape'])}, or a batch of these")
     return value, value.ndim == rank
 
 
+def parts_of_rows(space, rows):
+    """A dict of the parts of a batch of rows: floats, or bytes in which each part begins at a multiple of 4."""
+    parts, at, packed = {}, 0, space["dtype"] == "uint8"
+    rows = np.ascontiguousarray(rows, "u1" if packed else "<f4")
+    for part in space["parts"]:
+        is_image = part["dtype"] == "uint8"
+        width = elements_of(part) * (4 if packed and not is_image else 1)
+        values = np.ascontiguousarray(rows[:, at : at + width])
+        values = values.view("<f4") if packed and not is_image else values
+        parts[part["name"]] = values.reshape(len(rows), *part["shape"])
+        at += -(-width // 4) * 4 if packed else width
+    return parts
+
+
 def rows_of(observations):
     return len(next(iter(observations.values())) if isinstance(observations, dict) else observations)
+
+
+def converter_of(observation_space):
+    """What makes rows of an environment's observations, by the rules of its workers: worker/python/spaces.py."""
+    here = os.path.dirname(os.path.realpath(__file__))
+    for folder in (os.path.join(here, "lib", "coalesced"), os.path.join(here, "../../../../worker/python")):
+        if os.path.exists(os.path.join(folder, "spaces.py")) and folder not in sys.path:
+            sys.path.append(folder)
+    missing = importlib.import_module("worker_session").MISSING
+    if missing:
+        raise ImportError(f"observation_space: {missing}")
+    return importlib.import_module("spaces").Space.of_observation(observation_space, 1).convert
+
+
+def pick(observations, i):
+    """Observation i of a batch in a dict, a tuple or an array."""
+    if isinstance(observations, dict):
+        return {key: pick(member, i) for key, member in observations.items()}
+    if isinstance(observations, tuple):
+        return tuple(pick(member, i) for member in observations)
+    return observations[i]
 
 
 def bounds_of(space):
@@ -320,7 +355,10 @@ def bounds_of(space):
 
 # ---- what both forms of a policy have ----
 class Acting:
-    """predict and its state, over `outputs`, which gives NumPy arrays by name."""
+    """predict and its state, over `outputs`, which gives NumPy arrays by name. `space`: the environment's, whose observations
+    `convert` makes rows of; None: they are rows already, or dicts of parts."""
+
+    space = convert = None
 
     def predict(self, observation, state=None, episode_start=None, deterministic=True, action_masks=None):
         """The action for an observation, or the actions for a batch of them, and the state behind the step, as
@@ -335,20 +373,29 @@ class Acting:
     def _batch(self, observation):
         """A batch out of one observation or a batch of them, and whether it was one."""
         space = self.environment["observation"]
-        if "parts" not in space:
-            value, is_one = as_described(observation, space, "an observation")
-            return (value[np.newaxis] if is_one else value), is_one
-        members = members_of(observation)
+        if self.space is not None:
+            is_one = self.space.contains(observation)
+            count = 1 if is_one else len(next(iter(members_of(observation).values())))
+            rows = np.stack([self.convert(observation if is_one else pick(observation, i)) for i in range(count)])
+        elif not isinstance(observation, (dict, tuple)):
+            rows, is_one = as_described(observation, space, "an observation")
+            rows = rows[np.newaxis] if is_one else rows
+        else:
+            return self._batch_of_parts(members_of(observation))
+        return (parts_of_rows(space, rows) if "parts" in space else rows), is_one
+
+    def _batch_of_parts(self, members):
         batch, ones = {}, set()
-        for part in space["parts"]:
+        for part in self.environment["observation"].get("parts", []):
             name = part["name"]
             if name not in members:
                 raise ValueError(f"an observation has the parts {', '.join(members)}: expected a part {name}, too")
             value, is_one = as_described(members[name], part, f"the part {name} of an observation")
             batch[name] = value[np.newaxis] if is_one else value
             ones.add(is_one)
-        if len(ones) > 1 or len({len(value) for value in batch.values()}) > 1:
-            raise ValueError("an observation has parts of several batch sizes: expected one for all")
+        if len(ones) != 1 or len({len(value) for value in batch.values()}) != 1:
+            raise ValueError("an observation is a dict of parts of several batch sizes, or the environment's has no parts: "
+                             "expected one size for all parts, or an array")  # fmt: skip
         return batch, ones.pop()
 
     def _begin(self, state, episode_start, rows):
@@ -390,12 +437,14 @@ class NumpyPolicy(Acting):
         return self.network.outputs(batch, state)
 
     def __call__(self, observations, state=None):
-        return self._outputs(observations, state or self.network.zero_state(rows_of(observations)))
+        batch, _ = self._batch(observations)
+        return self._outputs(batch, state or self.network.zero_state(rows_of(batch)))
 
 
-def load_policy(checkpoint, torch=None):
+def load_policy(checkpoint, torch=None, observation_space=None):
     """The policy of a checkpoint's folder, RUN/checkpoints/NUMBER, or of a run's newest checkpoint. `torch`: whether it is a
-    torch.nn.Module; None: where PyTorch is installed."""
+    torch.nn.Module; None: where PyTorch is installed. `observation_space`: the environment's, of Gymnasium; then predict
+    takes its observations, single ones or batches of them."""
     folder = find_checkpoint(os.fspath(checkpoint))
     description = os.path.join(folder, "environment.json")
     if not os.path.exists(description):
@@ -409,4 +458,9 @@ def load_policy(checkpoint, torch=None):
         from .torch_policy import TorchPolicy as kind
     else:
         kind = NumpyPolicy
-    return kind(tensors, job, read_json(description))
+    policy = kind(tensors, job, read_json(description))
+    if observation_space is not None:
+        if job["environment"].get("frames", 1) not in (None, 1):
+            raise ValueError("observation_space: expected None: the policy reads /environment/frames, which the caller joins")
+        policy.space, policy.convert = observation_space, converter_of(observation_space)
+    return policy

@@ -71,7 +71,9 @@ class TorchPolicy(Acting, torch.nn.Module):
         return next(self.parameters()).device
 
     def forward(self, observations, state=None):
-        return self.network.outputs(observations, state or self.network.zero_state(rows_of(observations)))
+        as_it_is = torch.is_tensor(observations) and "parts" not in self.environment["observation"]
+        batch = observations if as_it_is else self._batch(observations)[0]
+        return self.network.outputs(batch, state or self.network.zero_state(rows_of(batch)))
 
     def _outputs(self, batch, state):
         with torch.no_grad():
