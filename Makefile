@@ -106,7 +106,7 @@ HTTP := $(wildcard daemon/watch/http/*.c)
 PLUGINS := $(if $(ONEDNN),$(BUILD)/libcoalesced-onednn.so) $(BUILD)/libcoalesced-http.so $(CUDA_SO) $(MUJOCO_SO)
 PYTHON_WORKERS := $(wildcard worker/python/*.py)
 # The commands that are programs of their own, and their module.
-COMMANDS := scripts/coalesced-plot scripts/coalesced-sweep scripts/coalesced_curves.py
+COMMANDS := scripts/coalesced-forward scripts/coalesced-plot scripts/coalesced-sweep scripts/coalesced_curves.py
 ARCHIVES := $(BUILD)/libdaemon.a $(BUILD)/libworker.a $(BUILD)/libkernels.a
 
 .PHONY: all protos tests check bench benches bench-kernels fuzz lint format install uninstall deb wheel clean help documents print-cudnn print-gpu-includes

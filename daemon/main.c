@@ -47,6 +47,8 @@ static const char usage[] =
     "      Draw the curves of runs, as median and band over the seeds of each job. (*)\n"
     "  coalesced sweep JOB.json --over /POINTER=VALUES...\n"
     "      Run the job with each combination of values; one table and one figure of all runs. (*)\n"
+    "  coalesced forward RUN --mlflow EXPERIMENT | --wandb PROJECT\n"
+    "      Send the numbers of a run, as its log grows, to MLflow or Weights & Biases. (*)\n"
     "  coalesced schema [man | pointers]\n"
     "      Print the JSON schema of job files; or their manual, a page of mdoc(7); or the pointers of\n"
     "      their keys.\n"

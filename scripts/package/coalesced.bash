@@ -18,7 +18,7 @@ _coalesced() {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]}
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        mapfile -t COMPREPLY < <(compgen -W 'run keygen join check evaluate generate play export try status list stop plot sweep schema --help --version' -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W 'run keygen join check evaluate generate play export try status list stop plot sweep forward schema --help --version' -- "$current")
         return
     fi
     # readline splits words at "=": --set /device = au
@@ -65,6 +65,7 @@ _coalesced() {
         status) options='--watch --json --help' ;;
         list | stop) options='--help' ;;
         plot) options='--output --x --y --help' ;;
+        forward) options='--mlflow --wandb --once --help' ;;
         sweep) options='--over --sampler --runs --parallel --stop --storage --set --run-dir --resume --help' ;;
         schema) options='man pointers' ;;
     esac
@@ -76,7 +77,7 @@ _coalesced() {
     compopt -o filenames 2>/dev/null
     if [[ $command == status || $command == stop ]]; then
         mapfile -t COMPREPLY < <(compgen -d -W "$("${COMP_WORDS[0]}" list 2>/dev/null | cut -f1)" -- "$current")
-    elif [[ $command == generate || $command == play || $command == export || $command == plot ]]; then
+    elif [[ $command == generate || $command == play || $command == export || $command == plot || $command == forward ]]; then
         mapfile -t COMPREPLY < <(compgen -d -- "$current")
     elif [[ $command == try ]]; then
         mapfile -t COMPREPLY < <(compgen -d -- "$current"; compgen -f -X '!*.so' -- "$current")
