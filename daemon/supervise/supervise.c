@@ -1020,6 +1020,21 @@ static enum status open_job(struct supervisor *s, struct error *error)
                                 : runlog_start(config->log, error);
 }
 
+/* Each death had its warning, perhaps days ago. Deaths that recur are summed up. */
+static void sum_restarts_up(const struct generation *g)
+{
+    const struct child *worst = NULL;
+    unsigned sum = 0;
+    for (unsigned i = 0; i < g->count; i++) {
+        const struct child *child = &g->children[i];
+        sum += child->starts > 1 ? child->starts - 1 : 0;
+        worst = worst == NULL || child->starts > worst->starts ? child : worst;
+    }
+    if (worst != NULL && worst->starts > 2)
+        log_warning("workers were started again %u times in this run, %s most often: %u times", sum,
+                    worst->name, worst->starts - 1);
+}
+
 static void run_job(struct supervisor *s)
 {
     run_view_open(&s->view);
@@ -1043,6 +1058,7 @@ enum status supervise(const struct supervise_config *config, struct error *error
         run_view_close(&s.view);
         status = write_end(&s, error);
         run_view_write_profile(&s.view);
+        sum_restarts_up(&s.generation);
     } else {
         error_set(&s.generation.end.outcome, status, "%s", error->text);
         run_view_close(&s.view);

@@ -58,6 +58,10 @@ kills_observers() {
     done
     wait "$job" || { cat "$run.out"; return 1; }
     grep -q "takes its place" "$run.out" || { echo "nobody was killed"; cat "$run.out"; return 1; }
+    # Deaths that recur are summed up.
+    [[ $(grep -c "^coalesced: observer 1 .*takes its place" "$run.out") -lt 2 ]] ||
+        grep -q "workers were started again [0-9]* times in this run, observer 1 most often: [0-9]* times" "$run.out" ||
+        { echo "the deaths are not summed up"; cat "$run.out"; return 1; }
 }
 
 kills_the_agent() {
