@@ -282,6 +282,14 @@ static void show_progress(const cJSON *status)
         write_count(cell, number_of(progress, member));
         printf(", %s %s/s", cell, rates[i]);
     }
+    if (!isfinite(number_of(progress, "total")))
+        return;
+    write_word(cell, sizeof cell, progress, "unit");
+    printf("\n%.0f of %.0f %ss", number_of(progress, "done"), number_of(progress, "total"), cell);
+    printf(", %.0f %%", floor(100 * fmin(1, number_of(progress, "done") / number_of(progress, "total"))));
+    write_time(cell, number_of(progress, "eta_s"));
+    if (isfinite(number_of(progress, "eta_s")))
+        printf(", done in %s", cell);
 }
 
 static void show_job(const cJSON *status)

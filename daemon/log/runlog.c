@@ -3,6 +3,7 @@
 #include "daemon/log/runlog.h"
 
 #include "daemon/log/log_file.h"
+#include "daemon/log/progress.h"
 #include "daemon/log/tensorboard.h"
 #include "kernels/base/log.h"
 #include "kernels/base/monotime.h"
@@ -19,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -49,8 +51,9 @@ struct runlog {
     struct line text, json; /* for each file the line that is being written; empty between lines */
     bool terminal;          /* stdout is a terminal */
     bool silent;            /* stdout is gone */
-    bool progress;          /* a progress line stands on the terminal */
-    struct monotime progress_due, begin;
+    bool is_drawn;          /* a progress line stands on the terminal */
+    struct monotime redraw_due, begin;
+    struct progress progress;
     char tail[RUNLOG_TAIL_LINES][RUNLOG_TAIL_BYTES]; /* a ring */
     uint64_t tail_count;
     uint64_t cut[RUN_LOGS][LINE_KINDS]; /* the highest number of each kind that was cut off the log */
@@ -552,22 +555,6 @@ static void write_text(struct line *line, const struct job *job, const struct co
         write_epoch_text(line, &record->body.epoch, is_language);
 }
 
-static void write_progress(struct line *line, const struct job *job, const struct control_message *record)
-{
-    const struct control_episode *episode = &record->body.episode;
-    const struct control_update *update = &record->body.update;
-    if (record->kind == CONTROL_EPISODE)
-        line_add(line, LINE_CLEAR "episode %" PRIu64 "  reward %.2f  running %.2f  %.0f steps/s",
-                 episode->episode, episode->reward, episode->running_reward,
-                 per_second(episode->env_steps, episode->timing.episode_s));
-    else if (job->kind == JOB_MODEL_PARALLEL)
-        line_add(line, LINE_CLEAR "update %" PRIu64 "  loss %.4f  perplexity %.2f  %.0f tokens/s",
-                 update->update, update->loss, exp(update->loss), samples_per_s(update));
-    else
-        line_add(line, LINE_CLEAR "update %" PRIu64 "  loss %.4f  %.1f samples/s", update->update,
-                 update->loss, samples_per_s(update));
-}
-
 static struct line_key line_key_of(const char *text)
 {
     static const struct {
@@ -645,28 +632,34 @@ static void show_text(struct runlog *log, const char *text, size_t bytes)
 
 void runlog_clear_progress(struct runlog *log)
 {
-    if (log->progress)
+    if (log->is_drawn)
         show_text(log, LINE_CLEAR, strlen(LINE_CLEAR));
-    log->progress = false;
+    log->is_drawn = false;
+}
+
+/* The columns that a line may take without wrapping. */
+static unsigned terminal_columns(void)
+{
+    struct winsize size = {0};
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1U : 79;
 }
 
 /* At most ten times a second: drawing must not slow a fast job. */
-static bool progress_is_due(struct runlog *log)
+static void draw_progress(struct runlog *log, struct monotime now)
 {
     enum { REDRAW_US = 100000 };
-    struct monotime now = monotime_now();
-    if (!log->terminal || monotime_before(now, log->progress_due))
-        return false;
-    log->progress_due = monotime_add_us(now, REDRAW_US);
-    return true;
+    char text[PROGRESS_TEXT_BYTES], line[sizeof LINE_CLEAR + sizeof text];
+    if (!log->terminal || monotime_before(now, log->redraw_due))
+        return;
+    log->redraw_due = monotime_add_us(now, REDRAW_US);
+    progress_text(text, &log->progress, terminal_columns());
+    show_text(log, line, (size_t)snprintf(line, sizeof line, LINE_CLEAR "%s", text));
+    log->is_drawn = true;
 }
 
-static void draw_progress(struct runlog *log, const struct control_message *record)
+const struct progress *runlog_progress(const struct runlog *log)
 {
-    write_progress(&log->text, log->job, record);
-    show_text(log, log->text.text, log->text.length);
-    log->text.length = 0;
-    log->progress = true;
+    return &log->progress;
 }
 
 static enum status append_json(struct runlog *log, struct error *error)
@@ -819,6 +812,8 @@ enum status runlog_record(struct runlog *log, const struct control_message *reco
                           const struct control_status *holdings, struct error *error)
 {
     const enum status status = append_record(log, record, holdings, error);
+    const struct monotime now = monotime_now();
+    progress_note(&log->progress, log->job, record, now);
     if (record->kind == CONTROL_EPOCH) {
         warn_of_held_out_loss(log, &record->body.epoch);
         return status;
@@ -826,8 +821,7 @@ enum status runlog_record(struct runlog *log, const struct control_message *reco
     log->count = control_record_number(record);
     if (record->kind == CONTROL_EPISODE)
         log->running_reward = record->body.episode.running_reward;
-    if (progress_is_due(log))
-        draw_progress(log, record);
+    draw_progress(log, now);
     return status;
 }
 

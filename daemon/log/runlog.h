@@ -9,7 +9,7 @@
  *     log            a file of lines on the disk (log_file.h)
  *     place          a position in a log: lines, bytes, and a digest of the lines so far
  *     rotation       someone renames a log, and the run goes on in a new file
- *     progress line  the line below all others on a terminal, which redraws
+ *     progress line  the line below all others on a terminal, which redraws (progress.h)
  *     timing         the member of a line for all values that two runs of one seed may differ in
  *
  * The supervisor is the only writer. episodes.jsonl has every episode, update and epoch. episodes.log and
@@ -22,6 +22,7 @@
 #ifndef DAEMON_LOG_RUNLOG_H
 #define DAEMON_LOG_RUNLOG_H
 
+#include "daemon/log/progress.h"
 #include "kernels/base/file.h"
 #include "kernels/base/status.h"
 #include "worker/control.h"
@@ -58,6 +59,9 @@ unsigned runlog_tail(const struct runlog *log, const char *lines[RUNLOG_TAIL_LIN
 /* Clears the progress line before something else is written to the terminal; the next record draws it again.
  */
 void runlog_clear_progress(struct runlog *log);
+
+/* How far the run has come, by the newest record. */
+const struct progress *runlog_progress(const struct runlog *log);
 
 /* ---- places ---- */
 

@@ -131,6 +131,7 @@ static bool run_view_collect(const struct run_view *view, struct run_status *sta
                             .running_reward = view->totals.has_episode ? view->totals.episode.running_reward
                                                                        : view->g->resume.running_reward,
                             .totals = &view->totals,
+                            .progress = runlog_progress(view->g->log),
                             .worker_count = view->g->count,
                             .workers = calloc(view->g->count, sizeof(struct worker_status))};
     if (status->workers == NULL)

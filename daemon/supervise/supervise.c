@@ -400,18 +400,11 @@ static void keep_holdings(struct supervisor *s, struct child *child, const struc
         expel(s, child, message);
 }
 
-static void show_status(const struct control_message *record)
+static void show_status(const struct supervisor *s)
 {
-    const struct control_episode *episode = &record->body.episode;
-    const struct control_update *update = &record->body.update;
-    const struct control_epoch *epoch = &record->body.epoch;
-    if (record->kind == CONTROL_EPISODE)
-        service_notify("STATUS=episode %" PRIu64 ", running reward %.2f", episode->episode,
-                       episode->running_reward);
-    else if (record->kind == CONTROL_UPDATE)
-        service_notify("STATUS=update %" PRIu64 ", loss %.4f", update->update, update->loss);
-    else
-        service_notify("STATUS=epoch %" PRIu64 ", loss %.4f", epoch->epoch, epoch->loss);
+    char text[PROGRESS_TEXT_BYTES];
+    progress_text(text, runlog_progress(s->config->log), PROGRESS_TEXT_BYTES);
+    service_notify("STATUS=%s", text);
 }
 
 static void tell_place(struct supervisor *s)
@@ -439,12 +432,12 @@ static void log_record(struct supervisor *s, struct child *child, const struct c
     }
     if (s->log_failed)
         return;
-    show_status(message);
     s->log_failed = runlog_record(s->config->log, message, s->generation.holdings, &error) != STATUS_OK;
     if (s->log_failed) {
         generation_fail(&s->generation, NULL, error.status, "%s", error.text);
         return;
     }
+    show_status(s);
     run_view_record(&s->view, message);
     note_progress(s, message);
     s->records++;

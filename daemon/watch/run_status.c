@@ -309,6 +309,17 @@ static void put_update(cJSON *progress, const struct run_status *status)
         put(progress, "accuracy", (double)epoch->correct / (double)epoch->evaluated);
 }
 
+static void put_end(cJSON *object, const struct progress *progress)
+{
+    if (progress->unit == NULL)
+        return;
+    cJSON_AddStringToObject(object, "unit", progress->unit);
+    put(object, "done", (double)progress->done);
+    put(object, "total", progress->total > 0 ? (double)progress->total : (double)NAN);
+    put(object, "goal", progress->goal);
+    put(object, "eta_s", progress->eta_s);
+}
+
 static const char *kind_name(int kind)
 {
     return kind == JOB_REINFORCE        ? "reinforce"
@@ -353,6 +364,7 @@ char *run_status_json(const struct run_status *status)
         put_episode(progress, status);
     else
         put_update(progress, status);
+    put_end(progress, status->progress);
     put_histograms(cJSON_AddObjectToObject(root, "histograms"), status->totals);
     cJSON *workers = cJSON_AddArrayToObject(root, "workers");
     for (uint32_t i = 0; i < status->worker_count; i++)

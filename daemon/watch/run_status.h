@@ -14,6 +14,7 @@
 #ifndef DAEMON_WATCH_RUN_STATUS_H
 #define DAEMON_WATCH_RUN_STATUS_H
 
+#include "daemon/log/progress.h"
 #include "kernels/base/monotime.h"
 #include "worker/control.h"
 #include "worker/job/job.h"
@@ -131,6 +132,7 @@ struct run_status {
     uint64_t checkpoint;     /* the newest; 0: there is none */
     double checkpoint_age_s; /* NaN: there is none */
     const struct run_totals *totals;
+    const struct progress *progress;
     uint32_t worker_count;
     struct worker_status *workers; /* (worker_count) */
 };

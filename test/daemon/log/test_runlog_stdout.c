@@ -56,6 +56,7 @@ START_TEST(a_terminal_has_the_lines_and_a_progress_line)
 {
     int screen = stdout_to_terminal();
     job.log.every = 2;
+    job.stop.has_episodes = false; /* an end's time would be another one each time */
     open_log();
     ck_assert_int_eq(runlog_start(runlog, &error), STATUS_OK);
     log_episode(1);
@@ -65,10 +66,10 @@ START_TEST(a_terminal_has_the_lines_and_a_progress_line)
     log_episode(3);
     close_log();
     char *seen = drain(screen);
-    ck_assert_str_eq(seen, CLEAR "episode 1  reward 1.50  running 0.25  80 steps/s" CLEAR
+    ck_assert_str_eq(seen, CLEAR "episode 1  running reward 0.25  80 steps/s" CLEAR
                                  "Episode 2\tLast reward: 2.50\tAverage reward: 0.50\n" CLEAR
-                                 "episode 2  reward 2.50  running 0.50  160 steps/s" CLEAR
-                                 "episode 3  reward 3.50  running 0.75  240 steps/s" CLEAR);
+                                 "episode 2  running reward 0.50  160 steps/s" CLEAR
+                                 "episode 3  running reward 0.75  240 steps/s" CLEAR);
     free(seen);
     close(screen);
 }
@@ -93,8 +94,8 @@ START_TEST(updates_have_a_progress_line_too)
     close_log();
     char *seen = drain(screen);
     ck_assert_str_eq(seen, "Update 1\tLoss: 0.2500\tSamples/s: 80.0\n" CLEAR
-                           "update 1  loss 0.2500  80.0 samples/s" CLEAR "Epoch 1\tLoss: 0.5000\n" CLEAR
-                           "update 1  loss 0.2500  80.0 samples/s" CLEAR);
+                           "update 1  loss 0.2500  80 samples/s" CLEAR "Epoch 1\tLoss: 0.5000\n" CLEAR
+                           "update 1  loss 0.2500  80 samples/s" CLEAR);
     free(seen);
     close(screen);
 }
@@ -111,7 +112,7 @@ START_TEST(a_language_models_progress_is_in_tokens)
     close_log();
     char *seen = drain(screen);
     ck_assert_str_eq(seen, "Update 400\tLoss: 0.0000\tPerplexity: 1.00\tLr: 5\tTokens/s: 1400\n" CLEAR
-                           "update 400  loss 0.0000  perplexity 1.00  1400 tokens/s" CLEAR);
+                           "update 400  perplexity 1.00  1400 tokens/s" CLEAR);
     free(seen);
     close(screen);
 }

@@ -123,6 +123,9 @@ START_TEST(an_epoch_that_was_evaluated_stays)
 }
 END_TEST
 
+static const struct progress progress_so_far = {
+    .unit = "update", .done = 119, .total = 940, .goal = (double)NAN, .eta_s = 151};
+
 static struct run_status status_of(struct worker_status *workers, uint32_t count)
 {
     return (struct run_status){.path = "/runs/\"one\"",
@@ -133,6 +136,7 @@ static struct run_status status_of(struct worker_status *workers, uint32_t count
                                .running_reward = 12.5,
                                .checkpoint_age_s = (double)NAN,
                                .totals = &totals,
+                               .progress = &progress_so_far,
                                .worker_count = count,
                                .workers = workers};
 }
@@ -173,6 +177,11 @@ START_TEST(the_document_has_what_is_known)
     ck_assert_double_eq(number(progress, "episode"), 10);
     ck_assert_double_eq(number(progress, "running_reward"), 12.5);
     ck_assert(cJSON_IsNull(cJSON_GetObjectItem(progress, "steps_per_s"))); /* of one episode */
+    ck_assert_str_eq(cJSON_GetObjectItem(progress, "unit")->valuestring, "update");
+    ck_assert_double_eq(number(progress, "done"), 119);
+    ck_assert_double_eq(number(progress, "total"), 940);
+    ck_assert_double_eq(number(progress, "eta_s"), 151);
+    ck_assert(cJSON_IsNull(cJSON_GetObjectItem(progress, "goal")));
     ck_assert_int_eq(cJSON_GetArraySize(list), 2);
     const cJSON *agent = cJSON_GetArrayItem(list, 0), *observer = cJSON_GetArrayItem(list, 1);
     ck_assert_double_eq(number(agent, "wait_s"), 0.5);

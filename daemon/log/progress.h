@@ -1,0 +1,47 @@
+/* How far a run has come, and when it will be done. The terminal's progress line, systemd's status line,
+ * `coalesced status` and the page show it.
+ *
+ *     unit   what /stop counts: steps, episodes or updates; else what the log counts
+ *     total  the number of units at which the run ends at the latest; 0: /stop names none, or names epochs
+ *            and none has ended, whose updates could be counted
+ *     goal   the reward at which the run ends before
+ *
+ * The rest's time is its units at the mean rate since this process began. Pure; one thread. */
+#ifndef DAEMON_LOG_PROGRESS_H
+#define DAEMON_LOG_PROGRESS_H
+
+#include "kernels/base/monotime.h"
+#include "worker/control.h"
+#include "worker/job/job.h"
+
+#include <stddef.h>
+
+struct progress {
+    const char *unit; /* "step", "episode" or "update"; NULL: nothing is recorded yet */
+    uint64_t done, total;
+    double eta_s; /* NaN: not known */
+    /* What is learned: a loss, or a reward and perhaps its goal. */
+    const char *figure; /* "loss", "perplexity", "reward", "running reward", "evaluation" */
+    double value;       /* NaN: there is none yet */
+    double goal;        /* NaN: there is none */
+    /* The newest record's rate. */
+    const char *rate_unit; /* "steps", "samples" or "tokens" */
+    double per_s;
+    /* For the next record: where this process began, and what it knows. */
+    struct monotime begin;
+    uint64_t begun_at, epoch_updates;
+    double evaluation;
+};
+
+enum { PROGRESS_TEXT_BYTES = 256 };
+
+/* Takes an episode, an update or an epoch. `progress` is all zero at first. */
+void progress_note(struct progress *progress, const struct job *job, const struct control_message *record,
+                   struct monotime now);
+
+/* "update 119/940  13 %  loss 0.3512  93 samples/s  ETA 2:31", without what is not known. In less than so
+ * many columns the rate, the figure, the percentage and the ETA are left out, in this order, then the
+ * total, and then the text's end. "": nothing is recorded yet. */
+void progress_text(char out[PROGRESS_TEXT_BYTES], const struct progress *progress, unsigned columns);
+
+#endif
