@@ -35,8 +35,10 @@ static void note_episode(struct progress *p, const struct job *job, const struct
     p->unit = counts_steps ? "step" : "episode";
     p->done = counts_steps ? r->figures.total_timesteps : r->episode;
     p->total = counts_steps ? job->stop.steps : job->stop.has_episodes ? job->stop.episodes : 0;
-    if (counts_steps && r->figures.has_evaluation)
+    if (counts_steps && r->figures.has_evaluation) {
         p->evaluation = r->figures.evaluation.mean_reward;
+        p->evaluation_std = r->figures.evaluation.std_reward;
+    }
     note_reward(p, job, r);
     p->rate_unit = "steps";
     p->per_s = rate_of(r->env_steps, r->timing.episode_s);
@@ -158,4 +160,20 @@ void progress_text(char out[PROGRESS_TEXT_BYTES], const struct progress *p, unsi
         out[strcspn(out, "/")] = '\0';
     if (columns < PROGRESS_TEXT_BYTES)
         out[columns] = '\0';
+}
+
+void progress_sum_up(char out[PROGRESS_TEXT_BYTES], const struct progress *p)
+{
+    char pieces[PIECES][PIECE_BYTES];
+    out[0] = '\0';
+    if (p->unit == NULL)
+        return;
+    write_pieces(pieces, p);
+    int length =
+        snprintf(out, PROGRESS_TEXT_BYTES, "%" PRIu64 " %s%s", p->done, p->unit, p->done == 1 ? "" : "s");
+    if (pieces[FIGURE][0] != '\0' && strcmp(p->figure, "evaluation") != 0)
+        length += snprintf(out + length, PROGRESS_TEXT_BYTES - (size_t)length, ", %s", pieces[FIGURE]);
+    if (!isnan(p->evaluation))
+        snprintf(out + length, PROGRESS_TEXT_BYTES - (size_t)length, ", evaluation %.2f +- %.2f",
+                 p->evaluation, p->evaluation_std);
 }

@@ -30,7 +30,7 @@ struct progress {
     /* For the next record: where this process began, and what it knows. */
     struct monotime begin;
     uint64_t begun_at, epoch_updates;
-    double evaluation;
+    double evaluation, evaluation_std; /* NaN: there was none */
 };
 
 enum { PROGRESS_TEXT_BYTES = 256 };
@@ -43,5 +43,9 @@ void progress_note(struct progress *progress, const struct job *job, const struc
  * many columns the rate, the figure, the percentage and the ETA are left out, in this order, then the
  * total, and then the text's end. "": nothing is recorded yet. */
 void progress_text(char out[PROGRESS_TEXT_BYTES], const struct progress *progress, unsigned columns);
+
+/* "98 updates, running reward 12.30, evaluation 15.10 +- 2.00": what a run came to. "": nothing is recorded.
+ */
+void progress_sum_up(char out[PROGRESS_TEXT_BYTES], const struct progress *progress);
 
 #endif

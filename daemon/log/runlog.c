@@ -746,6 +746,33 @@ static enum status append_verdict(struct runlog *log, const struct control_finis
     return STATUS_OK;
 }
 
+/* The run's path from the folder in which the command was started, if it lies below. */
+static const char *short_path(const struct runlog *log)
+{
+    char folder[4096];
+    const size_t length = getcwd(folder, sizeof folder) != NULL ? strlen(folder) : 0;
+    const bool is_below = length > 1 && strncmp(log->path, folder, length) == 0 && log->path[length] == '/';
+    return is_below ? log->path + length + 1 : log->path;
+}
+
+/* On standard output alone: how the run ended, and what to do with it. */
+static void show_end(struct runlog *log, const char *why)
+{
+    static const char *const commands[] = {
+        [JOB_REINFORCE] = "play", [JOB_PARAMETER_SERVER] = "evaluate", [JOB_MODEL_PARALLEL] = "generate"};
+    char sum[PROGRESS_TEXT_BYTES];
+    progress_sum_up(sum, &log->progress);
+    if (sum[0] == '\0')
+        return;
+    const char *run = short_path(log);
+    line_add(&log->text, "%s: %s; %s (coalesced %s %s)\n", why, sum, run, commands[log->job->kind], run);
+    const size_t length = log->text.length;
+    log->text.length = 0;
+    runlog_clear_progress(log);
+    if (!log_output(log->text.text, length))
+        show_text(log, log->text.text, length);
+}
+
 /* The event is the last line: a run whose log has it is over. */
 enum status runlog_finish(struct runlog *log, const char *why, const struct control_finished *finished,
                           const struct control_status *holdings, struct error *error)
@@ -756,7 +783,10 @@ enum status runlog_finish(struct runlog *log, const char *why, const struct cont
     if (status != STATUS_OK)
         return status;
     write_end(log, why, holdings);
-    return append_json(log, error);
+    const enum status ended = append_json(log, error);
+    if (ended == STATUS_OK)
+        show_end(log, why);
+    return ended;
 }
 
 /* ---- records ---- */

@@ -97,8 +97,9 @@ struct line_restart {
 };
 
 /* One line each: of a start; of a resume; of a worker that starts again; of an episode, update or epoch; of
- * the end. `holdings`: what each worker reported last. Only a model-parallel job's lines show it: an epoch
- * what each worker holds, the end the sums, which are 0 after an orderly end. STATUS_IO names the file.
+ * the end, which also is a line on stdout alone. `holdings`: what each worker reported last. Only a
+ * model-parallel job's lines show it: an epoch what each worker holds, the end the sums, which are 0 after an
+ * orderly end. STATUS_IO names the file.
  *
  * runlog_resume: from the checkpoint of `place`, after update or episode `update`, at which the running
  * reward was `running_reward`; NULL: from the run's beginning. By a command (cause NULL), or because of a

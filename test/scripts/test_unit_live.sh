@@ -53,7 +53,7 @@ start() {
 }
 
 status_tells_of_episodes() {
-    [[ $(property cartpole StatusText) == 'episode '*', running reward '* ]]
+    [[ $(property cartpole StatusText) == 'episode '*'  running reward '* ]]
 }
 
 reload() {

@@ -162,13 +162,21 @@ static inline void expect_file(const char *path, const char *wanted)
     free(text);
 }
 
-/* Expects this text in episodes.log and on stdout (stdout_to_file). */
-static inline void expect_text(const char *wanted)
+/* Expects this text in episodes.log, and on stdout (stdout_to_file) with this end behind it, whose two "RUN"s
+ * are the run's path. */
+static inline void expect_text(const char *wanted, const char *end)
 {
-    char path[128];
+    char path[128], shown[8192];
     snprintf(path, sizeof path, "%s/stdout", workplace.folder);
     expect_file(workplace.log, wanted);
-    expect_file(path, wanted);
+    size_t length = (size_t)snprintf(shown, sizeof shown, "%s", wanted);
+    for (const char *at = end; *at != '\0';) {
+        const bool is_run = strncmp(at, "RUN", 3) == 0;
+        length += (size_t)snprintf(shown + length, sizeof shown - length, "%.*s", is_run ? 128 : 1,
+                                   is_run ? workplace.run_dir : at);
+        at += is_run ? 3 : 1;
+    }
+    expect_file(path, shown);
 }
 
 /* Expects these episodes in the file, each once, in order, in whole lines, and nothing else. */

@@ -62,7 +62,10 @@ static void expect(unsigned columns, const char *expected)
 
 START_TEST(nothing_is_known_at_first)
 {
+    char sum[PROGRESS_TEXT_BYTES];
     expect(80, "");
+    progress_sum_up(sum, &progress);
+    ck_assert_str_eq(sum, "");
 }
 END_TEST
 
@@ -128,6 +131,7 @@ END_TEST
 
 START_TEST(steps_count_and_the_goal_is_shown)
 {
+    char sum[PROGRESS_TEXT_BYTES];
     job.stop.steps = 51200;
     note_steps(256, 17.889, 1);
     expect(80, "step 256/51200  0 %  reward 17.89  512 steps/s");
@@ -137,10 +141,13 @@ START_TEST(steps_count_and_the_goal_is_shown)
     expect(100, "step 10240/51200  20 %  reward 84.18 of 475  512 steps/s  ETA 0:08");
     record.body.episode.figures.has_evaluation = true;
     record.body.episode.figures.evaluation.mean_reward = 491.2;
+    record.body.episode.figures.evaluation.std_reward = 30.387;
     note(0);
     expect(100, "step 10240/51200  20 %  evaluation 491.20 of 475  512 steps/s  ETA 0:08");
     note_steps(10496, NAN, 1); /* the newest evaluation stays */
     ck_assert_double_eq(progress.value, 491.2);
+    progress_sum_up(sum, &progress);
+    ck_assert_str_eq(sum, "10496 steps, evaluation 491.20 +- 30.39");
 }
 END_TEST
 
@@ -148,15 +155,19 @@ START_TEST(episodes_without_an_end_have_a_goal)
 {
     job.stop.has_running_reward = true;
     job.stop.running_reward = 475;
+    char sum[PROGRESS_TEXT_BYTES];
+    note_episode(1, 12.345);
+    progress_sum_up(sum, &progress);
+    ck_assert_str_eq(sum, "1 episode, running reward 12.35 of 475");
     note_episode(3, 12.345);
     expect(80, "episode 3  running reward 12.35 of 475  5.0 steps/s");
     job.stop.has_episodes = true;
     job.stop.episodes = 1000000;
     note_episode(4, 12.345);
-    expect(100, "episode 4/1000000  0 %  running reward 12.35 of 475  5.0 steps/s  ETA 11 d 13 h");
+    expect(100, "episode 4/1000000  0 %  running reward 12.35 of 475  5.0 steps/s  ETA 7 d 17 h");
     job.stop.episodes = 10000;
     note_episode(5, 12.345);
-    expect(100, "episode 5/10000  0 %  running reward 12.35 of 475  5.0 steps/s  ETA 2:46:35");
+    expect(100, "episode 5/10000  0 %  running reward 12.35 of 475  5.0 steps/s  ETA 2:04:56");
 }
 END_TEST
 

@@ -46,12 +46,13 @@ static void expect_job_json(const char *why)
     expect_file(workplace.jsonl, wanted);
 }
 
-/* A solved run says so in both files and on stdout; another end is only the event of the last line. */
+/* A solved run says so in both files and on stdout; another end is the event of the last line, and a line on
+ * stdout. */
 START_TEST(both_files_and_stdout_have_every_line)
 {
     static const enum control_end ends[] = {CONTROL_END_SOLVED, CONTROL_END_FINISHED, CONTROL_END_STOPPED};
     static const char *const names[] = {"solved", "finished", "stopped"};
-    char wanted[512] = "";
+    char wanted[512] = "", end[128];
     stdout_to_file();
     log_a_job(1, ends[_i], names[_i]);
     expect_job_json(names[_i]);
@@ -59,7 +60,8 @@ START_TEST(both_files_and_stdout_have_every_line)
         append_line(wanted, sizeof wanted, number);
     if (ends[_i] == CONTROL_END_SOLVED)
         append_solved(wanted, sizeof wanted);
-    expect_text(wanted);
+    snprintf(end, sizeof end, "%s: 3 episodes, running reward 0.75; RUN (coalesced play RUN)\n", names[_i]);
+    expect_text(wanted, end);
 }
 END_TEST
 
@@ -72,7 +74,7 @@ START_TEST(every_thins_what_people_read)
     expect_job_json("solved");
     append_line(wanted, sizeof wanted, 2);
     append_solved(wanted, sizeof wanted);
-    expect_text(wanted);
+    expect_text(wanted, "solved: 3 episodes, running reward 0.75; RUN (coalesced play RUN)\n");
 }
 END_TEST
 

@@ -134,7 +134,7 @@ START_TEST(every_update_and_epoch_has_its_lines)
     static const char text[] = "Update 4\tLoss: 0.2500\tSamples/s: 80.0\n"
                                "Epoch 1\tLoss: 0.7500\tTest loss: 0.5000\tAccuracy: 75.00 %\t(3 of 4)\n"
                                "Epoch 2\tLoss: 0.7500\n";
-    expect_text(text);
+    expect_text(text, "finished: 4 updates, loss 0.2500; RUN (coalesced evaluate RUN)\n");
 }
 END_TEST
 
