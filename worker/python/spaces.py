@@ -119,7 +119,10 @@ class Space:
         has_image = any(part.dtype == "u1" for _, _, part in parts)
 
         def convert(value):
-            rows = [np.ravel(cls._part(value, *part)) for part in parts]
+            try:
+                rows = [part.convert(member(value, path)).ravel() for path, _, part in parts]
+            except (KeyError, IndexError, TypeError, ValueError):  # which part it is takes time, once
+                rows = [cls._part(value, *part).ravel() for part in parts]
             return np.concatenate([in_words(row) for row in rows] if has_image else rows)
 
         sizes = [in_words_size(part) if has_image else part.size() for _, _, part in parts]
