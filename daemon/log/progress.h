@@ -2,8 +2,8 @@
  * `coalesced status` and the page show it.
  *
  *     unit   what /stop counts: steps, episodes or updates; else what the log counts
- *     total  the number of units at which the run ends at the latest; 0: /stop names none, or names epochs
- *            and none has ended, whose updates could be counted
+ *     total  the number of units at which the run ends at the latest; 0: it is not known. The updates of
+ *            /stop/epochs are known once an epoch has ended.
  *     goal   the reward at which the run ends before
  *
  * The rest's time is its units at the mean rate since this process began. Pure; one thread. */
@@ -20,7 +20,7 @@ struct progress {
     const char *unit; /* "step", "episode" or "update"; NULL: nothing is recorded yet */
     uint64_t done, total;
     double eta_s; /* NaN: not known */
-    /* What is learned: a loss, or a reward and perhaps its goal. */
+    /* The figure of learning: a loss, or a reward and perhaps its goal. */
     const char *figure; /* "loss", "perplexity", "reward", "running reward", "evaluation" */
     double value;       /* NaN: there is none yet */
     double goal;        /* NaN: there is none */
@@ -39,9 +39,9 @@ enum { PROGRESS_TEXT_BYTES = 256 };
 void progress_note(struct progress *progress, const struct job *job, const struct control_message *record,
                    struct monotime now);
 
-/* "update 119/940  13 %  loss 0.3512  93 samples/s  ETA 2:31", without what is not known. In less than so
- * many columns the rate, the figure, the percentage and the ETA are left out, in this order, then the
- * total, and then the text's end. "": nothing is recorded yet. */
+/* "update 119/940  13 %  loss 0.3512  93 samples/s  ETA 2:31", without what is not known. "": nothing is
+ * recorded yet. A text for fewer columns lacks, one after another: the rate, the figure, the percentage, the
+ * ETA, the total, its own end. */
 void progress_text(char out[PROGRESS_TEXT_BYTES], const struct progress *progress, unsigned columns);
 
 /* "98 updates, running reward 12.30, evaluation 15.10 +- 2.00": what a run came to. "": nothing is recorded.

@@ -90,7 +90,7 @@ static bool counts(const struct rollout *rollout, uint32_t row)
            !rollout_is_absent(rollout, step, column);
 }
 
-/* What is normalized of a row. */
+/* The floats of a row that are normalized. */
 static const float *floats_at(struct normalizers *n, const struct rollout *rollout, uint32_t row)
 {
     const struct rollout_config *config = &rollout->config;
