@@ -281,6 +281,28 @@ START_TEST(flags_fit_together)
 }
 END_TEST
 
+/* What learns from a buffer takes a lost life for an end without a future, though the episode goes on and is
+ * not counted; PPO and REINFORCE do so by the same function. */
+START_TEST(a_lost_life_ends_what_is_learned_from_alone)
+{
+    static const struct {
+        uint8_t flags;
+        bool has_no_future, is_counted, waits_for_reset;
+    } of[] = {{0, false, false, false},
+              {LIFE, true, false, false},
+              {ENDS, true, true, true},
+              {ENDS | LIFE, true, true, true},
+              {ENVIRONMENT_TRUNCATED, false, true, true},
+              {ENVIRONMENT_TRUNCATED | LIFE, true, true, true},
+              {AGAIN, true, true, false}};
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
+        ck_assert(environment_flags_have_no_future(of[i].flags) == of[i].has_no_future);
+        ck_assert(environment_flags_count(of[i].flags) == of[i].is_counted);
+        ck_assert(environment_flags_end(of[i].flags) == of[i].waits_for_reset);
+    }
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("environment_spec");
@@ -298,6 +320,7 @@ int main(void)
     suite_add_tcase(suite, parts);
     TCase *flags = tcase_create("flags");
     tcase_add_loop_test(flags, flags_fit_together, 0, sizeof steps / sizeof steps[0]);
+    tcase_add_test(flags, a_lost_life_ends_what_is_learned_from_alone);
     suite_add_tcase(suite, flags);
     return suite_run(suite);
 }
