@@ -282,6 +282,13 @@ static void show_progress(const cJSON *status)
         write_count(cell, number_of(progress, member));
         printf(", %s %s/s", cell, rates[i]);
     }
+}
+
+/* How much of /stop is done, on a line of its own. */
+static void show_share(const cJSON *status)
+{
+    const cJSON *progress = cJSON_GetObjectItemCaseSensitive(status, "progress");
+    char cell[CELL_BYTES];
     if (!isfinite(number_of(progress, "total")))
         return;
     write_word(cell, sizeof cell, progress, "unit");
@@ -303,6 +310,7 @@ static void show_job(const cJSON *status)
     write_time(cell, number_of(status, "up_s"));
     printf(" for %s\n", cell);
     show_progress(status);
+    show_share(status);
     write_time(cell, number_of(status, "checkpoint_age_s"));
     if (isfinite(number_of(status, "checkpoint_age_s")))
         printf("\ncheckpoint %.0f, %s old\n\n", number_of(status, "checkpoint"), cell);

@@ -41,7 +41,7 @@ words_of() {
 
 # Of this program, and of the commands that are programs of their own.
 options_of_help() {
-    { "$daemon" --help && "$daemon" plot --help && "$daemon" sweep --help; } | words_of '--[a-z][a-z-]*'
+    { "$daemon" --help && "$daemon" plot --help && "$daemon" sweep --help && "$daemon" forward --help; } | words_of '--[a-z][a-z-]*'
 }
 
 options_of_page() {
@@ -155,13 +155,14 @@ if python3 -c 'import jsonschema' 2>/dev/null; then
 else
     echo 'test_documents.sh: Python has no jsonschema: the schema is not compared with the check'
 fi
-check "commands" offers "run keygen join check evaluate generate play export try status list stop plot sweep schema --help --version" ''
+check "commands" offers "run keygen join check evaluate generate play export try status list stop plot sweep forward schema --help --version" ''
 check "a command's beginning" offers "check" ch
 check "a command's options" offers "--set --run-dir --resume --profile --node --leader --keys --help" run --
 check "the options of evaluate" offers "--set --episodes --help" evaluate --
 check "another command's options" offers "--words --seed --temperature --help" generate --
 check "the options of try" offers "--name --options --steps --seed --limit-s --help" try --
 check "the options of plot" offers "--output --x --y --help" plot --
+check "the options of forward" offers "--mlflow --wandb --once --help" forward --
 check "the options of sweep" offers "--over --sampler --runs --parallel --stop --storage --set --run-dir --resume --help" sweep --
 check "pointers" offers_pointers
 check "a pointer's beginning" offers "/stop/episodes= /stop/epochs=" run a.json --set /stop/ep

@@ -21,7 +21,7 @@ what_belongs() {
     printf './usr/%s\n' bin/coalesced bin/coalesced-new-environment lib/coalesced/libcoalesced-onednn.so lib/coalesced/libcoalesced-http.so \
         lib/coalesced/{observer,environments,spaces,worker_session,coalesced_curves}.py \
         lib/coalesced/{command_{child,environments,evaluation},trainer{,_class,_data,_model}}.py \
-        lib/coalesced/coalesced-{plot,sweep} lib/systemd/system/coalesced@.service \
+        lib/coalesced/coalesced-{forward,plot,sweep} lib/systemd/system/coalesced@.service \
         share/man/man1/coalesced{,-new-environment}.1 share/man/man5/coalesced-job.5 share/doc/coalesced/config/RUNS.md \
         share/bash-completion/completions/coalesced include/coalesced/environment.h
     if [[ -e $build/libcoalesced-cuda.so ]]; then

@@ -190,7 +190,7 @@ for expression in "${expressions[@]}"; do
 done
 rules_are_well() {
     "${helper[@]}" get "$server/api/v1/rules" >"$scratch/rules" &&
-        jq -e '[.data.groups[].rules[] | select(.health == "ok" and .state != "firing")] | length == 4' "$scratch/rules" &&
+        jq -e '[.data.groups[].rules[] | select(.health == "ok" and .state != "firing")] | length == 5' "$scratch/rules" &&
         return
     cat "$scratch/rules"
     return 1
