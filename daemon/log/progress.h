@@ -4,9 +4,9 @@
  *     unit   what /stop counts: steps, episodes or updates; else what the log counts
  *     total  the number of units at which the run ends at the latest; 0: it is not known. The updates of
  *            /stop/epochs are known once an epoch has ended.
- *     goal   the reward at which the run ends before
+ *     goal   the reward that ends the run before
  *
- * The rest's time is its units at the mean rate since this process began. Pure; one thread. */
+ * The rest takes its units at the mean rate since this process began. Pure; one thread. */
 #ifndef DAEMON_LOG_PROGRESS_H
 #define DAEMON_LOG_PROGRESS_H
 

@@ -746,7 +746,7 @@ static enum status append_verdict(struct runlog *log, const struct control_finis
     return STATUS_OK;
 }
 
-/* The run's path from the folder in which the command was started, if it lies below. */
+/* The run's path, from the current folder on if it lies below. */
 static const char *short_path(const struct runlog *log)
 {
     char folder[4096];
