@@ -190,7 +190,13 @@ $(BUILD)/libcoalesced-onednn.so: $(call objects,$(ONEDNN)) $(BUILD)/libkernels.a
 
 # The HTTP server of /metrics/listen: the daemon's own objects hold what the plug-in has of them.
 $(call objects,$(HTTP)): CFLAGS += -fvisibility=hidden
-$(BUILD)/daemon/watch/http/http.o: daemon/watch/http/page.html
+# Its page draws curves with dygraphs, of Debian's libjs-dygraphs.
+DYGRAPHS_DIR ?= /usr/share/javascript/dygraphs
+DYGRAPHS := $(addprefix $(DYGRAPHS_DIR)/,dygraph.min.js dygraph.min.css)
+$(DYGRAPHS):
+	@echo '$@ is missing: install libjs-dygraphs (scripts/deps), or say its folder with DYGRAPHS_DIR=' >&2; exit 1
+$(BUILD)/daemon/watch/http/http.o: CPPFLAGS += -DDYGRAPHS_DIR='"$(DYGRAPHS_DIR)"'
+$(BUILD)/daemon/watch/http/http.o: $(wildcard daemon/watch/http/page/*) $(DYGRAPHS)
 $(BUILD)/libcoalesced-http.so: $(call objects,$(HTTP)) $(BUILD)/libkernels.a
 	$(CC) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -Wl,--no-undefined -o $@ $^ -lmicrohttpd -lsodium
 

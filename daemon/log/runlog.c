@@ -60,6 +60,9 @@ struct runlog {
     uint64_t count;                     /* the newest episode or update */
     double running_reward;              /* after the last episode */
     struct tensorboard *board;
+    struct run_use use;
+    void (*listener)(void *arg, const char *line, size_t length); /* NULL: none */
+    void *listener_arg;
 };
 
 /* ---- members of a JSON object ---- */
@@ -436,7 +439,7 @@ static void add_epoch(struct line *line, const struct control_epoch *r, bool is_
 }
 
 static void write_json(struct line *line, const struct job *job, const struct control_message *record,
-                       const struct control_status *holdings)
+                       const struct control_status *holdings, const struct run_use *use)
 {
     const bool is_language = job->kind == JOB_MODEL_PARALLEL;
     line_add(line, "{");
@@ -448,6 +451,11 @@ static void write_json(struct line *line, const struct job *job, const struct co
         add_epoch(line, &record->body.epoch, is_language);
     if (record->kind == CONTROL_EPOCH && is_language)
         add_holdings(line, holdings, workers_of(job));
+    if (record->kind != CONTROL_EPOCH && use->resident_bytes > 0) {
+        add_fixed(line, "cores", use->cores, 3);
+        add_count(line, "resident_bytes", use->resident_bytes);
+        add_fixed(line, "queue", use->queue, 1);
+    }
     line_add(line, "}}\n");
 }
 
@@ -666,7 +674,21 @@ static enum status append_json(struct runlog *log, struct error *error)
 {
     const size_t length = log->json.length;
     log->json.length = 0;
-    return log_file_append(log->files[RUN_LOG_JSON], log->json.text, length, error);
+    const enum status status = log_file_append(log->files[RUN_LOG_JSON], log->json.text, length, error);
+    if (status == STATUS_OK && log->listener != NULL)
+        log->listener(log->listener_arg, log->json.text, length);
+    return status;
+}
+
+void runlog_listen(struct runlog *log, void (*take)(void *arg, const char *line, size_t length), void *arg)
+{
+    log->listener = take;
+    log->listener_arg = arg;
+}
+
+void runlog_note_use(struct runlog *log, const struct run_use *use)
+{
+    log->use = *use;
 }
 
 /* A line that was printed, and then cut off the log, is not printed again. */
@@ -679,9 +701,14 @@ static enum status append_text(struct runlog *log, struct error *error)
     if ((key.kind == LINE_OTHER || key.number > log->cut[RUN_LOG_TEXT][key.kind]) &&
         !log_output(log->text.text, length))
         show_text(log, log->text.text, length);
-    char *tail = log->tail[log->tail_count++ % RUNLOG_TAIL_LINES];
-    snprintf(tail, RUNLOG_TAIL_BYTES, "%.*s", (int)strcspn(log->text.text, "\n"), log->text.text);
+    runlog_note_message(log, log->text.text);
     return log_file_append(log->files[RUN_LOG_TEXT], log->text.text, length, error);
+}
+
+void runlog_note_message(struct runlog *log, const char *text)
+{
+    char *tail = log->tail[log->tail_count++ % RUNLOG_TAIL_LINES];
+    snprintf(tail, RUNLOG_TAIL_BYTES, "%.*s", (int)strcspn(text, "\n"), text);
 }
 
 unsigned runlog_tail(const struct runlog *log, const char *lines[RUNLOG_TAIL_LINES])
@@ -814,7 +841,7 @@ static void show_in_tensorboard(struct runlog *log, const struct control_message
 static enum status append_record(struct runlog *log, const struct control_message *record,
                                  const struct control_status *holdings, struct error *error)
 {
-    write_json(&log->json, log->job, record, holdings);
+    write_json(&log->json, log->job, record, holdings, &log->use);
     const struct line_key key = line_key_of(log->json.text);
     const enum status status = append_json(log, error);
     if (status != STATUS_OK)

@@ -52,9 +52,23 @@ enum status runlog_open(struct runlog **out, struct path run, const struct job *
 /* Clears the progress line and closes; NULL is allowed. */
 void runlog_close(struct runlog *log);
 
+/* From now on `take` gets each line of episodes.jsonl once it is in the file. */
+void runlog_listen(struct runlog *log, void (*take)(void *arg, const char *line, size_t length), void *arg);
+
+/* What the workers use, in sum: the `timing` of the next records has it. */
+struct run_use {
+    double cores;            /* processors that they keep busy */
+    uint64_t resident_bytes; /* 0: not known, and no line has any of the three */
+    double queue;            /* requests that wait */
+};
+void runlog_note_use(struct runlog *log, const struct run_use *use);
+
 /* The last lines of episodes.log that this process wrote, oldest first, without their ends; long ones are
  * cut. They are the log's own, until the next record. Returns how many. */
 unsigned runlog_tail(const struct runlog *log, const char *lines[RUNLOG_TAIL_LINES]);
+
+/* Adds a message of the daemon to these lines. */
+void runlog_note_message(struct runlog *log, const char *text);
 
 /* Clears the progress line before something else is written to the terminal; the next record draws it again.
  */

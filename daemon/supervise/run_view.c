@@ -6,6 +6,7 @@
 #include "daemon/log/profile_files.h"
 #include "daemon/process/descriptors.h"
 #include "daemon/watch/openmetrics.h"
+#include "daemon/watch/run_document.h"
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
 #include "kernels/base/output.h"
@@ -163,7 +164,7 @@ static void write_lines(const struct run_view *view, FILE *out)
     fputc('[', out);
     for (unsigned i = 0; i < count; i++) {
         fputs(i > 0 ? "," : "", out);
-        run_history_write_string(out, lines[i]);
+        run_status_write_string(out, lines[i]);
     }
     fputc(']', out);
 }
@@ -171,18 +172,12 @@ static void write_lines(const struct run_view *view, FILE *out)
 /* The first event of a stream has the whole run and the job; the later ones what has changed. */
 static void write_event(const struct run_view *view, const char *status, bool is_first, FILE *out)
 {
-    fprintf(out, "event: %s\ndata: {\"status\":%.*s,\"points\":", is_first ? "begin" : "tick",
+    fprintf(out, "event: %s\ndata: {\"status\":%.*s,", is_first ? "begin" : "tick",
             (int)strcspn(status, "\n"), status);
-    run_history_write_points(&view->history, is_first, out);
-    fprintf(out, ",\"marks\":");
-    run_history_write_marks(&view->history, out);
-    fprintf(out, ",\"lines\":");
+    run_document_write(view->history, rundir_path(view->g->dir), view->g->job_text, view->g->job_bytes,
+                       is_first, out);
+    fprintf(out, ",\"orders\":%s,\"lines\":", view->g->job->metrics.has_token ? "true" : "false");
     write_lines(view, out);
-    if (is_first) {
-        fprintf(out, ",\"job\":");
-        for (size_t i = 0; i < view->g->job_bytes; i++) /* a line feed would end the event's line */
-            fputc(view->g->job_text[i] == '\n' ? ' ' : view->g->job_text[i], out);
-    }
     fprintf(out, "}\n\n");
 }
 
@@ -201,6 +196,44 @@ static char *event_text(struct run_view *view, bool is_first, size_t *length)
     return text;
 }
 
+static void tell(struct run_view *view)
+{
+    size_t length = 0;
+    char *event = event_text(view, view->is_cut, &length);
+    if (event != NULL)
+        listener_tell(&view->listener, event, length);
+    free(event);
+    view->is_cut = false;
+    run_history_told(view->history);
+    listener_serve(&view->listener);
+}
+
+/* The last event of each stream, and the time to send it. */
+static void tell_end(struct run_view *view, const char *state, const char *reason)
+{
+    enum { PATIENCE_MS = 1000, TURN_MS = 10 };
+    char *event = NULL, sum[PROGRESS_TEXT_BYTES];
+    size_t length = 0;
+    tell(view);
+    progress_sum_up(sum, runlog_progress(view->g->log));
+    FILE *out = open_memstream(&event, &length);
+    if (out == NULL)
+        return;
+    fprintf(out, "event: end\ndata: {\"state\":\"%s\",\"reason\":", state);
+    run_status_write_string(out, reason);
+    fputs(",\"sum\":", out);
+    run_status_write_string(out, sum);
+    fputs("}\n\n", out);
+    if (fclose(out) == 0)
+        listener_tell(&view->listener, event, length);
+    free(event);
+    struct pollfd wait = {.fd = listener_fd(&view->listener), .events = POLLIN};
+    for (int ms = 0; ms < PATIENCE_MS && !listener_is_idle(&view->listener); ms += TURN_MS) {
+        listener_serve(&view->listener);
+        poll(&wait, 1, TURN_MS);
+    }
+}
+
 /* ---- documents ---- */
 
 static char *metrics_of(const struct run_view *view, enum openmetrics_form form, size_t *length)
@@ -213,9 +246,10 @@ static char *metrics_of(const struct run_view *view, enum openmetrics_form form,
     return text;
 }
 
-static char *document(void *arg, enum http_document which, size_t *length)
+static char *document(void *arg, enum http_document which, const char *id, size_t *length)
 {
     struct run_view *view = arg;
+    (void)id;
     if (which == HTTP_METRICS || which == HTTP_OPENMETRICS)
         return metrics_of(view, which == HTTP_METRICS ? OPENMETRICS_CLASSIC : OPENMETRICS, length);
     if (which == HTTP_FIRST_EVENT)
@@ -223,6 +257,78 @@ static char *document(void *arg, enum http_document which, size_t *length)
     char *text = status_text(view);
     *length = text != NULL ? strlen(text) : 0;
     return text;
+}
+
+/* The supervisor takes it in its next turn. */
+static const char *take_order(void *arg, enum http_order order)
+{
+    struct run_view *view = arg;
+    if (view->g->end.stops > 0 || view->g->end.finished)
+        return "the run is ending";
+    view->orders |= 1U << order;
+    return NULL;
+}
+
+bool run_view_take_order(struct run_view *view, enum http_order *order)
+{
+    for (int i = HTTP_STOP; i <= HTTP_CHECKPOINT; i++)
+        if ((view->orders & (1U << i)) != 0) {
+            view->orders &= ~(1U << i);
+            *order = (enum http_order)i;
+            return true;
+        }
+    return false;
+}
+
+/* ---- the history ---- */
+
+static void read_history(struct run_view *view)
+{
+    struct error error;
+    run_history_clear(view->history);
+    if (run_history_read(view->history, rundir_path(view->g->dir), &error) != STATUS_OK)
+        run_history_note(view->history, "warning", error.text);
+    view->is_cut = true;
+}
+
+/* Lines behind a checkpoint were cut off the log before its "resumed". */
+static void take_line(void *arg, const char *line, size_t length)
+{
+    static const char resumed[] = "{\"event\":\"resumed\"";
+    struct run_view *view = arg;
+    if (length > sizeof resumed && memcmp(line, resumed, sizeof resumed - 1) == 0)
+        read_history(view);
+    else
+        run_history_take(view->history, line, length);
+}
+
+static void take_message(void *arg, enum log_level level, const char *text)
+{
+    struct run_view *view = arg;
+    run_history_note(view->history, level == LOG_LEVEL_INFO ? "message" : "warning", text);
+    runlog_note_message(view->g->log, text);
+}
+
+static void open_history(struct run_view *view)
+{
+    struct error error;
+    if (run_history_new(&view->history, &error) != STATUS_OK) {
+        log_warning("%s: the job goes on without its page", error.text);
+        return;
+    }
+    read_history(view);
+    runlog_listen(view->g->log, take_line, view);
+    log_listen(take_message, view);
+}
+
+static void close_history(struct run_view *view)
+{
+    if (view->history == NULL)
+        return;
+    runlog_listen(view->g->log, NULL, NULL);
+    log_listen(NULL, NULL);
+    run_history_free(view->history);
+    view->history = NULL;
 }
 
 /* ---- the file ---- */
@@ -250,12 +356,6 @@ static void update_textfile(struct run_view *view)
 void run_view_record(struct run_view *view, const struct control_message *record)
 {
     run_totals_add(&view->totals, record, monotime_now());
-    run_history_add(&view->history, record);
-}
-
-void run_view_mark(struct run_view *view, const char *why)
-{
-    run_history_mark(&view->history, why);
 }
 
 /* ---- profiles ---- */
@@ -393,8 +493,9 @@ static void begin_to_listen(struct run_view *view, bool is_first)
     const char *listen = view->g->job->metrics.listen;
     struct error error;
     const struct http_config config = {
-        .document = document, .arg = view, .connections_max = view->connections_max};
-    const enum status status = listener_open(&view->listener, view->g->job, config, &error);
+        .document = document, .order = take_order, .arg = view, .connections_max = view->connections_max};
+    const struct listener_place place = listener_place_of(view->g->job);
+    const enum status status = listener_open(&view->listener, &place, config, &error);
     view->listen_due = status == STATUS_OK ? MONOTIME_NEVER : monotime_add_us(monotime_now(), LISTEN_US);
     if (status == STATUS_OK || is_first)
         runlog_clear_progress(view->g->log);
@@ -410,7 +511,11 @@ static void open_page(struct run_view *view)
     const unsigned spare = descriptors_spare(view->g->job, view->g->hosts->rendezvous != NULL);
     view->connections_max = spare > HTTP_DESCRIPTORS ? spare - HTTP_DESCRIPTORS : 0;
     if (view->connections_max > 0)
+        open_history(view);
+    if (view->history != NULL)
         begin_to_listen(view, true);
+    else if (view->connections_max > 0)
+        return;
     else
         log_warning("the limit on open files (ulimit -Hn) leaves %u for /metrics/listen, which needs "
                     "more than %d: the job goes on without its page",
@@ -428,10 +533,13 @@ void run_view_open(struct run_view *view)
         log_warning("coalesced status will not find this run: %s", error.text);
 }
 
-void run_view_close(struct run_view *view)
+void run_view_close(struct run_view *view, const char *state, const char *reason)
 {
     status_socket_close(&view->status);
+    if (listener_streams(&view->listener) > 0)
+        tell_end(view, state, reason);
     listener_close(&view->listener);
+    close_history(view);
     if (view->textfile_written)
         file_remove_or_warn(view->g->job->metrics.textfile);
 }
@@ -451,22 +559,11 @@ void run_view_serve(struct run_view *view, const struct pollfd waits[RUN_VIEW_WA
     status_socket_serve(&view->status, &waits[1]);
 }
 
-static void tick(struct run_view *view)
-{
-    size_t length = 0;
-    char *event = event_text(view, false, &length);
-    if (event != NULL)
-        listener_tell(&view->listener, event, length);
-    free(event);
-    view->history.told = view->history.newest.number;
-    listener_serve(&view->listener);
-}
-
 struct monotime run_view_check(struct run_view *view, struct monotime now)
 {
     struct monotime next = status_socket_check(&view->status, now);
     if (listener_streams(&view->listener) > 0 && !monotime_before(now, view->tick_due)) {
-        tick(view);
+        tell(view);
         view->tick_due = monotime_add_us(now, TICK_US);
     }
     if (!monotime_before(now, view->textfile_due)) {

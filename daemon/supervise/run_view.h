@@ -9,6 +9,7 @@
 #ifndef DAEMON_SUPERVISE_RUN_VIEW_H
 #define DAEMON_SUPERVISE_RUN_VIEW_H
 
+#include "daemon/log/run_history.h"
 #include "daemon/supervise/generation.h"
 #include "daemon/watch/listener.h"
 #include "daemon/watch/run_status.h"
@@ -23,7 +24,9 @@ struct run_view {
     struct monotime begin;
     double begin_unix_s; /* the same moment by the wall clock */
     struct run_totals totals;
-    struct run_history history;
+    struct run_history *history; /* NULL: no page is served */
+    bool is_cut;                 /* the log went back: readers need the whole history again */
+    unsigned orders;             /* of the page, which wait: a bit for each enum http_order */
     struct status_socket status;
     struct listener listener;
     unsigned connections_max; /* 0: the page is not served */
@@ -40,13 +43,16 @@ void run_view_init(struct run_view *view, const struct generation *g, bool is_pr
 /* Opens the socket for `coalesced status`, and begins to serve what /metrics asks for. An address that is in
  * use is tried again. */
 void run_view_open(struct run_view *view);
-void run_view_close(struct run_view *view);
+
+/* Tells the page's readers how the run has ended, and closes everything. `state`: "finished", "solved",
+ * "stopped" or "failed"; `reason`: a sentence, or "". Waits 1 s at most for readers that lag. */
+void run_view_close(struct run_view *view, const char *state, const char *reason);
 
 /* Takes an episode, update or epoch that is in the logs. */
 void run_view_record(struct run_view *view, const struct control_message *record);
 
-/* Notes a restart; `why` is a sentence. */
-void run_view_mark(struct run_view *view, const char *why);
+/* Takes the next order that a reader of the page has given. False: there is none. */
+bool run_view_take_order(struct run_view *view, enum http_order *order);
 
 /* Keeps a part of a worker's profile. */
 void run_view_keep_profile(struct run_view *view, const struct child *child,

@@ -68,8 +68,9 @@ struct supervisor {
     struct generation generation;
     struct death_tally tally;
     struct run_view view;
-    uint64_t records; /* of this generation's lead that are in the logs */
-    bool log_failed;  /* a record's line is missing: no later one may follow */
+    struct monotime use_due; /* of the next sum of what the workers use */
+    uint64_t records;        /* of this generation's lead that are in the logs */
+    bool log_failed;         /* a record's line is missing: no later one may follow */
     int signal_fd;
     struct monotime wake_due; /* the latest time at which the last wait should have ended */
 };
@@ -285,7 +286,6 @@ static void restart_worker(struct supervisor *s, struct child *child)
                                       .incarnation = ++start.incarnation,
                                       .reason = child->reason};
     runlog_clear_progress(s->config->log);
-    run_view_mark(&s->view, child->reason);
     log_warning("%s; incarnation %u takes its place", child->reason, start.incarnation);
     if (runlog_restart(s->config->log, &line, &error) != STATUS_OK) {
         s->log_failed = true;
@@ -420,6 +420,24 @@ static void order_save(struct supervisor *s)
         child_order(generation_lead(&s->generation), CONTROL_SAVE, NULL, 0);
 }
 
+/* Sums the workers' newest beats up, once a second. */
+static void note_use(struct supervisor *s)
+{
+    enum { SPAN_US = 1000000 };
+    struct run_use use = {0};
+    const struct monotime now = monotime_now();
+    if (monotime_before(now, s->use_due))
+        return;
+    s->use_due = monotime_add_us(now, SPAN_US);
+    for (unsigned i = 0; i < s->generation.count; i++) {
+        const struct child_use *one = &s->generation.children[i].use;
+        use.cores += one->cores;
+        use.resident_bytes += one->now.resident_bytes;
+        use.queue += one->now.queue;
+    }
+    runlog_note_use(s->config->log, &use);
+}
+
 /* A record is acknowledged once its lines are in the logs; the lead is at most one record ahead. After one
  * record could not be logged, later ones are dropped: the log would have a gap. */
 static void log_record(struct supervisor *s, struct child *child, const struct control_message *message)
@@ -438,6 +456,7 @@ static void log_record(struct supervisor *s, struct child *child, const struct c
         return;
     }
     show_status(s);
+    note_use(s);
     run_view_record(&s->view, message);
     note_progress(s, message);
     s->records++;
@@ -577,7 +596,6 @@ static enum status begin_next_generation(struct supervisor *s, struct error *err
     const struct control_start cause = g->children[g->next.worker].start;
     generation_begin_next(g);
     runlog_clear_progress(s->config->log);
-    run_view_mark(&s->view, g->next.reason);
     if (is_resize)
         log_info("the job goes on with %u %s", g->roster.clients, generation_unit(g, g->roster.clients));
     else
@@ -877,6 +895,20 @@ static bool obey_signals(struct supervisor *s)
     return child_exited;
 }
 
+/* Orders of the page's readers. */
+static void obey_orders(struct supervisor *s)
+{
+    enum http_order order;
+    while (run_view_take_order(&s->view, &order)) {
+        runlog_clear_progress(s->config->log);
+        log_info("an order by the page: %s", order == HTTP_STOP ? "stop" : "take a checkpoint");
+        if (order == HTTP_CHECKPOINT)
+            child_order(generation_lead(&s->generation), CONTROL_SAVE, NULL, 0);
+        else if (s->generation.end.stops == 0)
+            stop_job(s);
+    }
+}
+
 /* ---- deadlines ---- */
 
 /* While this process itself was stopped or waited for a disk, it could not hear its workers: their silence
@@ -977,22 +1009,27 @@ static void wait_and_read(struct supervisor *s, struct monotime until)
     if (waits[1].revents != 0)
         read_hosts(s);
     run_view_serve(&s->view, of_watch);
+    obey_orders(s);
     if ((waits[0].revents & POLLIN) && obey_signals(s))
         reap_children(s, false);
 }
 
 /* ---- the job's start and end ---- */
 
-static enum status write_end(struct supervisor *s, struct error *error)
+static const char *end_of(const struct supervisor *s)
 {
     static const char *const ends[] = {[CONTROL_END_FINISHED] = "finished",
                                        [CONTROL_END_SOLVED] = "solved",
                                        [CONTROL_END_STOPPED] = "stopped"};
+    return job_end_has_failed(&s->generation.end) ? "failed" : ends[s->generation.end.result.end];
+}
+
+static enum status write_end(struct supervisor *s, struct error *error)
+{
     const bool has_failed = job_end_has_failed(&s->generation.end);
     struct error log_error = {0};
-    const enum status status =
-        runlog_finish(s->config->log, has_failed ? "failed" : ends[s->generation.end.result.end],
-                      &s->generation.end.result, s->generation.holdings, &log_error);
+    const enum status status = runlog_finish(s->config->log, end_of(s), &s->generation.end.result,
+                                             s->generation.holdings, &log_error);
     *error = has_failed ? s->generation.end.outcome : log_error;
     return has_failed ? s->generation.end.outcome.status : status;
 }
@@ -1048,13 +1085,13 @@ enum status supervise(const struct supervise_config *config, struct error *error
     enum status status = open_job(&s, error);
     if (status == STATUS_OK) {
         run_job(&s);
-        run_view_close(&s.view);
         status = write_end(&s, error);
+        run_view_close(&s.view, end_of(&s), status != STATUS_OK ? error->text : "");
         run_view_write_profile(&s.view);
         sum_restarts_up(&s.generation);
     } else {
         error_set(&s.generation.end.outcome, status, "%s", error->text);
-        run_view_close(&s.view);
+        run_view_close(&s.view, "failed", error->text);
     }
     hosts_close(&s.hosts, s.generation.end.outcome.status,
                 job_end_has_failed(&s.generation.end) ? s.generation.end.outcome.text : "the job is over");

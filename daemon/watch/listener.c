@@ -1,4 +1,4 @@
-/* Checks /metrics, binds the address, and loads the HTTP server's plug-in. Supervisor process; one thread. */
+/* Checks /metrics, binds the address, and loads the HTTP server's plug-in. The caller's only thread. */
 #include "daemon/watch/listener.h"
 
 #include "daemon/watch/status_socket.h"
@@ -72,9 +72,18 @@ static bool read_numbers(const char *text, struct place_to_listen *place)
     return true;
 }
 
-static enum status read_place(const struct job *job, struct place_to_listen *place, struct error *error)
+struct listener_place listener_place_of(const struct job *job)
 {
-    const char *text = job->metrics.listen;
+    return (struct listener_place){.listen = job->metrics.listen,
+                                   .token = job->metrics.has_token ? job->metrics.token : NULL,
+                                   .listen_name = "/metrics/listen",
+                                   .token_name = "/metrics/token"};
+}
+
+static enum status read_place(const struct listener_place *wanted, struct place_to_listen *place,
+                              struct error *error)
+{
+    const char *text = wanted->listen;
     *place = (struct place_to_listen){0};
     if (strchr(text, '/') != NULL)
         return read_path(text, place, error);
@@ -84,10 +93,10 @@ static enum status read_place(const struct job *job, struct place_to_listen *pla
             "expected an IP address and a port, such as 127.0.0.1:9477, or the path of a socket, "
             "with a slash, got %.100s",
             text);
-    if (!place->is_loopback && !job->metrics.has_token)
-        return error_set(
-            error, STATUS_INVALID,
-            "others can reach %.100s: expected a token in /metrics/token, or an address of loopback", text);
+    if (!place->is_loopback && wanted->token == NULL)
+        return error_set(error, STATUS_INVALID,
+                         "others can reach %.100s: expected a token in %s, or an address of loopback", text,
+                         wanted->token_name);
     return STATUS_OK;
 }
 
@@ -137,6 +146,7 @@ static enum status check_textfile(const char *path, struct error *error)
 
 enum status listener_check(const struct job *job, const char **pointer, struct error *error)
 {
+    const struct listener_place wanted = listener_place_of(job);
     struct place_to_listen place;
     char token[TOKEN_BYTES];
     enum status status = STATUS_OK;
@@ -145,7 +155,7 @@ enum status listener_check(const struct job *job, const char **pointer, struct e
         status = check_textfile(job->metrics.textfile, error);
     if (status == STATUS_OK && job->metrics.has_listen) {
         *pointer = "/metrics/listen";
-        status = read_place(job, &place, error);
+        status = read_place(&wanted, &place, error);
     }
     if (status == STATUS_OK && job->metrics.has_token) {
         *pointer = "/metrics/token";
@@ -174,24 +184,25 @@ static enum status clear_path(const struct place_to_listen *place, const char *t
     return unlink(text) == 0 ? STATUS_OK : error_set_errno(error, errno, "cannot remove %.200s", text);
 }
 
-static enum status load_plugin(const struct http_ops **out, struct error *error)
+static enum status load_plugin(const struct http_ops **out, const char *name, struct error *error)
 {
     char path[PATH_MAX];
     void (*function)(void);
     struct error why;
     if (program_find(path, PROGRAM_PLUGIN, "libcoalesced-http.so", &why) != STATUS_OK)
-        return error_set(error, STATUS_UNAVAILABLE, "/metrics/listen: %s", why.text);
+        return error_set(error, STATUS_UNAVAILABLE, "%s: %s", name, why.text);
     if (plugin_load(&function, path, HTTP_PLUGIN_SYMBOL, &why) != STATUS_OK)
-        return error_set(error, STATUS_UNAVAILABLE, "/metrics/listen: %.200s %.250s", path, why.text);
+        return error_set(error, STATUS_UNAVAILABLE, "%s: %.200s %.250s", name, path, why.text);
     *out = ((http_plugin *)function)(HTTP_ABI);
     return *out != NULL ? STATUS_OK
                         : error_set(error, STATUS_UNAVAILABLE, "%.300s is of another version", path);
 }
 
-static enum status open_http(struct listener *listener, const struct http_config *config, struct error *error)
+static enum status open_http(struct listener *listener, const struct http_config *config, const char *name,
+                             struct error *error)
 {
     const struct http_ops *http_ops;
-    enum status status = load_plugin(&http_ops, error);
+    enum status status = load_plugin(&http_ops, name, error);
     if (status == STATUS_OK)
         status = http_ops->open(&listener->http, config, error);
     if (status == STATUS_OK)
@@ -199,31 +210,31 @@ static enum status open_http(struct listener *listener, const struct http_config
     return status;
 }
 
-enum status listener_open(struct listener *listener, const struct job *job, struct http_config config,
-                          struct error *error)
+enum status listener_open(struct listener *listener, const struct listener_place *wanted,
+                          struct http_config config, struct error *error)
 {
     struct place_to_listen place;
     char token[TOKEN_BYTES];
     *listener = (struct listener){0};
-    enum status status = read_place(job, &place, error);
-    if (status == STATUS_OK && job->metrics.has_token &&
-        (status = read_token(job->metrics.token, token, error)) == STATUS_OK)
+    enum status status = read_place(wanted, &place, error);
+    if (status == STATUS_OK && wanted->token != NULL &&
+        (status = read_token(wanted->token, token, error)) == STATUS_OK)
         config.token = token;
     if (status == STATUS_OK && place.is_socket)
-        status = clear_path(&place, job->metrics.listen, error);
+        status = clear_path(&place, wanted->listen, error);
     if (status != STATUS_OK)
         return status;
     config.fd = status_socket_listen((const struct sockaddr *)&place.address, place.bytes, BACKLOG);
     if (config.fd < 0 && errno == EADDRINUSE)
-        return error_set(error, STATUS_BUSY, "another program listens at %.200s (/metrics/listen)",
-                         job->metrics.listen);
+        return error_set(error, STATUS_BUSY, "another program listens at %.200s (%s)", wanted->listen,
+                         wanted->listen_name);
     if (config.fd < 0)
-        return error_set_errno(error, errno, "cannot listen at %.200s (/metrics/listen)",
-                               job->metrics.listen);
+        return error_set_errno(error, errno, "cannot listen at %.200s (%s)", wanted->listen,
+                               wanted->listen_name);
     config.checks_host = !place.is_socket && config.token == NULL;
     if (place.is_socket)
-        snprintf(listener->path, sizeof listener->path, "%.107s", job->metrics.listen);
-    status = open_http(listener, &config, error);
+        snprintf(listener->path, sizeof listener->path, "%.107s", wanted->listen);
+    status = open_http(listener, &config, wanted->listen_name, error);
     if (status != STATUS_OK) {
         close(config.fd);
         listener_close(listener);
@@ -256,6 +267,11 @@ void listener_serve(struct listener *listener)
 {
     if (listener->ops != NULL)
         listener->ops->serve(listener->http);
+}
+
+bool listener_is_idle(const struct listener *listener)
+{
+    return listener->ops == NULL || listener->ops->is_idle(listener->http);
 }
 
 unsigned listener_streams(const struct listener *listener)

@@ -4,10 +4,9 @@
  *
  *     status    the picture: the run's state, its totals, and each worker's
  *     totals    sums over the records that this process has seen; they start at 0 when a run is resumed
- *     page      HTML at /metrics/listen, which follows the run by a stream of events
+ *     page      HTML at /metrics/listen, which follows the run by a stream of events; or of `coalesced page`
  *     metrics   the status as numbers for Prometheus (openmetrics.h)
- *     history   the curve of the reward or loss, and the marks of restarts
- *     document  an answer of the HTTP server: page, metrics, status or event (http/http.h)
+ *     document  an answer of the HTTP server: page, metrics, status or event (http/http.h, run_document.h)
  *     listener  the HTTP server's address and plug-in (listener.h)
  *
  * The supervisor paints the picture (daemon/supervise/run_view.c). Pure; the supervisor's only thread. */
@@ -25,18 +24,15 @@
 enum {
     RUN_STALENESS_BUCKETS = 12, /* 0, 1, 2 … 10 versions; the last: more */
     RUN_ROUND_BUCKETS = 15,
-    HISTORY_POINTS = 2048,
-    HISTORY_MARKS = 64,
-    HISTORY_TEXT_BYTES = 160,
 };
 
 struct run_totals {
-    uint64_t episodes, environment_steps; /* kind reinforce */
-    uint64_t updates, samples, late;      /* the other kinds; late: contributions dropped */
-    uint64_t launches, launched_rows;
-    uint64_t batches[CONTROL_BATCH_BUCKETS]; /* launches by rows, as struct control_episode has them */
-    uint64_t waits[CONTROL_WAIT_BUCKETS];    /* requests by their wait for the launch */
-    double wait_s;                           /* the sum of these waits */
+    uint64_t episodes, environment_steps;        /* kind reinforce */
+    uint64_t updates, samples, late;             /* the other kinds; late: contributions dropped */
+    uint64_t launches, launched_rows, rows_most; /* rows_most: of one launch */
+    uint64_t batches[CONTROL_BATCH_BUCKETS];     /* launches by rows, as struct control_episode has them */
+    uint64_t waits[CONTROL_WAIT_BUCKETS];        /* requests by their wait for the launch */
+    double wait_s;                               /* the sum of these waits */
     uint64_t rounds, round_waits[RUN_ROUND_BUCKETS]; /* of parameter servers: from a round's first
                                                         contribution to its last */
     double round_wait_s;
@@ -72,38 +68,8 @@ struct run_histogram {
 enum { RUN_HISTOGRAMS = 4, RUN_ROUND_HISTOGRAMS = 2 /* the first of the rounds */ };
 void run_histograms(struct run_histogram histograms[RUN_HISTOGRAMS], const struct run_totals *totals);
 
-/* The run so far, for the page: the curve of the reward or loss, and marks where workers started again. The
- * memory is constant: of a long curve every second, fourth … point stays. */
-struct history_point {
-    double number, value; /* the episode or update; the running reward or the loss */
-};
-
-struct run_history {
-    struct history_point points[HISTORY_POINTS];
-    uint32_t point_count, stride; /* every stride-th record has a point; 0: none has come */
-    uint64_t records;
-    struct history_point newest;
-    double told; /* the newest number that readers have; run_history_add takes it back with the curve */
-    struct {
-        double number;
-        char text[HISTORY_TEXT_BYTES];
-    } marks[HISTORY_MARKS]; /* a ring: mark i lies at i mod HISTORY_MARKS */
-    uint64_t mark_count;
-};
-
-/* Takes an episode or update. One that was computed again after a death moves the curve back to it. */
-void run_history_add(struct run_history *history, const struct control_message *record);
-
-/* What happened behind the newest number. */
-void run_history_mark(struct run_history *history, const char *text);
-
-/* Writes JSON arrays: [[number, value], ...] of the points that readers do not have (is_first: of all) and
- * the newest record; [[number, "text"], ...]. */
-void run_history_write_points(const struct run_history *history, bool is_first, FILE *out);
-void run_history_write_marks(const struct run_history *history, FILE *out);
-
 /* Writes `text` as a JSON string. */
-void run_history_write_string(FILE *out, const char *text);
+void run_status_write_string(FILE *out, const char *text);
 
 struct worker_status {
     uint16_t worker;

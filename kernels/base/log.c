@@ -20,6 +20,8 @@ static char process_name[32];
 static char run_name[RUN_BYTES];
 static bool with_priority;
 static bool errors_to_journal, output_to_journal; /* standard error, and output, is the journal's */
+static void (*listener)(void *arg, enum log_level level, const char *text);
+static void *listener_arg;
 static const char *journal_path = "/run/systemd/journal/socket";
 
 /* A peer's text, or a file's name, may not write lines, or to a terminal, of its own. */
@@ -70,6 +72,12 @@ void log_run(const char *path)
         begin--;
     set_run(path + begin, end - begin);
     setenv("COALESCED_RUN", run_name, 1);
+}
+
+void log_listen(void (*take)(void *arg, enum log_level level, const char *text), void *arg)
+{
+    listener = take;
+    listener_arg = arg;
 }
 
 void log_journal_at(const char *path)
@@ -141,4 +149,6 @@ void log_line(enum log_level level, const char *format, ...)
     replace_controls(text);
     if (!errors_to_journal || !send_to_journal(level, process_name, text, strlen(text)))
         write_to_stderr(level, text);
+    if (listener != NULL)
+        listener(listener_arg, level, text);
 }

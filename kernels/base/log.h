@@ -30,6 +30,10 @@ void log_run(const char *path);
  */
 bool log_output(const char *line, size_t bytes);
 
+/* From now on `take` also gets each message of this process, without a name or a newline. NULL: none does.
+ * `take` is called by the thread that sends the message, and sends none itself. */
+void log_listen(void (*take)(void *arg, enum log_level level, const char *text), void *arg);
+
 /* For tests: the journal's socket lies at `path`, which must stay. */
 void log_journal_at(const char *path);
 

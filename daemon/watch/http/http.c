@@ -1,5 +1,5 @@
 /* Answers requests by libmicrohttpd (http.h): documents, the page, and streams of server-sent events
- * (https://html.spec.whatwg.org/multipage/server-sent-events.html). Supervisor process; its only thread. */
+ * (https://html.spec.whatwg.org/multipage/server-sent-events.html). The caller's only thread. */
 #include "daemon/watch/http/http.h"
 
 #include <arpa/inet.h>
@@ -16,7 +16,7 @@ enum {
     IDLE_S = 10,
     CONNECTION_BYTES = 8192, /* for a request's line and headers */
     STREAMS_MAX = 64,
-    STREAM_LAG_BYTES_MAX = 4 << 20,
+    STREAM_LAG_BYTES_MAX = 8 << 20,
 };
 
 struct http {
@@ -85,7 +85,7 @@ static enum MHD_Result refuse(struct MHD_Connection *connection, unsigned code, 
 
 static enum MHD_Result refuse_stranger(struct MHD_Connection *connection)
 {
-    struct MHD_Response *response = sentence("expected the token of /metrics/token\n");
+    struct MHD_Response *response = sentence("expected the page's token\n");
     if (response != NULL) {
         MHD_add_response_header(response, "WWW-Authenticate", "Basic realm=\"coalesced\", charset=\"UTF-8\"");
         MHD_add_response_header(response, "WWW-Authenticate", "Bearer realm=\"coalesced\"");
@@ -96,8 +96,13 @@ static enum MHD_Result refuse_stranger(struct MHD_Connection *connection)
 static enum MHD_Result send_document(const struct http *http, struct MHD_Connection *connection,
                                      enum http_document which, const char *type)
 {
+    const char *id = NULL;
     size_t length = 0;
-    char *text = http->config.document(http->config.arg, which, &length);
+    if (which == HTTP_RUN)
+        id = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "id");
+    char *text = http->config.document(http->config.arg, which, id != NULL ? id : "", &length);
+    if (text == NULL && which == HTTP_RUN)
+        return refuse(connection, MHD_HTTP_NOT_FOUND, "expected the id of a run, as in /runs.json\n");
     if (text == NULL)
         return refuse(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "no memory\n");
     return send_response(connection, MHD_HTTP_OK, response_of(text, length, true, type));
@@ -146,36 +151,61 @@ static enum MHD_Result send_metrics(const struct http *http, struct MHD_Connecti
     return send_document(http, connection, HTTP_METRICS, "text/plain; version=0.0.4; charset=utf-8");
 }
 
-/* ---- the page ---- */
+/* ---- the page's files ---- */
 
-/* The assembler reads the file: it stays a file that a browser can open and a person can edit. */
-__asm__(".pushsection .rodata\n"
-        "page_begin: .incbin \"daemon/watch/http/page.html\"\n"
-        ".byte 0\n"
-        ".popsection\n");
-extern const char page_begin[];
+/* The assembler reads them: they stay files that a person can edit. */
+#define FILE_EMBED(symbol, path)                                                                             \
+    __asm__(".pushsection .rodata\n" #symbol ": .incbin \"" path "\"\n" #symbol                              \
+            "_end: .byte 0\n.popsection\n");                                                                 \
+    extern char symbol[], symbol##_end[] /* for a library that takes no const; nobody writes there */
 
-/* The page may run its own script and style alone, which it names by a number of this one answer, and may
- * talk to this server alone. */
-static enum MHD_Result send_page(struct MHD_Connection *connection)
+FILE_EMBED(page_run_html, "daemon/watch/http/page/run.html");
+FILE_EMBED(page_run_js, "daemon/watch/http/page/run.js");
+FILE_EMBED(page_runs_html, "daemon/watch/http/page/runs.html");
+FILE_EMBED(page_runs_js, "daemon/watch/http/page/runs.js");
+FILE_EMBED(page_curves_js, "daemon/watch/http/page/curves.js");
+FILE_EMBED(page_text_js, "daemon/watch/http/page/text.js");
+FILE_EMBED(page_css, "daemon/watch/http/page/page.css");
+FILE_EMBED(page_dygraph_js, DYGRAPHS_DIR "/dygraph.min.js");
+FILE_EMBED(page_dygraph_css, DYGRAPHS_DIR "/dygraph.min.css");
+
+static const char html[] = "text/html; charset=utf-8", javascript[] = "text/javascript; charset=utf-8",
+                  css[] = "text/css; charset=utf-8";
+
+/* Of one run's server (0), of all runs' (1), or of both (-1). */
+static const struct page_file {
+    const char *path;
+    int serves_runs;
+    char *begin, *end;
+    const char *type;
+} page_files[] = {{"/", 0, page_run_html, page_run_html_end, html},
+                  {"/", 1, page_runs_html, page_runs_html_end, html},
+                  {"/run.js", 0, page_run_js, page_run_js_end, javascript},
+                  {"/runs.js", 1, page_runs_js, page_runs_js_end, javascript},
+                  {"/curves.js", -1, page_curves_js, page_curves_js_end, javascript},
+                  {"/text.js", -1, page_text_js, page_text_js_end, javascript},
+                  {"/page.css", -1, page_css, page_css_end, css},
+                  {"/dygraph.js", -1, page_dygraph_js, page_dygraph_js_end, javascript},
+                  {"/dygraph.css", -1, page_dygraph_css, page_dygraph_css_end, css}};
+
+static const struct page_file *file_of(const struct http *http, const char *path)
 {
-    static const char placeholder[] =
-        "NONCE-NONCE-NONCE-NONCE-NONCE-NO"; /* in page.html; as long as a nonce */
-    unsigned char random[(sizeof placeholder - 1) / 2];
-    char nonce[sizeof placeholder], policy[400], *text = strdup(page_begin);
-    if (text == NULL)
-        return MHD_NO;
-    randombytes_buf(random, sizeof random);
-    sodium_bin2hex(nonce, sizeof nonce, random, sizeof random);
-    for (char *at = text; (at = strstr(at, placeholder)) != NULL;)
-        memcpy(at, nonce, sizeof nonce - 1);
-    struct MHD_Response *response = response_of(text, strlen(text), true, "text/html; charset=utf-8");
-    snprintf(policy, sizeof policy,
-             "default-src 'none'; script-src 'nonce-%s'; style-src 'nonce-%s'; connect-src 'self'; "
-             "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-             nonce, nonce);
-    if (response != NULL)
-        MHD_add_response_header(response, "Content-Security-Policy", policy);
+    for (size_t i = 0; i < sizeof page_files / sizeof page_files[0]; i++)
+        if (strcmp(page_files[i].path, path) == 0 &&
+            (page_files[i].serves_runs < 0 || page_files[i].serves_runs == http->config.serves_runs))
+            return &page_files[i];
+    return NULL;
+}
+
+static enum MHD_Result send_file(struct MHD_Connection *connection, const struct page_file *file)
+{
+    struct MHD_Response *response =
+        response_of(file->begin, (size_t)(file->end - file->begin), false, file->type);
+    if (response != NULL && file->type == html)
+        MHD_add_response_header(
+            response, "Content-Security-Policy",
+            "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+            "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
     return send_response(connection, MHD_HTTP_OK, response);
 }
 
@@ -189,7 +219,7 @@ struct stream {
     struct MHD_Connection *connection;
     char *text;
     size_t begin, end, capacity; /* what is not sent yet lies in [begin, end) */
-    bool sleeps, ends;
+    bool sleeps, ends, lags;     /* one that lags is not sent the rest */
 };
 
 static void stream_wake(struct stream *stream)
@@ -205,9 +235,11 @@ static bool stream_append(struct stream *stream, const char *event, size_t lengt
     memmove(stream->text, stream->text + stream->begin, stream->end - stream->begin);
     stream->end -= stream->begin;
     stream->begin = 0;
+    if (stream->end + length > STREAM_LAG_BYTES_MAX)
+        return false;
     if (stream->end + length > stream->capacity) {
         const size_t wanted = 2 * (stream->end + length);
-        char *more = stream->end + length <= STREAM_LAG_BYTES_MAX ? realloc(stream->text, wanted) : NULL;
+        char *more = realloc(stream->text, wanted);
         if (more == NULL)
             return false;
         stream->text = more;
@@ -224,7 +256,7 @@ static ssize_t stream_give(void *arg, uint64_t position, char *out, size_t most)
     struct stream *stream = arg;
     const size_t there = stream->end - stream->begin, bytes = there < most ? there : most;
     (void)position;
-    if (stream->ends)
+    if (stream->ends && (bytes == 0 || stream->lags))
         return MHD_CONTENT_READER_END_OF_STREAM;
     if (bytes == 0) {
         stream->sleeps = true;
@@ -280,7 +312,7 @@ static struct MHD_Response *stream_begin(struct http *http, struct MHD_Connectio
 static enum MHD_Result send_events(struct http *http, struct MHD_Connection *connection)
 {
     size_t length = 0;
-    char *first = http->config.document(http->config.arg, HTTP_FIRST_EVENT, &length);
+    char *first = http->config.document(http->config.arg, HTTP_FIRST_EVENT, "", &length);
     struct MHD_Response *response = first != NULL ? stream_begin(http, connection, first, length) : NULL;
     if (response == NULL)
         return refuse(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "too many streams\n");
@@ -340,20 +372,33 @@ static bool is_of_this_host(struct MHD_Connection *connection)
     return host == NULL || is_loopback_name(host); /* HTTP/1.0 has none, and no browser speaks that */
 }
 
+/* Whether a browser that asks does so for a page of this server. */
+static bool is_of_own_page(struct MHD_Connection *connection)
+{
+    const char *host = header_of(connection, "Host"), *origin = header_of(connection, "Origin");
+    const char *name = origin != NULL ? strstr(origin, "://") : NULL;
+    return host != NULL && name != NULL && strcasecmp(name + 3, host) == 0;
+}
+
 /* ---- requests ---- */
 
-static enum MHD_Result answer(struct http *http, struct MHD_Connection *connection, const char *path,
-                              const char *method)
+static enum MHD_Result take_order(const struct http *http, struct MHD_Connection *connection,
+                                  enum http_order order)
 {
-    const bool is_get = strcmp(method, "GET") == 0;
-    if (!is_get && strcmp(method, "HEAD") != 0)
-        return refuse(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "expected GET\n");
-    if (http->config.checks_host && !is_of_this_host(connection))
-        return refuse(connection, MHD_HTTP_FORBIDDEN, "expected a request to this host's loopback address\n");
-    if (http->token != NULL && !shows_token(http, connection))
-        return refuse_stranger(connection);
-    if (strcmp(path, "/") == 0)
-        return send_page(connection);
+    const char *header = header_of(connection, "Authorization"), *problem;
+    char text[256];
+    if (http->token == NULL || header == NULL)
+        return refuse(connection, MHD_HTTP_FORBIDDEN, "expected a token: an order needs /metrics/token\n");
+    if (strncasecmp(header, "Bearer ", 7) != 0 && !is_of_own_page(connection))
+        return refuse(connection, MHD_HTTP_FORBIDDEN, "expected an order of this server's own page\n");
+    problem = http->config.order(http->config.arg, order);
+    snprintf(text, sizeof text, "%s\n", problem != NULL ? problem : "the order is taken");
+    return refuse(connection, problem != NULL ? MHD_HTTP_CONFLICT : MHD_HTTP_OK, text);
+}
+
+static enum MHD_Result answer_run(struct http *http, struct MHD_Connection *connection, const char *path,
+                                  bool is_get)
+{
     if (strcmp(path, "/metrics") == 0)
         return send_metrics(http, connection);
     if (strcmp(path, "/status.json") == 0)
@@ -361,6 +406,41 @@ static enum MHD_Result answer(struct http *http, struct MHD_Connection *connecti
     if (strcmp(path, "/events") == 0 && is_get)
         return send_events(http, connection);
     return refuse(connection, MHD_HTTP_NOT_FOUND, "expected /, /metrics, /status.json or /events\n");
+}
+
+static enum MHD_Result answer_runs(const struct http *http, struct MHD_Connection *connection,
+                                   const char *path)
+{
+    if (strcmp(path, "/runs.json") == 0)
+        return send_document(http, connection, HTTP_RUNS, "application/json");
+    if (strcmp(path, "/run.json") == 0)
+        return send_document(http, connection, HTTP_RUN, "application/json");
+    return refuse(connection, MHD_HTTP_NOT_FOUND, "expected /, /runs.json or /run.json?id=\n");
+}
+
+static enum MHD_Result answer(struct http *http, struct MHD_Connection *connection, const char *path,
+                              const char *method)
+{
+    static const char *const orders[] = {[HTTP_STOP] = "/stop", [HTTP_CHECKPOINT] = "/checkpoint"};
+    const bool is_get = strcmp(method, "GET") == 0, takes_orders = http->config.order != NULL;
+    int order = -1;
+    for (int i = 0; takes_orders && i < (int)(sizeof orders / sizeof orders[0]); i++)
+        if (strcmp(path, orders[i]) == 0)
+            order = i;
+    if (order >= 0 ? strcmp(method, "POST") != 0 : !is_get && strcmp(method, "HEAD") != 0)
+        return refuse(connection, MHD_HTTP_METHOD_NOT_ALLOWED,
+                      order >= 0 ? "expected POST\n" : "expected GET\n");
+    if (http->config.checks_host && !is_of_this_host(connection))
+        return refuse(connection, MHD_HTTP_FORBIDDEN, "expected a request to this host's loopback address\n");
+    if (http->token != NULL && !shows_token(http, connection))
+        return refuse_stranger(connection);
+    if (order >= 0)
+        return take_order(http, connection, (enum http_order)order);
+    const struct page_file *file = file_of(http, path);
+    if (file != NULL)
+        return send_file(connection, file);
+    return http->config.serves_runs ? answer_runs(http, connection, path)
+                                    : answer_run(http, connection, path, is_get);
 }
 
 static bool has_body(struct MHD_Connection *connection)
@@ -468,11 +548,19 @@ static unsigned http_streams(const struct http *http)
     return http->stream_count;
 }
 
+static bool http_is_idle(const struct http *http)
+{
+    for (const struct stream *stream = http->streams; stream != NULL; stream = stream->next)
+        if (!stream->ends && stream->begin < stream->end)
+            return false;
+    return true;
+}
+
 static void http_tell(struct http *http, const char *event, size_t length)
 {
     for (struct stream *stream = http->streams; stream != NULL; stream = stream->next) {
         if (!stream->ends && !stream_append(stream, event, length))
-            stream->ends = true;
+            stream->ends = stream->lags = true;
         stream_wake(stream);
     }
 }
@@ -483,6 +571,7 @@ static const struct http_ops ops = {.open = http_open,
                                     .due = http_due,
                                     .serve = http_serve,
                                     .streams = http_streams,
+                                    .is_idle = http_is_idle,
                                     .tell = http_tell};
 
 __attribute__((visibility("default"))) http_plugin coalesced_http_plugin;

@@ -1,21 +1,29 @@
-/* The interface between the supervisor and its HTTP server, the plug-in libcoalesced-http.so.
+/* The interface between a process and its HTTP server, the plug-in libcoalesced-http.so.
  *
- * The server is libmicrohttpd, driven by the supervisor's loop: no thread, and no call blocks. It is a
- * plug-in because the library brings a dozen others into a process; they are loaded where a job asks for them
- * (/metrics/listen) and in no worker. Documents:
+ * The server is libmicrohttpd, driven by the loop of the supervisor or of `coalesced page`: no thread, and no
+ * call blocks. It is a plug-in because the library brings a dozen others into a process; they are loaded
+ * where somebody asks for a page, and in no worker. Of one run, or (`serves_runs`) of many:
  *
- *     /             the page, one self-contained file     /status.json   run_status.h's
- *     /metrics      openmetrics.h's text                  /events        a stream of server-sent events
+ *     /             the run's page               /             the page of all runs
+ *     /status.json  run_status.h's               /runs.json    each run's run_summary.h
+ *     /events       server-sent events           /run.json?id= what run_document.h writes of a run
+ *     /metrics      openmetrics.h's text
+ *     /stop, /checkpoint by POST: orders
+ *
+ * The pages' own files are page/, and dygraphs (https://dygraphs.com), which the build takes from
+ * DYGRAPHS_DIR. The policy lets a page run these files alone, and talk to this server alone.
  *
  * /metrics is OpenMetrics where the Accept header names it and prefers nothing that the older text serves.
  *
- * GET and HEAD alone. Any other path is 404, any other method 405: no path is one of the file system. With a
- * token a request shows it as "Authorization: Bearer TOKEN", or as the password of Basic, which browsers ask
- * for; else it is 401. Without a token, `checks_host` refuses (403) a request whose Host header is not this
- * host's loopback: a page elsewhere could otherwise have its name resolve to 127.0.0.1 and read along.
+ * GET, HEAD and the orders alone. Any other path is 404, any other method 405: no path is one of the file
+ * system. With a token a request shows it as "Authorization: Bearer TOKEN", or as the password of Basic,
+ * which browsers ask for; else it is 401. Without a token, `checks_host` refuses (403) a request whose Host
+ * header is not this host's loopback: a page elsewhere could otherwise have its name resolve to 127.0.0.1 and
+ * read along. An order needs a token. A browser sends the password of Basic also for a page of another
+ * server, so with Basic an order's Origin must be this server.
  *
- * A connection that is idle for 10 s is closed; of the streams, the one that lags by 4 MiB. 1,200
- * connections at most, 64 streams among them. Supervisor process; its only thread. */
+ * A connection that is idle for 10 s is closed; of the streams, the one that lags by 8 MiB. 1,200
+ * connections at most, 64 streams among them. The caller's only thread. */
 #ifndef DAEMON_WATCH_HTTP_HTTP_H
 #define DAEMON_WATCH_HTTP_HTTP_H
 
@@ -35,7 +43,11 @@ enum http_document {
     HTTP_OPENMETRICS, /* the same as OpenMetrics */
     HTTP_STATUS,
     HTTP_FIRST_EVENT, /* what a new stream begins with: server-sent events, whole */
+    HTTP_RUNS,
+    HTTP_RUN,
 };
+
+enum http_order { HTTP_STOP, HTTP_CHECKPOINT };
 
 struct http_config {
     int fd;                   /* a listening socket, non-blocking; open takes it over if it succeeds */
@@ -43,8 +55,13 @@ struct http_config {
     const char *token;        /* NULL: none is asked for */
     bool checks_host;
 
-    /* Makes a document, which the server frees. NULL: no memory (503). */
-    char *(*document)(void *arg, enum http_document which, size_t *length);
+    bool serves_runs;
+
+    /* Makes a document, which the server frees. `id`: of HTTP_RUN's run, any text. NULL: there is no such run
+     * (404), or of another document: no memory (503). */
+    char *(*document)(void *arg, enum http_document which, const char *id, size_t *length);
+    /* Takes an order, or says in a sentence why not (409). Not called where `serves_runs`. */
+    const char *(*order)(void *arg, enum http_order order);
     void *arg;
 };
 
@@ -60,12 +77,13 @@ struct http_ops {
     /* Reads, answers and writes as far as nothing blocks. */
     void (*serve)(struct http *http);
 
-    /* The number of streams; an event, whole, to each. */
+    /* The number of streams; whether all have sent what they were told; an event, whole, to each. */
     unsigned (*streams)(const struct http *http);
+    bool (*is_idle)(const struct http *http);
     void (*tell)(struct http *http, const char *event, size_t length);
 };
 
-enum { HTTP_ABI = 2 };
+enum { HTTP_ABI = 3 };
 #define HTTP_PLUGIN_SYMBOL "coalesced_http_plugin"
 
 /* NULL: the plug-in has another interface. */

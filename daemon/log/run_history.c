@@ -1,0 +1,303 @@
+/* Sorts the lines of a log, thins them out, and writes those that stay. */
+#include "daemon/log/run_history.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum kind { RECORDS, MILESTONES, EVENTS, KINDS };
+
+struct entry {
+    uint64_t place;  /* counts all lines: what stands first in the log has the lower one */
+    uint64_t number; /* a record's or milestone's steps; the number of the record before an event */
+    bool is_note;
+    char *text;
+};
+
+struct lines {
+    struct entry of[HISTORY_LINES_MAX];
+    unsigned count;
+    size_t bytes;
+    uint64_t seen, stride; /* every stride-th line is kept */
+};
+
+struct run_history {
+    struct lines kinds[KINDS];
+    struct entry newest; /* of the records and milestones; text NULL: there is none */
+    uint64_t place, told, number, steps;
+    uint64_t offset; /* of the first byte of the file that is not taken */
+    dev_t device;    /* of the file; with `inode` 0: none was read */
+    ino_t inode;
+};
+
+enum status run_history_new(struct run_history **out, struct error *error)
+{
+    *out = calloc(1, sizeof **out);
+    if (*out == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the page's curves");
+    for (int i = 0; i < KINDS; i++)
+        (*out)->kinds[i].stride = 1;
+    return STATUS_OK;
+}
+
+static void lines_clear(struct lines *lines)
+{
+    for (unsigned i = 0; i < lines->count; i++)
+        free(lines->of[i].text);
+    *lines = (struct lines){.stride = 1};
+}
+
+void run_history_free(struct run_history *history)
+{
+    for (int i = 0; history != NULL && i < KINDS; i++)
+        lines_clear(&history->kinds[i]);
+    if (history != NULL)
+        free(history->newest.text);
+    free(history);
+}
+
+/* ---- keeping lines ---- */
+
+static void lines_drop(struct lines *lines, unsigned i)
+{
+    lines->bytes -= strlen(lines->of[i].text);
+    free(lines->of[i].text);
+}
+
+/* Every second line goes. */
+static void lines_thin(struct lines *lines)
+{
+    unsigned kept = 0;
+    for (unsigned i = 0; i < lines->count; i++) {
+        if (i % 2 == 0)
+            lines->of[kept++] = lines->of[i];
+        else
+            lines_drop(lines, i);
+    }
+    lines->count = kept;
+    lines->stride *= 2;
+}
+
+/* The older half goes. */
+static void lines_age(struct lines *lines)
+{
+    const unsigned old = lines->count / 2;
+    for (unsigned i = 0; i < old; i++)
+        lines_drop(lines, i);
+    lines->count -= old;
+    memmove(lines->of, lines->of + old, lines->count * sizeof lines->of[0]);
+}
+
+static bool lines_are_full(const struct lines *lines, size_t more)
+{
+    return lines->count == HISTORY_LINES_MAX || (lines->count > 1 && lines->bytes + more > HISTORY_BYTES_MAX);
+}
+
+/* Keeps a copy of the entry's text, or not. */
+static void lines_add(struct lines *lines, struct entry entry, const char *text, size_t length, bool ages)
+{
+    if (lines->seen++ % lines->stride != 0)
+        return;
+    while (lines_are_full(lines, length)) {
+        if (ages)
+            lines_age(lines);
+        else
+            lines_thin(lines);
+    }
+    entry.text = strndup(text, length);
+    if (entry.text == NULL)
+        return;
+    lines->bytes += length;
+    lines->of[lines->count++] = entry;
+}
+
+/* ---- sorting ---- */
+
+/* The count behind `"name":` in a line; 0: there is none. */
+static uint64_t count_of(const char *line, size_t length, const char *name)
+{
+    const char *at = memmem(line, length, name, strlen(name));
+    uint64_t count = 0;
+    for (at = at != NULL ? at + strlen(name) : NULL;
+         at != NULL && at < line + length && *at >= '0' && *at <= '9'; at++)
+        count = 10 * count + (uint64_t)(*at - '0');
+    return count;
+}
+
+static bool begins_with(const char *line, size_t length, const char *word)
+{
+    return length >= strlen(word) && memcmp(line, word, strlen(word)) == 0;
+}
+
+static void keep_newest(struct run_history *history, const struct entry *entry, const char *line,
+                        size_t length)
+{
+    char *text = strndup(line, length);
+    if (text == NULL)
+        return;
+    free(history->newest.text);
+    history->newest = *entry;
+    history->newest.text = text;
+}
+
+static void take(struct run_history *history, const char *line, size_t length, bool is_note)
+{
+    if (length > 0 && line[length - 1] == '\n')
+        length--;
+    if (length < 2 || line[0] != '{' || line[length - 1] != '}' || memchr(line, '\0', length) != NULL)
+        return; /* no line of a log */
+    const bool is_event = begins_with(line, length, "{\"event\":");
+    const bool is_epoch = begins_with(line, length, "{\"epoch\":");
+    struct entry entry = {.place = ++history->place, .number = history->number, .is_note = is_note};
+    if (is_event) {
+        lines_add(&history->kinds[EVENTS], entry, line, length, true);
+        return;
+    }
+    if (!is_epoch) {
+        const bool is_update = begins_with(line, length, "{\"update\":");
+        history->number = count_of(line, length, is_update ? "{\"update\":" : "{\"episode\":");
+        history->steps += count_of(line, length, is_update ? "\"samples\":" : "\"env_steps\":");
+    }
+    entry.number = history->steps;
+    const bool is_milestone = is_epoch || memmem(line, length, "\"eval\":{", 8) != NULL;
+    lines_add(&history->kinds[is_milestone ? MILESTONES : RECORDS], entry, line, length, false);
+    if (!is_epoch)
+        keep_newest(history, &entry, line, length);
+}
+
+void run_history_take(struct run_history *history, const char *line, size_t length)
+{
+    take(history, line, length, false);
+}
+
+void run_history_note(struct run_history *history, const char *event, const char *text)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    cJSON *object = cJSON_CreateObject(), *timing;
+    cJSON_AddStringToObject(object, "event", event);
+    cJSON_AddStringToObject(object, "text", text);
+    timing = cJSON_AddObjectToObject(object, "timing");
+    cJSON_AddNumberToObject(timing, "unix_s", (double)now.tv_sec + (double)now.tv_nsec * 1e-9);
+    char *line = cJSON_PrintUnformatted(object);
+    if (line != NULL)
+        take(history, line, strlen(line), true);
+    cJSON_free(line);
+    cJSON_Delete(object);
+}
+
+/* ---- the file ---- */
+
+void run_history_clear(struct run_history *history)
+{
+    struct lines *events = &history->kinds[EVENTS];
+    unsigned kept = 0;
+    for (unsigned i = 0; i < events->count; i++) {
+        if (events->of[i].is_note)
+            events->of[kept++] = events->of[i];
+        else
+            lines_drop(events, i);
+    }
+    events->count = kept;
+    lines_clear(&history->kinds[RECORDS]);
+    lines_clear(&history->kinds[MILESTONES]);
+    free(history->newest.text);
+    history->newest = (struct entry){0};
+    history->number = history->steps = history->offset = history->told = 0;
+    history->inode = 0;
+}
+
+static enum status read_lines(struct run_history *history, int fd, char *block, struct error *error)
+{
+    for (;;) {
+        const ssize_t got = file_read_at(fd, block, HISTORY_BLOCK_BYTES, history->offset);
+        if (got < 0)
+            return error_set_errno(error, errno, "cannot read episodes.jsonl");
+        const char *end = block + got, *line = block;
+        for (const char *next; (next = memchr(line, '\n', (size_t)(end - line))) != NULL; line = next + 1)
+            run_history_take(history, line, (size_t)(next - line));
+        const bool is_full = got == HISTORY_BLOCK_BYTES;
+        history->offset += (uint64_t)(is_full && line == block ? got : line - block);
+        if (!is_full)
+            return STATUS_OK;
+    }
+}
+
+enum status run_history_read(struct run_history *history, struct path run, struct error *error)
+{
+    struct stat info;
+    int fd;
+    enum status status = file_open_below(&fd, run, "episodes.jsonl", 0, error);
+    if (status != STATUS_OK)
+        return status;
+    if (fstat(fd, &info) != 0) {
+        status = error_set_errno(error, errno, "cannot look at episodes.jsonl");
+    } else if (info.st_dev != history->device || info.st_ino != history->inode ||
+               (uint64_t)info.st_size < history->offset) {
+        run_history_clear(history);
+        history->device = info.st_dev;
+        history->inode = info.st_ino;
+    }
+    char *block = status == STATUS_OK ? malloc(HISTORY_BLOCK_BYTES) : NULL;
+    if (status == STATUS_OK)
+        status = block != NULL ? read_lines(history, fd, block, error)
+                               : error_set(error, STATUS_NO_MEMORY, "no memory to read episodes.jsonl");
+    free(block);
+    close(fd);
+    return status;
+}
+
+/* ---- telling ---- */
+
+static void write_entry(const struct entry *entry, const char *before, FILE *out)
+{
+    fprintf(out, "%s[%" PRIu64 ",%s]", before, entry->number, entry->text);
+}
+
+/* Records and milestones in the log's order. */
+static void write_records(const struct run_history *history, uint64_t since, FILE *out)
+{
+    const struct lines *records = &history->kinds[RECORDS], *milestones = &history->kinds[MILESTONES];
+    const char *before = "";
+    uint64_t last = 0;
+    for (unsigned i = 0, m = 0; i < records->count || m < milestones->count;) {
+        const bool is_record =
+            m == milestones->count || (i < records->count && records->of[i].place < milestones->of[m].place);
+        const struct entry *entry = is_record ? &records->of[i++] : &milestones->of[m++];
+        if (entry->place <= since)
+            continue;
+        write_entry(entry, before, out);
+        before = ",";
+        last = entry->place;
+    }
+    if (history->newest.text != NULL && history->newest.place > last && history->newest.place > since)
+        write_entry(&history->newest, before, out);
+}
+
+void run_history_write(const struct run_history *history, bool whole, FILE *out)
+{
+    const struct lines *events = &history->kinds[EVENTS];
+    const uint64_t since = whole ? 0 : history->told;
+    const char *before = "";
+    fputs("\"records\":[", out);
+    write_records(history, since, out);
+    fputs("],\"events\":[", out);
+    for (unsigned i = 0; i < events->count; i++) {
+        if (events->of[i].place <= since)
+            continue;
+        write_entry(&events->of[i], before, out);
+        before = ",";
+    }
+    fputc(']', out);
+}
+
+void run_history_told(struct run_history *history)
+{
+    history->told = history->place;
+}

@@ -1,0 +1,18 @@
+/* What a page gets of a run beside its status: the lines of its log, its checkpoints, its job.
+ *
+ *     "records":[[STEPS, LINE], …], "events":[[NUMBER, LINE], …]     daemon/log/run_history.h
+ *     "checkpoints":[[NUMBER, UNIX_S], …]                            those that are there, oldest first
+ *     "job":{…}                                                      job.json, or null
+ *
+ * Blocks on the run's folder alone. The caller's thread. */
+#ifndef DAEMON_WATCH_RUN_DOCUMENT_H
+#define DAEMON_WATCH_RUN_DOCUMENT_H
+
+#include "daemon/log/run_history.h"
+
+/* Writes the members above as they stand within an object, on one line. `whole`: with the job and all lines;
+ * else without the job, and as run_history_write. `job`: its text, or NULL. */
+void run_document_write(const struct run_history *history, struct path run, const char *job, size_t job_bytes,
+                        bool whole, FILE *out);
+
+#endif
