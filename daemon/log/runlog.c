@@ -234,13 +234,18 @@ static void write_start(struct line *line, const struct job *job, const uint8_t 
     write_workers(line, job);
 }
 
+static void add_reason(struct line *line, const char *reason)
+{
+    add_key(line, "reason");
+    add_string(line, reason, strlen(reason));
+}
+
 static void write_cause(struct line *line, const struct line_restart *cause)
 {
     if (cause->role != NULL)
         line_add(line, ",\"role\":\"%s\",\"worker\":%u,\"incarnation\":%u", cause->role, cause->worker,
                  cause->incarnation);
-    line_add(line, ",\"reason\":");
-    add_string(line, cause->reason, strlen(cause->reason));
+    add_reason(line, cause->reason);
 }
 
 static void write_resumed(struct line *line, const struct job *job, uint64_t number,
@@ -288,7 +293,8 @@ bool runlog_ends_job(const char *line, const struct job *job)
     return strncmp(line, "{\"event\":", 9) == 0 && strstr(line, stop) != NULL;
 }
 
-static void write_end(struct runlog *log, const char *why, const struct control_status *holdings)
+static void write_end(struct runlog *log, const char *why, const char *reason,
+                      const struct control_status *holdings)
 {
     const struct job *job = log->job;
     struct line *line = &log->json;
@@ -303,6 +309,8 @@ static void write_end(struct runlog *log, const char *why, const struct control_
         write_stop(stop, job);
         line_add(line, "%.*s", (int)(strlen(stop) - strlen(LINE_TIMING)), stop);
     }
+    if (reason != NULL)
+        add_reason(line, reason);
     add_timing(line);
     add_fixed(line, "job_s", (double)monotime_us_between(log->begin, monotime_now()) * 1e-6, 6);
     line_add(line, "}}\n");
@@ -774,15 +782,16 @@ static void show_end(struct runlog *log, const char *why)
 }
 
 /* The event is the last line: a run whose log has it is over. */
-enum status runlog_finish(struct runlog *log, const char *why, const struct control_finished *finished,
-                          const struct control_status *holdings, struct error *error)
+enum status runlog_finish(struct runlog *log, const char *why, const char *reason,
+                          const struct control_finished *finished, const struct control_status *holdings,
+                          struct error *error)
 {
     if (finished->updates > log->count)
         log->count = finished->updates;
     const enum status status = append_verdict(log, finished, error);
     if (status != STATUS_OK)
         return status;
-    write_end(log, why, holdings);
+    write_end(log, why, reason, holdings);
     const enum status ended = append_json(log, error);
     if (ended == STATUS_OK)
         show_end(log, why);
