@@ -292,6 +292,8 @@ static enum status read_run(struct run_summary *out, struct path run, struct err
     if (out->pid > 0) {
         out->state = "running";
         out->reason[0] = '\0';
+    } else {
+        out->progress.eta_s = NAN;
     }
     out->checkpoint = checkpoint_latest(run);
     out->is_resumable = out->checkpoint > 0 && out->pid == 0 && !reading.is_over;

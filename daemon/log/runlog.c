@@ -763,17 +763,23 @@ static const char *short_path(const struct runlog *log)
     return is_below ? log->path + length + 1 : log->path;
 }
 
+const char *runlog_command(const char *kind)
+{
+    return strcmp(kind, job_kind_name(JOB_PARAMETER_SERVER)) == 0 ? "evaluate"
+           : strcmp(kind, job_kind_name(JOB_MODEL_PARALLEL)) == 0 ? "generate"
+                                                                  : "play";
+}
+
 /* On standard output alone: how the run ended, and what to do with it. */
 static void show_end(struct runlog *log, const char *why)
 {
-    static const char *const commands[] = {
-        [JOB_REINFORCE] = "play", [JOB_PARAMETER_SERVER] = "evaluate", [JOB_MODEL_PARALLEL] = "generate"};
     char sum[PROGRESS_TEXT_BYTES];
     progress_sum_up(sum, &log->progress);
     if (sum[0] == '\0')
         return;
     const char *run = short_path(log);
-    line_add(&log->text, "%s: %s; %s (coalesced %s %s)\n", why, sum, run, commands[log->job->kind], run);
+    line_add(&log->text, "%s: %s; %s (coalesced %s %s)\n", why, sum, run,
+             runlog_command(job_kind_name(log->job->kind)), run);
     const size_t length = log->text.length;
     log->text.length = 0;
     runlog_clear_progress(log);

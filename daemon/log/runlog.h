@@ -118,6 +118,9 @@ enum status runlog_finish(struct runlog *log, const char *why, const char *reaso
                           const struct control_finished *finished, const struct control_status *holdings,
                           struct error *error);
 
+/* The command that uses what a run of this kind has trained: "play", "evaluate" or "generate". */
+const char *runlog_command(const char *kind);
+
 /* Whether the line of episodes.jsonl says that a run has ended by this job's /stop: finished or solved, and
  * /stop was the same. */
 bool runlog_ends_job(const char *line, const struct job *job);
