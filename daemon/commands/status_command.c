@@ -349,7 +349,7 @@ static void show_end(const struct run_summary *s)
     }
     printf("checkpoint %" PRIu64 "%s\n", s->checkpoint, s->has_best ? ", and the best one so far" : "");
     if (s->is_resumable)
-        printf("to go on: coalesced run JOB.json --run-dir %s --resume\n", path);
+        printf("to go on: coalesced run %s/job.json --run-dir %s --resume\n", path, path);
     printf("to use it: coalesced %s %s\n", runlog_command(s->kind), path);
 }
 
