@@ -39,11 +39,14 @@ enum accepts {
     ACCEPTS_RENDER = 64,     /* --render, --sample */
     ACCEPTS_KEYS = 128,      /* a folder for keys, --hosts */
     ACCEPTS_LEADER = 256,    /* a leader's address, --node, --keys, --observers, --trainers */
-    ACCEPTS_ONE_RUN = 512,   /* a run that goes on now: its directory or name */
-    ACCEPTS_ALL_RUNS = 1024, /* nothing; with ACCEPTS_ONE_RUN: at most one run */
+    ACCEPTS_ONE_RUN = 512,   /* a run: its directory or name */
+    ACCEPTS_ALL_RUNS = 1024, /* with ACCEPTS_ONE_RUN: at most one run */
     ACCEPTS_WATCH = 2048,    /* --watch */
     ACCEPTS_ONNX = 4096,     /* --onnx, which must be given */
     ACCEPTS_JSON = 8192,     /* --json */
+    ACCEPTS_FOLDERS = 16384, /* folders, as many as one likes */
+    ACCEPTS_RUNNING = 32768, /* --running */
+    ACCEPTS_AGE = 65536,     /* --older-than, --dry-run, --all */
 };
 
 int usage_error(const char *format, ...)
@@ -69,6 +72,7 @@ enum option_type {
     OPTIONS,
     RENDER,
     NODE,
+    AGE,
     OBSERVERS, /* a COUNT, and the role */
     TRAINERS,
 };
@@ -103,7 +107,11 @@ static const struct option_rule {
     {"hosts", COUNT, ACCEPTS_KEYS, "keygen", AT(hosts), HOSTS_MAX},
     {"observers", OBSERVERS, ACCEPTS_LEADER, "join", AT(brings), ROSTER_WORKERS_MAX},
     {"trainers", TRAINERS, ACCEPTS_LEADER, "join", AT(brings), ROSTER_WORKERS_MAX},
-    {"json", FLAG, ACCEPTS_JSON, "check and status", AT(json), 0},
+    {"json", FLAG, ACCEPTS_JSON, "check, status and list", AT(json), 0},
+    {"running", FLAG, ACCEPTS_RUNNING, "list", AT(running), 0},
+    {"older-than", AGE, ACCEPTS_AGE, "clean", 0, 0},
+    {"dry-run", FLAG, ACCEPTS_AGE, "clean", AT(dry_run), 0},
+    {"all", FLAG, ACCEPTS_AGE, "clean", AT(all), 0},
     {"watch", FLAG, ACCEPTS_WATCH, "status", AT(watch), 0},
     {"profile", PROFILE, ACCEPTS_RUN, "run", 0, 0},
     {"help", FLAG, ~0u, "", AT(help), 0},
@@ -175,6 +183,24 @@ static int store_node(const char *text, struct rendezvous_flags *flags)
     return 0;
 }
 
+/* "12h", "30d" or "6w". */
+static int store_age(const char *text, double *seconds)
+{
+    static const char units[] = "hdw";
+    static const double unit_s[] = {3600, 86400, 604800};
+    char number[16] = "";
+    uint64_t count;
+    const size_t length = strlen(text);
+    const char *unit = length > 0 && length <= sizeof number ? strchr(units, text[length - 1]) : NULL;
+    if (unit != NULL)
+        memcpy(number, text, length - 1);
+    if (unit == NULL || *unit == '\0' || !text_integer(number, 1000000, &count))
+        return usage_error(
+            "--older-than: expected a number of hours, days or weeks, as 12h, 30d or 6w, got %s", text);
+    *seconds = (double)count * unit_s[unit - units];
+    return 0;
+}
+
 /* Stores the option's value. 0, or the exit code. */
 static int store_option(const struct option_rule *rule, const char *text, struct arguments *arguments)
 {
@@ -202,6 +228,8 @@ static int store_option(const struct option_rule *rule, const char *text, struct
         return 0;
     case TEMPERATURE:
         return store_temperature(text, &arguments->text.temperature);
+    case AGE:
+        return store_age(text, &arguments->age_s);
     case OPTIONS:
         return store_options(text, arguments);
     case RENDER:
@@ -240,13 +268,12 @@ static int read_options(int argc, char **argv, unsigned accepts, struct argument
 /* Reads the run that is named, if one may be. 0, or the exit code. */
 static int read_run(int argc, char **argv, unsigned accepts, struct arguments *arguments)
 {
-    const int least = accepts & ACCEPTS_ALL_RUNS ? 0 : 1, most = accepts & ACCEPTS_ONE_RUN ? 1 : 0;
+    const bool may_lack = accepts & ACCEPTS_ALL_RUNS;
+    const int count = argc - optind;
     arguments->run = argv[optind];
-    if (argc - optind >= least && argc - optind <= most)
+    if (count == 1 || (count == 0 && may_lack))
         return 0;
-    return most == 0 ? usage_error("expected no argument, got %s", argv[optind])
-                     : usage_error("expected %s run: its directory, or its name",
-                                   least == 1 ? "one" : "at most one");
+    return usage_error("expected %s run: its directory, or its name", may_lack ? "at most one" : "one");
 }
 
 /* Reads the files named after the options. 0, or the exit code. */
@@ -256,6 +283,11 @@ static int read_files(int argc, char **argv, unsigned accepts, struct arguments 
     if (accepts & ACCEPTS_PLUGIN) {
         arguments->environment = argv[optind];
         return optind + 1 == argc ? 0 : usage_error("expected one plug-in, or the name of an environment");
+    }
+    if (accepts & ACCEPTS_FOLDERS) {
+        arguments->folders = (const char *const *)argv + optind;
+        arguments->folder_count = (size_t)(argc - optind);
+        return 0;
     }
     if (accepts & (ACCEPTS_ONE_RUN | ACCEPTS_ALL_RUNS))
         return read_run(argc, argv, accepts, arguments);
@@ -291,8 +323,11 @@ static int read_files(int argc, char **argv, unsigned accepts, struct arguments 
  * printed. In either case the caller frees the overrides. */
 static int read_arguments(struct arguments *arguments, int argc, char **argv, unsigned accepts)
 {
-    *arguments = (struct arguments){
-        .text = {.words = 100, .seed = 1, .temperature = 1}, .options = "{}", .steps = 1000, .limit_s = 60};
+    *arguments = (struct arguments){.text = {.words = 100, .seed = 1, .temperature = 1},
+                                    .options = "{}",
+                                    .steps = 1000,
+                                    .limit_s = 60,
+                                    .age_s = 30 * 86400};
     arguments->overrides = calloc((size_t)argc, sizeof *arguments->overrides);
     if (arguments->overrides == NULL) {
         fprintf(stderr, "coalesced: no memory for the arguments\n");
@@ -424,8 +459,9 @@ static const struct command {
     {"export", ACCEPTS_CHECKPOINT | ACCEPTS_ONNX, export_model},
     {"try", ACCEPTS_PLUGIN, try_environments},
     {"status", ACCEPTS_ONE_RUN | ACCEPTS_ALL_RUNS | ACCEPTS_JSON | ACCEPTS_WATCH, status_show},
-    {"list", ACCEPTS_ALL_RUNS, status_list},
+    {"list", ACCEPTS_FOLDERS | ACCEPTS_RUNNING | ACCEPTS_JSON, list_runs},
     {"stop", ACCEPTS_ONE_RUN, status_stop},
+    {"clean", ACCEPTS_FOLDERS | ACCEPTS_AGE, clean_runs},
 };
 
 static const struct command *find_command(const char *name)

@@ -41,13 +41,16 @@ struct arguments {
     const char *options;     /* a JSON object */
     uint32_t steps, limit_s;
     struct rendezvous_flags rendezvous;
-    const char *key_folder; /* of keygen */
-    uint32_t hosts;         /* of keygen; 0: not given */
-    uint32_t brings;        /* of join: --observers or --trainers; 0: not given */
-    uint8_t role;           /* enum wire_role, of those */
-    const char *run_dir;    /* NULL: not given */
-    const char *run;        /* of status and stop: a run's directory or name; NULL: not given */
-    bool json, watch;
+    const char *key_folder;     /* of keygen */
+    uint32_t hosts;             /* of keygen; 0: not given */
+    uint32_t brings;            /* of join: --observers or --trainers; 0: not given */
+    uint8_t role;               /* enum wire_role, of those */
+    const char *run_dir;        /* NULL: not given */
+    const char *run;            /* of status and stop: a run's directory or name; NULL: not given */
+    const char *const *folders; /* (folder_count), of list and clean */
+    size_t folder_count;
+    double age_s; /* of clean */
+    bool json, watch, running, dry_run, all;
     bool resume;
     const char **overrides; /* the values of --set, in order */
     size_t override_count;
@@ -100,13 +103,23 @@ command_work export_model;
  * broken. STATUS_INTERNAL: it crashed. STATUS_TIMEOUT: a call took longer than --limit-s. */
 command_work try_environments;
 
-/* status, list and stop, status_command.c: ask the runs on this host (daemon/watch/status_socket.h). RUN is a
- * run's directory, or its name as `list` shows it, if one run alone has that name.
+/* status and stop, status_command.c: ask the runs on this host (daemon/watch/status_socket.h). RUN is a run's
+ * directory, or its job's name, if one run alone has that name.
  *
- * status prints the tables of the run, or of all runs where none is named; with --json the run's document, or
- * {"runs": [...]}; with --watch again every second, until the run has ended or the command is interrupted.
- * list prints a line for each run. stop sends the run SIGTERM, and waits for its end. STATUS_NOT_FOUND: the
- * run that is named does not run. STATUS_INVALID: several have this name. */
-command_work status_show, status_list, status_stop;
+ * status prints the tables of the run, or of all runs that go on where none is named; with --json the run's
+ * document, or {"runs": [...]}; with --watch again every second, until the run has ended or the command is
+ * interrupted. Of a run that has ended it prints the end. stop sends the run SIGTERM, and waits for its end.
+ * STATUS_NOT_FOUND: there is no such run, or it does not answer. STATUS_INVALID: several have this name. */
+command_work status_show, status_stop;
+
+/* list, list_command.c: prints a line for each run that goes on, and, without --running, for each that lies
+ * below the folders, newest last; with --json {"runs": [...]}. Errors of run_folders_find. */
+command_work list_runs;
+
+/* clean, clean_command.c: removes the checkpoints, but the best, of previous runs below the folders that
+ * ended arguments->age_s seconds ago or earlier; with --all these runs' folders; with --dry-run nothing.
+ * Prints each, and the bytes. A failure is a warning, and the rest goes on; then STATUS_IO. Errors of
+ * run_folders_find. */
+command_work clean_runs;
 
 #endif

@@ -1,13 +1,16 @@
-/* The commands `status`, `list` and `stop`: ask runs for their status (daemon/watch/status_socket.h), and
- * show it as tables. The command's process; its only thread; blocks. */
+/* The commands `status` and `stop`: ask runs for their status, and show it as tables; or show how a run has
+ * ended. The command's process; its only thread; blocks. */
 #include "daemon/commands/commands.h"
 
-#include "daemon/process/socket_folder.h"
+#include "daemon/commands/found_runs.h"
+#include "daemon/log/run_summary.h"
+#include "daemon/log/runlog.h"
 #include "kernels/base/log.h"
 #include "kernels/base/text.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
 #include <poll.h>
@@ -15,143 +18,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/time.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { ANSWER_BYTES_MAX = 16 << 20, PATIENCE_S = 2, CELL_BYTES = 64, WORD_BYTES = 32, COLUMNS = 12 };
-
-/* A run that has answered. */
-struct found_run {
-    pid_t pid; /* of the process at the socket's other end: the kernel says so */
-    cJSON *status;
-};
-
-struct found_runs {
-    struct found_run *of;
-    size_t count;
-};
-
-/* ---- asking ---- */
-
-static int connect_to(const char *path)
-{
-    struct sockaddr_un name = {.sun_family = AF_UNIX};
-    const struct timeval patience = {.tv_sec = PATIENCE_S};
-    if (strlen(path) >= sizeof name.sun_path)
-        return -1;
-    memcpy(name.sun_path, path, strlen(path) + 1);
-    const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return -1;
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
-    if (connect(fd, (const struct sockaddr *)&name, sizeof name) == 0)
-        return fd;
-    close(fd);
-    return -1;
-}
-
-/* Reads to the end of the stream. NULL: it did not come, or it is too long. */
-static char *read_all(int fd, size_t *length)
-{
-    char *text = malloc(ANSWER_BYTES_MAX);
-    for (*length = 0; text != NULL && *length < ANSWER_BYTES_MAX;) {
-        const ssize_t got = recv(fd, text + *length, ANSWER_BYTES_MAX - *length, 0);
-        if (got == 0)
-            return text;
-        if (got < 0 && errno != EINTR)
-            break;
-        *length += got > 0 ? (size_t)got : 0;
-    }
-    free(text);
-    return NULL;
-}
-
-/* False: nobody answers at this socket. */
-static bool ask(const char *path, struct found_run *run)
-{
-    struct ucred peer;
-    socklen_t bytes = sizeof peer;
-    size_t length = 0;
-    const int fd = connect_to(path);
-    if (fd < 0)
-        return false;
-    const bool has_peer = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0;
-    char *text = has_peer ? read_all(fd, &length) : NULL;
-    close(fd);
-    if (has_peer && text == NULL)
-        log_warning("the run of process %d does not answer within %d s: it may be stopped or hang", peer.pid,
-                    PATIENCE_S);
-    cJSON *status = text != NULL ? cJSON_ParseWithLength(text, length) : NULL;
-    free(text);
-    if (!cJSON_IsObject(status)) {
-        cJSON_Delete(status);
-        return false;
-    }
-    *run = (struct found_run){.pid = peer.pid, .status = status};
-    return true;
-}
-
-static const char *member(const struct found_run *run, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(run->status, name);
-    return cJSON_IsString(item) ? item->valuestring : "";
-}
-
-static int compare_runs(const void *a, const void *b)
-{
-    return strcmp(member(a, "run"), member(b, "run"));
-}
-
-/* Two patterns may find the same socket. */
-static bool is_found_before(const glob_t *sockets, size_t which)
-{
-    struct stat mine, other;
-    if (stat(sockets->gl_pathv[which], &mine) != 0)
-        return true; /* it is gone */
-    for (size_t i = 0; i < which; i++)
-        if (stat(sockets->gl_pathv[i], &other) == 0 && other.st_dev == mine.st_dev &&
-            other.st_ino == mine.st_ino)
-            return true;
-    return false;
-}
-
-static enum status ask_all(struct found_runs *runs, struct error *error)
-{
-    glob_t sockets;
-    *runs = (struct found_runs){0};
-    socket_folder_find_runs(&sockets);
-    runs->of = calloc(sockets.gl_pathc + 1, sizeof *runs->of);
-    for (size_t i = 0; runs->of != NULL && i < sockets.gl_pathc; i++) {
-        if (!is_found_before(&sockets, i) && ask(sockets.gl_pathv[i], &runs->of[runs->count]))
-            runs->count++;
-    }
-    globfree(&sockets);
-    if (runs->of == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for the runs");
-    qsort(runs->of, runs->count, sizeof *runs->of, compare_runs);
-    return STATUS_OK;
-}
-
-static void forget(struct found_runs *runs)
-{
-    for (size_t i = 0; i < runs->count; i++)
-        cJSON_Delete(runs->of[i].status);
-    free(runs->of);
-    *runs = (struct found_runs){0};
-}
+enum { WORD_BYTES = 32, COLUMNS = 12 };
 
 /* ---- choosing ---- */
 
 static bool is_meant(const struct found_run *run, const char *wanted, const char *real)
 {
-    return strcmp(member(run, "run"), real) == 0 || strcmp(member(run, "name"), wanted) == 0;
+    return strcmp(found_text(run->status, "run"), real) == 0 ||
+           strcmp(found_text(run->status, "name"), wanted) == 0;
 }
 
 /* Keeps the run that is meant, by its directory if there is one of that path. */
@@ -171,29 +49,55 @@ static enum status choose(struct found_runs *runs, const char *wanted, struct er
     if (count > 1)
         return error_set(error, STATUS_INVALID,
                          "%zu runs have the name %.100s: expected a directory, as %.200s", count, wanted,
-                         member(&runs->of[0], "run"));
+                         found_text(runs->of[0].status, "run"));
     return count == 1 ? STATUS_OK
                       : error_set(error, STATUS_NOT_FOUND,
                                   "%.200s is not running: expected the directory of a run that goes on, "
-                                  "or its name as `coalesced list` shows it",
+                                  "or the name of its job; `coalesced list` shows both",
                                   wanted);
 }
 
 static enum status find(struct found_runs *runs, const char *wanted, struct error *error)
 {
-    enum status status = ask_all(runs, error);
+    enum status status = found_runs_ask(runs, error);
     if (status == STATUS_OK && wanted != NULL)
         status = choose(runs, wanted, error);
     return status;
 }
 
-/* ---- numbers for people ---- */
-
-static double number_of(const cJSON *object, const char *name)
+/* Finds the run that has ended, by its folder or else by its job's name. A previous run has a folder alone.
+ */
+static enum status find_ended(struct run_summary *found, const char *wanted, struct error *error)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    return cJSON_IsNumber(item) ? item->valuedouble : (double)NAN;
+    struct run_folders folders;
+    struct run_summary other;
+    struct error unused;
+    size_t count = 0;
+    enum status status = run_summary_read(found, wanted, error);
+    if (status != STATUS_NOT_FOUND)
+        return status;
+    status = found_runs_folders(&folders, NULL, 0, NULL, error);
+    for (size_t i = 0; status == STATUS_OK && i < folders.count; i++) {
+        if (run_summary_read(&other, folders.of[i], &unused) != STATUS_OK || other.is_previous ||
+            strcmp(other.name, wanted) != 0)
+            continue;
+        *found = other;
+        count++;
+    }
+    run_folders_free(&folders);
+    if (status != STATUS_OK || count == 1)
+        return status;
+    if (count > 1)
+        return error_set(error, STATUS_INVALID,
+                         "%zu runs have the name %.100s: expected a directory, as %.200s", count, wanted,
+                         found->path);
+    return error_set(error, STATUS_NOT_FOUND,
+                     "%.200s is not running, and no run that has ended: expected the directory of a run, or "
+                     "the name of its job; `coalesced list` shows them",
+                     wanted);
 }
+
+/* ---- numbers for people ---- */
 
 /* A run of another user may answer: what it says is made fit to show. */
 static void write_word(char *shown, size_t bytes, const cJSON *object, const char *name)
@@ -227,28 +131,6 @@ static void write_count(char cell[CELL_BYTES], double value)
     snprintf(cell, CELL_BYTES, value < 10 && value != floor(value) ? "%.2f" : "%.0f", value);
 }
 
-static void write_time(char cell[CELL_BYTES], double seconds)
-{
-    if (seconds < 1e-3)
-        snprintf(cell, CELL_BYTES, "%.0f us", seconds * 1e6);
-    else if (seconds < 1)
-        snprintf(cell, CELL_BYTES, "%.1f ms", seconds * 1e3);
-    else if (seconds < 120)
-        snprintf(cell, CELL_BYTES, "%.1f s", seconds);
-    else if (seconds < 7200)
-        snprintf(cell, CELL_BYTES, "%.0f min", seconds / 60);
-    else
-        snprintf(cell, CELL_BYTES, "%.1f h", seconds / 3600);
-}
-
-static void write_bytes(char cell[CELL_BYTES], double bytes)
-{
-    if (bytes >= 0x1p30)
-        snprintf(cell, CELL_BYTES, "%.1f GiB", bytes / 0x1p30);
-    else
-        snprintf(cell, CELL_BYTES, "%.1f MiB", bytes / 0x1p20);
-}
-
 static void write_whole(char cell[CELL_BYTES], double value)
 {
     snprintf(cell, CELL_BYTES, "%.0f", value);
@@ -273,13 +155,14 @@ static void show_progress(const cJSON *status)
     const cJSON *progress = cJSON_GetObjectItemCaseSensitive(status, "progress");
     char cell[CELL_BYTES], member[CELL_BYTES];
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        if (isfinite(number_of(progress, numbers[i].member)))
-            printf("%s %.*f", numbers[i].label, numbers[i].decimals, number_of(progress, numbers[i].member));
+        if (isfinite(found_number(progress, numbers[i].member)))
+            printf("%s %.*f", numbers[i].label, numbers[i].decimals,
+                   found_number(progress, numbers[i].member));
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) {
         snprintf(member, sizeof member, "%s_per_s", rates[i]);
-        if (!isfinite(number_of(progress, member)))
+        if (!isfinite(found_number(progress, member)))
             continue;
-        write_count(cell, number_of(progress, member));
+        write_count(cell, found_number(progress, member));
         printf(", %s %s/s", cell, rates[i]);
     }
 }
@@ -289,13 +172,14 @@ static void show_share(const cJSON *status)
 {
     const cJSON *progress = cJSON_GetObjectItemCaseSensitive(status, "progress");
     char cell[CELL_BYTES];
-    if (!isfinite(number_of(progress, "total")))
+    if (!isfinite(found_number(progress, "total")))
         return;
     write_word(cell, sizeof cell, progress, "unit");
-    printf("\n%.0f of %.0f %ss", number_of(progress, "done"), number_of(progress, "total"), cell);
-    printf(", %.0f %%", floor(100 * fmin(1, number_of(progress, "done") / number_of(progress, "total"))));
-    write_time(cell, number_of(progress, "eta_s"));
-    if (isfinite(number_of(progress, "eta_s")))
+    printf("\n%.0f of %.0f %ss", found_number(progress, "done"), found_number(progress, "total"), cell);
+    printf(", %.0f %%",
+           floor(100 * fmin(1, found_number(progress, "done") / found_number(progress, "total"))));
+    write_time(cell, found_number(progress, "eta_s"));
+    if (isfinite(found_number(progress, "eta_s")))
         printf(", done in %s", cell);
 }
 
@@ -305,15 +189,15 @@ static void show_job(const cJSON *status)
     show_word(status, "run");
     fputs(": ", stdout);
     show_word(status, "kind");
-    printf(", process %.0f, ", number_of(status, "pid"));
+    printf(", process %.0f, ", found_number(status, "pid"));
     show_word(status, "state");
-    write_time(cell, number_of(status, "up_s"));
+    write_time(cell, found_number(status, "up_s"));
     printf(" for %s\n", cell);
     show_progress(status);
     show_share(status);
-    write_time(cell, number_of(status, "checkpoint_age_s"));
-    if (isfinite(number_of(status, "checkpoint_age_s")))
-        printf("\ncheckpoint %.0f, %s old\n\n", number_of(status, "checkpoint"), cell);
+    write_time(cell, found_number(status, "checkpoint_age_s"));
+    if (isfinite(found_number(status, "checkpoint_age_s")))
+        printf("\ncheckpoint %.0f, %s old\n\n", found_number(status, "checkpoint"), cell);
     else
         printf("\nno checkpoint yet\n\n");
 }
@@ -343,16 +227,16 @@ static void write_cell(char cell[CELL_BYTES], const cJSON *worker, int column)
     if (worker == NULL) {
         snprintf(cell, CELL_BYTES, "%s", columns[column].title);
     } else if (columns[column].write != NULL) {
-        if (isfinite(number_of(worker, member)))
-            columns[column].write(cell, number_of(worker, member));
+        if (isfinite(found_number(worker, member)))
+            columns[column].write(cell, found_number(worker, member));
     } else if (column == 1) {
         write_word(cell, CELL_BYTES, worker, member);
     } else {
         write_word(word, sizeof word, worker, member);
         if (column == 0)
-            snprintf(cell, CELL_BYTES, "%s %.0f", word, number_of(worker, "worker"));
+            snprintf(cell, CELL_BYTES, "%s %.0f", word, found_number(worker, "worker"));
         else if (word[0] != '\0')
-            snprintf(cell, CELL_BYTES, "%.0f %s", number_of(worker, "host"), word);
+            snprintf(cell, CELL_BYTES, "%.0f %s", found_number(worker, "host"), word);
     }
 }
 
@@ -395,12 +279,6 @@ static void show_table(const cJSON *status, int most)
 
 /* ---- status ---- */
 
-static int terminal_width(void)
-{
-    struct winsize size;
-    return isatty(STDOUT_FILENO) == 1 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
-}
-
 static void show_tables(const struct found_runs *runs)
 {
     const int width = terminal_width();
@@ -413,75 +291,132 @@ static void show_tables(const struct found_runs *runs)
     }
 }
 
-static void show_json(struct found_runs *runs, bool all)
+static void show_document(cJSON *document)
 {
-    cJSON *root = all ? cJSON_CreateObject() : runs->of[0].status;
-    cJSON *list = all ? cJSON_AddArrayToObject(root, "runs") : NULL;
-    for (size_t i = 0; all && i < runs->count; i++)
-        cJSON_AddItemReferenceToArray(list, runs->of[i].status);
-    char *text = cJSON_PrintUnformatted(root);
+    char *text = cJSON_PrintUnformatted(document);
     if (text != NULL)
         printf("%s\n", text);
     cJSON_free(text);
-    if (all)
-        cJSON_Delete(root);
 }
 
-static enum status show(const struct arguments *arguments, bool clears, struct error *error)
+static void show_json(const struct found_runs *runs)
+{
+    cJSON *root = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(root, "runs");
+    for (size_t i = 0; i < runs->count; i++)
+        cJSON_AddItemReferenceToArray(list, runs->of[i].status);
+    show_document(root);
+    cJSON_Delete(root);
+}
+
+/* `seen`: the path of the run that is named, once it has answered. */
+static enum status show(const struct arguments *arguments, bool clears, char seen[PATH_MAX],
+                        struct error *error)
 {
     struct found_runs runs;
     const enum status status = find(&runs, arguments->run, error);
     if (status == STATUS_OK && clears)
         printf("\033[H\033[J");
-    if (status == STATUS_OK && arguments->json)
-        show_json(&runs, arguments->run == NULL);
+    if (status == STATUS_OK && arguments->run != NULL)
+        snprintf(seen, PATH_MAX, "%s", found_text(runs.of[0].status, "run"));
+    if (status == STATUS_OK && arguments->json && arguments->run != NULL)
+        show_document(runs.of[0].status);
+    else if (status == STATUS_OK && arguments->json)
+        show_json(&runs);
     else if (status == STATUS_OK)
         show_tables(&runs);
     fflush(stdout);
-    forget(&runs);
+    found_runs_forget(&runs);
+    return status;
+}
+
+/* ---- the end of a run ---- */
+
+static void show_end(const struct run_summary *s)
+{
+    char path[PATH_MAX], cell[CELL_BYTES], sum[PROGRESS_TEXT_BYTES], reason[sizeof s->reason];
+    write_path(path, sizeof path, s->path);
+    write_date(cell, s->ended_unix_s);
+    text_show(reason, sizeof reason, s->reason, strlen(s->reason), sizeof reason - 1);
+    progress_sum_up(sum, &s->progress);
+    printf("%s: %s%s%s%s%s", path, s->kind, s->kind[0] != '\0' ? ", " : "", s->state,
+           cell[0] != '\0' ? strcmp(s->state, "died") == 0 ? "; its last line is of " : " on " : "", cell);
+    printf("%s%s\n", reason[0] != '\0' ? "\n" : "", reason);
+    if (sum[0] != '\0')
+        printf("%s\n", sum);
+    if (s->checkpoint == 0) {
+        printf("no checkpoint\n");
+        return;
+    }
+    printf("checkpoint %" PRIu64 "%s\n", s->checkpoint, s->has_best ? ", and the best one so far" : "");
+    if (s->is_resumable)
+        printf("to go on: coalesced run %s/job.json --run-dir %s --resume\n", path, path);
+    printf("to use it: coalesced %s %s\n", runlog_command(s->kind), path);
+}
+
+static void show_summary(const struct arguments *arguments, const struct run_summary *ended)
+{
+    if (!arguments->json) {
+        show_end(ended);
+        return;
+    }
+    cJSON *document = run_summary_json(ended);
+    show_document(document);
+    cJSON_Delete(document);
+}
+
+static enum status show_ended(const struct arguments *arguments, struct error *error)
+{
+    struct run_summary ended;
+    const enum status status = find_ended(&ended, arguments->run, error);
+    if (status != STATUS_OK)
+        return status;
+    if (ended.pid > 0)
+        return error_set(error, STATUS_NOT_FOUND,
+                         "process %d runs %.200s, and does not answer: expected an answer at its socket",
+                         ended.pid, ended.path);
+    show_summary(arguments, &ended);
+    return STATUS_OK;
+}
+
+/* A run whose socket is gone may have its end to write still; a run that hangs may answer again. */
+static enum status watch(const struct arguments *arguments, bool clears, char seen[PATH_MAX],
+                         struct error *error)
+{
+    struct run_summary ended;
+    enum status status = STATUS_OK;
+    while ((status == STATUS_OK || status == STATUS_NOT_FOUND) && ferror(stdout) == 0) {
+        nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+        if (!clears && !arguments->json)
+            printf("\n");
+        status = show(arguments, clears, seen, error);
+        if (status != STATUS_NOT_FOUND)
+            continue;
+        const bool is_read = run_summary_read(&ended, seen, error) == STATUS_OK;
+        if (is_read && ended.pid > 0)
+            continue;
+        if (is_read)
+            show_summary(arguments, &ended);
+        else
+            log_info("%s has ended", seen);
+        return STATUS_OK;
+    }
     return status;
 }
 
 enum status status_show(const struct arguments *arguments, struct job *job, struct error *error)
 {
     (void)job;
+    char seen[PATH_MAX];
     const bool clears = arguments->watch && !arguments->json && isatty(STDOUT_FILENO) == 1;
-    enum status status = show(arguments, clears, error);
-    while (status == STATUS_OK && arguments->watch && ferror(stdout) == 0) {
-        nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
-        if (!clears && !arguments->json)
-            printf("\n");
-        status = show(arguments, clears, error);
-        if (status == STATUS_NOT_FOUND) {
-            log_info("%s has ended", arguments->run);
-            return STATUS_OK;
-        }
-    }
-    return status;
+    const enum status status = show(arguments, clears, seen, error);
+    if (status == STATUS_NOT_FOUND)
+        return show_ended(arguments, error);
+    if (arguments->run == NULL)
+        found_runs_say_hidden();
+    return status == STATUS_OK && arguments->watch ? watch(arguments, clears, seen, error) : status;
 }
 
-/* ---- list and stop ---- */
-
-enum status status_list(const struct arguments *arguments, struct job *job, struct error *error)
-{
-    (void)job;
-    struct found_runs runs;
-    (void)arguments;
-    const enum status status = ask_all(&runs, error);
-    for (size_t i = 0; i < runs.count; i++) {
-        const cJSON *run = runs.of[i].status;
-        show_word(run, "name");
-        putchar('\t');
-        show_word(run, "state");
-        printf("\t%.0f\t", number_of(run, "pid"));
-        show_progress(run);
-        putchar('\t');
-        show_word(run, "run");
-        putchar('\n');
-    }
-    forget(&runs);
-    return status;
-}
+/* ---- stop ---- */
 
 static enum status end_run(const struct found_run *run, struct error *error)
 {
@@ -507,10 +442,10 @@ enum status status_stop(const struct arguments *arguments, struct job *job, stru
     struct found_runs runs;
     enum status status = find(&runs, arguments->run, error);
     if (status == STATUS_OK) {
-        log_info("stopping %s, process %d: its round is finished first", member(&runs.of[0], "run"),
+        log_info("stopping %s, process %d: its round is finished first", found_text(runs.of[0].status, "run"),
                  runs.of[0].pid);
         status = end_run(&runs.of[0], error);
     }
-    forget(&runs);
+    found_runs_forget(&runs);
     return status;
 }

@@ -237,13 +237,18 @@ static void write_start(struct line *line, const struct job *job, const uint8_t 
     write_workers(line, job);
 }
 
+static void add_reason(struct line *line, const char *reason)
+{
+    add_key(line, "reason");
+    add_string(line, reason, strlen(reason));
+}
+
 static void write_cause(struct line *line, const struct line_restart *cause)
 {
     if (cause->role != NULL)
         line_add(line, ",\"role\":\"%s\",\"worker\":%u,\"incarnation\":%u", cause->role, cause->worker,
                  cause->incarnation);
-    line_add(line, ",\"reason\":");
-    add_string(line, cause->reason, strlen(cause->reason));
+    add_reason(line, cause->reason);
 }
 
 static void write_resumed(struct line *line, const struct job *job, uint64_t number,
@@ -291,7 +296,8 @@ bool runlog_ends_job(const char *line, const struct job *job)
     return strncmp(line, "{\"event\":", 9) == 0 && strstr(line, stop) != NULL;
 }
 
-static void write_end(struct runlog *log, const char *why, const struct control_status *holdings)
+static void write_end(struct runlog *log, const char *why, const char *reason,
+                      const struct control_status *holdings)
 {
     const struct job *job = log->job;
     struct line *line = &log->json;
@@ -306,6 +312,8 @@ static void write_end(struct runlog *log, const char *why, const struct control_
         write_stop(stop, job);
         line_add(line, "%.*s", (int)(strlen(stop) - strlen(LINE_TIMING)), stop);
     }
+    if (reason != NULL)
+        add_reason(line, reason);
     add_timing(line);
     add_fixed(line, "job_s", (double)monotime_us_between(log->begin, monotime_now()) * 1e-6, 6);
     line_add(line, "}}\n");
@@ -782,17 +790,23 @@ static const char *short_path(const struct runlog *log)
     return is_below ? log->path + length + 1 : log->path;
 }
 
+const char *runlog_command(const char *kind)
+{
+    return strcmp(kind, job_kind_name(JOB_PARAMETER_SERVER)) == 0 ? "evaluate"
+           : strcmp(kind, job_kind_name(JOB_MODEL_PARALLEL)) == 0 ? "generate"
+                                                                  : "play";
+}
+
 /* On standard output alone: how the run ended, and what to do with it. */
 static void show_end(struct runlog *log, const char *why)
 {
-    static const char *const commands[] = {
-        [JOB_REINFORCE] = "play", [JOB_PARAMETER_SERVER] = "evaluate", [JOB_MODEL_PARALLEL] = "generate"};
     char sum[PROGRESS_TEXT_BYTES];
     progress_sum_up(sum, &log->progress);
     if (sum[0] == '\0')
         return;
     const char *run = short_path(log);
-    line_add(&log->text, "%s: %s; %s (coalesced %s %s)\n", why, sum, run, commands[log->job->kind], run);
+    line_add(&log->text, "%s: %s; %s (coalesced %s %s)\n", why, sum, run,
+             runlog_command(job_kind_name(log->job->kind)), run);
     const size_t length = log->text.length;
     log->text.length = 0;
     runlog_clear_progress(log);
@@ -801,15 +815,16 @@ static void show_end(struct runlog *log, const char *why)
 }
 
 /* The event is the last line: a run whose log has it is over. */
-enum status runlog_finish(struct runlog *log, const char *why, const struct control_finished *finished,
-                          const struct control_status *holdings, struct error *error)
+enum status runlog_finish(struct runlog *log, const char *why, const char *reason,
+                          const struct control_finished *finished, const struct control_status *holdings,
+                          struct error *error)
 {
     if (finished->updates > log->count)
         log->count = finished->updates;
     const enum status status = append_verdict(log, finished, error);
     if (status != STATUS_OK)
         return status;
-    write_end(log, why, holdings);
+    write_end(log, why, reason, holdings);
     const enum status ended = append_json(log, error);
     if (ended == STATUS_OK)
         show_end(log, why);

@@ -115,6 +115,9 @@ struct line_restart {
  * model-parallel job's lines show it: an epoch what each worker holds, the end the sums, which are 0 after an
  * orderly end. STATUS_IO names the file.
  *
+ * runlog_finish: `why` is "finished", "solved", "stopped" or "failed". `reason`: why it failed, a sentence
+ * that may quote anything; else NULL.
+ *
  * runlog_resume: from the checkpoint of `place`, after update or episode `update`, at which the running
  * reward was `running_reward`; NULL: from the run's beginning. By a command (cause NULL), or because of a
  * death. Moves the lines behind the place to NAME.cut, and says so. A line of such an episode, update or
@@ -125,8 +128,12 @@ enum status runlog_resume(struct runlog *log, const struct run_place *place, uin
 enum status runlog_restart(struct runlog *log, const struct line_restart *restart, struct error *error);
 enum status runlog_record(struct runlog *log, const struct control_message *record,
                           const struct control_status *holdings, struct error *error);
-enum status runlog_finish(struct runlog *log, const char *why, const struct control_finished *finished,
-                          const struct control_status *holdings, struct error *error);
+enum status runlog_finish(struct runlog *log, const char *why, const char *reason,
+                          const struct control_finished *finished, const struct control_status *holdings,
+                          struct error *error);
+
+/* The command that uses what a run of this kind has trained: "play", "evaluate" or "generate". */
+const char *runlog_command(const char *kind);
 
 /* Whether the line of episodes.jsonl says that a run has ended by this job's /stop: finished or solved, and
  * /stop was the same. */

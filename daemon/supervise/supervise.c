@@ -1028,10 +1028,21 @@ static enum status write_end(struct supervisor *s, struct error *error)
 {
     const bool has_failed = job_end_has_failed(&s->generation.end);
     struct error log_error = {0};
-    const enum status status = runlog_finish(s->config->log, end_of(s), &s->generation.end.result,
-                                             s->generation.holdings, &log_error);
+    const enum status status =
+        runlog_finish(s->config->log, end_of(s), has_failed ? s->generation.end.outcome.text : NULL,
+                      &s->generation.end.result, s->generation.holdings, &log_error);
     *error = has_failed ? s->generation.end.outcome : log_error;
     return has_failed ? s->generation.end.outcome.status : status;
+}
+
+/* A run that could not begin has two lines. The log of a run that could not be resumed stays as it is. */
+static void write_failed_start(struct supervisor *s)
+{
+    struct error error;
+    if (s->config->dir->resumed || s->generation.holdings == NULL)
+        return;
+    if (runlog_start(s->config->log, &error) != STATUS_OK || write_end(s, &error) == STATUS_IO)
+        log_warning("%s", error.text);
 }
 
 /* Opens everything that the workers need, and goes back to the checkpoint of a run that is resumed. */
@@ -1091,6 +1102,7 @@ enum status supervise(const struct supervise_config *config, struct error *error
         sum_restarts_up(&s.generation);
     } else {
         error_set(&s.generation.end.outcome, status, "%s", error->text);
+        write_failed_start(&s);
         run_view_close(&s.view, "failed", error->text);
     }
     hosts_close(&s.hosts, s.generation.end.outcome.status,

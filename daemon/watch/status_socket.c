@@ -41,6 +41,16 @@ int status_socket_listen(const struct sockaddr *address, socklen_t bytes, int ba
     return -1;
 }
 
+/* Where a group may look into the folder, the group may ask. */
+static void share_with_group(const char *path)
+{
+    char folder[sizeof((struct status_socket *)0)->path];
+    struct stat info;
+    snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
+    if (stat(folder, &info) == 0 && (info.st_mode & 077) == 050 && lchown(path, (uid_t)-1, info.st_gid) == 0)
+        chmod(path, 0660);
+}
+
 enum status status_socket_open(struct status_socket *s, const char *address, status_answer *answer, void *arg,
                                struct error *error)
 {
@@ -59,6 +69,7 @@ enum status status_socket_open(struct status_socket *s, const char *address, sta
     if (s->fd < 0)
         return error_set_errno(error, errno, "cannot listen at %s", name.sun_path);
     memcpy(s->path, name.sun_path, sizeof s->path);
+    share_with_group(s->path);
     return STATUS_OK;
 }
 

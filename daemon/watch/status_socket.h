@@ -1,10 +1,10 @@
 /* The socket that `coalesced status` asks: each client gets one JSON document (daemon/watch/run_status.h),
  * and then the end of the stream. Nothing is read from a client.
  *
- * The socket lies beside the workers' sockets: `ADDRESS.status`, mode 0600 in a folder of mode 0700
- * (daemon/process/socket_folder.h). The supervisor's loop waits for it and for the clients, so no call
- * blocks. A client that does not read is cut off after 5 s. So is the oldest of more than 8 clients.
- * Supervisor process; its only thread. */
+ * The socket lies beside the workers' sockets: `ADDRESS.status`, mode 0600 in a folder of mode 0700; in one
+ * of mode 0750, mode 0660 with the folder's group (daemon/process/socket_folder.h). The supervisor's loop
+ * waits for it and for the clients, so no call blocks. A client that does not read is cut off after 5 s. So
+ * is the oldest of more than 8 clients. Supervisor process; its only thread. */
 #ifndef DAEMON_WATCH_STATUS_SOCKET_H
 #define DAEMON_WATCH_STATUS_SOCKET_H
 

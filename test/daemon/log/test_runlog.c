@@ -21,7 +21,7 @@ static void log_a_job(uint64_t every, enum control_end end, const char *why)
     open_log();
     ck_assert_int_eq(runlog_start(runlog, &error), STATUS_OK);
     log_episodes(1, 3);
-    ck_assert_int_eq(runlog_finish(runlog, why, &finished, held, &error), STATUS_OK);
+    ck_assert_int_eq(runlog_finish(runlog, why, NULL, &finished, held, &error), STATUS_OK);
     close_log();
 }
 
@@ -89,7 +89,7 @@ START_TEST(numbers_that_are_none_are_null)
     stdout_to_file();
     open_log();
     ck_assert_int_eq(add_episode(&record), STATUS_OK);
-    ck_assert_int_eq(runlog_finish(runlog, "stopped", &finished, held, &error), STATUS_OK);
+    ck_assert_int_eq(runlog_finish(runlog, "stopped", NULL, &finished, held, &error), STATUS_OK);
     char *text = file_read(workplace.jsonl);
     ck_assert_ptr_nonnull(
         strstr(text, "{\"episode\":1,\"reward\":null,\"running_reward\":null,\"loss\":null,"));
@@ -296,7 +296,7 @@ START_TEST(a_full_disk_fails_the_start_and_the_end_too)
     open_log();
     bool limited = limit_files(20);
     enum status start = runlog_start(runlog, &error);
-    enum status finish = runlog_finish(runlog, "stopped", &finished, held, &error);
+    enum status finish = runlog_finish(runlog, "stopped", NULL, &finished, held, &error);
     ck_assert(limit_files(RLIM_INFINITY) && limited);
     ck_assert_int_eq(start, STATUS_IO);
     ck_assert_int_eq(finish, STATUS_IO);

@@ -54,7 +54,7 @@ static enum status log_epoch(uint64_t number, uint64_t evaluated, double held_ou
 static void finish_run(const char *why)
 {
     const struct control_finished finished = {.end = CONTROL_END_FINISHED, .updates = 311};
-    ck_assert_int_eq(runlog_finish(runlog, why, &finished, held, &error), STATUS_OK);
+    ck_assert_int_eq(runlog_finish(runlog, why, NULL, &finished, held, &error), STATUS_OK);
     close_log();
 }
 

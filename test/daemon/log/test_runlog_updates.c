@@ -68,7 +68,7 @@ static void log_updates(uint64_t first, uint64_t last)
 static void finish_run(const char *why)
 {
     struct control_finished finished = {.end = CONTROL_END_FINISHED};
-    ck_assert_int_eq(runlog_finish(runlog, why, &finished, held, &error), STATUS_OK);
+    ck_assert_int_eq(runlog_finish(runlog, why, NULL, &finished, held, &error), STATUS_OK);
     close_log();
 }
 

@@ -7,9 +7,17 @@
 
 #include <check.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <stdio.h>
 
 enum { SOCKET_NAME_BYTES = 1 + 32 + 5 + 2 }; /* "/", 128 bits in hex, ".sock", ".0" */
+
+/* In place of the system's, for a machine without the group. */
+static struct group *readers;
+struct group *getgrnam(const char *name)
+{
+    return strcmp(name, "coalesced") == 0 ? readers : NULL;
+}
 
 static char address[CONTROL_ADDRESS_BYTES];
 static const char *const identity = "a run";
@@ -137,6 +145,26 @@ START_TEST(a_folder_that_others_may_enter_is_refused)
 }
 END_TEST
 
+/* The members of the group coalesced may look into the folder, and no one else may: not even they may write.
+ */
+START_TEST(a_folder_for_the_group_coalesced_is_good)
+{
+    static const mode_t good[] = {0750, 0710, 0740}, bad[] = {0770, 0751, 0755};
+    struct stat info;
+    ck_assert_int_eq(mkdir("coalesced", 0700), 0);
+    ck_assert_int_eq(stat("coalesced", &info), 0);
+    readers = &(struct group){.gr_gid = info.st_gid};
+    umask(0);
+    ck_assert_int_eq(chmod("coalesced", bad[_i]), 0);
+    refuse_sockets(1, STATUS_PERMISSION, "or 0750 if its group is coalesced");
+    ck_assert_int_eq(chmod("coalesced", good[_i]), 0);
+    open_sockets(1);
+    ck_assert_uint_eq(umask(0), 077); /* the workers' sockets are not for the group */
+    readers = &(struct group){.gr_gid = info.st_gid + 1};
+    refuse_sockets(1, STATUS_PERMISSION, "or 0750 if its group is coalesced");
+}
+END_TEST
+
 START_TEST(a_link_or_file_in_the_folders_place_is_refused)
 {
     ck_assert_int_eq(mkdir("elsewhere", 0700), 0);
@@ -222,6 +250,7 @@ int main(void)
     tcase_add_loop_test(tests, the_longest_address_fits_and_the_next_is_refused, 0, 4);
     tcase_add_test(tests, more_listeners_need_a_shorter_folder);
     tcase_add_loop_test(tests, a_folder_that_others_may_enter_is_refused, 0, 5);
+    tcase_add_loop_test(tests, a_folder_for_the_group_coalesced_is_good, 0, 3);
     tcase_add_loop_test(tests, a_link_or_file_in_the_folders_place_is_refused, 0, 2);
     tcase_add_test(tests, another_users_folder_is_refused);
     tcase_add_loop_test(tests, every_listeners_socket_is_removed, 0, 2);

@@ -152,6 +152,19 @@ START_TEST(a_leftover_is_replaced_and_a_file_is_not)
 }
 END_TEST
 
+/* Of others than the group nobody may look into such a folder. */
+START_TEST(a_folder_for_a_group_has_a_socket_for_the_group)
+{
+    static const mode_t folders[] = {0700, 0710, 0750, 0755}, sockets[] = {0600, 0600, 0660, 0600};
+    struct stat info;
+    status_socket_close(&asked);
+    ck_assert_int_eq(chmod(workplace.folder, folders[_i]), 0);
+    ck_assert_int_eq(status_socket_open(&asked, address, answer, &answers, &error), STATUS_OK);
+    ck_assert_int_eq(stat(asked.path, &info), 0);
+    ck_assert_uint_eq(info.st_mode & 0777, sockets[_i]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("status_socket");
@@ -162,6 +175,7 @@ int main(void)
     tcase_add_test(tcase, of_too_many_the_oldest_goes);
     tcase_add_test(tcase, who_has_gone_costs_nothing);
     tcase_add_test(tcase, a_leftover_is_replaced_and_a_file_is_not);
+    tcase_add_loop_test(tcase, a_folder_for_a_group_has_a_socket_for_the_group, 0, 4);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -1,0 +1,485 @@
+/* Reads the folders of runs. The command's process; its only thread. */
+#include "daemon/log/run_summary.h"
+
+#include "daemon/log/runlog.h"
+#include "kernels/base/file.h"
+#include "kernels/base/log.h"
+#include "kernels/base/text.h"
+#include "worker/checkpoint/checkpoint.h"
+#include "worker/job/job_table.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <fts.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+/* Dozens of lines of most jobs. */
+enum { BLOCK_BYTES = 32768 };
+
+static bool is_previous_name(const char *name)
+{
+    const size_t length = strlen("previous-");
+    uint64_t number;
+    return strncmp(name, "previous-", length) == 0 && text_integer(name + length, UINT64_MAX, &number);
+}
+
+static bool has_entry(const char *folder, const char *name)
+{
+    char path[PATH_MAX];
+    struct stat info;
+    return (size_t)snprintf(path, sizeof path, "%s/%s", folder, name) < sizeof path &&
+           lstat(path, &info) == 0;
+}
+
+static bool has_run(const char *folder)
+{
+    return has_entry(folder, "job.json") || has_entry(folder, "episodes.jsonl");
+}
+
+/* ---- lines ---- */
+
+static double number_of(const cJSON *object, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+    return cJSON_IsNumber(item) ? item->valuedouble : (double)NAN;
+}
+
+static uint64_t count_of(const cJSON *object, const char *name)
+{
+    const double value = number_of(object, name);
+    return value >= 0 && value < 0x1p63 ? (uint64_t)value : 0;
+}
+
+static const char *text_of(const cJSON *object, const char *name)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
+    return cJSON_IsString(item) ? item->valuestring : "";
+}
+
+/* The members that progress_note reads. */
+static void read_episode(struct control_episode *r, const cJSON *line)
+{
+    const cJSON *eval = cJSON_GetObjectItemCaseSensitive(line, "eval");
+    *r = (struct control_episode){.episode = count_of(line, "episode"),
+                                  .running_reward = number_of(line, "running_reward"),
+                                  .env_steps = count_of(line, "env_steps"),
+                                  .has_figures = !isnan(number_of(line, "total_timesteps"))};
+    r->timing.episode_s = number_of(cJSON_GetObjectItemCaseSensitive(line, "timing"), "episode_s");
+    r->figures.total_timesteps = count_of(line, "total_timesteps");
+    r->figures.ep_rew_mean = number_of(line, "ep_rew_mean");
+    r->figures.has_evaluation = cJSON_IsObject(eval);
+    r->figures.evaluation.mean_reward = number_of(eval, "mean_reward");
+    r->figures.evaluation.std_reward = number_of(eval, "std_reward");
+}
+
+static void read_update(struct control_update *r, const cJSON *line)
+{
+    *r = (struct control_update){.update = count_of(line, "update"),
+                                 .loss = number_of(line, "loss"),
+                                 .samples = count_of(line, "samples")};
+    r->timing.round_s =
+        (double)r->samples / number_of(cJSON_GetObjectItemCaseSensitive(line, "timing"), "samples_per_s");
+}
+
+/* False: the line is no record. */
+static bool read_record(struct control_message *record, const cJSON *line)
+{
+    if (cJSON_HasObjectItem(line, "epoch")) {
+        record->kind = CONTROL_EPOCH;
+        record->body.epoch =
+            (struct control_epoch){.epoch = count_of(line, "epoch"), .update = count_of(line, "update")};
+    } else if (cJSON_HasObjectItem(line, "episode")) {
+        record->kind = CONTROL_EPISODE;
+        read_episode(&record->body.episode, line);
+    } else {
+        record->kind = CONTROL_UPDATE;
+        read_update(&record->body.update, line);
+    }
+    return cJSON_HasObjectItem(line, "episode") || cJSON_HasObjectItem(line, "update");
+}
+
+/* ---- the log ---- */
+
+struct log_reading {
+    struct run_summary *out;
+    struct job *job; /* of a run without a sound job.json, the kind alone, as its lines say */
+    bool is_over;    /* by the job's /stop, as the newest line says */
+};
+
+static void note_event(struct log_reading *r, const cJSON *line, const char *text)
+{
+    static const char *const ends[] = {"finished", "solved", "stopped", "failed"};
+    struct run_summary *out = r->out;
+    const char *event = text_of(line, "event");
+    out->state = "died";
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
+        if (strcmp(event, ends[i]) == 0)
+            out->state = ends[i];
+    r->is_over = runlog_ends_job(text, r->job);
+    snprintf(out->reason, sizeof out->reason, "%s",
+             strcmp(out->state, "failed") == 0 ? text_of(line, "reason") : "");
+    if (strcmp(event, "resumed") == 0) /* the pause is no time in which it worked */
+        out->progress.begun_at = UINT64_MAX;
+}
+
+static void note_record(struct log_reading *r, const cJSON *line, double unix_s)
+{
+    struct control_message record;
+    const struct monotime at = {unix_s > 0 && unix_s < 1e10 ? (uint64_t)(unix_s * 1e9) : 0};
+    struct run_summary *out = r->out;
+    out->state = "died";
+    r->is_over = false;
+    if (!read_record(&record, line))
+        return;
+    if (out->kind[0] == '\0') {
+        r->job->kind = record.kind == CONTROL_EPISODE ? JOB_REINFORCE
+                       : cJSON_HasObjectItem(line, "held_out") ||
+                               (record.kind == CONTROL_UPDATE && !cJSON_HasObjectItem(line, "losses"))
+                           ? JOB_MODEL_PARALLEL
+                           : JOB_PARAMETER_SERVER;
+        out->kind = job_kind_name(r->job->kind);
+    }
+    progress_note(&out->progress, r->job, &record, at);
+}
+
+/* A line that is damaged says nothing. */
+static void note_line(struct log_reading *r, const char *text)
+{
+    cJSON *line = cJSON_Parse(text);
+    const double unix_s = number_of(cJSON_GetObjectItemCaseSensitive(line, "timing"), "unix_s");
+    if (cJSON_IsObject(line) && !isnan(unix_s)) {
+        r->out->ended_unix_s = unix_s;
+        if (cJSON_HasObjectItem(line, "event"))
+            note_event(r, line, text);
+        else
+            note_record(r, line, unix_s);
+    }
+    cJSON_Delete(line);
+}
+
+/* Notes the whole lines among the bytes from `at` on; the first one only where the log begins there. Returns
+ * how many there were. */
+static size_t note_block(struct log_reading *r, int fd, uint64_t at, size_t bytes)
+{
+    size_t count = 0;
+    char *text = malloc(bytes + 1);
+    const ssize_t got = text != NULL ? file_read_at(fd, text, bytes, at) : -1;
+    char *line = text, *end;
+    if (got >= 0)
+        text[got] = '\0';
+    if (got > 0 && at > 0)
+        line = (end = memchr(text, '\n', (size_t)got)) != NULL ? end + 1 : text + got;
+    while (got > 0 && (end = memchr(line, '\n', (size_t)(text + got - line))) != NULL) {
+        *end = '\0';
+        note_line(r, line);
+        line = end + 1;
+        count++;
+    }
+    free(text);
+    return count;
+}
+
+/* The first block has the beginning, and perhaps the length of an epoch. The last block says the rest; it is
+ * greater where a line is. */
+static void note_log(struct log_reading *r, int fd, uint64_t size)
+{
+    struct run_summary *out = r->out;
+    struct log_reading first = *r;
+    struct run_summary beginning = *out;
+    first.out = &beginning;
+    note_block(&first, fd, 0, BLOCK_BYTES);
+    out->progress.epoch_updates = beginning.progress.epoch_updates;
+    for (size_t bytes = BLOCK_BYTES; bytes <= 2 * (size_t)RUNLOG_LINE_BYTES; bytes *= 2)
+        if (note_block(r, fd, size > bytes ? size - bytes : 0, bytes) > 0 || bytes >= size)
+            return;
+}
+
+/* The time of the first line, unless a rotation has moved the lines before it away. */
+static double begin_of(int fd)
+{
+    char text[BLOCK_BYTES + 1] = "";
+    const ssize_t got = file_read_at(fd, text, BLOCK_BYTES, 0);
+    text[got > 0 ? strcspn(text, "\n") : 0] = '\0';
+    cJSON *line = cJSON_Parse(text);
+    const bool is_first = strcmp(text_of(line, "event"), "continued") != 0;
+    const double unix_s = number_of(cJSON_GetObjectItemCaseSensitive(line, "timing"), "unix_s");
+    cJSON_Delete(line);
+    return is_first ? unix_s : (double)NAN;
+}
+
+static enum status read_log(struct log_reading *r, struct path run, struct error *error)
+{
+    static const char no_end[] = "no line says how it ended: the process was killed, or the machine failed";
+    struct run_summary *out = r->out;
+    struct stat info;
+    int fd;
+    const enum status status = file_open_below(&fd, run, run_log_name(RUN_LOG_JSON), O_RDONLY, error);
+    out->state = "died";
+    if (status == STATUS_OK && fstat(fd, &info) == 0) {
+        out->began_unix_s = begin_of(fd);
+        note_log(r, fd, (uint64_t)info.st_size);
+    }
+    if (status == STATUS_OK)
+        close(fd);
+    if (strcmp(out->state, "died") == 0)
+        snprintf(out->reason, sizeof out->reason, "%s",
+                 status == STATUS_NOT_FOUND
+                     ? "it has no episodes.jsonl: the start failed, or the log was moved away"
+                     : no_end);
+    return status == STATUS_NOT_FOUND ? STATUS_OK : status;
+}
+
+/* ---- the folder ---- */
+
+/* On some file systems a lock's device is not the one that stat(2) names; then the process in the file tells.
+ */
+static pid_t lock_holder(struct path run)
+{
+    char line[256], text[32] = "";
+    struct stat info;
+    struct error unused;
+    unsigned long inode;
+    unsigned major_number, minor_number;
+    int fd, holder, pid = 0;
+    if (file_open_below(&fd, run, "lock", O_RDONLY, &unused) != STATUS_OK)
+        return 0;
+    const bool is_read = fstat(fd, &info) == 0 && file_read_at(fd, text, sizeof text - 1, 0) >= 0;
+    close(fd);
+    FILE *locks = is_read ? fopen("/proc/locks", "re") : NULL;
+    while (locks != NULL && pid == 0 && fgets(line, sizeof line, locks) != NULL)
+        if (sscanf(line, "%*d: FLOCK ADVISORY WRITE %d %x:%x:%lu", &holder, &major_number, &minor_number,
+                   &inode) == 4 &&
+            inode == info.st_ino &&
+            (makedev(major_number, minor_number) == info.st_dev || strtol(text, NULL, 10) == holder))
+            pid = holder;
+    if (locks != NULL)
+        fclose(locks);
+    return pid;
+}
+
+/* False: the job is all zero. */
+static bool read_job(struct job *job, struct path run)
+{
+    char path[PATH_MAX + sizeof "/job.json"];
+    char *problems = NULL;
+    snprintf(path, sizeof path, "%s/job.json", run.text);
+    const bool is_sound = job_read_file(job, path_below(run, path), NULL, 0, NULL, &problems) == STATUS_OK;
+    free(problems);
+    if (!is_sound)
+        *job = (struct job){0};
+    return is_sound;
+}
+
+/* The lock comes first: a run that ends meanwhile has its end in the log. */
+static enum status read_run(struct run_summary *out, struct path run, struct error *error)
+{
+    struct job job;
+    struct log_reading reading = {.out = out, .job = &job};
+    const bool is_sound = read_job(&job, run);
+    const char *base = strrchr(run.text, '/') + 1;
+    snprintf(out->name, sizeof out->name, "%s", is_sound ? job.name : base);
+    out->kind = is_sound ? job_kind_name(job.kind) : "";
+    out->pid = lock_holder(run);
+    const enum status status = read_log(&reading, run, error);
+    if (out->pid > 0) {
+        out->state = "running";
+        out->reason[0] = '\0';
+    } else {
+        out->progress.eta_s = NAN;
+    }
+    out->checkpoint = checkpoint_latest(run);
+    out->is_resumable = out->checkpoint > 0 && out->pid == 0 && !reading.is_over;
+    out->has_best = has_entry(run.text, "checkpoints/best/manifest.json");
+    out->is_previous = is_previous_name(base) && !has_entry(run.text, "lock");
+    out->bytes = run_summary_bytes(run.text, false);
+    return status;
+}
+
+enum status run_summary_read(struct run_summary *out, const char *folder, struct error *error)
+{
+    *out = (struct run_summary){.kind = "", .state = "died", .began_unix_s = NAN, .ended_unix_s = NAN};
+    out->progress.eta_s = out->progress.value = out->progress.goal = out->progress.evaluation = NAN;
+    const int fd =
+        realpath(folder, out->path) != NULL ? open(out->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (fd < 0)
+        return error_set_errno(error, errno, "cannot read %.300s", folder);
+    const enum status status =
+        has_run(out->path)
+            ? read_run(out, path_of_folder(fd, out->path), error)
+            : error_set(error, STATUS_NOT_FOUND,
+                        "%.300s has neither job.json nor episodes.jsonl: expected a run's folder", folder);
+    close(fd);
+    return status;
+}
+
+uint64_t run_summary_bytes(const char *folder, bool only_own)
+{
+    char copy[PATH_MAX];
+    char *const roots[] = {copy, NULL};
+    uint64_t bytes = 0;
+    snprintf(copy, sizeof copy, "%s", folder);
+    FTS *tree = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+    for (FTSENT *entry; tree != NULL && (entry = fts_read(tree)) != NULL;) {
+        if (entry->fts_info == FTS_D && entry->fts_level == 1 && is_previous_name(entry->fts_name))
+            fts_set(tree, entry, FTS_SKIP);
+        else if (entry->fts_info == FTS_F && !(only_own && entry->fts_statp->st_nlink > 1))
+            bytes += (uint64_t)entry->fts_statp->st_blocks * 512 / entry->fts_statp->st_nlink;
+    }
+    if (tree != NULL)
+        fts_close(tree);
+    return bytes;
+}
+
+/* ---- JSON ---- */
+
+static void put(cJSON *object, const char *name, double value)
+{
+    if (isfinite(value))
+        cJSON_AddNumberToObject(object, name, value);
+    else
+        cJSON_AddNullToObject(object, name);
+}
+
+static void put_text(cJSON *object, const char *name, const char *text)
+{
+    char shown[PATH_MAX];
+    text_show(shown, sizeof shown, text, strlen(text), sizeof shown - 1);
+    if (text[0] != '\0')
+        cJSON_AddStringToObject(object, name, shown);
+    else
+        cJSON_AddNullToObject(object, name);
+}
+
+static void put_progress(cJSON *object, const struct progress *p)
+{
+    if (p->unit == NULL)
+        return;
+    cJSON_AddStringToObject(object, "unit", p->unit);
+    put(object, "done", (double)p->done);
+    put(object, "total", p->total > 0 ? (double)p->total : (double)NAN);
+    put(object, "eta_s", p->eta_s);
+    put_text(object, "figure", p->figure != NULL ? p->figure : "");
+    put(object, "value", p->value);
+    put(object, "goal", p->goal);
+    put(object, "evaluation", p->evaluation);
+    put(object, "evaluation_std", isnan(p->evaluation) ? (double)NAN : p->evaluation_std);
+}
+
+cJSON *run_summary_json(const struct run_summary *s)
+{
+    cJSON *object = cJSON_CreateObject();
+    put_text(object, "run", s->path);
+    put_text(object, "name", s->name);
+    put_text(object, "kind", s->kind);
+    put_text(object, "state", s->state);
+    put_text(object, "reason", s->reason);
+    put(object, "pid", s->pid > 0 ? (double)s->pid : (double)NAN);
+    put(object, "began_unix_s", s->began_unix_s);
+    put(object, "ended_unix_s", s->ended_unix_s);
+    put(object, "bytes", (double)s->bytes);
+    put(object, "checkpoint", s->checkpoint > 0 ? (double)s->checkpoint : (double)NAN);
+    cJSON_AddBoolToObject(object, "resumable", s->is_resumable);
+    cJSON_AddBoolToObject(object, "best", s->has_best);
+    cJSON_AddBoolToObject(object, "previous", s->is_previous);
+    put_progress(cJSON_AddObjectToObject(object, "progress"), &s->progress);
+    return object;
+}
+
+/* ---- finding ---- */
+
+static enum status add_folder(struct run_folders *out, const char *path, struct error *error)
+{
+    if ((out->count & (out->count - 1)) == 0) { /* full at each power of two */
+        char **more = realloc(out->of, (2 * out->count + 1) * sizeof *more);
+        if (more == NULL)
+            return error_set(error, STATUS_NO_MEMORY, "no memory for the runs");
+        out->of = more;
+    }
+    out->of[out->count] = strdup(path);
+    if (out->of[out->count] == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the runs");
+    out->count++;
+    return STATUS_OK;
+}
+
+static bool is_folder(DIR *dir, const struct dirent *entry)
+{
+    struct stat info;
+    if (entry->d_name[0] == '.' && (entry->d_name[1] == '\0' || strcmp(entry->d_name, "..") == 0))
+        return false;
+    return entry->d_type == DT_DIR ||
+           (entry->d_type == DT_UNKNOWN &&
+            fstatat(dirfd(dir), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(info.st_mode));
+}
+
+/* Below a run lie its own folders. Only a folder that someone named may be a run and hold others: `depth` 0.
+ */
+static enum status visit(struct run_folders *out, char path[PATH_MAX], int depth, struct error *error)
+{
+    enum { DEPTH_MAX = 2 };
+    const bool is_run = has_run(path);
+    const size_t length = strcmp(path, "/") == 0 ? 0 : strlen(path);
+    enum status status = is_run ? add_folder(out, path, error) : STATUS_OK;
+    if (status != STATUS_OK || (is_run ? is_previous_name(strrchr(path, '/') + 1) : depth == DEPTH_MAX))
+        return status;
+    DIR *dir = opendir(path);
+    if (dir == NULL && depth == 0)
+        return error_set_errno(error, errno, "cannot read %.300s", path);
+    if (dir == NULL)
+        log_warning("cannot read %.300s: %s", path, strerror(errno));
+    for (const struct dirent *entry; dir != NULL && status == STATUS_OK && (entry = readdir(dir)) != NULL;) {
+        const bool is_previous = is_run && is_previous_name(entry->d_name);
+        if (!is_folder(dir, entry) || (is_run && depth > 0 && !is_previous) ||
+            (size_t)snprintf(path + length, PATH_MAX - length, "/%s", entry->d_name) >= PATH_MAX - length)
+            continue;
+        status = visit(out, path, depth + 1, error);
+    }
+    path[length] = '\0';
+    if (dir != NULL)
+        closedir(dir);
+    return status;
+}
+
+static int compare_paths(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+enum status run_folders_find(struct run_folders *out, const char *const *folders, size_t count,
+                             struct error *error)
+{
+    char path[PATH_MAX];
+    enum status status = STATUS_OK;
+    size_t kept = 0;
+    *out = (struct run_folders){0};
+    for (size_t i = 0; i < count && status == STATUS_OK; i++)
+        status = realpath(folders[i], path) != NULL
+                     ? visit(out, path, 0, error)
+                     : error_set_errno(error, errno, "cannot read %.300s", folders[i]);
+    if (out->count > 0)
+        qsort(out->of, out->count, sizeof *out->of, compare_paths);
+    for (size_t i = 0; i < out->count; i++) {
+        if (kept > 0 && strcmp(out->of[kept - 1], out->of[i]) == 0)
+            free(out->of[i]);
+        else
+            out->of[kept++] = out->of[i];
+    }
+    out->count = kept;
+    return status;
+}
+
+void run_folders_free(struct run_folders *folders)
+{
+    for (size_t i = 0; i < folders->count; i++)
+        free(folders->of[i]);
+    free(folders->of);
+    *folders = (struct run_folders){0};
+}
