@@ -47,6 +47,7 @@ enum accepts {
     ACCEPTS_FOLDERS = 16384, /* folders, as many as one likes */
     ACCEPTS_RUNNING = 32768, /* --running */
     ACCEPTS_AGE = 65536,     /* --older-than, --dry-run, --all */
+    ACCEPTS_PAGE = 131072,   /* --listen, --token */
 };
 
 int usage_error(const char *format, ...)
@@ -112,6 +113,8 @@ static const struct option_rule {
     {"older-than", AGE, ACCEPTS_AGE, "clean", 0, 0},
     {"dry-run", FLAG, ACCEPTS_AGE, "clean", AT(dry_run), 0},
     {"all", FLAG, ACCEPTS_AGE, "clean", AT(all), 0},
+    {"listen", PATH, ACCEPTS_PAGE, "page", AT(listen), 0},
+    {"token", PATH, ACCEPTS_PAGE, "page", AT(token), 0},
     {"watch", FLAG, ACCEPTS_WATCH, "status", AT(watch), 0},
     {"profile", PROFILE, ACCEPTS_RUN, "run", 0, 0},
     {"help", FLAG, ~0u, "", AT(help), 0},
@@ -327,7 +330,8 @@ static int read_arguments(struct arguments *arguments, int argc, char **argv, un
                                     .options = "{}",
                                     .steps = 1000,
                                     .limit_s = 60,
-                                    .age_s = 30 * 86400};
+                                    .age_s = 30 * 86400,
+                                    .listen = "127.0.0.1:9478"};
     arguments->overrides = calloc((size_t)argc, sizeof *arguments->overrides);
     if (arguments->overrides == NULL) {
         fprintf(stderr, "coalesced: no memory for the arguments\n");
@@ -462,6 +466,7 @@ static const struct command {
     {"list", ACCEPTS_FOLDERS | ACCEPTS_RUNNING | ACCEPTS_JSON, list_runs},
     {"stop", ACCEPTS_ONE_RUN, status_stop},
     {"clean", ACCEPTS_FOLDERS | ACCEPTS_AGE, clean_runs},
+    {"page", ACCEPTS_FOLDERS | ACCEPTS_PAGE, page_serve},
 };
 
 static const struct command *find_command(const char *name)

@@ -47,9 +47,10 @@ struct arguments {
     uint8_t role;               /* enum wire_role, of those */
     const char *run_dir;        /* NULL: not given */
     const char *run;            /* of status and stop: a run's directory or name; NULL: not given */
-    const char *const *folders; /* (folder_count), of list and clean */
+    const char *const *folders; /* (folder_count), of list, clean and page */
     size_t folder_count;
     double age_s; /* of clean */
+    const char *listen, *token; /* of page: an address or a socket's path, a file; token NULL: not given */
     bool json, watch, running, dry_run, all;
     bool resume;
     const char **overrides; /* the values of --set, in order */
@@ -121,5 +122,9 @@ command_work list_runs;
  * Prints each, and the bytes. A failure is a warning, and the rest goes on; then STATUS_IO. Errors of
  * run_folders_find. */
 command_work clean_runs;
+
+/* page, page_command.c: serves a page of the runs below the folders that the arguments name, until a signal
+ * comes. Errors of listener_open and of found_runs_folders. */
+command_work page_serve;
 
 #endif

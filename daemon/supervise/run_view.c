@@ -227,8 +227,9 @@ static void tell_end(struct run_view *view, const char *state, const char *reaso
     if (fclose(out) == 0)
         listener_tell(&view->listener, event, length);
     free(event);
+    listener_end(&view->listener);
     struct pollfd wait = {.fd = listener_fd(&view->listener), .events = POLLIN};
-    for (int ms = 0; ms < PATIENCE_MS && !listener_is_idle(&view->listener); ms += TURN_MS) {
+    for (int ms = 0; ms < PATIENCE_MS && listener_streams(&view->listener) > 0; ms += TURN_MS) {
         listener_serve(&view->listener);
         poll(&wait, 1, TURN_MS);
     }

@@ -435,7 +435,8 @@ static void note_use(struct supervisor *s)
         use.resident_bytes += one->now.resident_bytes;
         use.queue += one->now.queue;
     }
-    runlog_note_use(s->config->log, &use);
+    if (use.cores > 0) /* the first beats have come */
+        runlog_note_use(s->config->log, &use);
 }
 
 /* A record is acknowledged once its lines are in the logs; the lead is at most one record ahead. After one

@@ -269,11 +269,6 @@ void listener_serve(struct listener *listener)
         listener->ops->serve(listener->http);
 }
 
-bool listener_is_idle(const struct listener *listener)
-{
-    return listener->ops == NULL || listener->ops->is_idle(listener->http);
-}
-
 unsigned listener_streams(const struct listener *listener)
 {
     return listener->ops != NULL ? listener->ops->streams(listener->http) : 0;
@@ -283,4 +278,10 @@ void listener_tell(struct listener *listener, const char *event, size_t length)
 {
     if (listener->ops != NULL)
         listener->ops->tell(listener->http, event, length);
+}
+
+void listener_end(struct listener *listener)
+{
+    if (listener->ops != NULL)
+        listener->ops->end(listener->http);
 }

@@ -35,8 +35,8 @@ void listener_close(struct listener *listener);
 int listener_fd(const struct listener *listener); /* -1: none */
 struct monotime listener_due(struct listener *listener, struct monotime now);
 void listener_serve(struct listener *listener);
-bool listener_is_idle(const struct listener *listener); /* no stream has more to send, or none is open */
 unsigned listener_streams(const struct listener *listener);
 void listener_tell(struct listener *listener, const char *event, size_t length);
+void listener_end(struct listener *listener); /* ends the streams (struct http_ops) */
 
 #endif

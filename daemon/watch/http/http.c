@@ -476,14 +476,19 @@ static size_t keep_escapes(void *arg, struct MHD_Connection *connection, char *t
 
 /* ---- the interface ---- */
 
-static void http_close(struct http *http)
+static void http_end(struct http *http)
 {
-    if (http == NULL)
-        return;
     for (struct stream *stream = http->streams; stream != NULL; stream = stream->next) {
         stream->ends = true;
         stream_wake(stream);
     }
+}
+
+static void http_close(struct http *http)
+{
+    if (http == NULL)
+        return;
+    http_end(http);
     if (http->daemon != NULL)
         MHD_stop_daemon(http->daemon);
     free(http->token);
@@ -548,14 +553,6 @@ static unsigned http_streams(const struct http *http)
     return http->stream_count;
 }
 
-static bool http_is_idle(const struct http *http)
-{
-    for (const struct stream *stream = http->streams; stream != NULL; stream = stream->next)
-        if (!stream->ends && stream->begin < stream->end)
-            return false;
-    return true;
-}
-
 static void http_tell(struct http *http, const char *event, size_t length)
 {
     for (struct stream *stream = http->streams; stream != NULL; stream = stream->next) {
@@ -571,8 +568,8 @@ static const struct http_ops ops = {.open = http_open,
                                     .due = http_due,
                                     .serve = http_serve,
                                     .streams = http_streams,
-                                    .is_idle = http_is_idle,
-                                    .tell = http_tell};
+                                    .tell = http_tell,
+                                    .end = http_end};
 
 __attribute__((visibility("default"))) http_plugin coalesced_http_plugin;
 

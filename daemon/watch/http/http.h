@@ -77,10 +77,11 @@ struct http_ops {
     /* Reads, answers and writes as far as nothing blocks. */
     void (*serve)(struct http *http);
 
-    /* The number of streams; whether all have sent what they were told; an event, whole, to each. */
+    /* The number of streams; an event, whole, to each; the end of each behind what it was told: `streams`
+     * falls to 0 as readers have it. */
     unsigned (*streams)(const struct http *http);
-    bool (*is_idle)(const struct http *http);
     void (*tell)(struct http *http, const char *event, size_t length);
+    void (*end)(struct http *http);
 };
 
 enum { HTTP_ABI = 3 };

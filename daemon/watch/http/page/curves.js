@@ -7,7 +7,7 @@
 //   curve    {label, color, points: [[x, y, low, high], ...]}, low and high where there is a spread
 //   mark     {x, text}: something that happened
 
-import {clock, count, element, known, short} from "./text.js";
+import {count, element, known, moment, short} from "./text.js";
 
 const POINTS_MAX = 4096, TABLE_ROWS = 40, GROUP_POINTS = 200;
 const AXES = {number: "episode or update", steps: "steps", time: "time since the start"};
@@ -178,11 +178,11 @@ function rowsOf(curves, is_log) {
 
 // Round times: 0:15, 0:30 ...
 function timeTicks(from, to, pixels) {
-  const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 604800];
+  const steps = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 604800];
   const least = (to - from) * 80 / pixels, step = steps.find(step => step >= least) ?? Math.ceil(least / 604800) * 604800;
   const ticks = [];
   if (!(to - from < 1e9)) return ticks;
-  for (let at = Math.ceil(from / step) * step; at <= to; at += step) ticks.push({v: at, label: clock(at)});
+  for (let i = Math.ceil(from / step); i * step <= to; i++) ticks.push({v: i * step, label: moment(i * step)});
   return ticks;
 }
 
@@ -219,7 +219,7 @@ class Panel {
       axisLabelFontSize: 12, axisLineColor: style.getPropertyValue("--line"), gridLineColor: style.getPropertyValue("--line"),
       drawPoints: rows.length === 1, pointSize: 3, highlightCircleSize: 4, includeZero: false, yRangePad: 8, xRangePad: 4,
       axes: {y: {axisLabelFormatter: short, axisLabelWidth: 60},
-        x: {axisLabelFormatter: axis === "time" ? clock : count, pixelsPerLabel: 70,
+        x: {axisLabelFormatter: axis === "time" ? moment : count, pixelsPerLabel: 70,
           ...(axis === "time" ? {ticker: (from, to, pixels) => timeTicks(from, to, pixels)} : {ticker: Dygraph.numericLinearTicks})}},
       underlayCallback: (canvas, area, graph) => panel.#drawMarks(canvas, area, graph, style.getPropertyValue("--mark")),
       highlightCallback: (event, x) => panel.board.point(x), unhighlightCallback: () => panel.board.point(undefined),
@@ -231,6 +231,7 @@ class Panel {
       this.graph = new Dygraph(this.plot, rows, options);
     } else {
       this.graph.updateOptions({file: rows, ...options});
+      this.graph.resize(); // another panel may have come beside this one
     }
   }
 
@@ -253,11 +254,11 @@ class Panel {
   // The values at x, or the newest ones.
   showValues(x) {
     const parts = [];
-    if (known(x)) parts.push(element("span", this.axis === "time" ? clock(x) : count(x), {class: "quiet"}));
+    if (known(x)) parts.push(element("span", this.axis === "time" ? moment(x) : count(x), {class: "quiet"}));
     for (const {label, color, points} of this.curves) {
       const point = known(x) ? nearest(points, x) : points[points.length - 1];
       if (!point) continue;
-      const spread = point[3] > point[1] || point[2] < point[1] ? ` (${short(point[2])} to ${short(point[3])})` : "";
+      const low = short(point[2]), high = short(point[3]), spread = low === high ? "" : ` (${low} to ${high})`;
       const value = element("span", `${this.curves.length > 1 ? `${label} ` : ""}${short(point[1])}${spread}`);
       value.style.color = color;
       parts.push(value);
@@ -352,12 +353,14 @@ export class Board {
       }
     for (const name of wanted) {
       if (!this.panels.has(name)) this.panels.set(name, new Panel(this, name));
+      this.place.append(this.panels.get(name).host);
+    }
+    this.place.classList.toggle("single", wanted.length === 1);
+    for (const name of wanted) {
       const panel = this.panels.get(name), {curves, marks, unit} = this.show(name, this.axis);
-      this.place.append(panel.host);
       panel.draw(curves.map(curve => ({...curve, points: smoothed(curve.points, this.weight)})), marks, {axis: this.axis, is_log: this.is_log, unit});
       if (this.window) panel.graph?.updateOptions({dateWindow: this.window});
     }
-    this.place.classList.toggle("single", wanted.length === 1);
     this.#drawTable();
   }
 
@@ -401,7 +404,7 @@ export class Board {
     const xs = [...new Set(columns.flatMap(({curve}) => curve.points.map(point => point[0])))].sort((a, b) => a - b);
     const every = Math.max(1, Math.ceil(xs.length / TABLE_ROWS));
     const rows = xs.filter((x, i) => i % every === 0 || i === xs.length - 1).map(x => element("tr", undefined, {},
-      element("th", this.axis === "time" ? clock(x) : String(Math.round(x)), {scope: "row"}),
+      element("th", this.axis === "time" ? moment(x) : String(Math.round(x)), {scope: "row"}),
       ...columns.map(({curve}) => element("td", short(valueAt(curve.points, x))))));
     const head = element("tr", undefined, {}, element("th", AXES[this.axis], {scope: "col"}),
       ...columns.map(({name, curve, many}) => element("th", many ? `${name}, ${curve.label}` : name, {scope: "col"})));

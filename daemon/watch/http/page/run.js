@@ -1,6 +1,6 @@
 // The page of one run. It follows the run by a stream of events, and keeps what it has when the run ends.
 
-import {at, bar, bytes, clock, count, day, done, element, fixed, known, mood, percent, share, time} from "./text.js";
+import {at, bar, beside, bytes, clock, count, day, done, element, fixed, known, mood, percent, share, time} from "./text.js";
 import {Board, Log, colorOf, sortNames, usualNames, wordsOf} from "./curves.js";
 
 const EVENTS_SHOWN = 30;
@@ -127,7 +127,7 @@ function showEnd({state, reason, sum}, listen) {
 }
 
 function listen() {
-  const stream = new EventSource("events");
+  const stream = new EventSource(beside("events"));
   stream.addEventListener("begin", message => {
     const event = JSON.parse(message.data);
     log = new Log(event);
@@ -156,7 +156,7 @@ function offer(id, question) {
     if (!confirm(question)) return;
     at(id).disabled = true;
     try {
-      const answer = await fetch(id, {method: "POST"});
+      const answer = await fetch(beside(id), {method: "POST"});
       if (!answer.ok) alert(`${answer.status}: ${await answer.text()}`);
     } catch (problem) {
       alert(`no answer: ${problem.message}`);

@@ -1,6 +1,6 @@
 // The page of many runs: which there are, how each stands, and their curves in comparison. It asks every few seconds.
 
-import {at, bar, bytes, clock, count, day, done, element, fixed, known, mood, percent, share} from "./text.js";
+import {at, bar, beside, bytes, clock, count, day, done, element, fixed, known, mood, percent, share} from "./text.js";
 import {Board, Log, colorOf, medianOf, sortNames, usualNames} from "./curves.js";
 
 const PERIOD_MS = 4000, CHOSEN_AT_FIRST = 10, EVENTS_SHOWN = 40;
@@ -20,12 +20,16 @@ function figureOf(run) {
   return {name: p.figure, value: p.value, sign: ["loss", "perplexity"].includes(p.figure) ? -1 : 1};
 }
 
-// The best of the runs with the same kind of figure; undefined: fewer than two have one.
+// The best of the runs of each job, by the job's name; a job with one run has none.
 function bestOf(list) {
-  const all = list.map(run => ({run, figure: figureOf(run)})).filter(({figure}) => figure);
-  const named = all.filter(({figure}) => figure.name === all[0].figure.name);
-  if (named.length < 2) return undefined;
-  return named.reduce((best, one) => one.figure.sign * one.figure.value > best.figure.sign * best.figure.value ? one : best);
+  const jobs = new Map(), best = new Map();
+  for (const run of list) {
+    const figure = figureOf(run), others = jobs.get(run.name) ?? [];
+    if (figure && (others.length === 0 || others[0].figure.name === figure.name)) jobs.set(run.name, [...others, {run, figure}]);
+  }
+  for (const [name, all] of jobs)
+    if (all.length > 1) best.set(name, all.reduce((first, one) => one.figure.sign * one.figure.value > first.figure.sign * first.figure.value ? one : first));
+  return best;
 }
 
 // ---- the table ----
@@ -67,7 +71,7 @@ function rowOf(run, best) {
   only.addEventListener("click", () => { chosen = new Set([run.id]); showChosen(); });
   const color = element("span", undefined, {class: "color"}), part = share(run.progress);
   if (chosen.has(run.id)) color.style.background = colorOf(numberOf(run));
-  const cells = [[color, box], [only, best?.run === run ? element("strong", "best", {class: "tag good"}) : ""], [element("span", run.state, {class: mood(run.state)})],
+  const cells = [[color, box], [only, best.get(run.name)?.run === run ? element("strong", "best", {class: "tag good"}) : ""], [element("span", run.state, {class: mood(run.state)})],
     [known(part) ? bar(part, "done of the run") : "", element("span", ` ${done(run.progress)}`)], [figureText(run)], [whenText(run)],
     [run.reason ?? (run.resumable ? "--resume goes on" : "")], [bytes(run.bytes)]];
   return element("tr", undefined, {"data-run": run.label}, ...cells.map((cell, i) => element("td", undefined, {"data-name": COLUMNS[i]}, ...cell)));
@@ -84,7 +88,8 @@ function showTable() {
   const last = Math.max(...list.filter(run => run.state === "running").map(run => run.progress?.eta_s ?? NaN).filter(known));
   const words = [`${list.length} runs`, ...[...counts].map(([state, number]) => `${number} ${state}`)];
   if (known(last)) words.push(`the last one is done in ${clock(last)}`);
-  if (best) words.push(`best: ${labelOf(best.run)}, ${best.figure.name} ${fixed(best.figure.value, 2)}`);
+  for (const [name, {run, figure}] of [...best].slice(0, 3))
+    words.push(`best ${best.size > 1 ? `${name}` : ""}: ${labelOf(run)}, ${figure.name} ${fixed(figure.value, figure.sign < 0 ? 4 : 2)}`.replace(" :", ":"));
   at("state").textContent = words.join(" · ");
   at("state").className = `state ${counts.has("died") || counts.has("failed") ? "wait" : "good"}`;
 }
@@ -94,7 +99,7 @@ function showTable() {
 async function read(run) {
   const have = logs.get(run.id);
   if (have && have.read === run.ended_unix_s) return;
-  const answer = await fetch(`run.json?id=${run.id}`);
+  const answer = await fetch(beside(`run.json?id=${run.id}`));
   if (!answer.ok) return;
   const document = await answer.json();
   logs.set(run.id, {log: new Log(document), job: keysOf(document.job ?? {}, "", new Map()), read: run.ended_unix_s});
@@ -174,7 +179,7 @@ function build() {
 
 async function ask() {
   try {
-    const answer = await fetch("runs.json");
+    const answer = await fetch(beside("runs.json"));
     if (!answer.ok) throw new Error(`${answer.status} ${await answer.text()}`);
     const before = JSON.stringify(runs);
     runs = (await answer.json()).runs.sort((a, b) => (b.state === "running") - (a.state === "running") || (b.ended_unix_s ?? 0) - (a.ended_unix_s ?? 0));

@@ -42,6 +42,9 @@ export function clock(seconds) {
   return (hours > 0 ? `${hours}:${two(minutes)}` : `${minutes}`) + `:${two(whole % 60)}`;
 }
 
+// A time since a beginning.
+export const moment = seconds => seconds < 120 ? `${Number(seconds.toFixed(1))} s` : clock(seconds);
+
 export function day(unix_s) {
   if (!known(unix_s)) return "";
   const at = new Date(unix_s * 1000), two = part => String(part).padStart(2, "0");
@@ -72,6 +75,9 @@ export function bar(value, label) {
 }
 
 export const at = id => document.getElementById(id);
+
+// Of a document beside this page. A page's own address may hold the token, and fetch takes no such address.
+export const beside = name => new URL(name, location.origin + location.pathname);
 
 // "solved" and "finished" are good ends, "failed" and "died" are bad ones.
 export function mood(state) {

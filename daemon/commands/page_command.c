@@ -1,0 +1,305 @@
+/* The command `page`: serves a page of all runs, those that go on and those that have ended
+ * (daemon/watch/http/http.h). It reads the runs' files alone. The command's process; its only thread; blocks
+ * on these files. */
+#include "daemon/commands/commands.h"
+
+#include "daemon/commands/found_runs.h"
+#include "daemon/log/run_history.h"
+#include "daemon/log/run_summary.h"
+#include "daemon/watch/listener.h"
+#include "daemon/watch/run_document.h"
+#include "kernels/base/log.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { ID_BYTES = 8, AGE_US = 2000000, HISTORIES_MAX = 64, CONNECTIONS_MAX = 200, JOB_BYTES_MAX = 1 << 20 };
+
+/* A run as it was read last. */
+struct seen_run {
+    char id[2 * ID_BYTES + 1]; /* of its path: a reader names no file */
+    char *path, *json;         /* json: of run_summary.h, with the id */
+    bool goes_on;
+    struct stat log;             /* of episodes.jsonl when it was read; all zero: there is none */
+    struct run_history *history; /* NULL: no reader has asked for it */
+    uint64_t asked;              /* counts requests: the history with the lowest goes first */
+};
+
+struct run_page {
+    const struct arguments *arguments;
+    struct seen_run *runs; /* (count), by path */
+    size_t count;
+    uint64_t requests;
+    struct monotime read_at; /* all zero: never */
+};
+
+/* ---- one run ---- */
+
+static void seen_free(struct seen_run *run)
+{
+    free(run->path);
+    cJSON_free(run->json);
+    run_history_free(run->history);
+}
+
+static void name_run(struct seen_run *run)
+{
+    unsigned char hash[crypto_generichash_BYTES_MIN];
+    crypto_generichash(hash, sizeof hash, (const unsigned char *)run->path, strlen(run->path), NULL, 0);
+    sodium_bin2hex(run->id, sizeof run->id, hash, ID_BYTES);
+}
+
+static struct stat log_of(const char *path)
+{
+    char name[PATH_MAX + 32];
+    struct stat info;
+    snprintf(name, sizeof name, "%s/episodes.jsonl", path);
+    return lstat(name, &info) == 0 ? info : (struct stat){0};
+}
+
+static bool is_same_log(const struct stat *a, const struct stat *b)
+{
+    return a->st_ino == b->st_ino && a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
+           a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+}
+
+/* Reads the run again if it may have changed. False: it is no run any more, or there is no memory. */
+static bool seen_refresh(struct seen_run *run, const struct stat *log)
+{
+    static struct run_summary summary;
+    struct error error;
+    if (run->json != NULL && !run->goes_on && is_same_log(log, &run->log))
+        return true;
+    if (run_summary_read(&summary, run->path, &error) != STATUS_OK)
+        return false;
+    cJSON *object = run_summary_json(&summary);
+    cJSON_AddStringToObject(object, "id", run->id);
+    cJSON_free(run->json);
+    run->json = cJSON_PrintUnformatted(object);
+    cJSON_Delete(object);
+    run->goes_on = strcmp(summary.state, "running") == 0;
+    run->log = *log;
+    return run->json != NULL;
+}
+
+/* ---- all runs ---- */
+
+static int compare_paths(const void *path, const void *run)
+{
+    return strcmp(path, ((const struct seen_run *)run)->path);
+}
+
+/* Takes over what is known of a path, or begins with nothing. */
+static struct seen_run take_over(struct run_page *page, const char *path)
+{
+    struct seen_run *old =
+        page->count > 0 ? bsearch(path, page->runs, page->count, sizeof *page->runs, compare_paths) : NULL;
+    struct seen_run run = {0};
+    if (old != NULL) {
+        run = *old;
+        old->json = NULL;
+        old->history = NULL;
+    }
+    run.path = strdup(path);
+    return run;
+}
+
+static void forget_runs(struct run_page *page)
+{
+    for (size_t i = 0; i < page->count; i++)
+        seen_free(&page->runs[i]);
+    free(page->runs);
+    page->runs = NULL;
+    page->count = 0;
+}
+
+static enum status find_runs(struct run_page *page, struct error *error)
+{
+    struct run_folders folders;
+    enum status status =
+        found_runs_folders(&folders, page->arguments->folders, page->arguments->folder_count, NULL, error);
+    struct seen_run *runs = status == STATUS_OK ? calloc(folders.count + 1, sizeof *runs) : NULL;
+    if (status == STATUS_OK && runs == NULL)
+        status = error_set(error, STATUS_NO_MEMORY, "no memory for the runs");
+    size_t count = 0;
+    for (size_t i = 0; runs != NULL && i < folders.count; i++) {
+        const struct stat log = log_of(folders.of[i]);
+        runs[count] = take_over(page, folders.of[i]);
+        if (runs[count].path != NULL)
+            name_run(&runs[count]);
+        if (runs[count].path != NULL && seen_refresh(&runs[count], &log))
+            count++;
+        else
+            seen_free(&runs[count]);
+    }
+    run_folders_free(&folders);
+    if (runs == NULL)
+        return status;
+    forget_runs(page);
+    page->runs = runs;
+    page->count = count;
+    page->read_at = monotime_now();
+    return STATUS_OK;
+}
+
+/* ---- documents ---- */
+
+/* Many readers cost no more than one. A folder that cannot be read now leaves what was there. */
+static char *write_runs(struct run_page *page, size_t *length)
+{
+    struct error error;
+    if (monotime_us_between(page->read_at, monotime_now()) > AGE_US && find_runs(page, &error) != STATUS_OK)
+        log_warning("%s", error.text);
+    char *text = NULL;
+    FILE *out = open_memstream(&text, length);
+    if (out == NULL)
+        return NULL;
+    fputs("{\"runs\":[", out);
+    for (size_t i = 0; i < page->count; i++)
+        fprintf(out, "%s%s", i > 0 ? ",\n" : "", page->runs[i].json);
+    fputs("]}\n", out);
+    if (fclose(out) == 0)
+        return text;
+    free(text);
+    return NULL;
+}
+
+static char *job_of(struct path run, size_t *length)
+{
+    struct error error;
+    uint64_t size;
+    int fd;
+    *length = 0;
+    if (file_open_below(&fd, run, "job.json", 0, &error) != STATUS_OK)
+        return NULL;
+    struct stat info;
+    size = fstat(fd, &info) == 0 && info.st_size < JOB_BYTES_MAX ? (uint64_t)info.st_size : 0;
+    char *text = malloc(size + 1);
+    const ssize_t got = text != NULL ? file_read_at(fd, text, size, 0) : -1;
+    close(fd);
+    *length = got > 0 ? (size_t)got : 0;
+    return text;
+}
+
+/* A history keeps lines of up to some MiB: of many runs those that were asked for last stay. */
+static void drop_oldest(struct run_page *page)
+{
+    struct seen_run *oldest = NULL;
+    size_t histories = 0;
+    for (size_t i = 0; i < page->count; i++) {
+        struct seen_run *run = &page->runs[i];
+        if (run->history == NULL)
+            continue;
+        histories++;
+        if (oldest == NULL || run->asked < oldest->asked)
+            oldest = run;
+    }
+    if (histories < HISTORIES_MAX)
+        return;
+    run_history_free(oldest->history);
+    oldest->history = NULL;
+}
+
+/* A log that is missing has no lines. */
+static bool read_history(struct run_page *page, struct seen_run *run)
+{
+    struct error error;
+    if (run->history == NULL)
+        drop_oldest(page);
+    if (run->history == NULL && run_history_new(&run->history, &error) != STATUS_OK)
+        return false;
+    run->asked = ++page->requests;
+    const enum status status = run_history_read(run->history, path_of(run->path), &error);
+    if (status != STATUS_OK && status != STATUS_NOT_FOUND)
+        log_warning("%s: %s", run->path, error.text);
+    return true;
+}
+
+static char *write_run(struct run_page *page, const char *id, size_t *length)
+{
+    struct seen_run *run = NULL;
+    for (size_t i = 0; i < page->count && run == NULL; i++)
+        run = strcmp(page->runs[i].id, id) == 0 ? &page->runs[i] : NULL;
+    if (run == NULL || !read_history(page, run))
+        return NULL;
+    char *text = NULL;
+    size_t job_bytes;
+    FILE *out = open_memstream(&text, length);
+    if (out == NULL)
+        return NULL;
+    char *job = job_of(path_of(run->path), &job_bytes);
+    fputc('{', out);
+    run_document_write(run->history, path_of(run->path), job, job_bytes, true, out);
+    fputs("}\n", out);
+    free(job);
+    if (fclose(out) == 0)
+        return text;
+    free(text);
+    return NULL;
+}
+
+static char *document(void *arg, enum http_document which, const char *id, size_t *length)
+{
+    return which == HTTP_RUNS ? write_runs(arg, length) : write_run(arg, id, length);
+}
+
+/* ---- serving ---- */
+
+/* To the first signal. */
+static void serve(struct listener *listener, int signals)
+{
+    struct pollfd waits[] = {{.fd = listener_fd(listener), .events = POLLIN},
+                             {.fd = signals, .events = POLLIN}};
+    while (waits[1].revents == 0) {
+        const struct monotime now = monotime_now(), due = listener_due(listener, now);
+        if (poll(waits, 2, monotime_poll_ms(now, due)) < 0 && errno != EINTR)
+            return;
+        listener_serve(listener);
+    }
+}
+
+static int open_signals(void)
+{
+    sigset_t ends;
+    sigemptyset(&ends);
+    sigaddset(&ends, SIGINT);
+    sigaddset(&ends, SIGTERM);
+    sigaddset(&ends, SIGHUP);
+    return sigprocmask(SIG_BLOCK, &ends, NULL) == 0 ? signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK) : -1;
+}
+
+enum status page_serve(const struct arguments *arguments, struct job *job, struct error *error)
+{
+    struct run_page page = {.arguments = arguments};
+    struct listener listener;
+    const struct listener_place place = {.listen = arguments->listen,
+                                         .token = arguments->token,
+                                         .listen_name = "--listen",
+                                         .token_name = "--token"};
+    const struct http_config config = {
+        .serves_runs = true, .document = document, .arg = &page, .connections_max = CONNECTIONS_MAX};
+    (void)job;
+    if (sodium_init() < 0)
+        return error_set(error, STATUS_INTERNAL, "libsodium does not start");
+    enum status status = find_runs(&page, error);
+    if (status == STATUS_OK)
+        status = listener_open(&listener, &place, config, error);
+    if (status == STATUS_OK) {
+        const int signals = open_signals();
+        log_info("the page of %zu runs is at %s%s", page.count,
+                 strchr(place.listen, '/') == NULL ? "http://" : "", place.listen);
+        serve(&listener, signals);
+        listener_close(&listener);
+        close(signals);
+    }
+    forget_runs(&page);
+    return status;
+}
