@@ -83,6 +83,9 @@ get_is_all() {
     for method in POST PUT DELETE OPTIONS PATCH; do
         answers 405 "$origin/metrics" --request "$method" && body_is "expected GET" || return
     done
+    for method in GET HEAD PUT DELETE OPTIONS; do
+        answers 405 "$origin/stop" --request "$method" --max-time 5 || return
+    done
     answers 405 "$origin/" --data "a body" && answers 405 "$origin/" --data "a body" --header "Transfer-Encoding: chunked" &&
         answers 405 "$origin/" --upload-file "$COALESCED"
 }
@@ -97,9 +100,17 @@ check "HEAD is answered" head_is_get
 documents() {
     answers 200 "$origin/metrics" && head_has "content-type: text/plain; version=0.0.4; charset=utf-8" && head_has "cache-control: no-store" &&
         answers 200 "$origin/status.json" && jq -e ".pid == $run" <"$scratch/body" &&
-        answers 200 "$origin/" && head_has "content-type: text/html; charset=utf-8" && head_has "content-security-policy: default-src 'none';.*"
+        answers 200 "$origin/" && head_has "content-type: text/html; charset=utf-8" && head_has "content-security-policy: default-src 'none';.*" &&
+        answers 200 "$origin/run.js" && head_has "content-type: text/javascript; charset=utf-8" && answers 200 "$origin/page.css" &&
+        head_has "content-type: text/css; charset=utf-8" && answers 200 "$origin/dygraph.js" && grep -q "dygraphs/blob/.*LICENSE.txt (MIT)" "$scratch/body" &&
+        answers 404 "$origin/runs.json" && answers 404 "$origin/run.json?id=0" && answers 404 "$origin/runs.js"
 }
 check "documents have their types" documents
+no_token_no_order() {
+    answers 403 "$origin/stop" --request POST && grep -q "an order needs /metrics/token" "$scratch/body" &&
+        answers 403 "$origin/stop" --request POST --header "Origin: $origin" && answers 403 "$origin/checkpoint" --request POST --user :any
+}
+check "without a token no order is taken" no_token_no_order
 # Prometheus' own header is the longest; a browser's names no format of metrics.
 formats() {
     local accept text='text/plain; version=0.0.4; charset=utf-8' open='application/openmetrics-text; version=1.0.0; charset=utf-8'
@@ -164,12 +175,14 @@ origin=http://$address
 token=$scratch/token
 install -m 600 /dev/null "$token"
 printf 's3cret:word\n' >"$token"
+usual=$checkpoint checkpoint='{"every": 100000000, "keep": 2}'
 start "$scratch/closed" "{\"listen\":\"$address\",\"token\":\"$token\"}"
+checkpoint=$usual
 strangers() {
     local path
     for path in / /metrics /status.json /events /none; do
         answers 401 "$origin$path" && head_has "www-authenticate: Basic realm=.*" && head_has "www-authenticate: Bearer realm=.*" &&
-            body_is "expected the token of /metrics/token" && answers 401 "$origin$path" --oauth2-bearer s3cret:wor &&
+            body_is "expected the page's token" && answers 401 "$origin$path" --oauth2-bearer s3cret:wor &&
             answers 401 "$origin$path" --user "anyone:s3cret:worde" || return
     done
 }
@@ -196,9 +209,49 @@ events() {
     answers 200 "$origin/events" "$@" --max-time 3
     grep -q '^event: tick$' "$scratch/body"
 }
+# A browser adds the password to requests of other servers' pages, too, but not a bearer's header.
+strange_orders() {
+    local order header
+    for order in stop checkpoint; do
+        answers 401 "$origin/$order" --request POST && answers 403 "$origin/$order" --request POST --user :s3cret:word || return
+        for header in "Origin: http://elsewhere.example" "Origin: null" "Origin: $address" "Origin: $origin.evil.example" "Origin: http://x$address" "Origin;"; do
+            answers 403 "$origin/$order" --request POST --user :s3cret:word --header "$header" || return
+        done
+    done
+}
+check "another server's page gives no order" strange_orders
+checkpoints() {
+    local try
+    answers 200 "$origin/checkpoint" --request POST "$@" && body_is "the order is taken" || return
+    for ((try = 0; try < 600; try++)); do
+        [[ $(newest) == "$before" ]] || return 0
+        sleep 0.1
+    done
+    return 1
+}
+newest() { curl --silent --user :s3cret:word "$origin/status.json" | jq .checkpoint; }
+before=$(newest)
+check "an order with the token takes a checkpoint" checkpoints --oauth2-bearer s3cret:word
+before=$(newest)
+check "so does the own page's" checkpoints --user :s3cret:word --header "Origin: $origin"
 check "events too" events --oauth2-bearer s3cret:word
 check "also to a browser" events --user :s3cret:word
-stop "a job with a token"
+# The end of the stream is an event, which says how the run ended.
+curl --silent --user :s3cret:word --max-time 60 "$origin/events" >"$scratch/to-the-end" &
+reader=$!
+for ((try = 0; try < 600; try++)); do
+    grep -q '^event: begin' "$scratch/to-the-end" && break
+    sleep 0.1
+done
+check "an order to stop is taken" answers 200 "$origin/stop" --request POST --oauth2-bearer s3cret:word
+code=0 && { wait "$run" || code=$?; }
+check "and ends the job in good order" test "$code" = 0
+code=0 && { wait "$reader" || code=$?; }
+check "its readers see a whole stream" test "$code" = 0
+last_event() {
+    grep -A1 '^event: end$' "$scratch/to-the-end" | sed -n 's/^data: //p' | jq -e '.state == "stopped" and .reason == "" and (.sum | test("episodes"))'
+}
+check "whose last event is the end" last_event
 
 # ---- a socket's path ----
 socket=$scratch/page.sock

@@ -4,7 +4,7 @@ import {at, bar, beside, bytes, clock, count, day, done, element, fixed, known, 
 import {Board, Log, colorOf, sortNames, usualNames, wordsOf} from "./curves.js";
 
 const EVENTS_SHOWN = 30;
-let log = null, board = null;
+let log = null, board = null, newest = null; // newest: the status
 
 function showHead(status) {
   document.title = `${status.name} – ${status.state}`;
@@ -20,7 +20,7 @@ function showState(text, feeling) {
 
 function showProgress(status) {
   const p = status.progress, part = share(p), words = [done(p), percent(part)];
-  if (known(p.eta_s) && status.state !== "stopping") words.push(`done in ${clock(p.eta_s)}`);
+  if (known(p.eta_s)) words.push(`done in ${clock(p.eta_s)}`);
   at("progress").replaceChildren(...(known(part) ? [bar(part, "done of the run")] : []),
     element("span", words.filter(Boolean).join(" · ")));
 }
@@ -28,13 +28,13 @@ function showProgress(status) {
 function showFigures(status) {
   const p = status.progress, rate = p.steps_per_s ?? p.samples_per_s ?? p.tokens_per_s;
   const unit = "steps_per_s" in p ? "Steps/s" : "samples_per_s" in p ? "Samples/s" : "Tokens/s";
-  const newest = log.records[log.records.length - 1]?.values ?? {};
+  const numbers = log.records[log.records.length - 1]?.values ?? {};
   const evaluated = log.records.findLast(record => "eval.mean_reward" in record.values)?.values ?? {};
   const figures = [
     ["Episode", count(p.episode)], ["Update", count(p.update)], ["Running reward", fixed(p.running_reward, 2)],
     ["Last reward", fixed(p.reward, 2)], ["Goal", fixed(p.goal, 2)], ["Loss", fixed(p.loss, 4)],
     ["Evaluation", known(evaluated["eval.mean_reward"]) ? `${fixed(evaluated["eval.mean_reward"], 2)} ± ${fixed(evaluated["eval.std_reward"], 2)}` : ""],
-    ["Learning rate", known(newest.learning_rate ?? newest.lr) ? String(Number((newest.learning_rate ?? newest.lr).toPrecision(3))) : ""],
+    ["Learning rate", known(numbers.learning_rate ?? numbers.lr) ? String(Number((numbers.learning_rate ?? numbers.lr).toPrecision(3))) : ""],
     ["Accuracy", fixed(p.accuracy, 4)], ["Perplexity", fixed(p.perplexity, 2)], [unit, count(rate)], ["Running for", time(status.up_s)],
     ["Checkpoint", known(status.checkpoint) ? `${status.checkpoint}, ${time(status.checkpoint_age_s)} old` : "none yet"],
     ["Restarts", count(status.workers.reduce((sum, worker) => sum + worker.restarts, 0))]];
@@ -102,6 +102,7 @@ function showWorkers(status) {
 // ---- the stream ----
 
 function show(event) {
+  newest = event.status;
   showHead(event.status);
   showProgress(event.status);
   showFigures(event.status);
@@ -119,6 +120,7 @@ function showEnd({state, reason, sum}, listen) {
   const again = element("button", "Look again", {type: "button"});
   again.addEventListener("click", () => { at("end").hidden = true; listen(); });
   showState(state, mood(state));
+  showProgress({...newest, progress: {...newest.progress, eta_s: null}});
   document.title = document.title.replace(/ – .*/, ` – ${state}`);
   const words = GOOD_ENDS[state] ?? "The run has failed.";
   at("end").replaceChildren(element("strong", words, {class: mood(state)}), ` ${sum}${reason ? ` — ${reason}` : ""} `, again);
