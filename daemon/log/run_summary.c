@@ -165,9 +165,9 @@ static void note_line(struct log_reading *r, const char *text)
     cJSON_Delete(line);
 }
 
-/* Notes the whole lines among the bytes from `at` on; the first one only where the log begins there. Returns
- * how many there were. */
-static size_t note_block(struct log_reading *r, int fd, uint64_t at, size_t bytes)
+/* Notes the whole lines that begin like `prefix` among the bytes from `at` on; the first one only where the
+ * log begins there. Returns how many whole lines there were. */
+static size_t note_block(struct log_reading *r, int fd, uint64_t at, size_t bytes, const char *prefix)
 {
     size_t count = 0;
     char *text = malloc(bytes + 1);
@@ -179,7 +179,8 @@ static size_t note_block(struct log_reading *r, int fd, uint64_t at, size_t byte
         line = (end = memchr(text, '\n', (size_t)got)) != NULL ? end + 1 : text + got;
     while (got > 0 && (end = memchr(line, '\n', (size_t)(text + got - line))) != NULL) {
         *end = '\0';
-        note_line(r, line);
+        if (strncmp(line, prefix, strlen(prefix)) == 0)
+            note_line(r, line);
         line = end + 1;
         count++;
     }
@@ -195,10 +196,10 @@ static void note_log(struct log_reading *r, int fd, uint64_t size)
     struct log_reading first = *r;
     struct run_summary beginning = *out;
     first.out = &beginning;
-    note_block(&first, fd, 0, BLOCK_BYTES);
+    note_block(&first, fd, 0, BLOCK_BYTES, "{\"epoch\":");
     out->progress.epoch_updates = beginning.progress.epoch_updates;
     for (size_t bytes = BLOCK_BYTES; bytes <= 2 * (size_t)RUNLOG_LINE_BYTES; bytes *= 2)
-        if (note_block(r, fd, size > bytes ? size - bytes : 0, bytes) > 0 || bytes >= size)
+        if (note_block(r, fd, size > bytes ? size - bytes : 0, bytes, "") > 0 || bytes >= size)
             return;
 }
 
