@@ -119,7 +119,9 @@ fi
 not_readable() {
     mkdir -p locked/inner && cp broken/episodes.jsonl locked/inner && chown -R 65534 locked && chmod 700 locked/inner &&
         ! setpriv --reuid 65533 --clear-groups "$COALESCED" list "$scratch/locked/inner" 2>said
-    grep -q 'inner: Permission denied' said
+    grep -q 'inner: Permission denied' said && mkdir -m 700 locked/second &&
+        setpriv --reuid 65533 --clear-groups "$COALESCED" list "$scratch/locked" 2>said &&
+        grep -q 'Permission denied; in all 2 folders cannot be read' said
 }
 if [[ $EUID -eq 0 ]]; then
     chmod 755 "$scratch"
