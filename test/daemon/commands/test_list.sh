@@ -142,7 +142,7 @@ as() { # UID GROUPS COMMAND...
 }
 cd "$1/state"
 umask 002
-as 64998 "$2" env RUNTIME_DIRECTORY="$1/run" "$COALESCED" run "$1/reinforce.json" --run-dir one \
+setpriv --reuid 64998 --regid 64998 --groups "$2" env RUNTIME_DIRECTORY="$1/run" "$COALESCED" run "$1/reinforce.json" --run-dir one \
     --set '/stop={"episodes":1000000}' >/dev/null 2>&1 &
 run=$!
 until [ "$(find "$1/run" -name '*.sock.status')" ] && grep -qs '"episode":3,' one/episodes.jsonl; do sleep 0.1; done
