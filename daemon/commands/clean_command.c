@@ -96,8 +96,10 @@ static void clean_run(struct cleaning *c, const struct run_summary *s)
 /* A run's age counts from its newest line; without a line, from the last change of its folder. */
 static bool is_old(const struct run_summary *s, double age_s)
 {
-    struct stat info = {0};
-    const double now = (double)time(NULL);
+    struct stat info;
+    struct timespec time;
+    clock_gettime(CLOCK_REALTIME, &time);
+    const double now = (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
     if (s->ended_unix_s > 0)
         return now - s->ended_unix_s >= age_s;
     return stat(s->path, &info) == 0 && now - (double)info.st_mtime >= age_s;

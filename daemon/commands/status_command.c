@@ -37,8 +37,8 @@ static enum status choose(struct found_runs *runs, const char *wanted, struct er
 {
     char real[PATH_MAX];
     size_t count = 0;
-    if (realpath(wanted, real) == NULL)
-        real[0] = '\0';
+    if (realpath(wanted, real) == NULL) /* this user may not look there */
+        snprintf(real, sizeof real, "%s", wanted);
     for (size_t i = 0; i < runs->count; i++) {
         if (is_meant(&runs->of[i], wanted, real))
             runs->of[count++] = runs->of[i];

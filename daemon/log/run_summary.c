@@ -165,9 +165,9 @@ static void note_line(struct log_reading *r, const char *text)
     cJSON_Delete(line);
 }
 
-/* Notes the whole lines among the bytes from `at` on; the first one only where the log begins there. Returns
- * how many there were. */
-static size_t note_block(struct log_reading *r, int fd, uint64_t at, size_t bytes)
+/* Notes the whole lines that begin like `prefix` among the bytes from `at` on; the first one only where the
+ * log begins there. Returns how many whole lines there were. */
+static size_t note_block(struct log_reading *r, int fd, uint64_t at, size_t bytes, const char *prefix)
 {
     size_t count = 0;
     char *text = malloc(bytes + 1);
@@ -179,7 +179,8 @@ static size_t note_block(struct log_reading *r, int fd, uint64_t at, size_t byte
         line = (end = memchr(text, '\n', (size_t)got)) != NULL ? end + 1 : text + got;
     while (got > 0 && (end = memchr(line, '\n', (size_t)(text + got - line))) != NULL) {
         *end = '\0';
-        note_line(r, line);
+        if (strncmp(line, prefix, strlen(prefix)) == 0)
+            note_line(r, line);
         line = end + 1;
         count++;
     }
@@ -195,10 +196,10 @@ static void note_log(struct log_reading *r, int fd, uint64_t size)
     struct log_reading first = *r;
     struct run_summary beginning = *out;
     first.out = &beginning;
-    note_block(&first, fd, 0, BLOCK_BYTES);
+    note_block(&first, fd, 0, BLOCK_BYTES, "{\"epoch\":");
     out->progress.epoch_updates = beginning.progress.epoch_updates;
     for (size_t bytes = BLOCK_BYTES; bytes <= 2 * (size_t)RUNLOG_LINE_BYTES; bytes *= 2)
-        if (note_block(r, fd, size > bytes ? size - bytes : 0, bytes) > 0 || bytes >= size)
+        if (note_block(r, fd, size > bytes ? size - bytes : 0, bytes, "") > 0 || bytes >= size)
             return;
 }
 
@@ -420,27 +421,33 @@ static bool is_folder(DIR *dir, const struct dirent *entry)
             fstatat(dirfd(dir), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(info.st_mode));
 }
 
+struct finding {
+    struct run_folders *out;
+    unsigned unread;    /* folders */
+    struct error first; /* of these */
+};
+
 /* Below a run lie its own folders. Only a folder that someone named may be a run and hold others: `depth` 0.
  */
-static enum status visit(struct run_folders *out, char path[PATH_MAX], int depth, struct error *error)
+static enum status visit(struct finding *f, char path[PATH_MAX], int depth, struct error *error)
 {
     enum { DEPTH_MAX = 2 };
     const bool is_run = has_run(path);
     const size_t length = strcmp(path, "/") == 0 ? 0 : strlen(path);
-    enum status status = is_run ? add_folder(out, path, error) : STATUS_OK;
+    enum status status = is_run ? add_folder(f->out, path, error) : STATUS_OK;
     if (status != STATUS_OK || (is_run ? is_previous_name(strrchr(path, '/') + 1) : depth == DEPTH_MAX))
         return status;
     DIR *dir = opendir(path);
     if (dir == NULL && depth == 0)
         return error_set_errno(error, errno, "cannot read %.300s", path);
-    if (dir == NULL)
-        log_warning("cannot read %.300s: %s", path, strerror(errno));
+    if (dir == NULL && f->unread++ == 0)
+        error_set_errno(&f->first, errno, "cannot read %.300s", path);
     for (const struct dirent *entry; dir != NULL && status == STATUS_OK && (entry = readdir(dir)) != NULL;) {
         const bool is_previous = is_run && is_previous_name(entry->d_name);
         if (!is_folder(dir, entry) || (is_run && depth > 0 && !is_previous) ||
             (size_t)snprintf(path + length, PATH_MAX - length, "/%s", entry->d_name) >= PATH_MAX - length)
             continue;
-        status = visit(out, path, depth + 1, error);
+        status = visit(f, path, depth + 1, error);
     }
     path[length] = '\0';
     if (dir != NULL)
@@ -457,13 +464,18 @@ enum status run_folders_find(struct run_folders *out, const char *const *folders
                              struct error *error)
 {
     char path[PATH_MAX];
+    struct finding finding = {.out = out};
     enum status status = STATUS_OK;
     size_t kept = 0;
     *out = (struct run_folders){0};
     for (size_t i = 0; i < count && status == STATUS_OK; i++)
         status = realpath(folders[i], path) != NULL
-                     ? visit(out, path, 0, error)
+                     ? visit(&finding, path, 0, error)
                      : error_set_errno(error, errno, "cannot read %.300s", folders[i]);
+    if (finding.unread == 1)
+        log_warning("%s", finding.first.text);
+    else if (finding.unread > 1)
+        log_warning("%s; in all %u folders cannot be read", finding.first.text, finding.unread);
     if (out->count > 0)
         qsort(out->of, out->count, sizeof *out->of, compare_paths);
     for (size_t i = 0; i < out->count; i++) {

@@ -41,13 +41,16 @@ int status_socket_listen(const struct sockaddr *address, socklen_t bytes, int ba
     return -1;
 }
 
-/* Where a group may look into the folder, the group may ask. */
+/* Where a group may look into the folder, the group may ask. The package's unit refuses chown(2), which has
+ * nothing to do there: the folder's group is the process's own. */
 static void share_with_group(const char *path)
 {
     char folder[sizeof((struct status_socket *)0)->path];
-    struct stat info;
+    struct stat info, own;
     snprintf(folder, sizeof folder, "%.*s", (int)(strrchr(path, '/') - path), path);
-    if (stat(folder, &info) == 0 && (info.st_mode & 077) == 050 && lchown(path, (uid_t)-1, info.st_gid) == 0)
+    if (stat(folder, &info) != 0 || (info.st_mode & 077) != 050 || lstat(path, &own) != 0)
+        return;
+    if (own.st_gid == info.st_gid || lchown(path, (uid_t)-1, info.st_gid) == 0)
         chmod(path, 0660);
 }
 

@@ -18,7 +18,7 @@ _coalesced() {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]}
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        mapfile -t COMPREPLY < <(compgen -W 'run keygen join check evaluate generate play export try status list stop plot sweep forward schema --help --version' -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W 'run keygen join check evaluate generate play export try status list stop clean plot sweep forward schema --help --version' -- "$current")
         return
     fi
     # readline splits words at "=": --set /device = au
@@ -47,7 +47,7 @@ _coalesced() {
             return
             ;;
         --episodes | --render | --words | --seed | --temperature | --name | --options | --steps | --limit-s | \
-            --node | --leader | --hosts | --observers | --trainers | --output | --x | --y | --parallel | --runs | --storage)
+            --node | --leader | --hosts | --older-than | --observers | --trainers | --output | --x | --y | --parallel | --runs | --storage)
             return
             ;;
     esac
@@ -63,7 +63,9 @@ _coalesced() {
         export) options='--onnx --help' ;;
         try) options='--name --options --steps --seed --limit-s --help' ;;
         status) options='--watch --json --help' ;;
-        list | stop) options='--help' ;;
+        list) options='--running --json --help' ;;
+        stop) options='--help' ;;
+        clean) options='--older-than --all --dry-run --help' ;;
         plot) options='--output --x --y --help' ;;
         forward) options='--mlflow --wandb --once --help' ;;
         sweep) options='--over --sampler --runs --parallel --stop --storage --set --run-dir --resume --help' ;;
@@ -75,9 +77,11 @@ _coalesced() {
     fi
     # Job files end in .json; a checkpoint is a folder, or a safetensors file; a plug-in ends in .so.
     compopt -o filenames 2>/dev/null
-    if [[ $command == status || $command == stop ]]; then
+    if [[ $command == status ]]; then
         mapfile -t COMPREPLY < <(compgen -d -W "$("${COMP_WORDS[0]}" list 2>/dev/null | cut -f1)" -- "$current")
-    elif [[ $command == generate || $command == play || $command == export || $command == plot || $command == forward ]]; then
+    elif [[ $command == stop ]]; then
+        mapfile -t COMPREPLY < <(compgen -d -W "$("${COMP_WORDS[0]}" list --running 2>/dev/null | cut -f1)" -- "$current")
+    elif [[ $command == list || $command == clean || $command == generate || $command == play || $command == export || $command == plot || $command == forward ]]; then
         mapfile -t COMPREPLY < <(compgen -d -- "$current")
     elif [[ $command == try ]]; then
         mapfile -t COMPREPLY < <(compgen -d -- "$current"; compgen -f -X '!*.so' -- "$current")

@@ -219,6 +219,15 @@ is_the_users() {
         [[ -s $run/episodes.jsonl && ! -L $systemd_root/var/lib/coalesced ]]
 }
 
+# Not root: with the package's group, and without.
+shows_members_its_status() {
+    local group
+    group=$(beside getent group coalesced | cut -d: -f3)
+    beside setpriv --reuid 4242 --regid 4242 --groups "$group" coalesced list --running | grep -q '/pole	running' &&
+        beside setpriv --reuid 4242 --regid 4242 --clear-groups coalesced list --running 2>&1 | grep -q '^coalesced: 1 run of other users is not shown' &&
+        [[ -z $(beside find /run/coalesced -type s ! -name '*.status' -perm /077) ]]
+}
+
 in_journal() {
     beside journalctl -q --no-pager -o cat COALESCED_RUN=pole | grep -qF -- "$1"
 }
@@ -278,6 +287,7 @@ check "under systemd: installed, a job's file written, enabled and started" star
 check "its page can be opened" shows_its_page / '<h2>Workers</h2>'
 check "and its metrics read" shows_its_page /metrics coalesced_training
 check "it runs as the package's user in its folder" is_the_users
+check "members of its group see it, others that it is there" shows_members_its_status
 check "it is reloaded, and says so in the journal under its run" reloads
 check "its logs are rotated while it runs" rotates_while_it_runs
 check "also beside a unit that has failed" rotates_beside_a_failure

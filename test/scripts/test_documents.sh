@@ -155,12 +155,14 @@ if python3 -c 'import jsonschema' 2>/dev/null; then
 else
     echo 'test_documents.sh: Python has no jsonschema: the schema is not compared with the check'
 fi
-check "commands" offers "run keygen join check evaluate generate play export try status list stop plot sweep forward schema --help --version" ''
+check "commands" offers "run keygen join check evaluate generate play export try status list stop clean plot sweep forward schema --help --version" ''
 check "a command's beginning" offers "check" ch
 check "a command's options" offers "--set --run-dir --resume --profile --node --leader --keys --help" run --
 check "the options of evaluate" offers "--set --episodes --help" evaluate --
 check "another command's options" offers "--words --seed --temperature --help" generate --
 check "the options of try" offers "--name --options --steps --seed --limit-s --help" try --
+check "the options of list" offers "--running --json --help" list --
+check "the options of clean" offers "--older-than --all --dry-run --help" clean --
 check "the options of plot" offers "--output --x --y --help" plot --
 check "the options of forward" offers "--mlflow --wandb --once --help" forward --
 check "the options of sweep" offers "--over --sampler --runs --parallel --stop --storage --set --run-dir --resume --help" sweep --

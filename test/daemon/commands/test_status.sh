@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# coalesced status, list and stop: what they say of runs is true, a reader that stalls stops nothing, and a run is found by
-# its directory and by its name.
+# coalesced status and stop: what they say of runs is true, a reader that stalls stops nothing, and a run is found by its
+# directory and by its name, also when it has ended.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
@@ -61,7 +61,10 @@ found_by_name() {
     status "$called" | grep -q "^observer 3  *running"
 }
 check "its name finds it too" found_by_name
-check "list has it on a line" grep -q "^$called	training	$run	episode [0-9]*, .*	$(readlink -f "$one")$" <("$COALESCED" list)
+list_has_it() {
+    (cd "$scratch" && "$COALESCED" list --running) | grep -Eq "^one	running	episode [0-9]+/$endless  0 %	running reward [0-9.-]+	(ETA [^	]*)?	[0-9.]+ MiB	$"
+}
+check "list has it on a line" list_has_it
 only_the_user_may_ask() {
     [[ $(find "$scratch" -name '*.sock.status' -type s -printf '%m %h\n') == "600 $scratch/coalesced" ]]
 }
@@ -113,11 +116,12 @@ check "and the server a wait" becomes "$two" '.workers[0].role == "pserver" and 
 # Another test of this machine may have a run too.
 folder=$(readlink -f "$scratch")
 check "without a name all runs are told" test "$(status --json | jq "[.runs[] | select(.run | startswith(\"$folder/\"))] | length")" = 2
-check "list has two lines" test "$("$COALESCED" list | grep -c "	$folder/")" = 2
+check "list has two lines" test "$("$COALESCED" list --running | grep -c "^$folder/")" = 2
 check "a run that is not there" fails 66 "is not running" status "$scratch/none"
 check "nor anything to stop" fails 66 "is not running" stop nobody
 check "stop needs a run" fails 64 "expected one run" stop
-check "list takes no argument" fails 64 "expected no argument" list one
+check "list names a folder that is not there" fails 66 "cannot read none" list none
+check "--running is one of list" fails 64 "belongs to list" status --running
 check "a checkpoint's option is not one of status" fails 64 "belongs to" status --episodes 3
 three=$scratch/other/one
 mkdir "$scratch/other"
@@ -144,10 +148,24 @@ check "in good order" test "$code" = 0
 check "as its log says" grep -q '"event":"stopped"' "$three/episodes.jsonl"
 code=0 && { wait "$watching" || code=$?; }
 check "who watches ends then" test "$code" = 0
-check "in words" grep -q "has ended" "$scratch/watched"
+check "with the run's end" grep -q "^$three: reinforce, stopped on 20" "$scratch/watched"
+check "behind the last state" grep -q "^agent 0" "$scratch/watched"
+tells_the_end() { # RUN
+    status "$1" >"$scratch/end" && grep -q "^$folder/other/one: reinforce, stopped on 20" "$scratch/end" &&
+        grep -Eq '^[0-9]+ episodes, running reward ' "$scratch/end" && grep -q '^checkpoint [0-9]' "$scratch/end" &&
+        grep -qF "coalesced run $folder/other/one/job.json --run-dir $folder/other/one --resume" "$scratch/end" &&
+        grep -qF "coalesced play $folder/other/one" "$scratch/end"
+}
+check "a run that has ended tells how" tells_the_end "$three"
+check "as a document, too" test "$(status "$three" --json | jq -r '[.state, .resumable, .pid] | join(" ")')" = "stopped true "
+tells_the_end_by_name() {
+    mkdir "$scratch/usual" && ln -s usual "$scratch/link" && mv "$three" "$scratch/usual/other" &&
+        STATE_DIRECTORY=$scratch/link status "$called" --json | jq -e '.pid == null and .state == "stopped"'
+}
 for run in "$first" "$second"; do
     kill -TERM "$run"
     wait "$run" || true
 done
+check "its job's name finds it too" tells_the_end_by_name
 check "no socket is left" test -z "$(find "$scratch" -name '*.sock.status')"
 finish
