@@ -18,7 +18,7 @@ _coalesced() {
     local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]}
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        mapfile -t COMPREPLY < <(compgen -W 'run keygen join check evaluate generate play export try status list stop clean plot sweep forward schema --help --version' -- "$current")
+        mapfile -t COMPREPLY < <(compgen -W 'run keygen join check evaluate generate play export try status list stop clean page plot sweep forward schema --help --version' -- "$current")
         return
     fi
     # readline splits words at "=": --set /device = au
@@ -46,7 +46,7 @@ _coalesced() {
             compopt -o dirnames 2>/dev/null
             return
             ;;
-        --episodes | --render | --words | --seed | --temperature | --name | --options | --steps | --limit-s | \
+        --episodes | --listen | --render | --words | --seed | --temperature | --name | --options | --steps | --limit-s | \
             --node | --leader | --hosts | --older-than | --observers | --trainers | --output | --x | --y | --parallel | --runs | --storage)
             return
             ;;
@@ -66,6 +66,7 @@ _coalesced() {
         list) options='--running --json --help' ;;
         stop) options='--help' ;;
         clean) options='--older-than --all --dry-run --help' ;;
+        page) options='--listen --token --help' ;;
         plot) options='--output --x --y --help' ;;
         forward) options='--mlflow --wandb --once --help' ;;
         sweep) options='--over --sampler --runs --parallel --stop --storage --set --run-dir --resume --help' ;;

@@ -155,7 +155,7 @@ if python3 -c 'import jsonschema' 2>/dev/null; then
 else
     echo 'test_documents.sh: Python has no jsonschema: the schema is not compared with the check'
 fi
-check "commands" offers "run keygen join check evaluate generate play export try status list stop clean plot sweep forward schema --help --version" ''
+check "commands" offers "run keygen join check evaluate generate play export try status list stop clean page plot sweep forward schema --help --version" ''
 check "a command's beginning" offers "check" ch
 check "a command's options" offers "--set --run-dir --resume --profile --node --leader --keys --help" run --
 check "the options of evaluate" offers "--set --episodes --help" evaluate --

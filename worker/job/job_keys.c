@@ -832,10 +832,12 @@ const struct job_key job_keys[] = {
              "HTTP: an IP address and a port, such as 127.0.0.1:9477, or the path of a socket, with a slash. "
              "Metrics are in Prometheus' text format, or in OpenMetrics where the request's Accept header "
              "prefers it. An address that others can reach needs /metrics/token. While the address is in "
-             "use, the run goes on without its page. null: nowhere."},
+             "use, the run goes on without its page. `coalesced page` serves a page of all runs. null: "
+             "nowhere."},
     {"/metrics/token", ANY, PATH(metrics.token, 1), NULLABLE(metrics.has_token), BY_DEFAULT(null),
      .text = "A file whose first line is a token: ASCII characters without spaces. Every request must then "
-             "show it, as a bearer token or as the password of Basic authentication."},
+             "show it, as a bearer token or as the password of Basic authentication. Only with a token the "
+             "page has buttons, which stop the run or take a checkpoint: POST to /stop and /checkpoint."},
     {"/metrics/textfile", ANY, PATH(metrics.textfile, 1), NULLABLE(metrics.has_textfile), BY_DEFAULT(null),
      .text = "A file for the textfile collector of Prometheus' node_exporter, with a name that ends in "
              ".prom. It is replaced every 15 seconds, whole, and removed when the run ends."},
