@@ -245,6 +245,7 @@ struct control_episode {
         uint32_t waits[CONTROL_WAIT_BUCKETS]; /* [i]: waits above control_wait_limits_us[i - 1], at most [i];
                                                  the last: all longer ones */
     } timing;
+    bool is_last; /* /stop ends the job here */
     bool has_figures;
     struct control_figures figures;
     struct control_metrics metrics; /* of the environments' episodes that ended within this one; last, because
@@ -272,6 +273,7 @@ struct control_update {
     uint64_t samples; /* that counted */
     uint64_t late;    /* contributions dropped since the last update */
     uint32_t trainers;
+    bool is_last;                    /* /stop ends the job here */
     double losses[JOB_TRAINERS_MAX]; /* (trainers) */
     struct {
         double round_s;          /* since the update before */

@@ -791,10 +791,12 @@ enum status runlog_finish(struct runlog *log, const char *why, const struct cont
 
 /* ---- records ---- */
 
-/* Whether /log/every lets the record into episodes.log. */
+/* Whether /log/every, or the job's end, lets the record into episodes.log. */
 static bool is_for_text(const struct runlog *log, const struct control_message *record)
 {
-    if (record->kind == CONTROL_EPOCH || log->job->kind == JOB_MODEL_PARALLEL)
+    const bool is_episode = record->kind == CONTROL_EPISODE;
+    if (record->kind == CONTROL_EPOCH || log->job->kind == JOB_MODEL_PARALLEL ||
+        (is_episode ? record->body.episode.is_last : record->body.update.is_last))
         return true;
     return control_record_number(record) % log->job->log.every == 0;
 }

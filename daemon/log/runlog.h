@@ -13,8 +13,9 @@
  *     timing         the member of a line for all values that two runs of one seed may differ in
  *
  * The supervisor is the only writer. episodes.jsonl has every episode, update and epoch. episodes.log and
- * stdout have every `every`th episode or update (/log/every). A model-parallel job's workers report every
- * `every`th update alone, with the mean of those between, so both files have just these.
+ * stdout have every `every`th episode or update (/log/every), and the one that ends the job by /stop. A
+ * model-parallel job's workers report these alone, with the mean of those between, so both files have just
+ * these. After a resume with a later /stop, the line of the earlier end stays.
  *
  * With /log/tensorboard each record also makes an event for TensorBoard (tensorboard.h). Where that fails, a
  * warning says so once. A line that stdout cannot take at once is not shown there. Supervisor process; its

@@ -671,14 +671,16 @@ static enum status parallel_trainer_wait_for_logs(struct parallel_trainer *t, ui
     return status;
 }
 
-/* After an iteration: reports the log's line if one is due. */
+/* After an iteration: reports the log's line if one is due. The job's last update always has a line. Its loss
+ * also counts for the next line that is due: a resumed run may have more updates. */
 static enum status parallel_trainer_line(struct parallel_trainer *t, struct error *error)
 {
-    const uint64_t every = t->job->log.every, first = t->iteration - every;
-    if (!parallel_trainer_leads(t) || t->iteration % every != 0)
+    const uint64_t every = t->job->log.every, first = (t->iteration - 1) / every * every;
+    const bool is_due = t->iteration % every == 0;
+    if (!parallel_trainer_leads(t) || (!is_due && t->iteration < t->data.updates))
         return STATUS_OK;
     const uint64_t begun = t->begun > first ? t->begun : first;
-    const double loss = t->line_loss / (double)every;
+    const double loss = t->line_loss / (double)(t->iteration - first);
     struct control_update record = {
         .update = t->iteration,
         .loss = loss,
@@ -689,8 +691,10 @@ static enum status parallel_trainer_line(struct parallel_trainer *t, struct erro
         .timing = {.round_s = epoch_seconds_since(t->line_begin),
                    .samples_before = t->trainers * parallel_data_tokens(&t->data, first, begun)},
     };
-    t->line_loss = 0;
-    t->line_begin = monotime_now();
+    if (is_due) {
+        t->line_loss = 0;
+        t->line_begin = monotime_now();
+    }
     enum status status = parallel_trainer_wait_for_logs(t, 1, error);
     if (status != STATUS_OK)
         return status;
