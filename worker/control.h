@@ -97,6 +97,12 @@ struct control_bound {
     uint16_t far_port; /* of the socket for other hosts; 0: the job has one host */
 };
 
+/* How far a worker's part of an evaluation has come: `done` of `total` episodes, samples or batches. Both are
+ * equal after the part's end; `total` 0: the worker has no part. */
+struct control_share {
+    uint32_t done, total;
+};
+
 /* What a worker has done, used and dropped since its start. */
 struct control_beat {
     uint64_t cpu_us, resident_bytes; /* processor time of the process; its memory now */
@@ -107,6 +113,7 @@ struct control_beat {
     uint32_t
         queue; /* agent: requests that wait for a launch; pserver: contributions that wait for the round */
     uint32_t zero;
+    struct control_share evaluation;
 };
 
 struct control_far {

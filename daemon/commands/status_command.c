@@ -308,7 +308,7 @@ static void show_job(const cJSON *status)
     printf(", process %.0f, ", number_of(status, "pid"));
     show_word(status, "state");
     write_time(cell, number_of(status, "up_s"));
-    printf(" for %s\n", cell);
+    printf(", up %s\n", cell);
     show_progress(status);
     show_share(status);
     write_time(cell, number_of(status, "checkpoint_age_s"));

@@ -61,7 +61,13 @@ unsigned runlog_tail(const struct runlog *log, const char *lines[RUNLOG_TAIL_LIN
  */
 void runlog_clear_progress(struct runlog *log);
 
-/* How far the run has come, by the newest record. */
+/* Takes how far an evaluation has come, as the sum over the workers, and draws it. */
+void runlog_evaluating(struct runlog *log, struct control_share evaluating);
+
+/* Draws a change of the progress line that came too soon after another to be drawn. Cheap. */
+void runlog_redraw(struct runlog *log);
+
+/* How far the run has come. */
 const struct progress *runlog_progress(const struct runlog *log);
 
 /* ---- places ---- */

@@ -588,6 +588,7 @@ static enum status parallel_trainer_forward(void *arg, const struct parallel_bat
     const struct variable *variable = trainer_forward(t, context, batch, false);
     tape_read(t->tape, variable, DTYPE_F64, loss);
     profile_leave(before);
+    t->base.worker->evaluation.done++;
     status = tape_status(t->tape, error);
     dist_context_free(context);
     return status;
@@ -718,6 +719,7 @@ static enum status epoch_evaluate(struct parallel_trainer *t, struct control_epo
                                   struct error *error)
 {
     const struct monotime begin = monotime_now();
+    t->base.worker->evaluation = (struct control_share){.total = (uint32_t)t->data.held_out_batches};
     enum status status = held_out_loss(&t->data, parallel_trainer_forward, t, &record->evaluation_loss,
                                        &record->evaluated, error);
     record->unigram_perplexity = t->data.corpus.unigram_perplexity;
