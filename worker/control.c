@@ -112,7 +112,7 @@ _Static_assert(offsetof(struct host_keys, secret) == 4 && offsetof(struct host_k
                    sizeof(struct control_far) == 68,
                "keys and FAR of PROTOCOL.md");
 _Static_assert(offsetof(struct control_beat, work) == 16 && offsetof(struct control_beat, queue) == 64 &&
-                   sizeof(struct control_beat) == 72,
+                   offsetof(struct control_beat, evaluation) == 72 && sizeof(struct control_beat) == 80,
                "BEAT of PROTOCOL.md");
 _Static_assert(sizeof(struct error) == 484, "FAILED of PROTOCOL.md");
 _Static_assert(offsetof(struct plugin_call, kind) == 8 && offsetof(struct plugin_call, last) == 16 &&

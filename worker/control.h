@@ -97,6 +97,12 @@ struct control_bound {
     uint16_t far_port; /* of the socket for other hosts; 0: the job has one host */
 };
 
+/* How far a worker's part of an evaluation has come: `done` of `total` episodes, samples or batches. Both are
+ * equal after the part's end; `total` 0: the worker has no part. */
+struct control_share {
+    uint32_t done, total;
+};
+
 /* What a worker has done, used and dropped since its start. */
 struct control_beat {
     uint64_t cpu_us, resident_bytes; /* processor time of the process; its memory now */
@@ -107,6 +113,7 @@ struct control_beat {
     uint32_t
         queue; /* agent: requests that wait for a launch; pserver: contributions that wait for the round */
     uint32_t zero;
+    struct control_share evaluation;
 };
 
 struct control_far {
@@ -245,6 +252,7 @@ struct control_episode {
         uint32_t waits[CONTROL_WAIT_BUCKETS]; /* [i]: waits above control_wait_limits_us[i - 1], at most [i];
                                                  the last: all longer ones */
     } timing;
+    bool is_last; /* /stop ends the job here */
     bool has_figures;
     struct control_figures figures;
     struct control_metrics metrics; /* of the environments' episodes that ended within this one; last, because
@@ -272,6 +280,7 @@ struct control_update {
     uint64_t samples; /* that counted */
     uint64_t late;    /* contributions dropped since the last update */
     uint32_t trainers;
+    bool is_last;                    /* /stop ends the job here */
     double losses[JOB_TRAINERS_MAX]; /* (trainers) */
     struct {
         double round_s;          /* since the update before */

@@ -129,7 +129,8 @@ static void worker_take_stock(const struct worker *worker, struct control_beat *
                                   .duplicates = counters.duplicates,
                                   .stale = counters.stale,
                                   .timeouts = counters.timeouts,
-                                  .queue = worker->queue};
+                                  .queue = worker->queue,
+                                  .evaluation = worker->evaluation};
 }
 
 /* Ten beats a second while busy; an idle worker wakes only beat_us after its last beat. */

@@ -51,6 +51,7 @@ struct worker {
     } records;                         /* the lead's */
     uint64_t work;                     /* struct control_beat's; the role counts */
     uint32_t queue;                    /* likewise */
+    struct control_share evaluation;   /* likewise */
     bool connect, drain, hurry, leave; /* orders that have come, never unset */
     bool save;                         /* a checkpoint is wanted; the role unsets this when one begins */
     int16_t

@@ -192,7 +192,7 @@ static void show_job(const cJSON *status)
     printf(", process %.0f, ", found_number(status, "pid"));
     show_word(status, "state");
     write_time(cell, found_number(status, "up_s"));
-    printf(" for %s\n", cell);
+    printf(", up %s\n", cell);
     show_progress(status);
     show_share(status);
     write_time(cell, found_number(status, "checkpoint_age_s"));

@@ -85,6 +85,7 @@ void progress_note(struct progress *p, const struct job *job, const struct contr
     const bool is_first = p->unit == NULL;
     if (is_first)
         p->evaluation = NAN;
+    p->evaluating = (struct control_share){0};
     if (record->kind == CONTROL_EPOCH) {
         const struct control_epoch *epoch = &record->body.epoch;
         p->epoch_updates = epoch->epoch > 0 ? epoch->update / epoch->epoch : 0;
@@ -99,7 +100,7 @@ void progress_note(struct progress *p, const struct job *job, const struct contr
 
 /* ---- text ---- */
 
-enum piece { POSITION, SHARE, FIGURE, RATE, ETA, PIECES, PIECE_BYTES = 64 };
+enum piece { POSITION, SHARE, FIGURE, RATE, ETA, EVALUATING, PIECES, PIECE_BYTES = 64 };
 
 static void write_eta(char out[PIECE_BYTES], double seconds)
 {
@@ -115,10 +116,16 @@ static void write_eta(char out[PIECE_BYTES], double seconds)
         snprintf(out, PIECE_BYTES, "ETA %" PRIu64 ":%02u", s / 60, (unsigned)(s % 60));
 }
 
-static void write_pieces(char out[PIECES][PIECE_BYTES], const struct progress *p)
+static void write_evaluating(char out[PIECE_BYTES], const struct progress *p)
+{
+    if (progress_evaluates(p))
+        snprintf(out, PIECE_BYTES, "evaluating %u/%u", p->evaluating.done, p->evaluating.total);
+}
+
+/* Of what is recorded. */
+static void write_recorded(char out[PIECES][PIECE_BYTES], const struct progress *p)
 {
     const int decimals = strcmp(p->figure, "loss") == 0 ? 4 : 2;
-    memset(out, 0, (size_t)PIECES * PIECE_BYTES);
     snprintf(out[POSITION], PIECE_BYTES, "%s %" PRIu64, p->unit, p->done);
     if (p->total > 0) {
         const size_t length = strlen(out[POSITION]);
@@ -135,6 +142,14 @@ static void write_pieces(char out[PIECES][PIECE_BYTES], const struct progress *p
     write_eta(out[ETA], p->eta_s);
 }
 
+static void write_pieces(char out[PIECES][PIECE_BYTES], const struct progress *p)
+{
+    memset(out, 0, (size_t)PIECES * PIECE_BYTES);
+    write_evaluating(out[EVALUATING], p);
+    if (p->unit != NULL)
+        write_recorded(out, p);
+}
+
 static size_t join(char out[PROGRESS_TEXT_BYTES], char pieces[PIECES][PIECE_BYTES])
 {
     size_t length = 0;
@@ -148,13 +163,11 @@ static size_t join(char out[PROGRESS_TEXT_BYTES], char pieces[PIECES][PIECE_BYTE
 
 void progress_text(char out[PROGRESS_TEXT_BYTES], const struct progress *p, unsigned columns)
 {
-    static const enum piece least_first[] = {RATE, FIGURE, SHARE, ETA};
+    static const enum piece least_first[] = {RATE, FIGURE, SHARE, ETA, POSITION};
+    const size_t count = sizeof least_first / sizeof least_first[0] - !progress_evaluates(p);
     char pieces[PIECES][PIECE_BYTES];
-    out[0] = '\0';
-    if (p->unit == NULL)
-        return;
     write_pieces(pieces, p);
-    for (size_t i = 0; join(out, pieces) > columns && i < sizeof least_first / sizeof least_first[0]; i++)
+    for (size_t i = 0; join(out, pieces) > columns && i < count; i++)
         pieces[least_first[i]][0] = '\0';
     if (join(out, pieces) > columns) /* half a number would be another one */
         out[strcspn(out, "/")] = '\0';

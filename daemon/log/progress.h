@@ -30,6 +30,7 @@ struct progress {
     /* For the next record: where this process began, and what it knows. */
     struct monotime begin;
     uint64_t begun_at, epoch_updates;
+    struct control_share evaluating;   /* sums over the workers; the newest record makes them 0 */
     double evaluation, evaluation_std; /* NaN: there was none */
 };
 
@@ -39,9 +40,15 @@ enum { PROGRESS_TEXT_BYTES = 256 };
 void progress_note(struct progress *progress, const struct job *job, const struct control_message *record,
                    struct monotime now);
 
-/* "update 119/940  13 %  loss 0.3512  93 samples/s  ETA 2:31", without what is not known. "": nothing is
- * recorded yet. A text for fewer columns lacks, one after another: the rate, the figure, the percentage, the
- * ETA, the total, its own end. */
+/* Whether an evaluation runs. */
+static inline bool progress_evaluates(const struct progress *progress)
+{
+    return progress->evaluating.done < progress->evaluating.total;
+}
+
+/* "update 119/940  13 %  loss 0.3512  93 samples/s  ETA 2:31  evaluating 37/100", without what is not known.
+ * "": nothing is recorded yet, and no evaluation runs. A text for fewer columns lacks, one after another: the
+ * rate, the figure, the percentage, the ETA, during an evaluation the units, the total, its own end. */
 void progress_text(char out[PROGRESS_TEXT_BYTES], const struct progress *progress, unsigned columns);
 
 /* "98 updates, running reward 12.30, evaluation 15.10 +- 2.00": what a run came to. "": nothing is recorded.

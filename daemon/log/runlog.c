@@ -52,6 +52,7 @@ struct runlog {
     bool terminal;          /* stdout is a terminal */
     bool silent;            /* stdout is gone */
     bool is_drawn;          /* a progress line stands on the terminal */
+    bool is_stale;          /* the progress has changed since the line was drawn */
     struct monotime redraw_due, begin;
     struct progress progress;
     char tail[RUNLOG_TAIL_LINES][RUNLOG_TAIL_BYTES]; /* a ring */
@@ -665,12 +666,25 @@ static void draw_progress(struct runlog *log, struct monotime now)
 {
     enum { REDRAW_US = 100000 };
     char text[PROGRESS_TEXT_BYTES], line[sizeof LINE_CLEAR + sizeof text];
-    if (!log->terminal || monotime_before(now, log->redraw_due))
+    log->is_stale = log->terminal && monotime_before(now, log->redraw_due);
+    if (!log->terminal || log->is_stale)
         return;
     log->redraw_due = monotime_add_us(now, REDRAW_US);
     progress_text(text, &log->progress, terminal_columns());
     show_text(log, line, (size_t)snprintf(line, sizeof line, LINE_CLEAR "%s", text));
     log->is_drawn = true;
+}
+
+void runlog_evaluating(struct runlog *log, struct control_share evaluating)
+{
+    log->progress.evaluating = evaluating;
+    draw_progress(log, monotime_now());
+}
+
+void runlog_redraw(struct runlog *log)
+{
+    if (log->is_stale)
+        draw_progress(log, monotime_now());
 }
 
 const struct progress *runlog_progress(const struct runlog *log)
@@ -833,10 +847,12 @@ enum status runlog_finish(struct runlog *log, const char *why, const char *reaso
 
 /* ---- records ---- */
 
-/* Whether /log/every lets the record into episodes.log. */
+/* Whether /log/every, or the job's end, lets the record into episodes.log. */
 static bool is_for_text(const struct runlog *log, const struct control_message *record)
 {
-    if (record->kind == CONTROL_EPOCH || log->job->kind == JOB_MODEL_PARALLEL)
+    const bool is_episode = record->kind == CONTROL_EPISODE;
+    if (record->kind == CONTROL_EPOCH || log->job->kind == JOB_MODEL_PARALLEL ||
+        (is_episode ? record->body.episode.is_last : record->body.update.is_last))
         return true;
     return control_record_number(record) % log->job->log.every == 0;
 }

@@ -13,8 +13,9 @@
  *     timing         the member of a line for all values that two runs of one seed may differ in
  *
  * The supervisor is the only writer. episodes.jsonl has every episode, update and epoch. episodes.log and
- * stdout have every `every`th episode or update (/log/every). A model-parallel job's workers report every
- * `every`th update alone, with the mean of those between, so both files have just these.
+ * stdout have every `every`th episode or update (/log/every), and the one that ends the job by /stop. A
+ * model-parallel job's workers report these alone, with the mean of those between, so both files have just
+ * these. After a resume with a later /stop, the line of the earlier end stays.
  *
  * With /log/tensorboard each record also makes an event for TensorBoard (tensorboard.h). Where that fails, a
  * warning says so once. A line that stdout cannot take at once is not shown there. Supervisor process; its
@@ -74,7 +75,13 @@ void runlog_note_message(struct runlog *log, const char *text);
  */
 void runlog_clear_progress(struct runlog *log);
 
-/* How far the run has come, by the newest record. */
+/* Takes how far an evaluation has come, as the sum over the workers, and draws it. */
+void runlog_evaluating(struct runlog *log, struct control_share evaluating);
+
+/* Draws a change of the progress line that came too soon after another to be drawn. Cheap. */
+void runlog_redraw(struct runlog *log);
+
+/* How far the run has come. */
 const struct progress *runlog_progress(const struct runlog *log);
 
 /* ---- places ---- */

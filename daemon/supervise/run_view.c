@@ -523,6 +523,14 @@ static void open_page(struct run_view *view)
                     spare, HTTP_DESCRIPTORS);
 }
 
+/* For a person at a terminal. A service manager's journal needs no hint at each start. */
+static void show_hint(const struct run_view *view)
+{
+    if (!view->g->job->metrics.has_listen && isatty(STDERR_FILENO) == 1)
+        log_info("see more with `coalesced status %s`, or a page with --set /metrics/listen=127.0.0.1:9477",
+                 view->g->dir->path);
+}
+
 void run_view_open(struct run_view *view)
 {
     struct error error;
@@ -532,6 +540,8 @@ void run_view_open(struct run_view *view)
         open_page(view);
     if (status_socket_open(&view->status, view->g->dir->address, status_text, view, &error) != STATUS_OK)
         log_warning("coalesced status will not find this run: %s", error.text);
+    else
+        show_hint(view);
 }
 
 void run_view_close(struct run_view *view, const char *state, const char *reason)

@@ -372,12 +372,36 @@ static void mark_ready(struct supervisor *s, struct child *child, const struct c
         service_notify("READY=1\nSTATUS=training with %u workers", s->generation.count);
 }
 
+static void show_status(const struct supervisor *s)
+{
+    char text[PROGRESS_TEXT_BYTES];
+    progress_text(text, runlog_progress(s->config->log), PROGRESS_TEXT_BYTES);
+    service_notify("STATUS=%s", text);
+}
+
+/* Shows how far an evaluation has come, as the sum of the workers' parts. */
+static void show_evaluation(const struct supervisor *s)
+{
+    struct control_share sum = {0};
+    for (unsigned i = 0; i < s->generation.count; i++) {
+        sum.done += s->generation.children[i].use.now.evaluation.done;
+        sum.total += s->generation.children[i].use.now.evaluation.total;
+    }
+    runlog_evaluating(s->config->log, sum);
+    show_status(s);
+}
+
 static void keep_beat(struct supervisor *s, struct child *child, const struct control_message *message)
 {
-    (void)s;
+    const struct control_beat *beat = &message->body.beat;
+    const struct control_share before = child->use.now.evaluation;
     child->last_beat = monotime_now();
-    if (message->body_bytes >= sizeof message->body.beat)
-        child_note_use(child, &message->body.beat, child->last_beat);
+    runlog_redraw(s->config->log);
+    if (message->body_bytes < sizeof *beat)
+        return;
+    child_note_use(child, beat, child->last_beat);
+    if (beat->evaluation.done != before.done || beat->evaluation.total != before.total)
+        show_evaluation(s);
 }
 
 static void keep_last_words(struct supervisor *s, struct child *child, const struct control_message *message)
@@ -398,13 +422,6 @@ static void keep_holdings(struct supervisor *s, struct child *child, const struc
         s->generation.holdings[worker] = message->body.status;
     else
         expel(s, child, message);
-}
-
-static void show_status(const struct supervisor *s)
-{
-    char text[PROGRESS_TEXT_BYTES];
-    progress_text(text, runlog_progress(s->config->log), PROGRESS_TEXT_BYTES);
-    service_notify("STATUS=%s", text);
 }
 
 static void tell_place(struct supervisor *s)
@@ -439,6 +456,13 @@ static void note_use(struct supervisor *s)
         runlog_note_use(s->config->log, &use);
 }
 
+/* A record comes behind its evaluation. The last beats about the evaluation may be older than its end. */
+static void forget_evaluation(struct supervisor *s)
+{
+    for (unsigned i = 0; i < s->generation.count; i++)
+        s->generation.children[i].use.now.evaluation = (struct control_share){0};
+}
+
 /* A record is acknowledged once its lines are in the logs; the lead is at most one record ahead. After one
  * record could not be logged, later ones are dropped: the log would have a gap. */
 static void log_record(struct supervisor *s, struct child *child, const struct control_message *message)
@@ -451,6 +475,8 @@ static void log_record(struct supervisor *s, struct child *child, const struct c
     }
     if (s->log_failed)
         return;
+    if (progress_evaluates(runlog_progress(s->config->log)))
+        forget_evaluation(s);
     s->log_failed = runlog_record(s->config->log, message, s->generation.holdings, &error) != STATUS_OK;
     if (s->log_failed) {
         generation_fail(&s->generation, NULL, error.status, "%s", error.text);

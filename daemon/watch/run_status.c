@@ -251,6 +251,26 @@ static void put_end(cJSON *object, const struct progress *progress)
     put(object, "eta_s", progress->eta_s);
 }
 
+static void put_evaluating(cJSON *object, const struct progress *progress)
+{
+    if (!progress_evaluates(progress))
+        return;
+    cJSON *evaluating = cJSON_AddObjectToObject(object, "evaluating");
+    put(evaluating, "done", progress->evaluating.done);
+    put(evaluating, "total", progress->evaluating.total);
+}
+
+/* People read "evaluating 37/100" in place of "training". Programs have progress.evaluating. */
+static void put_state(cJSON *root, const struct run_status *status)
+{
+    const struct control_share *evaluating = &status->progress->evaluating;
+    char text[64];
+    const bool is_training = strcmp(status->state, "training") == 0;
+    snprintf(text, sizeof text, "evaluating %u/%u", evaluating->done, evaluating->total);
+    cJSON_AddStringToObject(root, "state",
+                            is_training && progress_evaluates(status->progress) ? text : status->state);
+}
+
 static const char *kind_name(int kind)
 {
     return kind == JOB_REINFORCE        ? "reinforce"
@@ -282,7 +302,7 @@ char *run_status_json(const struct run_status *status)
     cJSON_AddStringToObject(root, "run", status->path);
     cJSON_AddStringToObject(root, "name", status->job->name);
     cJSON_AddStringToObject(root, "kind", kind_name(status->job->kind));
-    cJSON_AddStringToObject(root, "state", status->state);
+    put_state(root, status);
     put(root, "pid", status->pid);
     cJSON_AddStringToObject(root, "version", COALESCED_VERSION);
     put(root, "started_unix_s", status->started_unix_s);
@@ -296,6 +316,7 @@ char *run_status_json(const struct run_status *status)
     else
         put_update(progress, status);
     put_end(progress, status->progress);
+    put_evaluating(progress, status->progress);
     put_histograms(cJSON_AddObjectToObject(root, "histograms"), status->totals);
     cJSON *workers = cJSON_AddArrayToObject(root, "workers");
     for (uint32_t i = 0; i < status->worker_count; i++)

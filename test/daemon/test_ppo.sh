@@ -275,12 +275,25 @@ needs_no_more() {
         grep -q "^Solved! The evaluation's mean reward is now" "$scratch/unsolved/episodes.log"
 }
 check "resumed with a lower goal, it is solved" needs_no_more
-tells_of_no_evaluation() {
-    plays unsolved --set /stop='{"steps": 600, "evaluation_reward": 500}' &&
-        grep -q "^Not solved: there was no evaluation in 4 updates, expected one with a mean reward of at least 500.00" \
-            "$scratch/unsolved/episodes.log"
+evaluates_the_last() { # ARGUMENT...
+    plays last "$@" --set '/stop={"steps": 600, "evaluation_reward": 500}' --set /log/every=3 &&
+        jq -e -s 'map(select(.eval) | .episode) == [4]' "$scratch/last/episodes.jsonl" >/dev/null &&
+        grep -q "^Not solved: the evaluation's mean reward is .* after 4 updates, expected at least 500.00" "$scratch/last/episodes.log" &&
+        [[ $(grep -o '^Episode [0-9]*' "$scratch/last/episodes.log") == $'Episode 3\nEpisode 4' ]]
 }
-check "a job without an evaluation says so" tells_of_no_evaluation
+check "an evaluation follows the last update, which has a line" evaluates_the_last
+is_evaluated_once() {
+    cp "$scratch/last/episodes.log" "$scratch/log" && numbers "$scratch/last" >"$scratch/before" &&
+        sed -i '$d' "$scratch/last/episodes.jsonl" && # its last event
+        run_job reinforce "$scratch/last" 4 --set '/stop={"steps": 600, "evaluation_reward": 500}' --set /log/every=3 --resume &&
+        diff "$scratch/before" <(numbers "$scratch/last") && diff "$scratch/log" "$scratch/last/episodes.log"
+}
+check "a finished run that is resumed is not evaluated again" is_evaluated_once
+judges_the_last() {
+    evaluates_the_last --set /checkpoint/best=true &&
+        jq -e '.update == 4' "$scratch/last/checkpoints/best/manifest.json" >/dev/null
+}
+check "the checkpoint behind the last evaluation may be the best" judges_the_last
 no_episode_has_ended() {
     plays long --set /algorithm/n_steps=4 && ! grep -i nan "$scratch/long/episodes.log" &&
         grep -q $'^Episode 1\tSteps: 24\tReward: -\tLength: -' "$scratch/long/episodes.log"

@@ -79,9 +79,10 @@ START_TEST(set_overrides_a_key_and_every_thins_the_log)
                           workplace.run_dir,  NULL};
     ck_assert_int_eq(process_run(&process, workplace.folder, argv, NULL, 60), 0);
     char *log = run_file("episodes.log"), *json = run_file("episodes.jsonl");
-    ck_assert_uint_eq(text_count(log, "\n"), 2);
+    ck_assert_uint_eq(text_count(log, "\n"), 3);
     ck_assert_ptr_nonnull(strstr(log, "Episode 2\t"));
     ck_assert_ptr_nonnull(strstr(log, "Episode 4\t"));
+    ck_assert_ptr_nonnull(strstr(log, "Episode 5\t")); /* the last one */
     ck_assert_uint_eq(text_count(json, "\"episode\":"), 5);
     free(log);
     free(json);

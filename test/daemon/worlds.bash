@@ -7,7 +7,9 @@
 #   kills_observers N E [ARGUMENT]...   plays E episodes as the run `killed`, and kills observer 1 N times meanwhile
 #   kills_the_agent [ARGUMENT]...       plays $disturbed_episodes (100) as the run `killed`, and kills the agent once
 #                                       meanwhile: all workers start again from a checkpoint
-#   is_resumed                          a run of 9 episodes, resumed up to 20, has the numbers of the run `whole`
+#   resumes_after N M [ARGUMENT]...     a run of N episodes, resumed up to M, has the numbers of the run `whole`, but for
+#                                       the evaluation at the earlier end
+#   is_resumed [ARGUMENT]...            resumes_after 9 20
 #   same_buffer NAME NAME               both runs have drawn from the same rows of their replay buffers
 #   alike NAME NAME                     same and same_buffer
 #   alike_with [ARGUMENT]...            same_numbers, and the same buffer
@@ -76,10 +78,19 @@ kills_the_agent() {
     grep -q "going on from .*/checkpoints/" "$run.out" || { echo "nobody was killed"; cat "$run.out"; return 1; }
 }
 
+resumes_after() {
+    local run=$scratch/parts first
+    rm -rf "$run" && run_job reinforce "$run" "$1" "${@:3}" >/dev/null 2>&1 && first=$(last_number "$run") &&
+        run_job reinforce "$run" "$2" "${@:3}" --resume >"$run.out" 2>&1 &&
+        diff <(not_evaluated_at "$first" whole) <(not_evaluated_at "$first" parts)
+}
+
 is_resumed() {
-    rm -rf "$scratch/parts" && run_job reinforce "$scratch/parts" 9 >/dev/null 2>&1 &&
-        run_job reinforce "$scratch/parts" 20 --resume >"$scratch/parts.out" 2>&1 &&
-        same whole parts
+    resumes_after 9 20 "$@"
+}
+
+not_evaluated_at() { # EPISODE NAME
+    numbers "$scratch/$2" | sed "/^{\"episode\":$1,/s/,\"eval\":{[^}]*}//"
 }
 
 fails_with() {
@@ -110,9 +121,7 @@ resumed_alike() {
 }
 
 is_resumed_in_process() {
-    local own='/observers={"count": 0, "environments": 6}'
-    rm -rf "$scratch/parts" && run_job reinforce "$scratch/parts" 9 --set "$own" >/dev/null 2>&1 &&
-        run_job reinforce "$scratch/parts" 20 --set "$own" --resume >"$scratch/parts.out" 2>&1 && same whole parts
+    is_resumed --set '/observers={"count": 0, "environments": 6}'
 }
 
 resumed_alike_in_process() {

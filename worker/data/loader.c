@@ -223,14 +223,25 @@ static void loader_draw_labels(struct loader *loader)
     }
 }
 
+/* The first of the held-out samples of a share. */
+static uint64_t loader_share_begin(const struct loader *loader, uint64_t share)
+{
+    return dataset_count(loader->dataset) * share / loader->shares;
+}
+
+uint64_t loader_share_samples(const struct loader *loader)
+{
+    return loader_share_begin(loader, loader->share + 1) - loader_share_begin(loader, loader->share);
+}
+
 /* Sets what the first batch depends on. */
 static enum status loader_set_start(struct loader *loader, struct error *error)
 {
     const struct job *job = loader->job;
     const uint64_t count = dataset_count(loader->dataset);
     if (loader->split == DATASET_EVALUATION) {
-        loader->position = count * loader->share / loader->shares;
-        loader->end = count * (loader->share + 1) / loader->shares;
+        loader->position = loader_share_begin(loader, loader->share);
+        loader->end = loader->position + loader_share_samples(loader);
         return STATUS_OK;
     }
     if (job->data.kind == JOB_DATA_SYNTHETIC) {

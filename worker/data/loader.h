@@ -80,4 +80,7 @@ void loader_free(struct loader *loader);
 enum status loader_next(struct loader *loader, struct monotime until, const struct batch **batch,
                         struct error *error);
 
+/* Evaluation, after the first batch: how many samples the share has, with those that cannot be decoded. */
+uint64_t loader_share_samples(const struct loader *loader);
+
 #endif

@@ -33,6 +33,13 @@ static enum status evaluator_begin_share(struct evaluator *evaluator, uint32_t s
     return loader_restart(evaluator->held_out, share, error);
 }
 
+static void evaluator_count(const struct evaluator *evaluator, uint64_t samples)
+{
+    const uint64_t total = loader_share_samples(evaluator->held_out);
+    if (evaluator->counts != NULL)
+        *evaluator->counts = (struct control_share){(uint32_t)samples, (uint32_t)total};
+}
+
 enum status evaluator_run(struct evaluator *evaluator, uint32_t share, struct evaluation *sums,
                           struct error *error)
 {
@@ -43,13 +50,16 @@ enum status evaluator_run(struct evaluator *evaluator, uint32_t share, struct ev
         if (evaluator->progress != NULL)
             evaluator->progress(evaluator->progress_context);
         status = loader_next(evaluator->held_out, evaluator_soon(), &batch, error);
-        if (status == STATUS_OK && batch == NULL) // the share has no more samples
+        if (status == STATUS_OK && batch == NULL) { // the share has no more samples
+            evaluator_count(evaluator, loader_share_samples(evaluator->held_out));
             return STATUS_OK;
+        }
         if (status != STATUS_OK)
             continue;
         status = classifier_evaluate(evaluator->classifier, evaluator->tape, batch, &sums->loss_sum,
                                      &sums->correct, error);
         sums->samples += batch->samples;
+        evaluator_count(evaluator, sums->samples);
         if (isfinite(sums->loss_sum))
             sums->finite = sums->samples;
     }

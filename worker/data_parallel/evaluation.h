@@ -8,6 +8,7 @@
 #define WORKER_DATA_PARALLEL_EVALUATION_H
 
 #include "kernels/tape/tape.h"
+#include "worker/control.h"
 #include "worker/data/loader.h"
 #include "worker/job/job.h"
 #include "worker/model/classifier.h"
@@ -24,9 +25,10 @@ struct evaluator {
     struct classifier *classifier;
     struct tape *tape;
     void (*progress)(
-        void *context);      /* called between batches and while waiting for data, at least every 50 ms; */
-    void *progress_context;  /* NULL: not called */
-    struct loader *held_out; /* NULL before the first share; stays open for the next */
+        void *context);     /* called between batches and while waiting for data, at least every 50 ms; */
+    void *progress_context; /* NULL: not called */
+    struct control_share *counts; /* gets the samples of the running share; NULL: they are not counted */
+    struct loader *held_out;      /* NULL before the first share; stays open for the next */
 };
 
 /* Runs one of the job's shares. Errors of loader_next and classifier_evaluate. */

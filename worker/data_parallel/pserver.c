@@ -740,6 +740,7 @@ static void update_report(struct pserver *p, struct monotime begin)
         .samples = (uint64_t)p->member_count * p->job->trainers.batch,
         .late = late - p->late_reported,
         .trainers = p->trainers,
+        .is_last = version == p->schedule.updates,
         .timing = {.round_s = update_seconds_between(p->last_update, end),
                    .wait_s = update_gathered_s(p),
                    .update_s = update_seconds_between(begin, end),

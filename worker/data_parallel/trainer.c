@@ -889,7 +889,10 @@ static enum status trainer_step(struct trainer *t, struct error *error)
                          (unsigned long long)t->at.step, why.text);
     t->batch = NULL;
     status = trainer_model_give(t, error);
-    return status == STATUS_OK ? trainer_push_pull(t, loss, error) : status;
+    if (status == STATUS_OK)
+        status = trainer_push_pull(t, loss, error);
+    t->worker->evaluation = (struct control_share){0}; // an update has followed: no trainer evaluates
+    return status;
 }
 
 /* Waits at most 20 ms for the step's batch. */
@@ -961,7 +964,8 @@ static enum status trainer_open(struct trainer *t, struct worker *worker, struct
                                       .classifier = t->classifier,
                                       .tape = t->tape,
                                       .progress = trainer_evaluation_progress,
-                                      .progress_context = t};
+                                      .progress_context = t,
+                                      .counts = &worker->evaluation};
     const struct loader_config config = {.job = t->job,
                                          .split = DATASET_TRAIN,
                                          .share = t->number,

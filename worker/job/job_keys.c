@@ -715,7 +715,8 @@ const struct job_key job_keys[] = {
              "the job's seed. They are the same in each evaluation, and training sees none of them."},
     {"/evaluation/every", STEPWISE, INTEGER(evaluation.every, 1, 1e6), NULLABLE(evaluation.has_every),
      BY_DEFAULT(null), .unit = "updates",
-     .text = "The number of updates from one evaluation to the next. null: no evaluations."},
+     .text = "The number of updates from one evaluation to the next. The one that ends the job by /stop is "
+             "evaluated, too. null: no evaluations."},
     {"/evaluation/episodes", STEPWISE, INTEGER(evaluation.episodes, 1, 10000), BY_DEFAULT(10),
      .text = "The number of episodes, which are played all at once."},
     {"/evaluation/steps", STEPWISE, INTEGER(evaluation.steps, 1, 1e9), BY_DEFAULT(100000),
@@ -755,9 +756,9 @@ const struct job_key job_keys[] = {
 
     {"/log", ANY, JOB_OBJECT, .text = "The logs."},
     {"/log/every", ANY, INTEGER(log.every, 1, 1e6), BY_DEFAULT(1),
-     .text = "The number of episodes or updates from one line of episodes.log to the next. episodes.jsonl "
-             "has a line for each. In a model-parallel job both logs have the same lines, each with the mean "
-             "loss since the last line."},
+     .text = "The number of episodes or updates from one line of episodes.log to the next. The one that ends "
+             "the job by /stop has a line, too. episodes.jsonl has a line for each. In a model-parallel job "
+             "both logs have the same lines, each with the mean loss since the last line."},
     {"/log/tensorboard", ANY, BOOLEAN(log.tensorboard), BY_DEFAULT(false),
      .text = "Whether the figures of episodes.jsonl are also written for TensorBoard: to event files in the "
              "run directory's folder tensorboard, under Stable-Baselines3's tags."},

@@ -588,6 +588,7 @@ static enum status parallel_trainer_forward(void *arg, const struct parallel_bat
     const struct variable *variable = trainer_forward(t, context, batch, false);
     tape_read(t->tape, variable, DTYPE_F64, loss);
     profile_leave(before);
+    t->base.worker->evaluation.done++;
     status = tape_status(t->tape, error);
     dist_context_free(context);
     return status;
@@ -671,14 +672,16 @@ static enum status parallel_trainer_wait_for_logs(struct parallel_trainer *t, ui
     return status;
 }
 
-/* After an iteration: reports the log's line if one is due. */
+/* After an iteration: reports the log's line if one is due. The job's last update always has a line. Its loss
+ * also counts for the next line that is due: a resumed run may have more updates. */
 static enum status parallel_trainer_line(struct parallel_trainer *t, struct error *error)
 {
-    const uint64_t every = t->job->log.every, first = t->iteration - every;
-    if (!parallel_trainer_leads(t) || t->iteration % every != 0)
+    const uint64_t every = t->job->log.every, first = (t->iteration - 1) / every * every;
+    const bool is_due = t->iteration % every == 0;
+    if (!parallel_trainer_leads(t) || (!is_due && t->iteration < t->data.updates))
         return STATUS_OK;
     const uint64_t begun = t->begun > first ? t->begun : first;
-    const double loss = t->line_loss / (double)every;
+    const double loss = t->line_loss / (double)(t->iteration - first);
     struct control_update record = {
         .update = t->iteration,
         .loss = loss,
@@ -689,8 +692,10 @@ static enum status parallel_trainer_line(struct parallel_trainer *t, struct erro
         .timing = {.round_s = epoch_seconds_since(t->line_begin),
                    .samples_before = t->trainers * parallel_data_tokens(&t->data, first, begun)},
     };
-    t->line_loss = 0;
-    t->line_begin = monotime_now();
+    if (is_due) {
+        t->line_loss = 0;
+        t->line_begin = monotime_now();
+    }
     enum status status = parallel_trainer_wait_for_logs(t, 1, error);
     if (status != STATUS_OK)
         return status;
@@ -714,6 +719,7 @@ static enum status epoch_evaluate(struct parallel_trainer *t, struct control_epo
                                   struct error *error)
 {
     const struct monotime begin = monotime_now();
+    t->base.worker->evaluation = (struct control_share){.total = (uint32_t)t->data.held_out_batches};
     enum status status = held_out_loss(&t->data, parallel_trainer_forward, t, &record->evaluation_loss,
                                        &record->evaluated, error);
     record->unigram_perplexity = t->data.corpus.unigram_perplexity;

@@ -200,6 +200,9 @@ class Trainer:
         asked = self.servers.first.call
         return asked is not None and (len(self.servers.sessions) == 1 or asked.args[0] == self.at.number)
 
+    def _tell(self, *evaluation):
+        self.line.evaluation = evaluation
+
     def _evaluate(self):
         version, _, share, shares = self.servers.first.call.args
         if shares != self.job["trainers"]["count"] or share >= shares:
@@ -208,7 +211,8 @@ class Trainer:
             if version != self.at.number:
                 self.servers.pull(version, self.network.values)
                 self.network.take()
-            total, right, count = self._call("held_out", evaluate_share, self.network, self.data, self.held_out, share, shares)
+            arguments = self.network, self.data, self.held_out, share, shares, self._tell
+            total, right, count = self._call("held_out", evaluate_share, *arguments)
         except Failure as failure:
             status = CORRUPT if failure.status == INVALID else failure.status  # the same again, of a successor
             self.servers.first.decline(status, f"trainer {self.number}, evaluation of version {version}: {failure}")
@@ -224,6 +228,7 @@ class Trainer:
         loss = self._call(what, self.network.compute, self._call(what, self.data.batch, self.at.step))
         self.servers.push(self.at, self.network.contribution)
         self._take(self.servers.push_pull(self.at, loss, self._evaluate_meanwhile))
+        self._tell(0, 0)  # an update has followed: no trainer evaluates
         self.line.work += 1
 
     def _advance(self):

@@ -130,10 +130,11 @@ def sizes_of(job, data):
     return train, held_out
 
 
-def evaluate_share(network, data, size, share, shares):
-    """The share's loss, hits and samples. `size`: of all held-out samples; 0: it is not the class that says it."""
-    total, right, count = network.evaluate(data.held_out(share, shares))
+def evaluate_share(network, data, size, share, shares, tell=lambda count, total: None):
+    """The share's loss, hits and samples. `size`: of all held-out samples; 0: it is not the class that says it. `tell` is
+    called with the number of samples so far, and of the share."""
     begin, end = share_of(size, share, shares)
+    total, right, count = network.evaluate(data.held_out(share, shares), lambda count: tell(count, end - begin))
     if size > 0 and count != end - begin:
         raise BadBatch(f"share {share} of {shares} has {count} samples: expected {end - begin} of held_out_size, {size}")
     return total, right, count

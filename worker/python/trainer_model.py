@@ -236,9 +236,9 @@ class Network:
             raise BadBatch(f"the loss is {loss}: expected a finite number")
         return loss
 
-    def evaluate(self, batches):
+    def evaluate(self, batches, tell=lambda count: None):
         """Over all samples of these batches: the sum of their losses, how many are classified rightly, how many they
-        are."""
+        are. `tell` is called with the number so far."""
         total, right, count = 0.0, 0, 0
         for buffer, values in self.statistics:
             buffer.copy_(values)
@@ -250,5 +250,6 @@ class Network:
                 total += float(self._losses(outputs, labels).double().sum())
                 right += int((outputs.argmax(1) == labels).sum())
                 count += len(labels)
+                tell(count)
                 self.beat()
         return total, right, count

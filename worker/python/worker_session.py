@@ -90,7 +90,7 @@ class Line:
     # host: the number of this one; key: its secret one; keys: all hosts' public ones.
     _START_NAMES = "worker role incarnation generation _ secret address _ _ host _ key keys _".split()
     _FAR = struct.Struct("<HH64s")
-    _BEAT = struct.Struct("=8Q2I")
+    _BEAT = struct.Struct("=8Q4I")
     _CALL = struct.Struct("=Q3I")
     _CALLS = {"making it": 2, "reset": 3, "step": 4}
 
@@ -98,6 +98,7 @@ class Line:
         self.socket = socket.socket(fileno=descriptor)
         self.beat_due = 0.0
         self.work = 0  # steps since the start, for the beats
+        self.evaluation = (0, 0)  # how many samples of an evaluation are done, of how many; likewise
         self.connect = self.hurry = self.leave = False
         self.far = {}  # the listeners on other hosts: number -> (host, address)
         self.died = set()  # the numbers of workers that are gone
@@ -123,7 +124,8 @@ class Line:
     def beat(self):
         now = time.monotonic()
         if now >= self.beat_due:
-            self.send(self.BEAT, self._BEAT.pack(int(time.process_time() * 1e6), self._resident(), self.work, 0, 0, 0, 0, 0, 0, 0))
+            use = int(time.process_time() * 1e6), self._resident(), self.work
+            self.send(self.BEAT, self._BEAT.pack(*use, 0, 0, 0, 0, 0, 0, 0, *self.evaluation))
             self.beat_due = now + self.BEAT_S
 
     @contextlib.contextmanager

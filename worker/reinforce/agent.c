@@ -443,6 +443,28 @@ static void add_figures(struct control_figures *figures, const struct control_fi
     figures->ep_len_mean = means.ep_len_mean;
 }
 
+static bool is_solved(const struct agent *agent)
+{
+    const struct job *job = agent->job;
+    if (job->stop.has_evaluation_reward) /* NaN: there was none */
+        return agent->progress.evaluated >= job->stop.evaluation_reward;
+    return job->stop.has_running_reward && agent->progress.running_reward > job->stop.running_reward;
+}
+
+/* Of all environments in what was learned from; not of reinforce. */
+static uint64_t steps_of(const struct agent *agent)
+{
+    return agent->learner != NULL ? off_policy_steps(agent->learner) : recording_ppo(agent->recording)->steps;
+}
+
+/* Whether the limit of steps or episodes in /stop is reached. */
+static bool is_at_limit(const struct agent *agent)
+{
+    const struct job *job = agent->job;
+    return job_is_stepwise(job) ? steps_of(agent) >= job->stop.steps
+                                : job->stop.has_episodes && agent->progress.episode >= job->stop.episodes;
+}
+
 static void report_episode(struct agent *agent)
 {
     struct progress *progress = &agent->progress;
@@ -461,30 +483,15 @@ static void report_episode(struct agent *agent)
     else if (is_new)
         progress->running_reward = weight * record.reward + (1 - weight) * progress->running_reward;
     record.running_reward = progress->running_reward;
+    record.is_last = is_solved(agent) || is_at_limit(agent);
     worker_record(agent->worker, CONTROL_EPISODE, &record, control_episode_bytes(&record));
-}
-
-static bool is_solved(const struct agent *agent)
-{
-    const struct job *job = agent->job;
-    if (job->stop.has_evaluation_reward) /* NaN: there was none */
-        return agent->progress.evaluated >= job->stop.evaluation_reward;
-    return job->stop.has_running_reward && agent->progress.running_reward > job->stop.running_reward;
-}
-
-/* Of all environments in what was learned from; not of reinforce. */
-static uint64_t steps_of(const struct agent *agent)
-{
-    return agent->learner != NULL ? off_policy_steps(agent->learner) : recording_ppo(agent->recording)->steps;
 }
 
 static bool is_over(struct agent *agent)
 {
-    const struct job *job = agent->job;
     if (is_solved(agent))
         agent->end = CONTROL_END_SOLVED;
-    else if (job_is_stepwise(job) ? steps_of(agent) >= job->stop.steps
-                                  : job->stop.has_episodes && agent->progress.episode >= job->stop.episodes)
+    else if (is_at_limit(agent))
         agent->end = CONTROL_END_FINISHED;
     else if (agent->worker->drain || agent->worker->hurry)
         agent->end = CONTROL_END_STOPPED;
@@ -600,6 +607,14 @@ static enum status after_playing(struct agent *agent, struct error *error)
     return STATUS_OK;
 }
 
+/* Whether an evaluation follows the newest update. One follows the job's last update in any case. */
+static bool is_evaluated(const struct agent *agent)
+{
+    const struct job *job = agent->job;
+    return job->evaluation.has_every &&
+           (agent->progress.episode % job->evaluation.every == 0 || is_at_limit(agent));
+}
+
 static enum status begin_evaluation(struct agent *agent, struct error *error)
 {
     agent->phase = AGENT_EVALUATING;
@@ -639,7 +654,7 @@ static enum status after_learning(struct agent *agent, struct error *error)
         return status;
     agent->progress.episode++;
     agent->phase = AGENT_REPORTING;
-    if (saving_follows_evaluation(agent->job, agent->progress.episode))
+    if (is_evaluated(agent))
         status = begin_evaluation(agent, error);
     return status == STATUS_SHUTDOWN ? abandon(agent) : status;
 }
@@ -654,6 +669,7 @@ static enum status after_evaluating(struct agent *agent, struct error *error)
     agent->figures.evaluation = evaluator_end(agent->evaluator);
     agent->figures.has_evaluation = true;
     agent->progress.evaluated = agent->figures.evaluation.mean_reward;
+    agent->progress.evaluated_at = agent->progress.episode;
     agent->phase = AGENT_REPORTING;
     return STATUS_OK;
 }

@@ -347,11 +347,12 @@ enum status policy_play(const char *checkpoint, const struct job *job, const str
 struct share {
     uint32_t first, count; /* its episodes */
     uint32_t step;         /* the step that its next request must be for */
+    uint32_t live;         /* its episodes that have not ended, by its newest request */
     bool is_playing;       /* it has begun, and not ended */
 };
 
 struct evaluator {
-    const struct worker *worker;
+    struct worker *worker;
     struct player player;
     struct policy_values values; /* on their way from the agent's policy to the player's */
     /* Where the observers have the environments: */
@@ -392,8 +393,8 @@ static enum status open_shares(struct evaluator *e, struct error *error)
     return STATUS_OK;
 }
 
-enum status evaluator_new(struct evaluator **out, const struct worker *worker,
-                          const struct environment_spec *spec, struct error *error)
+enum status evaluator_new(struct evaluator **out, struct worker *worker, const struct environment_spec *spec,
+                          struct error *error)
 {
     const struct job *job = &worker->job;
     const bool is_python = job_has_python_environments(job);
@@ -441,6 +442,7 @@ static enum status play_all(struct evaluator *e, policy_progress *progress, void
     enum status status = player_begin(&e->player, 0, e->player.episodes, error);
     while (status == STATUS_OK && e->player.alive > 0) {
         status = player_step(&e->player, error);
+        e->worker->evaluation.done = e->player.episodes - e->player.alive;
         progress(context);
         if (e->worker->hurry)
             status = STATUS_SHUTDOWN;
@@ -453,6 +455,9 @@ enum status evaluator_begin(struct evaluator *e, struct policy *policy, policy_p
                             void *context, struct error *error)
 {
     enum status status = policy_save(policy, &e->values, error);
+    e->worker->evaluation = (struct control_share){.total = e->player.episodes};
+    for (uint32_t i = 0; i < e->count; i++)
+        e->shares[i].live = e->shares[i].count;
     if (status == STATUS_OK)
         status = policy_restore(e->player.policy, &e->values, error);
     return status == STATUS_OK && e->count == 0 ? play_all(e, progress, context, error) : status;
@@ -473,6 +478,12 @@ struct control_evaluation evaluator_end(const struct evaluator *e)
 
 /* ---- an observer's share ---- */
 
+static void share_note_live(struct evaluator *e, struct share *share, uint32_t live)
+{
+    e->worker->evaluation.done += share->live - live;
+    share->live = live;
+}
+
 bool evaluator_begin_share(struct evaluator *e, uint32_t seat, struct rpc_message *request)
 {
     if (seat >= e->count || e->shares[seat].count == 0)
@@ -481,6 +492,7 @@ bool evaluator_begin_share(struct evaluator *e, uint32_t seat, struct rpc_messag
     player_forget(&e->player, share->first, share->count);
     memset(e->alive + share->first, 1, share->count);
     share->step = 0;
+    share_note_live(e, share, share->count);
     share->is_playing = true;
     *request = (struct rpc_message){.args = {[EVALUATION_FIRST] = share->first,
                                              [EVALUATION_EPISODES] = share->count,
@@ -556,6 +568,7 @@ static void add_step(struct evaluator *e, struct share *share, const struct step
             add_reward(&e->player, step->numbers[i], step, i);
     }
     environment_metrics_take(&e->player.metrics, step, 0);
+    share_note_live(e, share, step->count);
     share->step++;
 }
 
@@ -639,6 +652,7 @@ enum status evaluator_end_share(void *evaluator, uint32_t seat, const struct rpc
     for (uint32_t i = 0; i < share->count; i++)
         add_reward(&e->player, share->first + i, &end.last, i);
     environment_metrics_take(&e->player.metrics, &end.last, share->first);
+    share_note_live(e, share, 0);
     share->is_playing = false;
     return STATUS_OK;
 }

@@ -78,10 +78,10 @@ struct evaluator;
 enum { EVALUATION_FIRST, EVALUATION_EPISODES, EVALUATION_STEPS };
 
 /* Opens the evaluations of the worker's job; *out is NULL where it has none. `worker` and `spec` outlive it.
- * Errors as job_environments_open; STATUS_NO_MEMORY. evaluator_free also follows a failure; NULL is allowed.
- */
-enum status evaluator_new(struct evaluator **out, const struct worker *worker,
-                          const struct environment_spec *spec, struct error *error);
+ * worker->evaluation counts the episodes that have ended. Errors as job_environments_open; STATUS_NO_MEMORY.
+ * evaluator_free also follows a failure; NULL is allowed. */
+enum status evaluator_new(struct evaluator **out, struct worker *worker, const struct environment_spec *spec,
+                          struct error *error);
 void evaluator_free(struct evaluator *evaluator);
 
 /* Begins an evaluation of the policy as it is now. Environments in C: plays all of it, and calls `progress`

@@ -22,11 +22,6 @@ static struct checkpoint_values values_of(const struct saving *s)
     return (struct checkpoint_values){.params = s->values.params, .moments = s->values.moments};
 }
 
-bool saving_follows_evaluation(const struct job *job, uint64_t episode)
-{
-    return job->evaluation.has_every && episode % job->evaluation.every == 0;
-}
-
 /* ---- environments ---- */
 
 /* All that the next episode depends on, beside the policy, as the bytes of a checkpoint's file. In a job that
@@ -166,14 +161,19 @@ static struct checkpoint_score score_of(const struct progress *progress)
     return (struct checkpoint_score){CHECKPOINT_EVALUATION_REWARD, progress->evaluated};
 }
 
+static bool follows_evaluation(const struct progress *progress)
+{
+    return progress->evaluated_at == progress->episode;
+}
+
 /* With evaluations, the checkpoints behind them compete. With /checkpoint/every, the checkpoints that compete
  * to be the best are the same in all equal runs: those at its multiples and at the job's end, not those by
  * the clock or at a stop. Without it, all compete. */
-static bool competes(const struct job *job, uint64_t episode, bool last, bool stopped)
+static bool competes(const struct job *job, const struct progress *progress, bool last, bool stopped)
 {
     if (job->evaluation.has_every)
-        return saving_follows_evaluation(job, episode);
-    return !job->checkpoint.has_every || episode % job->checkpoint.every == 0 || (last && !stopped);
+        return follows_evaluation(progress);
+    return !job->checkpoint.has_every || progress->episode % job->checkpoint.every == 0 || (last && !stopped);
 }
 
 /* Copies what the checkpoint holds, and gives it to the saver. */
@@ -211,14 +211,14 @@ enum status saving_begin(struct saving *s, const struct progress *progress, bool
 {
     const struct job *job = &s->config.worker->job;
     const struct checkpoint_score score = score_of(progress);
-    const bool judged = job->checkpoint.best && saving_follows_evaluation(job, progress->episode);
+    const bool judged = job->checkpoint.best && follows_evaluation(progress);
     const bool idle = saving_is_idle(s);
     if ((judged && (!idle || checkpoint_saver_improves(&s->saver, &score))) ||
         (s->config.learner != NULL && off_policy_is_full(s->config.learner)) ||
         checkpoint_saver_due(&s->saver, progress->episode, last || s->config.worker->save)) {
         if (!idle)
             return STATUS_AGAIN;
-        const enum status status = take(s, progress, competes(job, progress->episode, last, stopped), error);
+        const enum status status = take(s, progress, competes(job, progress, last, stopped), error);
         if (status != STATUS_OK)
             return status;
     }

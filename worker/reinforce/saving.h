@@ -27,11 +27,9 @@ struct saving_config {
 struct progress {
     uint64_t episode; /* the newest */
     double running_reward;
-    double evaluated; /* the mean reward of the newest evaluation; NaN: there was none */
+    double evaluated;      /* the mean reward of the newest evaluation; NaN: there was none */
+    uint64_t evaluated_at; /* its episode; 0: this process has made no evaluation */
 };
-
-/* Whether an evaluation follows the episode's update. */
-bool saving_follows_evaluation(const struct job *job, uint64_t episode);
 
 /* In a run that resumes, also gives the policy its values, and the agent its progress. STATUS_INVALID: the
  * checkpoint is of another kind of job, of another shape, or of another environment. saving_free also follows

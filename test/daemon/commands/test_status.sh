@@ -138,6 +138,23 @@ check "its steps are its work" becomes "$scratch/own" '.workers[0].work_per_s > 
 "$COALESCED" stop "$scratch/own" >/dev/null 2>&1
 wait $!
 
+# ---- an evaluation ----
+echo '{"kind": "reinforce", "observers": {"count": 0}, "algorithm": {"name": "ppo"}, "evaluation": {"every": 1, "episodes": 10000},
+    "stop": {"steps": 1e9}}' >"$scratch/own.json"
+"$COALESCED" run "$scratch/own.json" --run-dir "$scratch/own" </dev/null >"$scratch/own.out" 2>&1 &
+check "an evaluation says how far it has come" becomes "$scratch/own" '(.state | test("^evaluating [0-9]+/10000$")) and
+    .progress.evaluating.done < .progress.evaluating.total and .progress.evaluating.total == 10000'
+says_evaluating() {
+    local end=$((SECONDS + 60))
+    until "$COALESCED" status "$scratch/own" | grep -Eq ', evaluating [0-9]+/10000, up [0-9]'; do
+        [[ $SECONDS -lt $end ]] || return 1
+        sleep 0.1
+    done
+}
+check "as words, too" says_evaluating
+"$COALESCED" stop "$scratch/own" >/dev/null 2>&1
+wait $!
+
 # ---- watching and stopping ----
 "$COALESCED" status "$three" --watch >"$scratch/watched" 2>&1 &
 watching=$!

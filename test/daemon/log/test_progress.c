@@ -171,6 +171,27 @@ START_TEST(episodes_without_an_end_have_a_goal)
 }
 END_TEST
 
+/* The evaluation stays when all else has no room; the record behind it ends it. */
+START_TEST(an_evaluation_is_shown_with_and_without_records)
+{
+    progress.evaluating = (struct control_share){37, 100};
+    expect(80, "evaluating 37/100");
+    job.stop.steps = 51200;
+    note_steps(256, 17.889, 1);
+    expect(80, "step 256/51200  0 %  reward 17.89  512 steps/s");
+    note_steps(10240, 17.889, 2);
+    progress.evaluating = (struct control_share){37, 100};
+    expect(200, "step 10240/51200  20 %  reward 17.89  512 steps/s  ETA 0:08  evaluating 37/100");
+    expect(79, "step 10240/51200  20 %  reward 17.89  512 steps/s  ETA 0:08  evaluating 37/100");
+    expect(45, "step 10240/51200  ETA 0:08  evaluating 37/100");
+    expect(44, "step 10240/51200  evaluating 37/100");
+    expect(19, "evaluating 37/100");
+    expect(16, "evaluating 37");
+    progress.evaluating.done = 100;
+    expect(80, "step 10240/51200  20 %  reward 17.89  512 steps/s  ETA 0:08");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("progress");
@@ -182,6 +203,7 @@ int main(void)
     tcase_add_test(tests, a_run_may_go_back);
     tcase_add_test(tests, steps_count_and_the_goal_is_shown);
     tcase_add_test(tests, episodes_without_an_end_have_a_goal);
+    tcase_add_test(tests, an_evaluation_is_shown_with_and_without_records);
     suite_add_tcase(suite, tests);
     return suite_run(suite);
 }

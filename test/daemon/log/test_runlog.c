@@ -78,6 +78,50 @@ START_TEST(every_thins_what_people_read)
 }
 END_TEST
 
+/* A run that was stopped before its first evaluation, and resumed with an earlier /stop, has none. */
+START_TEST(a_run_without_an_evaluation_says_so)
+{
+    const struct control_finished finished = {.end = CONTROL_END_FINISHED, .reward = (double)NAN};
+    stdout_to_file();
+    job.stop.has_evaluation_reward = true;
+    job.stop.evaluation_reward = 475;
+    open_log();
+    ck_assert_int_eq(runlog_resume(runlog, NULL, 3, 0.75, NULL, &error), STATUS_OK);
+    ck_assert_int_eq(runlog_finish(runlog, "finished", NULL, &finished, held, &error), STATUS_OK);
+    expect_file(workplace.log, "Not solved: there was no evaluation in 3 updates, expected one with a mean "
+                               "reward of at least 475.00\n");
+}
+END_TEST
+
+/* The episode that ends the job has its line, also where /log/every does not divide its number. A run that
+ * goes on behind it has the line once. */
+START_TEST(the_last_episode_has_a_line)
+{
+    const struct control_finished finished = {.end = CONTROL_END_FINISHED};
+    struct control_episode last = episode_of(3);
+    struct run_place place;
+    char wanted[256] = "", end[128];
+    last.is_last = true;
+    stdout_to_file();
+    job.log.every = 2;
+    open_log();
+    log_episodes(1, 2);
+    ck_assert_int_eq(add_episode(&last), STATUS_OK);
+    runlog_place(runlog, &place);
+    ck_assert_int_eq(runlog_finish(runlog, "finished", NULL, &finished, held, &error), STATUS_OK);
+    append_line(wanted, sizeof wanted, 2);
+    append_line(wanted, sizeof wanted, 3);
+    snprintf(end, sizeof end, "finished: 3 episodes, running reward 0.75; RUN (coalesced play RUN)\n");
+    expect_text(wanted, end);
+    close_log();
+    open_log();
+    ck_assert_int_eq(runlog_resume(runlog, &place, 3, 0.75, NULL, &error), STATUS_OK);
+    log_episode(4);
+    append_line(wanted, sizeof wanted, 4);
+    expect_file(workplace.log, wanted);
+}
+END_TEST
+
 /* JSON has neither NaN nor infinity: they are null. */
 START_TEST(numbers_that_are_none_are_null)
 {
@@ -328,6 +372,8 @@ int main(void)
     TCase *lines = add_case(suite, "lines");
     tcase_add_loop_test(lines, both_files_and_stdout_have_every_line, 0, 3);
     tcase_add_test(lines, every_thins_what_people_read);
+    tcase_add_test(lines, the_last_episode_has_a_line);
+    tcase_add_test(lines, a_run_without_an_evaluation_says_so);
     tcase_add_test(lines, numbers_that_are_none_are_null);
     tcase_add_test(lines, metrics_have_their_names);
     tcase_add_test(lines, numbers_keep_all_their_bits);

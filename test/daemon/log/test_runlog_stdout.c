@@ -75,6 +75,26 @@ START_TEST(a_terminal_has_the_lines_and_a_progress_line)
 }
 END_TEST
 
+/* Beats bring it, before any record and after one. What came too soon to be drawn is drawn later. */
+START_TEST(an_evaluation_is_drawn_without_a_record)
+{
+    int screen = stdout_to_terminal();
+    job.log.every = 2;
+    job.stop.has_episodes = false;
+    open_log();
+    runlog_evaluating(runlog, (struct control_share){3, 10});
+    runlog_redraw(runlog); /* nothing has changed */
+    log_episode(1);
+    pause_for_redraw();
+    runlog_redraw(runlog);
+    close_log();
+    char *seen = drain(screen);
+    ck_assert_str_eq(seen, CLEAR "evaluating 3/10" CLEAR "episode 1  running reward 0.25  80 steps/s" CLEAR);
+    free(seen);
+    close(screen);
+}
+END_TEST
+
 /* A resumed run shows its progress, but no line again. */
 START_TEST(updates_have_a_progress_line_too)
 {
@@ -252,6 +272,7 @@ int main(void)
     TCase *screen = add_case(suite, "stdout");
     tcase_set_timeout(screen, 2 * PATIENCE_S);
     tcase_add_test(screen, a_terminal_has_the_lines_and_a_progress_line);
+    tcase_add_test(screen, an_evaluation_is_drawn_without_a_record);
     tcase_add_test(screen, updates_have_a_progress_line_too);
     tcase_add_test(screen, a_language_models_progress_is_in_tokens);
     tcase_add_test(screen, a_fast_job_redraws_seldom);

@@ -138,18 +138,21 @@ START_TEST(every_update_and_epoch_has_its_lines)
 }
 END_TEST
 
-/* episodes.log has every `every`th update, and every epoch. */
+/* episodes.log has every `every`th update, the one that ends the job, and every epoch. */
 START_TEST(every_thins_updates_alone)
 {
+    struct control_update last = {.update = 5, .is_last = true, .trainers = 3};
     job.log.every = 3;
     open_log();
     log_updates(1, 4);
+    ck_assert_int_eq(add_update(&last), STATUS_OK);
     close_log();
     char *text = file_read(workplace.log), *json = file_read(workplace.jsonl);
-    ck_assert_uint_eq(text_count(text, "Update "), 1);
+    ck_assert_uint_eq(text_count(text, "Update "), 2);
     ck_assert_ptr_nonnull(strstr(text, "Update 3\t"));
+    ck_assert_ptr_nonnull(strstr(text, "Update 5\t"));
     ck_assert_uint_eq(text_count(text, "Epoch "), 2);
-    ck_assert_uint_eq(text_count(json, "{\"update\":"), 4);
+    ck_assert_uint_eq(text_count(json, "{\"update\":"), 5);
     free(text);
     free(json);
 }

@@ -59,4 +59,23 @@ for kind in reinforce parameter-server model-parallel; do
     check "$kind: without its last event it is not over" goes_on "$kind" 6 6
     check "$kind: then it is" grep -q '"event":"finished"' <(tail -1 "$scratch/$kind/episodes.jsonl")
 done
+
+# ---- the last line ----
+lines_are() { # RUN NUMBER...
+    diff <(sed -En 's/^(Episode|Update) ([0-9]+)\t.*/\2/p' "$scratch/$1/episodes.log") <(printf '%s\n' "${@:2}")
+}
+sixth() { # RUN
+    numbers "$scratch/$1" | grep -E '^\{"(episode|update)":6,'
+}
+# A later stop leaves the line of the earlier one where it is, and changes no other.
+has_a_last_line() { # KIND
+    run_job "$1" "$scratch/part" 4 --set /log/every=3 && lines_are part 3 4 &&
+        run_job "$1" "$scratch/part" 6 --set /log/every=3 --resume && lines_are part 3 4 6 &&
+        run_job "$1" "$scratch/whole" 6 --set /log/every=3 && lines_are whole 3 6 &&
+        diff <(sixth part) <(sixth whole)
+}
+for kind in reinforce parameter-server model-parallel; do
+    check "$kind: the last line is there, whatever /log/every is" has_a_last_line "$kind"
+    rm -rf "$scratch/part" "$scratch/whole"
+done
 finish

@@ -372,6 +372,30 @@ START_TEST(a_service_manager_hears_of_start_life_and_end)
 }
 END_TEST
 
+/* The first evaluation comes before the first record. */
+START_TEST(a_service_manager_hears_of_an_evaluation)
+{
+    char setting[160];
+    static char heard[1 << 20];
+    const int fd = open_manager(setting);
+    struct process_options service = {.environment = (const char *[]){setting, NULL}};
+    workplace_write_job("{\"kind\":\"reinforce\",\"device\":\"cpu\",\"observers\":{\"count\":0},"
+                        "\"algorithm\":{\"name\":\"ppo\"},\"evaluation\":{\"every\":1,\"episodes\":10000},"
+                        "\"stop\":{\"steps\":1000000000}}");
+    const char *argv[] = {daemon_path(), "run", workplace.job_path, "--run-dir", workplace.run_dir, NULL};
+    process_start(&daemon_process, workplace.folder, argv, &service);
+    while (strstr(heard, "/10000\n") == NULL) {
+        const ssize_t got = recv(fd, heard, sizeof heard - 2, 0);
+        strcpy(heard + (got > 0 ? got : 0), "\n");
+    }
+    ck_assert_ptr_nonnull(strstr(heard, "STATUS="));
+    ck_assert_ptr_nonnull(strstr(heard, "evaluating "));
+    kill(daemon_process.pid, SIGTERM);
+    expect_exit(60, 0);
+    close(fd);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("supervise");
@@ -393,6 +417,7 @@ int main(void)
     tcase_add_test(ends, rotation_onto_a_fifo_keeps_the_old_files);
     tcase_add_test(ends, sighup_reads_the_job_again);
     tcase_add_test(ends, a_service_manager_hears_of_start_life_and_end);
+    tcase_add_test(ends, a_service_manager_hears_of_an_evaluation);
     tcase_add_test(ends, a_finished_job_that_is_resumed_is_ready_before_it_ends);
     suite_add_tcase(suite, ends);
     return suite_run(suite);

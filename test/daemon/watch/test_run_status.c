@@ -123,7 +123,7 @@ START_TEST(an_epoch_that_was_evaluated_stays)
 }
 END_TEST
 
-static const struct progress progress_so_far = {
+static struct progress progress_so_far = {
     .unit = "update", .done = 119, .total = 940, .goal = (double)NAN, .eta_s = 151};
 
 static struct run_status status_of(struct worker_status *workers, uint32_t count)
@@ -195,6 +195,34 @@ START_TEST(the_document_has_what_is_known)
 }
 END_TEST
 
+static void expect_state(const char *state, const char *wanted, bool evaluates)
+{
+    struct run_status status = status_of(NULL, 0);
+    status.state = state;
+    char *text = run_status_json(&status);
+    cJSON *root = cJSON_Parse(text);
+    const cJSON *evaluating = cJSON_GetObjectItem(cJSON_GetObjectItem(root, "progress"), "evaluating");
+    ck_assert_str_eq(cJSON_GetObjectItem(root, "state")->valuestring, wanted);
+    ck_assert_int_eq(evaluating != NULL, evaluates);
+    if (evaluates) {
+        ck_assert_double_eq(number(evaluating, "done"), 37);
+        ck_assert_double_eq(number(evaluating, "total"), 100);
+    }
+    cJSON_Delete(root);
+    cJSON_free(text);
+}
+
+START_TEST(an_evaluation_is_a_state_with_numbers)
+{
+    expect_state("training", "training", false);
+    progress_so_far.evaluating = (struct control_share){37, 100};
+    expect_state("training", "evaluating 37/100", true);
+    expect_state("stopping", "stopping", true);
+    progress_so_far.evaluating.done = 100;
+    expect_state("training", "training", false);
+}
+END_TEST
+
 static void begin(void)
 {
     memset(&totals, 0, sizeof totals);
@@ -213,6 +241,7 @@ int main(void)
     tcase_add_test(tcase, lines_that_skip_updates_count_them);
     tcase_add_test(tcase, an_epoch_that_was_evaluated_stays);
     tcase_add_test(tcase, the_document_has_what_is_known);
+    tcase_add_test(tcase, an_evaluation_is_a_state_with_numbers);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }

@@ -77,6 +77,7 @@ START_TEST(evaluation_shares_are_the_samples_in_order)
         const struct batch *batch = NULL;
         for (uint64_t step = 0; (batch = data_next(loader)) != NULL; step++) {
             ck_assert_uint_eq(batch->step, step);
+            ck_assert_uint_eq(loader_share_samples(loader), part == 0 ? 5 : 6);
             for (uint32_t i = 0; i < batch->samples; i++, next++)
                 ck_assert_uint_eq(sample_of(batch->images + (size_t)16 * i), next);
         }

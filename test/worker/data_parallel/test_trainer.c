@@ -101,6 +101,16 @@ static struct future *ask_to_evaluate(uint64_t version, uint32_t share)
     return future;
 }
 
+/* A beat tells of the trainer's own samples. */
+static bool tells_of(uint64_t samples)
+{
+    const struct control_share *evaluation = &stage.message.body.beat.evaluation;
+    while (control_receive(stage.control, false, &stage.message) == STATUS_OK)
+        if (stage.message.kind == CONTROL_BEAT && evaluation->done == samples && evaluation->total == samples)
+            return true;
+    return false;
+}
+
 static void expect_evaluation(struct future *future, uint64_t version, uint32_t share)
 {
     struct twin *twin = &stage.twin;
@@ -147,6 +157,7 @@ START_TEST(it_evaluates_while_its_push_is_held)
     expect_push(STEP, BASE);
     write_version(BASE + 1);
     expect_evaluation(ask_to_evaluate(BASE + 1, 0), BASE + 1, 0);
+    TURN_UNTIL(tells_of(3)); // it waits for the answer
     answer_all(BASE + 2, STEP + 1, 0);
     expect_push(STEP + 1, BASE + 2);
     answer_all(BASE + 3, STEP + 2, PULL_LAST);

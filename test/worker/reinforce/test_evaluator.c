@@ -4,6 +4,7 @@
 #include "test/workplace.h"
 #include "worker/environment/environment_description.h"
 #include "worker/reinforce/evaluator.h"
+#include "worker/reinforce/job_open.h"
 #include "worker/worker.h"
 
 #include <check.h>
@@ -212,6 +213,37 @@ START_TEST(a_successor_begins_the_share_again)
 }
 END_TEST
 
+static void expect_done(uint32_t done)
+{
+    ck_assert_uint_eq(worker.evaluation.done, done);
+    ck_assert_uint_eq(worker.evaluation.total, EPISODES);
+}
+
+/* An episode counts from the step on that does not ask for it. A share that begins again loses its count. */
+START_TEST(ended_episodes_are_counted)
+{
+    const struct policy_config config = policy_config_of(&worker.job, &world.spec);
+    struct policy *policy;
+    open_shares(2);
+    must(policy_new(&policy, &config, NULL, &error));
+    for (int i = 0; i < 2; i++) {
+        must(evaluator_begin(evaluator, policy, NULL, NULL, &error));
+        expect_done(0);
+        play_share(0); /* episodes 0 and 1 */
+        expect_done(2);
+        play_steps(1, 2); /* episode 3 has one step, 4 has two, and 2 has three */
+        expect_done(3);
+        play_steps(1, 0);
+        expect_done(2);
+        play_steps(1, 3);
+        expect_done(4);
+        must(evaluator_end_share(evaluator, 1, answer_of(2, 3)));
+        expect_done(5);
+    }
+    policy_free(policy);
+}
+END_TEST
+
 /* ---- what is refused ---- */
 
 static void refuse(const struct rpc_message *request, const char *words)
@@ -405,6 +437,7 @@ int main(void)
     tcase_add_loop_test(all, sums_do_not_depend_on_the_spread, 1, 8);
     tcase_add_test(all, a_second_evaluation_begins_from_nothing);
     tcase_add_test(all, a_successor_begins_the_share_again);
+    tcase_add_test(all, ended_episodes_are_counted);
     tcase_add_test(all, requests_that_do_not_follow_are_refused);
     tcase_add_test(all, a_step_is_refused_where_there_are_no_shares);
     tcase_add_test(all, an_episode_without_a_first_step_is_refused);
