@@ -64,6 +64,17 @@ void run_history_free(struct run_history *history)
 
 /* ---- keeping lines ---- */
 
+/* A line of the file ends with no zero. NULL: no memory. */
+static char *copy_of(const char *line, size_t length)
+{
+    char *text = malloc(length + 1);
+    if (text == NULL)
+        return NULL;
+    memcpy(text, line, length);
+    text[length] = '\0';
+    return text;
+}
+
 static void lines_drop(struct lines *lines, unsigned i)
 {
     lines->bytes -= strlen(lines->of[i].text);
@@ -110,7 +121,7 @@ static void lines_add(struct lines *lines, struct entry entry, const char *text,
         else
             lines_thin(lines);
     }
-    entry.text = strndup(text, length);
+    entry.text = copy_of(text, length);
     if (entry.text == NULL)
         return;
     lines->bytes += length;
@@ -138,7 +149,7 @@ static bool begins_with(const char *line, size_t length, const char *word)
 static void keep_newest(struct run_history *history, const struct entry *entry, const char *line,
                         size_t length)
 {
-    char *text = strndup(line, length);
+    char *text = copy_of(line, length);
     if (text == NULL)
         return;
     free(history->newest.text);
