@@ -195,7 +195,7 @@ DYGRAPHS_DIR ?= /usr/share/javascript/dygraphs
 DYGRAPHS := $(addprefix $(DYGRAPHS_DIR)/,dygraph.min.js dygraph.min.css)
 $(DYGRAPHS):
 	@echo '$@ is missing: install libjs-dygraphs (scripts/deps), or say its folder with DYGRAPHS_DIR=' >&2; exit 1
-$(BUILD)/daemon/watch/http/http.o: CPPFLAGS += -DDYGRAPHS_DIR='"$(DYGRAPHS_DIR)"'
+$(BUILD)/daemon/watch/http/http.o: CFLAGS += -Wa,-I$(DYGRAPHS_DIR)
 $(BUILD)/daemon/watch/http/http.o: $(wildcard daemon/watch/http/page/*) $(DYGRAPHS)
 $(BUILD)/libcoalesced-http.so: $(call objects,$(HTTP)) $(BUILD)/libkernels.a
 	$(CC) $(LDFLAGS) -shared -Wl,--exclude-libs,ALL -Wl,--no-undefined -o $@ $^ -lmicrohttpd -lsodium

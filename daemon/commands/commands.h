@@ -49,7 +49,7 @@ struct arguments {
     const char *run;            /* of status and stop: a run's directory or name; NULL: not given */
     const char *const *folders; /* (folder_count), of list, clean and page */
     size_t folder_count;
-    double age_s; /* of clean */
+    double age_s;               /* of clean */
     const char *listen, *token; /* of page: an address or a socket's path, a file; token NULL: not given */
     bool json, watch, running, dry_run, all;
     bool resume;

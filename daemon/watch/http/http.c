@@ -153,21 +153,26 @@ static enum MHD_Result send_metrics(const struct http *http, struct MHD_Connecti
 
 /* ---- the page's files ---- */
 
-/* The assembler reads them: they stay files that a person can edit. */
+/* The assembler reads them: they stay files that a person can edit. It looks for dygraphs in DYGRAPHS_DIR. */
 #define FILE_EMBED(symbol, path)                                                                             \
-    __asm__(".pushsection .rodata\n" #symbol ": .incbin \"" path "\"\n" #symbol                              \
-            "_end: .byte 0\n.popsection\n");                                                                 \
-    extern char symbol[], symbol##_end[] /* for a library that takes no const; nobody writes there */
+    __asm__(".pushsection .rodata\n" symbol ": .incbin \"" path "\"\n" symbol "_end: .byte "                 \
+            "0\n.popsection\n")
 
-FILE_EMBED(page_run_html, "daemon/watch/http/page/run.html");
-FILE_EMBED(page_run_js, "daemon/watch/http/page/run.js");
-FILE_EMBED(page_runs_html, "daemon/watch/http/page/runs.html");
-FILE_EMBED(page_runs_js, "daemon/watch/http/page/runs.js");
-FILE_EMBED(page_curves_js, "daemon/watch/http/page/curves.js");
-FILE_EMBED(page_text_js, "daemon/watch/http/page/text.js");
-FILE_EMBED(page_css, "daemon/watch/http/page/page.css");
-FILE_EMBED(page_dygraph_js, DYGRAPHS_DIR "/dygraph.min.js");
-FILE_EMBED(page_dygraph_css, DYGRAPHS_DIR "/dygraph.min.css");
+FILE_EMBED("page_run_html", "daemon/watch/http/page/run.html");
+FILE_EMBED("page_run_js", "daemon/watch/http/page/run.js");
+FILE_EMBED("page_runs_html", "daemon/watch/http/page/runs.html");
+FILE_EMBED("page_runs_js", "daemon/watch/http/page/runs.js");
+FILE_EMBED("page_curves_js", "daemon/watch/http/page/curves.js");
+FILE_EMBED("page_text_js", "daemon/watch/http/page/text.js");
+FILE_EMBED("page_css", "daemon/watch/http/page/page.css");
+FILE_EMBED("page_dygraph_js", "dygraph.min.js");
+FILE_EMBED("page_dygraph_css", "dygraph.min.css");
+
+/* Nobody writes there; the library takes no const. */
+extern char page_run_html[], page_run_html_end[], page_run_js[], page_run_js_end[], page_runs_html[],
+    page_runs_html_end[], page_runs_js[], page_runs_js_end[], page_curves_js[], page_curves_js_end[],
+    page_text_js[], page_text_js_end[], page_css[], page_css_end[], page_dygraph_js[], page_dygraph_js_end[],
+    page_dygraph_css[], page_dygraph_css_end[];
 
 static const char html[] = "text/html; charset=utf-8", javascript[] = "text/javascript; charset=utf-8",
                   css[] = "text/css; charset=utf-8";
