@@ -23,12 +23,18 @@
 
 enum { ID_BYTES = 8, AGE_US = 2000000, HISTORIES_MAX = 64, CONNECTIONS_MAX = 200, JOB_BYTES_MAX = 1 << 20 };
 
+/* What changes when a run does. */
+struct run_stamp {
+    struct timespec folder, log, checkpoints;
+    off_t log_bytes;
+};
+
 /* A run as it was read last. */
 struct seen_run {
     char id[2 * ID_BYTES + 1]; /* of its path: a reader names no file */
     char *path, *json;         /* json: of run_summary.h, with the id */
     bool goes_on;
-    struct stat log;             /* of episodes.jsonl when it was read; all zero: there is none */
+    struct run_stamp stamp;
     struct run_history *history; /* NULL: no reader has asked for it */
     uint64_t asked;              /* counts requests: the history with the lowest goes first */
 };
@@ -39,6 +45,7 @@ struct run_page {
     size_t count;
     uint64_t requests;
     struct monotime read_at; /* all zero: never */
+    struct error problem;    /* of the last refresh */
 };
 
 /* ---- one run ---- */
@@ -57,26 +64,30 @@ static void name_run(struct seen_run *run)
     sodium_bin2hex(run->id, sizeof run->id, hash, ID_BYTES);
 }
 
-static struct stat log_of(const char *path)
+static struct stat look_at(const char *path, const char *name)
 {
-    char name[PATH_MAX + 32];
+    char whole[PATH_MAX + 32];
     struct stat info;
-    snprintf(name, sizeof name, "%s/episodes.jsonl", path);
-    return lstat(name, &info) == 0 ? info : (struct stat){0};
+    snprintf(whole, sizeof whole, "%s/%s", path, name);
+    return lstat(whole, &info) == 0 ? info : (struct stat){0};
 }
 
-static bool is_same_log(const struct stat *a, const struct stat *b)
+static struct run_stamp stamp_of(const char *path)
 {
-    return a->st_ino == b->st_ino && a->st_size == b->st_size && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
-           a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
+    const struct stat log = look_at(path, "episodes.jsonl");
+    return (struct run_stamp){.folder = look_at(path, ".").st_mtim,
+                              .log = log.st_mtim,
+                              .checkpoints = look_at(path, "checkpoints").st_mtim,
+                              .log_bytes = log.st_size};
 }
 
 /* Reads the run again if it may have changed. False: it is no run any more, or there is no memory. */
-static bool seen_refresh(struct seen_run *run, const struct stat *log)
+static bool seen_refresh(struct seen_run *run)
 {
     static struct run_summary summary;
+    const struct run_stamp stamp = stamp_of(run->path);
     struct error error;
-    if (run->json != NULL && !run->goes_on && is_same_log(log, &run->log))
+    if (run->json != NULL && !run->goes_on && memcmp(&stamp, &run->stamp, sizeof stamp) == 0)
         return true;
     if (run_summary_read(&summary, run->path, &error) != STATUS_OK)
         return false;
@@ -86,7 +97,7 @@ static bool seen_refresh(struct seen_run *run, const struct stat *log)
     run->json = cJSON_PrintUnformatted(object);
     cJSON_Delete(object);
     run->goes_on = strcmp(summary.state, "running") == 0;
-    run->log = *log;
+    run->stamp = stamp;
     return run->json != NULL;
 }
 
@@ -131,11 +142,10 @@ static enum status find_runs(struct run_page *page, struct error *error)
         status = error_set(error, STATUS_NO_MEMORY, "no memory for the runs");
     size_t count = 0;
     for (size_t i = 0; runs != NULL && i < folders.count; i++) {
-        const struct stat log = log_of(folders.of[i]);
         runs[count] = take_over(page, folders.of[i]);
         if (runs[count].path != NULL)
             name_run(&runs[count]);
-        if (runs[count].path != NULL && seen_refresh(&runs[count], &log))
+        if (runs[count].path != NULL && seen_refresh(&runs[count]))
             count++;
         else
             seen_free(&runs[count]);
@@ -146,18 +156,28 @@ static enum status find_runs(struct run_page *page, struct error *error)
     forget_runs(page);
     page->runs = runs;
     page->count = count;
-    page->read_at = monotime_now();
     return STATUS_OK;
 }
 
 /* ---- documents ---- */
 
-/* Many readers cost no more than one. A folder that cannot be read now leaves what was there. */
+/* Refreshes the list at most every 2 s, for all readers together. If the refresh fails, keeps the old list.
+ */
+static void refresh(struct run_page *page)
+{
+    struct error error = {0};
+    if (monotime_us_between(page->read_at, monotime_now()) <= AGE_US)
+        return;
+    const enum status status = find_runs(page, &error);
+    page->read_at = monotime_now();
+    if (status != STATUS_OK && strcmp(error.text, page->problem.text) != 0)
+        log_warning("%s", error.text);
+    page->problem = status != STATUS_OK ? error : (struct error){0};
+}
+
 static char *write_runs(struct run_page *page, size_t *length)
 {
-    struct error error;
-    if (monotime_us_between(page->read_at, monotime_now()) > AGE_US && find_runs(page, &error) != STATUS_OK)
-        log_warning("%s", error.text);
+    refresh(page);
     char *text = NULL;
     FILE *out = open_memstream(&text, length);
     if (out == NULL)
@@ -189,7 +209,7 @@ static char *job_of(struct path run, size_t *length)
     return text;
 }
 
-/* A history keeps lines of up to some MiB: of many runs those that were asked for last stay. */
+/* A history may take several MiB. Only the most recently requested histories stay in memory. */
 static void drop_oldest(struct run_page *page)
 {
     struct seen_run *oldest = NULL;
@@ -292,6 +312,8 @@ enum status page_serve(const struct arguments *arguments, struct job *job, struc
     enum status status = find_runs(&page, error);
     if (status == STATUS_OK)
         status = listener_open(&listener, &place, config, error);
+    if (status == STATUS_OK && geteuid() == 0 && place.token == NULL && strchr(place.listen, '/') == NULL)
+        log_warning("every user of this host can read the page: expected --token, or a socket's path");
     if (status == STATUS_OK) {
         const int signals = open_signals();
         log_info("the page of %zu runs is at %s%s", page.count,

@@ -12,12 +12,14 @@
 #include <unistd.h>
 
 enum kind { RECORDS, MILESTONES, EVENTS, KINDS };
+enum { SEEN_BYTES = 256 }; /* a line's timing is among them */
 
 struct entry {
     uint64_t place;  /* counts all lines: what stands first in the log has the lower one */
     uint64_t number; /* a record's or milestone's steps; the number of the record before an event */
     bool is_note;
-    char *text;
+    bool is_own; /* this process has written the line, or its JSON was checked */
+    char *text;  /* NULL, once it was found to be no JSON */
 };
 
 struct lines {
@@ -31,8 +33,10 @@ struct run_history {
     struct lines kinds[KINDS];
     struct entry newest; /* of the records and milestones; text NULL: there is none */
     uint64_t place, told, number, steps;
-    uint64_t offset; /* of the first byte of the file that is not taken */
-    dev_t device;    /* of the file; with `inode` 0: none was read */
+    uint64_t offset;       /* of the first byte of the file that is not taken */
+    char seen[SEEN_BYTES]; /* (seen_bytes) what stands there before `offset` */
+    size_t seen_bytes;
+    dev_t device; /* of the file; with `inode` 0: none was read */
     ino_t inode;
 };
 
@@ -77,7 +81,8 @@ static char *copy_of(const char *line, size_t length)
 
 static void lines_drop(struct lines *lines, unsigned i)
 {
-    lines->bytes -= strlen(lines->of[i].text);
+    if (lines->of[i].text != NULL)
+        lines->bytes -= strlen(lines->of[i].text);
     free(lines->of[i].text);
 }
 
@@ -157,7 +162,7 @@ static void keep_newest(struct run_history *history, const struct entry *entry, 
     history->newest.text = text;
 }
 
-static void take(struct run_history *history, const char *line, size_t length, bool is_note)
+static void take(struct run_history *history, const char *line, size_t length, struct entry entry)
 {
     if (length > 0 && line[length - 1] == '\n')
         length--;
@@ -165,7 +170,8 @@ static void take(struct run_history *history, const char *line, size_t length, b
         return; /* no line of a log */
     const bool is_event = begins_with(line, length, "{\"event\":");
     const bool is_epoch = begins_with(line, length, "{\"epoch\":");
-    struct entry entry = {.place = ++history->place, .number = history->number, .is_note = is_note};
+    entry.place = ++history->place;
+    entry.number = history->number;
     if (is_event) {
         lines_add(&history->kinds[EVENTS], entry, line, length, true);
         return;
@@ -184,7 +190,7 @@ static void take(struct run_history *history, const char *line, size_t length, b
 
 void run_history_take(struct run_history *history, const char *line, size_t length)
 {
-    take(history, line, length, false);
+    take(history, line, length, (struct entry){.is_own = true});
 }
 
 void run_history_note(struct run_history *history, const char *event, const char *text)
@@ -198,7 +204,7 @@ void run_history_note(struct run_history *history, const char *event, const char
     cJSON_AddNumberToObject(timing, "unix_s", (double)now.tv_sec + (double)now.tv_nsec * 1e-9);
     char *line = cJSON_PrintUnformatted(object);
     if (line != NULL)
-        take(history, line, strlen(line), true);
+        take(history, line, strlen(line), (struct entry){.is_own = true, .is_note = true});
     cJSON_free(line);
     cJSON_Delete(object);
 }
@@ -222,6 +228,24 @@ void run_history_clear(struct run_history *history)
     history->newest = (struct entry){0};
     history->number = history->steps = history->offset = history->told = 0;
     history->inode = 0;
+    history->seen_bytes = 0;
+}
+
+static void remember_end(struct run_history *history, const char *block, size_t used)
+{
+    history->seen_bytes = used < SEEN_BYTES ? used : SEEN_BYTES;
+    memcpy(history->seen, block + used - history->seen_bytes, history->seen_bytes);
+}
+
+/* Whether the file is the one of the last call, and has the same bytes before `offset`: a resume cuts a log
+ * where it is, and the log may have grown again since. */
+static bool goes_on(const struct run_history *history, int fd, const struct stat *info)
+{
+    char now[SEEN_BYTES];
+    const size_t bytes = history->seen_bytes;
+    return info->st_dev == history->device && info->st_ino == history->inode &&
+           file_read_at(fd, now, bytes, history->offset - bytes) == (ssize_t)bytes &&
+           memcmp(now, history->seen, bytes) == 0;
 }
 
 static enum status read_lines(struct run_history *history, int fd, char *block, struct error *error)
@@ -232,9 +256,12 @@ static enum status read_lines(struct run_history *history, int fd, char *block, 
             return error_set_errno(error, errno, "cannot read episodes.jsonl");
         const char *end = block + got, *line = block;
         for (const char *next; (next = memchr(line, '\n', (size_t)(end - line))) != NULL; line = next + 1)
-            run_history_take(history, line, (size_t)(next - line));
+            take(history, line, (size_t)(next - line), (struct entry){0});
         const bool is_full = got == HISTORY_BLOCK_BYTES;
-        history->offset += (uint64_t)(is_full && line == block ? got : line - block);
+        const size_t used = (size_t)(is_full && line == block ? got : line - block);
+        if (used > 0)
+            remember_end(history, block, used);
+        history->offset += used;
         if (!is_full)
             return STATUS_OK;
     }
@@ -249,8 +276,7 @@ enum status run_history_read(struct run_history *history, struct path run, struc
         return status;
     if (fstat(fd, &info) != 0) {
         status = error_set_errno(error, errno, "cannot look at episodes.jsonl");
-    } else if (info.st_dev != history->device || info.st_ino != history->inode ||
-               (uint64_t)info.st_size < history->offset) {
+    } else if (!goes_on(history, fd, &info)) {
         run_history_clear(history);
         history->device = info.st_dev;
         history->inode = info.st_ino;
@@ -266,45 +292,60 @@ enum status run_history_read(struct run_history *history, struct path run, struc
 
 /* ---- telling ---- */
 
-static void write_entry(const struct entry *entry, const char *before, FILE *out)
+/* A file may be damaged: a line that is no JSON would spoil the document. */
+static bool is_fit(struct entry *entry)
 {
-    fprintf(out, "%s[%" PRIu64 ",%s]", before, entry->number, entry->text);
+    if (entry->text != NULL && !entry->is_own) {
+        cJSON *parsed = cJSON_Parse(entry->text);
+        if (parsed == NULL) {
+            free(entry->text);
+            entry->text = NULL;
+        }
+        cJSON_Delete(parsed);
+        entry->is_own = true;
+    }
+    return entry->text != NULL;
+}
+
+/* Writes `[NUMBER,LINE]`, behind a comma unless it is the first one. */
+static void write_entry(struct entry *entry, bool *is_first, FILE *out)
+{
+    if (!is_fit(entry))
+        return;
+    fprintf(out, "%s[%" PRIu64 ",%s]", *is_first ? "" : ",", entry->number, entry->text);
+    *is_first = false;
 }
 
 /* Records and milestones in the log's order. */
-static void write_records(const struct run_history *history, uint64_t since, FILE *out)
+static void write_records(struct run_history *history, uint64_t since, FILE *out)
 {
-    const struct lines *records = &history->kinds[RECORDS], *milestones = &history->kinds[MILESTONES];
-    const char *before = "";
+    struct lines *records = &history->kinds[RECORDS], *milestones = &history->kinds[MILESTONES];
+    bool is_first = true;
     uint64_t last = 0;
     for (unsigned i = 0, m = 0; i < records->count || m < milestones->count;) {
         const bool is_record =
             m == milestones->count || (i < records->count && records->of[i].place < milestones->of[m].place);
-        const struct entry *entry = is_record ? &records->of[i++] : &milestones->of[m++];
+        struct entry *entry = is_record ? &records->of[i++] : &milestones->of[m++];
         if (entry->place <= since)
             continue;
-        write_entry(entry, before, out);
-        before = ",";
+        write_entry(entry, &is_first, out);
         last = entry->place;
     }
-    if (history->newest.text != NULL && history->newest.place > last && history->newest.place > since)
-        write_entry(&history->newest, before, out);
+    if (history->newest.place > last && history->newest.place > since)
+        write_entry(&history->newest, &is_first, out);
 }
 
-void run_history_write(const struct run_history *history, bool whole, FILE *out)
+void run_history_write(struct run_history *history, bool whole, FILE *out)
 {
-    const struct lines *events = &history->kinds[EVENTS];
+    struct lines *events = &history->kinds[EVENTS];
     const uint64_t since = whole ? 0 : history->told;
-    const char *before = "";
+    bool is_first = true;
     fputs("\"records\":[", out);
     write_records(history, since, out);
     fputs("],\"events\":[", out);
-    for (unsigned i = 0; i < events->count; i++) {
-        if (events->of[i].place <= since)
-            continue;
-        write_entry(&events->of[i], before, out);
-        before = ",";
-    }
+    for (unsigned i = 0; i < events->count; i++)
+        if (events->of[i].place > since)
+            write_entry(&events->of[i], &is_first, out);
     fputc(']', out);
 }
 

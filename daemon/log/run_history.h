@@ -36,8 +36,8 @@ void run_history_take(struct run_history *history, const char *line, size_t leng
 void run_history_note(struct run_history *history, const char *event, const char *text);
 
 /* Takes the whole lines that came to RUN/episodes.jsonl since the last call. Where the file is another one
- * now, or lost lines, forgets all lines and begins anew. Errors of file_open_below; STATUS_IO,
- * STATUS_NO_MEMORY. */
+ * now, or was cut, forgets all lines and begins anew. Damaged lines are left out when they are written.
+ * Errors of file_open_below; STATUS_IO, STATUS_NO_MEMORY. */
 enum status run_history_read(struct run_history *history, struct path run, struct error *error);
 
 /* Forgets all lines, but keeps the notes. */
@@ -46,7 +46,7 @@ void run_history_clear(struct run_history *history);
 /* Writes `"records":[[STEPS, LINE], …],"events":[[NUMBER, LINE], …]`, oldest first, without a newline. STEPS:
  * the steps of environments, the samples or tokens up to the line. NUMBER: the episode or update before the
  * event. `whole`: all lines; else those that came since the last run_history_told, and the newest record. */
-void run_history_write(const struct run_history *history, bool whole, FILE *out);
+void run_history_write(struct run_history *history, bool whole, FILE *out);
 void run_history_told(struct run_history *history);
 
 #endif

@@ -264,7 +264,8 @@ static char *document(void *arg, enum http_document which, const char *id, size_
 static const char *take_order(void *arg, enum http_order order)
 {
     struct run_view *view = arg;
-    if (view->g->end.stops > 0 || view->g->end.finished)
+    const struct job_end *end = &view->g->end;
+    if (end->stops > 0 || end->finished || end->closing || job_end_has_failed(end))
         return "the run is ending";
     view->orders |= 1U << order;
     return NULL;

@@ -68,6 +68,7 @@ struct supervisor {
     struct generation generation;
     struct death_tally tally;
     struct run_view view;
+    bool stops_by_order;     /* of the page, and no signal has come since */
     struct monotime use_due; /* of the next sum of what the workers use */
     uint64_t records;        /* of this generation's lead that are in the logs */
     bool log_failed;         /* a record's line is missing: no later one may follow */
@@ -909,7 +910,11 @@ static bool obey_signals(struct supervisor *s)
             break;
         case SIGINT:
         case SIGTERM:
-            stop_job(s);
+            if (s->stops_by_order)
+                log_info("stopping already, by an order of the page; a second signal hurries");
+            else
+                stop_job(s);
+            s->stops_by_order = false;
             break;
         case SIGHUP:
             reload_job(s);
@@ -931,8 +936,10 @@ static void obey_orders(struct supervisor *s)
         log_info("an order by the page: %s", order == HTTP_STOP ? "stop" : "take a checkpoint");
         if (order == HTTP_CHECKPOINT)
             child_order(generation_lead(&s->generation), CONTROL_SAVE, NULL, 0);
-        else if (s->generation.end.stops == 0)
+        else if (s->generation.end.stops == 0) {
             stop_job(s);
+            s->stops_by_order = true;
+        }
     }
 }
 

@@ -64,7 +64,7 @@ static void write_job(const char *text, size_t bytes, FILE *out)
     cJSON_Delete(job);
 }
 
-void run_document_write(const struct run_history *history, struct path run, const char *job, size_t job_bytes,
+void run_document_write(struct run_history *history, struct path run, const char *job, size_t job_bytes,
                         bool whole, FILE *out)
 {
     struct checkpoint checkpoints[CHECKPOINTS_MAX];

@@ -1,4 +1,4 @@
-/* What a page gets of a run beside its status: the lines of its log, its checkpoints, its job.
+/* The JSON that a page receives for a run, in addition to the status.
  *
  *     "records":[[STEPS, LINE], …], "events":[[NUMBER, LINE], …]     daemon/log/run_history.h
  *     "checkpoints":[[NUMBER, UNIX_S], …]                            those that are there, oldest first
@@ -12,7 +12,7 @@
 
 /* Writes the members above as they stand within an object, on one line. `whole`: with the job and all lines;
  * else without the job, and as run_history_write. `job`: its text, or NULL. */
-void run_document_write(const struct run_history *history, struct path run, const char *job, size_t job_bytes,
+void run_document_write(struct run_history *history, struct path run, const char *job, size_t job_bytes,
                         bool whole, FILE *out);
 
 #endif

@@ -317,7 +317,8 @@ static struct MHD_Response *stream_begin(struct http *http, struct MHD_Connectio
 static enum MHD_Result send_events(struct http *http, struct MHD_Connection *connection)
 {
     size_t length = 0;
-    char *first = http->config.document(http->config.arg, HTTP_FIRST_EVENT, "", &length);
+    const bool is_full = http->stream_count >= STREAMS_MAX;
+    char *first = is_full ? NULL : http->config.document(http->config.arg, HTTP_FIRST_EVENT, "", &length);
     struct MHD_Response *response = first != NULL ? stream_begin(http, connection, first, length) : NULL;
     if (response == NULL)
         return refuse(connection, MHD_HTTP_SERVICE_UNAVAILABLE, "too many streams\n");
@@ -377,7 +378,7 @@ static bool is_of_this_host(struct MHD_Connection *connection)
     return host == NULL || is_loopback_name(host); /* HTTP/1.0 has none, and no browser speaks that */
 }
 
-/* Whether a browser that asks does so for a page of this server. */
+/* True if the request's Origin is this server. */
 static bool is_of_own_page(struct MHD_Connection *connection)
 {
     const char *host = header_of(connection, "Host"), *origin = header_of(connection, "Origin");

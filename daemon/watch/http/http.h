@@ -22,7 +22,7 @@
  * read along. An order needs a token. A browser sends the password of Basic also for a page of another
  * server, so with Basic an order's Origin must be this server.
  *
- * A connection that is idle for 10 s is closed; of the streams, the one that lags by 8 MiB. 1,200
+ * The server closes a connection after 10 s without traffic, and a stream with 8 MiB unsent. It has 1,200
  * connections at most, 64 streams among them. The caller's only thread. */
 #ifndef DAEMON_WATCH_HTTP_HTTP_H
 #define DAEMON_WATCH_HTTP_HTTP_H
@@ -35,7 +35,8 @@
 
 struct http;
 
-/* Descriptors of the server itself: the socket, an epoll, an event, and a connection that is one too many. */
+/* Descriptors of the server itself: the socket, an epoll, an event, and a connection over the limit, which is
+ * closed. */
 enum { HTTP_DESCRIPTORS = 4 };
 
 enum http_document {

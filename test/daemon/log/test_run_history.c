@@ -312,6 +312,48 @@ START_TEST(a_file_that_lost_lines_is_read_anew)
 }
 END_TEST
 
+/* As a resume does while nobody reads: the file is longer than it was. */
+START_TEST(a_file_that_was_cut_and_grew_is_read_anew)
+{
+    FILE *out = log_opened("w");
+    write_episodes(out, 1, 10, 0);
+    fclose(out);
+    read_file();
+    out = log_opened("w");
+    write_episodes(out, 1, 5, 0);
+    fputs("{\"event\":\"resumed\",\"episode\":5,\"timing\":{\"unix_s\":6}}\n", out);
+    write_episodes(out, 6, 20, 0);
+    fclose(out);
+    read_file();
+    expect_newest(20, 20);
+    cJSON *json = written(true);
+    ck_assert_int_eq(cJSON_GetArraySize(list(json, "records")), 20);
+    ck_assert_double_eq(number_at(list(json, "events"), 0, NULL), 5);
+    cJSON_Delete(json);
+}
+END_TEST
+
+START_TEST(a_damaged_line_spoils_no_other)
+{
+    static const char *const damaged[] = {"{\"episode\":3,xx}\n", "{\"event\":\"start\",}\n",
+                                          "{\"episode\":\"eval\":{}\n", "{\"epoch\":1]}\n"};
+    FILE *out = log_opened("w");
+    for (size_t i = 0; i < sizeof damaged / sizeof damaged[0]; i++)
+        fputs(damaged[i], out);
+    write_episodes(out, 4, 5, 0);
+    for (size_t i = 0; i < sizeof damaged / sizeof damaged[0]; i++)
+        fputs(damaged[i], out);
+    fclose(out);
+    read_file();
+    for (int again = 0; again < 2; again++) {
+        cJSON *json = written(true);
+        ck_assert_int_eq(cJSON_GetArraySize(list(json, "records")), 2);
+        ck_assert_int_eq(cJSON_GetArraySize(list(json, "events")), 0);
+        cJSON_Delete(json);
+    }
+}
+END_TEST
+
 START_TEST(a_line_beyond_the_block_is_skipped)
 {
     FILE *out = log_opened("w");
@@ -352,6 +394,8 @@ int main(void)
     tcase_add_test(tcase, a_note_is_any_text);
     tcase_add_test(tcase, a_file_is_read_on_from_its_last_whole_line);
     tcase_add_loop_test(tcase, a_file_that_lost_lines_is_read_anew, 0, 2);
+    tcase_add_test(tcase, a_file_that_was_cut_and_grew_is_read_anew);
+    tcase_add_test(tcase, a_damaged_line_spoils_no_other);
     tcase_add_test(tcase, a_line_beyond_the_block_is_skipped);
     tcase_add_test(tcase, a_file_that_is_missing_is_named);
     suite_add_tcase(suite, tcase);

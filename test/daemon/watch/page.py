@@ -175,6 +175,7 @@ class Page:
             "width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size[0] == WIDTH})
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia",
                                      {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+        self.browser.execute_async_script("const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done()))")
 
 
 # ---- what the page of a run shows ----
@@ -491,7 +492,7 @@ def medians_group_seeds(page):
     wait_until("two curves", lambda: page.count(".values span") == 2)
     words = page.text(".values")
     page.element("#choice label input").click()
-    return [] if "lr=0.001 (2 seeds)" in words and "lr=0.01 (2 seeds)" in words else [words]
+    return [] if "lr=0.001 (2 runs)" in words and "lr=0.01 (2 runs)" in words else [words]
 
 
 def a_name_shows_its_run_alone(page):

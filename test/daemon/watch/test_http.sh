@@ -53,6 +53,9 @@ head_has() {
     cat "$scratch/head"
     return 1
 }
+lacks() {
+    ! grep -q -- "$1" "$2"
+}
 body_is() {
     [[ $(<"$scratch/body") == "$1" ]]
 }
@@ -244,8 +247,10 @@ for ((try = 0; try < 600; try++)); do
     sleep 0.1
 done
 check "an order to stop is taken" answers 200 "$origin/stop" --request POST --oauth2-bearer s3cret:word
+kill -TERM "$run" 2>/dev/null || true
 code=0 && { wait "$run" || code=$?; }
 check "and ends the job in good order" test "$code" = 0
+check "a signal behind it hurries nothing" lacks hurrying "$scratch/closed.out"
 code=0 && { wait "$reader" || code=$?; }
 check "its readers see a whole stream" test "$code" = 0
 last_event() {

@@ -9,7 +9,7 @@
 
 import {count, element, known, moment, short} from "./text.js";
 
-const POINTS_MAX = 4096, TABLE_ROWS = 40, GROUP_POINTS = 200;
+const LINES_MAX = 4096, EVENTS_MAX = 500, TABLE_ROWS = 40, GRID_POINTS = 200, CELLS_MAX = 200000;
 const AXES = {number: "episode or update", steps: "steps", time: "time since the start"};
 const SPREADS = {"eval.mean_reward": "eval.std_reward"};
 
@@ -33,22 +33,43 @@ function flatten(object, prefix, into) {
   return into;
 }
 
-// Takes back what stands at this number or behind it: a run that goes on from a checkpoint computes it again.
-function push(list, entry) {
-  while (list.length > 0 && list[list.length - 1].number >= entry.number) list.pop();
-  list.push(entry);
+// Lines of one kind, by their numbers, with equal distances: memory and drawing stay bounded over days.
+class Lines {
+  constructor() {
+    this.of = [];
+    this.distance = 0; // between the numbers of two lines that stay
+  }
+
+  // Drops entries with this number or a later one: a resumed run computes them again. The newest line always stays.
+  push(entry) {
+    while (this.of.length > 0 && this.of[this.of.length - 1].number >= entry.number) this.of.pop();
+    const before = this.of[this.of.length - 2];
+    if (before && this.of[this.of.length - 1].number - before.number < this.distance) this.of.pop();
+    this.of.push(entry);
+    if (this.of.length > LINES_MAX) this.#thin();
+  }
+
+  #thin() {
+    const newest = this.of[this.of.length - 1];
+    this.distance = (newest.number - this.of[0].number) / (LINES_MAX / 2);
+    let last = -Infinity;
+    this.of = this.of.filter(entry => {
+      if (entry !== newest && entry.number - last < this.distance) return false;
+      last = entry.number;
+      return true;
+    });
+  }
 }
 
-function thinned(list) {
-  return list.length <= POINTS_MAX ? list : list.filter((entry, i) => i % 2 === 0 || "eval.mean_reward" in entry.values);
-}
+const EVALUATION = "eval.mean_reward";
 
 export class Log {
   constructor(document) {
-    this.records = [];
-    this.epochs = [];
+    this.plain = new Lines(); // records without an evaluation
+    this.milestones = new Lines(); // records with one
+    this.epochLines = new Lines();
     this.events = [];
-    this.checkpoints = [];
+    this.told = new Set();
     this.take(document);
   }
 
@@ -56,16 +77,23 @@ export class Log {
   take({records, events, checkpoints}) {
     for (const [steps, line] of records) {
       const is_epoch = "epoch" in line, number = line.episode ?? line.update ?? 0;
-      const values = flatten(line, is_epoch ? "epoch." : "", {});
-      push(is_epoch ? this.epochs : this.records, {number, steps, unix_s: line.timing?.unix_s, values});
+      const entry = {number, steps, unix_s: line.timing?.unix_s, values: flatten(line, is_epoch ? "epoch." : "", {})};
+      if (is_epoch) this.epochLines.push(entry);
+      else if (EVALUATION in entry.values) this.milestones.push(entry);
+      else this.plain.push(entry);
     }
-    const told = new Set(this.events.map(event => event.key));
     for (const [number, line] of events) {
       const key = JSON.stringify(line);
-      if (!told.has(key)) this.events.push({key, number, line, unix_s: line.timing?.unix_s});
+      if (!this.told.has(key)) this.events.push({key, number, line, unix_s: line.timing?.unix_s});
+      this.told.add(key);
     }
-    this.records = thinned(this.records);
-    this.epochs = thinned(this.epochs);
+    if (this.events.length > EVENTS_MAX) {
+      this.first ??= this.events[0];
+      this.events = this.events.slice(-EVENTS_MAX / 2);
+      this.told = new Set(this.events.map(event => event.key));
+    }
+    this.records = [...this.plain.of, ...this.milestones.of].sort((a, b) => a.number - b.number);
+    this.epochs = this.epochLines.of;
     this.checkpoints = checkpoints;
   }
 
@@ -74,13 +102,13 @@ export class Log {
   }
 
   get begin() {
-    return this.events[0]?.unix_s ?? this.records[0]?.unix_s;
+    return (this.first ?? this.events[0])?.unix_s ?? this.records[0]?.unix_s;
   }
 
   // All names with a curve to show.
   names() {
     const names = new Set();
-    for (const list of [this.records.slice(-64), this.records.filter(entry => "eval.mean_reward" in entry.values).slice(-1), this.epochs.slice(-4)])
+    for (const list of [this.records.slice(-64), this.milestones.of.slice(-1), this.epochs.slice(-4)])
       for (const entry of list)
         for (const name in entry.values)
           if (!DULL.test(name)) names.add(name);
@@ -153,8 +181,8 @@ function valueAt(points, x) {
 export function medianOf(label, color, all) {
   const runs = all.filter(points => points.length > 0), points = [];
   const first = Math.min(...runs.map(run => run[0][0])), last = Math.max(...runs.map(run => run[run.length - 1][0]));
-  for (let i = 0; runs.length > 0 && i < GROUP_POINTS; i++) {
-    const x = first + (last - first) * i / (GROUP_POINTS - 1);
+  for (let i = 0; runs.length > 0 && i < GRID_POINTS; i++) {
+    const x = first + (last - first) * i / (GRID_POINTS - 1);
     const ys = runs.map(run => valueAt(run, x)).filter(known).sort((a, b) => a - b);
     if (ys.length === 0) continue;
     const middle = (ys[(ys.length - 1) >> 1] + ys[ys.length >> 1]) / 2;
@@ -163,10 +191,19 @@ export function medianOf(label, color, all) {
   return {label, color, points};
 }
 
+// Many curves with no x in common would make a table of rows times curves: they are drawn at equal distances.
+function onGrid(curves) {
+  const all = curves.filter(({points}) => points.length > 0), cells = curves.length * curves.reduce((sum, {points}) => sum + points.length, 0);
+  if (cells <= CELLS_MAX) return curves;
+  const first = Math.min(...all.map(({points}) => points[0][0])), last = Math.max(...all.map(({points}) => points[points.length - 1][0]));
+  const xs = Array.from({length: GRID_POINTS}, (_, i) => first + (last - first) * i / (GRID_POINTS - 1));
+  return curves.map(curve => ({...curve, points: xs.map(x => [x, valueAt(curve.points, x)]).filter(([, y]) => known(y)).map(([x, y]) => [x, y, y, y])}));
+}
+
 // The rows of dygraphs: one for each x of any curve.
 function rowsOf(curves, is_log) {
   const rows = new Map();
-  curves.forEach(({points}, i) => {
+  onGrid(curves).forEach(({points}, i) => {
     for (const [x, y, low, high] of points) {
       if (is_log && y <= 0) continue;
       if (!rows.has(x)) rows.set(x, [x, ...curves.map(() => [null, null, null])]);
@@ -206,11 +243,11 @@ class Panel {
     this.axis = axis;
     this.plot.classList.toggle("empty", rows.length === 0);
     this.plot.setAttribute("aria-label", `${this.name} by ${axis === "number" ? unit : AXES[axis]}: ${curves.length} curves; a table of values is below`);
-    this.showValues();
     if (rows.length === 0) {
       this.graph?.destroy();
       this.graph = null;
-      this.plot.replaceChildren(element("p", "nothing yet", {class: "quiet"}));
+      this.plot.replaceChildren(element("p", is_log ? "nothing above 0" : "nothing yet", {class: "quiet"}));
+      this.showValues();
       return;
     }
     const options = {
@@ -233,6 +270,7 @@ class Panel {
       this.graph.updateOptions({file: rows, ...options});
       this.graph.resize(); // another panel may have come beside this one
     }
+    this.showValues(this.board.x);
   }
 
   #drawMarks(canvas, area, graph, color) {
@@ -263,7 +301,7 @@ class Panel {
       value.style.color = color;
       parts.push(value);
     }
-    const mark = known(x) && this.marks.find(mark => Math.abs(this.graph.toDomXCoord(mark.x) - this.graph.toDomXCoord(x)) < 5);
+    const mark = known(x) && this.graph && this.marks.find(mark => Math.abs(this.graph.toDomXCoord(mark.x) - this.graph.toDomXCoord(x)) < 5);
     if (mark) parts.push(element("span", mark.text, {class: "bad"}));
     this.values.replaceChildren(...parts);
   }
@@ -353,8 +391,9 @@ export class Board {
       }
     for (const name of wanted) {
       if (!this.panels.has(name)) this.panels.set(name, new Panel(this, name));
-      this.place.append(this.panels.get(name).host);
     }
+    const hosts = wanted.map(name => this.panels.get(name).host);
+    if (hosts.some((host, i) => host !== this.place.children[i])) this.place.replaceChildren(...hosts);
     this.place.classList.toggle("single", wanted.length === 1);
     for (const name of wanted) {
       const panel = this.panels.get(name), {curves, marks, unit} = this.show(name, this.axis);
@@ -394,6 +433,7 @@ export class Board {
   }
 
   point(x) {
+    this.x = x;
     for (const panel of this.panels.values()) panel.showValues(x);
   }
 

@@ -7,7 +7,8 @@ const PERIOD_MS = 4000, CHOSEN_AT_FIRST = 10, EVENTS_SHOWN = 40;
 // As scripts/coalesced_curves.py has it: what a job says of its logs, files and processes changes nothing that is learned.
 const BESIDE_TRAINING = /^\/(log|metrics|supervise|checkpoint|device|name)(\/|$)/;
 
-let runs = [], chosen = null, board = null, filter = "", grouped = false;
+let runs = [], chosen = null, board = null, filter = "", grouped = false, is_lost = false;
+const problems = new Map(); // by a run's id: why its log cannot be shown
 const logs = new Map(); // by a run's id: {log, job, read}; read: the newest line that it has
 
 // ---- which is best ----
@@ -20,15 +21,18 @@ function figureOf(run) {
   return {name: p.figure, value: p.value, sign: ["loss", "perplexity"].includes(p.figure) ? -1 : 1};
 }
 
-// The best of the runs of each job, by the job's name; a job with one run has none.
+// The best of the runs of each job, by the job's name; a job with one run has none. Evaluations count more than rewards.
 function bestOf(list) {
   const jobs = new Map(), best = new Map();
   for (const run of list) {
     const figure = figureOf(run), others = jobs.get(run.name) ?? [];
-    if (figure && (others.length === 0 || others[0].figure.name === figure.name)) jobs.set(run.name, [...others, {run, figure}]);
+    if (!figure) continue;
+    if (others.length === 0 || (figure.name === "evaluation" && others[0].figure.name !== "evaluation")) jobs.set(run.name, [{run, figure}]);
+    else if (others[0].figure.name === figure.name) others.push({run, figure});
   }
   for (const [name, all] of jobs)
-    if (all.length > 1) best.set(name, all.reduce((first, one) => one.figure.sign * one.figure.value > first.figure.sign * first.figure.value ? one : first));
+    if (list.filter(run => run.name === name).length > 1)
+      best.set(name, all.reduce((first, one) => one.figure.sign * one.figure.value > first.figure.sign * first.figure.value ? one : first));
   return best;
 }
 
@@ -73,7 +77,7 @@ function rowOf(run, best) {
   if (chosen.has(run.id)) color.style.background = colorOf(numberOf(run));
   const cells = [[color, box], [only, best.get(run.name)?.run === run ? element("strong", "best", {class: "tag good"}) : ""], [element("span", run.state, {class: mood(run.state)})],
     [known(part) ? bar(part, "done of the run") : "", element("span", ` ${done(run.progress)}`)], [figureText(run)], [whenText(run)],
-    [run.reason ?? (run.resumable ? "--resume goes on" : "")], [bytes(run.bytes)]];
+    [problems.get(run.id) ?? run.reason ?? (run.resumable ? "--resume goes on" : "")], [bytes(run.bytes)]];
   return element("tr", undefined, {"data-run": run.label}, ...cells.map((cell, i) => element("td", undefined, {"data-name": COLUMNS[i]}, ...cell)));
 }
 
@@ -99,9 +103,16 @@ function showTable() {
 async function read(run) {
   const have = logs.get(run.id);
   if (have && have.read === run.ended_unix_s) return;
-  const answer = await fetch(beside(`run.json?id=${run.id}`));
-  if (!answer.ok) return;
-  const document = await answer.json();
+  problems.delete(run.id);
+  let document;
+  try {
+    const answer = await fetch(beside(`run.json?id=${run.id}`));
+    if (!answer.ok) throw new Error(`${answer.status} ${await answer.text()}`);
+    document = await answer.json();
+  } catch (problem) {
+    problems.set(run.id, `the log cannot be shown: ${problem.message}`);
+    return;
+  }
   logs.set(run.id, {log: new Log(document), job: keysOf(document.job ?? {}, "", new Map()), read: run.ended_unix_s});
 }
 
@@ -130,7 +141,7 @@ function groupsOf(list) {
     const label = valuesOf(run, pointers);
     groups.set(label, [...(groups.get(label) ?? []), run]);
   }
-  return [...groups].map(([label, members]) => ({members, label: `${label || members[0].label} (${members.length} seeds)`}));
+  return [...groups].map(([label, members]) => ({members, label: `${label || members[0].label} (${members.length} runs)`}));
 }
 
 function curvesOf(name, axis) {
@@ -155,8 +166,11 @@ function showEvents(list) {
 }
 
 async function showChosen() {
+  for (const id of [...logs.keys()])
+    if (!chosen.has(id)) logs.delete(id);
   showTable();
   await Promise.all(shown().filter(run => chosen.has(run.id)).map(read));
+  if (problems.size > 0) showTable();
   const list = read_runs(), names = sortNames(new Set(list.flatMap(run => [...logs.get(run.id).log.names()])));
   board ??= new Board(at("board"), curvesOf);
   board.draw(names.length > 0 ? names : ["loss"], usualNames(names));
@@ -185,9 +199,10 @@ async function ask() {
     runs = (await answer.json()).runs.sort((a, b) => (b.state === "running") - (a.state === "running") || (b.ended_unix_s ?? 0) - (a.ended_unix_s ?? 0));
     chosen ??= new Set(runs.filter(run => !run.previous).slice(0, CHOSEN_AT_FIRST).map(run => run.id));
     nameRuns();
-    if (JSON.stringify(runs) !== before) await showChosen();
-    else showTable();
+    if (JSON.stringify(runs) !== before || is_lost) await showChosen();
+    is_lost = false;
   } catch (problem) {
+    is_lost = true;
     at("state").textContent = `no answer: ${problem.message}`;
     at("state").className = "state bad";
   }
