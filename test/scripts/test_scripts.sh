@@ -200,7 +200,7 @@ deps() {
 }
 
 build=(gcc make libc6-dev libzmq3-dev libcjson-dev libsodium-dev librandom123-dev libdnnl-dev libjpeg62-turbo-dev
-    libpng-dev zlib1g-dev libgif-dev libprotobuf-c-dev protobuf-c-compiler libmicrohttpd-dev)
+    libpng-dev zlib1g-dev libgif-dev libprotobuf-c-dev protobuf-c-compiler libmicrohttpd-dev libjs-dygraphs)
 python=(python3 python3-torch python3-torchvision python3-venv python3-zmq)
 
 # says EXIT WORDS GROUP...: deps must exit with EXIT, and the pattern WORDS must match its output.
