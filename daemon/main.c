@@ -43,7 +43,7 @@ static const char usage[] =
     "  coalesced list [FOLDER]... [--running] [--json]\n"
     "      Print a line for each run that goes on, and for each that lies below the folders (default:\n"
     "      runs, $STATE_DIRECTORY, /var/lib/coalesced, /var/lib/private/coalesced, and where this user's\n"
-    "      running runs lie); with --running only for each that goes on, below the folders if named.\n"
+    "      running runs lie); with --running only those that go on.\n"
     "  coalesced stop RUN\n"
     "      Have the run finish its round and end, and wait for that.\n"
     "  coalesced clean [FOLDER]... [--older-than AGE] [--all] [--dry-run]\n"

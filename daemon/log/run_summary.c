@@ -270,6 +270,15 @@ static pid_t lock_holder(struct path run)
     return pid;
 }
 
+pid_t run_lock_holder(const char *folder)
+{
+    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const pid_t pid = fd >= 0 ? lock_holder(path_of_folder(fd, folder)) : 0;
+    if (fd >= 0)
+        close(fd);
+    return pid;
+}
+
 /* False: the job is all zero. */
 static bool read_job(struct job *job, struct path run)
 {

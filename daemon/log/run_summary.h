@@ -48,6 +48,9 @@ struct run_summary {
  * STATUS_NOT_FOUND: there is no such folder, or no run in it. STATUS_PERMISSION, STATUS_IO name the file. */
 enum status run_summary_read(struct run_summary *out, const char *folder, struct error *error);
 
+/* The process of this host that holds the lock of a run's folder. 0: none, or the lock cannot be read. */
+pid_t run_lock_holder(const char *folder);
+
 /* The object that `list --json` prints. What is not known is null. A text in UTF-8 is as it is; another text
  * is fit to show. The caller deletes the object. NULL: no memory. */
 cJSON *run_summary_json(const struct run_summary *summary);
