@@ -68,7 +68,7 @@ static bool is_same(const struct stat *info, dev_t device, ino_t inode)
     return info->st_dev == device && info->st_ino == inode;
 }
 
-/* Whether the open folders are the one that was judged, and the one around it. */
+/* Whether `run` is the folder that was judged, and `parent` the folder around that one. */
 static bool place_holds(const struct place *place, const struct run_summary *s)
 {
     struct stat run, around, parent;

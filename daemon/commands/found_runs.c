@@ -54,7 +54,7 @@ static int connect_to(const char *path)
     return -1;
 }
 
-/* Reads to the end of the stream. NULL: the end did not come until then, or the stream is too long. */
+/* Reads to the end of the stream. NULL: no end came before `until`, or the stream is too long. */
 static char *read_all(int fd, struct monotime until, size_t *length)
 {
     char *text = malloc(ANSWER_BYTES_MAX);
@@ -73,7 +73,7 @@ static char *read_all(int fd, struct monotime until, size_t *length)
     return NULL;
 }
 
-/* Whoever may make a socket may name any folder in the answer. */
+/* An answer may name any folder, so a stranger's answer needs a proof. */
 static bool is_believed(const struct found_run *run, uid_t user)
 {
     char shown[PATH_MAX];
@@ -84,13 +84,14 @@ static bool is_believed(const struct found_run *run, uid_t user)
         run_lock_holder(path) == run->pid)
         return true;
     text_show(shown, sizeof shown, path, strlen(path), 400);
-    log_warning("process %d of user %ju is not shown: it names the folder %s, but it neither owns the folder "
-                "nor holds its lock",
-                run->pid, (uintmax_t)user, shown);
+    log_warning(
+        "process %d of user %ju is not shown: the process says that it runs %s, but the folder belongs "
+        "to another user, and the process does not hold the lock there",
+        run->pid, (uintmax_t)user, shown);
     return false;
 }
 
-/* False: nobody answers at this socket, or nobody who is believed. */
+/* False: nobody answers at this socket, or the answer is not believed. */
 static bool ask(const char *path, struct found_run *run)
 {
     const struct monotime until = monotime_add_us(monotime_now(), PATIENCE_S * UINT64_C(1000000));

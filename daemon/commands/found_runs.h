@@ -26,7 +26,7 @@ struct found_runs {
 
 /* Asks all runs that this user may ask. A warning names the process of each that does not answer in time. A
  * stranger must own the folder that the answer names, or hold its lock. Otherwise a warning names the
- * process, and the answer is left out. A folder at which this user may not look is believed.
+ * process, and the answer is left out. An answer about a folder that this user may not see is believed.
  * STATUS_NO_MEMORY. found_runs_forget follows, also after an error. */
 enum status found_runs_ask(struct found_runs *runs, struct error *error);
 void found_runs_forget(struct found_runs *runs);
@@ -35,8 +35,8 @@ void found_runs_forget(struct found_runs *runs);
 void found_runs_say_hidden(void);
 
 /* Finds the folders of runs below `folders`. Without folders (count 0): below ./runs, $STATE_DIRECTORY,
- * /var/lib/coalesced, /var/lib/private/coalesced, and the folders in which the runs of `running` lie that are
- * no strangers'. Folders that may not be read are left out. `running` may be NULL. Errors of
+ * /var/lib/coalesced, /var/lib/private/coalesced, and the folders around the runs of `running`, except
+ * strangers' runs. Folders that may not be read are left out. `running` may be NULL. Errors of
  * run_folders_find, as whose result run_folders_free follows. */
 enum status found_runs_folders(struct run_folders *out, const char *const *folders, size_t count,
                                const struct found_runs *running, struct error *error);

@@ -57,14 +57,14 @@ static void add_answer(struct run_summary *s, const struct found_run *run)
     }
 }
 
-/* The run whose lock the process holds: a folder that was moved has another path than the answer. Else the
- * run of that path, if its lock says nothing. NULL: it is not listed. */
+/* Finds the run whose lock the process holds: after a move, the answer still has the earlier path. Otherwise
+ * finds the run of that path, if no process is seen to hold the lock. NULL: the run is not listed. */
 static struct run_summary *listed(const struct listing *listing, const struct found_run *run)
 {
     struct run_summary *found = NULL;
     for (size_t i = 0; i < listing->count; i++) {
         struct run_summary *s = &listing->of[i];
-        if (s->pid == run->pid)
+        if (s->pid > 0 && s->pid == run->pid)
             return s;
         if (s->pid == 0 && strcmp(s->path, found_text(run->status, "run")) == 0)
             found = s;
@@ -100,7 +100,7 @@ static void keep_running(struct listing *listing)
 {
     size_t kept = 0;
     for (size_t i = 0; i < listing->count; i++)
-        if (listing->of[i].pid > 0)
+        if (strcmp(listing->of[i].state, "running") == 0)
             listing->of[kept++] = listing->of[i];
     listing->count = kept;
 }

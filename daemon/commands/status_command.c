@@ -26,10 +26,11 @@ enum { WORD_BYTES = 32, COLUMNS = 12 };
 
 /* ---- choosing ---- */
 
-/* `holder`: of the lock in the folder `real`: after a move, the run still answers with its earlier path. */
+/* `holder`: the process that holds the lock in the folder `real`; 0: not known. After a move, the run still
+ * answers with the earlier path. */
 static bool is_meant(const struct found_run *run, const char *wanted, const char *real, pid_t holder)
 {
-    return run->pid == holder || (holder == 0 && strcmp(found_text(run->status, "run"), real) == 0) ||
+    return (holder > 0 ? run->pid == holder : strcmp(found_text(run->status, "run"), real) == 0) ||
            strcmp(found_text(run->status, "name"), wanted) == 0;
 }
 
@@ -48,7 +49,7 @@ static enum status choose(struct found_runs *runs, const char *wanted, struct er
             cJSON_Delete(runs->of[i].status);
     }
     runs->count = count;
-    if (count == 1 && runs->of[0].pid == holder)
+    if (count == 1 && holder > 0 && runs->of[0].pid == holder)
         cJSON_ReplaceItemInObjectCaseSensitive(runs->of[0].status, "run", cJSON_CreateString(real));
     if (count > 1)
         return error_set(error, STATUS_INVALID,
@@ -337,7 +338,7 @@ static enum status show(const struct arguments *arguments, bool clears, char see
 
 enum { QUOTED_BYTES = 4 * PATH_MAX + 3 };
 
-/* As one word of a shell. */
+/* Writes the path as one word of a shell. */
 static void write_quoted(char quoted[QUOTED_BYTES], const char *path)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./=,:@+-";

@@ -156,7 +156,7 @@ if [[ $EUID -eq 0 ]]; then
     chown 65533 "$scratch/a/b/strange/pole"
     claims 65533 a/b/root/pole
     check "a stranger who names a folder of root's is not believed" \
-        ends "process $answering of user 65533 is not shown: it names the folder $scratch/a/b/root/pole,"
+        ends "process $answering of user 65533 is not shown: the process says that it runs $scratch/a/b/root/pole,"
     check "and nothing of it is listed" lists ""
     kill "$answering"
     claims 65533 a/b/strange/pole
