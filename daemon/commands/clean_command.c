@@ -1,5 +1,6 @@
-/* The command `clean`: removes the checkpoints of old previous runs, or these runs as a whole. The command's
- * process; its only thread; blocks on the disk. */
+/* The command `clean`: removes the checkpoints of old previous runs, or these runs as a whole. A run's folder
+ * and the folder around it are opened before the run is judged, without following a link. Files are removed
+ * through these two descriptors alone. The command's process; its only thread; blocks on the disk. */
 #include "daemon/commands/commands.h"
 
 #include "daemon/commands/found_runs.h"
@@ -11,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -22,6 +24,60 @@ struct cleaning {
     uint64_t bytes;
     unsigned runs, failures;
 };
+
+/* ---- the place of a run ---- */
+
+struct place {
+    char text[PATH_MAX]; /* of the folder in which the run's folder lies */
+    int parent, run;     /* the two folders, open; -1: cannot be opened, or a link is on the way */
+};
+
+/* Opens a folder by its absolute path. -1: failed, or a link is on the way. */
+static int open_without_links(const char *path)
+{
+    char name[NAME_MAX + 1];
+    int fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    for (path += strspn(path, "/"); fd >= 0 && *path != '\0'; path += strspn(path, "/")) {
+        const int bytes = snprintf(name, sizeof name, "%.*s", (int)strcspn(path, "/"), path);
+        const int next = openat(fd, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        close(fd);
+        fd = next;
+        path += bytes;
+    }
+    return fd;
+}
+
+static void place_open(struct place *place, const char *path)
+{
+    const char *name = strrchr(path, '/') + 1;
+    snprintf(place->text, sizeof place->text, "%.*s", (int)(name - path), path);
+    place->parent = open_without_links(place->text);
+    place->run = openat(place->parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+static void place_close(const struct place *place)
+{
+    if (place->parent >= 0)
+        close(place->parent);
+    if (place->run >= 0)
+        close(place->run);
+}
+
+static bool is_same(const struct stat *info, dev_t device, ino_t inode)
+{
+    return info->st_dev == device && info->st_ino == inode;
+}
+
+/* Whether `run` is the folder that was judged, and `parent` the folder around that one. */
+static bool place_holds(const struct place *place, const struct run_summary *s)
+{
+    struct stat run, around, parent;
+    return fstat(place->run, &run) == 0 && is_same(&run, s->device, s->inode) &&
+           fstatat(place->run, "..", &around, 0) == 0 && fstat(place->parent, &parent) == 0 &&
+           is_same(&around, parent.st_dev, parent.st_ino);
+}
+
+/* ---- removing ---- */
 
 /* In a dry run, only counts. */
 static bool remove_folder(struct cleaning *c, struct path path)
@@ -62,25 +118,17 @@ static unsigned remove_checkpoints(struct cleaning *c, struct path run)
     return count;
 }
 
-static void clean_run(struct cleaning *c, const struct run_summary *s)
+static void clean_run(struct cleaning *c, const struct run_summary *s, const struct place *place)
 {
     char shown[PATH_MAX], size[CELL_BYTES];
     const uint64_t before = c->bytes;
     const char *verb = c->arguments->dry_run ? "would be removed" : "removed";
-    const int fd = open(s->path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    const struct path run = path_of_folder(fd, s->path);
     unsigned checkpoints = 0;
     bool is_gone = false;
-    if (fd < 0) {
-        log_warning("cannot open %.400s: %s", s->path, strerror(errno));
-        c->failures++;
-        return;
-    }
     if (c->arguments->all)
-        is_gone = remove_folder(c, path_of(s->path));
+        is_gone = remove_folder(c, path_below(path_of_folder(place->parent, place->text), s->path));
     else
-        checkpoints = remove_checkpoints(c, run);
-    close(fd);
+        checkpoints = remove_checkpoints(c, path_of_folder(place->run, s->path));
     if (!is_gone && checkpoints == 0)
         return;
     c->runs++;
@@ -93,16 +141,37 @@ static void clean_run(struct cleaning *c, const struct run_summary *s)
                s->has_best ? "; the best one stays" : "");
 }
 
-/* A run's age counts from its newest line; without a line, from the last change of its folder. */
-static bool is_old(const struct run_summary *s, double age_s)
+/* A run's age counts from its newest line. A clock that was wrong may have written a time in the future; the
+ * log's last change is then earlier. Without a line, the age counts from the folder's last change. */
+static bool is_old(const struct run_summary *s, int run, double age_s)
 {
     struct stat info;
     struct timespec time;
     clock_gettime(CLOCK_REALTIME, &time);
     const double now = (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-    if (s->ended_unix_s > 0)
-        return now - s->ended_unix_s >= age_s;
-    return stat(s->path, &info) == 0 && now - (double)info.st_mtime >= age_s;
+    const bool has_line =
+        s->ended_unix_s > 0 && fstatat(run, run_log_name(RUN_LOG_JSON), &info, AT_SYMLINK_NOFOLLOW) == 0;
+    if (!has_line && fstat(run, &info) != 0)
+        return false;
+    const double changed = (double)info.st_mtime;
+    return now - (has_line ? fmin(s->ended_unix_s, changed) : changed) >= age_s;
+}
+
+static void consider(struct cleaning *c, const char *path)
+{
+    struct run_summary summary;
+    struct error unread;
+    struct place place;
+    place_open(&place, path);
+    if (run_summary_read(&summary, path, &unread) == STATUS_OK && summary.is_previous && summary.pid == 0) {
+        if (!place_holds(&place, &summary)) {
+            log_warning("%.400s is not cleaned: expected a folder that stays in its place", path);
+            c->failures++;
+        } else if (is_old(&summary, place.run, c->arguments->age_s)) {
+            clean_run(c, &summary, &place);
+        }
+    }
+    place_close(&place);
 }
 
 enum status clean_runs(const struct arguments *arguments, struct job *job, struct error *error)
@@ -110,15 +179,11 @@ enum status clean_runs(const struct arguments *arguments, struct job *job, struc
     (void)job;
     struct cleaning cleaning = {.arguments = arguments};
     struct run_folders folders;
-    struct run_summary summary;
-    struct error unread;
     char size[CELL_BYTES];
     const enum status status =
         found_runs_folders(&folders, arguments->folders, arguments->folder_count, NULL, error);
     for (size_t i = 0; status == STATUS_OK && i < folders.count; i++)
-        if (run_summary_read(&summary, folders.of[i], &unread) == STATUS_OK && summary.is_previous &&
-            summary.pid == 0 && is_old(&summary, arguments->age_s))
-            clean_run(&cleaning, &summary);
+        consider(&cleaning, folders.of[i]);
     run_folders_free(&folders);
     if (status != STATUS_OK)
         return status;

@@ -113,8 +113,9 @@ command_work try_environments;
  * STATUS_NOT_FOUND: there is no such run, or it does not answer. STATUS_INVALID: several have this name. */
 command_work status_show, status_stop;
 
-/* list, list_command.c: prints a line for each run that goes on, and, without --running, for each that lies
- * below the folders, newest last; with --json {"runs": [...]}. Errors of run_folders_find. */
+/* list, list_command.c: prints a line for each run that goes on, and for each that lies below the folders,
+ * newest last; with --json {"runs": [...]}. With --running only for each that goes on; where the arguments
+ * name folders, only for each that goes on below them. Errors of run_folders_find. */
 command_work list_runs;
 
 /* clean, clean_command.c: removes the checkpoints, but the best, of previous runs below the folders that

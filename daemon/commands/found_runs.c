@@ -3,11 +3,13 @@
 
 #include "daemon/process/socket_folder.h"
 #include "kernels/base/log.h"
+#include "kernels/base/monotime.h"
 #include "kernels/base/text.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,14 +40,13 @@ const char *found_text(const cJSON *object, const char *name)
 static int connect_to(const char *path)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
-    const struct timeval patience = {.tv_sec = PATIENCE_S};
+    const struct timeval patience = {.tv_sec = PATIENCE_S}; /* for connect(2): the backlog may be full */
     if (strlen(path) >= sizeof name.sun_path)
         return -1;
     memcpy(name.sun_path, path, strlen(path) + 1);
     const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -1;
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     if (connect(fd, (const struct sockaddr *)&name, sizeof name) == 0)
         return fd;
@@ -53,15 +54,18 @@ static int connect_to(const char *path)
     return -1;
 }
 
-/* Reads to the end of the stream. NULL: it did not come, or it is too long. */
-static char *read_all(int fd, size_t *length)
+/* Reads to the end of the stream. NULL: no end came before `until`, or the stream is too long. */
+static char *read_all(int fd, struct monotime until, size_t *length)
 {
     char *text = malloc(ANSWER_BYTES_MAX);
-    for (*length = 0; text != NULL && *length < ANSWER_BYTES_MAX;) {
-        const ssize_t got = recv(fd, text + *length, ANSWER_BYTES_MAX - *length, 0);
+    struct pollfd answer = {.fd = fd, .events = POLLIN};
+    *length = 0;
+    while (text != NULL && *length < ANSWER_BYTES_MAX && monotime_before(monotime_now(), until)) {
+        poll(&answer, 1, monotime_poll_ms(monotime_now(), until));
+        const ssize_t got = recv(fd, text + *length, ANSWER_BYTES_MAX - *length, MSG_DONTWAIT);
         if (got == 0)
             return text;
-        if (got < 0 && errno != EINTR)
+        if (got < 0 && errno != EINTR && errno != EAGAIN)
             break;
         *length += got > 0 ? (size_t)got : 0;
     }
@@ -69,9 +73,28 @@ static char *read_all(int fd, size_t *length)
     return NULL;
 }
 
-/* False: nobody answers at this socket. */
+/* An answer may name any folder, so a stranger's answer needs a proof. */
+static bool is_believed(const struct found_run *run, uid_t user)
+{
+    char shown[PATH_MAX];
+    struct stat info;
+    const char *path = found_text(run->status, "run");
+    const bool is_seen = stat(path, &info) == 0;
+    if (!run->is_stranger || (!is_seen && errno == EACCES) || (is_seen && info.st_uid == user) ||
+        run_lock_holder(path) == run->pid)
+        return true;
+    text_show(shown, sizeof shown, path, strlen(path), 400);
+    log_warning(
+        "process %d of user %ju is not shown: the process says that it runs %s, but the folder belongs "
+        "to another user, and the process does not hold the lock there",
+        run->pid, (uintmax_t)user, shown);
+    return false;
+}
+
+/* False: nobody answers at this socket, or the answer is not believed. */
 static bool ask(const char *path, struct found_run *run)
 {
+    const struct monotime until = monotime_add_us(monotime_now(), PATIENCE_S * UINT64_C(1000000));
     struct ucred peer;
     socklen_t bytes = sizeof peer;
     size_t length = 0;
@@ -79,19 +102,19 @@ static bool ask(const char *path, struct found_run *run)
     if (fd < 0)
         return false;
     const bool has_peer = getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0;
-    char *text = has_peer ? read_all(fd, &length) : NULL;
+    char *text = has_peer ? read_all(fd, until, &length) : NULL;
     close(fd);
     if (has_peer && text == NULL)
         log_warning("the run of process %d does not answer within %d s: it may be stopped or hang", peer.pid,
                     PATIENCE_S);
     cJSON *status = text != NULL ? cJSON_ParseWithLength(text, length) : NULL;
     free(text);
-    if (!cJSON_IsObject(status)) {
-        cJSON_Delete(status);
-        return false;
-    }
-    *run = (struct found_run){.pid = peer.pid, .status = status};
-    return true;
+    *run = (struct found_run){
+        .pid = peer.pid, .is_stranger = has_peer && peer.uid != geteuid() && peer.uid != 0, .status = status};
+    if (cJSON_IsObject(status) && is_believed(run, peer.uid))
+        return true;
+    cJSON_Delete(status);
+    return false;
 }
 
 static int compare_runs(const void *a, const void *b)
@@ -171,7 +194,10 @@ static enum status usual_folders(struct run_folders *out, const struct found_run
     const size_t fixed = sizeof usual / sizeof usual[0], count = running != NULL ? running->count : 0;
     *out = (struct run_folders){.of = calloc(fixed + count, sizeof *out->of)};
     for (size_t i = 0; out->of != NULL && i < fixed + count; i++) {
-        const char *path = i < fixed ? usual[i] : found_text(running->of[i - fixed].status, "run");
+        const char *path = i < fixed ? usual[i]
+                           : running->of[i - fixed].is_stranger
+                               ? NULL
+                               : found_text(running->of[i - fixed].status, "run");
         const char *end = path == NULL ? NULL : i >= fixed ? strrchr(path, '/') : path + strcspn(path, ":");
         if (end == NULL ||
             (size_t)snprintf(parent, sizeof parent, "%.*s", (int)(end - path), path) >= sizeof parent ||

@@ -1,6 +1,6 @@
 /* The runs of this host: those that go on, which answer at their sockets (daemon/watch/status_socket.h), and
  * those that lie in the usual folders. And words for numbers, for the tables of `status` and `list`. The
- * command's process; its only thread; blocks, for an answer 2 s at most. */
+ * command's process; its only thread; blocks, at each socket 2 s at most. */
 #ifndef DAEMON_COMMANDS_FOUND_RUNS_H
 #define DAEMON_COMMANDS_FOUND_RUNS_H
 
@@ -14,7 +14,8 @@
 
 /* A run that has answered. */
 struct found_run {
-    pid_t pid;     /* of the process at the socket's other end: the kernel says so */
+    pid_t pid;        /* of the process at the socket's other end: the kernel says so */
+    bool is_stranger; /* the process is another user's, and not root's: its folder is not to be read */
     cJSON *status; /* the document of daemon/watch/run_status.h, from a process that may be another user's */
 };
 
@@ -23,7 +24,9 @@ struct found_runs {
     size_t count;
 };
 
-/* Asks all runs that this user may ask. A warning names the process of each that does not answer in time.
+/* Asks all runs that this user may ask. A warning names the process of each that does not answer in time. A
+ * stranger must own the folder that the answer names, or hold its lock. Otherwise a warning names the
+ * process, and the answer is left out. An answer about a folder that this user may not see is believed.
  * STATUS_NO_MEMORY. found_runs_forget follows, also after an error. */
 enum status found_runs_ask(struct found_runs *runs, struct error *error);
 void found_runs_forget(struct found_runs *runs);
@@ -32,8 +35,9 @@ void found_runs_forget(struct found_runs *runs);
 void found_runs_say_hidden(void);
 
 /* Finds the folders of runs below `folders`. Without folders (count 0): below ./runs, $STATE_DIRECTORY,
- * /var/lib/coalesced and the folders in which the runs of `running` lie, as far as they may be read; NULL:
- * none goes on. Errors of run_folders_find, as whose result run_folders_free follows. */
+ * /var/lib/coalesced, /var/lib/private/coalesced, and the folders around the runs of `running`, except
+ * strangers' runs. Folders that may not be read are left out. `running` may be NULL. Errors of
+ * run_folders_find, as whose result run_folders_free follows. */
 enum status found_runs_folders(struct run_folders *out, const char *const *folders, size_t count,
                                const struct found_runs *running, struct error *error);
 

@@ -35,7 +35,7 @@ static uint64_t whole(double value)
     return value >= 0 && value < 0x1p63 ? (uint64_t)value : 0;
 }
 
-/* What the supervisor says is newer than the log; and perhaps its folder cannot be read. */
+/* The supervisor's answer is newer than the log. The run's folder may be unreadable. */
 static void add_answer(struct run_summary *s, const struct found_run *run)
 {
     const cJSON *progress = cJSON_GetObjectItemCaseSensitive(run->status, "progress");
@@ -57,24 +57,35 @@ static void add_answer(struct run_summary *s, const struct found_run *run)
     }
 }
 
-static void add_running(struct listing *listing, const struct found_run *run)
+/* Finds the run whose lock the process holds: after a move, the answer still has the earlier path. Otherwise
+ * finds the run of that path, if no process is seen to hold the lock. NULL: the run is not listed. */
+static struct run_summary *listed(const struct listing *listing, const struct found_run *run)
+{
+    struct run_summary *found = NULL;
+    for (size_t i = 0; i < listing->count; i++) {
+        struct run_summary *s = &listing->of[i];
+        if (s->pid > 0 && s->pid == run->pid)
+            return s;
+        if (s->pid == 0 && strcmp(s->path, found_text(run->status, "run")) == 0)
+            found = s;
+    }
+    return found;
+}
+
+/* Without a path, nothing is read. */
+static void add_unlisted(struct listing *listing, const struct found_run *run)
 {
     struct error unused;
     const char *path = found_text(run->status, "run");
-    for (size_t i = 0; i < listing->count; i++)
-        if (strcmp(listing->of[i].path, path) == 0) {
-            add_answer(&listing->of[i], run);
-            return;
-        }
     struct run_summary *s = &listing->of[listing->count++];
-    if (run_summary_read(s, path, &unused) != STATUS_OK) {
+    if (run_summary_read(s, run->is_stranger ? "" : path, &unused) != STATUS_OK) {
         snprintf(s->path, sizeof s->path, "%s", path);
         snprintf(s->name, sizeof s->name, "%s", found_text(run->status, "name"));
     }
     add_answer(s, run);
 }
 
-/* Newest last: what goes on now, then by the newest line; without a line first. */
+/* Sorts by the time of the newest line. Runs without a line come first, running runs last. */
 static int compare_times(const void *a, const void *b)
 {
     const struct run_summary *one = a, *other = b;
@@ -85,13 +96,24 @@ static int compare_times(const void *a, const void *b)
     return at < then ? -1 : at > then ? 1 : strcmp(one->path, other->path);
 }
 
+static void keep_running(struct listing *listing)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < listing->count; i++)
+        if (strcmp(listing->of[i].state, "running") == 0)
+            listing->of[kept++] = listing->of[i];
+    listing->count = kept;
+}
+
 static enum status collect(struct listing *listing, const struct arguments *arguments,
                            const struct found_runs *running, struct error *error)
 {
     struct run_folders folders = {0};
     struct error unread;
+    struct run_summary *s;
+    const bool is_filtered = arguments->running && arguments->folder_count > 0;
     const enum status status =
-        arguments->running
+        arguments->running && !is_filtered
             ? STATUS_OK
             : found_runs_folders(&folders, arguments->folders, arguments->folder_count, running, error);
     listing->of =
@@ -103,7 +125,12 @@ static enum status collect(struct listing *listing, const struct arguments *argu
             log_warning("%s is not shown: %s", folders.of[i], unread.text);
     }
     for (size_t i = 0; listing->of != NULL && i < running->count; i++)
-        add_running(listing, &running->of[i]);
+        if ((s = listed(listing, &running->of[i])) != NULL)
+            add_answer(s, &running->of[i]);
+        else if (!is_filtered)
+            add_unlisted(listing, &running->of[i]);
+    if (is_filtered)
+        keep_running(listing);
     run_folders_free(&folders);
     if (status == STATUS_OK && listing->of == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the runs");
@@ -143,11 +170,15 @@ static void write_cells(char cells[COLUMNS][LIST_CELL_BYTES], const struct run_s
     write_path(cells[RUN], LIST_CELL_BYTES, s->path);
     snprintf(cells[STATE], LIST_CELL_BYTES, "%s", s->state);
     snprintf(cells[FIGURES], LIST_CELL_BYTES, "%s", figures != NULL ? figures + 2 : "");
-    write_bytes(cells[SIZE], (double)s->bytes);
+    if (s->bytes > 0)
+        write_bytes(cells[SIZE], (double)s->bytes);
+    else
+        cells[SIZE][0] = '\0'; /* nobody has read the folder */
     text_show(cells[WHY], LIST_CELL_BYTES, s->reason, strlen(s->reason), LIST_CELL_BYTES - 1);
 }
 
-/* Of a terminal the line is cut at its width, behind a whole character. `most` 0: standard output is none. */
+/* A terminal has `most` columns: the line is cut there, after a whole character. `most` 0: standard output is
+ * no terminal. */
 static void show_line(char cells[COLUMNS][LIST_CELL_BYTES], const int widths[COLUMNS], int most)
 {
     char line[COLUMNS * (LIST_CELL_BYTES + 2)];

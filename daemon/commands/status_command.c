@@ -26,9 +26,11 @@ enum { WORD_BYTES = 32, COLUMNS = 12 };
 
 /* ---- choosing ---- */
 
-static bool is_meant(const struct found_run *run, const char *wanted, const char *real)
+/* `holder`: the process that holds the lock in the folder `real`; 0: not known. After a move, the run still
+ * answers with the earlier path. */
+static bool is_meant(const struct found_run *run, const char *wanted, const char *real, pid_t holder)
 {
-    return strcmp(found_text(run->status, "run"), real) == 0 ||
+    return (holder > 0 ? run->pid == holder : strcmp(found_text(run->status, "run"), real) == 0) ||
            strcmp(found_text(run->status, "name"), wanted) == 0;
 }
 
@@ -39,13 +41,16 @@ static enum status choose(struct found_runs *runs, const char *wanted, struct er
     size_t count = 0;
     if (realpath(wanted, real) == NULL) /* this user may not look there */
         snprintf(real, sizeof real, "%s", wanted);
+    const pid_t holder = run_lock_holder(real);
     for (size_t i = 0; i < runs->count; i++) {
-        if (is_meant(&runs->of[i], wanted, real))
+        if (is_meant(&runs->of[i], wanted, real, holder))
             runs->of[count++] = runs->of[i];
         else
             cJSON_Delete(runs->of[i].status);
     }
     runs->count = count;
+    if (count == 1 && holder > 0 && runs->of[0].pid == holder)
+        cJSON_ReplaceItemInObjectCaseSensitive(runs->of[0].status, "run", cJSON_CreateString(real));
     if (count > 1)
         return error_set(error, STATUS_INVALID,
                          "%zu runs have the name %.100s: expected a directory, as %.200s", count, wanted,
@@ -92,8 +97,8 @@ static enum status find_ended(struct run_summary *found, const char *wanted, str
                          "%zu runs have the name %.100s: expected a directory, as %.200s", count, wanted,
                          found->path);
     return error_set(error, STATUS_NOT_FOUND,
-                     "%.200s is not running, and no run that has ended: expected the directory of a run, or "
-                     "the name of its job; `coalesced list` shows them",
+                     "no run is called %.200s: expected the directory of a run, or the name of its job; "
+                     "`coalesced list` shows both",
                      wanted);
 }
 
@@ -331,9 +336,23 @@ static enum status show(const struct arguments *arguments, bool clears, char see
 
 /* ---- the end of a run ---- */
 
+enum { QUOTED_BYTES = 4 * PATH_MAX + 3 };
+
+/* Writes the path as one word of a shell. */
+static void write_quoted(char quoted[QUOTED_BYTES], const char *path)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./=,:@+-";
+    const char *quote = path[strspn(path, plain)] == '\0' ? "" : "'";
+    int at = sprintf(quoted, "%s", quote);
+    for (; *path != '\0'; path++)
+        at += sprintf(quoted + at, *path == '\'' ? "'\\''" : "%c", *path);
+    sprintf(quoted + at, "%s", quote);
+}
+
 static void show_end(const struct run_summary *s)
 {
-    char path[PATH_MAX], cell[CELL_BYTES], sum[PROGRESS_TEXT_BYTES], reason[sizeof s->reason];
+    char path[PATH_MAX], quoted[QUOTED_BYTES], cell[CELL_BYTES], sum[PROGRESS_TEXT_BYTES],
+        reason[sizeof s->reason];
     write_path(path, sizeof path, s->path);
     write_date(cell, s->ended_unix_s);
     text_show(reason, sizeof reason, s->reason, strlen(s->reason), sizeof reason - 1);
@@ -348,9 +367,10 @@ static void show_end(const struct run_summary *s)
         return;
     }
     printf("checkpoint %" PRIu64 "%s\n", s->checkpoint, s->has_best ? ", and the best one so far" : "");
+    write_quoted(quoted, path);
     if (s->is_resumable)
-        printf("to go on: coalesced run %s/job.json --run-dir %s --resume\n", path, path);
-    printf("to use it: coalesced %s %s\n", runlog_command(s->kind), path);
+        printf("to go on: coalesced run %s/job.json --run-dir %s --resume\n", quoted, quoted);
+    printf("to use it: coalesced %s %s\n", runlog_command(s->kind), quoted);
 }
 
 static void show_summary(const struct arguments *arguments, const struct run_summary *ended)

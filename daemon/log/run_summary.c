@@ -1,6 +1,7 @@
 /* Reads the folders of runs. The command's process; its only thread. */
 #include "daemon/log/run_summary.h"
 
+#include "daemon/log/run_history.h"
 #include "daemon/log/runlog.h"
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
@@ -31,17 +32,20 @@ static bool is_previous_name(const char *name)
     return strncmp(name, "previous-", length) == 0 && text_integer(name + length, UINT64_MAX, &number);
 }
 
-static bool has_entry(const char *folder, const char *name)
+/* `folder`: a path from the open folder `from` on, or an absolute path. */
+static bool has_entry(int from, const char *folder, const char *name)
 {
     char path[PATH_MAX];
     struct stat info;
     return (size_t)snprintf(path, sizeof path, "%s/%s", folder, name) < sizeof path &&
-           lstat(path, &info) == 0;
+           fstatat(from, path, &info, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-static bool has_run(const char *folder)
+/* A job.json alone may belong to anything. */
+static bool has_run(int from, const char *folder)
 {
-    return has_entry(folder, "job.json") || has_entry(folder, "episodes.jsonl");
+    return has_entry(from, folder, "episodes.jsonl") ||
+           (has_entry(from, folder, "job.json") && has_entry(from, folder, "lock"));
 }
 
 /* ---- lines ---- */
@@ -126,7 +130,7 @@ static void note_event(struct log_reading *r, const cJSON *line, const char *tex
     r->is_over = runlog_ends_job(text, r->job);
     snprintf(out->reason, sizeof out->reason, "%s",
              strcmp(out->state, "failed") == 0 ? text_of(line, "reason") : "");
-    if (strcmp(event, "resumed") == 0) /* the pause is no time in which it worked */
+    if (strcmp(event, "resumed") == 0) /* the run did no work during the pause */
         out->progress.begun_at = UINT64_MAX;
 }
 
@@ -188,8 +192,8 @@ static size_t note_block(struct log_reading *r, int fd, uint64_t at, size_t byte
     return count;
 }
 
-/* The first block has the beginning, and perhaps the length of an epoch. The last block says the rest; it is
- * greater where a line is. */
+/* The first block tells the beginning, and perhaps the length of an epoch. The last block tells the rest. A
+ * last block without a whole line is doubled: the newest line is longer. */
 static void note_log(struct log_reading *r, int fd, uint64_t size)
 {
     struct run_summary *out = r->out;
@@ -198,7 +202,7 @@ static void note_log(struct log_reading *r, int fd, uint64_t size)
     first.out = &beginning;
     note_block(&first, fd, 0, BLOCK_BYTES, "{\"epoch\":");
     out->progress.epoch_updates = beginning.progress.epoch_updates;
-    for (size_t bytes = BLOCK_BYTES; bytes <= 2 * (size_t)RUNLOG_LINE_BYTES; bytes *= 2)
+    for (size_t bytes = BLOCK_BYTES; bytes <= 2 * (size_t)HISTORY_BLOCK_BYTES; bytes *= 2)
         if (note_block(r, fd, size > bytes ? size - bytes : 0, bytes, "") > 0 || bytes >= size)
             return;
 }
@@ -240,8 +244,8 @@ static enum status read_log(struct log_reading *r, struct path run, struct error
 
 /* ---- the folder ---- */
 
-/* On some file systems a lock's device is not the one that stat(2) names; then the process in the file tells.
- */
+/* On some file systems /proc/locks and stat(2) name different devices. The process in the file then tells
+ * which lock is this one. */
 static pid_t lock_holder(struct path run)
 {
     char line[256], text[32] = "";
@@ -263,6 +267,15 @@ static pid_t lock_holder(struct path run)
             pid = holder;
     if (locks != NULL)
         fclose(locks);
+    return pid;
+}
+
+pid_t run_lock_holder(const char *folder)
+{
+    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const pid_t pid = fd >= 0 ? lock_holder(path_of_folder(fd, folder)) : 0;
+    if (fd >= 0)
+        close(fd);
     return pid;
 }
 
@@ -298,8 +311,9 @@ static enum status read_run(struct run_summary *out, struct path run, struct err
     }
     out->checkpoint = checkpoint_latest(run);
     out->is_resumable = out->checkpoint > 0 && out->pid == 0 && !reading.is_over;
-    out->has_best = has_entry(run.text, "checkpoints/best/manifest.json");
-    out->is_previous = is_previous_name(base) && !has_entry(run.text, "lock");
+    out->has_best = has_entry(run.folder, ".", "checkpoints/best/manifest.json");
+    out->is_previous =
+        is_previous_name(base) && !has_entry(run.folder, ".", "lock") && has_run(run.folder, "..");
     out->bytes = run_summary_bytes(run.text, false);
     return status;
 }
@@ -310,13 +324,19 @@ enum status run_summary_read(struct run_summary *out, const char *folder, struct
     out->progress.eta_s = out->progress.value = out->progress.goal = out->progress.evaluation = NAN;
     const int fd =
         realpath(folder, out->path) != NULL ? open(out->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    struct stat info;
     if (fd < 0)
         return error_set_errno(error, errno, "cannot read %.300s", folder);
+    if (fstat(fd, &info) == 0) {
+        out->device = info.st_dev;
+        out->inode = info.st_ino;
+    }
     const enum status status =
-        has_run(out->path)
+        has_run(fd, ".")
             ? read_run(out, path_of_folder(fd, out->path), error)
             : error_set(error, STATUS_NOT_FOUND,
-                        "%.300s has neither job.json nor episodes.jsonl: expected a run's folder", folder);
+                        "%.300s has no episodes.jsonl, nor job.json with lock: expected a run's folder",
+                        folder);
     close(fd);
     return status;
 }
@@ -349,12 +369,21 @@ static void put(cJSON *object, const char *name, double value)
         cJSON_AddNullToObject(object, name);
 }
 
+static bool is_utf8(const char *text)
+{
+    size_t bytes = 1;
+    for (const char *at = text; *at != '\0' && bytes > 0; at += bytes)
+        bytes = text_character(at, strlen(at));
+    return bytes > 0;
+}
+
+/* A program opens the path that it reads here, so only a text that JSON cannot have is changed. */
 static void put_text(cJSON *object, const char *name, const char *text)
 {
     char shown[PATH_MAX];
     text_show(shown, sizeof shown, text, strlen(text), sizeof shown - 1);
     if (text[0] != '\0')
-        cJSON_AddStringToObject(object, name, shown);
+        cJSON_AddStringToObject(object, name, is_utf8(text) ? text : shown);
     else
         cJSON_AddNullToObject(object, name);
 }
@@ -432,7 +461,7 @@ struct finding {
 static enum status visit(struct finding *f, char path[PATH_MAX], int depth, struct error *error)
 {
     enum { DEPTH_MAX = 2 };
-    const bool is_run = has_run(path);
+    const bool is_run = has_run(AT_FDCWD, path);
     const size_t length = strcmp(path, "/") == 0 ? 0 : strlen(path);
     enum status status = is_run ? add_folder(f->out, path, error) : STATUS_OK;
     if (status != STATUS_OK || (is_run ? is_previous_name(strrchr(path, '/') + 1) : depth == DEPTH_MAX))

@@ -1,8 +1,8 @@
 /* What a run's folder says of the run, also long after the run has ended. For `coalesced list`, `status` and
  * `clean`, and for the page of all runs.
  *
- *     run's folder   has job.json or episodes.jsonl
- *     previous run   a folder previous-N, to which a new start has moved an earlier run's files
+ *     run's folder   has episodes.jsonl, or job.json and lock
+ *     previous run   a folder previous-N in a run's folder: a new start has moved an earlier run there
  *
  * These functions only read. They follow no link below a run's folder, and take no lock. Of episodes.jsonl
  * they read the first block and the last, so a long log costs no more than a short one. One thread; blocks on
@@ -23,7 +23,9 @@
 /* Of job.json, of the first and the last lines of episodes.jsonl, and of checkpoints/. Texts are as the files
  * have them: kernels/base/text.h makes them fit to show. */
 struct run_summary {
-    char path[PATH_MAX];     /* of the folder, absolute, without links */
+    char path[PATH_MAX]; /* of the folder, absolute, without links */
+    dev_t device;        /* of the folder that was read, with `inode` */
+    ino_t inode;
     char name[NAME_MAX + 1]; /* the job's; the folder's, where job.json is missing or damaged */
     const char *kind;        /* "reinforce", "parameter-server", "model-parallel"; "": nothing says it */
     const char *state;       /* "running", "finished", "solved", "stopped", "failed", "died" */
@@ -35,7 +37,7 @@ struct run_summary {
     uint64_t checkpoint;              /* the newest; 0: none */
     bool is_resumable;                /* a checkpoint is there, and the run is neither running nor over */
     bool has_best;                    /* checkpoints/best is there */
-    bool is_previous;                 /* it is a previous run */
+    bool is_previous;                 /* it is a previous run, and nobody has resumed it */
     pid_t pid;                        /* of the supervisor, while the run goes on; else 0 */
     struct progress progress;         /* by the newest lines; `unit` NULL: none is a record */
 };
@@ -46,7 +48,11 @@ struct run_summary {
  * STATUS_NOT_FOUND: there is no such folder, or no run in it. STATUS_PERMISSION, STATUS_IO name the file. */
 enum status run_summary_read(struct run_summary *out, const char *folder, struct error *error);
 
-/* The object that `list --json` prints. What is not known is null. The caller deletes it. NULL: no memory. */
+/* The process of this host that holds the lock of a run's folder. 0: none, or the lock cannot be read. */
+pid_t run_lock_holder(const char *folder);
+
+/* The object that `list --json` prints. What is not known is null. A text in UTF-8 is as it is; another text
+ * is fit to show. The caller deletes the object. NULL: no memory. */
 cJSON *run_summary_json(const struct run_summary *summary);
 
 /* The bytes on the disk of all files below the folder; of a file with several names, a name's share.
@@ -61,9 +67,10 @@ struct run_folders {
 };
 
 /* Finds the runs among each folder, its children and its grandchildren, and the previous runs of each.
- * Folders that lie deeper are a run's own. A folder may itself be a link; below it none is followed. A
- * warning names each folder that cannot be read. STATUS_NOT_FOUND, STATUS_PERMISSION, STATUS_IO: one of
- * `folders` cannot be opened. STATUS_NO_MEMORY. run_folders_free follows, also after an error. */
+ * Folders that lie deeper are a run's own. A folder may itself be a link; below it none is followed. Of the
+ * folders that cannot be read, a warning names the first, and says how many there are. STATUS_NOT_FOUND,
+ * STATUS_PERMISSION, STATUS_IO: one of `folders` cannot be opened. STATUS_NO_MEMORY. run_folders_free
+ * follows, also after an error. */
 enum status run_folders_find(struct run_folders *out, const char *const *folders, size_t count,
                              struct error *error);
 void run_folders_free(struct run_folders *folders);

@@ -1058,24 +1058,31 @@ static const char *end_of(const struct supervisor *s)
     return job_end_has_failed(&s->generation.end) ? "failed" : ends[s->generation.end.result.end];
 }
 
+static enum status log_end(struct supervisor *s, struct error *error)
+{
+    const struct job_end *end = &s->generation.end;
+    return runlog_finish(s->config->log, end_of(s), job_end_has_failed(end) ? end->outcome.text : NULL,
+                         &end->result, s->generation.holdings, error);
+}
+
 static enum status write_end(struct supervisor *s, struct error *error)
 {
     const bool has_failed = job_end_has_failed(&s->generation.end);
     struct error log_error = {0};
-    const enum status status =
-        runlog_finish(s->config->log, end_of(s), has_failed ? s->generation.end.outcome.text : NULL,
-                      &s->generation.end.result, s->generation.holdings, &log_error);
+    const enum status status = log_end(s, &log_error);
     *error = has_failed ? s->generation.end.outcome : log_error;
     return has_failed ? s->generation.end.outcome.status : status;
 }
 
-/* A run that could not begin has two lines. The log of a run that could not be resumed stays as it is. */
+/* A run that could not begin has two lines. The log of a run that could not be resumed stays as it is. The
+ * caller reports why the start failed; a warning adds only another reason. */
 static void write_failed_start(struct supervisor *s)
 {
     struct error error;
     if (s->config->dir->resumed || s->generation.holdings == NULL)
         return;
-    if (runlog_start(s->config->log, &error) != STATUS_OK || write_end(s, &error) == STATUS_IO)
+    if ((runlog_start(s->config->log, &error) != STATUS_OK || log_end(s, &error) != STATUS_OK) &&
+        strcmp(error.text, s->generation.end.outcome.text) != 0)
         log_warning("%s", error.text);
 }
 

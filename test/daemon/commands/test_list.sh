@@ -189,6 +189,33 @@ cleans() {
 }
 check "the checkpoints of a previous run go but the best" cleans
 check "the bytes are those that are gone" is "0 previous runs cleaned, 0.0 MiB" "$COALESCED" clean old --older-than 0h
+# A person has moved a previous run aside; and a clock was wrong when the newest line was written.
+spares() {
+    mkdir -p old/archive/deep && cp -a old/a/previous-1 old/archive/previous-1 &&
+        is "0 previous runs cleaned, 0.0 MiB" "$COALESCED" clean old/archive --older-than 0h --all && [[ -s old/archive/previous-1/job.json ]] && rm -r old/archive
+}
+check "a previous-1 that lies in no run's folder stays" spares
+future() {
+    cp -a old/a/previous-1 old/a/previous-3 && tail -1 old/a/previous-3/episodes.jsonl | sed 's/"unix_s":1/"unix_s":9/' >line &&
+        cat line >>old/a/previous-3/episodes.jsonl && touch -d '40 days ago' old/a/previous-3/episodes.jsonl &&
+        "$COALESCED" clean old --all | tee cleaned | grep -q '^old/a/previous-3: removed' && [[ ! -e old/a/previous-3 && -e old/a/previous-1 ]]
+}
+check "a line of the future is as old as its file" future
+# Somebody puts a link in the place of the folder above, while a run is judged.
+swapped() {
+    local code=0
+    mkdir mallory victim && cp -a old/a mallory/a && cp -a old/a victim/a &&
+        mkdir -p victim/a/previous-1/checkpoints/00000002 || return 1
+    SWAP_AT=previous-1 SWAP_FOLDER=mallory/a SWAP_LINK=../victim/a LD_PRELOAD=$BUILD/test/preload/swap_folder.so \
+        "$COALESCED" clean mallory --older-than 0h "$@" >cleaned 2>said || code=$?
+    cat cleaned said
+    [[ $code -eq 74 && -L mallory/a && -d victim/a/previous-1/checkpoints/00000002 && -s victim/a/previous-1/job.json ]] &&
+        grep -q 'mallory/a/previous-1 is not cleaned: expected a folder that stays in its place' said && rm -r mallory victim
+}
+if [[ -z ${SAN:-} ]]; then # a sanitizer's own library must be loaded first
+    check "a link above the run is not followed" swapped
+    check "nor with --all" swapped --all
+fi
 partly() {
     local code=0
     rm old/a/previous-2 && mkdir old/a/previous-2 && cp old/a/previous-1/episodes.jsonl old/a/previous-2 && chattr +i old/a/previous-1/episodes.jsonl || return 1

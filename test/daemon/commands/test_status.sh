@@ -107,6 +107,67 @@ check "a run that does not answer is named" fails 66 "the run of process $run do
 kill -CONT "$run"
 check "and answers again" becomes "$one" ".pid == $run"
 
+# ---- sockets of others ----
+# Listens as user UID. Answers with the text, or without a text sends a byte now and then.
+cat >"$scratch/answers.py" <<'PY'
+import os, socket, sys, time
+s = socket.socket(socket.AF_UNIX)
+s.bind(sys.argv[1])
+os.setuid(int(sys.argv[2]))
+s.listen()
+print("listens", flush=True)
+while True:
+    client = s.accept()[0]
+    try:
+        client.sendall(sys.argv[3].encode())
+        while not sys.argv[3]:
+            client.sendall(b" ")
+            time.sleep(0.1)
+    except OSError:
+        pass
+    client.close()
+PY
+answers() { # UID TEXT: its process is $answering
+    rm -f "$scratch/coalesced/other.sock.status" "$scratch/answers"
+    python3 "$scratch/answers.py" "$scratch/coalesced/other.sock.status" "$1" "$2" >"$scratch/answers" &
+    answering=$!
+    until grep -qs listens "$scratch/answers"; do sleep 0.05; done
+}
+ends() { # TEXT: list and status come to an end, and list says so
+    timeout 300 "$COALESCED" list --running >"$scratch/listed" 2>"$scratch/said" && cat "$scratch/listed" "$scratch/said" &&
+        grep -q "$1" "$scratch/said"
+}
+answers "$EUID" ""
+check "a socket that sends a byte now and then holds nobody up" ends "the run of process $answering does not answer within 2 s"
+kill "$answering"
+claims() { # UID FOLDER
+    answers "$1" "{\"run\": \"$scratch/$2\", \"name\": \"pole\"}"
+}
+lists() { # the paths and states below a/b
+    (cd "$scratch" && "$COALESCED" list 2>/dev/null) | grep '^a/b/' | cut -f1,2 | sort | paste -sd ' ' >"$scratch/listed"
+    cat "$scratch/listed"
+    [[ $(cat "$scratch/listed") == "$1" ]]
+}
+# Deeper than list looks below the folder of a run of this user.
+if [[ $EUID -eq 0 ]]; then
+    chmod 755 "$scratch"
+    mkdir -p "$scratch"/a/b/{root,strange}/{pole,beside}
+    touch "$scratch"/a/b/{root,strange}/{pole,beside}/episodes.jsonl
+    chown 65533 "$scratch/a/b/strange/pole"
+    claims 65533 a/b/root/pole
+    check "a stranger who names a folder of root's is not believed" \
+        ends "process $answering of user 65533 is not shown: the process says that it runs $scratch/a/b/root/pole,"
+    check "and nothing of it is listed" lists ""
+    kill "$answering"
+    claims 65533 a/b/strange/pole
+    check "a stranger's own folder is listed, without those beside it" lists "a/b/strange/pole	running"
+    kill "$answering"
+    claims 0 a/b/root/pole
+    check "a folder of this user is listed with those beside it" lists "a/b/root/beside	died a/b/root/pole	running"
+    kill "$answering"
+fi
+rm -f "$scratch/coalesced/other.sock.status"
+
 # ---- several runs ----
 two=$scratch/two
 first=$run
@@ -117,7 +178,7 @@ check "and the server a wait" becomes "$two" '.workers[0].role == "pserver" and 
 folder=$(readlink -f "$scratch")
 check "without a name all runs are told" test "$(status --json | jq "[.runs[] | select(.run | startswith(\"$folder/\"))] | length")" = 2
 check "list has two lines" test "$("$COALESCED" list --running | grep -c "^$folder/")" = 2
-check "a run that is not there" fails 66 "is not running" status "$scratch/none"
+check "a run that is not there" fails 66 "no run is called" status "$scratch/none"
 check "nor anything to stop" fails 66 "is not running" stop nobody
 check "stop needs a run" fails 64 "expected one run" stop
 check "list names a folder that is not there" fails 66 "cannot read none" list none
@@ -129,14 +190,26 @@ second=$run
 start reinforce "$three"
 check "a name that two runs have" fails 78 "2 runs have the name" status "$called"
 check "a directory is one run's alone" becomes "$three" ".pid == $run"
+running_below() { # FOLDER EXPECTED: the paths
+    [[ $("$COALESCED" list --running "$1" | cut -f1) == "$2" ]]
+}
+check "list --running with a folder has what runs there" running_below "$scratch/other" "$folder/other/one"
+check "and nothing else" running_below "$scratch/other/one/checkpoints" ""
 
 # ---- an agent that steps its environments itself ----
 echo '{"kind": "reinforce", "observers": {"count": 0}, "algorithm": {"name": "ppo"}, "stop": {"steps": 1e9}}' >"$scratch/own.json"
 "$COALESCED" run "$scratch/own.json" --run-dir "$scratch/own" </dev/null >"$scratch/own.out" 2>&1 &
 wait_for_number "$scratch/own" 3
+own=$!
 check "its steps are its work" becomes "$scratch/own" '.workers[0].work_per_s > 100'
-"$COALESCED" stop "$scratch/own" >/dev/null 2>&1
-wait $!
+mv "$scratch/own" "$scratch/moved"
+check "a run that was moved is found at its new place" becomes "$scratch/moved" ".pid == $own and .run == \"$folder/moved\""
+listed_once() {
+    "$COALESCED" list "$scratch" | cut -f1 >"$scratch/listed" && grep -qx "$folder/moved" "$scratch/listed" && ! grep -qx "$folder/own" "$scratch/listed"
+}
+check "and listed there alone" listed_once
+"$COALESCED" stop "$scratch/moved" >/dev/null 2>&1
+wait $own
 
 # ---- an evaluation ----
 echo '{"kind": "reinforce", "observers": {"count": 0}, "algorithm": {"name": "ppo"}, "evaluation": {"every": 1, "episodes": 10000},
@@ -175,6 +248,13 @@ tells_the_end() { # RUN
 }
 check "a run that has ended tells how" tells_the_end "$three"
 check "as a document, too" test "$(status "$three" --json | jq -r '[.state, .resumable, .pid] | join(" ")')" = "stopped true "
+can_be_pasted() {
+    local words place="$folder/it's \$here"
+    cp -r "$three" "$place" && status "$place" >"$scratch/end" && cat "$scratch/end" &&
+        eval "words=($(sed -n 's/^to go on: //p' "$scratch/end"))" && [[ ${words[2]} == "$place/job.json" && ${words[4]} == "$place" ]] &&
+        eval "words=($(sed -n 's/^to use it: //p' "$scratch/end"))" && [[ ${words[2]} == "$place" ]]
+}
+check "its commands are a shell's words" can_be_pasted
 tells_the_end_by_name() {
     mkdir "$scratch/usual" && ln -s usual "$scratch/link" && mv "$three" "$scratch/usual/other" &&
         STATE_DIRECTORY=$scratch/link status "$called" --json | jq -e '.pid == null and .state == "stopped"'

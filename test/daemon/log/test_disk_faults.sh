@@ -17,7 +17,7 @@ unmount() {
     chattr -R -i "$place" 2>/dev/null || true
     while mountpoint -q "$place" && ! umount "$place" 2>/dev/null; do sleep 0.05; done
 }
-trap 'unmount; rm -rf "$scratch"' EXIT
+trap 'umount "$scratch/small" 2>/dev/null || true; unmount; rm -rf "$scratch"' EXIT
 
 command -v mkfs.ext4 >/dev/null || skip "there is no mkfs.ext4"
 truncate -s 32M "$scratch/disk"
@@ -75,5 +75,16 @@ for kind in reinforce parameter-server model-parallel; do
     check "$kind: a protected folder ends the job" ended_with 77 "Operation not permitted"
     check "$kind: the run goes on where it is permitted" ends_as_undisturbed "$kind"
 done
+
+# Two blocks: the lock and job.json fit, the log's first line does not.
+mkdir "$scratch/small"
+mount -t tmpfs -o size=8k none "$scratch/small"
+cannot_start() {
+    local code=0
+    run_job reinforce "$scratch/small/run" 4 >"$scratch/said" 2>&1 || code=$?
+    cat "$scratch/said"
+    [[ $code -eq 74 && $(grep -c 'episodes.jsonl: No space left on device' "$scratch/said") -eq 1 ]]
+}
+check "a start that fails says so once" cannot_start
 
 finish

@@ -1,4 +1,5 @@
 /* What a run's folder says of its run: each end, progress, damage, a long log; and which folders are runs. */
+#include "daemon/log/run_history.h"
 #include "daemon/log/run_summary.h"
 #include "test/daemon/log/runlog_fixture.h"
 
@@ -144,9 +145,10 @@ START_TEST(damage_hides_only_itself)
     read_summary();
     ck_assert_ptr_null(summary.progress.unit);
     ck_assert_int_eq(unlinkat(dir_fd, "episodes.jsonl", 0), 0);
+    write_at(workplace.run_dir, "lock", "1\n");
     read_summary();
     ck_assert_ptr_nonnull(strstr(summary.reason, "no episodes.jsonl"));
-    ck_assert_int_eq(unlinkat(dir_fd, "job.json", 0), 0);
+    ck_assert_int_eq(unlinkat(dir_fd, "lock", 0), 0); /* a job.json alone may be a project's */
     ck_assert_int_eq(run_summary_read(&summary, workplace.run_dir, &error), STATUS_NOT_FOUND);
     ck_assert_ptr_nonnull(strstr(error.text, "expected a run's folder"));
 }
@@ -164,17 +166,17 @@ START_TEST(links_are_not_followed)
 END_TEST
 
 /* The file has a hole where millions of lines would be; reading the hole would take gigabytes. The newest
- * line is longer than a block. */
+ * line is nearly as long as the longest that run_history.h keeps. */
 START_TEST(a_long_log_is_read_at_its_ends)
 {
-    static char long_line[100000];
+    static char long_line[HISTORY_BLOCK_BYTES];
     const off_t hole = (off_t)1 << 40;
     write_job_of(",\"stop\":{\"episodes\":1000}");
     write_at(workplace.run_dir, "episodes.jsonl",
              "{\"event\":\"start\",\"seed\":1,\"timing\":{\"unix_s\":1000}}\n");
     const int fd = openat(dir_fd, "episodes.jsonl", O_WRONLY | O_CLOEXEC);
     const int length = snprintf(long_line, sizeof long_line,
-                                "\n{\"episode\":900,\"running_reward\":1,\"note\":\"%080000d\","
+                                "\n{\"episode\":900,\"running_reward\":1,\"note\":\"%04000000d\","
                                 "\"timing\":{\"unix_s\":5000}}\n",
                                 0);
     ck_assert_int_eq(pwrite(fd, long_line, (size_t)length, hole), length);
@@ -214,6 +216,7 @@ END_TEST
 START_TEST(json_has_null_for_what_is_not_known)
 {
     write_at(workplace.run_dir, "job.json", "{");
+    write_at(workplace.run_dir, "lock", "1\n");
     read_summary();
     cJSON *object = run_summary_json(&summary);
     char *text = cJSON_PrintUnformatted(object);
@@ -225,6 +228,24 @@ START_TEST(json_has_null_for_what_is_not_known)
                                  "\"progress\":{}}"));
     cJSON_free(text);
     cJSON_Delete(object);
+}
+END_TEST
+
+static void expect_path_in_json(const char *path, const char *expected)
+{
+    snprintf(summary.path, sizeof summary.path, "%s", path);
+    cJSON *object = run_summary_json(&summary);
+    ck_assert_str_eq(cJSON_GetObjectItemCaseSensitive(object, "run")->valuestring, expected);
+    cJSON_Delete(object);
+}
+
+/* text_show would write the tab and the mark of direction as escapes. */
+START_TEST(json_has_a_path_that_a_program_can_open)
+{
+    log_a_run("stopped", NULL);
+    read_summary();
+    expect_path_in_json("/a\tb \xe2\x80\x8f\xc3\xa9", "/a\tb \xe2\x80\x8f\xc3\xa9");
+    expect_path_in_json("/a\tb\xff", "/a\\u0009b\\xff");
 }
 END_TEST
 
@@ -255,27 +276,33 @@ START_TEST(runs_are_found_to_the_depth_of_a_sweep)
     static const char *const folders[] = {
         "a",       "a/checkpoints", "a/checkpoints/1", "a/previous-1",
         "a/below", "sweep",         "sweep/lr=1",      "sweep/lr=1/previous-2",
-        "x",       "x/y",           "x/y/deep",        "previous-7"};
-    static const char *const runs[] = {
-        "a", "a/previous-1", "a/below", "sweep/lr=1", "sweep/lr=1/previous-2", "x/y/deep", "previous-7"};
-    static const char *const found[] = {"a", "a/previous-1", "previous-7", "sweep/lr=1",
-                                        "sweep/lr=1/previous-2"};
+        "x",       "x/y",           "x/y/deep",        "previous-7",
+        "project", "project/pole"};
+    static const char *const runs[] = {"a",          "a/previous-1",          "a/below",
+                                       "sweep/lr=1", "sweep/lr=1/previous-2", "x/y/deep",
+                                       "previous-7", "project/pole"};
+    static const char *const found[] = {"a",          "a/previous-1",         "previous-7", "project/pole",
+                                        "sweep/lr=1", "sweep/lr=1/previous-2"};
     char path[256];
     for (size_t i = 0; i < sizeof folders / sizeof folders[0]; i++)
         make_folder(folders[i]);
     for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
         snprintf(path, sizeof path, "%s/%s", workplace.folder, runs[i]);
-        write_at(path, i % 2 == 0 ? "job.json" : "episodes.jsonl", "");
+        write_at(path, "episodes.jsonl", "");
     }
+    snprintf(path, sizeof path, "%s/project", workplace.folder);
+    write_at(path, "job.json", "{}"); /* not a run: nobody has locked it */
     snprintf(path, sizeof path, "%s/circle", workplace.folder);
     ck_assert_int_eq(symlink(".", path), 0);
-    expect_folders(found, 5, workplace.folder);
-    expect_folders(found, 5, path);
+    expect_folders(found, 6, workplace.folder);
+    expect_folders(found, 6, path);
     snprintf(path, sizeof path, "%s/a/previous-1", workplace.folder);
     expect_folders(&found[1], 1, path);
     expect_previous(path, true);
     write_at(path, "lock", "1\n"); /* someone has resumed it: it is a run in its own right */
     expect_previous(path, false);
+    snprintf(path, sizeof path, "%s/previous-7", workplace.folder);
+    expect_previous(path, false); /* someone has moved it here: this folder is no run's */
 }
 END_TEST
 
@@ -321,6 +348,7 @@ int main(void)
     tcase_add_test(tests, a_long_log_is_read_at_its_ends);
     tcase_add_test(tests, progress_follows_the_rules_of_a_run);
     tcase_add_test(tests, json_has_null_for_what_is_not_known);
+    tcase_add_test(tests, json_has_a_path_that_a_program_can_open);
     tcase_add_test(tests, runs_are_found_to_the_depth_of_a_sweep);
     tcase_add_test(tests, a_folder_that_is_not_there_is_named);
     tcase_add_test(tests, a_file_with_two_names_counts_once);
