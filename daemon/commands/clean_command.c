@@ -182,6 +182,7 @@ enum status clean_runs(const struct arguments *arguments, struct job *job, struc
     char size[CELL_BYTES];
     const enum status status =
         found_runs_folders(&folders, arguments->folders, arguments->folder_count, NULL, error);
+    found_runs_say_unread(&folders);
     for (size_t i = 0; status == STATUS_OK && i < folders.count; i++)
         consider(&cleaning, folders.of[i]);
     run_folders_free(&folders);

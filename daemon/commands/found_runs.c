@@ -223,6 +223,12 @@ enum status found_runs_folders(struct run_folders *out, const char *const *folde
     return status;
 }
 
+void found_runs_say_unread(const struct run_folders *folders)
+{
+    if (folders->unread[0] != '\0')
+        log_warning("%s", folders->unread);
+}
+
 /* ---- words ---- */
 
 void write_time(char cell[CELL_BYTES], double seconds)

@@ -41,6 +41,9 @@ void found_runs_say_hidden(void);
 enum status found_runs_folders(struct run_folders *out, const char *const *folders, size_t count,
                                const struct found_runs *running, struct error *error);
 
+/* Warns of the folders that could not be read, if any. */
+void found_runs_say_unread(const struct run_folders *folders);
+
 /* A member of the document: a number, NaN where there is none; a text, "" where there is none. */
 double found_number(const cJSON *object, const char *name);
 const char *found_text(const cJSON *object, const char *name);

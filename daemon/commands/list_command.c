@@ -116,6 +116,7 @@ static enum status collect(struct listing *listing, const struct arguments *argu
         arguments->running && !is_filtered
             ? STATUS_OK
             : found_runs_folders(&folders, arguments->folders, arguments->folder_count, running, error);
+    found_runs_say_unread(&folders);
     listing->of =
         status == STATUS_OK ? calloc(folders.count + running->count + 1, sizeof *listing->of) : NULL;
     for (size_t i = 0; listing->of != NULL && i < folders.count; i++) {

@@ -44,8 +44,8 @@ struct run_page {
     struct seen_run *runs; /* (count), by path */
     size_t count;
     uint64_t requests;
-    struct monotime read_at; /* all zero: never */
-    struct error problem;    /* of the last refresh */
+    struct monotime read_at;           /* all zero: never */
+    char warned[2 * ERROR_TEXT_BYTES]; /* the last warning */
 };
 
 /* ---- one run ---- */
@@ -132,6 +132,14 @@ static void forget_runs(struct run_page *page)
     page->count = 0;
 }
 
+/* Warns if the sentence is another one than the last. */
+static void page_warn(struct run_page *page, const char *text)
+{
+    if (strcmp(text, page->warned) != 0)
+        log_warning("%s", text);
+    snprintf(page->warned, sizeof page->warned, "%s", text);
+}
+
 static enum status find_runs(struct run_page *page, struct error *error)
 {
     struct run_folders folders;
@@ -150,6 +158,8 @@ static enum status find_runs(struct run_page *page, struct error *error)
         else
             seen_free(&runs[count]);
     }
+    if (status == STATUS_OK && folders.unread[0] != '\0')
+        page_warn(page, folders.unread);
     run_folders_free(&folders);
     if (runs == NULL)
         return status;
@@ -168,11 +178,9 @@ static void refresh(struct run_page *page)
     struct error error = {0};
     if (monotime_us_between(page->read_at, monotime_now()) <= AGE_US)
         return;
-    const enum status status = find_runs(page, &error);
+    if (find_runs(page, &error) != STATUS_OK)
+        page_warn(page, error.text);
     page->read_at = monotime_now();
-    if (status != STATUS_OK && strcmp(error.text, page->problem.text) != 0)
-        log_warning("%s", error.text);
-    page->problem = status != STATUS_OK ? error : (struct error){0};
 }
 
 static char *write_runs(struct run_page *page, size_t *length)

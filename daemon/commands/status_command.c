@@ -82,6 +82,7 @@ static enum status find_ended(struct run_summary *found, const char *wanted, str
     if (status != STATUS_NOT_FOUND)
         return status;
     status = found_runs_folders(&folders, NULL, 0, NULL, error);
+    found_runs_say_unread(&folders);
     for (size_t i = 0; status == STATUS_OK && i < folders.count; i++) {
         if (run_summary_read(&other, folders.of[i], &unused) != STATUS_OK || other.is_previous ||
             strcmp(other.name, wanted) != 0)

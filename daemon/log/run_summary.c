@@ -4,7 +4,6 @@
 #include "daemon/log/run_history.h"
 #include "daemon/log/runlog.h"
 #include "kernels/base/file.h"
-#include "kernels/base/log.h"
 #include "kernels/base/text.h"
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/job/job_table.h"
@@ -502,9 +501,10 @@ enum status run_folders_find(struct run_folders *out, const char *const *folders
                      ? visit(&finding, path, 0, error)
                      : error_set_errno(error, errno, "cannot read %.300s", folders[i]);
     if (finding.unread == 1)
-        log_warning("%s", finding.first.text);
+        snprintf(out->unread, sizeof out->unread, "%s", finding.first.text);
     else if (finding.unread > 1)
-        log_warning("%s; in all %u folders cannot be read", finding.first.text, finding.unread);
+        snprintf(out->unread, sizeof out->unread, "%s; in all %u folders cannot be read", finding.first.text,
+                 finding.unread);
     if (out->count > 0)
         qsort(out->of, out->count, sizeof *out->of, compare_paths);
     for (size_t i = 0; i < out->count; i++) {

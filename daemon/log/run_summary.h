@@ -64,11 +64,12 @@ uint64_t run_summary_bytes(const char *folder, bool only_own);
 struct run_folders {
     char **of;
     size_t count;
+    char unread[2 * ERROR_TEXT_BYTES]; /* a sentence about folders that cannot be read; "": there are none */
 };
 
 /* Finds the runs among each folder, its children and its grandchildren, and the previous runs of each.
- * Folders that lie deeper are a run's own. A folder may itself be a link; below it none is followed. Of the
- * folders that cannot be read, a warning names the first, and says how many there are. STATUS_NOT_FOUND,
+ * Folders that lie deeper are a run's own. A folder may itself be a link; below it none is followed. `unread`
+ * names the first of the folders that cannot be read, and says how many there are. STATUS_NOT_FOUND,
  * STATUS_PERMISSION, STATUS_IO: one of `folders` cannot be opened. STATUS_NO_MEMORY. run_folders_free
  * follows, also after an error. */
 enum status run_folders_find(struct run_folders *out, const char *const *folders, size_t count,
