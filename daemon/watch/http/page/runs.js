@@ -1,6 +1,6 @@
 // The page of many runs: which there are, how each stands, and their curves in comparison. It asks every few seconds.
 
-import {at, bar, beside, bytes, clock, count, day, done, element, fixed, known, mood, percent, share} from "./text.js";
+import {at, bar, beside, bytes, clock, count, day, done, element, fixed, known, mood, share} from "./text.js";
 import {Board, Log, colorOf, medianOf, sortNames, usualNames} from "./curves.js";
 
 const PERIOD_MS = 4000, CHOSEN_AT_FIRST = 10, EVENTS_SHOWN = 40;
