@@ -14,12 +14,15 @@
 enum kind { RECORDS, MILESTONES, EVENTS, KINDS };
 enum { SEEN_BYTES = 256 }; /* a line's timing is among them */
 
+/* Whether the text is JSON. A line that this process has written is. */
+enum fitness { UNCHECKED, FIT, UNFIT };
+
 struct entry {
     uint64_t place;  /* counts all lines: what stands first in the log has the lower one */
     uint64_t number; /* a record's or milestone's steps; the number of the record before an event */
     bool is_note;
-    bool is_own; /* this process has written the line, or its JSON was checked */
-    char *text;  /* NULL, once it was found to be no JSON */
+    enum fitness fitness;
+    char *text;
 };
 
 struct lines {
@@ -81,8 +84,7 @@ static char *copy_of(const char *line, size_t length)
 
 static void lines_drop(struct lines *lines, unsigned i)
 {
-    if (lines->of[i].text != NULL)
-        lines->bytes -= strlen(lines->of[i].text);
+    lines->bytes -= strlen(lines->of[i].text);
     free(lines->of[i].text);
 }
 
@@ -190,7 +192,7 @@ static void take(struct run_history *history, const char *line, size_t length, s
 
 void run_history_take(struct run_history *history, const char *line, size_t length)
 {
-    take(history, line, length, (struct entry){.is_own = true});
+    take(history, line, length, (struct entry){.fitness = FIT});
 }
 
 void run_history_note(struct run_history *history, const char *event, const char *text)
@@ -204,7 +206,7 @@ void run_history_note(struct run_history *history, const char *event, const char
     cJSON_AddNumberToObject(timing, "unix_s", (double)now.tv_sec + (double)now.tv_nsec * 1e-9);
     char *line = cJSON_PrintUnformatted(object);
     if (line != NULL)
-        take(history, line, strlen(line), (struct entry){.is_own = true, .is_note = true});
+        take(history, line, strlen(line), (struct entry){.fitness = FIT, .is_note = true});
     cJSON_free(line);
     cJSON_Delete(object);
 }
@@ -295,16 +297,12 @@ enum status run_history_read(struct run_history *history, struct path run, struc
 /* A file may be damaged: a line that is no JSON would spoil the document. */
 static bool is_fit(struct entry *entry)
 {
-    if (entry->text != NULL && !entry->is_own) {
+    if (entry->fitness == UNCHECKED) {
         cJSON *parsed = cJSON_Parse(entry->text);
-        if (parsed == NULL) {
-            free(entry->text);
-            entry->text = NULL;
-        }
+        entry->fitness = parsed != NULL ? FIT : UNFIT;
         cJSON_Delete(parsed);
-        entry->is_own = true;
     }
-    return entry->text != NULL;
+    return entry->fitness == FIT;
 }
 
 /* Writes `[NUMBER,LINE]`, behind a comma unless it is the first one. */
@@ -331,7 +329,7 @@ static void write_records(struct run_history *history, uint64_t since, FILE *out
         write_entry(entry, &is_first, out);
         last = entry->place;
     }
-    if (history->newest.place > last && history->newest.place > since)
+    if (history->newest.text != NULL && history->newest.place > last && history->newest.place > since)
         write_entry(&history->newest, &is_first, out);
 }
 

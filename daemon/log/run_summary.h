@@ -51,8 +51,8 @@ enum status run_summary_read(struct run_summary *out, const char *folder, struct
 /* The process of this host that holds the lock of a run's folder. 0: none, or the lock cannot be read. */
 pid_t run_lock_holder(const char *folder);
 
-/* The object that `list --json` prints. What is not known is null. A text in UTF-8 is as it is; another text
- * is fit to show. The caller deletes the object. NULL: no memory. */
+/* The object that `list --json` prints. Unknown members are null. Texts in UTF-8 stay as the files have them;
+ * other texts are escaped. The caller deletes the object. NULL: no memory. */
 cJSON *run_summary_json(const struct run_summary *summary);
 
 /* The bytes on the disk of all files below the folder; of a file with several names, a name's share.

@@ -934,9 +934,9 @@ static void obey_orders(struct supervisor *s)
     while (run_view_take_order(&s->view, &order)) {
         runlog_clear_progress(s->config->log);
         log_info("an order by the page: %s", order == HTTP_STOP ? "stop" : "take a checkpoint");
-        if (order == HTTP_CHECKPOINT)
+        if (order == HTTP_CHECKPOINT) {
             child_order(generation_lead(&s->generation), CONTROL_SAVE, NULL, 0);
-        else if (s->generation.end.stops == 0) {
+        } else if (s->generation.end.stops == 0) {
             stop_job(s);
             s->stops_by_order = true;
         }

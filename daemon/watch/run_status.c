@@ -1,5 +1,4 @@
-/* Sums a run's records, and writes the status as JSON. Supervisor process; its only
- * thread. */
+/* Sums a run's records, and writes the status as JSON. Supervisor process; its only thread. */
 #include "daemon/watch/run_status.h"
 
 #include <cjson/cJSON.h>
