@@ -25,33 +25,15 @@ _Static_assert((int)RPC_DIALED_MAX >= (int)ROSTER_LISTENERS_MAX, "a worker can d
 /* ---- roles ---- */
 
 static const struct role roles[] = {
-    {"agent", WIRE_ROLE_AGENT},
-    {"observer", WIRE_ROLE_OBSERVER},
-    {"pserver", WIRE_ROLE_PSERVER},
-    {"trainer", WIRE_ROLE_TRAINER},
+    {"agent", WIRE_ROLE_AGENT, {[JOB_REINFORCE] = agent_run}},
+    {"observer", WIRE_ROLE_OBSERVER, {[JOB_REINFORCE] = observer_run}},
+    {"pserver",
+     WIRE_ROLE_PSERVER,
+     {[JOB_PARAMETER_SERVER] = pserver_run, [JOB_MODEL_PARALLEL] = parallel_server_run}},
+    {"trainer",
+     WIRE_ROLE_TRAINER,
+     {[JOB_PARAMETER_SERVER] = trainer_run, [JOB_MODEL_PARALLEL] = parallel_trainer_run}},
 };
-
-/* The function that runs a role in a kind of job. */
-static const struct {
-    int job_kind;
-    uint8_t wire;
-    role_run *run;
-} runs[] = {
-    {JOB_REINFORCE, WIRE_ROLE_AGENT, agent_run},
-    {JOB_REINFORCE, WIRE_ROLE_OBSERVER, observer_run},
-    {JOB_PARAMETER_SERVER, WIRE_ROLE_PSERVER, pserver_run},
-    {JOB_PARAMETER_SERVER, WIRE_ROLE_TRAINER, trainer_run},
-    {JOB_MODEL_PARALLEL, WIRE_ROLE_PSERVER, parallel_server_run},
-    {JOB_MODEL_PARALLEL, WIRE_ROLE_TRAINER, parallel_trainer_run},
-};
-
-role_run *role_run_of(uint8_t wire, int job_kind)
-{
-    for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++)
-        if (runs[i].wire == wire && runs[i].job_kind == job_kind)
-            return runs[i].run;
-    return NULL;
-}
 
 const struct role *role_by_wire(uint8_t wire)
 {
@@ -435,11 +417,10 @@ static enum status worker_read_start(struct worker *worker, const struct role *r
 
 static enum status worker_run_role(const struct role *role, struct worker *worker, struct error *error)
 {
-    role_run *run = role_run_of(role->wire, worker->job.kind);
-    if (run == NULL)
+    if (role->run[worker->job.kind] == NULL)
         return error_set(error, STATUS_INTERNAL, "a job of kind %s has no role %s",
                          job_kind_name(worker->job.kind), role->name);
-    return run(worker, error);
+    return role->run[worker->job.kind](worker, error);
 }
 
 /* Reports where the time of this thread went, if it was profiled. */

@@ -73,16 +73,14 @@ role_run parallel_server_run;
 role_run parallel_trainer_run;
 
 struct role {
-    const char *name; /* "agent" */
-    uint8_t wire;     /* enum wire_role */
+    const char *name;                      /* "agent" */
+    uint8_t wire;                          /* enum wire_role */
+    role_run *run[JOB_MODEL_PARALLEL + 1]; /* by enum job_kind; NULL: such jobs have no such role */
 };
 
 /* The role by its wire number or by its name; NULL when there is none. */
 const struct role *role_by_wire(uint8_t wire);
 const struct role *role_by_name(const char *name);
-
-/* The role's function in a job of this kind; NULL: jobs of this kind have no such role. */
-role_run *role_run_of(uint8_t wire, int job_kind);
 
 /* Runs the worker whose control line is at CONTROL_FD; `role` comes from its command line. */
 int worker_main(const struct role *role);
