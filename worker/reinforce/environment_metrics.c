@@ -3,7 +3,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum status environment_metrics_open(struct environment_metrics *metrics, const struct environment_spec *spec,
@@ -11,17 +10,16 @@ enum status environment_metrics_open(struct environment_metrics *metrics, const 
 {
     *metrics =
         (struct environment_metrics){.columns = columns, .count = spec->metric_count, .names = spec->metrics};
-    metrics->sums = calloc((size_t)columns * metrics->count + 1, sizeof *metrics->sums);
-    metrics->ended = calloc(columns, sizeof *metrics->ended);
-    if (metrics->sums == NULL || metrics->ended == NULL)
+    metrics->sums = region_take(&metrics->region, columns, metrics->count * sizeof *metrics->sums);
+    metrics->ended = region_take(&metrics->region, columns, sizeof *metrics->ended);
+    if (metrics->region.failed)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the metrics of %u rows", columns);
     return STATUS_OK;
 }
 
 void environment_metrics_close(struct environment_metrics *metrics)
 {
-    free(metrics->sums);
-    free(metrics->ended);
+    region_free(&metrics->region);
 }
 
 void environment_metrics_clear(struct environment_metrics *metrics, uint32_t first, uint32_t columns)

@@ -4,10 +4,12 @@
 #ifndef WORKER_REINFORCE_ENVIRONMENT_METRICS_H
 #define WORKER_REINFORCE_ENVIRONMENT_METRICS_H
 
+#include "kernels/base/region.h"
 #include "worker/control.h"
 #include "worker/reinforce/step_message.h"
 
 struct environment_metrics {
+    struct region region;
     uint32_t columns, count;
     const char *const *names; /* (count) the spec's */
     double *sums;             /* (columns, count) over the ended episodes */

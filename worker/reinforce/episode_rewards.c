@@ -4,7 +4,6 @@
 #include "worker/environment/environment.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum status episode_rewards_open(struct episode_rewards *rewards, const struct job *job, uint32_t columns,
@@ -13,22 +12,18 @@ enum status episode_rewards_open(struct episode_rewards *rewards, const struct j
     rewards->columns = columns;
     rewards->agents = agents;
     rewards->window = job_is_stepwise(job) ? job->algorithm.stats_window_size : 0;
-    rewards->so_far = calloc(columns, sizeof *rewards->so_far);
-    rewards->before = calloc(columns, sizeof *rewards->before);
-    rewards->by_agent = calloc(agents, sizeof *rewards->by_agent);
-    rewards->recent = calloc((size_t)rewards->window + 1, sizeof *rewards->recent);
-    return rewards->so_far != NULL && rewards->before != NULL && rewards->by_agent != NULL &&
-                   rewards->recent != NULL
-               ? STATUS_OK
-               : error_set(error, STATUS_NO_MEMORY, "no memory for the episodes of %u columns", columns);
+    rewards->so_far = region_take(&rewards->region, columns, sizeof *rewards->so_far);
+    rewards->before = region_take(&rewards->region, columns, sizeof *rewards->before);
+    rewards->by_agent = region_take(&rewards->region, agents, sizeof *rewards->by_agent);
+    rewards->recent = region_take(&rewards->region, rewards->window, sizeof *rewards->recent);
+    if (rewards->region.failed)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the episodes of %u columns", columns);
+    return STATUS_OK;
 }
 
 void episode_rewards_close(struct episode_rewards *e)
 {
-    free(e->so_far);
-    free(e->before);
-    free(e->by_agent);
-    free(e->recent);
+    region_free(&e->region);
 }
 
 void episode_rewards_forget(struct episode_rewards *e, uint32_t first, uint32_t count)

@@ -21,6 +21,7 @@ struct reward_summary {
 
 /* An episode that failed counts for nothing. */
 struct episode_rewards {
+    struct region region;
     uint32_t columns, agents;
     uint64_t ended;         /* so far, of all columns */
     double latest;          /* of the last rollout in which one ended: their mean reward, or the least */

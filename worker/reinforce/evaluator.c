@@ -4,6 +4,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/base/profile.h"
+#include "kernels/base/region.h"
 #include "worker/environment/environment_spec.h"
 #include "worker/reinforce/environment_metrics.h"
 #include "worker/reinforce/job_open.h"
@@ -15,6 +16,7 @@
 
 /* A policy, its episodes, and the sums of these. */
 struct player {
+    struct region region;
     struct policy *policy;
     struct backend *backend; /* the policy's; NULL: it needs none */
     const struct environment_spec *spec;
@@ -53,15 +55,14 @@ static enum status open_policy(struct player *p, const struct job *job, struct e
 static enum status open_sums(struct player *p, struct error *error)
 {
     const size_t rows = (size_t)p->episodes * p->agents, floats = policy_state_floats(p->policy);
-    p->live = calloc(p->episodes, sizeof *p->live);
-    p->rows = calloc(rows, sizeof *p->rows);
-    p->steps = calloc(rows, sizeof *p->steps);
-    p->dropout = calloc(rows * policy_dropout_words(p->policy) + 1, sizeof *p->dropout);
-    p->states = calloc(rows * floats + 1, sizeof *p->states);
-    p->rewards = calloc(p->episodes, sizeof *p->rewards);
-    p->lengths = calloc(p->episodes, sizeof *p->lengths);
-    if (p->live == NULL || p->rows == NULL || p->steps == NULL || p->dropout == NULL || p->states == NULL ||
-        p->rewards == NULL || p->lengths == NULL)
+    p->live = region_take(&p->region, p->episodes, sizeof *p->live);
+    p->rows = region_take(&p->region, rows, sizeof *p->rows);
+    p->steps = region_take(&p->region, rows, sizeof *p->steps);
+    p->dropout = region_take(&p->region, rows, policy_dropout_words(p->policy) * sizeof *p->dropout);
+    p->states = region_take(&p->region, rows, floats * sizeof *p->states);
+    p->rewards = region_take(&p->region, p->episodes, sizeof *p->rewards);
+    p->lengths = region_take(&p->region, p->episodes, sizeof *p->lengths);
+    if (p->region.failed)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u episodes", p->episodes);
     return environment_metrics_open(&p->metrics, p->spec, (uint32_t)rows, error);
 }
@@ -116,13 +117,7 @@ static void player_close(struct player *p)
     backend_close(p->backend);
     environment_metrics_close(&p->metrics);
     environments_close(p->environments);
-    free(p->live);
-    free(p->rows);
-    free(p->steps);
-    free(p->dropout);
-    free(p->states);
-    free(p->rewards);
-    free(p->lengths);
+    region_free(&p->region);
 }
 
 /* ---- playing ---- */
@@ -352,6 +347,7 @@ struct share {
 };
 
 struct evaluator {
+    struct region region;
     struct worker *worker;
     struct player player;
     struct policy_values values; /* on their way from the agent's policy to the player's */
@@ -372,15 +368,14 @@ static enum status open_shares(struct evaluator *e, struct error *error)
     const uint64_t episodes = e->player.episodes, rows = episodes * e->player.agents;
     const size_t choices = step_flags_bytes(spec) - 1;
     e->count = job_observers(&e->worker->job);
-    e->shares = calloc(e->count, sizeof *e->shares);
-    e->alive = calloc(episodes, 1);
-    e->order = calloc(rows, sizeof *e->order);
-    e->observations = calloc(rows, environment_space_bytes(&spec->observation));
-    e->allowed = choices > 0 ? calloc(rows, choices) : NULL;
-    e->actions = calloc(rows, environment_space_bytes(&spec->action));
-    e->states = calloc(rows * policy_state_floats(e->player.policy) + 1, sizeof *e->states);
-    if (e->shares == NULL || e->alive == NULL || e->order == NULL || e->observations == NULL ||
-        (e->allowed == NULL && choices > 0) || e->actions == NULL || e->states == NULL)
+    e->shares = region_take(&e->region, e->count, sizeof *e->shares);
+    e->alive = region_take(&e->region, episodes, 1);
+    e->order = region_take(&e->region, rows, sizeof *e->order);
+    e->observations = region_take(&e->region, rows, environment_space_bytes(&spec->observation));
+    e->allowed = choices > 0 ? region_take(&e->region, rows, choices) : NULL;
+    e->actions = region_take(&e->region, rows, environment_space_bytes(&spec->action));
+    e->states = region_take(&e->region, rows, policy_state_floats(e->player.policy) * sizeof *e->states);
+    if (e->region.failed)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u episodes of an evaluation",
                          e->player.episodes);
     for (uint32_t i = 0; i < rows; i++)
@@ -422,13 +417,7 @@ void evaluator_free(struct evaluator *e)
 {
     if (e == NULL)
         return;
-    free(e->shares);
-    free(e->alive);
-    free(e->order);
-    free(e->observations);
-    free(e->allowed);
-    free(e->actions);
-    free(e->states);
+    region_free(&e->region);
     player_close(&e->player);
     policy_values_close(&e->values);
     free(e);

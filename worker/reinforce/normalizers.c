@@ -4,25 +4,23 @@
 #include "worker/environment/environment_spec.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const double epsilon = 1e-8; /* VecNormalize's */
 
 /* ---- moments ---- */
 
-static bool moments_open(struct moments *m, uint32_t elements)
+static void moments_open(struct moments *m, struct region *region, uint32_t elements)
 {
     *m = (struct moments){.elements = elements, .count = 1e-4};
-    m->mean = calloc(4 * (size_t)elements + 1, sizeof *m->mean);
+    m->mean = region_take(region, elements, 4 * sizeof *m->mean);
     if (m->mean == NULL)
-        return false;
+        return;
     m->variance = m->mean + elements;
     m->sum = m->variance + elements;
     m->squares = m->sum + elements;
     for (uint32_t i = 0; i < elements; i++)
         m->variance[i] = 1;
-    return true;
 }
 
 /* Takes in a batch of `count`, whose sum and squares of the distance from its mean are in m->sum and
@@ -54,24 +52,20 @@ enum status normalizers_open(struct normalizers *n, const struct job *job, const
     const uint32_t rows = job->normalize.rewards ? rollout->columns * rollout->config.steps_max : 0;
     const uint32_t elements = job->normalize.observations ? elements_of(&rollout->config) : 0;
     *n = (struct normalizers){.job = job, .columns = rollout->columns};
-    n->so_far = calloc(n->columns, sizeof *n->so_far);
-    n->path = calloc((size_t)rows + 1, sizeof *n->path);
-    n->statistics = calloc(2 * (size_t)elements + 1, sizeof *n->statistics);
-    n->floats = calloc((size_t)elements + 1, sizeof *n->floats);
-    if (n->so_far == NULL || n->path == NULL || n->statistics == NULL || n->floats == NULL ||
-        !moments_open(&n->observations, elements) || !moments_open(&n->returns, job->normalize.rewards))
+    n->so_far = region_take(&n->region, n->columns, sizeof *n->so_far);
+    n->path = region_take(&n->region, rows, sizeof *n->path);
+    n->statistics = region_take(&n->region, elements, 2 * sizeof *n->statistics);
+    n->floats = region_take(&n->region, elements, sizeof *n->floats);
+    moments_open(&n->observations, &n->region, elements);
+    moments_open(&n->returns, &n->region, job->normalize.rewards);
+    if (n->region.failed)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the statistics of %u columns", n->columns);
     return STATUS_OK;
 }
 
 void normalizers_close(struct normalizers *n)
 {
-    free(n->so_far);
-    free(n->path);
-    free(n->statistics);
-    free(n->floats);
-    free(n->observations.mean);
-    free(n->returns.mean);
+    region_free(&n->region);
     *n = (struct normalizers){0};
 }
 

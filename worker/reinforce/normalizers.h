@@ -28,6 +28,7 @@ struct moments {
 };
 
 struct normalizers {
+    struct region region;
     const struct job *job;
     uint32_t columns;
     struct moments observations, returns; /* returns: one element */

@@ -10,6 +10,7 @@
 
 #include "kernels/base/monotime.h"
 #include "kernels/base/profile.h"
+#include "kernels/base/region.h"
 #include "worker/environment/environment_description.h"
 #include "worker/environment/environment_spec.h"
 #include "worker/net/rpc.h"
@@ -27,6 +28,7 @@ enum { STATES_BYTES_MAX = WIRE_BODY_BYTES_MAX / 2 };
 
 /* Environments that are stepped together: one METHOD_STEP asks for their actions. */
 struct group {
+    struct region region;
     struct environments *environments;
     const struct environment_spec *spec;
     const struct environment_buffers *buffers;
@@ -65,16 +67,15 @@ struct groups {
 static enum status group_open_memory(struct group *g, struct error *error)
 {
     const size_t n = g->count, rows = g->rows;
-    g->indices = calloc(n, sizeof *g->indices);
-    g->numbers = calloc(n, sizeof *g->numbers);
-    g->over = calloc(n, sizeof *g->over);
-    g->lengths = calloc(n, sizeof *g->lengths);
-    g->ended_rows = calloc(rows, sizeof *g->ended_rows);
+    g->indices = region_take(&g->region, n, sizeof *g->indices);
+    g->numbers = region_take(&g->region, n, sizeof *g->numbers);
+    g->over = region_take(&g->region, n, sizeof *g->over);
+    g->lengths = region_take(&g->region, n, sizeof *g->lengths);
+    g->ended_rows = region_take(&g->region, rows, sizeof *g->ended_rows);
     g->observations = g->own_observations = calloc(2 * rows, g->observation_bytes);
-    g->rewards = calloc(rows + rows * g->spec->metric_count, sizeof *g->rewards);
-    g->flags = calloc(rows, g->flags_bytes);
-    if (g->indices == NULL || g->numbers == NULL || g->over == NULL || g->lengths == NULL ||
-        g->ended_rows == NULL || g->observations == NULL || g->rewards == NULL || g->flags == NULL)
+    g->rewards = region_take(&g->region, rows + rows * g->spec->metric_count, sizeof *g->rewards);
+    g->flags = region_take(&g->region, rows, g->flags_bytes);
+    if (g->region.failed || g->observations == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %zu environments", n);
     return STATUS_OK;
 }
@@ -101,14 +102,8 @@ static enum status group_open(struct group *g, const struct job *job, uint32_t n
 static void group_close(struct group *g)
 {
     environments_close(g->environments);
-    free(g->indices);
-    free(g->numbers);
-    free(g->over);
-    free(g->lengths);
-    free(g->ended_rows);
+    region_free(&g->region);
     free(g->own_observations);
-    free(g->rewards);
-    free(g->flags);
 }
 
 /* Opens the groups of a seat, whose first environment has the job-wide number `first`. groups_close also
@@ -413,6 +408,7 @@ static enum status groups_load(struct groups *all, const char *states, size_t by
 /* ---- the observer ---- */
 
 struct observer {
+    struct region region;
     struct worker *worker;
     struct rpc *rpc;
     struct groups groups;
@@ -442,12 +438,12 @@ static const struct rpc_method methods[] = {
 static enum status open_answer(struct observer *o, struct error *error)
 {
     const size_t rows = o->groups.rows, environments = o->groups.environments;
-    o->rewards = calloc(rows * (1 + o->groups.of[0].spec->metric_count), sizeof *o->rewards);
-    o->flags = calloc(rows, 1);
-    o->lengths = calloc(environments, sizeof *o->lengths);
-    return o->rewards != NULL && o->flags != NULL && o->lengths != NULL
-               ? STATUS_OK
-               : error_set(error, STATUS_NO_MEMORY, "no memory for %zu environments", environments);
+    o->rewards = region_take(&o->region, rows * (1 + o->groups.of[0].spec->metric_count), sizeof *o->rewards);
+    o->flags = region_take(&o->region, rows, 1);
+    o->lengths = region_take(&o->region, environments, sizeof *o->lengths);
+    if (o->region.failed)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %zu environments", environments);
+    return STATUS_OK;
 }
 
 static size_t round_up(size_t bytes)
@@ -548,9 +544,7 @@ static void observer_close(struct observer *o, bool failed, const char *why)
     rpc_free(o->rpc, why, LINGER_MS);
     o->worker->rpc = NULL;
     groups_close(&o->groups);
-    free(o->rewards);
-    free(o->flags);
-    free(o->lengths);
+    region_free(&o->region);
     free(o->states);
     segment_detach(&o->outbox);
 }

@@ -4,6 +4,7 @@
 #include "worker/reinforce/observer_seats.h"
 
 #include "kernels/base/profile.h"
+#include "kernels/base/region.h"
 #include "worker/reinforce/coalescer.h"
 
 #include <stdio.h>
@@ -39,6 +40,7 @@ struct seat {
 };
 
 struct seats {
+    struct region region;
     struct worker *worker;
     const struct job *job;
     struct error *failure;
@@ -94,7 +96,7 @@ static enum status open_coalescers(struct seats *s)
                                             .launch = launch,
                                             .context = s,
                                             .stats = &s->stats};
-    s->coalescers = calloc(s->groups_per_seat, sizeof(struct coalescer *));
+    s->coalescers = region_take(&s->region, s->groups_per_seat, sizeof(struct coalescer *));
     enum status status = s->coalescers != NULL ? STATUS_OK : STATUS_NO_MEMORY;
     for (uint32_t i = 0; i < s->groups_per_seat && status == STATUS_OK; i++)
         status = coalescer_new(&s->coalescers[i], &config);
@@ -105,7 +107,7 @@ enum status seats_new(struct seats **out, struct worker *worker, struct error *f
 {
     const struct job *job = &worker->job;
     const uint32_t count = job_observers(job);
-    const size_t room = count > 0 ? count : 1; /* NULL means no memory */
+    const uint32_t environments = count * job->observers.environments;
     struct seats *s = *out = calloc(1, sizeof *s);
     if (s == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %u observers", count);
@@ -115,15 +117,13 @@ enum status seats_new(struct seats **out, struct worker *worker, struct error *f
                         .count = count,
                         .environments_per_seat = job->observers.environments,
                         .groups_per_seat = job->observers.groups};
-    s->seats = calloc(room, sizeof *s->seats);
-    s->groups = calloc(room * s->groups_per_seat, sizeof *s->groups);
-    s->alive = calloc(room * s->environments_per_seat, 1);
-    s->alive_count = calloc(s->groups_per_seat, sizeof *s->alive_count);
-    s->waiting_rows = calloc(s->groups_per_seat, sizeof *s->waiting_rows);
-    if (s->seats == NULL || s->groups == NULL || s->alive == NULL || s->alive_count == NULL ||
-        s->waiting_rows == NULL || open_coalescers(s) != STATUS_OK)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for %zu environments",
-                         room * s->environments_per_seat);
+    s->seats = region_take(&s->region, count, sizeof *s->seats);
+    s->groups = region_take(&s->region, count, s->groups_per_seat * sizeof *s->groups);
+    s->alive = region_take(&s->region, environments, 1);
+    s->alive_count = region_take(&s->region, s->groups_per_seat, sizeof *s->alive_count);
+    s->waiting_rows = region_take(&s->region, s->groups_per_seat, sizeof *s->waiting_rows);
+    if (s->region.failed || open_coalescers(s) != STATUS_OK)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %u environments", environments);
     for (uint32_t i = 0; i < count; i++)
         s->seats[i].seats = s;
     for (uint32_t i = 0; i < count; i++)
@@ -154,12 +154,7 @@ void seats_free(struct seats *s)
         free(s->seats[i].states);
     for (uint32_t i = 0; s->coalescers != NULL && i < s->groups_per_seat; i++)
         coalescer_free(s->coalescers[i]);
-    free(s->coalescers);
-    free(s->seats);
-    free(s->groups);
-    free(s->alive);
-    free(s->alive_count);
-    free(s->waiting_rows);
+    region_free(&s->region);
     free(s);
 }
 

@@ -6,7 +6,6 @@
 
 #include <assert.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- memory ---- */
@@ -22,20 +21,17 @@ enum status ppo_open(struct ppo *ppo, const struct job *job, const struct rollou
 {
     const uint32_t rows = rollout->columns * rollout->config.steps_max;
     *ppo = (struct ppo){.job = job, .rows_max = rows};
-    ppo->advantages.rewards = calloc(rows, sizeof *ppo->advantages.rewards);
-    ppo->advantages.values = calloc(rows, sizeof *ppo->advantages.values);
-    ppo->advantages.returns = calloc(rows, sizeof *ppo->advantages.returns);
-    ppo->advantages.order = calloc(rows, sizeof *ppo->advantages.order);
-    ppo->plain = calloc(rows, sizeof *ppo->plain);
-    ppo->drawn = calloc(rows, sizeof *ppo->drawn);
-    ppo->minibatch_of = calloc(rows, sizeof *ppo->minibatch_of);
-    ppo->begins = calloc(minibatches_max(job, rows) + 2, sizeof *ppo->begins);
-    ppo->keys = calloc(rows, sizeof *ppo->keys);
-    ppo->sorted_keys = calloc(rows, sizeof *ppo->sorted_keys);
-    if (ppo->advantages.rewards == NULL || ppo->advantages.values == NULL ||
-        ppo->advantages.returns == NULL || ppo->advantages.order == NULL || ppo->plain == NULL ||
-        ppo->drawn == NULL || ppo->minibatch_of == NULL || ppo->begins == NULL || ppo->keys == NULL ||
-        ppo->sorted_keys == NULL)
+    ppo->advantages.rewards = region_take(&ppo->region, rows, sizeof *ppo->advantages.rewards);
+    ppo->advantages.values = region_take(&ppo->region, rows, sizeof *ppo->advantages.values);
+    ppo->advantages.returns = region_take(&ppo->region, rows, sizeof *ppo->advantages.returns);
+    ppo->advantages.order = region_take(&ppo->region, rows, sizeof *ppo->advantages.order);
+    ppo->plain = region_take(&ppo->region, rows, sizeof *ppo->plain);
+    ppo->drawn = region_take(&ppo->region, rows, sizeof *ppo->drawn);
+    ppo->minibatch_of = region_take(&ppo->region, rows, sizeof *ppo->minibatch_of);
+    ppo->begins = region_take(&ppo->region, minibatches_max(job, rows) + 2, sizeof *ppo->begins);
+    ppo->keys = region_take(&ppo->region, rows, sizeof *ppo->keys);
+    ppo->sorted_keys = region_take(&ppo->region, rows, sizeof *ppo->sorted_keys);
+    if (ppo->region.failed)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the advantages of %u rows", rows);
     for (uint32_t i = 0; i < rows; i++)
         ppo->plain[i] = i;
@@ -45,16 +41,7 @@ enum status ppo_open(struct ppo *ppo, const struct job *job, const struct rollou
 void ppo_close(struct ppo *ppo)
 {
     normalizers_close(&ppo->normalizers);
-    free(ppo->advantages.rewards);
-    free(ppo->advantages.values);
-    free(ppo->advantages.returns);
-    free(ppo->advantages.order);
-    free(ppo->plain);
-    free(ppo->drawn);
-    free(ppo->minibatch_of);
-    free(ppo->begins);
-    free(ppo->keys);
-    free(ppo->sorted_keys);
+    region_free(&ppo->region);
     *ppo = (struct ppo){0};
 }
 

@@ -24,6 +24,7 @@
 
 /* Arrays by row have (rows_max) elements; a row is rollout_row's number. */
 struct ppo {
+    struct region region;
     const struct job *job;
     uint64_t steps;   /* of all environments, in all rollouts that were learned from */
     uint64_t updates; /* epochs so far: Stable-Baselines3's n_updates */

@@ -39,36 +39,31 @@ static enum status check_size(const struct rollout_config *config, uint64_t rows
     return STATUS_OK;
 }
 
-static bool open_rows(struct rollout *r, uint64_t rows)
+static void open_rows(struct rollout *r, uint64_t rows)
 {
     const struct rollout_config *config = &r->config;
     const uint64_t closed = rows + (config->bootstraps ? r->columns : 0);
-    r->lengths = calloc(r->columns, sizeof *r->lengths);
-    r->observations = calloc(closed, config->observation_bytes);
-    r->actions = calloc(rows, config->action_bytes);
-    r->allowed = config->choices > 0 ? calloc(closed, config->choices) : NULL;
-    r->rewards = calloc(rows, sizeof *r->rewards);
-    r->before = calloc(rows + r->columns, sizeof *r->before);
+    struct region *region = &r->region;
+    r->lengths = region_take(region, r->columns, sizeof *r->lengths);
+    r->observations = region_take(region, closed, config->observation_bytes);
+    r->actions = region_take(region, rows, config->action_bytes);
+    r->allowed = config->choices > 0 ? region_take(region, closed, config->choices) : NULL;
+    r->rewards = region_take(region, rows, sizeof *r->rewards);
+    r->before = region_take(region, rows + r->columns, sizeof *r->before);
     r->flags = r->before != NULL ? r->before + r->columns : NULL;
-    r->masks = calloc(rows * config->dropout_words + 1, sizeof *r->masks);
-    r->order = calloc(rows, sizeof *r->order);
-    r->coefficients = calloc(rows, sizeof *r->coefficients);
-    r->batch_row = calloc(r->columns, sizeof *r->batch_row);
-    r->batch_column = calloc(r->columns, sizeof *r->batch_column);
-    r->batch_step = calloc(r->columns, sizeof *r->batch_step);
-    r->answer = calloc(r->columns, config->action_bytes);
+    r->masks = region_take(region, rows, config->dropout_words * sizeof *r->masks);
+    r->order = region_take(region, rows, sizeof *r->order);
+    r->coefficients = region_take(region, rows, sizeof *r->coefficients);
+    r->batch_row = region_take(region, r->columns, sizeof *r->batch_row);
+    r->batch_column = region_take(region, r->columns, sizeof *r->batch_column);
+    r->batch_step = region_take(region, r->columns, sizeof *r->batch_step);
+    r->answer = region_take(region, r->columns, config->action_bytes);
     if (config->bootstraps) {
-        r->log_probabilities = calloc(rows, sizeof *r->log_probabilities);
-        r->values = calloc(closed, sizeof *r->values);
-        r->states =
-            config->state_floats > 0 ? calloc(closed, config->state_floats * sizeof *r->states) : NULL;
+        r->log_probabilities = region_take(region, rows, sizeof *r->log_probabilities);
+        r->values = region_take(region, closed, sizeof *r->values);
     }
-    return (!config->bootstraps || (r->log_probabilities != NULL && r->values != NULL)) &&
-           (config->state_floats == 0 || r->states != NULL) && r->lengths != NULL &&
-           r->observations != NULL && r->actions != NULL && (r->allowed != NULL || config->choices == 0) &&
-           r->rewards != NULL && r->before != NULL && r->masks != NULL && r->order != NULL &&
-           r->coefficients != NULL && r->batch_row != NULL && r->batch_column != NULL &&
-           r->batch_step != NULL && r->answer != NULL;
+    if (config->state_floats > 0)
+        r->states = region_take(region, closed, config->state_floats * sizeof *r->states);
 }
 
 enum status rollout_new(struct rollout **out, const struct rollout_config *config, struct error *error)
@@ -83,7 +78,8 @@ enum status rollout_new(struct rollout **out, const struct rollout_config *confi
         return error_set(error, STATUS_NO_MEMORY, "no memory for a rollout");
     r->config = *config;
     r->columns = (uint32_t)columns;
-    if (!open_rows(r, rows)) {
+    open_rows(r, rows);
+    if (r->region.failed) {
         rollout_free(r);
         return error_set(error, STATUS_NO_MEMORY, "no memory for a rollout of %llu rows",
                          (unsigned long long)rows);
@@ -96,26 +92,11 @@ void rollout_free(struct rollout *r)
 {
     if (r == NULL)
         return;
-    free(r->lengths);
-    free(r->observations);
-    free(r->actions);
-    free(r->allowed);
-    free(r->rewards);
-    free(r->before);
-    free(r->masks);
-    free(r->order);
-    free(r->coefficients);
-    free(r->log_probabilities);
-    free(r->values);
+    region_free(&r->region);
     free(r->last_rows);
     free(r->last_observations);
     free(r->last_values);
-    free(r->states);
     free(r->last_states);
-    free(r->batch_row);
-    free(r->batch_column);
-    free(r->batch_step);
-    free(r->answer);
     free(r);
 }
 

@@ -23,6 +23,7 @@
 #ifndef WORKER_REINFORCE_ROLLOUT_H
 #define WORKER_REINFORCE_ROLLOUT_H
 
+#include "kernels/base/region.h"
 #include "kernels/base/status.h"
 #include "worker/model/policy.h"
 #include "worker/reinforce/step_message.h"
@@ -47,6 +48,7 @@ struct rollout_config {
 
 struct rollout {
     struct rollout_config config;
+    struct region region; /* all of the memory, but for the last observations */
     uint32_t columns;
     uint32_t episode;    /* of the job, from 1: keys every draw */
     uint32_t *lengths;   /* (columns) rows so far */

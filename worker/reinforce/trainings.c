@@ -3,6 +3,7 @@
 
 #include "kernels/base/monotime.h"
 #include "kernels/base/profile.h"
+#include "kernels/base/region.h"
 #include "worker/background.h"
 #include "worker/job/job.h"
 #include "worker/replay/priorities.h"
@@ -21,6 +22,7 @@ struct sums {
 };
 
 struct trainings {
+    struct region region;
     struct trainings_config config;
     const struct replay *replay;
     struct priorities *priorities; /* NULL: transitions are drawn evenly */
@@ -46,21 +48,18 @@ static enum status open_batch(struct trainings *t, struct error *error)
     const size_t seen = environment_space_bytes(&spec->observation);
     const size_t choices = spec->has_mask == 1 ? environment_choices(spec) : 0;
     struct replay_batch *batch = &t->batch;
-    t->rows = calloc(rows, sizeof *t->rows);
-    t->weights = calloc(rows, sizeof *t->weights);
-    t->errors = calloc(rows, sizeof *t->errors);
-    batch->observations = calloc(rows, seen);
-    batch->next_observations = calloc(rows, seen);
-    batch->actions = calloc(rows, environment_space_bytes(&spec->action));
-    batch->masks = choices > 0 ? calloc(rows, choices) : NULL;
-    batch->rewards = calloc(rows, sizeof *batch->rewards);
-    batch->terminated = calloc(rows, sizeof *batch->terminated);
-    return t->rows != NULL && t->weights != NULL && t->errors != NULL && batch->observations != NULL &&
-                   batch->next_observations != NULL && batch->actions != NULL &&
-                   (batch->masks != NULL || choices == 0) && batch->rewards != NULL &&
-                   batch->terminated != NULL
-               ? STATUS_OK
-               : error_set(error, STATUS_NO_MEMORY, "no memory for a batch of %zu rows", rows);
+    t->rows = region_take(&t->region, rows, sizeof *t->rows);
+    t->weights = region_take(&t->region, rows, sizeof *t->weights);
+    t->errors = region_take(&t->region, rows, sizeof *t->errors);
+    batch->observations = region_take(&t->region, rows, seen);
+    batch->next_observations = region_take(&t->region, rows, seen);
+    batch->actions = region_take(&t->region, rows, environment_space_bytes(&spec->action));
+    batch->masks = choices > 0 ? region_take(&t->region, rows, choices) : NULL;
+    batch->rewards = region_take(&t->region, rows, sizeof *batch->rewards);
+    batch->terminated = region_take(&t->region, rows, sizeof *batch->terminated);
+    if (t->region.failed)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a batch of %zu rows", rows);
+    return STATUS_OK;
 }
 
 /* What acts while others learn. */
@@ -68,8 +67,9 @@ static enum status open_overlap(struct trainings *t, struct error *error)
 {
     const size_t floats = policy_acting_floats(t->config.policy);
     for (uint32_t i = 0; i < QUEUE; i++)
-        if ((t->kept[i] = calloc(floats, sizeof(float))) == NULL)
-            return error_set(error, STATUS_NO_MEMORY, "no memory for %zu parameters that act", floats);
+        t->kept[i] = region_take(&t->region, floats, sizeof(float));
+    if (t->region.failed)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %zu parameters that act", floats);
     return background_open(&t->thread, t->config.rpc, "the thread that learns", error);
 }
 
@@ -90,17 +90,7 @@ void trainings_free(struct trainings *t)
         return;
     background_close(&t->thread);
     priorities_free(t->priorities);
-    for (uint32_t i = 0; i < QUEUE; i++)
-        free(t->kept[i]);
-    free(t->rows);
-    free(t->weights);
-    free(t->errors);
-    free(t->batch.observations);
-    free(t->batch.next_observations);
-    free(t->batch.actions);
-    free(t->batch.masks);
-    free(t->batch.rewards);
-    free(t->batch.terminated);
+    region_free(&t->region);
     free(t);
 }
 
