@@ -209,7 +209,7 @@ static void measure_transitions(const char *folder)
                                    .slack = SLACK};
     if (folder != NULL) {
         snprintf(path, sizeof path, "%s/replay.bin", folder);
-        config.path = path;
+        config.path = path_of(path);
     }
     const uint64_t before = resident_bytes();
     must(replay_open(&bench.replay, &config, &error));

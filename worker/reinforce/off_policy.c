@@ -57,29 +57,24 @@ static size_t frame_bytes(const struct off_policy *o)
     return seen->shape[seen->rank - 1] / o->job->environment.frames * element;
 }
 
-/* Where the buffer lies. */
-struct place {
-    struct path run;
-    char path[PATH_MAX];
-};
-
-static void find_place(const struct off_policy *o, struct place *place)
+/* Where the buffer lies; `text` has its path. */
+static struct path path_of_buffer(const struct off_policy *o, char text[PATH_MAX])
 {
-    place->run = worker_run_dir(o->worker);
-    snprintf(place->path, sizeof place->path, "%s/replay.bin", place->run.text);
+    const struct path run = worker_run_dir(o->worker);
+    snprintf(text, PATH_MAX, "%s/replay.bin", run.text);
+    return path_below(run, text);
 }
 
 /* `resumes`: the file is there, and goes on. The slack has room for the rollouts between the oldest
  * checkpoint that is kept and the newest one. */
-static struct replay_config config_of(const struct off_policy *o, const struct place *place, bool resumes)
+static struct replay_config config_of(const struct off_policy *o, struct path path, bool resumes)
 {
     const struct job *job = o->job;
     const bool joins = job->environment.frames > 1 && o->spec->agents == 1;
     const uint64_t share = job->replay.rows / 32,
                    least = 3 * (job->checkpoint.keep + 2) * rollout_rows_max(o);
     return (struct replay_config){
-        .path = job->replay.save ? place->path : NULL,
-        .below = &place->run,
+        .path = job->replay.save ? path : (struct path){0},
         .resumes = resumes,
         .columns = o->columns,
         .observation_bytes = environment_space_bytes(&o->spec->observation),
@@ -93,28 +88,28 @@ static struct replay_config config_of(const struct off_policy *o, const struct p
 }
 
 /* The file grows with the steps, so a disk that is too small would show hours later. */
-static void warn_of_small_disk(const struct off_policy *o, const struct place *place)
+static void warn_of_small_disk(const struct off_policy *o, struct path path)
 {
     struct statvfs disk;
-    if (!o->job->replay.save || statvfs(place->run.text, &disk) != 0)
+    if (!o->job->replay.save || fstatvfs(path.folder, &disk) != 0)
         return;
     const uint64_t capacity = replay_capacity(o->replay), steps = o->job->stop.steps;
     const double needed = (double)(steps < capacity ? steps : capacity) * (double)replay_row_bytes(o->replay),
                  left = (double)disk.f_bavail * (double)disk.f_frsize;
     if (needed > left)
         log_warning("%.300s will grow to %.2f GiB (/algorithm/buffer_size): its disk has %.2f GiB left",
-                    place->path, needed / 0x1p30, left / 0x1p30);
+                    path.text, needed / 0x1p30, left / 0x1p30);
 }
 
 static enum status open_replay(struct off_policy *o, struct error *error)
 {
-    struct place place;
-    find_place(o, &place);
-    const struct replay_config config = config_of(o, &place, false);
+    char text[PATH_MAX];
+    const struct path path = path_of_buffer(o, text);
+    const struct replay_config config = config_of(o, path, false);
     const enum status status = replay_open(&o->replay, &config, error);
     if (status != STATUS_OK)
         return status;
-    warn_of_small_disk(o, &place);
+    warn_of_small_disk(o, path);
     return trainings_use(o->trainings, o->replay, error);
 }
 
@@ -363,7 +358,7 @@ bool off_policy_is_full(const struct off_policy *o)
     const uint64_t share = replay_slack(o->replay) / (o->job->checkpoint.keep + 2);
     const uint64_t more = rollout_rows_max(o);
     return o->job->replay.save && replay_next(o->replay) + more > replay_capacity(o->replay) &&
-           replay_since(o->replay, o->saved) + more > share;
+           replay_next(o->replay) - o->saved + more > share;
 }
 
 /* The newest off_policy_save's rows are those that the saver's thread flushes. */
@@ -400,9 +395,8 @@ static enum status load_replay(struct off_policy *o, const char *from, struct er
 {
     struct error why = {0};
     const uint64_t bytes = o->counters.replay_bytes;
-    struct place place;
-    find_place(o, &place);
-    const struct replay_config config = config_of(o, &place, true);
+    char text[PATH_MAX];
+    const struct replay_config config = config_of(o, path_of_buffer(o, text), true);
     enum status status = replay_open(&o->replay, &config, &why);
     if (status == STATUS_OK)
         status = replay_grow(o->replay, &config, from, bytes, &why);

@@ -79,9 +79,8 @@ struct replay {
     /* The owner's. */
     uint64_t next;
     struct replay_window window;
-    uint64_t transitions; /* in the window */
-    uint64_t kept;        /* the lowest row of the window's reach */
-    uint64_t checksum;    /* of the rows kept … window.end - 1 */
+    uint64_t kept;     /* the lowest row of the window's reach */
+    uint64_t checksum; /* of the rows kept … window.end - 1 */
     struct column *columns;
 };
 
@@ -105,19 +104,9 @@ uint64_t replay_next(const struct replay *replay)
     return replay->next;
 }
 
-uint64_t replay_since(const struct replay *replay, uint64_t mark)
-{
-    return replay->next - mark;
-}
-
 struct replay_window replay_window(const struct replay *replay)
 {
     return replay->window;
-}
-
-uint64_t replay_transitions(const struct replay *replay)
-{
-    return replay->transitions;
 }
 
 bool replay_is_open(const struct replay *replay, uint32_t column)
@@ -216,15 +205,14 @@ static struct replay_shape shape_of(const struct replay *r)
 static enum status open_file(struct replay *r, const struct replay_config *config, struct error *error)
 {
     struct replay_shape shape = shape_of(r);
-    enum status status = config->resumes && config->path != NULL
-                             ? replay_file_resume(&r->file, config->path, config->below, &shape, error)
-                             : replay_file_new(&r->file, config->path, config->below, &shape, error);
+    enum status status = config->resumes && config->path.text != NULL
+                             ? replay_file_resume(&r->file, config->path, &shape, error)
+                             : replay_file_new(&r->file, config->path, &shape, error);
     if (status != STATUS_OK)
         return status;
     r->rows = replay_file_rows(r->file);
     r->capacity = shape.capacity;
-    r->config.path = NULL; // the caller's
-    r->config.below = NULL;
+    r->config.path = (struct path){0}; // the caller's
     return config->resumes ? STATUS_OK : find_slack(r, error);
 }
 
@@ -345,12 +333,10 @@ static uint64_t checksum_of(const struct replay *r, uint64_t number)
 static void window_move(struct replay *r)
 {
     struct replay_window *window = &r->window;
-    for (; window->end < r->next && is_final(head_of(row_at(r, window->end))); window->end++) {
-        r->transitions += replay_is_transition(r, window->end);
+    for (; window->end < r->next && is_final(head_of(row_at(r, window->end))); window->end++)
         r->checksum += checksum_of(r, window->end);
-    }
-    for (; window->end - window->first > r->config.rows; window->first++)
-        r->transitions -= replay_is_transition(r, window->first);
+    if (window->end - window->first > r->config.rows)
+        window->first = window->end - r->config.rows;
     for (; r->kept + r->reach < window->first; r->kept++)
         r->checksum -= checksum_of(r, r->kept);
 }
@@ -869,11 +855,11 @@ static enum status check_row(const struct replay *r, uint64_t number, struct err
     return STATUS_OK;
 }
 
-/* Checks the rows of the window and its reach, and counts what is in them. */
+/* Checks the rows of the window and its reach. */
 static enum status check_rows(struct replay *r, const struct saved *saved, struct error *error)
 {
     enum status status = STATUS_OK;
-    r->transitions = r->checksum = 0;
+    r->checksum = 0;
     for (uint64_t row = saved->kept; row < saved->end; row++) {
         if ((status = check_row(r, row, error)) != STATUS_OK)
             return status;
@@ -882,7 +868,6 @@ static enum status check_rows(struct replay *r, const struct saved *saved, struc
                              "%.300s: row %llu is stale: it waits for its action or its successor",
                              replay_file_name(r->file), (unsigned long long)row);
         r->checksum += checksum_of(r, row);
-        r->transitions += row >= saved->first && replay_is_transition(r, row);
     }
     if (r->checksum != saved->checksum)
         return error_set(
@@ -954,15 +939,17 @@ enum status replay_grow(struct replay *replay, const struct replay_config *confi
     struct replay_shape shape = shape_of(r);
     struct replay_file *grown;
     struct saved saved;
-    char path[PATH_MAX];
+    char name[PATH_MAX];
+    struct path path = config->path;
     shape.capacity = capacity_of(config);
     if (shape.capacity <= r->capacity)
         return STATUS_OK;
     enum status status = read_saved(r, &saved, from, bytes, error);
     if (status != STATUS_OK)
         return status;
-    snprintf(path, sizeof path, "%s.new", config->path);
-    status = replay_file_new(&grown, path, config->below, &shape, error);
+    snprintf(name, sizeof name, "%s.new", path.text);
+    path.text = name;
+    status = replay_file_new(&grown, path, &shape, error);
     if (status != STATUS_OK)
         return status;
     const uint64_t room = (saved.next < shape.capacity ? saved.next : shape.capacity) * r->row_bytes;
@@ -972,9 +959,9 @@ enum status replay_grow(struct replay *replay, const struct replay_config *confi
         status = replay_file_flush(grown, 0, room, error);
     }
     if (status == STATUS_OK)
-        status = replay_file_rename(grown, config->path, config->below, error);
+        status = replay_file_rename(grown, config->path, error);
     if (status != STATUS_OK) {
-        replay_file_discard(grown, config->below);
+        replay_file_discard(grown);
         return status;
     }
     replay_file_close(r->file);

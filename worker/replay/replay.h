@@ -47,11 +47,9 @@
 #include <stdint.h>
 
 struct replay_config {
-    const char *path;         /* of the file; NULL: memory alone */
-    const struct path *below; /* the folder that `path` lies below, and begins with; NULL: the caller's own
-                                 path. Read by replay_open alone */
-    bool resumes;             /* the file must be there, of the same shape, and replay_grow and replay_load
-                                 come next; otherwise it is made anew */
+    struct path path; /* of the file; its text NULL: memory alone */
+    bool resumes;     /* the file must be there, of the same shape, and replay_grow and replay_load
+                         come next; otherwise it is made anew */
     uint32_t columns;
     size_t observation_bytes; /* of a whole one: (groups, frames, frame_bytes), the oldest frame first */
     uint32_t frames;          /* joined in one observation, at least 1 */
@@ -110,9 +108,8 @@ void replay_abandon(struct replay *replay, uint32_t column);
 
 bool replay_is_open(const struct replay *replay, uint32_t column);
 
-/* The number of the next row; and the rows appended since that number was `mark`. */
+/* The number of the next row. */
 uint64_t replay_next(const struct replay *replay);
-uint64_t replay_since(const struct replay *replay, uint64_t mark);
 
 /* ---- drawing ---- */
 
@@ -121,9 +118,8 @@ struct replay_window {
     uint64_t first, end;
 };
 
-/* The window now, and the transitions in it. */
+/* The window now. */
 struct replay_window replay_window(const struct replay *replay);
-uint64_t replay_transitions(const struct replay *replay);
 
 /* Whether a row of a window is a transition. */
 bool replay_is_transition(const struct replay *replay, uint64_t row);
@@ -159,7 +155,7 @@ void replay_gather(const struct replay *replay, uint32_t count, const uint64_t *
  *     on the checkpoint's thread: replay_flush(replay, from, end), then write and publish the bytes
  *     from = end, for the next one; at first 0, or the window's end after replay_load
  *
- * and the next checkpoint is published before replay_since(replay, mark) exceeds replay_slack(replay). Rows
+ * and the next checkpoint is published before replay_next(replay) - mark exceeds replay_slack(replay). Rows
  * in the file behind a checkpoint, as a loss of power may leave them, do not matter. */
 
 /* The rows `from` … end - 1 are on the disk when it returns. In memory: nothing. STATUS_IO; what failed is

@@ -34,11 +34,12 @@ union header_page {
 };
 
 struct replay_file {
-    int fd;         /* -1: memory */
-    char *name;     /* the file's path */
-    char *map;      /* the header, and the rows */
-    uint64_t bytes; /* of the map */
-    uint64_t room;  /* of the file; the rows beyond it may not be touched */
+    int fd;           /* -1: memory */
+    char *name;       /* the file's path; NULL: memory */
+    struct path path; /* the same, below its folder */
+    char *map;        /* the header, and the rows */
+    uint64_t bytes;   /* of the map */
+    uint64_t room;    /* of the file; the rows beyond it may not be touched */
 };
 
 char *replay_file_rows(const struct replay_file *file)
@@ -128,45 +129,50 @@ static enum status header_read(const struct replay_file *file, struct replay_sha
 
 /* ---- opening ---- */
 
-static struct path path_in(const char *path, const struct path *below)
+/* Another text below the folder that the path lies below. */
+static struct path path_beside(struct path path, const char *text)
 {
-    return below != NULL ? path_below(*below, path) : path_of(path);
+    path.text = text;
+    return path;
 }
 
-static enum status open_file(struct replay_file *file, const char *path, const struct path *below, int flags,
-                             struct error *error)
+/* The file has this path from now on. */
+static enum status name_file(struct replay_file *file, struct path path, struct error *error)
 {
-    file->name = strdup(path);
-    if (file->name == NULL)
+    char *name = strdup(path.text);
+    if (name == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the name of a replay buffer's file");
-    return file_open_as(&file->fd, path_in(path, below), O_RDWR | O_NOFOLLOW | flags, error);
+    free(file->name);
+    file->name = name;
+    file->path = path_beside(path, name);
+    return STATUS_OK;
+}
+
+static enum status open_file(struct replay_file *file, struct path path, int flags, struct error *error)
+{
+    const enum status status = name_file(file, path, error);
+    return status == STATUS_OK ? file_open_as(&file->fd, file->path, O_RDWR | O_NOFOLLOW | flags, error)
+                               : status;
 }
 
 /* A loss of power does not take the file's name away. */
-static enum status sync_name(const struct replay_file *file, const struct path *below, struct error *error)
+static enum status sync_name(const struct replay_file *file, struct error *error)
 {
     const char *slash = strrchr(file->name, '/');
     char *folder = slash == NULL ? strdup(".") : strndup(file->name, (size_t)(slash - file->name) + 1);
     if (folder == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the name of a replay buffer's folder");
-    const enum status status = file_sync_folder(path_in(folder, below), error);
+    const enum status status = file_sync_folder(path_beside(file->path, folder), error);
     free(folder);
     return status;
 }
 
-enum status replay_file_rename(struct replay_file *file, const char *path, const struct path *below,
-                               struct error *error)
+enum status replay_file_rename(struct replay_file *file, struct path path, struct error *error)
 {
-    char *name = strdup(path);
-    if (name == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for the name of a replay buffer's file");
-    if (!file_rename(path_in(file->name, below), path_in(path, below), 0)) {
-        free(name);
+    if (!file_rename(file->path, path, 0))
         return error_set_errno(error, errno, "%.300s: cannot be renamed", file->name);
-    }
-    free(file->name);
-    file->name = name;
-    return sync_name(file, below, error);
+    const enum status status = name_file(file, path, error);
+    return status == STATUS_OK ? sync_name(file, error) : status;
 }
 
 /* The kernel grants more memory than there is, and kills whoever uses all of it: so this asks first. */
@@ -212,16 +218,16 @@ static struct replay_file *file_alloc(struct error *error)
     return file;
 }
 
-enum status replay_file_new(struct replay_file **out, const char *path, const struct path *below,
-                            const struct replay_shape *shape, struct error *error)
+enum status replay_file_new(struct replay_file **out, struct path path, const struct replay_shape *shape,
+                            struct error *error)
 {
     enum status status = STATUS_OK;
     struct replay_file *file = *out = file_alloc(error);
     if (file == NULL)
         return STATUS_NO_MEMORY;
-    if (path != NULL && (status = open_file(file, path, below, O_CREAT | O_TRUNC, error)) == STATUS_OK &&
+    if (path.text != NULL && (status = open_file(file, path, O_CREAT | O_TRUNC, error)) == STATUS_OK &&
         (status = header_write(file, shape, error)) == STATUS_OK)
-        status = sync_name(file, below, error);
+        status = sync_name(file, error);
     if (status == STATUS_OK)
         status = map_rows(file, shape, error);
     if (status != STATUS_OK) {
@@ -229,17 +235,17 @@ enum status replay_file_new(struct replay_file **out, const char *path, const st
         *out = NULL;
         return status;
     }
-    file->room = path != NULL ? HEADER_BYTES : file->bytes;
+    file->room = path.text != NULL ? HEADER_BYTES : file->bytes;
     return STATUS_OK;
 }
 
-enum status replay_file_resume(struct replay_file **out, const char *path, const struct path *below,
-                               struct replay_shape *shape, struct error *error)
+enum status replay_file_resume(struct replay_file **out, struct path path, struct replay_shape *shape,
+                               struct error *error)
 {
     struct replay_file *file = *out = file_alloc(error);
     if (file == NULL)
         return STATUS_NO_MEMORY;
-    enum status status = open_file(file, path, below, 0, error);
+    enum status status = open_file(file, path, 0, error);
     if (status == STATUS_OK)
         status = header_read(file, shape, error);
     if (status == STATUS_OK)
@@ -268,9 +274,9 @@ void replay_file_close(struct replay_file *file)
     free(file);
 }
 
-void replay_file_discard(struct replay_file *file, const struct path *below)
+void replay_file_discard(struct replay_file *file)
 {
-    file_remove(path_in(file->name, below));
+    file_remove(file->path);
     replay_file_close(file);
 }
 

@@ -21,24 +21,23 @@ struct replay_shape {
 
 struct replay_file;
 
-/* Makes a file and maps it; `path` NULL: takes memory. STATUS_INVALID: more memory than this machine has, or
- * than can be addressed; STATUS_NO_MEMORY, and the file's errors. */
-enum status replay_file_new(struct replay_file **out, const char *path, const struct path *below,
-                            const struct replay_shape *shape, struct error *error);
+/* Makes a file and maps it; path.text NULL: takes memory. STATUS_INVALID: more memory than this machine has,
+ * or than can be addressed; STATUS_NO_MEMORY, and the file's errors. The folder of `path` outlives *out. */
+enum status replay_file_new(struct replay_file **out, struct path path, const struct replay_shape *shape,
+                            struct error *error);
 
 /* Opens a file and maps it. shape: what is expected; its capacity becomes the file's. STATUS_CORRUPT: no
  * replay buffer, or a damaged header; STATUS_INVALID: another shape; the file's errors. */
-enum status replay_file_resume(struct replay_file **out, const char *path, const struct path *below,
-                               struct replay_shape *shape, struct error *error);
+enum status replay_file_resume(struct replay_file **out, struct path path, struct replay_shape *shape,
+                               struct error *error);
 void replay_file_close(struct replay_file *file);
 
 /* Removes the file, and closes it: a copy that did not come about. */
-void replay_file_discard(struct replay_file *file, const struct path *below);
+void replay_file_discard(struct replay_file *file);
 
 /* Gives the file another name, in the place of a file that has it, so that a loss of power leaves one of
  * both. STATUS_IO, STATUS_NO_MEMORY. */
-enum status replay_file_rename(struct replay_file *file, const char *path, const struct path *below,
-                               struct error *error);
+enum status replay_file_rename(struct replay_file *file, struct path path, struct error *error);
 
 /* The first slot. And how many bytes from there on may be touched. */
 char *replay_file_rows(const struct replay_file *file);

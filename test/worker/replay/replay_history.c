@@ -209,10 +209,18 @@ static void check_row(const struct history *h, const struct replay *replay, uint
     ck_assert(reward == row->reward && terminated == (row->kind == HISTORY_TERMINATED));
 }
 
+uint64_t history_transitions(const struct replay *replay)
+{
+    const struct replay_window window = replay_window(replay);
+    uint64_t count = 0;
+    for (uint64_t row = window.first; row < window.end; row++)
+        count += replay_is_transition(replay, row);
+    return count;
+}
+
 void history_check(const struct history *history, const struct replay *replay)
 {
     const struct replay_window expected = history_window(history), window = replay_window(replay);
-    uint64_t transitions = 0;
     ck_assert_uint_eq(replay_next(replay), history->next);
     ck_assert_uint_eq(window.first, expected.first);
     ck_assert_uint_eq(window.end, expected.end);
@@ -221,7 +229,5 @@ void history_check(const struct history *history, const struct replay *replay)
         ck_assert(replay_is_transition(replay, row) == is_transition);
         if (is_transition)
             check_row(history, replay, row);
-        transitions += is_transition;
     }
-    ck_assert_uint_eq(replay_transitions(replay), transitions);
 }

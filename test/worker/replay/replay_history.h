@@ -52,6 +52,9 @@ struct replay_window history_window(const struct history *history);
 /* Compares the window and all that can be gathered from it. */
 void history_check(const struct history *history, const struct replay *replay);
 
+/* How many transitions the window has. */
+uint64_t history_transitions(const struct replay *replay);
+
 /* A uniform number below `bound`. */
 uint64_t history_below(struct history *history, uint64_t bound);
 

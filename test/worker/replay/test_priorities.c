@@ -169,7 +169,7 @@ START_TEST(draws_are_proportional_and_weights_undo_it)
         chi += expected > 0 ? (drawn[row] - expected) * (drawn[row] - expected) / expected : 0;
     }
     /* Strata vary less than free draws do: chi-square is below its mean, the number of transitions. */
-    ck_assert_double_lt(chi, 1.2 * (double)replay_transitions(replay));
+    ck_assert_double_lt(chi, 1.2 * (double)history_transitions(replay));
     for (int i = 0; i < COUNT; i++)
         least = fmin(least, (double)priorities_leaf(priorities, rows[i]));
     for (int i = 0; i < COUNT; i++)

@@ -122,7 +122,7 @@ START_TEST(a_window_is_frozen)
         const uint64_t mark = replay_next(replay);
         char *before = gather_all(history, replay, window);
         ck_assert_uint_eq(window.end - window.first, config.rows);
-        while (replay_since(replay, mark) + config.columns * (config.frames + 1) <= config.slack)
+        while (replay_next(replay) - mark + config.columns * (config.frames + 1) <= config.slack)
             history_step(history, replay);
         char *after = gather_all(history, replay, window);
         ck_assert_mem_eq(before, after, config.rows * (2 * config.observation_bytes + sizeof(float)));
@@ -190,7 +190,7 @@ START_TEST(a_rare_transition_is_found_and_none_is_told)
         replay_observe(replay, 0, &n, NULL);
         replay_abandon(replay, 0);
     }
-    ck_assert_uint_eq(replay_transitions(replay), 1);
+    ck_assert_uint_eq(history_transitions(replay), 1);
     ck_assert(replay_draw(replay, replay_window(replay), 3, 1, 8, rows));
     for (int i = 0; i < 8; i++)
         ck_assert_uint_eq(rows[i], 1234);
@@ -212,7 +212,7 @@ START_TEST(draws_are_uniform)
     while (history->next < 900)
         history_step(history, replay);
     const struct replay_window window = replay_window(replay);
-    const double transitions = (double)replay_transitions(replay), expected = COUNT * UPDATES / transitions;
+    const double transitions = (double)history_transitions(replay), expected = COUNT * UPDATES / transitions;
     for (uint32_t update = 0; update < UPDATES; update++) {
         ck_assert(replay_draw(replay, window, 1, update, COUNT, rows));
         for (uint32_t i = 0; i < COUNT; i++)
@@ -339,7 +339,7 @@ START_TEST(others_draw_and_flush_while_the_owner_appends)
     enum { COLUMNS = 3, STEPS = 8 };
     char path[96];
     snprintf(path, sizeof path, "%s/replay.bin", workplace.folder);
-    const struct replay_config config = {.path = path,
+    const struct replay_config config = {.path = path_of(path),
                                          .columns = COLUMNS,
                                          .observation_bytes = 16,
                                          .frames = 2,

@@ -72,7 +72,7 @@ static void begin(void)
 static struct replay_config file_config(uint32_t columns, uint32_t frames)
 {
     struct replay_config config = history_config(columns, frames, 5, 1);
-    config.path = path;
+    config.path = path_of(path);
     return config;
 }
 
@@ -201,14 +201,13 @@ END_TEST
 START_TEST(what_is_no_file_of_ours_is_not_opened)
 {
     const struct replay_config config = file_config(3, 1);
-    const struct path folder = path_of_folder(AT_FDCWD, workplace.folder);
     struct replay_config below = config;
     struct replay *replay;
     struct error error;
     char target[128];
     snprintf(target, sizeof target, "%s/target", workplace.folder);
     ck_assert_int_eq(symlink(target, path), 0);
-    for (int i = 0; i < 2; i++, below.below = &folder)
+    for (int i = 0; i < 2; i++, below.path = path_below(path_of(workplace.folder), path))
         ck_assert_int_ne(replay_open(&replay, &below, &error), STATUS_OK);
     ck_assert_int_ne(access(target, F_OK), 0);
     unlink(path);
@@ -415,7 +414,7 @@ START_TEST(a_killed_run_goes_on_with_the_same_bits)
 {
     const struct replay_config config = file_config(runs[_i].columns, runs[_i].frames);
     struct replay_config memory = config;
-    memory.path = NULL;
+    memory.path.text = NULL;
     struct history *history = history_new(&config, 20 + (uint64_t)_i);
     struct replay *undisturbed = open_replay(&memory, false);
     step_until(history, undisturbed, runs[_i].saved);
@@ -482,7 +481,7 @@ START_TEST(a_loss_of_power_leaves_what_the_checkpoint_needs)
         ck_assert_int_eq(replay_flush(replay, from, end, NULL), STATUS_OK);
         from = end;
         struct history *ahead = history_copy(history);
-        while (replay_since(replay, mark) + step <= replay_slack(replay))
+        while (replay_next(replay) - mark + step <= replay_slack(replay))
             history_step(ahead, replay);
         replay_close(replay);
         lose_power(ahead);
@@ -491,7 +490,7 @@ START_TEST(a_loss_of_power_leaves_what_the_checkpoint_needs)
         history_check(history, replay);
         /* Another course of things than before the loss: the disk has rows of both. */
         history->random += 12345;
-        while (replay_since(replay, mark) + step <= replay_slack(replay))
+        while (replay_next(replay) - mark + step <= replay_slack(replay))
             history_step(history, replay);
         history_check(history, replay);
         free(saved);
