@@ -109,55 +109,22 @@ struct window_head {
     uint64_t columns, window, ended;
 };
 
-/* Writes to out + at, unless `out` is NULL. Returns where the next bytes lie. */
-static size_t put(char *out, size_t at, const void *from, size_t bytes)
+bool episode_rewards_archive(struct episode_rewards *e, struct archive *archive)
 {
-    if (out != NULL)
-        memcpy(out + at, from, bytes);
-    return at + bytes;
-}
-
-size_t episode_rewards_save(const struct episode_rewards *e, char *out)
-{
-    const struct rewards_head head = {e->columns, e->ended, e->latest};
-    size_t at = put(out, 0, &head, sizeof head);
-    for (uint32_t i = 0; i < e->columns; i++)
-        at = put(out, at, &e->so_far[i].reward, sizeof(double));
-    return at;
-}
-
-size_t episode_rewards_save_window(const struct episode_rewards *e, char *out)
-{
-    const struct window_head window = {e->columns, e->window, e->ended};
-    size_t at = put(out, 0, &window, sizeof window);
-    at = put(out, at, e->recent, e->window * sizeof *e->recent);
-    return put(out, at, e->so_far, e->columns * sizeof *e->so_far);
-}
-
-size_t episode_rewards_load(struct episode_rewards *e, const char *from, size_t bytes)
-{
-    struct rewards_head head = {0};
-    if (bytes >= sizeof head)
-        memcpy(&head, from, sizeof head);
-    if (head.columns == 0 || head.columns > (bytes - sizeof head) / sizeof(double))
-        return 0;
+    struct rewards_head head = {e->columns, e->ended, e->latest};
+    if (!archive_move(archive, &head, sizeof head) || head.columns == 0)
+        return false;
     e->ended = head.ended;
     e->latest = head.latest;
-    for (uint32_t i = 0; i < head.columns && i < e->columns; i++)
-        memcpy(&e->so_far[i].reward, from + sizeof head + i * sizeof(double), sizeof(double));
-    return sizeof head + head.columns * sizeof(double);
+    return archive_move_array(archive, &e->so_far[0].reward, sizeof(double), sizeof *e->so_far, e->columns,
+                              head.columns);
 }
 
-size_t episode_rewards_load_window(struct episode_rewards *e, const char *from, size_t bytes)
+bool episode_rewards_archive_window(struct episode_rewards *e, struct archive *archive)
 {
-    const size_t prefix = sizeof(struct window_head) + e->window * sizeof *e->recent;
-    struct window_head head = {0};
-    if (bytes >= prefix)
-        memcpy(&head, from, sizeof head);
-    if (head.columns == 0 || head.window != e->window || head.columns > (bytes - prefix) / sizeof *e->so_far)
-        return 0;
-    memcpy(e->recent, from + sizeof head, prefix - sizeof head);
-    memcpy(e->so_far, from + prefix,
-           (head.columns < e->columns ? head.columns : e->columns) * sizeof *e->so_far);
-    return prefix + head.columns * sizeof *e->so_far;
+    struct window_head head = {e->columns, e->window, e->ended};
+    return archive_move(archive, &head, sizeof head) && head.columns > 0 && head.window == e->window &&
+           archive_move(archive, e->recent, e->window * sizeof *e->recent) &&
+           archive_move_array(archive, e->so_far, sizeof *e->so_far, sizeof *e->so_far, e->columns,
+                              head.columns);
 }

@@ -4,6 +4,7 @@
 #ifndef WORKER_REINFORCE_EPISODE_REWARDS_H
 #define WORKER_REINFORCE_EPISODE_REWARDS_H
 
+#include "kernels/base/archive.h"
 #include "worker/job/job.h"
 #include "worker/reinforce/rollout.h"
 
@@ -53,13 +54,10 @@ void episode_rewards_means(const struct episode_rewards *rewards, double *reward
 /* The unfinished episodes of columns first … first + count - 1 have come to nothing. */
 void episode_rewards_forget(struct episode_rewards *rewards, uint32_t first, uint32_t count);
 
-/* For a checkpoint: the unfinished rewards; and the window with its unfinished episodes. Save writes the
- * bytes, unless `out` is NULL, and returns their number. Load returns how many of the `bytes` it has read; 0:
- * they are not such, or of another window. They may have another number of columns: a column that they do not
- * have begins anew. */
-size_t episode_rewards_save(const struct episode_rewards *rewards, char *out);
-size_t episode_rewards_load(struct episode_rewards *rewards, const char *from, size_t bytes);
-size_t episode_rewards_save_window(const struct episode_rewards *rewards, char *out);
-size_t episode_rewards_load_window(struct episode_rewards *rewards, const char *from, size_t bytes);
+/* For a checkpoint: the unfinished rewards; and the window with its unfinished episodes. False: the bytes are
+ * not such, or of another window. They may have another number of columns: a column that they do not have
+ * begins anew. */
+bool episode_rewards_archive(struct episode_rewards *rewards, struct archive *archive);
+bool episode_rewards_archive_window(struct episode_rewards *rewards, struct archive *archive);
 
 #endif

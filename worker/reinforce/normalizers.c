@@ -177,59 +177,19 @@ void normalizers_forget(struct normalizers *n, uint32_t first, uint32_t count)
 
 /* ---- bytes: elements, rewards, columns; then each moments' count, mean and variance; then so_far ---- */
 
-enum { HEAD = 3 };
-
-static size_t moments_doubles(const struct moments *m)
+static bool moments_archive(struct moments *m, struct archive *archive)
 {
-    return 1 + 2 * (size_t)m->elements;
+    return archive_move(archive, &m->count, sizeof m->count) &&
+           archive_move(archive, m->mean,
+                        2 * m->elements * sizeof *m->mean); /* the variance lies behind it */
 }
 
-/* The bytes with `columns` columns. */
-static size_t bytes_with(const struct normalizers *n, uint64_t columns)
+bool normalizers_archive(struct normalizers *n, struct archive *archive)
 {
-    return HEAD * sizeof(uint64_t) +
-           (moments_doubles(&n->observations) + moments_doubles(&n->returns) + columns) * sizeof(double);
-}
-
-static char *write_moments(const struct moments *m, char *out)
-{
-    memcpy(out, &m->count, sizeof m->count);
-    memcpy(out + sizeof m->count, m->mean,
-           2 * m->elements * sizeof *m->mean); /* and the variance behind it */
-    return out + moments_doubles(m) * sizeof(double);
-}
-
-static const char *read_moments(struct moments *m, const char *from)
-{
-    memcpy(&m->count, from, sizeof m->count);
-    memcpy(m->mean, from + sizeof m->count, 2 * m->elements * sizeof *m->mean);
-    return from + moments_doubles(m) * sizeof(double);
-}
-
-size_t normalizers_save(const struct normalizers *n, char *out)
-{
-    const uint64_t shape[HEAD] = {n->observations.elements, n->returns.elements, n->columns};
-    if (out != NULL) {
-        memcpy(out, shape, sizeof shape);
-        out = write_moments(&n->observations, out + sizeof shape);
-        out = write_moments(&n->returns, out);
-        memcpy(out, n->so_far, n->columns * sizeof *n->so_far);
-    }
-    return bytes_with(n, n->columns);
-}
-
-size_t normalizers_load(struct normalizers *n, const char *from, size_t bytes)
-{
-    const uint64_t mine[HEAD - 1] = {n->observations.elements, n->returns.elements};
-    uint64_t shape[HEAD] = {0};
-    if (bytes >= sizeof shape)
-        memcpy(shape, from, sizeof shape);
-    const uint64_t columns = shape[HEAD - 1];
-    if (columns == 0 || columns > bytes || bytes < bytes_with(n, columns) ||
-        memcmp(shape, mine, sizeof mine) != 0)
-        return 0;
-    from = read_moments(&n->observations, from + sizeof shape);
-    from = read_moments(&n->returns, from);
-    memcpy(n->so_far, from, (columns < n->columns ? columns : n->columns) * sizeof *n->so_far);
-    return bytes_with(n, columns);
+    const uint64_t mine[] = {n->observations.elements, n->returns.elements};
+    uint64_t shape[] = {mine[0], mine[1], n->columns};
+    return archive_move(archive, shape, sizeof shape) && memcmp(shape, mine, sizeof mine) == 0 &&
+           shape[2] > 0 && moments_archive(&n->observations, archive) &&
+           moments_archive(&n->returns, archive) &&
+           archive_move_array(archive, n->so_far, sizeof *n->so_far, sizeof *n->so_far, n->columns, shape[2]);
 }

@@ -16,6 +16,7 @@
 #ifndef WORKER_REINFORCE_NORMALIZERS_H
 #define WORKER_REINFORCE_NORMALIZERS_H
 
+#include "kernels/base/archive.h"
 #include "worker/job/job.h"
 #include "worker/model/policy.h"
 #include "worker/reinforce/rollout.h"
@@ -54,11 +55,9 @@ void normalizers_take(struct normalizers *n, const struct rollout *rollout, stru
 /* The unfinished episodes of columns first … first + count - 1 have come to nothing. */
 void normalizers_forget(struct normalizers *n, uint32_t first, uint32_t count);
 
-/* All of it as bytes, for a checkpoint. Save writes them, unless `out` is NULL, and returns their number.
- * Load returns how many of the `bytes` it has read; 0, and nothing is changed: they are of another job's.
- * They may have another number of columns (observers were added, or have left): a column that they do not
- * have begins anew. The policy has its statistics from its own values. */
-size_t normalizers_save(const struct normalizers *n, char *out);
-size_t normalizers_load(struct normalizers *n, const char *from, size_t bytes);
+/* All of it, for a checkpoint. False: the bytes are of another job's, and *n is good for normalizers_close
+ * alone. They may have another number of columns (observers were added, or have left): a column that they do
+ * not have begins anew. The policy has its statistics from its own values. */
+bool normalizers_archive(struct normalizers *n, struct archive *archive);
 
 #endif

@@ -361,22 +361,21 @@ bool off_policy_is_full(const struct off_policy *o)
            replay_next(o->replay) - o->saved + more > share;
 }
 
-/* The newest off_policy_save's rows are those that the saver's thread flushes. */
-size_t off_policy_save(struct off_policy *o, char *out)
+/* The newest archive's rows are those that the saver's thread flushes. */
+static bool save_replay(struct off_policy *o, struct archive *archive)
 {
-    const size_t head = sizeof o->counters, replay = o->job->replay.save ? replay_save(o->replay, NULL) : 0;
+    const size_t replay = o->job->replay.save ? replay_save(o->replay, NULL) : 0;
     const size_t leaves = replay > 0 ? trainings_save(o->trainings, NULL) : 0;
-    if (out == NULL)
-        return head + replay + leaves;
     o->counters.replay_bytes = replay + leaves;
     o->saved = replay_next(o->replay);
     o->final = replay_window(o->replay).end;
-    memcpy(out, &o->counters, head);
-    if (replay > 0)
-        replay_save(o->replay, out + head);
-    if (leaves > 0)
-        trainings_save(o->trainings, out + head + replay);
-    return head + replay + leaves;
+    archive_move(archive, &o->counters, sizeof o->counters);
+    char *out = archive_pass(archive, replay + leaves);
+    if (out != NULL && replay > 0)
+        replay_save(o->replay, out);
+    if (out != NULL && leaves > 0)
+        trainings_save(o->trainings, out + replay);
+    return true;
 }
 
 /* The run goes on without the rows that it had. */
@@ -410,20 +409,19 @@ static enum status load_replay(struct off_policy *o, const char *from, struct er
         "%.300s; with --set /replay/save=false the run goes on with a new buffer, in memory alone", why.text);
 }
 
-size_t off_policy_load(struct off_policy *o, const char *from, size_t bytes, struct error *error)
+bool off_policy_archive(struct off_policy *o, struct archive *archive, struct error *error)
 {
-    const size_t head = sizeof o->counters;
-    if (bytes < head)
-        return 0;
-    memcpy(&o->counters, from, head);
-    if (o->counters.replay_bytes > bytes - head)
-        return 0;
+    if (!archive_loads(archive))
+        return save_replay(o, archive);
+    if (!archive_move(archive, &o->counters, sizeof o->counters))
+        return false;
+    const char *from = archive_pass(archive, o->counters.replay_bytes);
     const bool goes_on = o->job->replay.save && o->counters.replay_bytes > 0;
-    if ((goes_on ? load_replay(o, from + head, error) : begin_anew(o, error)) != STATUS_OK)
-        return 0;
+    if (from == NULL || (goes_on ? load_replay(o, from, error) : begin_anew(o, error)) != STATUS_OK)
+        return false;
     o->saved = replay_next(o->replay);
     o->final = o->flushed = replay_window(o->replay).end;
-    return head + o->counters.replay_bytes;
+    return true;
 }
 
 enum status off_policy_flush(void *off_policy, struct error *error)

@@ -15,7 +15,8 @@
  *     recorded step t  ->  off_policy_take  ->  off_policy_explore, rollout_act  ->  step t + 1
  *
  * The agent's thread calls; off_policy_flush is the saver's. off_policy_take blocks for arithmetic and the
- * disk's room; off_policy_load and off_policy_flush for the file; off_policy_free for the training under way.
+ * disk's room; off_policy_archive and off_policy_flush for the file; off_policy_free for the training under
+ * way.
  */
 #ifndef WORKER_REINFORCE_OFF_POLICY_H
 #define WORKER_REINFORCE_OFF_POLICY_H
@@ -29,7 +30,7 @@
 struct off_policy;
 
 /* Opens the buffer, of the worker's run, for a policy that learns from one; of a run that resumes
- * off_policy_load does so. `acting` acts, and is the same policy unless /algorithm/overlap is above 0. All
+ * off_policy_archive does so. `acting` acts, and is the same policy unless /algorithm/overlap is above 0. All
  * outlive *out. Errors as replay_open (worker/replay/replay.h); STATUS_NO_MEMORY. off_policy_free also
  * follows a failure; NULL is allowed. */
 enum status off_policy_new(struct off_policy **out, const struct worker *worker,
@@ -74,13 +75,11 @@ uint64_t off_policy_steps(const struct off_policy *o);
  * checkpoint still needs. */
 bool off_policy_is_full(const struct off_policy *o);
 
-/* The counters and the buffer's places as bytes for a checkpoint. Save writes them, unless `out` is NULL, and
- * returns their number. Load returns how many of the `bytes` it has read; 0 with a sentence: they, or the
- * buffer's rows, are not what they were. */
-size_t off_policy_save(struct off_policy *o, char *out);
-size_t off_policy_load(struct off_policy *o, const char *from, size_t bytes, struct error *error);
+/* The counters and the buffer's places, for a checkpoint. False, with a sentence: the bytes, or the buffer's
+ * rows, are not what they were. */
+bool off_policy_archive(struct off_policy *o, struct archive *archive, struct error *error);
 
-/* The saver's thread, before a checkpoint of the last off_policy_save becomes visible: its rows are on the
+/* The saver's thread, before a checkpoint of the last off_policy_archive becomes visible: its rows are on the
  * disk. */
 enum status off_policy_flush(void *off_policy, struct error *error);
 

@@ -372,29 +372,9 @@ void ppo_forget(struct ppo *ppo, uint32_t first, uint32_t count)
     normalizers_forget(&ppo->normalizers, first, count);
 }
 
-/* ---- bytes ---- */
-
-/* What stands before the normalizers. */
-struct head {
-    uint64_t steps, updates;
-};
-
-size_t ppo_save(const struct ppo *ppo, char *out)
+bool ppo_archive(struct ppo *ppo, struct archive *archive)
 {
-    const struct head head = {ppo->steps, ppo->updates};
-    if (out != NULL)
-        memcpy(out, &head, sizeof head);
-    return sizeof head + normalizers_save(&ppo->normalizers, out != NULL ? out + sizeof head : NULL);
-}
-
-size_t ppo_load(struct ppo *ppo, const char *from, size_t bytes)
-{
-    struct head head;
-    if (bytes < sizeof head)
-        return 0;
-    memcpy(&head, from, sizeof head);
-    ppo->steps = head.steps;
-    ppo->updates = head.updates;
-    const size_t normalizers = normalizers_load(&ppo->normalizers, from + sizeof head, bytes - sizeof head);
-    return normalizers > 0 ? sizeof head + normalizers : 0;
+    return archive_move(archive, &ppo->steps, sizeof ppo->steps) &&
+           archive_move(archive, &ppo->updates, sizeof ppo->updates) &&
+           normalizers_archive(&ppo->normalizers, archive);
 }

@@ -66,11 +66,9 @@ void ppo_draw(struct ppo *ppo, uint32_t count, uint32_t update, uint32_t epoch);
 /* The unfinished episodes of columns first … first + count - 1 have come to nothing. */
 void ppo_forget(struct ppo *ppo, uint32_t first, uint32_t count);
 
-/* All that the next update depends on beside the policy, as bytes for a checkpoint. Save writes them, unless
- * `out` is NULL, and returns their number. Load returns how many of the `bytes` it has read; 0: they are of
- * other normalizers, and *ppo is good for ppo_close alone. They may have another number of columns, as
+/* All that the next update depends on beside the policy, for a checkpoint. False: the bytes are of other
+ * normalizers, and *ppo is good for ppo_close alone. They may have another number of columns, as
  * normalizers.h says. */
-size_t ppo_save(const struct ppo *ppo, char *out);
-size_t ppo_load(struct ppo *ppo, const char *from, size_t bytes);
+bool ppo_archive(struct ppo *ppo, struct archive *archive);
 
 #endif

@@ -265,34 +265,20 @@ struct states_head {
     uint64_t columns, floats; // of a column
 };
 
-static size_t save_states(struct rollout *rollout, char *out)
-{
-    const struct states_head head = {rollout->columns, rollout->config.state_floats};
-    const size_t bytes = head.floats * sizeof(float);
-    if (head.floats == 0)
-        return 0;
-    if (out != NULL)
-        memcpy(out, &head, sizeof head);
-    for (uint32_t column = 0; column < head.columns && out != NULL; column++)
-        memcpy(out + sizeof head + column * bytes, rollout_zero_ended_state(rollout, column), bytes);
-    return sizeof head + head.columns * bytes;
-}
-
-/* How many of the bytes it has read; SIZE_MAX: they are not of this policy. */
-static size_t load_states(struct rollout *rollout, const char *from, size_t length)
+/* False: the bytes are not of this policy. */
+static bool archive_states(struct rollout *rollout, struct archive *archive)
 {
     const size_t bytes = rollout->config.state_floats * sizeof(float);
-    struct states_head head = {0};
+    struct states_head head = {rollout->columns, rollout->config.state_floats};
     if (bytes == 0)
-        return 0;
-    if (length >= sizeof head)
-        memcpy(&head, from, sizeof head);
-    if (head.floats != rollout->config.state_floats || head.columns == 0 ||
-        head.columns > (length - sizeof head) / bytes)
-        return SIZE_MAX;
-    for (uint32_t column = 0; column < head.columns && column < rollout->columns; column++)
-        memcpy(rollout_zero_ended_state(rollout, column), from + sizeof head + column * bytes, bytes);
-    return sizeof head + head.columns * bytes;
+        return true;
+    if (!archive_move(archive, &head, sizeof head) || head.floats != rollout->config.state_floats ||
+        head.columns == 0)
+        return false;
+    for (uint32_t column = 0; column < rollout->columns; column++)
+        rollout_zero_ended_state(rollout, column);
+    return archive_move_array(archive, rollout_zero_ended_state(rollout, 0), bytes, bytes, rollout->columns,
+                              head.columns);
 }
 
 /* What stands before a pending rollout. No bytes of environments begin so: they begin with their length. */
@@ -304,80 +290,45 @@ static const char pending_word[] = "pending";
 _Static_assert(sizeof pending_word == sizeof(((struct pending_head *)0)->word), "with its zero");
 
 /* The rollout that an update will learn from behind the checkpoint. Its times are left out: equal runs have
- * equal checkpoints. */
-static size_t save_pending(const struct recording *r, char *out)
+ * equal checkpoints. False: there is half of a rollout, or no memory for it. */
+static bool archive_pending(struct recording *r, struct archive *archive, struct error *error)
 {
     struct pending_head head = {.played = r->played};
     memset(&head.played.episode.timing, 0, sizeof head.played.episode.timing);
     memcpy(head.word, pending_word, sizeof head.word);
-    if (!r->is_pending)
-        return 0;
-    if (out == NULL)
-        return sizeof head + rollout_save(r->rollout, NULL);
-    memcpy(out, &head, sizeof head);
-    return sizeof head + rollout_save(r->rollout, out + sizeof head);
-}
-
-/* How many of the bytes it has read; SIZE_MAX: there is half of a rollout, or no memory for it. */
-static size_t load_pending(struct recording *r, const char *from, size_t bytes, struct error *error)
-{
-    struct pending_head head;
-    if (bytes < sizeof head || memcmp(from, pending_word, sizeof head.word) != 0)
-        return 0;
-    memcpy(&head, from, sizeof head);
-    const size_t rollout =
-        rollout_load(r->rollout, from + sizeof head, bytes - sizeof head, &r->is_pending, error);
-    if (rollout == 0)
-        return SIZE_MAX;
+    const bool is_there =
+        !archive_loads(archive)
+            ? r->is_pending
+            : archive->left >= sizeof head && memcmp(archive->from, head.word, sizeof head.word) == 0;
+    if (!is_there)
+        return true;
+    if (!archive_move(archive, &head, sizeof head) ||
+        !rollout_archive(r->rollout, archive, &r->is_pending, error))
+        return false;
+    if (!archive_loads(archive))
+        return true;
     r->played = head.played;
     if (!r->is_pending)
         log_warning(
             "the rollout of episode %llu, which was to be learned from, is of other environments than "
             "this job's: it is played again",
             (unsigned long long)r->played.episode.episode);
-    return sizeof head + rollout;
+    return true;
 }
 
-/* The learner's own part. */
-static size_t save_learner(const struct recording *r, char *out)
-{
-    return r->learner != NULL ? off_policy_save(r->learner, out) : ppo_save(&r->ppo, out);
-}
-
-static size_t load_learner(struct recording *r, const char *from, size_t bytes, struct error *error)
-{
-    return r->learner != NULL ? off_policy_load(r->learner, from, bytes, error)
-                              : ppo_load(&r->ppo, from, bytes);
-}
-
-size_t recording_save(struct recording *r, char *out)
+bool recording_archive(struct recording *r, struct archive *archive, struct error *error)
 {
     settle(r);
-    size_t at = episode_rewards_save(&r->episodes, out);
+    if (archive_loads(archive))
+        error_set(error, STATUS_INVALID, "its environments%s are not those of this job",
+                  job_is_stepwise(r->job) ? ", its /algorithm/stats_window_size, or what its policy remembers"
+                                          : "");
+    if (!episode_rewards_archive(&r->episodes, archive))
+        return false;
     if (!job_is_stepwise(r->job))
-        return at;
-    at += save_learner(r, out != NULL ? out + at : NULL);
-    at += episode_rewards_save_window(&r->episodes, out != NULL ? out + at : NULL);
-    at += save_states(r->rollout, out != NULL ? out + at : NULL);
-    return at + save_pending(r, out != NULL ? out + at : NULL);
-}
-
-size_t recording_load(struct recording *r, const char *from, size_t bytes, struct error *error)
-{
-    error_set(error, STATUS_INVALID, "its environments%s are not those of this job",
-              job_is_stepwise(r->job) ? ", its /algorithm/stats_window_size, or what its policy remembers"
-                                      : "");
-    const size_t rewards = episode_rewards_load(&r->episodes, from, bytes);
-    if (rewards == 0 || !job_is_stepwise(r->job))
-        return rewards;
-    const size_t learner = load_learner(r, from + rewards, bytes - rewards, error),
-                 prefix = rewards + learner;
-    const size_t window =
-        learner > 0 ? episode_rewards_load_window(&r->episodes, from + prefix, bytes - prefix) : 0;
-    const size_t end = prefix + window;
-    const size_t states = window > 0 ? load_states(r->rollout, from + end, bytes - end) : SIZE_MAX;
-    if (states == SIZE_MAX)
-        return 0;
-    const size_t pending = load_pending(r, from + end + states, bytes - end - states, error);
-    return pending != SIZE_MAX ? end + states + pending : 0;
+        return true;
+    return (r->learner != NULL ? off_policy_archive(r->learner, archive, error)
+                               : ppo_archive(&r->ppo, archive)) &&
+           episode_rewards_archive_window(&r->episodes, archive) && archive_states(r->rollout, archive) &&
+           archive_pending(r, archive, error);
 }

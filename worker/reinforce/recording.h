@@ -86,11 +86,9 @@ void recording_learn(struct recording *recording);
 bool recording_report(const struct recording *recording, struct control_episode *record);
 
 /* The sums on which the next episode depends, what a policy remembers of its environments, and the rollout
- * that is pending, as bytes for a checkpoint; no update is under way. Save writes them, unless `out` is NULL,
- * and returns their number. Load returns how many of the `bytes` it has read; 0 with a sentence: they are not
- * this job's, or of another window. They may have another number of columns (observers were added, or have
- * left): a column that they do not have begins anew, and a pending rollout is played again. */
-size_t recording_save(struct recording *recording, char *out);
-size_t recording_load(struct recording *recording, const char *from, size_t bytes, struct error *error);
+ * that is pending, for a checkpoint; no update is under way. False, with a sentence: the bytes are not this
+ * job's, or of another window. They may have another number of columns (observers were added, or have left):
+ * a column that they do not have begins anew, and a pending rollout is played again. */
+bool recording_archive(struct recording *recording, struct archive *archive, struct error *error);
 
 #endif

@@ -443,50 +443,32 @@ struct rollout_head {
     uint32_t columns, episode, last_count, unused;
 };
 
-size_t rollout_save(const struct rollout *r, char *out)
+bool rollout_archive(struct rollout *r, struct archive *archive, bool *fits, struct error *error)
 {
     struct part parts[PARTS];
     list_parts(r, parts);
-    const struct rollout_head head = {.bytes = parts_bytes(parts, PARTS),
+    const struct rollout_head mine = {.bytes = parts_bytes(parts, PARTS),
                                       .fixed_bytes = parts_bytes(parts, FIXED_PARTS),
                                       .columns = r->columns,
                                       .episode = r->episode,
                                       .last_count = r->last_count};
-    if (out == NULL)
-        return sizeof head + head.bytes;
-    memcpy(out, &head, sizeof head);
-    out += sizeof head;
-    for (unsigned i = 0; i < PARTS; out += parts[i++].bytes)
-        if (parts[i].bytes > 0)
-            memcpy(out, parts[i].at, parts[i].bytes);
-    return sizeof head + head.bytes;
-}
-
-size_t rollout_load(struct rollout *r, const char *from, size_t bytes, bool *fits, struct error *error)
-{
-    struct part parts[PARTS];
-    struct rollout_head head;
-    if (bytes < sizeof head)
-        return 0;
-    memcpy(&head, from, sizeof head);
-    if (head.bytes > bytes - sizeof head)
-        return 0;
-    list_parts(r, parts);
-    *fits = head.columns == r->columns && head.fixed_bytes == parts_bytes(parts, FIXED_PARTS);
+    struct rollout_head head = mine;
+    if (!archive_move(archive, &head, sizeof head) || (archive_loads(archive) && head.bytes > archive->left))
+        return false;
+    *fits = head.columns == mine.columns && head.fixed_bytes == mine.fixed_bytes;
     if (!*fits)
-        return sizeof head + head.bytes;
+        return archive_pass(archive, head.bytes) != NULL;
     if (head.last_count > r->columns * r->config.steps_max ||
         set_last_count(r, head.last_count, error) != STATUS_OK)
-        return 0;
+        return false;
     list_parts(r, parts);
     if (head.bytes != parts_bytes(parts, PARTS))
-        return 0;
+        return false;
     r->episode = head.episode;
-    from += sizeof head;
-    for (unsigned i = 0; i < PARTS; from += parts[i++].bytes)
+    for (unsigned i = 0; i < PARTS; i++)
         if (parts[i].bytes > 0)
-            memcpy(parts[i].at, from, parts[i].bytes);
-    return sizeof head + head.bytes;
+            archive_move(archive, parts[i].at, parts[i].bytes);
+    return true;
 }
 
 /* ---- sums ---- */

@@ -23,6 +23,7 @@
 #ifndef WORKER_REINFORCE_ROLLOUT_H
 #define WORKER_REINFORCE_ROLLOUT_H
 
+#include "kernels/base/archive.h"
 #include "kernels/base/region.h"
 #include "kernels/base/status.h"
 #include "worker/model/policy.h"
@@ -89,13 +90,11 @@ void rollout_free(struct rollout *rollout);
  */
 void rollout_begin(struct rollout *rollout, uint32_t episode);
 
-/* A rollout of the same configuration as a copy of another; as bytes; and back. Save writes the bytes, unless
- * `out` is NULL, and returns their number. Load returns how many of the `bytes` it has read: where *fits is
- * false they are of another shape, and nothing is changed; 0: they are no rollout, or STATUS_NO_MEMORY is in
- * *error. Of rollouts that bootstrap. STATUS_NO_MEMORY. */
+/* Copies a rollout of the same configuration, or moves it to a checkpoint or back. *fits false: the bytes are
+ * of another shape, and nothing is changed. False: they are no rollout, or STATUS_NO_MEMORY is in *error. Of
+ * rollouts that bootstrap. STATUS_NO_MEMORY. */
 enum status rollout_copy(struct rollout *to, const struct rollout *from, struct error *error);
-size_t rollout_save(const struct rollout *rollout, char *out);
-size_t rollout_load(struct rollout *rollout, const char *from, size_t bytes, bool *fits, struct error *error);
+bool rollout_archive(struct rollout *rollout, struct archive *archive, bool *fits, struct error *error);
 
 static inline uint32_t rollout_row(const struct rollout *rollout, uint32_t step, uint32_t column)
 {

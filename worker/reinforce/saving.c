@@ -34,18 +34,20 @@ static enum status gather_states(struct saving *s, size_t *bytes, struct error *
     *bytes = 0;
     if (s->config.worker->job.rollout.begin != JOB_BEGIN_CONTINUE)
         return STATUS_OK;
-    const size_t sums = recording_save(s->config.recording, NULL);
+    struct archive sums = {0};
+    recording_archive(s->config.recording, &sums, NULL);
     const size_t states =
         own != NULL ? own_environments_save(own, NULL, 0) : seats_save(s->config.seats, NULL);
-    s->states = malloc(sums + states);
+    *bytes = sums.moved + states;
+    s->states = malloc(*bytes);
     if (s->states == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the environments' states in a checkpoint");
-    recording_save(s->config.recording, s->states);
+    sums = (struct archive){.out = s->states};
+    recording_archive(s->config.recording, &sums, NULL);
     if (states > 0 && own != NULL)
-        own_environments_save(own, s->states + sums, states);
+        own_environments_save(own, sums.out, states);
     else if (states > 0)
-        seats_save(s->config.seats, s->states + sums);
-    *bytes = sums + states;
+        seats_save(s->config.seats, sums.out);
     return STATUS_OK;
 }
 
@@ -56,12 +58,12 @@ static enum status spread_states(struct saving *s, const char *from, size_t byte
     const struct job *job = &s->config.worker->job;
     if (job->rollout.begin != JOB_BEGIN_CONTINUE || bytes == 0)
         return STATUS_OK;
-    const size_t sums = recording_load(s->config.recording, from, bytes, error);
-    if (sums == 0)
+    struct archive sums = {.from = from, .left = bytes};
+    if (!recording_archive(s->config.recording, &sums, error))
         return error->status;
     if (s->config.own == NULL)
-        return seats_load(s->config.seats, from + sums, bytes - sums, error);
-    return bytes > sums ? own_environments_load(s->config.own, from + sums, bytes - sums, error) : STATUS_OK;
+        return seats_load(s->config.seats, sums.from, sums.left, error);
+    return sums.left > 0 ? own_environments_load(s->config.own, sums.from, sums.left, error) : STATUS_OK;
 }
 
 /* ---- resuming ---- */

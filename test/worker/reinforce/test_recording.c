@@ -64,6 +64,21 @@ static double take(struct recording *recording, const uint8_t first[4], const ui
     return record.reward;
 }
 
+/* Writes the bytes, unless `out` is NULL, and returns their number. */
+static size_t save(struct recording *recording, char *out)
+{
+    struct archive archive = {.out = out};
+    ck_assert(recording_archive(recording, &archive, NULL));
+    return archive.moved;
+}
+
+/* How many of the bytes it has read; 0: they are not good. */
+static size_t load(struct recording *recording, const char *from, size_t bytes, struct error *error)
+{
+    struct archive archive = {.from = from, .left = bytes};
+    return recording_archive(recording, &archive, error) ? archive.moved : 0;
+}
+
 /* ---- returns ---- */
 
 START_TEST(sums_go_on_over_rollouts)
@@ -148,13 +163,13 @@ START_TEST(bytes_bring_them_back)
 {
     const struct job job = job_of(JOB_OF_MEAN, 0);
     struct recording *r = make(&job, 2, 4), *again = make(&job, 2, 4), *wider = make(&job, 3, 4);
-    const size_t length = recording_save(r, NULL);
+    const size_t length = save(r, NULL);
     char *bytes = malloc(length);
     take(r, (uint8_t[]){0, ENDS, 0, 0}, none, true);
-    ck_assert_uint_eq(recording_save(r, bytes), length);
-    ck_assert_uint_eq(recording_load(again, bytes, length - 1, NULL), 0);
-    ck_assert_uint_eq(recording_load(again, bytes, length, NULL), length);
-    ck_assert_uint_eq(recording_load(wider, bytes, length, NULL), length);
+    ck_assert_uint_eq(save(r, bytes), length);
+    ck_assert_uint_eq(load(again, bytes, length - 1, NULL), 0);
+    ck_assert_uint_eq(load(again, bytes, length, NULL), length);
+    ck_assert_uint_eq(load(wider, bytes, length, NULL), length);
     ck_assert_double_eq(take(again, none, none, false), 2);
     ck_assert_double_eq(take(again, (uint8_t[]){ENDS, 0, 0, 0}, none, true), 2 + 4 + 1);
     rollout_fill(recording_rollout(wider), 2, (uint8_t[]){ENDS, 0, 0, 0}, 4);
@@ -204,12 +219,12 @@ START_TEST(a_window_is_kept)
         ck_assert(take_rollout(r));
     }
     expect_means(199.5, 1);
-    const size_t length = recording_save(r, NULL);
+    const size_t length = save(r, NULL);
     char *bytes = malloc(length);
-    recording_save(r, bytes);
-    ck_assert_uint_eq(recording_load(other, bytes, length, NULL), 0);
-    ck_assert_uint_eq(recording_load(again, bytes, length - 1, NULL), 0);
-    ck_assert_uint_eq(recording_load(again, bytes, length, NULL), length);
+    save(r, bytes);
+    ck_assert_uint_eq(load(other, bytes, length, NULL), 0);
+    ck_assert_uint_eq(load(again, bytes, length - 1, NULL), 0);
+    ck_assert_uint_eq(load(again, bytes, length, NULL), length);
     rollout_fill(recording_rollout(again), 0, none, 1);
     rollout_fill(recording_rollout(again), 1, (const uint8_t[]){0}, 1);
     ck_assert(!take_rollout(again));
@@ -273,17 +288,17 @@ START_TEST(it_is_in_a_checkpoint)
     const struct job job = job_of(JOB_OF_MEAN, WINDOW);
     struct recording *r = make_pending(&job), *again = make(&job, 2, 4), *wider = make(&job, 3, 4);
     struct error error = {0};
-    const size_t length = recording_save(r, NULL);
+    const size_t length = save(r, NULL);
     char *bytes = malloc(length);
-    ck_assert_uint_eq(recording_save(r, bytes), length);
-    ck_assert_uint_eq(recording_load(again, bytes, length - 1, &error), 0);
+    ck_assert_uint_eq(save(r, bytes), length);
+    ck_assert_uint_eq(load(again, bytes, length - 1, &error), 0);
     ck_assert(!recording_is_pending(again));
-    ck_assert_uint_eq(recording_load(again, bytes, length, &error), length);
+    ck_assert_uint_eq(load(again, bytes, length, &error), length);
     expect_pending(again);
-    ck_assert_uint_eq(recording_load(wider, bytes, length, &error), length);
+    ck_assert_uint_eq(load(wider, bytes, length, &error), length);
     ck_assert(!recording_is_pending(wider)); /* it is played again */
     recording_learn(r);
-    ck_assert_uint_lt(recording_save(r, NULL), length - 8 * 16); /* it has no rows */
+    ck_assert_uint_lt(save(r, NULL), length - 8 * 16); /* it has no rows */
     free(bytes);
     recording_free(r);
     recording_free(again);
