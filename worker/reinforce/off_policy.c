@@ -1,17 +1,26 @@
-/* Moves a rollout's steps to the replay buffer, and trains the policy from the buffer. */
+/* Moves a rollout's steps to the replay buffer, draws rows from it, takes gradient steps, and keeps the
+ * copies of the parameters that act meanwhile. */
 #include "worker/reinforce/off_policy.h"
 
 #include "kernels/base/log.h"
+#include "kernels/base/monotime.h"
+#include "kernels/base/profile.h"
+#include "kernels/base/region.h"
+#include "worker/background.h"
 #include "worker/environment/environment.h"
-#include "worker/reinforce/trainings.h"
+#include "worker/job/job.h"
+#include "worker/replay/priorities.h"
 #include "worker/replay/replay.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
+
+enum { QUEUE = JOB_OVERLAP_MAX + 2 }; /* trainings that may be under way */
 
 /* What a checkpoint has of the counters. */
 struct counters {
@@ -24,13 +33,29 @@ struct counters {
     uint64_t replay_bytes; /* of the buffer's own part, behind these; 0: it is not saved */
 };
 
+struct training {
+    struct replay_window window;
+    uint64_t steps;          /* of all environments, up to the boundary: for schedules */
+    uint64_t gradient_steps; /* 0: none */
+    uint64_t follows;        /* before these DQN's target moves so many times */
+};
+
+/* Of the gradient steps since the last report. */
+struct sums {
+    uint64_t fits, actor_fits;
+    double critic, actor, entropy_coefficient, entropy;
+    double seconds;
+};
+
 struct off_policy {
+    struct region region;
     const struct worker *worker;
     const struct job *job;
     const struct environment_spec *spec;
-    struct policy *acting;
+    struct policy *policy; /* learns */
+    struct policy *acting; /* the same one where nothing overlaps */
     struct replay *replay;
-    struct trainings *trainings;
+    struct priorities *priorities; /* NULL: transitions are drawn evenly */
     uint32_t columns;
     uint32_t taken; /* steps of the rollout */
     uint64_t begin; /* counters.steps when the rollout began */
@@ -39,6 +64,19 @@ struct off_policy {
     uint64_t saved, final;
     uint64_t flushed; /* the saver's thread's: rows below are on the disk, as they stay */
     bool *cut;        /* (columns) its episode goes on from somewhere else */
+
+    /* ---- trainings ---- */
+    uint32_t overlap;
+    uint64_t added, done;         /* of the rollout */
+    struct training queue[QUEUE]; /* training number k, from 1, is at k % QUEUE */
+    float *kept[QUEUE];           /* version k of the parameters that act, at k % QUEUE; with overlap */
+    uint64_t acts_by;             /* the acting policy's version; UINT64_MAX: none of this rollout */
+    struct background thread;
+    /* The thread's while it runs: a batch, and the sums. */
+    uint64_t *rows;
+    float *weights, *errors; /* with priorities */
+    struct replay_batch batch;
+    struct sums sums;
 };
 
 /* ---- opening ---- */
@@ -101,6 +139,13 @@ static void warn_of_small_disk(const struct off_policy *o, struct path path)
                     path.text, needed / 0x1p30, left / 0x1p30);
 }
 
+static enum status open_priorities(struct off_policy *o, struct error *error)
+{
+    return o->job->replay.prioritized
+               ? priorities_new(&o->priorities, o->job->replay.rows, o->job->replay.alpha, error)
+               : STATUS_OK;
+}
+
 static enum status open_replay(struct off_policy *o, struct error *error)
 {
     char text[PATH_MAX];
@@ -110,7 +155,39 @@ static enum status open_replay(struct off_policy *o, struct error *error)
     if (status != STATUS_OK)
         return status;
     warn_of_small_disk(o, path);
-    return trainings_use(o->trainings, o->replay, error);
+    return open_priorities(o, error);
+}
+
+static enum status open_batch(struct off_policy *o, struct error *error)
+{
+    const struct environment_spec *spec = o->spec;
+    const size_t rows = o->job->algorithm.batch_size;
+    const size_t seen = environment_space_bytes(&spec->observation);
+    const size_t choices = spec->has_mask == 1 ? environment_choices(spec) : 0;
+    struct replay_batch *batch = &o->batch;
+    o->rows = region_take(&o->region, rows, sizeof *o->rows);
+    o->weights = region_take(&o->region, rows, sizeof *o->weights);
+    o->errors = region_take(&o->region, rows, sizeof *o->errors);
+    batch->observations = region_take(&o->region, rows, seen);
+    batch->next_observations = region_take(&o->region, rows, seen);
+    batch->actions = region_take(&o->region, rows, environment_space_bytes(&spec->action));
+    batch->masks = choices > 0 ? region_take(&o->region, rows, choices) : NULL;
+    batch->rewards = region_take(&o->region, rows, sizeof *batch->rewards);
+    batch->terminated = region_take(&o->region, rows, sizeof *batch->terminated);
+    if (o->region.failed)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a batch of %zu rows", rows);
+    return STATUS_OK;
+}
+
+/* What acts while others learn. */
+static enum status open_overlap(struct off_policy *o, struct error *error)
+{
+    const size_t floats = policy_acting_floats(o->policy);
+    for (uint32_t i = 0; i < QUEUE; i++)
+        o->kept[i] = region_take(&o->region, floats, sizeof(float));
+    if (o->region.failed)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for %zu parameters that act", floats);
+    return background_open(&o->thread, o->worker->rpc, "the thread that learns", error);
 }
 
 enum status off_policy_new(struct off_policy **out, const struct worker *worker,
@@ -120,20 +197,20 @@ enum status off_policy_new(struct off_policy **out, const struct worker *worker,
     struct off_policy *o = *out = calloc(1, sizeof *o);
     const struct job *job = &worker->job;
     const uint32_t observers = job_observers(job);
-    const struct trainings_config trainings = {
-        .job = job, .spec = spec, .policy = policy, .acting = acting, .rpc = worker->rpc};
     if (o == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a replay buffer");
     *o = (struct off_policy){.worker = worker,
                              .job = job,
                              .spec = spec,
+                             .policy = policy,
                              .acting = acting,
-                             .columns = (observers > 0 ? observers : 1) * job->observers.environments *
-                                        spec->agents};
-    o->cut = calloc(o->columns, sizeof *o->cut);
-    if (o->cut == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for %u columns", o->columns);
-    const enum status status = trainings_new(&o->trainings, &trainings, error);
+                             .columns =
+                                 (observers > 0 ? observers : 1) * job->observers.environments * spec->agents,
+                             .overlap = job->algorithm.overlap};
+    o->cut = region_take(&o->region, o->columns, sizeof *o->cut);
+    enum status status = open_batch(o, error);
+    if (status == STATUS_OK && o->overlap > 0)
+        status = open_overlap(o, error);
     return status == STATUS_OK && !worker_resumes(worker) ? open_replay(o, error) : status;
 }
 
@@ -141,29 +218,193 @@ void off_policy_free(struct off_policy *o)
 {
     if (o == NULL)
         return;
-    trainings_free(o->trainings);
+    background_close(&o->thread);
+    priorities_free(o->priorities);
     replay_close(o->replay);
-    free(o->cut);
+    region_free(&o->region);
     free(o);
+}
+
+/* ---- schedules ---- */
+
+/* The share of the job's steps that is done after so many. */
+static double share_done(const struct off_policy *o, uint64_t steps)
+{
+    const double share = (double)steps / (double)o->job->stop.steps;
+    return share < 1 ? share : 1;
+}
+
+static double learning_rate(const struct off_policy *o, uint64_t steps)
+{
+    const struct job *job = o->job;
+    const bool falls = job->algorithm.learning_rate_schedule == JOB_SCHEDULE_LINEAR;
+    return job->optimizer.lr * (falls ? 1 - share_done(o, steps) : 1);
 }
 
 /* The probability of a random action after so many steps. */
 static double exploration_rate(const struct off_policy *o, uint64_t steps)
 {
     const double first = o->job->replay.exploration_initial_eps, last = o->job->replay.exploration_final_eps;
-    const double share = trainings_share_done(o->trainings, steps) / o->job->replay.exploration_fraction;
+    const double share = share_done(o, steps) / o->job->replay.exploration_fraction;
     return o->job->algorithm.name != JOB_ALGORITHM_DQN ? 0
            : share < 1                                 ? first + share * (last - first)
                                                        : last;
+}
+
+/* ---- one training: on the thread, or where it is added ---- */
+
+/* Draws the rows of the next gradient step. False: there is no transition. */
+static bool draw(struct off_policy *o, const struct training *training)
+{
+    const struct job *job = o->job;
+    const uint32_t update = (uint32_t)policy_fits(o->policy) + 1, count = job->algorithm.batch_size;
+    const double beta = job->replay.beta + (1 - job->replay.beta) * share_done(o, training->steps);
+    return o->priorities != NULL
+               ? priorities_draw(o->priorities, job->seed, update, beta, count, o->rows, o->weights)
+               : replay_draw(o->replay, training->window, job->seed, update, count, o->rows);
+}
+
+static void add_losses(struct sums *sums, const struct policy_q_losses *losses)
+{
+    sums->fits++;
+    sums->critic += losses->critic;
+    if (!isnan(losses->actor)) {
+        sums->actor_fits++;
+        sums->actor += losses->actor;
+    }
+    sums->entropy_coefficient += losses->entropy_coefficient;
+    sums->entropy += losses->entropy;
+}
+
+static enum status fit(struct off_policy *o, const struct training *training, struct error *error)
+{
+    const uint32_t count = o->job->algorithm.batch_size;
+    struct policy_q_losses losses;
+    const struct policy_transitions batch = {.count = count,
+                                             .observations = o->batch.observations,
+                                             .next_observations = o->batch.next_observations,
+                                             .actions = o->batch.actions,
+                                             .next_allowed = o->batch.masks,
+                                             .rewards = o->batch.rewards,
+                                             .terminated = o->batch.terminated,
+                                             .weights = o->priorities != NULL ? o->weights : NULL,
+                                             .errors = o->priorities != NULL ? o->errors : NULL};
+    replay_gather(o->replay, count, o->rows, &o->batch);
+    const enum status status =
+        policy_fit(o->policy, &batch, learning_rate(o, training->steps), &losses, error);
+    if (status != STATUS_OK)
+        return status;
+    if (o->priorities != NULL)
+        priorities_set(o->priorities, count, o->rows, o->errors);
+    add_losses(&o->sums, &losses);
+    return STATUS_OK;
+}
+
+static enum status train(struct off_policy *o, const struct training *training, policy_progress *progress,
+                         void *context, struct error *error)
+{
+    const struct monotime begin = monotime_now();
+    const enum profile_kind before = profile_enter(PROFILE_LEARNING);
+    enum status status = STATUS_OK;
+    for (uint64_t i = 0; i < training->follows && status == STATUS_OK; i++)
+        status = policy_follow(o->policy, error);
+    if (o->priorities != NULL && training->gradient_steps > 0)
+        priorities_follow(o->priorities, o->replay, training->window);
+    for (uint64_t i = 0; i < training->gradient_steps && status == STATUS_OK && draw(o, training); i++) {
+        status = fit(o, training, error);
+        if (progress != NULL)
+            progress(context);
+    }
+    profile_leave(before);
+    o->sums.seconds += (double)monotime_us_between(begin, monotime_now()) * 1e-6;
+    return status;
+}
+
+/* ---- the queue ---- */
+
+static struct training *training_at(struct off_policy *o, uint64_t number)
+{
+    return &o->queue[number % QUEUE];
+}
+
+/* The next one of the queue, on the thread. */
+static enum status train_next(void *off_policy, struct error *error)
+{
+    struct off_policy *o = off_policy;
+    return train(o, training_at(o, o->done + 1), NULL, NULL, error);
+}
+
+static void keep(struct off_policy *o, uint64_t version)
+{
+    policy_keep_acting(o->policy, o->kept[version % QUEUE]);
+}
+
+static void start_next(struct off_policy *o)
+{
+    if (o->done < o->added && !background_runs(&o->thread))
+        background_start(&o->thread, train_next, o);
+}
+
+/* Adds the rollout's next training. Without overlap it is done here. */
+static enum status add_training(struct off_policy *o, const struct training *training,
+                                policy_progress *progress, void *context, struct error *error)
+{
+    o->added++;
+    if (o->overlap == 0) {
+        o->done++;
+        return train(o, training, progress, context, error);
+    }
+    assert(o->added - o->done < QUEUE);
+    *training_at(o, o->added) = *training;
+    start_next(o);
+    return STATUS_OK;
+}
+
+enum status off_policy_advance(struct off_policy *o, struct error *error)
+{
+    if (!background_runs(&o->thread))
+        return STATUS_OK;
+    const enum status status = background_end(&o->thread, error);
+    if (status != STATUS_OK)
+        return status == STATUS_AGAIN ? STATUS_OK : status;
+    keep(o, ++o->done);
+    start_next(o);
+    return STATUS_OK;
+}
+
+bool off_policy_is_learning(const struct off_policy *o)
+{
+    return o->done < o->added;
+}
+
+/* Boundaries behind which actions may be chosen, from 0 on. */
+static uint64_t open_boundaries(const struct off_policy *o)
+{
+    return o->done + o->overlap + 1;
+}
+
+/* From now on the acting policy chooses as behind this boundary of the rollout. */
+static void act_behind(struct off_policy *o, uint64_t boundary)
+{
+    const uint64_t version = boundary > o->overlap ? boundary - o->overlap : 0;
+    assert(boundary < open_boundaries(o));
+    if (o->overlap == 0 || version == o->acts_by)
+        return;
+    policy_load_acting(o->acting, o->kept[version % QUEUE]);
+    o->acts_by = version;
 }
 
 /* ---- the course of a rollout ---- */
 
 void off_policy_begin(struct off_policy *o)
 {
+    assert(!off_policy_is_learning(o));
     o->taken = 0;
     o->begin = o->counters.steps;
-    trainings_begin(o->trainings);
+    o->added = o->done = 0;
+    o->acts_by = UINT64_MAX;
+    if (o->overlap > 0)
+        keep(o, 0);
 }
 
 uint32_t off_policy_taken(const struct off_policy *o)
@@ -180,11 +421,11 @@ static uint64_t steps_to_boundary(const struct off_policy *o, uint64_t more)
 
 uint32_t off_policy_horizon(const struct off_policy *o)
 {
-    const uint64_t added = trainings_added(o->trainings), open = trainings_open_boundaries(o->trainings);
-    if (o->taken == 0 || open <= added)
+    const uint64_t open = open_boundaries(o);
+    if (o->taken == 0 || open <= o->added)
         return o->taken == 0 ? 0 : o->taken - 1;
     /* Of episodes the next boundary is known when the step is taken. */
-    const uint64_t ahead = o->job->replay.train_freq.episodes ? 1 : steps_to_boundary(o, open - added - 1);
+    const uint64_t ahead = o->job->replay.train_freq.episodes ? 1 : steps_to_boundary(o, open - o->added - 1);
     const uint64_t horizon = o->taken - 1 + ahead;
     return horizon < UINT32_MAX ? (uint32_t)horizon : UINT32_MAX;
 }
@@ -200,12 +441,11 @@ static uint64_t boundaries_up_to(const struct off_policy *o, uint32_t step)
 {
     const struct job_frequency *every = &o->job->replay.train_freq;
     if (step + 1 < o->taken) {
-        const uint64_t newest = trainings_open_boundaries(o->trainings) - 1,
-                       added = trainings_added(o->trainings);
-        return newest < added ? newest : added;
+        const uint64_t newest = open_boundaries(o) - 1;
+        return newest < o->added ? newest : o->added;
     }
     const uint64_t ahead = step - (o->taken - 1);
-    return trainings_added(o->trainings) + (every->episodes ? 0 : (o->counters.since + ahead) / every->count);
+    return o->added + (every->episodes ? 0 : (o->counters.since + ahead) / every->count);
 }
 
 void off_policy_explore(struct off_policy *o, uint32_t step)
@@ -215,7 +455,7 @@ void off_policy_explore(struct off_policy *o, uint32_t step)
                                                    .epsilon = exploration_rate(o, before),
                                                    .has_noise = true};
     policy_explore(o->acting, &exploration);
-    trainings_act_behind(o->trainings, boundaries_up_to(o, step));
+    act_behind(o, boundaries_up_to(o, step));
 }
 
 void off_policy_exploit(struct off_policy *o)
@@ -325,29 +565,31 @@ enum status off_policy_take(struct off_policy *o, const struct rollout *rollout,
     if ((every->episodes ? o->counters.episodes : o->counters.since) < every->count)
         return STATUS_OK;
     const struct training training = next_training(o);
-    return trainings_add(o->trainings, &training, progress, context, error);
-}
-
-enum status off_policy_advance(struct off_policy *o, struct error *error)
-{
-    return trainings_advance(o->trainings, error);
-}
-
-bool off_policy_is_learning(const struct off_policy *o)
-{
-    return !trainings_are_done(o->trainings);
+    return add_training(o, &training, progress, context, error);
 }
 
 /* ---- report ---- */
 
+static double mean(double sum, uint64_t count)
+{
+    return count > 0 ? sum / (double)count : (double)NAN;
+}
+
 double off_policy_report(struct off_policy *o, struct control_figures *figures)
 {
-    *figures =
-        (struct control_figures){.algorithm = o->job->algorithm.name,
-                                 .total_timesteps = o->counters.steps,
-                                 .exploration_rate = exploration_rate(o, o->counters.steps),
-                                 .learning_rate = trainings_learning_rate(o->trainings, o->counters.steps)};
-    return trainings_report(o->trainings, figures);
+    const struct sums sums = o->sums;
+    o->sums = (struct sums){0};
+    *figures = (struct control_figures){.algorithm = o->job->algorithm.name,
+                                        .total_timesteps = o->counters.steps,
+                                        .exploration_rate = exploration_rate(o, o->counters.steps),
+                                        .learning_rate = learning_rate(o, o->counters.steps),
+                                        .n_updates = policy_fits(o->policy),
+                                        .critic_loss = mean(sums.critic, sums.fits),
+                                        .actor_loss = mean(sums.actor, sums.actor_fits),
+                                        .ent_coef = mean(sums.entropy_coefficient, sums.fits),
+                                        .ent_coef_loss = mean(sums.entropy, sums.fits)};
+    figures->loss = figures->critic_loss;
+    return sums.seconds;
 }
 
 /* ---- checkpoints ---- */
@@ -365,7 +607,8 @@ bool off_policy_is_full(const struct off_policy *o)
 static bool save_replay(struct off_policy *o, struct archive *archive)
 {
     const size_t replay = o->job->replay.save ? replay_save(o->replay, NULL) : 0;
-    const size_t leaves = replay > 0 ? trainings_save(o->trainings, NULL) : 0;
+    const bool has_leaves = replay > 0 && o->priorities != NULL;
+    const size_t leaves = has_leaves ? priorities_save(o->priorities, NULL) : 0;
     o->counters.replay_bytes = replay + leaves;
     o->saved = replay_next(o->replay);
     o->final = replay_window(o->replay).end;
@@ -373,8 +616,8 @@ static bool save_replay(struct off_policy *o, struct archive *archive)
     char *out = archive_pass(archive, replay + leaves);
     if (out != NULL && replay > 0)
         replay_save(o->replay, out);
-    if (out != NULL && leaves > 0)
-        trainings_save(o->trainings, out + replay);
+    if (out != NULL && has_leaves)
+        priorities_save(o->priorities, out + replay);
     return true;
 }
 
@@ -400,9 +643,10 @@ static enum status load_replay(struct off_policy *o, const char *from, struct er
     if (status == STATUS_OK)
         status = replay_grow(o->replay, &config, from, bytes, &why);
     if (status == STATUS_OK)
-        status = trainings_use(o->trainings, o->replay, &why);
+        status = open_priorities(o, &why);
     const size_t loaded = status == STATUS_OK ? replay_load(o->replay, from, bytes, &why) : 0;
-    if (loaded > 0 && trainings_load(o->trainings, from + loaded, bytes - loaded, &why))
+    if (loaded > 0 &&
+        (o->priorities == NULL || priorities_load(o->priorities, from + loaded, bytes - loaded, &why) > 0))
         return STATUS_OK;
     return error_set(
         error, status != STATUS_OK ? status : STATUS_CORRUPT,

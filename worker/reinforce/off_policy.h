@@ -4,13 +4,20 @@
  *     taken       the step's observations, and what the step before earned, are in the buffer
  *     training    some gradient steps on rows that are drawn from the buffer
  *     boundary    a step behind which a training follows, by /algorithm/train_freq
+ *     overlap     how many trainings acting lags behind learning
+ *     version     of the parameters within a rollout: 0 as it begins, k behind its training number k
  *
  * When every environment's rows of step t are recorded, off_policy_take moves them to the buffer in the order
  * of columns; and where t is a boundary, the policy is trained. Actions of step t are chosen by the
- * parameters behind the last boundary up to t or, with /algorithm/overlap, so many boundaries before
- * (trainings.h). So the numbers depend on neither the order of messages nor their pace. A step that comes
- * again otherwise, because its observer died and the environment cannot repeat it, is played but not taken
- * again.
+ * parameters behind the last boundary up to t or, with /algorithm/overlap, so many boundaries before. So the
+ * numbers depend on neither the order of messages nor their pace. A step that comes again otherwise, because
+ * its observer died and the environment cannot repeat it, is played but not taken again.
+ *
+ * Without overlap a training is done where its boundary is. With overlap a thread (worker/background.h) does
+ * them, one after the other, while the rollout goes on. Actions behind boundary b come from version b -
+ * overlap, or 0 where that is negative: a function of b alone, whoever is faster. A policy of its own acts by
+ * copies of the parameters. Between two rollouts all trainings are done, so a checkpoint has no other
+ * parameters than the policy's.
  *
  *     recorded step t  ->  off_policy_take  ->  off_policy_explore, rollout_act  ->  step t + 1
  *
