@@ -87,6 +87,7 @@ static void send_chunk_with(size_t at, uint64_t value, unsigned bytes)
     page_header(&victim, header, PAGE_REQUEST);
     page_put(header + 8, PAGE_PUSH_CHUNK, 2);
     page_put(header + 24, ++victim.requests, 8);
+    memset(header + 32, 0xff, 8); /* no deadline */
     header[11] = header[88] = header[89] = 1;
     page_put(header + 92, 16, 4);
     page_put(header + 80, 64, 4);
