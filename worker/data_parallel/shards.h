@@ -54,58 +54,23 @@
 
 struct rpc;
 
-/* METHOD_GET_MODEL, trainer to any pserver. Request args: version, first element, count, fingerprint. With
- * count 0 the answer says where the image lies, and the caller holds that version from then on; NEWEST asks
- * for the newest. With count > 0 (at most CHUNK_ELEMENTS_MAX, within the server's range) the answer carries
- * these elements of a version that is still held; holds do not change. Reply args: version, offset of its
- * slot in the server's segment (NOWHERE: elements travel), the caller's next step, flags (enum pull_flag);
- * with count > 0 one tensor, float32[count]. STATUS_NOT_FOUND: that version is not held any more;
- * STATUS_INVALID: the caller computes another model (fingerprint). */
+/* ---- The args of messages ----
+ * worker/net/PROTOCOL.md says what each method asks and answers, when, and what costs a caller its session. A
+ * `version` may be NEWEST. An `offset` is a slot's place in the server's segment, or NOWHERE: elements
+ * travel. A loss is the bits of a double. METHOD_PUSH_PULL's answer has the args of METHOD_GET_MODEL's. */
 enum get_model_arg { GET_VERSION, GET_FIRST, GET_COUNT, GET_FINGERPRINT };
 enum model_arg { MODEL_VERSION, MODEL_OFFSET, MODEL_STEP, MODEL_FLAGS };
-
-/* METHOD_PUSH_CHUNK, trainer to a pserver to which elements travel: elements [first, first + n) of the
- * contribution of `step`, within the server's range; one tensor, float32[n], or with /transport/precision
- * "bfloat16" bfloat16[n] (worker/data_parallel/bfloat16.h) as the sender likes. Chunks may come in any order
- * and repeatedly. The contribution counts when PUSH_PULL comes; every element must have arrived by then.
- * `first` and n are multiples of PIECE_ELEMENTS, as the ends of every server's range are. Reply: nothing. */
 enum push_chunk_arg { CHUNK_STEP, CHUNK_FIRST };
-
-/* METHOD_PUSH_PULL, trainer to every pserver: the contribution of `step`, computed from version `base`.
- * Request args: step, base, loss (the bits of a double), bytes of the whole image, (P + B) * 4 (the
- * contribution is the sender's outbox from offset 0, or the chunks sent before). No tensors. No deadline: it
- * is answered when the round is complete, or at once when it came too late for its round; with
- * STATUS_SHUTDOWN when the job has made its last update. A replay of the same step replaces the earlier
- * contribution. Reply args as GET_MODEL's; no tensors. */
 enum push_pull_arg { PUSH_STEP, PUSH_BASE, PUSH_LOSS, PUSH_BYTES };
-
-/* METHOD_DESCRIBE_DATA, trainer to every pserver, its first request where /data/kind is "class", and only
- * there: how many samples the class has. Request args: training samples (0: the data has no epochs), held-out
- * samples (0: none), each at most SAMPLES_MAX. Reply: nothing. All trainers of a run say the same, those of a
- * resumed run what its checkpoint says, and each successor says it again. STATUS_INVALID: other numbers, or
- * too few for an update; the trainer then ends with this status and the text, and so does the job. */
 enum describe_data_arg { DATA_TRAIN, DATA_HELD_OUT };
+enum evaluate_arg { EVALUATE_VERSION, EVALUATE_OFFSET, EVALUATE_SHARE, EVALUATE_SHARES };
+enum evaluated_arg { EVALUATED_LOSS, EVALUATED_CORRECT, EVALUATED_SAMPLES };
+enum save_shard_arg { SAVE_VERSION };
 
 enum pull_flag {
     PULL_LATE = 1, /* the gradient came from an old version: dropped and counted */
     PULL_LAST = 2, /* the job's last update is made: push no more */
 };
-
-/* METHOD_EVALUATE, pserver 0 to every trainer: evaluate share `share` of `shares` of the held-out data on
- * `version`. `offset` is the place of its slot (NOWHERE: pull the version). Reply args: sum of the losses
- * (the bits of a double), correct, samples.
- *
- * Usually the request arrives before the reply that gives the trainer this version. In two cases it arrives
- * later, while the trainer's next PUSH_PULL waits: the trainer got the version by GET_MODEL while that
- * version was being saved, or the queue to the trainer was full. That PUSH_PULL is answered after the
- * evaluation. All servers write a version into the same slot. The other servers may write it later than
- * server 0; their replies to PUSH_PULL tell the trainer when it is there. */
-enum evaluate_arg { EVALUATE_VERSION, EVALUATE_OFFSET, EVALUATE_SHARE, EVALUATE_SHARES };
-enum evaluated_arg { EVALUATED_LOSS, EVALUATED_CORRECT, EVALUATED_SAMPLES };
-
-/* METHOD_SAVE_SHARD, pserver 0 to the other pservers, at a round's boundary: once the receiver has `version`,
- * it writes its shard of that version's checkpoint (worker/checkpoint/checkpoint.h). Reply: nothing. */
-enum save_shard_arg { SAVE_VERSION };
 
 enum {
     PARAMETER_SERVER_CHUNK_ELEMENTS_MAX = 1 << 17, /* 512 KiB: half of the largest payload */
