@@ -182,12 +182,6 @@ static enum status trainer_open_rounding(struct trainer *t, struct error *error)
     return status;
 }
 
-static void trainer_close_rounding(struct trainer *t)
-{
-    free(t->rounded);
-    segment_detach(&t->rounding);
-}
-
 /* ---- chunks: under way ---- */
 
 static enum status chunk_pull(struct trainer *t, uint32_t server, struct trainer_chunk *chunk,
@@ -264,6 +258,7 @@ static enum status chunk_renew(struct trainer *t, uint32_t server, struct traine
 
 /* ---- chunks: transfers ---- */
 
+/* To or from all far servers at once: a version into the inbox, or the outbox as a contribution. */
 static void transfer_begin(struct trainer *t, bool push, uint64_t key)
 {
     struct trainer_transfer *transfer = &t->transfer;
@@ -307,19 +302,6 @@ static enum status transfer_finish(struct trainer *t, struct error *error)
     }
     transfer_end(t);
     return status;
-}
-
-/* Pulls a version into the inbox, from all far servers at once. Waits. */
-static enum status trainer_pull(struct trainer *t, uint64_t version, struct error *error)
-{
-    transfer_begin(t, false, version);
-    return transfer_finish(t, error);
-}
-
-/* The outbox is pushed as the contribution of the present step, to all far servers at once. */
-static void trainer_push_begin(struct trainer *t)
-{
-    transfer_begin(t, true, t->at.step);
 }
 
 /* Sends the chunks that can leave without waiting. Parameters from element `ready` on are final. */
@@ -407,7 +389,7 @@ static void trainer_model_begin_giving(struct trainer *t)
 {
     t->given = params_count(t->params);
     if (t->far > 0)
-        trainer_push_begin(t);
+        transfer_begin(t, true, t->at.step);
 }
 
 /* Between operations on a tape: beats, fails the tape when the job is ending, and sends what is complete of
@@ -546,7 +528,8 @@ static void trainer_model_close(struct trainer *t)
         segment_detach(&t->slots[server]);
     segment_detach(&t->outbox);
     segment_detach(&t->inbox);
-    trainer_close_rounding(t);
+    segment_detach(&t->rounding);
+    free(t->rounded);
 }
 
 /* ---- the memories: taking a version ---- */
@@ -648,8 +631,10 @@ static enum status trainer_model_take(struct trainer *t, const struct trainer_ve
     enum status status = backend_wait(t->backend, error); // for copies of the version before
     if (status == STATUS_OK)
         status = model_find_shards(t, version, error);
-    if (status == STATUS_OK && t->far > 0)
-        status = trainer_pull(t, version->version, error);
+    if (status == STATUS_OK && t->far > 0) {
+        transfer_begin(t, false, version->version);
+        status = transfer_finish(t, error);
+    }
     if (status == STATUS_OK && t->in_place)
         model_place(t);
     for (uint32_t server = 0; server < t->servers && status == STATUS_OK && !t->in_place; server++)

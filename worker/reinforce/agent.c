@@ -630,7 +630,7 @@ static enum status end_learning(struct agent *agent, struct error *error)
 {
     if (agent->learner == NULL)
         return updates_end(agent->updates, &agent->loss, &agent->learn_s, &agent->figures, error);
-    if (!recording_is_learned(agent->recording))
+    if (off_policy_is_learning(agent->learner))
         return STATUS_AGAIN;
     begin_learning(agent);
     agent->learn_s = off_policy_report(agent->learner, &agent->figures);

@@ -182,22 +182,30 @@ static void player_note_life(struct player *p, uint32_t row, uint8_t flags)
         memset(p->states + row * floats, 0, floats * sizeof *p->states);
 }
 
-/* Adds what the last step of the episode earned and ended. Returns the flags of all of its rows. */
-static uint8_t add_last_step(struct player *p, uint32_t episode)
+/* Adds what the step of the i-th environment, which is this episode, has earned. */
+static void add_reward(struct player *p, uint32_t episode, const struct step *step, uint32_t i)
 {
-    const size_t metrics = p->metrics.count;
     double sum = 0;
-    uint8_t all = 0;
-    for (uint32_t row = episode * p->agents; row < (episode + 1) * p->agents; row++) {
-        sum += (double)p->buffers->reward[row];
-        all |= p->buffers->flags[row];
-        player_note_life(p, row, p->buffers->flags[row]);
-        if (metrics > 0 && step_ended(p->buffers->flags[row]))
-            environment_metrics_add(&p->metrics, row, p->buffers->metrics + row * metrics);
+    for (uint32_t a = 0; a < p->agents; a++) {
+        sum += (double)step->rewards[i * p->agents + a];
+        player_note_life(p, episode * p->agents + a, step_flags(step, i * p->agents + a));
     }
     p->rewards[episode] += sum / p->agents;
     p->lengths[episode]++;
-    return all;
+}
+
+/* Adds what the episode's newest step here has earned and ended. Returns whether the episode is over. */
+static bool add_newest_step(struct player *p, uint32_t episode)
+{
+    const struct step newest = {
+        .agents = p->agents, .flags_bytes = 1, .rewards = p->buffers->reward, .flags = p->buffers->flags};
+    const size_t metrics = p->metrics.count;
+    uint8_t all;
+    add_reward(p, episode, &newest, episode);
+    for (uint32_t row = episode * p->agents; row < (episode + 1) * p->agents; row++)
+        if (metrics > 0 && step_ended(p->buffers->flags[row]))
+            environment_metrics_add(&p->metrics, row, p->buffers->metrics + row * metrics);
+    return step_is_over(&newest, episode, &all);
 }
 
 /* One step of every episode that goes on. */
@@ -213,9 +221,7 @@ static enum status player_step(struct player *p, struct error *error)
     p->step++;
     for (uint32_t i = 0; i < alive; i++) {
         const uint32_t episode = p->live[i];
-        const bool restarted = (add_last_step(p, episode) & ENVIRONMENT_RESTARTED) != 0;
-        const bool is_cut = p->lengths[episode] == p->steps_max;
-        if (!is_cut && !restarted && !environments_is_over(p->environments, episode))
+        if (!add_newest_step(p, episode) && p->lengths[episode] != p->steps_max)
             p->live[p->alive++] = episode;
     }
     return STATUS_OK;
@@ -532,18 +538,6 @@ static enum status check_step(const struct evaluator *e, uint32_t seat, const st
     if (step->count == 0)
         return error_set(error, STATUS_INVALID, "step %u of an evaluation has no rows", step->number);
     return check_rows(e, share, step, error);
-}
-
-/* Adds what the step of the i-th environment, which is this episode, has earned. */
-static void add_reward(struct player *p, uint32_t episode, const struct step *step, uint32_t i)
-{
-    double sum = 0;
-    for (uint32_t a = 0; a < p->agents; a++) {
-        sum += (double)step->rewards[i * p->agents + a];
-        player_note_life(p, episode * p->agents + a, step_flags(step, i * p->agents + a));
-    }
-    p->rewards[episode] += sum / p->agents;
-    p->lengths[episode]++;
 }
 
 /* Adds the step before of each episode that has rows. One that has none any more is over: the share's answer

@@ -247,7 +247,7 @@ static const struct group *group_at(const struct coalescer_slot *slots, size_t i
 /* Has the policy act on the batch: in one pass, or in one for each stretch of equal steps. */
 static enum status act(struct seats *s, const struct coalescer_slot *slots, size_t count)
 {
-    const bool mixes = recording_mixes_steps(s->recording);
+    const bool mixes = !job_is_off_policy(s->job);
     enum status status = STATUS_OK;
     for (size_t i = 0; i < count && status == STATUS_OK; i++) {
         const uint32_t step = group_at(slots, i)->step.number;

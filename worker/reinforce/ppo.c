@@ -367,11 +367,6 @@ enum status ppo_learn(struct ppo *ppo, struct policy *policy, struct rollout *ro
     return STATUS_OK;
 }
 
-void ppo_forget(struct ppo *ppo, uint32_t first, uint32_t count)
-{
-    normalizers_forget(&ppo->normalizers, first, count);
-}
-
 bool ppo_archive(struct ppo *ppo, struct archive *archive)
 {
     return archive_move(archive, &ppo->steps, sizeof ppo->steps) &&

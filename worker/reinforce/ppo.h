@@ -63,9 +63,6 @@ enum status ppo_learn(struct ppo *ppo, struct policy *policy, struct rollout *ro
  * Within a minibatch rows ascend, which changes no sum's meaning and reads memory in order. */
 void ppo_draw(struct ppo *ppo, uint32_t count, uint32_t update, uint32_t epoch);
 
-/* The unfinished episodes of columns first … first + count - 1 have come to nothing. */
-void ppo_forget(struct ppo *ppo, uint32_t first, uint32_t count);
-
 /* All that the next update depends on beside the policy, for a checkpoint. False: the bytes are of other
  * normalizers, and *ppo is good for ppo_close alone. They may have another number of columns, as
  * normalizers.h says. */

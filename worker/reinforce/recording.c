@@ -122,16 +122,6 @@ uint32_t recording_horizon(const struct recording *r)
     return r->learner != NULL ? off_policy_horizon(r->learner) : UINT32_MAX;
 }
 
-bool recording_is_learned(const struct recording *r)
-{
-    return r->learner == NULL || !off_policy_is_learning(r->learner);
-}
-
-bool recording_mixes_steps(const struct recording *r)
-{
-    return r->learner == NULL;
-}
-
 enum status recording_act(struct recording *r, struct policy *policy, struct error *error)
 {
     if (r->learner != NULL && r->rollout->batch_rows > 0)
@@ -241,7 +231,7 @@ static void settle(struct recording *r)
 {
     for (uint32_t column = 0; column < r->rollout->columns; column++)
         if (r->forgotten[column] && job_is_actor_critic(r->job))
-            ppo_forget(&r->ppo, column, 1);
+            normalizers_forget(&r->ppo.normalizers, column, 1);
     memset(r->forgotten, false, r->rollout->columns);
 }
 

@@ -45,12 +45,6 @@ uint32_t recording_horizon(const struct recording *recording);
 /* Has the policy act on the rollout's batch: of a learner rows of one step. Errors as policy_act. */
 enum status recording_act(struct recording *recording, struct policy *policy, struct error *error);
 
-/* Whether all of what the rollout has taught is learned; without a learner it is. */
-bool recording_is_learned(const struct recording *recording);
-
-/* Whether a batch may have rows of several steps. */
-bool recording_mixes_steps(const struct recording *recording);
-
 /* Records what the last steps of environments from `first` on have earned, ended and reported. */
 void recording_end(struct recording *recording, uint32_t first, const struct step_end *end);
 
