@@ -1,9 +1,13 @@
 /* Sorts the lines of a log, thins them out, and writes those that stay. */
 #include "daemon/log/run_history.h"
 
+#include "worker/checkpoint/checkpoint.h"
+
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +16,7 @@
 #include <unistd.h>
 
 enum kind { RECORDS, MILESTONES, EVENTS, KINDS };
-enum { SEEN_BYTES = 256 }; /* a line's timing is among them */
+enum { SEEN_BYTES = 256 /* a line's timing is among them */, JOB_BYTES_MAX = 1 << 20 };
 
 /* Whether the text is JSON. A line that this process has written is. */
 enum fitness { UNCHECKED, FIT, UNFIT };
@@ -333,7 +337,42 @@ static void write_records(struct run_history *history, uint64_t since, FILE *out
         write_entry(&history->newest, &is_first, out);
 }
 
-void run_history_write(struct run_history *history, bool whole, FILE *out)
+static void write_checkpoints(struct path run, FILE *out)
+{
+    struct checkpoint_found *found;
+    const size_t count = checkpoint_find(&found, run);
+    const char *before = "";
+    for (size_t i = 0; i < count; i++) {
+        if (isnan(found[i].unix_s))
+            continue;
+        fprintf(out, "%s[%" PRIu64 ",%.3f]", before, found[i].number, found[i].unix_s);
+        before = ",";
+    }
+    free(found);
+}
+
+/* A job's text may have several lines. */
+static void write_job(struct path run, FILE *out)
+{
+    char *text = NULL, *line = NULL;
+    struct error error;
+    struct stat info;
+    int fd;
+    if (file_open_below(&fd, run, "job.json", O_RDONLY, &error) == STATUS_OK) {
+        const size_t bytes = fstat(fd, &info) == 0 && info.st_size < JOB_BYTES_MAX ? (size_t)info.st_size : 0;
+        text = malloc(bytes + 1);
+        const ssize_t got = text != NULL ? file_read_at(fd, text, bytes, 0) : -1;
+        cJSON *job = got > 0 ? cJSON_ParseWithLength(text, (size_t)got) : NULL;
+        line = job != NULL ? cJSON_PrintUnformatted(job) : NULL;
+        cJSON_Delete(job);
+        close(fd);
+    }
+    fputs(line != NULL ? line : "null", out);
+    cJSON_free(line);
+    free(text);
+}
+
+void run_history_write(struct run_history *history, struct path run, bool whole, FILE *out)
 {
     struct lines *events = &history->kinds[EVENTS];
     const uint64_t since = whole ? 0 : history->told;
@@ -344,7 +383,13 @@ void run_history_write(struct run_history *history, bool whole, FILE *out)
     for (unsigned i = 0; i < events->count; i++)
         if (events->of[i].place > since)
             write_entry(&events->of[i], &is_first, out);
+    fputs("],\"checkpoints\":[", out);
+    write_checkpoints(run, out);
     fputc(']', out);
+    if (!whole)
+        return;
+    fputs(",\"job\":", out);
+    write_job(run, out);
 }
 
 void run_history_told(struct run_history *history)

@@ -295,6 +295,7 @@ static bool read_job(struct job *job, struct path run)
 static enum status read_run(struct run_summary *out, struct path run, struct error *error)
 {
     struct job job;
+    struct checkpoint_found *found;
     struct log_reading reading = {.out = out, .job = &job};
     const bool is_sound = read_job(&job, run);
     const char *base = strrchr(run.text, '/') + 1;
@@ -308,7 +309,9 @@ static enum status read_run(struct run_summary *out, struct path run, struct err
     } else {
         out->progress.eta_s = NAN;
     }
-    out->checkpoint = checkpoint_latest(run);
+    const size_t checkpoints = checkpoint_find(&found, run);
+    out->checkpoint = checkpoints > 0 ? found[checkpoints - 1].number : 0;
+    free(found);
     out->is_resumable = out->checkpoint > 0 && out->pid == 0 && !reading.is_over;
     out->has_best = has_entry(run.folder, ".", "checkpoints/best/manifest.json");
     out->is_previous =

@@ -6,7 +6,6 @@
 #include "daemon/log/profile_files.h"
 #include "daemon/process/descriptors.h"
 #include "daemon/watch/openmetrics.h"
-#include "daemon/watch/run_document.h"
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
 #include "kernels/base/output.h"
@@ -18,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -101,20 +99,11 @@ static void collect_worker(const struct run_view *view, const struct child *chil
 /* The newest checkpoint's number and age, from the folder's names: its writer is another process. */
 static void find_checkpoint(const struct run_view *view, struct run_status *status)
 {
-    const struct path run = rundir_path(view->g->dir);
-    char text[CHECKPOINT_PATH_BYTES];
-    struct stat info = {0};
-    struct error error;
-    int fd;
-    status->checkpoint_age_s = (double)NAN;
-    status->checkpoint = checkpoint_latest(run);
-    snprintf(text, sizeof text, "%s/checkpoints/%08llu", run.text, (unsigned long long)status->checkpoint);
-    if (status->checkpoint == 0 || file_open_folder(&fd, path_below(run, text), &error) != STATUS_OK)
-        return;
-    if (fstat(fd, &info) == 0)
-        status->checkpoint_age_s =
-            unix_s() - (double)info.st_mtim.tv_sec - (double)info.st_mtim.tv_nsec * 1e-9;
-    close(fd);
+    struct checkpoint_found *found;
+    const size_t count = checkpoint_find(&found, rundir_path(view->g->dir));
+    status->checkpoint = count > 0 ? found[count - 1].number : 0;
+    status->checkpoint_age_s = count > 0 ? unix_s() - found[count - 1].unix_s : (double)NAN;
+    free(found);
 }
 
 /* Fills *status; the caller frees its `workers`. False: no memory. */
@@ -174,8 +163,7 @@ static void write_event(const struct run_view *view, const char *status, bool is
 {
     fprintf(out, "event: %s\ndata: {\"status\":%.*s,", is_first ? "begin" : "tick",
             (int)strcspn(status, "\n"), status);
-    run_document_write(view->history, rundir_path(view->g->dir), view->g->job_text, view->g->job_bytes,
-                       is_first, out);
+    run_history_write(view->history, rundir_path(view->g->dir), is_first, out);
     fprintf(out, ",\"orders\":%s,\"lines\":", view->g->job->metrics.has_token ? "true" : "false");
     write_lines(view, out);
     fprintf(out, "}\n\n");

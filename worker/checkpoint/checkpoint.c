@@ -744,14 +744,27 @@ static bool read_is_damage(enum status status)
     return status == STATUS_CORRUPT || status == STATUS_NOT_FOUND || status == STATUS_IO;
 }
 
-uint64_t checkpoint_latest(struct path run)
+size_t checkpoint_find(struct checkpoint_found **found, struct path run)
 {
     struct checkpoint_list list;
     struct error why;
+    size_t count = 0;
     const bool is_listed = checkpoint_list(&list, run, false, &why) == STATUS_OK;
-    const uint64_t latest = is_listed && list.count > 0 ? list.numbers[list.count - 1] : 0;
+    *found = is_listed ? calloc(list.count + 1, sizeof **found) : NULL;
+    for (size_t i = 0; *found != NULL && i < list.count; i++) {
+        char text[CHECKPOINT_PATH_BYTES];
+        struct stat info;
+        int fd;
+        struct checkpoint_found *one = &(*found)[count++];
+        *one = (struct checkpoint_found){list.numbers[i], NAN};
+        if (file_open_folder(&fd, checkpoint_folder(text, run, one->number, false), &why) != STATUS_OK)
+            continue;
+        if (fstat(fd, &info) == 0)
+            one->unix_s = (double)info.st_mtim.tv_sec + (double)info.st_mtim.tv_nsec * 1e-9;
+        close(fd);
+    }
     free(list.numbers);
-    return latest;
+    return count;
 }
 
 enum status checkpoint_newest(struct path run, const struct checkpoint_judge *judge,
