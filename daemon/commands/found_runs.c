@@ -23,18 +23,6 @@
 
 enum { ANSWER_BYTES_MAX = 16 << 20, PATIENCE_S = 2 };
 
-double found_number(const cJSON *object, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    return cJSON_IsNumber(item) ? item->valuedouble : (double)NAN;
-}
-
-const char *found_text(const cJSON *object, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    return cJSON_IsString(item) ? item->valuestring : "";
-}
-
 /* ---- asking ---- */
 
 static int connect_to(const char *path)
@@ -78,7 +66,7 @@ static bool is_believed(const struct found_run *run, uid_t user)
 {
     char shown[PATH_MAX];
     struct stat info;
-    const char *path = found_text(run->status, "run");
+    const char *path = json_text(run->status, "run");
     const bool is_seen = stat(path, &info) == 0;
     if (!run->is_stranger || (!is_seen && errno == EACCES) || (is_seen && info.st_uid == user) ||
         run_lock_holder(path) == run->pid)
@@ -120,7 +108,7 @@ static bool ask(const char *path, struct found_run *run)
 static int compare_runs(const void *a, const void *b)
 {
     const struct found_run *one = a, *other = b;
-    return strcmp(found_text(one->status, "run"), found_text(other->status, "run"));
+    return strcmp(json_text(one->status, "run"), json_text(other->status, "run"));
 }
 
 /* Two patterns may find the same socket. */
@@ -197,7 +185,7 @@ static enum status usual_folders(struct run_folders *out, const struct found_run
         const char *path = i < fixed ? usual[i]
                            : running->of[i - fixed].is_stranger
                                ? NULL
-                               : found_text(running->of[i - fixed].status, "run");
+                               : json_text(running->of[i - fixed].status, "run");
         const char *end = path == NULL ? NULL : i >= fixed ? strrchr(path, '/') : path + strcspn(path, ":");
         if (end == NULL ||
             (size_t)snprintf(parent, sizeof parent, "%.*s", (int)(end - path), path) >= sizeof parent ||

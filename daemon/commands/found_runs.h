@@ -4,6 +4,7 @@
 #ifndef DAEMON_COMMANDS_FOUND_RUNS_H
 #define DAEMON_COMMANDS_FOUND_RUNS_H
 
+#include "daemon/log/json_members.h"
 #include "daemon/log/run_summary.h"
 #include "kernels/base/status.h"
 
@@ -43,10 +44,6 @@ enum status found_runs_folders(struct run_folders *out, const char *const *folde
 
 /* Warns of the folders that could not be read, if any. */
 void found_runs_say_unread(const struct run_folders *folders);
-
-/* A member of the document: a number, NaN where there is none; a text, "" where there is none. */
-double found_number(const cJSON *object, const char *name);
-const char *found_text(const cJSON *object, const char *name);
 
 enum { CELL_BYTES = 64 };
 

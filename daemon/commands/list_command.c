@@ -25,7 +25,7 @@ static const char *unit_of(const cJSON *progress)
 {
     static const char *const units[] = {"step", "episode", "update"};
     for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
-        if (strcmp(found_text(progress, "unit"), units[i]) == 0)
+        if (strcmp(json_text(progress, "unit"), units[i]) == 0)
             return units[i];
     return NULL;
 }
@@ -39,7 +39,7 @@ static uint64_t whole(double value)
 static void add_answer(struct run_summary *s, const struct found_run *run)
 {
     const cJSON *progress = cJSON_GetObjectItemCaseSensitive(run->status, "progress");
-    const double reward = found_number(progress, "running_reward");
+    const double reward = json_number(progress, "running_reward");
     struct progress *p = &s->progress;
     s->state = "running";
     s->reason[0] = '\0';
@@ -48,12 +48,12 @@ static void add_answer(struct run_summary *s, const struct found_run *run)
     if (unit_of(progress) == NULL)
         return;
     p->unit = unit_of(progress);
-    p->done = whole(found_number(progress, "done"));
-    p->total = whole(found_number(progress, "total"));
-    p->eta_s = found_number(progress, "eta_s");
+    p->done = whole(json_number(progress, "done"));
+    p->total = whole(json_number(progress, "total"));
+    p->eta_s = json_number(progress, "eta_s");
     if (p->figure == NULL) {
         p->figure = isnan(reward) ? "loss" : "running reward";
-        p->value = isnan(reward) ? found_number(progress, "loss") : reward;
+        p->value = isnan(reward) ? json_number(progress, "loss") : reward;
     }
 }
 
@@ -66,7 +66,7 @@ static struct run_summary *listed(const struct listing *listing, const struct fo
         struct run_summary *s = &listing->of[i];
         if (s->pid > 0 && s->pid == run->pid)
             return s;
-        if (s->pid == 0 && strcmp(s->path, found_text(run->status, "run")) == 0)
+        if (s->pid == 0 && strcmp(s->path, json_text(run->status, "run")) == 0)
             found = s;
     }
     return found;
@@ -76,11 +76,11 @@ static struct run_summary *listed(const struct listing *listing, const struct fo
 static void add_unlisted(struct listing *listing, const struct found_run *run)
 {
     struct error unused;
-    const char *path = found_text(run->status, "run");
+    const char *path = json_text(run->status, "run");
     struct run_summary *s = &listing->of[listing->count++];
     if (run_summary_read(s, run->is_stranger ? "" : path, &unused) != STATUS_OK) {
         snprintf(s->path, sizeof s->path, "%s", path);
-        snprintf(s->name, sizeof s->name, "%s", found_text(run->status, "name"));
+        snprintf(s->name, sizeof s->name, "%s", json_text(run->status, "name"));
     }
     add_answer(s, run);
 }

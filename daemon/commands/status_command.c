@@ -30,8 +30,8 @@ enum { WORD_BYTES = 32, COLUMNS = 12 };
  * answers with the earlier path. */
 static bool is_meant(const struct found_run *run, const char *wanted, const char *real, pid_t holder)
 {
-    return (holder > 0 ? run->pid == holder : strcmp(found_text(run->status, "run"), real) == 0) ||
-           strcmp(found_text(run->status, "name"), wanted) == 0;
+    return (holder > 0 ? run->pid == holder : strcmp(json_text(run->status, "run"), real) == 0) ||
+           strcmp(json_text(run->status, "name"), wanted) == 0;
 }
 
 /* Keeps the run that is meant, by its directory if there is one of that path. */
@@ -54,7 +54,7 @@ static enum status choose(struct found_runs *runs, const char *wanted, struct er
     if (count > 1)
         return error_set(error, STATUS_INVALID,
                          "%zu runs have the name %.100s: expected a directory, as %.200s", count, wanted,
-                         found_text(runs->of[0].status, "run"));
+                         json_text(runs->of[0].status, "run"));
     return count == 1 ? STATUS_OK
                       : error_set(error, STATUS_NOT_FOUND,
                                   "%.200s is not running: expected the directory of a run that goes on, "
@@ -108,8 +108,7 @@ static enum status find_ended(struct run_summary *found, const char *wanted, str
 /* A run of another user may answer: what it says is made fit to show. */
 static void write_word(char *shown, size_t bytes, const cJSON *object, const char *name)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    const char *text = cJSON_IsString(item) ? item->valuestring : "";
+    const char *text = json_text(object, name);
     text_show(shown, bytes, text, strlen(text), bytes - 1);
 }
 
@@ -161,14 +160,14 @@ static void show_progress(const cJSON *status)
     const cJSON *progress = cJSON_GetObjectItemCaseSensitive(status, "progress");
     char cell[CELL_BYTES], member[CELL_BYTES];
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        if (isfinite(found_number(progress, numbers[i].member)))
+        if (isfinite(json_number(progress, numbers[i].member)))
             printf("%s %.*f", numbers[i].label, numbers[i].decimals,
-                   found_number(progress, numbers[i].member));
+                   json_number(progress, numbers[i].member));
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) {
         snprintf(member, sizeof member, "%s_per_s", rates[i]);
-        if (!isfinite(found_number(progress, member)))
+        if (!isfinite(json_number(progress, member)))
             continue;
-        write_count(cell, found_number(progress, member));
+        write_count(cell, json_number(progress, member));
         printf(", %s %s/s", cell, rates[i]);
     }
 }
@@ -178,14 +177,14 @@ static void show_share(const cJSON *status)
 {
     const cJSON *progress = cJSON_GetObjectItemCaseSensitive(status, "progress");
     char cell[CELL_BYTES];
-    if (!isfinite(found_number(progress, "total")))
+    if (!isfinite(json_number(progress, "total")))
         return;
     write_word(cell, sizeof cell, progress, "unit");
-    printf("\n%.0f of %.0f %ss", found_number(progress, "done"), found_number(progress, "total"), cell);
+    printf("\n%.0f of %.0f %ss", json_number(progress, "done"), json_number(progress, "total"), cell);
     printf(", %.0f %%",
-           floor(100 * fmin(1, found_number(progress, "done") / found_number(progress, "total"))));
-    write_time(cell, found_number(progress, "eta_s"));
-    if (isfinite(found_number(progress, "eta_s")))
+           floor(100 * fmin(1, json_number(progress, "done") / json_number(progress, "total"))));
+    write_time(cell, json_number(progress, "eta_s"));
+    if (isfinite(json_number(progress, "eta_s")))
         printf(", done in %s", cell);
 }
 
@@ -195,15 +194,15 @@ static void show_job(const cJSON *status)
     show_word(status, "run");
     fputs(": ", stdout);
     show_word(status, "kind");
-    printf(", process %.0f, ", found_number(status, "pid"));
+    printf(", process %.0f, ", json_number(status, "pid"));
     show_word(status, "state");
-    write_time(cell, found_number(status, "up_s"));
+    write_time(cell, json_number(status, "up_s"));
     printf(", up %s\n", cell);
     show_progress(status);
     show_share(status);
-    write_time(cell, found_number(status, "checkpoint_age_s"));
-    if (isfinite(found_number(status, "checkpoint_age_s")))
-        printf("\ncheckpoint %.0f, %s old\n\n", found_number(status, "checkpoint"), cell);
+    write_time(cell, json_number(status, "checkpoint_age_s"));
+    if (isfinite(json_number(status, "checkpoint_age_s")))
+        printf("\ncheckpoint %.0f, %s old\n\n", json_number(status, "checkpoint"), cell);
     else
         printf("\nno checkpoint yet\n\n");
 }
@@ -233,16 +232,16 @@ static void write_cell(char cell[CELL_BYTES], const cJSON *worker, int column)
     if (worker == NULL) {
         snprintf(cell, CELL_BYTES, "%s", columns[column].title);
     } else if (columns[column].write != NULL) {
-        if (isfinite(found_number(worker, member)))
-            columns[column].write(cell, found_number(worker, member));
+        if (isfinite(json_number(worker, member)))
+            columns[column].write(cell, json_number(worker, member));
     } else if (column == 1) {
         write_word(cell, CELL_BYTES, worker, member);
     } else {
         write_word(word, sizeof word, worker, member);
         if (column == 0)
-            snprintf(cell, CELL_BYTES, "%s %.0f", word, found_number(worker, "worker"));
+            snprintf(cell, CELL_BYTES, "%s %.0f", word, json_number(worker, "worker"));
         else if (word[0] != '\0')
-            snprintf(cell, CELL_BYTES, "%.0f %s", found_number(worker, "host"), word);
+            snprintf(cell, CELL_BYTES, "%.0f %s", json_number(worker, "host"), word);
     }
 }
 
@@ -323,7 +322,7 @@ static enum status show(const struct arguments *arguments, bool clears, char see
     if (status == STATUS_OK && clears)
         printf("\033[H\033[J");
     if (status == STATUS_OK && arguments->run != NULL)
-        snprintf(seen, PATH_MAX, "%s", found_text(runs.of[0].status, "run"));
+        snprintf(seen, PATH_MAX, "%s", json_text(runs.of[0].status, "run"));
     if (status == STATUS_OK && arguments->json && arguments->run != NULL)
         show_document(runs.of[0].status);
     else if (status == STATUS_OK && arguments->json)
@@ -463,7 +462,7 @@ enum status status_stop(const struct arguments *arguments, struct job *job, stru
     struct found_runs runs;
     enum status status = find(&runs, arguments->run, error);
     if (status == STATUS_OK) {
-        log_info("stopping %s, process %d: its round is finished first", found_text(runs.of[0].status, "run"),
+        log_info("stopping %s, process %d: its round is finished first", json_text(runs.of[0].status, "run"),
                  runs.of[0].pid);
         status = end_run(&runs.of[0], error);
     }

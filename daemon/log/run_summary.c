@@ -1,6 +1,7 @@
 /* Reads the folders of runs. The command's process; its only thread. */
 #include "daemon/log/run_summary.h"
 
+#include "daemon/log/json_members.h"
 #include "daemon/log/run_history.h"
 #include "daemon/log/runlog.h"
 #include "kernels/base/file.h"
@@ -49,22 +50,10 @@ static bool has_run(int from, const char *folder)
 
 /* ---- lines ---- */
 
-static double number_of(const cJSON *object, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    return cJSON_IsNumber(item) ? item->valuedouble : (double)NAN;
-}
-
 static uint64_t count_of(const cJSON *object, const char *name)
 {
-    const double value = number_of(object, name);
+    const double value = json_number(object, name);
     return value >= 0 && value < 0x1p63 ? (uint64_t)value : 0;
-}
-
-static const char *text_of(const cJSON *object, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    return cJSON_IsString(item) ? item->valuestring : "";
 }
 
 /* The members that progress_note reads. */
@@ -72,24 +61,24 @@ static void read_episode(struct control_episode *r, const cJSON *line)
 {
     const cJSON *eval = cJSON_GetObjectItemCaseSensitive(line, "eval");
     *r = (struct control_episode){.episode = count_of(line, "episode"),
-                                  .running_reward = number_of(line, "running_reward"),
+                                  .running_reward = json_number(line, "running_reward"),
                                   .env_steps = count_of(line, "env_steps"),
-                                  .has_figures = !isnan(number_of(line, "total_timesteps"))};
-    r->timing.episode_s = number_of(cJSON_GetObjectItemCaseSensitive(line, "timing"), "episode_s");
+                                  .has_figures = !isnan(json_number(line, "total_timesteps"))};
+    r->timing.episode_s = json_number(cJSON_GetObjectItemCaseSensitive(line, "timing"), "episode_s");
     r->figures.total_timesteps = count_of(line, "total_timesteps");
-    r->figures.ep_rew_mean = number_of(line, "ep_rew_mean");
+    r->figures.ep_rew_mean = json_number(line, "ep_rew_mean");
     r->figures.has_evaluation = cJSON_IsObject(eval);
-    r->figures.evaluation.mean_reward = number_of(eval, "mean_reward");
-    r->figures.evaluation.std_reward = number_of(eval, "std_reward");
+    r->figures.evaluation.mean_reward = json_number(eval, "mean_reward");
+    r->figures.evaluation.std_reward = json_number(eval, "std_reward");
 }
 
 static void read_update(struct control_update *r, const cJSON *line)
 {
     *r = (struct control_update){.update = count_of(line, "update"),
-                                 .loss = number_of(line, "loss"),
+                                 .loss = json_number(line, "loss"),
                                  .samples = count_of(line, "samples")};
     r->timing.round_s =
-        (double)r->samples / number_of(cJSON_GetObjectItemCaseSensitive(line, "timing"), "samples_per_s");
+        (double)r->samples / json_number(cJSON_GetObjectItemCaseSensitive(line, "timing"), "samples_per_s");
 }
 
 /* False: the line is no record. */
@@ -121,14 +110,14 @@ static void note_event(struct log_reading *r, const cJSON *line, const char *tex
 {
     static const char *const ends[] = {"finished", "solved", "stopped", "failed"};
     struct run_summary *out = r->out;
-    const char *event = text_of(line, "event");
+    const char *event = json_text(line, "event");
     out->state = "died";
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
         if (strcmp(event, ends[i]) == 0)
             out->state = ends[i];
     r->is_over = runlog_ends_job(text, r->job);
     snprintf(out->reason, sizeof out->reason, "%s",
-             strcmp(out->state, "failed") == 0 ? text_of(line, "reason") : "");
+             strcmp(out->state, "failed") == 0 ? json_text(line, "reason") : "");
     if (strcmp(event, "resumed") == 0) /* the run did no work during the pause */
         out->progress.begun_at = UINT64_MAX;
 }
@@ -157,7 +146,7 @@ static void note_record(struct log_reading *r, const cJSON *line, double unix_s)
 static void note_line(struct log_reading *r, const char *text)
 {
     cJSON *line = cJSON_Parse(text);
-    const double unix_s = number_of(cJSON_GetObjectItemCaseSensitive(line, "timing"), "unix_s");
+    const double unix_s = json_number(cJSON_GetObjectItemCaseSensitive(line, "timing"), "unix_s");
     if (cJSON_IsObject(line) && !isnan(unix_s)) {
         r->out->ended_unix_s = unix_s;
         if (cJSON_HasObjectItem(line, "event"))
@@ -213,8 +202,8 @@ static double begin_of(int fd)
     const ssize_t got = file_read_at(fd, text, BLOCK_BYTES, 0);
     text[got > 0 ? strcspn(text, "\n") : 0] = '\0';
     cJSON *line = cJSON_Parse(text);
-    const bool is_first = strcmp(text_of(line, "event"), "continued") != 0;
-    const double unix_s = number_of(cJSON_GetObjectItemCaseSensitive(line, "timing"), "unix_s");
+    const bool is_first = strcmp(json_text(line, "event"), "continued") != 0;
+    const double unix_s = json_number(cJSON_GetObjectItemCaseSensitive(line, "timing"), "unix_s");
     cJSON_Delete(line);
     return is_first ? unix_s : (double)NAN;
 }
@@ -363,14 +352,6 @@ uint64_t run_summary_bytes(const char *folder, bool only_own)
 
 /* ---- JSON ---- */
 
-static void put(cJSON *object, const char *name, double value)
-{
-    if (isfinite(value))
-        cJSON_AddNumberToObject(object, name, value);
-    else
-        cJSON_AddNullToObject(object, name);
-}
-
 static bool is_utf8(const char *text)
 {
     size_t bytes = 1;
@@ -395,14 +376,14 @@ static void put_progress(cJSON *object, const struct progress *p)
     if (p->unit == NULL)
         return;
     cJSON_AddStringToObject(object, "unit", p->unit);
-    put(object, "done", (double)p->done);
-    put(object, "total", p->total > 0 ? (double)p->total : (double)NAN);
-    put(object, "eta_s", p->eta_s);
+    json_put(object, "done", (double)p->done);
+    json_put(object, "total", p->total > 0 ? (double)p->total : (double)NAN);
+    json_put(object, "eta_s", p->eta_s);
     put_text(object, "figure", p->figure != NULL ? p->figure : "");
-    put(object, "value", p->value);
-    put(object, "goal", p->goal);
-    put(object, "evaluation", p->evaluation);
-    put(object, "evaluation_std", isnan(p->evaluation) ? (double)NAN : p->evaluation_std);
+    json_put(object, "value", p->value);
+    json_put(object, "goal", p->goal);
+    json_put(object, "evaluation", p->evaluation);
+    json_put(object, "evaluation_std", isnan(p->evaluation) ? (double)NAN : p->evaluation_std);
 }
 
 cJSON *run_summary_json(const struct run_summary *s)
@@ -413,11 +394,11 @@ cJSON *run_summary_json(const struct run_summary *s)
     put_text(object, "kind", s->kind);
     put_text(object, "state", s->state);
     put_text(object, "reason", s->reason);
-    put(object, "pid", s->pid > 0 ? (double)s->pid : (double)NAN);
-    put(object, "began_unix_s", s->began_unix_s);
-    put(object, "ended_unix_s", s->ended_unix_s);
-    put(object, "bytes", (double)s->bytes);
-    put(object, "checkpoint", s->checkpoint > 0 ? (double)s->checkpoint : (double)NAN);
+    json_put(object, "pid", s->pid > 0 ? (double)s->pid : (double)NAN);
+    json_put(object, "began_unix_s", s->began_unix_s);
+    json_put(object, "ended_unix_s", s->ended_unix_s);
+    json_put(object, "bytes", (double)s->bytes);
+    json_put(object, "checkpoint", s->checkpoint > 0 ? (double)s->checkpoint : (double)NAN);
     cJSON_AddBoolToObject(object, "resumable", s->is_resumable);
     cJSON_AddBoolToObject(object, "best", s->has_best);
     cJSON_AddBoolToObject(object, "previous", s->is_previous);
