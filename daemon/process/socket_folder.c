@@ -1,6 +1,7 @@
 /* Makes the folder of sockets, and names and removes sockets. Supervisor process; its only thread. */
 #include "daemon/process/socket_folder.h"
 
+#include "daemon/watch/status_socket.h"
 #include "worker/roster.h"
 
 #include <errno.h>
@@ -87,15 +88,8 @@ static enum status name_sockets(char address[CONTROL_ADDRESS_BYTES], const char 
 static enum status remove_socket(const char *address, unsigned worker, struct error *error)
 {
     char path[CONTROL_ADDRESS_BYTES];
-    struct stat info;
     snprintf(path, sizeof path, "%s.%u", address + strlen("ipc://"), worker);
-    if (lstat(path, &info) != 0)
-        return errno == ENOENT ? STATUS_OK : error_set_errno(error, errno, "cannot look at %s", path);
-    if (!S_ISSOCK(info.st_mode))
-        return error_set(error, STATUS_PERMISSION, "%s is in the way: expected a socket or nothing", path);
-    if (unlink(path) != 0)
-        return error_set_errno(error, errno, "cannot remove the leftover %s", path);
-    return STATUS_OK;
+    return status_socket_clear(path, error);
 }
 
 enum status socket_folder_open(char address[CONTROL_ADDRESS_BYTES], const char *identity, unsigned listeners,

@@ -169,19 +169,12 @@ enum status listener_check(const struct job *job, const char **pointer, struct e
 /* Removes a socket at which nobody listens: a killed run has left it. */
 static enum status clear_path(const struct place_to_listen *place, const char *text, struct error *error)
 {
-    struct stat info;
-    if (lstat(text, &info) != 0)
-        return STATUS_OK;
-    if (!S_ISSOCK(info.st_mode))
-        return error_set(error, STATUS_PERMISSION, "%.200s is in the way: expected a socket or nothing",
-                         text);
     const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     const bool answers = fd >= 0 && connect(fd, (const struct sockaddr *)&place->address, place->bytes) == 0;
     if (fd >= 0)
         close(fd);
-    if (answers)
-        return error_set(error, STATUS_BUSY, "another program listens at %.200s", text);
-    return unlink(text) == 0 ? STATUS_OK : error_set_errno(error, errno, "cannot remove %.200s", text);
+    return answers ? error_set(error, STATUS_BUSY, "another program listens at %.200s", text)
+                   : status_socket_clear(text, error);
 }
 
 static enum status load_plugin(const struct http_ops **out, const char *name, struct error *error)

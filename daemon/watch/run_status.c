@@ -4,6 +4,7 @@
 #include "daemon/log/json_members.h"
 #include "worker/job/job_table.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static const double round_limits_s[RUN_ROUND_BUCKETS - 1] = {1e-4, 1e-3, 0.005, 0.01, 0.025, 0.05, 0.1,
@@ -307,14 +308,11 @@ char *run_status_json(const struct run_status *status)
         put_worker(workers, &status->workers[i]);
     char *text = cJSON_PrintUnformatted(root);
     cJSON_Delete(root);
-    if (text == NULL)
-        return NULL;
-    const size_t length = strlen(text);
-    char *line = cJSON_malloc(length + 2);
-    if (line != NULL) {
-        memcpy(line, text, length);
+    const size_t length = text != NULL ? strlen(text) : 0;
+    char *line = text != NULL ? realloc(text, length + 2) : NULL;
+    if (line != NULL)
         memcpy(line + length, "\n", 2);
-    }
-    cJSON_free(text);
+    else
+        free(text);
     return line;
 }
