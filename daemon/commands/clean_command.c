@@ -12,10 +12,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/openat2.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -35,16 +37,8 @@ struct place {
 /* Opens a folder by its absolute path. -1: failed, or a link is on the way. */
 static int open_without_links(const char *path)
 {
-    char name[NAME_MAX + 1];
-    int fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    for (path += strspn(path, "/"); fd >= 0 && *path != '\0'; path += strspn(path, "/")) {
-        const int bytes = snprintf(name, sizeof name, "%.*s", (int)strcspn(path, "/"), path);
-        const int next = openat(fd, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        close(fd);
-        fd = next;
-        path += bytes;
-    }
-    return fd;
+    const struct open_how how = {.flags = O_PATH | O_DIRECTORY | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS};
+    return (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
 }
 
 static void place_open(struct place *place, const char *path)
