@@ -18,6 +18,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -191,14 +192,6 @@ enum status job_files_check_folder(const char *checkpoint, struct error *error)
     return STATUS_OK;
 }
 
-/* Cuts the last name off an absolute path: "/a/b" becomes "/a", and "/" becomes "". */
-static void cut_last_name(char *path)
-{
-    char *slash = strrchr(path, '/');
-    if (slash != NULL)
-        *slash = '\0';
-}
-
 static enum status fits_any(void *context, const struct run_place *place, struct error *why)
 {
     (void)context;
@@ -236,10 +229,9 @@ enum status job_files_find_job(struct job_files_found *found, const char *checkp
     char *real = realpath(checkpoint, NULL);
     if (real == NULL)
         return error_set_errno(error, errno, "%.300s", checkpoint);
-    cut_last_name(real);
-    cut_last_name(real);
-    const int run = snprintf(found->run, sizeof found->run, "%s", real),
-              job = snprintf(found->job, sizeof found->job, "%s/job.json", real);
+    const char *above = dirname(dirname(real));
+    const int run = snprintf(found->run, sizeof found->run, "%s", above),
+              job = snprintf(found->job, sizeof found->job, "%s/job.json", above);
     free(real);
     return (size_t)run < sizeof found->run && (size_t)job < sizeof found->job
                ? STATUS_OK
