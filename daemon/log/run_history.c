@@ -86,34 +86,35 @@ static char *copy_of(const char *line, size_t length)
     return text;
 }
 
-static void lines_drop(struct lines *lines, unsigned i)
-{
-    lines->bytes -= strlen(lines->of[i].text);
-    free(lines->of[i].text);
-}
-
-/* Every second line goes. */
-static void lines_thin(struct lines *lines)
+/* Drops the lines that do not stay. */
+static void lines_filter(struct lines *lines, bool (*stays)(const struct lines *lines, unsigned i))
 {
     unsigned kept = 0;
     for (unsigned i = 0; i < lines->count; i++) {
-        if (i % 2 == 0)
+        if (stays(lines, i)) {
             lines->of[kept++] = lines->of[i];
-        else
-            lines_drop(lines, i);
+        } else {
+            lines->bytes -= strlen(lines->of[i].text);
+            free(lines->of[i].text);
+        }
     }
     lines->count = kept;
-    lines->stride *= 2;
 }
 
-/* The older half goes. */
-static void lines_age(struct lines *lines)
+static bool is_even(const struct lines *lines, unsigned i)
 {
-    const unsigned old = lines->count / 2;
-    for (unsigned i = 0; i < old; i++)
-        lines_drop(lines, i);
-    lines->count -= old;
-    memmove(lines->of, lines->of + old, lines->count * sizeof lines->of[0]);
+    (void)lines;
+    return i % 2 == 0;
+}
+
+static bool is_of_newer_half(const struct lines *lines, unsigned i)
+{
+    return i >= lines->count / 2;
+}
+
+static bool is_note(const struct lines *lines, unsigned i)
+{
+    return lines->of[i].is_note;
 }
 
 static bool lines_are_full(const struct lines *lines, size_t more)
@@ -127,10 +128,8 @@ static void lines_add(struct lines *lines, struct entry entry, const char *text,
     if (lines->seen++ % lines->stride != 0)
         return;
     while (lines_are_full(lines, length)) {
-        if (ages)
-            lines_age(lines);
-        else
-            lines_thin(lines);
+        lines_filter(lines, ages ? is_of_newer_half : is_even);
+        lines->stride *= ages ? 1 : 2;
     }
     entry.text = copy_of(text, length);
     if (entry.text == NULL)
@@ -219,15 +218,7 @@ void run_history_note(struct run_history *history, const char *event, const char
 
 void run_history_clear(struct run_history *history)
 {
-    struct lines *events = &history->kinds[EVENTS];
-    unsigned kept = 0;
-    for (unsigned i = 0; i < events->count; i++) {
-        if (events->of[i].is_note)
-            events->of[kept++] = events->of[i];
-        else
-            lines_drop(events, i);
-    }
-    events->count = kept;
+    lines_filter(&history->kinds[EVENTS], is_note);
     lines_clear(&history->kinds[RECORDS]);
     lines_clear(&history->kinds[MILESTONES]);
     free(history->newest.text);

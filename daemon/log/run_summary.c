@@ -9,7 +9,6 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/job/job_table.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <fts.h>
@@ -423,47 +422,38 @@ static enum status add_folder(struct run_folders *out, const char *path, struct 
     return STATUS_OK;
 }
 
-static bool is_folder(DIR *dir, const struct dirent *entry)
-{
-    struct stat info;
-    if (entry->d_name[0] == '.' && (entry->d_name[1] == '\0' || strcmp(entry->d_name, "..") == 0))
-        return false;
-    return entry->d_type == DT_DIR ||
-           (entry->d_type == DT_UNKNOWN &&
-            fstatat(dirfd(dir), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(info.st_mode));
-}
-
 struct finding {
     struct run_folders *out;
     unsigned unread;    /* folders */
     struct error first; /* of these */
 };
 
-/* Below a run lie its own folders. Only a folder that someone named may be a run and hold others: `depth` 0.
+/* Below a run lie its own folders. Only a folder that someone named, of level 0, may be a run and hold others.
  */
-static enum status visit(struct finding *f, char path[PATH_MAX], int depth, struct error *error)
+static enum status visit(struct finding *f, char path[PATH_MAX], struct error *error)
 {
-    enum { DEPTH_MAX = 2 };
-    const bool is_run = has_run(AT_FDCWD, path);
-    const size_t length = strcmp(path, "/") == 0 ? 0 : strlen(path);
-    enum status status = is_run ? add_folder(f->out, path, error) : STATUS_OK;
-    if (status != STATUS_OK || (is_run ? is_previous_name(strrchr(path, '/') + 1) : depth == DEPTH_MAX))
-        return status;
-    DIR *dir = opendir(path);
-    if (dir == NULL && depth == 0)
+    enum { LEVEL_MAX = 2 };
+    char *const roots[] = {path, NULL};
+    enum status status = STATUS_OK;
+    FTS *tree = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+    if (tree == NULL)
         return error_set_errno(error, errno, "cannot read %.300s", path);
-    if (dir == NULL && f->unread++ == 0)
-        error_set_errno(&f->first, errno, "cannot read %.300s", path);
-    for (const struct dirent *entry; dir != NULL && status == STATUS_OK && (entry = readdir(dir)) != NULL;) {
-        const bool is_previous = is_run && is_previous_name(entry->d_name);
-        if (!is_folder(dir, entry) || (is_run && depth > 0 && !is_previous) ||
-            (size_t)snprintf(path + length, PATH_MAX - length, "/%s", entry->d_name) >= PATH_MAX - length)
+    for (FTSENT *entry; status == STATUS_OK && (entry = fts_read(tree)) != NULL;) {
+        const bool is_previous = is_previous_name(entry->fts_name);
+        if (entry->fts_info == FTS_DNR && entry->fts_level == 0)
+            status = error_set_errno(error, entry->fts_errno, "cannot read %.300s", path);
+        else if (entry->fts_info == FTS_DNR && f->unread++ == 0)
+            error_set_errno(&f->first, entry->fts_errno, "cannot read %.300s", entry->fts_path);
+        if (entry->fts_info != FTS_D)
             continue;
-        status = visit(f, path, depth + 1, error);
+        const bool is_own = entry->fts_level > 1 && entry->fts_parent->fts_number != 0 && !is_previous;
+        entry->fts_number = !is_own && has_run(AT_FDCWD, entry->fts_path); /* whether it is a run */
+        if (entry->fts_number != 0)
+            status = add_folder(f->out, entry->fts_path, error);
+        if (is_own || (entry->fts_number != 0 ? is_previous : entry->fts_level >= LEVEL_MAX))
+            fts_set(tree, entry, FTS_SKIP);
     }
-    path[length] = '\0';
-    if (dir != NULL)
-        closedir(dir);
+    fts_close(tree);
     return status;
 }
 
@@ -482,7 +472,7 @@ enum status run_folders_find(struct run_folders *out, const char *const *folders
     *out = (struct run_folders){0};
     for (size_t i = 0; i < count && status == STATUS_OK; i++)
         status = realpath(folders[i], path) != NULL
-                     ? visit(&finding, path, 0, error)
+                     ? visit(&finding, path, error)
                      : error_set_errno(error, errno, "cannot read %.300s", folders[i]);
     if (finding.unread == 1)
         snprintf(out->unread, sizeof out->unread, "%s", finding.first.text);
