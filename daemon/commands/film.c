@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { SIDE_MAX = 65535, COLORS = 256, DELAY_CS = 4 /* hundredths of a second: 25 pictures a second */ };
 

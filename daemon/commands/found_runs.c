@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,6 @@
 #include "kernels/base/text.h"
 #include "worker/environment/environment_contract.h"
 #include "worker/environment/environment_load.h"
-#include "worker/environment/environment_spec.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -3,7 +3,6 @@
 
 #include "kernels/base/text.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 /* ---- the table ---- */

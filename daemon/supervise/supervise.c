@@ -27,7 +27,6 @@
 #include "kernels/base/log.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
