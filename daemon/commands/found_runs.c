@@ -258,6 +258,14 @@ void write_path(char *out, size_t bytes, const char *path)
     text_show(out, bytes, shown, strlen(shown), bytes - 1);
 }
 
+void print_document(const cJSON *document)
+{
+    char *text = cJSON_PrintUnformatted(document);
+    if (text != NULL)
+        printf("%s\n", text);
+    cJSON_free(text);
+}
+
 int terminal_width(void)
 {
     struct winsize size;

@@ -55,6 +55,9 @@ void write_date(char cell[CELL_BYTES], double unix_s);
 /* Writes a path from the current folder on if it lies below, fit to show. */
 void write_path(char *out, size_t bytes, const char *path);
 
+/* Prints a document in a line. NULL: there was no memory for it. */
+void print_document(const cJSON *document);
+
 /* The columns of the terminal; 0: standard output is none. */
 int terminal_width(void);
 

@@ -229,10 +229,7 @@ static void show_json(const struct listing *listing)
     cJSON *root = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(root, "runs");
     for (size_t i = 0; i < listing->count; i++)
         cJSON_AddItemToArray(list, run_summary_json(&listing->of[i]));
-    char *text = cJSON_PrintUnformatted(root);
-    if (text != NULL)
-        printf("%s\n", text);
-    cJSON_free(text);
+    print_document(root);
     cJSON_Delete(root);
 }
 

@@ -181,8 +181,7 @@ static void show_share(const cJSON *status)
         return;
     write_word(cell, sizeof cell, progress, "unit");
     printf("\n%.0f of %.0f %ss", json_number(progress, "done"), json_number(progress, "total"), cell);
-    printf(", %.0f %%",
-           floor(100 * fmin(1, json_number(progress, "done") / json_number(progress, "total"))));
+    printf(", %.0f %%", floor(100 * fmin(1, json_number(progress, "done") / json_number(progress, "total"))));
     write_time(cell, json_number(progress, "eta_s"));
     if (isfinite(json_number(progress, "eta_s")))
         printf(", done in %s", cell);
@@ -296,20 +295,12 @@ static void show_tables(const struct found_runs *runs)
     }
 }
 
-static void show_document(cJSON *document)
-{
-    char *text = cJSON_PrintUnformatted(document);
-    if (text != NULL)
-        printf("%s\n", text);
-    cJSON_free(text);
-}
-
 static void show_json(const struct found_runs *runs)
 {
     cJSON *root = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(root, "runs");
     for (size_t i = 0; i < runs->count; i++)
         cJSON_AddItemReferenceToArray(list, runs->of[i].status);
-    show_document(root);
+    print_document(root);
     cJSON_Delete(root);
 }
 
@@ -324,7 +315,7 @@ static enum status show(const struct arguments *arguments, bool clears, char see
     if (status == STATUS_OK && arguments->run != NULL)
         snprintf(seen, PATH_MAX, "%s", json_text(runs.of[0].status, "run"));
     if (status == STATUS_OK && arguments->json && arguments->run != NULL)
-        show_document(runs.of[0].status);
+        print_document(runs.of[0].status);
     else if (status == STATUS_OK && arguments->json)
         show_json(&runs);
     else if (status == STATUS_OK)
@@ -380,7 +371,7 @@ static void show_summary(const struct arguments *arguments, const struct run_sum
         return;
     }
     cJSON *document = run_summary_json(ended);
-    show_document(document);
+    print_document(document);
     cJSON_Delete(document);
 }
 
