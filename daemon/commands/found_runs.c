@@ -1,6 +1,7 @@
 /* Asks runs at their sockets, and finds the folders of others. The command's process; its only thread. */
 #include "daemon/commands/found_runs.h"
 
+#include "daemon/log/runlog.h"
 #include "daemon/process/socket_folder.h"
 #include "kernels/base/log.h"
 #include "kernels/base/monotime.h"
@@ -251,10 +252,7 @@ void write_date(char cell[CELL_BYTES], double unix_s)
 
 void write_path(char *out, size_t bytes, const char *path)
 {
-    char here[PATH_MAX];
-    const size_t length = getcwd(here, sizeof here) != NULL ? strlen(here) : 0;
-    const bool is_below = length > 1 && strncmp(path, here, length) == 0 && path[length] == '/';
-    const char *shown = is_below ? path + length + 1 : path;
+    const char *shown = runlog_short_path(path);
     text_show(out, bytes, shown, strlen(shown), bytes - 1);
 }
 

@@ -117,17 +117,13 @@ static bool is_note(const struct lines *lines, unsigned i)
     return lines->of[i].is_note;
 }
 
-static bool lines_are_full(const struct lines *lines, size_t more)
-{
-    return lines->count == HISTORY_LINES_MAX || (lines->count > 1 && lines->bytes + more > HISTORY_BYTES_MAX);
-}
-
 /* Keeps a copy of the entry's text, or not. */
 static void lines_add(struct lines *lines, struct entry entry, const char *text, size_t length, bool ages)
 {
     if (lines->seen++ % lines->stride != 0)
         return;
-    while (lines_are_full(lines, length)) {
+    while (lines->count == HISTORY_LINES_MAX ||
+           (lines->count > 1 && lines->bytes + length > HISTORY_BYTES_MAX)) {
         lines_filter(lines, ages ? is_of_newer_half : is_even);
         lines->stride *= ages ? 1 : 2;
     }
@@ -228,12 +224,6 @@ void run_history_clear(struct run_history *history)
     history->seen_bytes = 0;
 }
 
-static void remember_end(struct run_history *history, const char *block, size_t used)
-{
-    history->seen_bytes = used < SEEN_BYTES ? used : SEEN_BYTES;
-    memcpy(history->seen, block + used - history->seen_bytes, history->seen_bytes);
-}
-
 /* Whether the file is the one of the last call, and has the same bytes before `offset`: a resume cuts a log
  * where it is, and the log may have grown again since. */
 static bool goes_on(const struct run_history *history, int fd, const struct stat *info)
@@ -256,8 +246,10 @@ static enum status read_lines(struct run_history *history, int fd, char *block, 
             take(history, line, (size_t)(next - line), (struct entry){0});
         const bool is_full = got == HISTORY_BLOCK_BYTES;
         const size_t used = (size_t)(is_full && line == block ? got : line - block);
-        if (used > 0)
-            remember_end(history, block, used);
+        if (used > 0) {
+            history->seen_bytes = used < SEEN_BYTES ? used : SEEN_BYTES;
+            memcpy(history->seen, block + used - history->seen_bytes, history->seen_bytes);
+        }
         history->offset += used;
         if (!is_full)
             return STATUS_OK;
@@ -289,21 +281,16 @@ enum status run_history_read(struct run_history *history, struct path run, struc
 
 /* ---- telling ---- */
 
-/* A file may be damaged: a line that is no JSON would spoil the document. */
-static bool is_fit(struct entry *entry)
+/* Writes `[NUMBER,LINE]`, behind a comma unless it is the first one. A file may be damaged: a line that is no
+ * JSON would spoil the document. */
+static void write_entry(struct entry *entry, bool *is_first, FILE *out)
 {
     if (entry->fitness == UNCHECKED) {
         cJSON *parsed = cJSON_Parse(entry->text);
         entry->fitness = parsed != NULL ? FIT : UNFIT;
         cJSON_Delete(parsed);
     }
-    return entry->fitness == FIT;
-}
-
-/* Writes `[NUMBER,LINE]`, behind a comma unless it is the first one. */
-static void write_entry(struct entry *entry, bool *is_first, FILE *out)
-{
-    if (!is_fit(entry))
+    if (entry->fitness != FIT)
         return;
     fprintf(out, "%s[%" PRIu64 ",%s]", *is_first ? "" : ",", entry->number, entry->text);
     *is_first = false;

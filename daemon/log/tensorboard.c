@@ -170,27 +170,6 @@ static void buffer_event(struct tensorboard *board, Events__Event *event)
     board->count += HEADER_BYTES + length + FOOTER_BYTES;
 }
 
-static void buffer_version(struct tensorboard *board)
-{
-    char version[] = "brain.Event:2"; /* protobuf-c takes no const text */
-    Events__Event event = EVENTS__EVENT__INIT;
-    event.what_case = EVENTS__EVENT__WHAT_FILE_VERSION;
-    event.file_version = version;
-    buffer_event(board, &event);
-}
-
-static void buffer_scalars(struct tensorboard *board, uint64_t step, struct scalars *scalars)
-{
-    Events__Summary summary = EVENTS__SUMMARY__INIT;
-    Events__Event event = EVENTS__EVENT__INIT;
-    summary.n_value = scalars->count;
-    summary.value = scalars->pointers;
-    event.step = (int64_t)step;
-    event.what_case = EVENTS__EVENT__WHAT_SUMMARY;
-    event.summary = &summary;
-    buffer_event(board, &event);
-}
-
 /* ---- the event file ---- */
 
 /* A process that opens two files within a microsecond keeps both. */
@@ -229,8 +208,13 @@ static enum status open_file(struct tensorboard *board, struct error *error)
     close(folder);
     board->written = 0;
     board->flush_due = monotime_now();
-    if (status == STATUS_OK)
-        buffer_version(board);
+    if (status == STATUS_OK) {
+        char version[] = "brain.Event:2"; /* protobuf-c takes no const text */
+        Events__Event event = EVENTS__EVENT__INIT;
+        event.what_case = EVENTS__EVENT__WHAT_FILE_VERSION;
+        event.file_version = version;
+        buffer_event(board, &event);
+    }
     return status;
 }
 
@@ -271,7 +255,14 @@ static enum status add_event(struct tensorboard *board, uint64_t step, struct sc
         status = flush(board, error);
     if (status != STATUS_OK)
         return status;
-    buffer_scalars(board, step, scalars);
+    Events__Summary summary = EVENTS__SUMMARY__INIT;
+    Events__Event event = EVENTS__EVENT__INIT;
+    summary.n_value = scalars->count;
+    summary.value = scalars->pointers;
+    event.step = (int64_t)step;
+    event.what_case = EVENTS__EVENT__WHAT_SUMMARY;
+    event.summary = &summary;
+    buffer_event(board, &event);
     return monotime_before(monotime_now(), board->flush_due) ? STATUS_OK : flush(board, error);
 }
 
