@@ -128,16 +128,6 @@ static bool place_at(int fd, int number)
     return fd == number ? fcntl(fd, F_SETFD, 0) == 0 : dup2(fd, number) == number;
 }
 
-/* A math library's threads must not spin while another worker computes. But an LSTM is hundreds of short
- * parallel loops: threads that slept at once would have to be woken for each, so they spin for some tens of
- * microseconds first (GNU OpenMP counts rounds). On two processors this shortens a step of the language model
- * (10,000 words, 200 wide, 2 layers, 35x20 tokens) by a quarter. */
-static void set_threads(void)
-{
-    setenv("OMP_WAIT_POLICY", "passive", 0);
-    setenv("GOMP_SPINCOUNT", "10000", 0);
-}
-
 /* Moves a descriptor out of the way of the numbers that workers know, to any number behind them: all high
  * ones may be in use. */
 static int move_aside(int fd)
@@ -172,7 +162,12 @@ static _Noreturn void become_worker(const char *role, unsigned worker, int fd, b
         _exit(EX_UNAVAILABLE);
     set_signals();
     set_policy(setting);
-    set_threads();
+    /* A math library's threads must not spin while another worker computes. But an LSTM is hundreds of short
+     * parallel loops: threads that slept at once would have to be woken for each, so they spin for some tens
+     * of microseconds first (GNU OpenMP counts rounds). On two processors this shortens a step of the
+     * language model (10,000 words, 200 wide, 2 layers, 35x20 tokens) by a quarter. */
+    setenv("OMP_WAIT_POLICY", "passive", 0);
+    setenv("GOMP_SPINCOUNT", "10000", 0);
     int null = open("/dev/null", O_RDWR);
     bool placed = null >= 0 && dup2(null, STDIN_FILENO) >= 0 && dup2(null, STDOUT_FILENO) >= 0;
     if (placed && null > STDERR_FILENO)

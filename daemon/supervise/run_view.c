@@ -37,10 +37,6 @@ static double unix_s(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-static const char *const child_states[CHILD_STATES] = {
-    [CHILD_STARTING] = "starting", [CHILD_READY] = "running",    [CHILD_LEAVING] = "leaving",
-    [CHILD_KILLED] = "killed",     [CHILD_WAITING] = "restarts", [CHILD_GONE] = "gone"};
-
 static const char *state_of(const struct run_view *view)
 {
     if (job_end_has_failed(&view->g->end))
@@ -146,35 +142,24 @@ static char *status_text(void *arg)
 
 /* ---- events ---- */
 
-static void write_lines(const struct run_view *view, FILE *out)
+/* The first event of a stream has the whole run and the job; the later ones what has changed. */
+static char *event_text(struct run_view *view, bool is_first, size_t *length)
 {
     const char *lines[RUNLOG_TAIL_LINES];
     const unsigned count = runlog_tail(view->g->log, lines);
-    fputc('[', out);
-    for (unsigned i = 0; i < count; i++) {
-        fputs(i > 0 ? "," : "", out);
-        run_status_write_string(out, lines[i]);
-    }
-    fputc(']', out);
-}
-
-/* The first event of a stream has the whole run and the job; the later ones what has changed. */
-static void write_event(const struct run_view *view, const char *status, bool is_first, FILE *out)
-{
-    fprintf(out, "event: %s\ndata: {\"status\":%.*s,", is_first ? "begin" : "tick",
-            (int)strcspn(status, "\n"), status);
-    run_history_write(view->history, rundir_path(view->g->dir), is_first, out);
-    fprintf(out, ",\"orders\":%s,\"lines\":", view->g->job->metrics.has_token ? "true" : "false");
-    write_lines(view, out);
-    fprintf(out, "}\n\n");
-}
-
-static char *event_text(struct run_view *view, bool is_first, size_t *length)
-{
     char *text = NULL, *status = status_text(view);
     FILE *out = status != NULL ? open_memstream(&text, length) : NULL;
-    if (out != NULL)
-        write_event(view, status, is_first, out);
+    if (out != NULL) {
+        fprintf(out, "event: %s\ndata: {\"status\":%.*s,", is_first ? "begin" : "tick",
+                (int)strcspn(status, "\n"), status);
+        run_history_write(view->history, rundir_path(view->g->dir), is_first, out);
+        fprintf(out, ",\"orders\":%s,\"lines\":[", view->g->job->metrics.has_token ? "true" : "false");
+        for (unsigned i = 0; i < count; i++) {
+            fputs(i > 0 ? "," : "", out);
+            run_status_write_string(out, lines[i]);
+        }
+        fprintf(out, "]}\n\n");
+    }
     const bool failed = out == NULL || ferror(out) != 0;
     if ((out != NULL && fclose(out) != 0) || failed) {
         free(text);
@@ -309,16 +294,6 @@ static void open_history(struct run_view *view)
     read_history(view);
     runlog_listen(view->g->log, take_line, view);
     log_listen(take_message, view);
-}
-
-static void close_history(struct run_view *view)
-{
-    if (view->history == NULL)
-        return;
-    runlog_listen(view->g->log, NULL, NULL);
-    log_listen(NULL, NULL);
-    run_history_free(view->history);
-    view->history = NULL;
 }
 
 /* ---- the file ---- */
@@ -512,14 +487,6 @@ static void open_page(struct run_view *view)
                     spare, HTTP_DESCRIPTORS);
 }
 
-/* For a person at a terminal. A service manager's journal needs no hint at each start. */
-static void show_hint(const struct run_view *view)
-{
-    if (!view->g->job->metrics.has_listen && isatty(STDERR_FILENO) == 1)
-        log_info("see more with `coalesced status %s`, or a page with --set /metrics/listen=127.0.0.1:9477",
-                 view->g->dir->path);
-}
-
 void run_view_open(struct run_view *view)
 {
     struct error error;
@@ -529,8 +496,10 @@ void run_view_open(struct run_view *view)
         open_page(view);
     if (status_socket_open(&view->status, view->g->dir->address, status_text, view, &error) != STATUS_OK)
         log_warning("coalesced status will not find this run: %s", error.text);
-    else
-        show_hint(view);
+    else if (!view->g->job->metrics.has_listen &&
+             isatty(STDERR_FILENO) == 1) /* a person: no service manager */
+        log_info("see more with `coalesced status %s`, or a page with --set /metrics/listen=127.0.0.1:9477",
+                 view->g->dir->path);
 }
 
 void run_view_close(struct run_view *view, const char *state, const char *reason)
@@ -539,7 +508,12 @@ void run_view_close(struct run_view *view, const char *state, const char *reason
     if (listener_streams(&view->listener) > 0)
         tell_end(view, state, reason);
     listener_close(&view->listener);
-    close_history(view);
+    if (view->history != NULL) {
+        runlog_listen(view->g->log, NULL, NULL);
+        log_listen(NULL, NULL);
+        run_history_free(view->history);
+        view->history = NULL;
+    }
     if (view->textfile_written)
         file_remove_or_warn(view->g->job->metrics.textfile);
 }

@@ -341,12 +341,10 @@ static void note_progress(struct supervisor *s, const struct control_message *re
 /* Kills a worker that sent a message which its state does not permit. */
 static void expel(struct supervisor *s, struct child *child, const struct control_message *message)
 {
-    static const char *const states[] = {
-        [CHILD_STARTING] = "starting", [CHILD_READY] = "running", [CHILD_LEAVING] = "leaving"};
     char title[CHILD_TITLE_BYTES];
     child_title(child, title);
     lose(s, child, STATUS_INTERNAL, "%s sent a message that is not permitted (kind %u, while %s): killed",
-         title, message->kind, states[child->state]);
+         title, message->kind, child_states[child->state]);
 }
 
 static void mark_bound(struct supervisor *s, struct child *child, const struct control_message *message)
@@ -456,13 +454,6 @@ static void note_use(struct supervisor *s)
         runlog_note_use(s->config->log, &use);
 }
 
-/* A record comes behind its evaluation. The last beats about the evaluation may be older than its end. */
-static void forget_evaluation(struct supervisor *s)
-{
-    for (unsigned i = 0; i < s->generation.count; i++)
-        s->generation.children[i].use.now.evaluation = (struct control_share){0};
-}
-
 /* A record is acknowledged once its lines are in the logs; the lead is at most one record ahead. After one
  * record could not be logged, later ones are dropped: the log would have a gap. */
 static void log_record(struct supervisor *s, struct child *child, const struct control_message *message)
@@ -475,8 +466,9 @@ static void log_record(struct supervisor *s, struct child *child, const struct c
     }
     if (s->log_failed)
         return;
-    if (progress_evaluates(runlog_progress(s->config->log)))
-        forget_evaluation(s);
+    if (progress_evaluates(runlog_progress(s->config->log))) /* its last beats may be older than its end */
+        for (unsigned i = 0; i < s->generation.count; i++)
+            s->generation.children[i].use.now.evaluation = (struct control_share){0};
     s->log_failed = runlog_record(s->config->log, message, s->generation.holdings, &error) != STATUS_OK;
     if (s->log_failed) {
         generation_fail(&s->generation, NULL, error.status, "%s", error.text);
@@ -651,24 +643,17 @@ static struct monotime advance_generation(struct supervisor *s, struct monotime 
 
 /* ---- messages and exits of workers ---- */
 
-/* Handles the worker's next message. False: none is waiting. */
-static bool read_message(struct supervisor *s, struct child *child)
-{
-    static struct control_message message; /* too large for a stack; one thread */
-    const enum status status = child_receive(child, &message);
-    if (status == STATUS_AGAIN)
-        return false;
-    if (status == STATUS_OK)
-        react(s, child, message.kind, &message);
-    else
-        expel(s, child, &message);
-    return true;
-}
-
+/* Handles the messages of the worker that wait, `most` of them. */
 static void read_messages(struct supervisor *s, struct child *child, unsigned most)
 {
-    while (most-- > 0 && read_message(s, child))
-        ;
+    static struct control_message message; /* too large for a stack; one thread */
+    enum status status;
+    while (most-- > 0 && (status = child_receive(child, &message)) != STATUS_AGAIN) {
+        if (status == STATUS_OK)
+            react(s, child, message.kind, &message);
+        else
+            expel(s, child, &message);
+    }
 }
 
 /* Handles each worker's exit, after the messages that its line still holds. */
@@ -811,13 +796,6 @@ static void obey_host_event(struct supervisor *s, const struct host_event *event
     }
 }
 
-static void read_hosts(struct supervisor *s)
-{
-    struct host_event event;
-    for (unsigned i = 0; i < HOST_MESSAGES_PER_TURN && hosts_read(&s->hosts, &event); i++)
-        obey_host_event(s, &event);
-}
-
 static struct monotime check_hosts(struct supervisor *s, struct monotime now)
 {
     struct host_event event;
@@ -848,14 +826,6 @@ static void stop_job(struct supervisor *s)
     } else {
         s->generation.end.kill_at = monotime_now();
     }
-}
-
-static void log_lines(char *text)
-{
-    char *rest;
-    for (char *line = text == NULL ? NULL : strtok_r(text, "\n", &rest); line != NULL;
-         line = strtok_r(NULL, "\n", &rest))
-        log_error("%s", line);
 }
 
 /* Takes over /log, the only key that may change while a job runs, but not in a model-parallel job: its
@@ -889,7 +859,10 @@ static void reload_job(struct supervisor *s)
                       &problems) == STATUS_OK) {
         adopt_job(s, &job);
     } else {
-        log_lines(problems);
+        char *rest = problems;
+        for (const char *line; rest != NULL && (line = strsep(&rest, "\n")) != NULL;)
+            if (line[0] != '\0')
+                log_error("%s", line);
         log_error("%s cannot be used: nothing is changed", config->job_path);
     }
     free(problems);
@@ -1022,6 +995,7 @@ static void wait_and_read(struct supervisor *s, struct monotime until)
     static struct pollfd waits[2 + RUN_VIEW_WAITS + ROSTER_WORKERS_MAX]; /* one thread */
     struct generation *g = &s->generation;
     struct pollfd *of_watch = &waits[2], *of_workers = &waits[2 + RUN_VIEW_WAITS];
+    struct host_event event;
     waits[0] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
     waits[1] = (struct pollfd){.fd = relay_fd(&s->hosts.relay), .events = POLLIN};
     run_view_waits(&s->view, of_watch);
@@ -1037,8 +1011,9 @@ static void wait_and_read(struct supervisor *s, struct monotime until)
     for (unsigned i = 0; i < g->count; i++)
         if (of_workers[i].revents != 0)
             read_messages(s, &g->children[i], MESSAGES_PER_TURN);
-    if (waits[1].revents != 0)
-        read_hosts(s);
+    for (unsigned i = 0; i < HOST_MESSAGES_PER_TURN && waits[1].revents != 0 && hosts_read(&s->hosts, &event);
+         i++)
+        obey_host_event(s, &event);
     run_view_serve(&s->view, of_watch);
     obey_orders(s);
     if ((waits[0].revents & POLLIN) && obey_signals(s))

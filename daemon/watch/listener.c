@@ -136,23 +136,18 @@ static enum status read_token(const char *path, char token[TOKEN_BYTES], struct 
 
 /* ---- checking ---- */
 
-static enum status check_textfile(const char *path, struct error *error)
-{
-    const size_t length = strlen(path);
-    if (length > 5 && strcmp(path + length - 5, ".prom") == 0)
-        return STATUS_OK;
-    return error_set(error, STATUS_INVALID, "expected a name that ends in .prom, got %.200s", path);
-}
-
 enum status listener_check(const struct job *job, const char **pointer, struct error *error)
 {
     const struct listener_place wanted = listener_place_of(job);
     struct place_to_listen place;
     char token[TOKEN_BYTES];
     enum status status = STATUS_OK;
+    const char *ending = job->metrics.has_textfile ? strrchr(job->metrics.textfile, '.') : NULL;
     *pointer = "/metrics/textfile";
-    if (job->metrics.has_textfile)
-        status = check_textfile(job->metrics.textfile, error);
+    if (job->metrics.has_textfile &&
+        (ending == NULL || strcmp(ending, ".prom") != 0 || ending == job->metrics.textfile))
+        status = error_set(error, STATUS_INVALID, "expected a name that ends in .prom, got %.200s",
+                           job->metrics.textfile);
     if (status == STATUS_OK && job->metrics.has_listen) {
         *pointer = "/metrics/listen";
         status = read_place(&wanted, &place, error);
@@ -177,7 +172,8 @@ static enum status clear_path(const struct place_to_listen *place, const char *t
                    : status_socket_clear(text, error);
 }
 
-static enum status load_plugin(const struct http_ops **out, const char *name, struct error *error)
+static enum status open_http(struct listener *listener, const struct http_config *config, const char *name,
+                             struct error *error)
 {
     char path[PATH_MAX];
     void (*function)(void);
@@ -186,20 +182,11 @@ static enum status load_plugin(const struct http_ops **out, const char *name, st
         return error_set(error, STATUS_UNAVAILABLE, "%s: %s", name, why.text);
     if (plugin_load(&function, path, HTTP_PLUGIN_SYMBOL, &why) != STATUS_OK)
         return error_set(error, STATUS_UNAVAILABLE, "%s: %.200s %.250s", name, path, why.text);
-    *out = ((http_plugin *)function)(HTTP_ABI);
-    return *out != NULL ? STATUS_OK
-                        : error_set(error, STATUS_UNAVAILABLE, "%.300s is of another version", path);
-}
-
-static enum status open_http(struct listener *listener, const struct http_config *config, const char *name,
-                             struct error *error)
-{
-    const struct http_ops *http_ops;
-    enum status status = load_plugin(&http_ops, name, error);
-    if (status == STATUS_OK)
-        status = http_ops->open(&listener->http, config, error);
-    if (status == STATUS_OK)
-        listener->ops = http_ops;
+    const struct http_ops *ops = ((http_plugin *)function)(HTTP_ABI);
+    if (ops == NULL)
+        return error_set(error, STATUS_UNAVAILABLE, "%.300s is of another version", path);
+    const enum status status = ops->open(&listener->http, config, error);
+    listener->ops = status == STATUS_OK ? ops : NULL;
     return status;
 }
 
