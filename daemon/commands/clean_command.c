@@ -34,18 +34,13 @@ struct place {
     int parent, run;     /* the two folders, open; -1: cannot be opened, or a link is on the way */
 };
 
-/* Opens a folder by its absolute path. -1: failed, or a link is on the way. */
-static int open_without_links(const char *path)
-{
-    const struct open_how how = {.flags = O_PATH | O_DIRECTORY | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS};
-    return (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
-}
-
+/* `path`: absolute. */
 static void place_open(struct place *place, const char *path)
 {
+    const struct open_how how = {.flags = O_PATH | O_DIRECTORY | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS};
     const char *name = strrchr(path, '/') + 1;
     snprintf(place->text, sizeof place->text, "%.*s", (int)(name - path), path);
-    place->parent = open_without_links(place->text);
+    place->parent = (int)syscall(SYS_openat2, AT_FDCWD, place->text, &how, sizeof how);
     place->run = openat(place->parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 

@@ -55,13 +55,6 @@ static void seen_free(struct seen_run *run)
     run_history_free(run->history);
 }
 
-static void name_run(struct seen_run *run)
-{
-    unsigned char hash[crypto_generichash_BYTES_MIN];
-    crypto_generichash(hash, sizeof hash, (const unsigned char *)run->path, strlen(run->path), NULL, 0);
-    sodium_bin2hex(run->id, sizeof run->id, hash, ID_BYTES);
-}
-
 static struct stat look_at(const char *path, const char *name)
 {
     char whole[PATH_MAX + 32];
@@ -141,6 +134,7 @@ static void page_warn(struct run_page *page, const char *text)
 static enum status find_runs(struct run_page *page, struct error *error)
 {
     struct run_folders folders;
+    unsigned char hash[crypto_generichash_BYTES_MIN];
     enum status status =
         found_runs_folders(&folders, page->arguments->folders, page->arguments->folder_count, NULL, error);
     struct seen_run *runs = status == STATUS_OK ? calloc(folders.count + 1, sizeof *runs) : NULL;
@@ -149,8 +143,9 @@ static enum status find_runs(struct run_page *page, struct error *error)
     size_t count = 0;
     for (size_t i = 0; runs != NULL && i < folders.count; i++) {
         runs[count] = take_over(page, folders.of[i]);
-        if (runs[count].path != NULL)
-            name_run(&runs[count]);
+        crypto_generichash(hash, sizeof hash, (const unsigned char *)folders.of[i], strlen(folders.of[i]),
+                           NULL, 0);
+        sodium_bin2hex(runs[count].id, sizeof runs[count].id, hash, ID_BYTES);
         if (runs[count].path != NULL && seen_refresh(&runs[count]))
             count++;
         else

@@ -26,15 +26,8 @@ enum { WORD_BYTES = 32, COLUMNS = 12 };
 
 /* ---- choosing ---- */
 
-/* `holder`: the process that holds the lock in the folder `real`; 0: not known. After a move, the run still
- * answers with the earlier path. */
-static bool is_meant(const struct found_run *run, const char *wanted, const char *real, pid_t holder)
-{
-    return (holder > 0 ? run->pid == holder : strcmp(json_text(run->status, "run"), real) == 0) ||
-           strcmp(json_text(run->status, "name"), wanted) == 0;
-}
-
-/* Keeps the run that is meant, by its directory if there is one of that path. */
+/* Keeps the run that is meant, by its directory if there is one of that path. After a move, the run still
+ * answers with the earlier path, but the process holds the lock in the folder. */
 static enum status choose(struct found_runs *runs, const char *wanted, struct error *error)
 {
     char real[PATH_MAX];
@@ -43,10 +36,12 @@ static enum status choose(struct found_runs *runs, const char *wanted, struct er
         snprintf(real, sizeof real, "%s", wanted);
     const pid_t holder = run_lock_holder(real);
     for (size_t i = 0; i < runs->count; i++) {
-        if (is_meant(&runs->of[i], wanted, real, holder))
-            runs->of[count++] = runs->of[i];
+        const struct found_run *run = &runs->of[i];
+        if ((holder > 0 ? run->pid == holder : strcmp(json_text(run->status, "run"), real) == 0) ||
+            strcmp(json_text(run->status, "name"), wanted) == 0)
+            runs->of[count++] = *run;
         else
-            cJSON_Delete(runs->of[i].status);
+            cJSON_Delete(run->status);
     }
     runs->count = count;
     if (count == 1 && holder > 0 && runs->of[0].pid == holder)

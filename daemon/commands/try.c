@@ -31,13 +31,6 @@ struct try_board {
 
 /* ---- the child ---- */
 
-/* What the plug-in prints on standard output goes to the file `caught`. Returns the report's stream. */
-static FILE *catch_output(int caught)
-{
-    const int report = dup(STDOUT_FILENO);
-    return report >= 0 && dup2(caught, STDOUT_FILENO) >= 0 ? fdopen(report, "w") : NULL;
-}
-
 /* What it had printed, where it has not come to its end: that may say why. */
 static void show_output(int caught)
 {
@@ -110,7 +103,8 @@ static _Noreturn void try_child(const struct arguments *arguments, struct try_bo
     const struct environment_plugin *plugin = NULL;
     restore_signals();
     plugin_call_note_at(&board->progress);
-    FILE *report = catch_output(caught);
+    const int output = dup(STDOUT_FILENO); /* what the plug-in prints there goes to the file `caught` */
+    FILE *report = output >= 0 && dup2(caught, STDOUT_FILENO) >= 0 ? fdopen(output, "w") : NULL;
     enum status status = report != NULL
                              ? environment_load(&plugin, arguments->environment, &board->error)
                              : error_set_errno(&board->error, errno, "cannot catch standard output");

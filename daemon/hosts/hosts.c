@@ -165,14 +165,6 @@ static enum host_event_kind hear_join(struct hosts *hosts, uint16_t index, const
     return HOST_NOTHING;
 }
 
-static void hear_depart(struct host *host)
-{
-    if (host->state != HOST_UP)
-        return;
-    host->state = HOST_DEPARTS;
-    host->clear_at = monotime_add_us(monotime_now(), CLEAR_US);
-}
-
 /* A JOIN is no sign of life of a host that is up: it may be another program with the host's key. */
 static enum host_event_kind hear(struct hosts *hosts, const struct control_relay *head)
 {
@@ -186,8 +178,10 @@ static enum host_event_kind hear(struct hosts *hosts, const struct control_relay
     host->heard = monotime_now();
     if (head->worker != CONTROL_NO_WORKER)
         return HOST_SPEAKS;
-    if (received.kind == CONTROL_DEPART)
-        hear_depart(host);
+    if (received.kind == CONTROL_DEPART && host->state == HOST_UP) {
+        host->state = HOST_DEPARTS;
+        host->clear_at = monotime_add_us(monotime_now(), CLEAR_US);
+    }
     return HOST_NOTHING;
 }
 

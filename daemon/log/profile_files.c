@@ -15,21 +15,17 @@ static double share_of(const struct profile_figures *figures, int kind)
     return whole > 0 ? 100 * (double)figures->ns[kind] / (double)whole : 0;
 }
 
-static bool is_used(const struct profile_row *rows, unsigned count, int kind)
-{
-    for (unsigned i = 0; i < count; i++)
-        if (rows[i].figures != NULL && rows[i].figures->ns[kind] > 0)
-            return true;
-    return false;
-}
-
 /* The kinds that have a column, PROFILE_OTHER as the last. Returns how many. */
 static int choose_columns(const struct profile_row *rows, unsigned count, int kinds[PROFILE_KINDS])
 {
     int columns = 0;
-    for (int kind = PROFILE_OTHER + 1; kind < PROFILE_KINDS; kind++)
-        if (is_used(rows, count, kind))
+    for (int kind = PROFILE_OTHER + 1; kind < PROFILE_KINDS; kind++) {
+        bool is_used = false;
+        for (unsigned i = 0; i < count; i++)
+            is_used |= rows[i].figures != NULL && rows[i].figures->ns[kind] > 0;
+        if (is_used)
             kinds[columns++] = kind;
+    }
     kinds[columns++] = PROFILE_OTHER;
     return columns;
 }

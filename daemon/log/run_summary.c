@@ -70,15 +70,6 @@ static void read_episode(struct control_episode *r, const cJSON *line)
     r->figures.evaluation.std_reward = json_number(eval, "std_reward");
 }
 
-static void read_update(struct control_update *r, const cJSON *line)
-{
-    *r = (struct control_update){.update = count_of(line, "update"),
-                                 .loss = json_number(line, "loss"),
-                                 .samples = count_of(line, "samples")};
-    r->timing.round_s =
-        (double)r->samples / json_number(cJSON_GetObjectItemCaseSensitive(line, "timing"), "samples_per_s");
-}
-
 /* False: the line is no record. */
 static bool read_record(struct control_message *record, const cJSON *line)
 {
@@ -91,7 +82,12 @@ static bool read_record(struct control_message *record, const cJSON *line)
         read_episode(&record->body.episode, line);
     } else {
         record->kind = CONTROL_UPDATE;
-        read_update(&record->body.update, line);
+        struct control_update *r = &record->body.update;
+        *r = (struct control_update){.update = count_of(line, "update"),
+                                     .loss = json_number(line, "loss"),
+                                     .samples = count_of(line, "samples")};
+        r->timing.round_s = (double)r->samples /
+                            json_number(cJSON_GetObjectItemCaseSensitive(line, "timing"), "samples_per_s");
     }
     return cJSON_HasObjectItem(line, "episode") || cJSON_HasObjectItem(line, "update");
 }
@@ -106,13 +102,9 @@ struct log_reading {
 
 static void note_event(struct log_reading *r, const cJSON *line, const char *text)
 {
-    static const char *const ends[] = {"finished", "solved", "stopped", "failed"};
     struct run_summary *out = r->out;
     const char *event = json_text(line, "event");
-    out->state = "died";
-    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
-        if (strcmp(event, ends[i]) == 0)
-            out->state = ends[i];
+    out->state = runlog_end(event) != NULL ? runlog_end(event) : "died";
     r->is_over = runlog_ends_job(text, r->job);
     snprintf(out->reason, sizeof out->reason, "%s",
              strcmp(out->state, "failed") == 0 ? json_text(line, "reason") : "");
@@ -427,7 +419,8 @@ struct finding {
     struct error first; /* of these */
 };
 
-/* Below a run lie its own folders. Only a folder that someone named, of level 0, may be a run and hold others.
+/* Below a run lie its own folders. Only a folder that someone named, of level 0, may be a run and hold
+ * others.
  */
 static enum status visit(struct finding *f, char path[PATH_MAX], struct error *error)
 {

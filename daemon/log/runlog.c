@@ -766,6 +766,15 @@ const char *runlog_command(const char *kind)
                                                                   : "play";
 }
 
+const char *runlog_end(const char *event)
+{
+    static const char *const ends[] = {"finished", "solved", "stopped", "failed"};
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
+        if (strcmp(event, ends[i]) == 0)
+            return ends[i];
+    return NULL;
+}
+
 /* On standard output alone: how the run ended, and what to do with it. */
 static void show_end(struct runlog *log, const char *why)
 {

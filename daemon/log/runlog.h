@@ -145,6 +145,9 @@ const char *runlog_short_path(const char *path);
 /* The command that uses what a run of this kind has trained: "play", "evaluate" or "generate". */
 const char *runlog_command(const char *kind);
 
+/* "finished", "solved", "stopped" or "failed", where the event is one of these; else NULL. */
+const char *runlog_end(const char *event);
+
 /* Whether the line of episodes.jsonl says that a run has ended by this job's /stop: finished or solved, and
  * /stop was the same. */
 bool runlog_ends_job(const char *line, const struct job *job);

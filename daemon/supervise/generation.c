@@ -257,16 +257,6 @@ enum status generation_start_all(struct generation *g, struct error *error)
 
 /* ---- who connects to whom, and where ---- */
 
-/* The address of a listener for workers of host `from`. */
-static void write_address(const struct generation *g, const struct child *listener, uint16_t from,
-                          char address[CONTROL_FAR_BYTES])
-{
-    const char *text = hosts_address(g->hosts, listener->host, from);
-    const size_t prefix = strncmp(text, "tcp://", 6) == 0 ? 6 : 0;
-    const int length = (int)strcspn(text + prefix, ":");
-    snprintf(address, CONTROL_FAR_BYTES, "tcp://%.*s:%u", length, text + prefix, listener->far_port);
-}
-
 /* Tells a worker the addresses of its listeners on other hosts. */
 static void tell_addresses(struct generation *g, struct child *child)
 {
@@ -276,8 +266,11 @@ static void tell_addresses(struct generation *g, struct child *child)
         const struct child *listener = &g->children[i];
         if (listener->host == child->host)
             continue;
+        const char *text = hosts_address(g->hosts, listener->host, child->host);
+        text += strncmp(text, "tcp://", 6) == 0 ? 6 : 0;
         far[count] = (struct control_far){.worker = (uint16_t)i, .host = listener->host};
-        write_address(g, listener, child->host, far[count++].address);
+        snprintf(far[count++].address, CONTROL_FAR_BYTES, "tcp://%.*s:%u", (int)strcspn(text, ":"), text,
+                 listener->far_port);
     }
     if (count > 0)
         child_order(child, CONTROL_FAR, far, count * sizeof far[0]);

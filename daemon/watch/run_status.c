@@ -51,25 +51,6 @@ static void add_episode(struct run_totals *totals, const struct control_episode 
     memcpy(&totals->episode, episode, offsetof(struct control_episode, metrics));
 }
 
-static unsigned round_bucket(double wait_s)
-{
-    unsigned i = 0;
-    while (i < RUN_ROUND_BUCKETS - 1 && wait_s > round_limits_s[i])
-        i++;
-    return i;
-}
-
-static void add_staleness(struct run_totals *totals, const struct control_update *update)
-{
-    for (uint32_t i = 0; i < update->trainers; i++) {
-        const int behind = update->staleness[i];
-        if (behind < 0)
-            continue;
-        totals->staleness[behind < RUN_STALENESS_BUCKETS ? behind : RUN_STALENESS_BUCKETS - 1]++;
-        totals->staleness_sum += (uint64_t)behind;
-    }
-}
-
 static void add_update(struct run_totals *totals, const struct control_update *update)
 {
     totals->updates += totals->has_update && update->update > totals->update.update
@@ -79,9 +60,18 @@ static void add_update(struct run_totals *totals, const struct control_update *u
     totals->late += update->late;
     if (update->trainers > 0) { /* a model-parallel job has no rounds of contributions */
         totals->rounds++;
-        totals->round_waits[round_bucket(update->timing.wait_s)]++;
+        unsigned bucket = 0;
+        while (bucket < RUN_ROUND_BUCKETS - 1 && update->timing.wait_s > round_limits_s[bucket])
+            bucket++;
+        totals->round_waits[bucket]++;
         totals->round_wait_s += update->timing.wait_s;
-        add_staleness(totals, update);
+    }
+    for (uint32_t i = 0; i < update->trainers; i++) {
+        const int behind = update->staleness[i];
+        if (behind < 0)
+            continue;
+        totals->staleness[behind < RUN_STALENESS_BUCKETS ? behind : RUN_STALENESS_BUCKETS - 1]++;
+        totals->staleness_sum += (uint64_t)behind;
     }
     totals->has_update = true;
     totals->update = *update;
@@ -201,9 +191,9 @@ static void put_episode(cJSON *progress, const struct run_status *status)
     json_put(progress, "environment_steps", (double)totals->environment_steps);
     json_put(progress, "steps_per_s", rate_of(totals));
     json_put(progress, "batch_rows",
-        totals->launches > 0 && totals->launched_rows == totals->launches * totals->rows_most
-            ? (double)totals->rows_most
-            : (double)NAN);
+             totals->launches > 0 && totals->launched_rows == totals->launches * totals->rows_most
+                 ? (double)totals->rows_most
+                 : (double)NAN);
     json_put(progress, "batch_mean", totals->has_episode ? totals->episode.timing.batch_mean : (double)NAN);
     json_put(progress, "wait_us_p50", totals->has_episode ? totals->episode.timing.wait_us_p50 : (double)NAN);
     json_put(progress, "wait_us_p99", totals->has_episode ? totals->episode.timing.wait_us_p99 : (double)NAN);
