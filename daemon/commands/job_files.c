@@ -82,16 +82,6 @@ static enum status check_environment(const struct job *job, const char **pointer
     return environment_check_file(job->environment.plugin, error);
 }
 
-/* A warning and no error, for /evaluation/every has a default. Synthetic data has no folder that could be
- * missing. */
-static void warn_of_no_held_out_images(const struct job *job, const struct dataset_info *info)
-{
-    if (job->evaluation.has_every && info->evaluation == 0 && job->data.kind == JOB_DATA_FOLDER)
-        log_warning("%.300s has no folder test: nothing is evaluated, though /evaluation/every is %" PRIu64
-                    ": expected that folder, or null",
-                    job->data.path, job->evaluation.every);
-}
-
 static enum status check_init(const struct job *job, const struct rnn_config *rnn, const char **pointer,
                               struct error *error)
 {
@@ -122,7 +112,11 @@ static enum status check_images(const struct job *job, const char **pointer, str
     enum status status = open_images(&schedule, &info, job, pointer, error);
     if (status != STATUS_OK)
         return status;
-    warn_of_no_held_out_images(job, &info);
+    /* A warning and no error, for /evaluation/every has a default. Synthetic data has no folder. */
+    if (job->evaluation.has_every && info.evaluation == 0 && job->data.kind == JOB_DATA_FOLDER)
+        log_warning("%.300s has no folder test: nothing is evaluated, though /evaluation/every is %" PRIu64
+                    ": expected that folder, or null",
+                    job->data.path, job->evaluation.every);
     *pointer = "/trainers/python";
     status = check_python(job, error);
     return status == STATUS_OK ? check_init(job, NULL, pointer, error) : status;

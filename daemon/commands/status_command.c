@@ -290,15 +290,6 @@ static void show_tables(const struct found_runs *runs)
     }
 }
 
-static void show_json(const struct found_runs *runs)
-{
-    cJSON *root = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(root, "runs");
-    for (size_t i = 0; i < runs->count; i++)
-        cJSON_AddItemReferenceToArray(list, runs->of[i].status);
-    print_document(root);
-    cJSON_Delete(root);
-}
-
 /* `seen`: the path of the run that is named, once it has answered. */
 static enum status show(const struct arguments *arguments, bool clears, char seen[PATH_MAX],
                         struct error *error)
@@ -311,9 +302,13 @@ static enum status show(const struct arguments *arguments, bool clears, char see
         snprintf(seen, PATH_MAX, "%s", json_text(runs.of[0].status, "run"));
     if (status == STATUS_OK && arguments->json && arguments->run != NULL)
         print_document(runs.of[0].status);
-    else if (status == STATUS_OK && arguments->json)
-        show_json(&runs);
-    else if (status == STATUS_OK)
+    else if (status == STATUS_OK && arguments->json) {
+        cJSON *root = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(root, "runs");
+        for (size_t i = 0; i < runs.count; i++)
+            cJSON_AddItemReferenceToArray(list, runs.of[i].status);
+        print_document(root);
+        cJSON_Delete(root);
+    } else if (status == STATUS_OK)
         show_tables(&runs);
     fflush(stdout);
     found_runs_forget(&runs);

@@ -140,16 +140,6 @@ static enum status begin_generation(struct follower *f, const struct control_sta
 
 /* ---- the leader's orders ---- */
 
-/* A worker that cannot start has ended at once, with last words. */
-static void report_no_start(struct follower *f, const struct control_start *start, const struct error *error)
-{
-    struct child child = {.start = *start};
-    snprintf(child.end, sizeof child.end, "%s %u cannot start: %.150s", role_by_wire(start->role)->name,
-             start->worker, error->text);
-    relay_send(&f->relay, HOST_LEADER, start, CONTROL_FAILED, error, sizeof *error);
-    report_exit(f, &child);
-}
-
 static enum status spawn_worker(struct follower *f, struct control_start *start, const char *text,
                                 size_t bytes, struct error *error)
 {
@@ -186,8 +176,12 @@ static void start_worker(struct follower *f, const struct control_message *order
         status = spawn_worker(f, &start, text, bytes, &error);
     if (status == STATUS_OK)
         return;
+    struct child ended = {.start = start}; /* at once, with last words */
     error.status = status;
-    report_no_start(f, &start, &error);
+    snprintf(ended.end, sizeof ended.end, "%s %u cannot start: %.150s", role_by_wire(start.role)->name,
+             start.worker, error.text);
+    relay_send(&f->relay, HOST_LEADER, &start, CONTROL_FAILED, &error, sizeof error);
+    report_exit(f, &ended);
 }
 
 static void order_worker(struct follower *f, const struct control_relay *head)

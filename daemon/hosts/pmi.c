@@ -211,31 +211,26 @@ static enum status pmi_read_variable(const char *name, uint64_t min, uint64_t ma
     return STATUS_OK;
 }
 
-/* A job script may inherit the variables of the step that submitted it, but not the socket. Its PMI_FD may be
- * the number of any open file. */
-static enum status pmi_take_socket(struct pmi *pmi, int fd, struct error *error)
-{
-    struct sockaddr_storage peer;
-    socklen_t peer_bytes = sizeof peer;
-    if (getpeername(fd, (struct sockaddr *)&peer, &peer_bytes) != 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
-        return error_set(error, STATUS_UNAVAILABLE,
-                         "PMI_FD=%d is no connected socket: expected the PMI server's; start the tasks with "
-                         "srun --mpi=pmi2 or mpiexec, or unset PMI_FD",
-                         fd);
-    pmi->fd = fd;
-    return STATUS_OK;
-}
-
 static enum status pmi_read_environment(struct pmi *pmi, struct error *error)
 {
     uint64_t fd = 0, rank = 0, size = 1;
+    struct sockaddr_storage peer;
+    socklen_t peer_bytes = sizeof peer;
     enum status status = pmi_read_variable("PMI_FD", 0, INT_MAX, &fd, error);
     if (status == STATUS_OK)
         status = pmi_read_variable("PMI_SIZE", 1, PMI_TASKS_MAX, &size, error);
     if (status == STATUS_OK)
         status = pmi_read_variable("PMI_RANK", 0, size - 1, &rank, error);
-    if (status == STATUS_OK)
-        status = pmi_take_socket(pmi, (int)fd, error);
+    /* A job script may inherit the variables of the step that submitted it, but not the socket. Its PMI_FD
+     * may be the number of any open file. */
+    if (status == STATUS_OK && (getpeername((int)fd, (struct sockaddr *)&peer, &peer_bytes) != 0 ||
+                                fcntl((int)fd, F_SETFD, FD_CLOEXEC) != 0))
+        status =
+            error_set(error, STATUS_UNAVAILABLE,
+                      "PMI_FD=%d is no connected socket: expected the PMI server's; start the tasks with "
+                      "srun --mpi=pmi2 or mpiexec, or unset PMI_FD",
+                      (int)fd);
+    pmi->fd = status == STATUS_OK ? (int)fd : -1;
     pmi->rank = (unsigned)rank;
     pmi->size = (unsigned)size;
     return status;

@@ -370,15 +370,6 @@ static void add_update(struct line *line, const struct control_update *r, bool i
         add_count(line, "bytes", r->timing.bytes);
 }
 
-static void add_image_evaluation(struct line *line, const struct control_epoch *r)
-{
-    const bool evaluated = r->evaluated > 0;
-    add_number(line, "test_loss", evaluated ? r->evaluation_loss : (double)NAN);
-    add_number(line, "accuracy", evaluated ? (double)r->correct / (double)r->evaluated : (double)NAN);
-    add_fixed(line, "correct", evaluated ? (double)r->correct : (double)NAN, 0);
-    add_count(line, "evaluated", r->evaluated);
-}
-
 static void add_text_evaluation(struct line *line, const struct control_epoch *r)
 {
     add_number(line, "perplexity", exp(r->loss));
@@ -394,13 +385,18 @@ static void add_text_evaluation(struct line *line, const struct control_epoch *r
 
 static void add_epoch(struct line *line, const struct control_epoch *r, bool is_language)
 {
+    const bool evaluated = r->evaluated > 0;
     add_count(line, "epoch", r->epoch);
     add_count(line, "update", r->update);
     add_number(line, "loss", r->loss);
-    if (is_language)
+    if (is_language) {
         add_text_evaluation(line, r);
-    else
-        add_image_evaluation(line, r);
+    } else {
+        add_number(line, "test_loss", evaluated ? r->evaluation_loss : (double)NAN);
+        add_number(line, "accuracy", evaluated ? (double)r->correct / (double)r->evaluated : (double)NAN);
+        add_fixed(line, "correct", evaluated ? (double)r->correct : (double)NAN, 0);
+        add_count(line, "evaluated", r->evaluated);
+    }
     add_timing(line);
     add_fixed(line, "epoch_s", r->timing.epoch_s, 6);
     add_fixed(line, "evaluation_s", r->timing.evaluation_s, 6);
@@ -512,17 +508,6 @@ static void write_epoch_text(struct line *line, const struct control_epoch *r, b
         line_add(line, "\tTest loss: %.4f\tAccuracy: %.2f %%\t(%" PRIu64 " of %" PRIu64 ")", loss,
                  100 * (double)r->correct / (double)r->evaluated, r->correct, r->evaluated);
     line_add(line, "\n");
-}
-
-static void write_text(struct line *line, const struct job *job, const struct control_message *record)
-{
-    const bool is_language = job->kind == JOB_MODEL_PARALLEL;
-    if (record->kind == CONTROL_EPISODE)
-        write_episode_text(line, &record->body.episode);
-    else if (record->kind == CONTROL_UPDATE)
-        write_update_text(line, &record->body.update, is_language);
-    else
-        write_epoch_text(line, &record->body.epoch, is_language);
 }
 
 static struct line_key line_key_of(const char *text)
@@ -821,43 +806,32 @@ static bool is_for_text(const struct runlog *log, const struct control_message *
     return control_record_number(record) % log->job->log.every == 0;
 }
 
-/* The logs are what a run must not lose; events for TensorBoard may be lost. */
-static void show_in_tensorboard(struct runlog *log, const struct control_message *record)
-{
-    struct error error;
-    if (tensorboard_record(log->board, log->job, record, &error) == STATUS_OK)
-        return;
-    runlog_clear_progress(log);
-    log_warning("%s: TensorBoard gets no more of this run; the logs go on", error.text);
-}
-
 /* Writes a record's two lines, episodes.jsonl's first. A line that was cut is
  * not sent to TensorBoard again: TensorBoard has its events. */
 static enum status append_record(struct runlog *log, const struct control_message *record,
                                  const struct control_status *holdings, struct error *error)
 {
+    const bool is_language = log->job->kind == JOB_MODEL_PARALLEL;
+    struct error unwritten; /* events for TensorBoard: what a run may lose */
     write_json(&log->json, log->job, record, holdings, &log->use);
     const struct line_key key = line_key_of(log->json.text);
     const enum status status = append_json(log, error);
     if (status != STATUS_OK)
         return status;
-    if (key.number > log->cut[RUN_LOG_JSON][key.kind])
-        show_in_tensorboard(log, record);
+    if (key.number > log->cut[RUN_LOG_JSON][key.kind] &&
+        tensorboard_record(log->board, log->job, record, &unwritten) != STATUS_OK) {
+        runlog_clear_progress(log);
+        log_warning("%s: TensorBoard gets no more of this run; the logs go on", unwritten.text);
+    }
     if (!is_for_text(log, record))
         return STATUS_OK;
-    write_text(&log->text, log->job, record);
+    if (record->kind == CONTROL_EPISODE)
+        write_episode_text(&log->text, &record->body.episode);
+    else if (record->kind == CONTROL_UPDATE)
+        write_update_text(&log->text, &record->body.update, is_language);
+    else
+        write_epoch_text(&log->text, &record->body.epoch, is_language);
     return append_text(log, error);
-}
-
-/* The line of such an epoch has null in the loss's place. */
-static void warn_of_held_out_loss(struct runlog *log, const struct control_epoch *epoch)
-{
-    if (epoch->evaluated == 0 || isfinite(epoch->evaluation_loss))
-        return;
-    runlog_clear_progress(log);
-    log_warning("epoch %" PRIu64 ", update %" PRIu64
-                ": the loss on held-out data is %s: expected a finite number; training goes on",
-                epoch->epoch, epoch->update, isnan(epoch->evaluation_loss) ? "not a number" : "infinite");
 }
 
 enum status runlog_record(struct runlog *log, const struct control_message *record,
@@ -867,7 +841,13 @@ enum status runlog_record(struct runlog *log, const struct control_message *reco
     const struct monotime now = monotime_now();
     progress_note(&log->progress, log->job, record, now);
     if (record->kind == CONTROL_EPOCH) {
-        warn_of_held_out_loss(log, &record->body.epoch);
+        const struct control_epoch *epoch = &record->body.epoch;
+        if (epoch->evaluated == 0 || isfinite(epoch->evaluation_loss))
+            return status;
+        runlog_clear_progress(log); /* the line has null in the loss's place */
+        log_warning("epoch %" PRIu64 ", update %" PRIu64
+                    ": the loss on held-out data is %s: expected a finite number; training goes on",
+                    epoch->epoch, epoch->update, isnan(epoch->evaluation_loss) ? "not a number" : "infinite");
         return status;
     }
     log->count = control_record_number(record);

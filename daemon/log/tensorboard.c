@@ -129,17 +129,6 @@ static uint64_t add_epoch(struct scalars *scalars, const struct control_epoch *r
     return r->update;
 }
 
-/* Returns the record's step. */
-static uint64_t add_record(struct scalars *scalars, const struct job *job,
-                           const struct control_message *record)
-{
-    if (record->kind == CONTROL_EPISODE)
-        return add_episode(scalars, &record->body.episode);
-    if (record->kind == CONTROL_UPDATE)
-        return add_update(scalars, &record->body.update);
-    return add_epoch(scalars, &record->body.epoch, job->kind == JOB_MODEL_PARALLEL);
-}
-
 /* ---- encoding ---- */
 
 static void put_little_endian(uint8_t *to, uint64_t number, size_t bytes)
@@ -293,7 +282,10 @@ enum status tensorboard_record(struct tensorboard *board, const struct job *job,
         board->failed = false;
         return close_file(board, error);
     }
-    const uint64_t step = add_record(&scalars, job, record);
+    const uint64_t step = record->kind == CONTROL_EPISODE ? add_episode(&scalars, &record->body.episode)
+                          : record->kind == CONTROL_UPDATE
+                              ? add_update(&scalars, &record->body.update)
+                              : add_epoch(&scalars, &record->body.epoch, job->kind == JOB_MODEL_PARALLEL);
     if (board->failed || scalars.count == 0)
         return STATUS_OK;
     const enum status status = add_event(board, step, &scalars, error);

@@ -92,19 +92,10 @@ static void collect_worker(const struct run_view *view, const struct child *chil
                                   .use = child->use.now};
 }
 
-/* The newest checkpoint's number and age, from the folder's names: its writer is another process. */
-static void find_checkpoint(const struct run_view *view, struct run_status *status)
-{
-    struct checkpoint_found *found;
-    const size_t count = checkpoint_find(&found, rundir_path(view->g->dir));
-    status->checkpoint = count > 0 ? found[count - 1].number : 0;
-    status->checkpoint_age_s = count > 0 ? unix_s() - found[count - 1].unix_s : (double)NAN;
-    free(found);
-}
-
 /* Fills *status; the caller frees its `workers`. False: no memory. */
 static bool run_view_collect(const struct run_view *view, struct run_status *status)
 {
+    struct checkpoint_found *found;
     *status =
         (struct run_status){.path = view->g->dir->real,
                             .job = view->g->job,
@@ -124,7 +115,10 @@ static bool run_view_collect(const struct run_view *view, struct run_status *sta
         return false;
     for (unsigned i = 0; i < view->g->count; i++)
         collect_worker(view, &view->g->children[i], (uint16_t)i, &status->workers[i]);
-    find_checkpoint(view, status);
+    const size_t count = checkpoint_find(&found, rundir_path(view->g->dir));
+    status->checkpoint = count > 0 ? found[count - 1].number : 0;
+    status->checkpoint_age_s = count > 0 ? unix_s() - found[count - 1].unix_s : (double)NAN;
+    free(found);
     return true;
 }
 
@@ -325,20 +319,6 @@ void run_view_record(struct run_view *view, const struct control_message *record
 
 /* ---- profiles ---- */
 
-/* The first message of a report begins the figures anew. */
-static void begin_report(const struct child *child, const struct control_profile *part,
-                         struct worker_profile *kept)
-{
-    kept->starts = child->starts;
-    kept->figures = (struct profile_figures){.begin_ns = part->begin_ns,
-                                             .end_ns = part->end_ns,
-                                             .cpu_ns = part->cpu_ns,
-                                             .span_count = part->span_count};
-    memcpy(kept->figures.ns, part->ns, sizeof part->ns);
-    if (child->relay != NULL) /* its host has another clock; the message was not long under way */
-        kept->figures.ahead_ns = (int64_t)(monotime_now().ns - part->end_ns);
-}
-
 void run_view_keep_profile(struct run_view *view, const struct child *child,
                            const struct control_profile *part)
 {
@@ -349,24 +329,21 @@ void run_view_keep_profile(struct run_view *view, const struct child *child,
         *kept = calloc(1, sizeof **kept);
     if (*kept == NULL)
         return;
-    if (part->first == 0)
-        begin_report(child, part, *kept);
+    if (part->first == 0) { /* a report begins */
+        struct profile_figures *figures = &(*kept)->figures;
+        (*kept)->starts = child->starts;
+        *figures = (struct profile_figures){.begin_ns = part->begin_ns,
+                                            .end_ns = part->end_ns,
+                                            .cpu_ns = part->cpu_ns,
+                                            .span_count = part->span_count};
+        memcpy(figures->ns, part->ns, sizeof part->ns);
+        if (child->relay != NULL) /* its host has another clock; the message was not long under way */
+            figures->ahead_ns = (int64_t)(monotime_now().ns - part->end_ns);
+    }
     if (part->first != (*kept)->figures.kept) /* a part is missing: the spans end before it */
         return;
     memcpy((*kept)->figures.spans + part->first, part->spans, part->count * sizeof part->spans[0]);
     (*kept)->figures.kept = part->first + part->count;
-}
-
-/* Why a worker has no figures. */
-static void explain_absence(const struct generation *g, const struct child *child, struct profile_row *row)
-{
-    if (roster_role(&g->roster, child->start.worker) == g->python_worker.role)
-        snprintf(row->note, sizeof row->note, "not profiled: it runs in Python");
-    else if (child->starts == 0)
-        snprintf(row->note, sizeof row->note, "no figures: it has not started");
-    else
-        snprintf(row->note, sizeof row->note, "no figures: %.280s",
-                 child->end[0] != '\0' ? child->end : "it did not report them");
 }
 
 static void fill_row(const struct generation *g, unsigned worker, const struct worker_profile *kept,
@@ -379,12 +356,16 @@ static void fill_row(const struct generation *g, unsigned worker, const struct w
     else
         snprintf(row->name, sizeof row->name, "%s %u",
                  role_by_wire(roster_role(&g->roster, (uint16_t)worker))->name, worker);
-    if (kept == NULL || kept->starts != child->starts) {
-        explain_absence(g, child, row);
-        return;
-    }
-    row->figures = &kept->figures;
-    if (child->starts > 1)
+    const bool has_figures = kept != NULL && kept->starts == child->starts;
+    row->figures = has_figures ? &kept->figures : NULL;
+    if (!has_figures && roster_role(&g->roster, child->start.worker) == g->python_worker.role)
+        snprintf(row->note, sizeof row->note, "not profiled: it runs in Python");
+    else if (!has_figures && child->starts == 0)
+        snprintf(row->note, sizeof row->note, "no figures: it has not started");
+    else if (!has_figures)
+        snprintf(row->note, sizeof row->note, "no figures: %.280s",
+                 child->end[0] != '\0' ? child->end : "it did not report them");
+    else if (child->starts > 1)
         snprintf(row->note, sizeof row->note, "started %u times: figures of the last start only",
                  child->starts);
 }

@@ -717,21 +717,11 @@ static void move_share_to(struct supervisor *s, uint16_t host)
     }
 }
 
-/* A host has come. A host that brings workers makes a running job grow. A host that the job began with gets
- * its share of the workers. */
-static void fill_host(struct supervisor *s, uint16_t host, uint32_t brings)
-{
-    char why[160];
-    snprintf(why, sizeof why, "host %u (%.60s) brings %u %s", host, hosts_name(&s->hosts, host), brings,
-             generation_unit(&s->generation, brings));
-    if (brings > 0)
-        generation_resize(&s->generation, why);
-    else if (!s->hosts.awaited && s->config->job->supervise.restart)
-        move_share_to(s, host);
-}
-
+/* A host that brings workers makes a running job grow. A host that the job began with gets its share of the
+ * workers. */
 static void answer_join(struct supervisor *s, uint16_t host, const struct control_join *join)
 {
+    char why[160];
     struct error error = {0};
     if (job_end_has_begun(&s->generation.end))
         error_set(&error, STATUS_SHUTDOWN, "the job is ending");
@@ -743,7 +733,12 @@ static void answer_join(struct supervisor *s, uint16_t host, const struct contro
     }
     runlog_clear_progress(s->config->log);
     hosts_admit(&s->hosts, host, join);
-    fill_host(s, host, join->brings);
+    snprintf(why, sizeof why, "host %u (%.60s) brings %u %s", host, hosts_name(&s->hosts, host), join->brings,
+             generation_unit(&s->generation, join->brings));
+    if (join->brings > 0)
+        generation_resize(&s->generation, why);
+    else if (!s->hosts.awaited && s->config->job->supervise.restart)
+        move_share_to(s, host);
 }
 
 /* Takes a message of a worker, under the incarnation that runs there now. A late one of a predecessor is
@@ -1037,15 +1032,6 @@ static enum status log_end(struct supervisor *s, struct error *error)
                          &end->result, s->generation.holdings, error);
 }
 
-static enum status write_end(struct supervisor *s, struct error *error)
-{
-    const bool has_failed = job_end_has_failed(&s->generation.end);
-    struct error log_error = {0};
-    const enum status status = log_end(s, &log_error);
-    *error = has_failed ? s->generation.end.outcome : log_error;
-    return has_failed ? s->generation.end.outcome.status : status;
-}
-
 /* A run that could not begin has two lines. The log of a run that could not be resumed stays as it is. The
  * caller reports why the start failed; a warning adds only another reason. */
 static void write_failed_start(struct supervisor *s)
@@ -1109,7 +1095,11 @@ enum status supervise(const struct supervise_config *config, struct error *error
     enum status status = open_job(&s, error);
     if (status == STATUS_OK) {
         run_job(&s);
-        status = write_end(&s, error);
+        status = log_end(&s, error);
+        if (job_end_has_failed(&s.generation.end)) {
+            *error = s.generation.end.outcome;
+            status = error->status;
+        }
         run_view_close(&s.view, end_of(&s), status != STATUS_OK ? error->text : "");
         run_view_write_profile(&s.view);
         sum_restarts_up(&s.generation);

@@ -29,19 +29,6 @@ struct place_to_listen {
 
 /* ---- the address ---- */
 
-static enum status read_path(const char *text, struct place_to_listen *place, struct error *error)
-{
-    struct sockaddr_un *name = (struct sockaddr_un *)&place->address;
-    if (strlen(text) >= sizeof name->sun_path)
-        return error_set(error, STATUS_INVALID, "a socket's path may have at most %zu bytes, got %zu",
-                         sizeof name->sun_path - 1, strlen(text));
-    name->sun_family = AF_UNIX;
-    memcpy(name->sun_path, text, strlen(text) + 1);
-    place->bytes = sizeof *name;
-    place->is_socket = true;
-    return STATUS_OK;
-}
-
 static bool is_loopback(const struct sockaddr_storage *address)
 {
     if (address->ss_family == AF_INET)
@@ -84,9 +71,17 @@ static enum status read_place(const struct listener_place *wanted, struct place_
                               struct error *error)
 {
     const char *text = wanted->listen;
-    *place = (struct place_to_listen){0};
-    if (strchr(text, '/') != NULL)
-        return read_path(text, place, error);
+    struct sockaddr_un *name = (struct sockaddr_un *)&place->address;
+    *place = (struct place_to_listen){.is_socket = strchr(text, '/') != NULL};
+    if (place->is_socket && strlen(text) >= sizeof name->sun_path)
+        return error_set(error, STATUS_INVALID, "a socket's path may have at most %zu bytes, got %zu",
+                         sizeof name->sun_path - 1, strlen(text));
+    if (place->is_socket) {
+        name->sun_family = AF_UNIX;
+        memcpy(name->sun_path, text, strlen(text) + 1);
+        place->bytes = sizeof *name;
+        return STATUS_OK;
+    }
     if (!read_numbers(text, place))
         return error_set(
             error, STATUS_INVALID,

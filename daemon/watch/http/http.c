@@ -359,12 +359,6 @@ static bool is_loopback_name(const char *host)
            (inet_pton(AF_INET, name, &address) == 1 && ntohl(address.s_addr) >> 24 == 127);
 }
 
-static bool is_of_this_host(struct MHD_Connection *connection)
-{
-    const char *host = header_of(connection, "Host");
-    return host == NULL || is_loopback_name(host); /* HTTP/1.0 has none, and no browser speaks that */
-}
-
 /* True if the request's Origin is this server. */
 static bool is_of_own_page(struct MHD_Connection *connection)
 {
@@ -426,7 +420,8 @@ static enum MHD_Result answer(struct http *http, struct MHD_Connection *connecti
     if (order >= 0 ? strcmp(method, "POST") != 0 : !is_get && strcmp(method, "HEAD") != 0)
         return refuse(connection, MHD_HTTP_METHOD_NOT_ALLOWED,
                       order >= 0 ? "expected POST\n" : "expected GET\n");
-    if (http->config.checks_host && !is_of_this_host(connection))
+    const char *host = header_of(connection, "Host"); /* HTTP/1.0 has none, and no browser speaks that */
+    if (http->config.checks_host && host != NULL && !is_loopback_name(host))
         return refuse(connection, MHD_HTTP_FORBIDDEN, "expected a request to this host's loopback address\n");
     if (http->token != NULL && !shows_token(http, connection))
         return refuse_stranger(connection);
