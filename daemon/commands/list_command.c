@@ -224,15 +224,6 @@ static void show_table(const struct listing *listing)
     }
 }
 
-static void show_json(const struct listing *listing)
-{
-    cJSON *root = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(root, "runs");
-    for (size_t i = 0; i < listing->count; i++)
-        cJSON_AddItemToArray(list, run_summary_json(&listing->of[i]));
-    print_document(root);
-    cJSON_Delete(root);
-}
-
 enum status list_runs(const struct arguments *arguments, struct job *job, struct error *error)
 {
     (void)job;
@@ -241,9 +232,13 @@ enum status list_runs(const struct arguments *arguments, struct job *job, struct
     enum status status = found_runs_ask(&running, error);
     if (status == STATUS_OK)
         status = collect(&listing, arguments, &running, error);
-    if (status == STATUS_OK && arguments->json)
-        show_json(&listing);
-    else if (status == STATUS_OK && listing.count > 0)
+    if (status == STATUS_OK && arguments->json) {
+        cJSON *root = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(root, "runs");
+        for (size_t i = 0; i < listing.count; i++)
+            cJSON_AddItemToArray(list, run_summary_json(&listing.of[i]));
+        print_document(root);
+        cJSON_Delete(root);
+    } else if (status == STATUS_OK && listing.count > 0)
         show_table(&listing);
     else if (status == STATUS_OK)
         log_info("no run is found");

@@ -82,25 +82,19 @@ static void write_process(FILE *out, const struct profile_row *row, unsigned pid
     fprintf(out, "\"args\":{\"name\":\"loop\"}}");
 }
 
-static void write_spans(FILE *out, const struct profile_figures *figures, unsigned pid,
-                        struct monotime origin)
-{
-    for (uint32_t i = 0; i < figures->kept; i++) {
-        const struct profile_span *span = &figures->spans[i];
-        const int64_t begin_ns = (int64_t)(span->begin_ns - origin.ns) + figures->ahead_ns;
-        fprintf(out, ",\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f}",
-                profile_kind_name((enum profile_kind)span->kind), pid, pid, (double)begin_ns * 1e-3,
-                (double)span->ns * 1e-3);
-    }
-}
-
 void profile_write_trace(FILE *out, const struct profile_row *rows, unsigned count, struct monotime origin)
 {
     fprintf(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
     for (unsigned i = 0; i < count; i++) {
+        const struct profile_figures *figures = rows[i].figures;
         write_process(out, &rows[i], i + 1);
-        if (rows[i].figures != NULL)
-            write_spans(out, rows[i].figures, i + 1, origin);
+        for (uint32_t n = 0; figures != NULL && n < figures->kept; n++) {
+            const struct profile_span *span = &figures->spans[n];
+            const int64_t begin_ns = (int64_t)(span->begin_ns - origin.ns) + figures->ahead_ns;
+            fprintf(out, ",\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f}",
+                    profile_kind_name((enum profile_kind)span->kind), i + 1, i + 1, (double)begin_ns * 1e-3,
+                    (double)span->ns * 1e-3);
+        }
     }
     fprintf(out, "\n]}\n");
 }

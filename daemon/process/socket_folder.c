@@ -111,19 +111,14 @@ enum status socket_folder_open(char address[CONTROL_ADDRESS_BYTES], const char *
 
 void socket_folder_find_runs(glob_t *found)
 {
-    char own[SOCKET_PATH_BYTES], pattern[SOCKET_PATH_BYTES + 32];
+    char own[SOCKET_PATH_BYTES], pattern[SOCKET_PATH_BYTES + 32] = "";
+    const char *const patterns[] = {pattern, "/run/coalesced/*.sock.status", "/run/coalesced/*/*.sock.status",
+                                    "/run/user/*/coalesced/*.sock.status", "/tmp/coalesced-*/*.sock.status"};
     *found = (glob_t){0};
-    int flags = 0;
-    if (choose_folder(own, NULL) == STATUS_OK) {
+    if (choose_folder(own, NULL) == STATUS_OK)
         snprintf(pattern, sizeof pattern, "%s/*.sock.status", own);
-        glob(pattern, 0, NULL, found);
-        flags = GLOB_APPEND;
-    }
-    static const char *const others[] = {"/run/coalesced/*.sock.status", "/run/coalesced/*/*.sock.status",
-                                         "/run/user/*/coalesced/*.sock.status",
-                                         "/tmp/coalesced-*/*.sock.status"};
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++, flags = GLOB_APPEND)
-        glob(others[i], flags, NULL, found);
+    for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++)
+        glob(patterns[i], GLOB_APPEND, NULL, found);
 }
 
 void socket_folder_clear(const char *address)
