@@ -7,6 +7,7 @@
 #include "daemon/log/run_summary.h"
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
+#include "kernels/base/monotime.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -18,7 +19,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 struct cleaning {
@@ -135,9 +135,7 @@ static void clean_run(struct cleaning *c, const struct run_summary *s, const str
 static bool is_old(const struct run_summary *s, int run, double age_s)
 {
     struct stat info;
-    struct timespec time;
-    clock_gettime(CLOCK_REALTIME, &time);
-    const double now = (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+    const double now = unix_time_s();
     const bool has_line =
         s->ended_unix_s > 0 && fstatat(run, run_log_name(RUN_LOG_JSON), &info, AT_SYMLINK_NOFOLLOW) == 0;
     if (!has_line && fstat(run, &info) != 0)

@@ -186,14 +186,6 @@ enum status job_files_check_folder(const char *checkpoint, struct error *error)
     return STATUS_OK;
 }
 
-static enum status fits_any(void *context, const struct run_place *place, struct error *why)
-{
-    (void)context;
-    (void)place;
-    (void)why;
-    return STATUS_OK;
-}
-
 /* Whether there is FOLDER/NAME. */
 static bool has_entry(const char *folder, const char *name)
 {
@@ -204,7 +196,7 @@ static bool has_entry(const char *folder, const char *name)
 
 const char *job_files_find_checkpoint(struct job_files_found *found, const char *name, struct error *error)
 {
-    const struct checkpoint_judge judge = {.fits = fits_any};
+    const struct checkpoint_judge judge = {0};
     struct checkpoint_counters counters;
     struct run_place place;
     if (has_entry(name, "manifest.json") || !has_entry(name, "checkpoints"))

@@ -3,6 +3,7 @@
 #include "daemon/log/log_file.h"
 
 #include "kernels/base/log.h"
+#include "kernels/base/monotime.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -13,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { TEXT_BYTES = 4096 + 128, BLOCK_BYTES = 1 << 16 };
@@ -182,19 +182,17 @@ static enum status log_begin_behind(struct log_file *file, uint64_t lines, const
                                     struct error *error)
 {
     char line[TEXT_BYTES], hex[2 * RUN_ID_BYTES + 1];
-    struct timespec now;
     int length;
     log_begin(file, lines);
     if (lines == 0)
         return STATUS_OK;
     sodium_bin2hex(hex, sizeof hex, id, RUN_ID_BYTES);
-    clock_gettime(CLOCK_REALTIME, &now);
     if (file->log == RUN_LOG_TEXT)
         length = snprintf(line, sizeof line, CONTINUED_TEXT "%" PRIu64 CONTINUED_RUN "%s\n", lines, hex);
     else
         length = snprintf(line, sizeof line,
                           CONTINUED_JSON "%" PRIu64 CONTINUED_TIMING "\"unix_s\":%.3f" LOG_RUN_KEY "%s\"}}\n",
-                          lines, (double)now.tv_sec + (double)now.tv_nsec * 1e-9, hex);
+                          lines, unix_time_s(), hex);
     return log_append(file, line, (size_t)length, 1, error);
 }
 

@@ -1,6 +1,7 @@
 /* Sorts the lines of a log, thins them out, and writes those that stay. */
 #include "daemon/log/run_history.h"
 
+#include "kernels/base/monotime.h"
 #include "worker/checkpoint/checkpoint.h"
 
 #include <cjson/cJSON.h>
@@ -12,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 enum kind { RECORDS, MILESTONES, EVENTS, KINDS };
@@ -196,13 +196,11 @@ void run_history_take(struct run_history *history, const char *line, size_t leng
 
 void run_history_note(struct run_history *history, const char *event, const char *text)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
     cJSON *object = cJSON_CreateObject(), *timing;
     cJSON_AddStringToObject(object, "event", event);
     cJSON_AddStringToObject(object, "text", text);
     timing = cJSON_AddObjectToObject(object, "timing");
-    cJSON_AddNumberToObject(timing, "unix_s", (double)now.tv_sec + (double)now.tv_nsec * 1e-9);
+    cJSON_AddNumberToObject(timing, "unix_s", unix_time_s());
     char *line = cJSON_PrintUnformatted(object);
     if (line != NULL)
         take(history, line, strlen(line), (struct entry){.fitness = FIT, .is_note = true});

@@ -21,7 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Clears a terminal's line. */
@@ -137,9 +136,7 @@ static double samples_per_s(const struct control_update *r)
 /* Every `timing` begins with the time of day. */
 static void add_timing(struct line *line)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    line_add(line, LINE_TIMING "\"unix_s\":%.3f", (double)now.tv_sec + (double)now.tv_nsec * 1e-9);
+    line_add(line, LINE_TIMING "\"unix_s\":%.3f", unix_time_s());
 }
 
 /* ---- what the workers of a model-parallel job hold ---- */

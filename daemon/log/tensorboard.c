@@ -146,9 +146,7 @@ static uint32_t masked_crc(const void *bytes, size_t count)
 /* Adds an event of the present time to the buffer, which has room for it. */
 static void buffer_event(struct tensorboard *board, Events__Event *event)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    event->wall_time = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    event->wall_time = unix_time_s();
     const size_t length = events__event__get_packed_size(event);
     uint8_t *record = board->buffer + board->count, *body = record + HEADER_BYTES;
     assert(HEADER_BYTES + length + FOOTER_BYTES <= RECORD_BYTES_MAX);

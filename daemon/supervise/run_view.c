@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 /* The newest report of a worker. */
@@ -29,13 +28,6 @@ struct worker_profile {
 enum { TICK_US = 1000000, TEXTFILE_US = 15000000, LISTEN_US = 5000000 };
 
 /* ---- the picture ---- */
-
-static double unix_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
 
 static const char *state_of(const struct run_view *view)
 {
@@ -117,7 +109,7 @@ static bool run_view_collect(const struct run_view *view, struct run_status *sta
         collect_worker(view, &view->g->children[i], (uint16_t)i, &status->workers[i]);
     const size_t count = checkpoint_find(&found, rundir_path(view->g->dir));
     status->checkpoint = count > 0 ? found[count - 1].number : 0;
-    status->checkpoint_age_s = count > 0 ? unix_s() - found[count - 1].unix_s : (double)NAN;
+    status->checkpoint_age_s = count > 0 ? unix_time_s() - found[count - 1].unix_s : (double)NAN;
     free(found);
     return true;
 }
@@ -427,7 +419,7 @@ void run_view_init(struct run_view *view, const struct generation *g, bool is_pr
     *view = (struct run_view){.g = g,
                               .is_profiled = is_profiled,
                               .begin = monotime_now(),
-                              .begin_unix_s = unix_s(),
+                              .begin_unix_s = unix_time_s(),
                               .status = {.fd = -1},
                               .listen_due = MONOTIME_NEVER,
                               .textfile_due = MONOTIME_NEVER};

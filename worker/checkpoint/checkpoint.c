@@ -777,7 +777,7 @@ enum status checkpoint_newest(struct path run, const struct checkpoint_judge *ju
     enum status status = checkpoint_list(&list, run, false, error), found = STATUS_NOT_FOUND;
     for (size_t i = list.count; status == STATUS_OK && read_is_damage(found) && i-- > 0;) {
         found = read_check(checkpoint_folder(path, run, list.numbers[i], false), &manifest, &why);
-        if (found == STATUS_OK)
+        if (found == STATUS_OK && judge->fits != NULL)
             found = judge->fits(judge->context, &manifest.place, &why);
         if (read_is_damage(found) && judge->skipped != NULL)
             judge->skipped(judge->context, path, why.text);

@@ -154,7 +154,7 @@ size_t checkpoint_find(struct checkpoint_found **found, struct path run);
 /* Which checkpoints a run may go on from. */
 struct checkpoint_judge {
     /* Whether a sound checkpoint of this place fits the run. STATUS_CORRUPT says why not; other failures end
-     * the search. */
+     * the search. NULL: each fits. */
     enum status (*fits)(void *context, const struct run_place *place, struct error *why);
     /* Hears of each newer checkpoint that is damaged or does not fit. NULL: nobody wants to know. */
     void (*skipped)(void *context, const char *path, const char *why);
