@@ -30,11 +30,6 @@ static const char *unit_of(const cJSON *progress)
     return NULL;
 }
 
-static uint64_t whole(double value)
-{
-    return value >= 0 && value < 0x1p63 ? (uint64_t)value : 0;
-}
-
 /* The supervisor's answer is newer than the log. The run's folder may be unreadable. */
 static void add_answer(struct run_summary *s, const struct found_run *run)
 {
@@ -48,8 +43,8 @@ static void add_answer(struct run_summary *s, const struct found_run *run)
     if (unit_of(progress) == NULL)
         return;
     p->unit = unit_of(progress);
-    p->done = whole(json_number(progress, "done"));
-    p->total = whole(json_number(progress, "total"));
+    p->done = json_count(progress, "done");
+    p->total = json_count(progress, "total");
     p->eta_s = json_number(progress, "eta_s");
     if (p->figure == NULL) {
         p->figure = isnan(reward) ? "loss" : "running reward";

@@ -117,18 +117,14 @@ static void show_word(const cJSON *object, const char *name)
 /* 12345678 is "12.3M". */
 static void write_count(char cell[CELL_BYTES], double value)
 {
-    static const struct {
-        double least;
-        const char *unit;
-    } units[] = {{1e9, "G"}, {1e6, "M"}, {1e4, "k"}};
-    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
-        const double scaled = value / (i == 2 ? 1e3 : units[i].least);
-        if (value >= units[i].least) {
-            snprintf(cell, CELL_BYTES, "%.1f%s", scaled, units[i].unit);
-            return;
-        }
-    }
-    snprintf(cell, CELL_BYTES, value < 10 && value != floor(value) ? "%.2f" : "%.0f", value);
+    if (value >= 1e9)
+        snprintf(cell, CELL_BYTES, "%.1fG", value / 1e9);
+    else if (value >= 1e6)
+        snprintf(cell, CELL_BYTES, "%.1fM", value / 1e6);
+    else if (value >= 1e4)
+        snprintf(cell, CELL_BYTES, "%.1fk", value / 1e3);
+    else
+        snprintf(cell, CELL_BYTES, value < 10 && value != floor(value) ? "%.2f" : "%.0f", value);
 }
 
 static void write_whole(char cell[CELL_BYTES], double value)

@@ -210,14 +210,6 @@ static void replace_link(struct hosts *hosts, struct monotime now)
         log_error("no other host can be reached: %s", error.text);
 }
 
-static unsigned count_up(const struct hosts *hosts)
-{
-    unsigned up = 0;
-    for (uint16_t i = 1; i < hosts_count(hosts); i++)
-        up += is_up(&hosts->of[i]);
-    return up;
-}
-
 /* When the last host that was up has fallen silent, the leader's own link may be what hangs. */
 static bool check_silence(struct hosts *hosts, uint16_t index, struct monotime now, struct host_event *event)
 {
@@ -226,7 +218,10 @@ static bool check_silence(struct hosts *hosts, uint16_t index, struct monotime n
         return false;
     if (!hosts_lose(hosts, index))
         return false;
-    hosts->relay.broken = is_cut_off || count_up(hosts) == 0;
+    unsigned up = 0;
+    for (uint16_t i = 1; i < hosts_count(hosts); i++)
+        up += is_up(&hosts->of[i]);
+    hosts->relay.broken = is_cut_off || up == 0;
     *event = (struct host_event){.kind = HOST_LOST,
                                  .host = index,
                                  .why = is_cut_off ? "the leader's link to it has ended"

@@ -48,22 +48,16 @@ static bool has_run(int from, const char *folder)
 
 /* ---- lines ---- */
 
-static uint64_t count_of(const cJSON *object, const char *name)
-{
-    const double value = json_number(object, name);
-    return value >= 0 && value < 0x1p63 ? (uint64_t)value : 0;
-}
-
 /* The members that progress_note reads. */
 static void read_episode(struct control_episode *r, const cJSON *line)
 {
     const cJSON *eval = cJSON_GetObjectItemCaseSensitive(line, "eval");
-    *r = (struct control_episode){.episode = count_of(line, "episode"),
+    *r = (struct control_episode){.episode = json_count(line, "episode"),
                                   .running_reward = json_number(line, "running_reward"),
-                                  .env_steps = count_of(line, "env_steps"),
+                                  .env_steps = json_count(line, "env_steps"),
                                   .has_figures = !isnan(json_number(line, "total_timesteps"))};
     r->timing.episode_s = json_number(cJSON_GetObjectItemCaseSensitive(line, "timing"), "episode_s");
-    r->figures.total_timesteps = count_of(line, "total_timesteps");
+    r->figures.total_timesteps = json_count(line, "total_timesteps");
     r->figures.ep_rew_mean = json_number(line, "ep_rew_mean");
     r->figures.has_evaluation = cJSON_IsObject(eval);
     r->figures.evaluation.mean_reward = json_number(eval, "mean_reward");
@@ -76,16 +70,16 @@ static bool read_record(struct control_message *record, const cJSON *line)
     if (cJSON_HasObjectItem(line, "epoch")) {
         record->kind = CONTROL_EPOCH;
         record->body.epoch =
-            (struct control_epoch){.epoch = count_of(line, "epoch"), .update = count_of(line, "update")};
+            (struct control_epoch){.epoch = json_count(line, "epoch"), .update = json_count(line, "update")};
     } else if (cJSON_HasObjectItem(line, "episode")) {
         record->kind = CONTROL_EPISODE;
         read_episode(&record->body.episode, line);
     } else {
         record->kind = CONTROL_UPDATE;
         struct control_update *r = &record->body.update;
-        *r = (struct control_update){.update = count_of(line, "update"),
+        *r = (struct control_update){.update = json_count(line, "update"),
                                      .loss = json_number(line, "loss"),
-                                     .samples = count_of(line, "samples")};
+                                     .samples = json_count(line, "samples")};
         r->timing.round_s = (double)r->samples /
                             json_number(cJSON_GetObjectItemCaseSensitive(line, "timing"), "samples_per_s");
     }
@@ -361,21 +355,6 @@ static void put_text(cJSON *object, const char *name, const char *text)
         cJSON_AddNullToObject(object, name);
 }
 
-static void put_progress(cJSON *object, const struct progress *p)
-{
-    if (p->unit == NULL)
-        return;
-    cJSON_AddStringToObject(object, "unit", p->unit);
-    json_put(object, "done", (double)p->done);
-    json_put(object, "total", p->total > 0 ? (double)p->total : (double)NAN);
-    json_put(object, "eta_s", p->eta_s);
-    put_text(object, "figure", p->figure != NULL ? p->figure : "");
-    json_put(object, "value", p->value);
-    json_put(object, "goal", p->goal);
-    json_put(object, "evaluation", p->evaluation);
-    json_put(object, "evaluation_std", isnan(p->evaluation) ? (double)NAN : p->evaluation_std);
-}
-
 cJSON *run_summary_json(const struct run_summary *s)
 {
     cJSON *object = cJSON_CreateObject();
@@ -392,7 +371,19 @@ cJSON *run_summary_json(const struct run_summary *s)
     cJSON_AddBoolToObject(object, "resumable", s->is_resumable);
     cJSON_AddBoolToObject(object, "best", s->has_best);
     cJSON_AddBoolToObject(object, "previous", s->is_previous);
-    put_progress(cJSON_AddObjectToObject(object, "progress"), &s->progress);
+    const struct progress *p = &s->progress;
+    cJSON *progress = cJSON_AddObjectToObject(object, "progress");
+    if (p->unit == NULL)
+        return object;
+    cJSON_AddStringToObject(progress, "unit", p->unit);
+    json_put(progress, "done", (double)p->done);
+    json_put(progress, "total", p->total > 0 ? (double)p->total : (double)NAN);
+    json_put(progress, "eta_s", p->eta_s);
+    put_text(progress, "figure", p->figure != NULL ? p->figure : "");
+    json_put(progress, "value", p->value);
+    json_put(progress, "goal", p->goal);
+    json_put(progress, "evaluation", p->evaluation);
+    json_put(progress, "evaluation_std", isnan(p->evaluation) ? (double)NAN : p->evaluation_std);
     return object;
 }
 

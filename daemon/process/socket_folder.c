@@ -36,14 +36,6 @@ static enum status choose_folder(char folder[SOCKET_PATH_BYTES], struct error *e
 
 /* Nobody else may write there: another user could bind a socket in place of a worker's. The group coalesced
  * may read, to find the status socket. */
-static bool is_private(const struct stat *info)
-{
-    const struct group *readers = (info->st_mode & 070) != 0 ? getgrnam("coalesced") : NULL;
-    const bool is_shared = readers != NULL && readers->gr_gid == info->st_gid;
-    return S_ISDIR(info->st_mode) && info->st_uid == geteuid() &&
-           (info->st_mode & (is_shared ? 027 : 077)) == 0;
-}
-
 static enum status make_private_folder(const char *path, struct error *error)
 {
     struct stat info;
@@ -53,7 +45,9 @@ static enum status make_private_folder(const char *path, struct error *error)
     }
     if (lstat(path, &info) != 0)
         return error_set_errno(error, errno, "cannot look at the socket folder %s", path);
-    if (!is_private(&info))
+    const struct group *readers = (info.st_mode & 070) != 0 ? getgrnam("coalesced") : NULL;
+    const bool is_shared = readers != NULL && readers->gr_gid == info.st_gid;
+    if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & (is_shared ? 027 : 077)) != 0)
         return error_set(
             error, STATUS_PERMISSION,
             "the socket folder %s: expected a directory of user %u with mode 0700, or 0750 if its "

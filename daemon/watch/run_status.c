@@ -16,15 +16,12 @@ static void add_rate(struct run_totals *totals, struct monotime now)
 {
     enum { SPAN_US = 1000000 };
     const uint64_t done = totals->environment_steps + totals->samples;
-    if (totals->at.ns == 0) {
-        totals->at = now;
-        totals->before = done;
-        return;
-    }
+    const bool is_first = totals->at.ns == 0;
     const uint64_t us = monotime_us_between(totals->at, now);
-    if (us < SPAN_US)
+    if (!is_first && us < SPAN_US)
         return;
-    totals->per_s = (double)(done - totals->before) * 1e6 / (double)us;
+    if (!is_first)
+        totals->per_s = (double)(done - totals->before) * 1e6 / (double)us;
     totals->at = now;
     totals->before = done;
 }
@@ -166,10 +163,7 @@ static void put_worker(cJSON *list, const struct worker_status *w)
     json_put(object, "worker", w->worker);
     cJSON_AddStringToObject(object, "role", w->role);
     cJSON_AddStringToObject(object, "state", w->state);
-    if (w->pid > 0)
-        json_put(object, "pid", (double)w->pid);
-    else
-        cJSON_AddNullToObject(object, "pid");
+    json_put(object, "pid", w->pid > 0 ? (double)w->pid : (double)NAN);
     json_put(object, "host", w->host);
     cJSON_AddStringToObject(object, "host_name", w->host_name);
     json_put(object, "incarnation", w->incarnation);

@@ -748,21 +748,24 @@ size_t checkpoint_find(struct checkpoint_found **found, struct path run)
 {
     struct checkpoint_list list;
     struct error why;
+    char text[CHECKPOINT_PATH_BYTES], name[NAME_BYTES];
     size_t count = 0;
-    const bool is_listed = checkpoint_list(&list, run, false, &why) == STATUS_OK;
+    int folder = -1;
+    const bool is_listed =
+        checkpoint_list(&list, run, false, &why) == STATUS_OK &&
+        file_open_folder(&folder, checkpoint_path(text, run, "checkpoints"), &why) == STATUS_OK;
     *found = is_listed ? calloc(list.count + 1, sizeof **found) : NULL;
-    for (size_t i = 0; *found != NULL && i < list.count; i++) {
-        char text[CHECKPOINT_PATH_BYTES];
+    for (; *found != NULL && count < list.count; count++) {
         struct stat info;
-        int fd;
-        struct checkpoint_found *one = &(*found)[count++];
-        *one = (struct checkpoint_found){list.numbers[i], NAN};
-        if (file_open_folder(&fd, checkpoint_folder(text, run, one->number, false), &why) != STATUS_OK)
-            continue;
-        if (fstat(fd, &info) == 0)
-            one->unix_s = (double)info.st_mtim.tv_sec + (double)info.st_mtim.tv_nsec * 1e-9;
-        close(fd);
+        snprintf(name, sizeof name, "%08" PRIu64, list.numbers[count]);
+        const bool is_seen = fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) == 0;
+        (*found)[count] = (struct checkpoint_found){
+            .number = list.numbers[count],
+            .unix_s =
+                is_seen ? (double)info.st_mtim.tv_sec + (double)info.st_mtim.tv_nsec * 1e-9 : (double)NAN};
     }
+    if (folder >= 0)
+        close(folder);
     free(list.numbers);
     return count;
 }

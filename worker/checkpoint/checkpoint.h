@@ -144,7 +144,7 @@ enum status checkpoint_check(struct path path, struct checkpoint_counters *count
 
 struct checkpoint_found {
     uint64_t number;
-    double unix_s; /* when its folder changed last; NaN: the folder cannot be read */
+    double unix_s; /* when its folder changed last; NaN: not known */
 };
 
 /* Finds a run's checkpoints, oldest first, by their folders' names: no file in them is opened. Returns how
