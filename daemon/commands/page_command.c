@@ -254,19 +254,7 @@ static char *document(void *arg, enum http_document which, const char *id, size_
 
 /* ---- serving ---- */
 
-/* To the first signal. */
-static void serve(struct listener *listener, int signals)
-{
-    struct pollfd waits[] = {{.fd = listener_fd(listener), .events = POLLIN},
-                             {.fd = signals, .events = POLLIN}};
-    while (waits[1].revents == 0) {
-        const struct monotime now = monotime_now(), due = listener_due(listener, now);
-        if (poll(waits, 2, monotime_poll_ms(now, due)) < 0 && errno != EINTR)
-            return;
-        listener_serve(listener);
-    }
-}
-
+/* Serves to the first signal. */
 enum status page_serve(const struct arguments *arguments, struct job *job, struct error *error)
 {
     struct run_page page = {.arguments = arguments};
@@ -291,7 +279,14 @@ enum status page_serve(const struct arguments *arguments, struct job *job, struc
     if (status == STATUS_OK) {
         log_info("the page of %zu runs is at %s%s", page.count,
                  strchr(place.listen, '/') == NULL ? "http://" : "", place.listen);
-        serve(&listener, signals);
+        struct pollfd waits[] = {{.fd = listener_fd(&listener), .events = POLLIN},
+                                 {.fd = signals, .events = POLLIN}};
+        struct monotime now = monotime_now();
+        while (waits[1].revents == 0 &&
+               (poll(waits, 2, monotime_poll_ms(now, listener_due(&listener, now))) >= 0 || errno == EINTR)) {
+            listener_serve(&listener);
+            now = monotime_now();
+        }
         listener_close(&listener);
         close(signals);
     }

@@ -31,15 +31,6 @@ struct try_board {
 
 /* ---- the child ---- */
 
-/* What it had printed, where it has not come to its end: that may say why. */
-static void show_output(int caught)
-{
-    char text[4096];
-    ssize_t got;
-    for (off_t at = 0; (got = pread(caught, text, sizeof text, at)) > 0; at += got)
-        fwrite(text, 1, (size_t)got, stderr);
-}
-
 /* Tells of what the plug-in has printed, and forgets it. */
 static void tell_output(FILE *report)
 {
@@ -190,8 +181,10 @@ static enum status try_with(const struct arguments *arguments, struct try_board 
     if (child == 0)
         try_child(arguments, board, caught);
     const bool killed = watch_child(child, board, arguments->limit_s * UINT64_C(1000000), &wait_status);
-    if (!board->told)
-        show_output(caught);
+    char text[4096];
+    ssize_t got = board->told ? 0 : 1; /* what it had printed may say why it has not come to its end */
+    for (off_t at = 0; got > 0 && (got = pread(caught, text, sizeof text, at)) > 0; at += got)
+        fwrite(text, 1, (size_t)got, stderr);
     close(caught);
     return judge_end(arguments, board, killed, wait_status, error);
 }

@@ -239,16 +239,6 @@ static bool check_host(struct hosts *hosts, uint16_t index, struct monotime now,
     return true;
 }
 
-static void hosts_beat(struct hosts *hosts, struct monotime now)
-{
-    if (monotime_before(now, hosts->beat_due))
-        return;
-    for (uint16_t i = 1; i < hosts_count(hosts); i++)
-        if (is_up(&hosts->of[i]))
-            relay_send(&hosts->relay, i, NULL, CONTROL_BEAT, NULL, 0);
-    hosts->beat_due = monotime_add_us(now, RELAY_BEAT_US);
-}
-
 /* Whether the hosts with which the job begins are here. Once they are not waited for any longer, names those
  * that are missing. */
 static bool is_complete(const struct hosts *hosts, bool is_late)
@@ -276,7 +266,11 @@ bool hosts_check(struct hosts *hosts, struct monotime now, struct host_event *ev
                 return true;
         replace_link(hosts, now);
     }
-    hosts_beat(hosts, now);
+    for (uint16_t i = 1; i < hosts_count(hosts) && !monotime_before(now, hosts->beat_due); i++)
+        if (is_up(&hosts->of[i]))
+            relay_send(&hosts->relay, i, NULL, CONTROL_BEAT, NULL, 0);
+    if (!monotime_before(now, hosts->beat_due))
+        hosts->beat_due = monotime_add_us(now, RELAY_BEAT_US);
     const bool is_late = !monotime_before(now, hosts->due);
     if (hosts->awaited && (is_complete(hosts, is_late) || is_late)) {
         hosts->awaited = false;

@@ -7,14 +7,6 @@
 
 /* ---- the table ---- */
 
-static double share_of(const struct profile_figures *figures, int kind)
-{
-    uint64_t whole = 0;
-    for (int i = 0; i < PROFILE_KINDS; i++)
-        whole += figures->ns[i];
-    return whole > 0 ? 100 * (double)figures->ns[kind] / (double)whole : 0;
-}
-
 /* The kinds that have a column, PROFILE_OTHER as the last. Returns how many. */
 static int choose_columns(const struct profile_row *rows, unsigned count, int kinds[PROFILE_KINDS])
 {
@@ -40,9 +32,12 @@ static void write_row(FILE *out, const struct profile_row *row, int width, const
     const double whole_ns = (double)(row->figures->end_ns - row->figures->begin_ns);
     fprintf(out, "%10.2f  %6.1f", whole_ns * 1e-9,
             whole_ns > 0 ? 100 * (double)row->figures->cpu_ns / whole_ns : 0);
+    uint64_t sum_ns = 0;
+    for (int kind = 0; kind < PROFILE_KINDS; kind++)
+        sum_ns += row->figures->ns[kind];
     for (int i = 0; i < columns; i++)
         fprintf(out, "  %*.1f", (int)strlen(profile_kind_name((enum profile_kind)kinds[i])),
-                share_of(row->figures, kinds[i]));
+                sum_ns > 0 ? 100 * (double)row->figures->ns[kinds[i]] / (double)sum_ns : 0);
     fputc('\n', out);
 }
 

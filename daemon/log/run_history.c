@@ -152,17 +152,6 @@ static bool begins_with(const char *line, size_t length, const char *word)
     return length >= strlen(word) && memcmp(line, word, strlen(word)) == 0;
 }
 
-static void keep_newest(struct run_history *history, const struct entry *entry, const char *line,
-                        size_t length)
-{
-    char *text = copy_of(line, length);
-    if (text == NULL)
-        return;
-    free(history->newest.text);
-    history->newest = *entry;
-    history->newest.text = text;
-}
-
 static void take(struct run_history *history, const char *line, size_t length, struct entry entry)
 {
     if (length > 0 && line[length - 1] == '\n')
@@ -185,8 +174,11 @@ static void take(struct run_history *history, const char *line, size_t length, s
     entry.number = history->steps;
     const bool is_milestone = is_epoch || memmem(line, length, "\"eval\":{", 8) != NULL;
     lines_add(&history->kinds[is_milestone ? MILESTONES : RECORDS], entry, line, length, false);
-    if (!is_epoch)
-        keep_newest(history, &entry, line, length);
+    entry.text = is_epoch ? NULL : copy_of(line, length);
+    if (entry.text == NULL)
+        return;
+    free(history->newest.text);
+    history->newest = entry;
 }
 
 void run_history_take(struct run_history *history, const char *line, size_t length)

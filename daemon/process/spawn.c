@@ -142,20 +142,11 @@ static bool place_descriptors(int line, const struct spawn_setting *setting)
            (setting->call_fd < 0 || place_at(call, CONTROL_CALL_FD)) && place_segments(setting->segments);
 }
 
-/* A worker that cannot become its program says so itself: that would come again. */
-static _Noreturn void fail_to_execute(const char *program)
-{
-    struct error why = {0};
-    error_set_errno(&why, errno, "cannot execute %.300s", program);
-    why.status = STATUS_UNAVAILABLE;
-    control_send(CONTROL_FD, CONTROL_FAILED, &why, sizeof why);
-    _exit(status_exit_code(why.status));
-}
-
 static _Noreturn void become_worker(const char *role, unsigned worker, int fd, bool is_python,
                                     const struct spawn_setting *setting, pid_t supervisor)
 {
     const char *program = is_python ? setting->python->interpreter : "/proc/self/exe";
+    struct error why = {0};
     char index[16];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != supervisor)
@@ -179,7 +170,11 @@ static _Noreturn void become_worker(const char *role, unsigned worker, int fd, b
     snprintf(index, sizeof index, "%u", worker);
     execlp(program, is_python ? program : "coalesced", is_python ? setting->python->script : "worker",
            "--role", role, "--index", index, (char *)NULL);
-    fail_to_execute(program);
+    /* A worker that cannot become its program says so itself: that would come again. */
+    error_set_errno(&why, errno, "cannot execute %.300s", program);
+    why.status = STATUS_UNAVAILABLE;
+    control_send(CONTROL_FD, CONTROL_FAILED, &why, sizeof why);
+    _exit(status_exit_code(why.status));
 }
 
 enum status spawn(pid_t *pid, int *fd, uint8_t role, unsigned worker, const struct spawn_setting *setting,

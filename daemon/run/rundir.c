@@ -243,18 +243,15 @@ struct path rundir_path(const struct rundir *dir)
     return path_of_folder(dir->fd, dir->real);
 }
 
-/* False after the lock was removed and made again: another run may hold the new one, and its sockets have the
- * same names. */
-static bool lock_is_in_place(const struct rundir *dir)
-{
-    struct stat held, there;
-    return fstat(dir->lock_fd, &held) == 0 &&
-           (fstatat(dir->fd, "lock", &there, AT_SYMLINK_NOFOLLOW) != 0 || held.st_ino == there.st_ino);
-}
-
 void rundir_close(struct rundir *dir)
 {
-    if (dir->address[0] != '\0' && lock_is_in_place(dir))
+    struct stat held, there;
+    /* After the lock was removed and made again, another run may hold the new one, and its sockets have the
+     * same names. */
+    const bool is_in_place =
+        fstat(dir->lock_fd, &held) == 0 &&
+        (fstatat(dir->fd, "lock", &there, AT_SYMLINK_NOFOLLOW) != 0 || held.st_ino == there.st_ino);
+    if (dir->address[0] != '\0' && is_in_place)
         socket_folder_clear(dir->address);
     if (dir->fd >= 0)
         close(dir->fd);
