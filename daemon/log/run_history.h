@@ -44,9 +44,9 @@ void run_history_clear(struct run_history *history);
 
 /* Writes what a page receives for a run, as members of an object, on one line:
  *
- *     "records":[[STEPS, LINE], …]        oldest first; STEPS: the steps of environments, the samples or tokens
- *                                         up to the line
- *     "events":[[NUMBER, LINE], …]        oldest first; NUMBER: the episode or update before the event
+ *     "records":[[STEPS, LINE], …]        oldest first; STEPS: the environments' steps, the samples or the
+ *                                         tokens up to the line
+ *     "events":[[NUMBER, LINE], …]        oldest first; NUMBER: of the episode or update before it
  *     "checkpoints":[[NUMBER, UNIX_S], …] those that are in the run's folder now, oldest first
  *     "job":{…}                           RUN/job.json, or null
  *
