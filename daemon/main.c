@@ -110,21 +110,16 @@ static const char usage[] =
     "or hung;\n"
     "74 I/O; 75 already running; 77 permission; 78 bad job file or plug-in.\n";
 
-/* flush_output reports an output that failed. */
-static int write_schema(void)
-{
-    if (job_write_schema(stdout) == 0 || ferror(stdout))
-        return 0;
-    fprintf(stderr, "coalesced: cannot write the schema: %s\n", strerror(errno));
-    return EX_SOFTWARE;
-}
-
 static int command_schema(int argc, char **argv)
 {
     if (argc > 2)
         return usage_error("schema takes at most one argument: %s", argv[2]);
+    if (argc == 1 && job_write_schema(stdout) != 0 && !ferror(stdout)) { /* which flush_output reports */
+        fprintf(stderr, "coalesced: cannot write the schema: %s\n", strerror(errno));
+        return EX_SOFTWARE;
+    }
     if (argc == 1)
-        return write_schema();
+        return 0;
     if (strcmp(argv[1], "man") == 0)
         job_write_manual(stdout);
     else if (strcmp(argv[1], "pointers") == 0)

@@ -7,16 +7,18 @@
 #include "daemon/log/run_summary.h"
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
+#include "kernels/base/monotime.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/openat2.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 struct cleaning {
@@ -32,26 +34,13 @@ struct place {
     int parent, run;     /* the two folders, open; -1: cannot be opened, or a link is on the way */
 };
 
-/* Opens a folder by its absolute path. -1: failed, or a link is on the way. */
-static int open_without_links(const char *path)
-{
-    char name[NAME_MAX + 1];
-    int fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    for (path += strspn(path, "/"); fd >= 0 && *path != '\0'; path += strspn(path, "/")) {
-        const int bytes = snprintf(name, sizeof name, "%.*s", (int)strcspn(path, "/"), path);
-        const int next = openat(fd, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        close(fd);
-        fd = next;
-        path += bytes;
-    }
-    return fd;
-}
-
+/* `path`: absolute. */
 static void place_open(struct place *place, const char *path)
 {
+    const struct open_how how = {.flags = O_PATH | O_DIRECTORY | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS};
     const char *name = strrchr(path, '/') + 1;
     snprintf(place->text, sizeof place->text, "%.*s", (int)(name - path), path);
-    place->parent = open_without_links(place->text);
+    place->parent = (int)syscall(SYS_openat2, AT_FDCWD, place->text, &how, sizeof how);
     place->run = openat(place->parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
@@ -146,9 +135,7 @@ static void clean_run(struct cleaning *c, const struct run_summary *s, const str
 static bool is_old(const struct run_summary *s, int run, double age_s)
 {
     struct stat info;
-    struct timespec time;
-    clock_gettime(CLOCK_REALTIME, &time);
-    const double now = (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+    const double now = unix_time_s();
     const bool has_line =
         s->ended_unix_s > 0 && fstatat(run, run_log_name(RUN_LOG_JSON), &info, AT_SYMLINK_NOFOLLOW) == 0;
     if (!has_line && fstat(run, &info) != 0)

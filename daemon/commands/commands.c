@@ -469,14 +469,6 @@ static const struct command {
     {"page", ACCEPTS_FOLDERS | ACCEPTS_PAGE, page_serve},
 };
 
-static const struct command *find_command(const char *name)
-{
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
-        if (strcmp(name, commands[i].name) == 0)
-            return &commands[i];
-    return NULL;
-}
-
 /* Becomes the program coalesced-NAME, as git does, if there is one. All of them are in Python, and start this
  * program as $COALESCED. Returns the exit code. */
 static int become_program(char **argv)
@@ -498,10 +490,13 @@ static int become_program(char **argv)
 
 int command_run(int argc, char **argv)
 {
-    const struct command *command = find_command(argv[0]);
+    const struct command *command = NULL;
     struct arguments arguments;
     struct job job;
     struct error error = {0};
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+        if (strcmp(argv[0], commands[i].name) == 0)
+            command = &commands[i];
     if (command == NULL)
         return become_program(argv);
     int code = prepare_command(argc, argv, command->accepts, &arguments, &job);

@@ -69,15 +69,11 @@ int command_run(int argc, char **argv);
 typedef enum status command_work(const struct arguments *arguments, struct job *job, struct error *error);
 
 /* run, run_command.c: leads the job to its end, or follows its leader. Errors of supervise, of
- * follow_leader, and of what opens the run directory. */
+ * follow, and of what opens the run directory. */
 command_work run_job;
 
-/* join, join_command.c: adds this host to a running job. Errors of follow_leader and of the key files. */
+/* join, run_command.c: adds this host to a running job. Errors of follow and of the key files. */
 command_work join_job;
-
-/* follow (daemon/hosts/follow.h), but exits the process with the leader's exit code where that is not 0: the
- * leader has said what went wrong. */
-enum status follow_leader(const struct follow_config *config, struct error *error);
 
 /* evaluate, evaluate_command.c: prints accuracy, perplexity or rewards of arguments->checkpoint. Errors of
  * evaluation_run, language_evaluate and policy_evaluate. */

@@ -6,28 +6,21 @@
 #include "worker/job/job_table.h"
 #include "worker/reinforce/job_open.h"
 
-/* The environment itself says what its spaces are, where the checkpoint does not. */
-static enum status export_for_environment(const struct arguments *arguments, const struct job *job,
-                                          struct error *error)
-{
-    struct environments *environments;
-    enum status status = job_command_environments_open(&environments, job, 1, 0, error);
-    if (status == STATUS_OK)
-        status = policy_export(arguments->onnx, arguments->checkpoint, job, environments_spec(environments),
-                               error);
-    environments_close(environments);
-    return status;
-}
-
+/* Where the checkpoint does not say what the environment's spaces are, the environment itself says it. */
 static enum status export_policy(const struct arguments *arguments, const struct job *job,
                                  struct error *error)
 {
     struct environment_description description;
+    struct environments *environments = NULL;
     enum status status = job_read_environment(&description, path_of(arguments->checkpoint), error);
+    const struct environment_spec *spec = &description.spec;
+    if (status == STATUS_NOT_FOUND) {
+        status = job_command_environments_open(&environments, job, 1, 0, error);
+        spec = status == STATUS_OK ? environments_spec(environments) : NULL;
+    }
     if (status == STATUS_OK)
-        status = policy_export(arguments->onnx, arguments->checkpoint, job, &description.spec, error);
-    else if (status == STATUS_NOT_FOUND)
-        status = export_for_environment(arguments, job, error);
+        status = policy_export(arguments->onnx, arguments->checkpoint, job, spec, error);
+    environments_close(environments);
     environment_description_fini(&description);
     return status;
 }

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { SIDE_MAX = 65535, COLORS = 256, DELAY_CS = 4 /* hundredths of a second: 25 pictures a second */ };
 
@@ -69,17 +68,6 @@ enum status film_open(struct film **out, const char *path, struct error *error)
 
 /* ---- GIF ---- */
 
-/* Writes the head of the file. The NETSCAPE extension has viewers repeat the film without end. */
-static bool gif_begin(const struct film *film)
-{
-    GifFileType *gif = film->gif;
-    EGifSetGifVersion(gif, true);
-    return EGifPutScreenDesc(gif, (int)film->width, (int)film->height, 8, 0, NULL) == GIF_OK &&
-           EGifPutExtensionLeader(gif, APPLICATION_EXT_FUNC_CODE) == GIF_OK &&
-           EGifPutExtensionBlock(gif, 11, "NETSCAPE2.0") == GIF_OK &&
-           EGifPutExtensionBlock(gif, 3, "\1\0\0") == GIF_OK && EGifPutExtensionTrailer(gif) == GIF_OK;
-}
-
 static bool gif_put(const struct film *film, const ColorMapObject *colors)
 {
     const GraphicsControlBlock control = {
@@ -124,7 +112,16 @@ static enum status begin(struct film *film, uint32_t width, uint32_t height, str
             return error_set(error, STATUS_NO_MEMORY, "no memory for a picture");
     if (film->gif == NULL && film->last == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a picture");
-    return film->gif == NULL || gif_begin(film) ? STATUS_OK : gif_failed(film, film->gif->Error, error);
+    GifFileType *gif = film->gif;
+    if (gif == NULL)
+        return STATUS_OK;
+    EGifSetGifVersion(gif, true);
+    const bool good = EGifPutScreenDesc(gif, (int)width, (int)height, 8, 0, NULL) == GIF_OK &&
+                      EGifPutExtensionLeader(gif, APPLICATION_EXT_FUNC_CODE) == GIF_OK &&
+                      EGifPutExtensionBlock(gif, 11, "NETSCAPE2.0") == GIF_OK && /* repeats without end */
+                      EGifPutExtensionBlock(gif, 3, "\1\0\0") == GIF_OK &&
+                      EGifPutExtensionTrailer(gif) == GIF_OK;
+    return good ? STATUS_OK : gif_failed(film, gif->Error, error);
 }
 
 enum status film_add(struct film *film, uint32_t width, uint32_t height, const uint8_t *rgb,
@@ -144,24 +141,18 @@ enum status film_add(struct film *film, uint32_t width, uint32_t height, const u
 
 /* ---- the end ---- */
 
-static enum status png_write(const struct film *film, struct error *error)
-{
-    png_image image = {
-        .version = PNG_IMAGE_VERSION, .width = film->width, .height = film->height, .format = PNG_FORMAT_RGB};
-    if (png_image_write_to_stdio(&image, film->output.file, 0, film->last, 0, NULL))
-        return STATUS_OK;
-    return error_set(error, STATUS_IO, "%.300s: %s", film->path, image.message);
-}
-
 enum status film_close(struct film *film, bool is_whole, struct error *error)
 {
     int code = 0;
     enum status status = STATUS_OK;
     if (film == NULL)
         return STATUS_OK;
+    png_image image = {
+        .version = PNG_IMAGE_VERSION, .width = film->width, .height = film->height, .format = PNG_FORMAT_RGB};
     is_whole = is_whole && film->width > 0;
-    if (is_whole && film->last != NULL)
-        status = png_write(film, error);
+    if (is_whole && film->last != NULL &&
+        !png_image_write_to_stdio(&image, film->output.file, 0, film->last, 0, NULL))
+        status = error_set(error, STATUS_IO, "%.300s: %s", film->path, image.message);
     if (film->gif != NULL && EGifCloseFile(film->gif, &code) != GIF_OK && is_whole)
         status = gif_failed(film, code, error);
     is_whole = is_whole && status == STATUS_OK;

@@ -1,6 +1,7 @@
 /* Asks runs at their sockets, and finds the folders of others. The command's process; its only thread. */
 #include "daemon/commands/found_runs.h"
 
+#include "daemon/log/runlog.h"
 #include "daemon/process/socket_folder.h"
 #include "kernels/base/log.h"
 #include "kernels/base/monotime.h"
@@ -8,7 +9,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,18 +22,6 @@
 #include <unistd.h>
 
 enum { ANSWER_BYTES_MAX = 16 << 20, PATIENCE_S = 2 };
-
-double found_number(const cJSON *object, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    return cJSON_IsNumber(item) ? item->valuedouble : (double)NAN;
-}
-
-const char *found_text(const cJSON *object, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    return cJSON_IsString(item) ? item->valuestring : "";
-}
 
 /* ---- asking ---- */
 
@@ -78,7 +66,7 @@ static bool is_believed(const struct found_run *run, uid_t user)
 {
     char shown[PATH_MAX];
     struct stat info;
-    const char *path = found_text(run->status, "run");
+    const char *path = json_text(run->status, "run");
     const bool is_seen = stat(path, &info) == 0;
     if (!run->is_stranger || (!is_seen && errno == EACCES) || (is_seen && info.st_uid == user) ||
         run_lock_holder(path) == run->pid)
@@ -120,7 +108,7 @@ static bool ask(const char *path, struct found_run *run)
 static int compare_runs(const void *a, const void *b)
 {
     const struct found_run *one = a, *other = b;
-    return strcmp(found_text(one->status, "run"), found_text(other->status, "run"));
+    return strcmp(json_text(one->status, "run"), json_text(other->status, "run"));
 }
 
 /* Two patterns may find the same socket. */
@@ -197,7 +185,7 @@ static enum status usual_folders(struct run_folders *out, const struct found_run
         const char *path = i < fixed ? usual[i]
                            : running->of[i - fixed].is_stranger
                                ? NULL
-                               : found_text(running->of[i - fixed].status, "run");
+                               : json_text(running->of[i - fixed].status, "run");
         const char *end = path == NULL ? NULL : i >= fixed ? strrchr(path, '/') : path + strcspn(path, ":");
         if (end == NULL ||
             (size_t)snprintf(parent, sizeof parent, "%.*s", (int)(end - path), path) >= sizeof parent ||
@@ -264,11 +252,16 @@ void write_date(char cell[CELL_BYTES], double unix_s)
 
 void write_path(char *out, size_t bytes, const char *path)
 {
-    char here[PATH_MAX];
-    const size_t length = getcwd(here, sizeof here) != NULL ? strlen(here) : 0;
-    const bool is_below = length > 1 && strncmp(path, here, length) == 0 && path[length] == '/';
-    const char *shown = is_below ? path + length + 1 : path;
+    const char *shown = runlog_short_path(path);
     text_show(out, bytes, shown, strlen(shown), bytes - 1);
+}
+
+void print_document(const cJSON *document)
+{
+    char *text = cJSON_PrintUnformatted(document);
+    if (text != NULL)
+        printf("%s\n", text);
+    cJSON_free(text);
 }
 
 int terminal_width(void)

@@ -4,6 +4,7 @@
 #ifndef DAEMON_COMMANDS_FOUND_RUNS_H
 #define DAEMON_COMMANDS_FOUND_RUNS_H
 
+#include "daemon/log/json_members.h"
 #include "daemon/log/run_summary.h"
 #include "kernels/base/status.h"
 
@@ -44,10 +45,6 @@ enum status found_runs_folders(struct run_folders *out, const char *const *folde
 /* Warns of the folders that could not be read, if any. */
 void found_runs_say_unread(const struct run_folders *folders);
 
-/* A member of the document: a number, NaN where there is none; a text, "" where there is none. */
-double found_number(const cJSON *object, const char *name);
-const char *found_text(const cJSON *object, const char *name);
-
 enum { CELL_BYTES = 64 };
 
 /* "12.3 s", "45 min", "3.2 h"; "12.3 MiB"; "2026-03-01 12:30" here, "" where it is not known. */
@@ -57,6 +54,9 @@ void write_date(char cell[CELL_BYTES], double unix_s);
 
 /* Writes a path from the current folder on if it lies below, fit to show. */
 void write_path(char *out, size_t bytes, const char *path);
+
+/* Prints a document in a line. NULL: there was no memory for it. */
+void print_document(const cJSON *document);
 
 /* The columns of the terminal; 0: standard output is none. */
 int terminal_width(void);

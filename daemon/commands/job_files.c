@@ -18,6 +18,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,16 +82,6 @@ static enum status check_environment(const struct job *job, const char **pointer
     return environment_check_file(job->environment.plugin, error);
 }
 
-/* A warning and no error, for /evaluation/every has a default. Synthetic data has no folder that could be
- * missing. */
-static void warn_of_no_held_out_images(const struct job *job, const struct dataset_info *info)
-{
-    if (job->evaluation.has_every && info->evaluation == 0 && job->data.kind == JOB_DATA_FOLDER)
-        log_warning("%.300s has no folder test: nothing is evaluated, though /evaluation/every is %" PRIu64
-                    ": expected that folder, or null",
-                    job->data.path, job->evaluation.every);
-}
-
 static enum status check_init(const struct job *job, const struct rnn_config *rnn, const char **pointer,
                               struct error *error)
 {
@@ -121,7 +112,11 @@ static enum status check_images(const struct job *job, const char **pointer, str
     enum status status = open_images(&schedule, &info, job, pointer, error);
     if (status != STATUS_OK)
         return status;
-    warn_of_no_held_out_images(job, &info);
+    /* A warning and no error, for /evaluation/every has a default. Synthetic data has no folder. */
+    if (job->evaluation.has_every && info.evaluation == 0 && job->data.kind == JOB_DATA_FOLDER)
+        log_warning("%.300s has no folder test: nothing is evaluated, though /evaluation/every is %" PRIu64
+                    ": expected that folder, or null",
+                    job->data.path, job->evaluation.every);
     *pointer = "/trainers/python";
     status = check_python(job, error);
     return status == STATUS_OK ? check_init(job, NULL, pointer, error) : status;
@@ -191,22 +186,6 @@ enum status job_files_check_folder(const char *checkpoint, struct error *error)
     return STATUS_OK;
 }
 
-/* Cuts the last name off an absolute path: "/a/b" becomes "/a", and "/" becomes "". */
-static void cut_last_name(char *path)
-{
-    char *slash = strrchr(path, '/');
-    if (slash != NULL)
-        *slash = '\0';
-}
-
-static enum status fits_any(void *context, const struct run_place *place, struct error *why)
-{
-    (void)context;
-    (void)place;
-    (void)why;
-    return STATUS_OK;
-}
-
 /* Whether there is FOLDER/NAME. */
 static bool has_entry(const char *folder, const char *name)
 {
@@ -217,7 +196,7 @@ static bool has_entry(const char *folder, const char *name)
 
 const char *job_files_find_checkpoint(struct job_files_found *found, const char *name, struct error *error)
 {
-    const struct checkpoint_judge judge = {.fits = fits_any};
+    const struct checkpoint_judge judge = {0};
     struct checkpoint_counters counters;
     struct run_place place;
     if (has_entry(name, "manifest.json") || !has_entry(name, "checkpoints"))
@@ -236,10 +215,9 @@ enum status job_files_find_job(struct job_files_found *found, const char *checkp
     char *real = realpath(checkpoint, NULL);
     if (real == NULL)
         return error_set_errno(error, errno, "%.300s", checkpoint);
-    cut_last_name(real);
-    cut_last_name(real);
-    const int run = snprintf(found->run, sizeof found->run, "%s", real),
-              job = snprintf(found->job, sizeof found->job, "%s/job.json", real);
+    const char *above = dirname(dirname(real));
+    const int run = snprintf(found->run, sizeof found->run, "%s", above),
+              job = snprintf(found->job, sizeof found->job, "%s/job.json", above);
     free(real);
     return (size_t)run < sizeof found->run && (size_t)job < sizeof found->job
                ? STATUS_OK

@@ -25,21 +25,16 @@ static const char *unit_of(const cJSON *progress)
 {
     static const char *const units[] = {"step", "episode", "update"};
     for (size_t i = 0; i < sizeof units / sizeof units[0]; i++)
-        if (strcmp(found_text(progress, "unit"), units[i]) == 0)
+        if (strcmp(json_text(progress, "unit"), units[i]) == 0)
             return units[i];
     return NULL;
-}
-
-static uint64_t whole(double value)
-{
-    return value >= 0 && value < 0x1p63 ? (uint64_t)value : 0;
 }
 
 /* The supervisor's answer is newer than the log. The run's folder may be unreadable. */
 static void add_answer(struct run_summary *s, const struct found_run *run)
 {
     const cJSON *progress = cJSON_GetObjectItemCaseSensitive(run->status, "progress");
-    const double reward = found_number(progress, "running_reward");
+    const double reward = json_number(progress, "running_reward");
     struct progress *p = &s->progress;
     s->state = "running";
     s->reason[0] = '\0';
@@ -48,12 +43,12 @@ static void add_answer(struct run_summary *s, const struct found_run *run)
     if (unit_of(progress) == NULL)
         return;
     p->unit = unit_of(progress);
-    p->done = whole(found_number(progress, "done"));
-    p->total = whole(found_number(progress, "total"));
-    p->eta_s = found_number(progress, "eta_s");
+    p->done = json_count(progress, "done");
+    p->total = json_count(progress, "total");
+    p->eta_s = json_number(progress, "eta_s");
     if (p->figure == NULL) {
         p->figure = isnan(reward) ? "loss" : "running reward";
-        p->value = isnan(reward) ? found_number(progress, "loss") : reward;
+        p->value = isnan(reward) ? json_number(progress, "loss") : reward;
     }
 }
 
@@ -66,7 +61,7 @@ static struct run_summary *listed(const struct listing *listing, const struct fo
         struct run_summary *s = &listing->of[i];
         if (s->pid > 0 && s->pid == run->pid)
             return s;
-        if (s->pid == 0 && strcmp(s->path, found_text(run->status, "run")) == 0)
+        if (s->pid == 0 && strcmp(s->path, json_text(run->status, "run")) == 0)
             found = s;
     }
     return found;
@@ -76,11 +71,11 @@ static struct run_summary *listed(const struct listing *listing, const struct fo
 static void add_unlisted(struct listing *listing, const struct found_run *run)
 {
     struct error unused;
-    const char *path = found_text(run->status, "run");
+    const char *path = json_text(run->status, "run");
     struct run_summary *s = &listing->of[listing->count++];
     if (run_summary_read(s, run->is_stranger ? "" : path, &unused) != STATUS_OK) {
         snprintf(s->path, sizeof s->path, "%s", path);
-        snprintf(s->name, sizeof s->name, "%s", found_text(run->status, "name"));
+        snprintf(s->name, sizeof s->name, "%s", json_text(run->status, "name"));
     }
     add_answer(s, run);
 }
@@ -224,18 +219,6 @@ static void show_table(const struct listing *listing)
     }
 }
 
-static void show_json(const struct listing *listing)
-{
-    cJSON *root = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(root, "runs");
-    for (size_t i = 0; i < listing->count; i++)
-        cJSON_AddItemToArray(list, run_summary_json(&listing->of[i]));
-    char *text = cJSON_PrintUnformatted(root);
-    if (text != NULL)
-        printf("%s\n", text);
-    cJSON_free(text);
-    cJSON_Delete(root);
-}
-
 enum status list_runs(const struct arguments *arguments, struct job *job, struct error *error)
 {
     (void)job;
@@ -244,9 +227,13 @@ enum status list_runs(const struct arguments *arguments, struct job *job, struct
     enum status status = found_runs_ask(&running, error);
     if (status == STATUS_OK)
         status = collect(&listing, arguments, &running, error);
-    if (status == STATUS_OK && arguments->json)
-        show_json(&listing);
-    else if (status == STATUS_OK && listing.count > 0)
+    if (status == STATUS_OK && arguments->json) {
+        cJSON *root = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(root, "runs");
+        for (size_t i = 0; i < listing.count; i++)
+            cJSON_AddItemToArray(list, run_summary_json(&listing.of[i]));
+        print_document(root);
+        cJSON_Delete(root);
+    } else if (status == STATUS_OK && listing.count > 0)
         show_table(&listing);
     else if (status == STATUS_OK)
         log_info("no run is found");

@@ -6,22 +6,20 @@
 #include "daemon/commands/found_runs.h"
 #include "daemon/log/run_history.h"
 #include "daemon/log/run_summary.h"
+#include "daemon/process/spawn.h"
 #include "daemon/watch/listener.h"
-#include "daemon/watch/run_document.h"
 #include "kernels/base/log.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { ID_BYTES = 8, AGE_US = 2000000, HISTORIES_MAX = 64, CONNECTIONS_MAX = 200, JOB_BYTES_MAX = 1 << 20 };
+enum { ID_BYTES = 8, AGE_US = 2000000, HISTORIES_MAX = 64, CONNECTIONS_MAX = 200 };
 
 /* What changes when a run does. */
 struct run_stamp {
@@ -55,13 +53,6 @@ static void seen_free(struct seen_run *run)
     free(run->path);
     cJSON_free(run->json);
     run_history_free(run->history);
-}
-
-static void name_run(struct seen_run *run)
-{
-    unsigned char hash[crypto_generichash_BYTES_MIN];
-    crypto_generichash(hash, sizeof hash, (const unsigned char *)run->path, strlen(run->path), NULL, 0);
-    sodium_bin2hex(run->id, sizeof run->id, hash, ID_BYTES);
 }
 
 static struct stat look_at(const char *path, const char *name)
@@ -143,6 +134,7 @@ static void page_warn(struct run_page *page, const char *text)
 static enum status find_runs(struct run_page *page, struct error *error)
 {
     struct run_folders folders;
+    unsigned char hash[crypto_generichash_BYTES_MIN];
     enum status status =
         found_runs_folders(&folders, page->arguments->folders, page->arguments->folder_count, NULL, error);
     struct seen_run *runs = status == STATUS_OK ? calloc(folders.count + 1, sizeof *runs) : NULL;
@@ -151,8 +143,9 @@ static enum status find_runs(struct run_page *page, struct error *error)
     size_t count = 0;
     for (size_t i = 0; runs != NULL && i < folders.count; i++) {
         runs[count] = take_over(page, folders.of[i]);
-        if (runs[count].path != NULL)
-            name_run(&runs[count]);
+        crypto_generichash(hash, sizeof hash, (const unsigned char *)folders.of[i], strlen(folders.of[i]),
+                           NULL, 0);
+        sodium_bin2hex(runs[count].id, sizeof runs[count].id, hash, ID_BYTES);
         if (runs[count].path != NULL && seen_refresh(&runs[count]))
             count++;
         else
@@ -200,23 +193,6 @@ static char *write_runs(struct run_page *page, size_t *length)
     return NULL;
 }
 
-static char *job_of(struct path run, size_t *length)
-{
-    struct error error;
-    uint64_t size;
-    int fd;
-    *length = 0;
-    if (file_open_below(&fd, run, "job.json", 0, &error) != STATUS_OK)
-        return NULL;
-    struct stat info;
-    size = fstat(fd, &info) == 0 && info.st_size < JOB_BYTES_MAX ? (uint64_t)info.st_size : 0;
-    char *text = malloc(size + 1);
-    const ssize_t got = text != NULL ? file_read_at(fd, text, size, 0) : -1;
-    close(fd);
-    *length = got > 0 ? (size_t)got : 0;
-    return text;
-}
-
 /* A history may take several MiB. Only the most recently requested histories stay in memory. */
 static void drop_oldest(struct run_page *page)
 {
@@ -259,15 +235,12 @@ static char *write_run(struct run_page *page, const char *id, size_t *length)
     if (run == NULL || !read_history(page, run))
         return NULL;
     char *text = NULL;
-    size_t job_bytes;
     FILE *out = open_memstream(&text, length);
     if (out == NULL)
         return NULL;
-    char *job = job_of(path_of(run->path), &job_bytes);
     fputc('{', out);
-    run_document_write(run->history, path_of(run->path), job, job_bytes, true, out);
+    run_history_write(run->history, path_of(run->path), true, out);
     fputs("}\n", out);
-    free(job);
     if (fclose(out) == 0)
         return text;
     free(text);
@@ -281,33 +254,12 @@ static char *document(void *arg, enum http_document which, const char *id, size_
 
 /* ---- serving ---- */
 
-/* To the first signal. */
-static void serve(struct listener *listener, int signals)
-{
-    struct pollfd waits[] = {{.fd = listener_fd(listener), .events = POLLIN},
-                             {.fd = signals, .events = POLLIN}};
-    while (waits[1].revents == 0) {
-        const struct monotime now = monotime_now(), due = listener_due(listener, now);
-        if (poll(waits, 2, monotime_poll_ms(now, due)) < 0 && errno != EINTR)
-            return;
-        listener_serve(listener);
-    }
-}
-
-static int open_signals(void)
-{
-    sigset_t ends;
-    sigemptyset(&ends);
-    sigaddset(&ends, SIGINT);
-    sigaddset(&ends, SIGTERM);
-    sigaddset(&ends, SIGHUP);
-    return sigprocmask(SIG_BLOCK, &ends, NULL) == 0 ? signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK) : -1;
-}
-
+/* Serves to the first signal. */
 enum status page_serve(const struct arguments *arguments, struct job *job, struct error *error)
 {
     struct run_page page = {.arguments = arguments};
     struct listener listener;
+    int signals;
     const struct listener_place place = {.listen = arguments->listen,
                                          .token = arguments->token,
                                          .listen_name = "--listen",
@@ -322,11 +274,19 @@ enum status page_serve(const struct arguments *arguments, struct job *job, struc
         status = listener_open(&listener, &place, config, error);
     if (status == STATUS_OK && geteuid() == 0 && place.token == NULL && strchr(place.listen, '/') == NULL)
         log_warning("every user of this host can read the page: expected --token, or a socket's path");
+    if (status == STATUS_OK && (status = signals_open(&signals, error)) != STATUS_OK)
+        listener_close(&listener);
     if (status == STATUS_OK) {
-        const int signals = open_signals();
         log_info("the page of %zu runs is at %s%s", page.count,
                  strchr(place.listen, '/') == NULL ? "http://" : "", place.listen);
-        serve(&listener, signals);
+        struct pollfd waits[] = {{.fd = listener_fd(&listener), .events = POLLIN},
+                                 {.fd = signals, .events = POLLIN}};
+        struct monotime now = monotime_now();
+        while (waits[1].revents == 0 &&
+               (poll(waits, 2, monotime_poll_ms(now, listener_due(&listener, now))) >= 0 || errno == EINTR)) {
+            listener_serve(&listener);
+            now = monotime_now();
+        }
         listener_close(&listener);
         close(signals);
     }

@@ -1,5 +1,6 @@
-/* `coalesced run`: has the hosts meet, and leads the job or follows its leader. The command's process;
- * after the fork of the workers it is the supervisor's. One thread. */
+/* `coalesced run`: has the hosts meet, and leads the job or follows its leader. `coalesced join`: adds this
+ * host to a running job. The command's process; after the fork of the workers it is the supervisor's. One
+ * thread. */
 #include "daemon/commands/commands.h"
 #include "daemon/hosts/follow.h"
 #include "daemon/hosts/hosts.h"
@@ -15,7 +16,9 @@
 
 #include <stdlib.h>
 
-enum status follow_leader(const struct follow_config *config, struct error *error)
+/* Follows, but exits the process with the leader's exit code where that is not 0: the leader has said what
+ * went wrong. */
+static enum status follow_leader(const struct follow_config *config, struct error *error)
 {
     int code = 0;
     const enum status status = follow(config, &code, error);
@@ -108,4 +111,27 @@ enum status run_job(const struct arguments *arguments, struct job *job, struct e
     if (status == STATUS_OK && rendezvous_is_leader(&rendezvous))
         return run_leader(arguments, job, &rendezvous, error);
     return status == STATUS_OK ? run_follower(arguments, job, &rendezvous, error) : status;
+}
+
+enum status join_job(const struct arguments *arguments, struct job *job, struct error *error)
+{
+    enum { PATIENCE_S = 60 };
+    static struct rendezvous rendezvous;
+    (void)job;
+    struct rendezvous_flags flags = arguments->rendezvous;
+    const struct follow_config config = {.rendezvous = &rendezvous,
+                                         .run = NULL,
+                                         .patience_s = PATIENCE_S,
+                                         .brings = arguments->brings,
+                                         .role = arguments->role};
+    service_init();
+    enum status status = flags.given ? STATUS_OK : key_files_own(&flags.host, flags.keys, error);
+    flags.count = flags.given ? flags.count : (uint16_t)(flags.host + 1);
+    flags.given = true;
+    if (status == STATUS_OK)
+        status = rendezvous_find(&rendezvous, &flags, NULL, MONOTIME_NEVER, error);
+    if (status == STATUS_OK && rendezvous_is_leader(&rendezvous))
+        status =
+            error_set(error, STATUS_INVALID, "host 0 leads: expected the key of another host to join with");
+    return status == STATUS_OK ? follow_leader(&config, error) : status;
 }

@@ -26,15 +26,8 @@ enum { WORD_BYTES = 32, COLUMNS = 12 };
 
 /* ---- choosing ---- */
 
-/* `holder`: the process that holds the lock in the folder `real`; 0: not known. After a move, the run still
- * answers with the earlier path. */
-static bool is_meant(const struct found_run *run, const char *wanted, const char *real, pid_t holder)
-{
-    return (holder > 0 ? run->pid == holder : strcmp(found_text(run->status, "run"), real) == 0) ||
-           strcmp(found_text(run->status, "name"), wanted) == 0;
-}
-
-/* Keeps the run that is meant, by its directory if there is one of that path. */
+/* Keeps the run that is meant, by its directory if there is one of that path. After a move, the run still
+ * answers with the earlier path, but the process holds the lock in the folder. */
 static enum status choose(struct found_runs *runs, const char *wanted, struct error *error)
 {
     char real[PATH_MAX];
@@ -43,10 +36,12 @@ static enum status choose(struct found_runs *runs, const char *wanted, struct er
         snprintf(real, sizeof real, "%s", wanted);
     const pid_t holder = run_lock_holder(real);
     for (size_t i = 0; i < runs->count; i++) {
-        if (is_meant(&runs->of[i], wanted, real, holder))
-            runs->of[count++] = runs->of[i];
+        const struct found_run *run = &runs->of[i];
+        if ((holder > 0 ? run->pid == holder : strcmp(json_text(run->status, "run"), real) == 0) ||
+            strcmp(json_text(run->status, "name"), wanted) == 0)
+            runs->of[count++] = *run;
         else
-            cJSON_Delete(runs->of[i].status);
+            cJSON_Delete(run->status);
     }
     runs->count = count;
     if (count == 1 && holder > 0 && runs->of[0].pid == holder)
@@ -54,7 +49,7 @@ static enum status choose(struct found_runs *runs, const char *wanted, struct er
     if (count > 1)
         return error_set(error, STATUS_INVALID,
                          "%zu runs have the name %.100s: expected a directory, as %.200s", count, wanted,
-                         found_text(runs->of[0].status, "run"));
+                         json_text(runs->of[0].status, "run"));
     return count == 1 ? STATUS_OK
                       : error_set(error, STATUS_NOT_FOUND,
                                   "%.200s is not running: expected the directory of a run that goes on, "
@@ -108,8 +103,7 @@ static enum status find_ended(struct run_summary *found, const char *wanted, str
 /* A run of another user may answer: what it says is made fit to show. */
 static void write_word(char *shown, size_t bytes, const cJSON *object, const char *name)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    const char *text = cJSON_IsString(item) ? item->valuestring : "";
+    const char *text = json_text(object, name);
     text_show(shown, bytes, text, strlen(text), bytes - 1);
 }
 
@@ -123,18 +117,14 @@ static void show_word(const cJSON *object, const char *name)
 /* 12345678 is "12.3M". */
 static void write_count(char cell[CELL_BYTES], double value)
 {
-    static const struct {
-        double least;
-        const char *unit;
-    } units[] = {{1e9, "G"}, {1e6, "M"}, {1e4, "k"}};
-    for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
-        const double scaled = value / (i == 2 ? 1e3 : units[i].least);
-        if (value >= units[i].least) {
-            snprintf(cell, CELL_BYTES, "%.1f%s", scaled, units[i].unit);
-            return;
-        }
-    }
-    snprintf(cell, CELL_BYTES, value < 10 && value != floor(value) ? "%.2f" : "%.0f", value);
+    if (value >= 1e9)
+        snprintf(cell, CELL_BYTES, "%.1fG", value / 1e9);
+    else if (value >= 1e6)
+        snprintf(cell, CELL_BYTES, "%.1fM", value / 1e6);
+    else if (value >= 1e4)
+        snprintf(cell, CELL_BYTES, "%.1fk", value / 1e3);
+    else
+        snprintf(cell, CELL_BYTES, value < 10 && value != floor(value) ? "%.2f" : "%.0f", value);
 }
 
 static void write_whole(char cell[CELL_BYTES], double value)
@@ -161,14 +151,14 @@ static void show_progress(const cJSON *status)
     const cJSON *progress = cJSON_GetObjectItemCaseSensitive(status, "progress");
     char cell[CELL_BYTES], member[CELL_BYTES];
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        if (isfinite(found_number(progress, numbers[i].member)))
+        if (isfinite(json_number(progress, numbers[i].member)))
             printf("%s %.*f", numbers[i].label, numbers[i].decimals,
-                   found_number(progress, numbers[i].member));
+                   json_number(progress, numbers[i].member));
     for (size_t i = 0; i < sizeof rates / sizeof rates[0]; i++) {
         snprintf(member, sizeof member, "%s_per_s", rates[i]);
-        if (!isfinite(found_number(progress, member)))
+        if (!isfinite(json_number(progress, member)))
             continue;
-        write_count(cell, found_number(progress, member));
+        write_count(cell, json_number(progress, member));
         printf(", %s %s/s", cell, rates[i]);
     }
 }
@@ -178,14 +168,13 @@ static void show_share(const cJSON *status)
 {
     const cJSON *progress = cJSON_GetObjectItemCaseSensitive(status, "progress");
     char cell[CELL_BYTES];
-    if (!isfinite(found_number(progress, "total")))
+    if (!isfinite(json_number(progress, "total")))
         return;
     write_word(cell, sizeof cell, progress, "unit");
-    printf("\n%.0f of %.0f %ss", found_number(progress, "done"), found_number(progress, "total"), cell);
-    printf(", %.0f %%",
-           floor(100 * fmin(1, found_number(progress, "done") / found_number(progress, "total"))));
-    write_time(cell, found_number(progress, "eta_s"));
-    if (isfinite(found_number(progress, "eta_s")))
+    printf("\n%.0f of %.0f %ss", json_number(progress, "done"), json_number(progress, "total"), cell);
+    printf(", %.0f %%", floor(100 * fmin(1, json_number(progress, "done") / json_number(progress, "total"))));
+    write_time(cell, json_number(progress, "eta_s"));
+    if (isfinite(json_number(progress, "eta_s")))
         printf(", done in %s", cell);
 }
 
@@ -195,15 +184,15 @@ static void show_job(const cJSON *status)
     show_word(status, "run");
     fputs(": ", stdout);
     show_word(status, "kind");
-    printf(", process %.0f, ", found_number(status, "pid"));
+    printf(", process %.0f, ", json_number(status, "pid"));
     show_word(status, "state");
-    write_time(cell, found_number(status, "up_s"));
+    write_time(cell, json_number(status, "up_s"));
     printf(", up %s\n", cell);
     show_progress(status);
     show_share(status);
-    write_time(cell, found_number(status, "checkpoint_age_s"));
-    if (isfinite(found_number(status, "checkpoint_age_s")))
-        printf("\ncheckpoint %.0f, %s old\n\n", found_number(status, "checkpoint"), cell);
+    write_time(cell, json_number(status, "checkpoint_age_s"));
+    if (isfinite(json_number(status, "checkpoint_age_s")))
+        printf("\ncheckpoint %.0f, %s old\n\n", json_number(status, "checkpoint"), cell);
     else
         printf("\nno checkpoint yet\n\n");
 }
@@ -233,16 +222,16 @@ static void write_cell(char cell[CELL_BYTES], const cJSON *worker, int column)
     if (worker == NULL) {
         snprintf(cell, CELL_BYTES, "%s", columns[column].title);
     } else if (columns[column].write != NULL) {
-        if (isfinite(found_number(worker, member)))
-            columns[column].write(cell, found_number(worker, member));
+        if (isfinite(json_number(worker, member)))
+            columns[column].write(cell, json_number(worker, member));
     } else if (column == 1) {
         write_word(cell, CELL_BYTES, worker, member);
     } else {
         write_word(word, sizeof word, worker, member);
         if (column == 0)
-            snprintf(cell, CELL_BYTES, "%s %.0f", word, found_number(worker, "worker"));
+            snprintf(cell, CELL_BYTES, "%s %.0f", word, json_number(worker, "worker"));
         else if (word[0] != '\0')
-            snprintf(cell, CELL_BYTES, "%.0f %s", found_number(worker, "host"), word);
+            snprintf(cell, CELL_BYTES, "%.0f %s", json_number(worker, "host"), word);
     }
 }
 
@@ -297,23 +286,6 @@ static void show_tables(const struct found_runs *runs)
     }
 }
 
-static void show_document(cJSON *document)
-{
-    char *text = cJSON_PrintUnformatted(document);
-    if (text != NULL)
-        printf("%s\n", text);
-    cJSON_free(text);
-}
-
-static void show_json(const struct found_runs *runs)
-{
-    cJSON *root = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(root, "runs");
-    for (size_t i = 0; i < runs->count; i++)
-        cJSON_AddItemReferenceToArray(list, runs->of[i].status);
-    show_document(root);
-    cJSON_Delete(root);
-}
-
 /* `seen`: the path of the run that is named, once it has answered. */
 static enum status show(const struct arguments *arguments, bool clears, char seen[PATH_MAX],
                         struct error *error)
@@ -323,12 +295,16 @@ static enum status show(const struct arguments *arguments, bool clears, char see
     if (status == STATUS_OK && clears)
         printf("\033[H\033[J");
     if (status == STATUS_OK && arguments->run != NULL)
-        snprintf(seen, PATH_MAX, "%s", found_text(runs.of[0].status, "run"));
+        snprintf(seen, PATH_MAX, "%s", json_text(runs.of[0].status, "run"));
     if (status == STATUS_OK && arguments->json && arguments->run != NULL)
-        show_document(runs.of[0].status);
-    else if (status == STATUS_OK && arguments->json)
-        show_json(&runs);
-    else if (status == STATUS_OK)
+        print_document(runs.of[0].status);
+    else if (status == STATUS_OK && arguments->json) {
+        cJSON *root = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(root, "runs");
+        for (size_t i = 0; i < runs.count; i++)
+            cJSON_AddItemReferenceToArray(list, runs.of[i].status);
+        print_document(root);
+        cJSON_Delete(root);
+    } else if (status == STATUS_OK)
         show_tables(&runs);
     fflush(stdout);
     found_runs_forget(&runs);
@@ -381,7 +357,7 @@ static void show_summary(const struct arguments *arguments, const struct run_sum
         return;
     }
     cJSON *document = run_summary_json(ended);
-    show_document(document);
+    print_document(document);
     cJSON_Delete(document);
 }
 
@@ -463,7 +439,7 @@ enum status status_stop(const struct arguments *arguments, struct job *job, stru
     struct found_runs runs;
     enum status status = find(&runs, arguments->run, error);
     if (status == STATUS_OK) {
-        log_info("stopping %s, process %d: its round is finished first", found_text(runs.of[0].status, "run"),
+        log_info("stopping %s, process %d: its round is finished first", json_text(runs.of[0].status, "run"),
                  runs.of[0].pid);
         status = end_run(&runs.of[0], error);
     }

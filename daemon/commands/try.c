@@ -7,7 +7,6 @@
 #include "kernels/base/text.h"
 #include "worker/environment/environment_contract.h"
 #include "worker/environment/environment_load.h"
-#include "worker/environment/environment_spec.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -31,22 +30,6 @@ struct try_board {
 };
 
 /* ---- the child ---- */
-
-/* What the plug-in prints on standard output goes to the file `caught`. Returns the report's stream. */
-static FILE *catch_output(int caught)
-{
-    const int report = dup(STDOUT_FILENO);
-    return report >= 0 && dup2(caught, STDOUT_FILENO) >= 0 ? fdopen(report, "w") : NULL;
-}
-
-/* What it had printed, where it has not come to its end: that may say why. */
-static void show_output(int caught)
-{
-    char text[4096];
-    ssize_t got;
-    for (off_t at = 0; (got = pread(caught, text, sizeof text, at)) > 0; at += got)
-        fwrite(text, 1, (size_t)got, stderr);
-}
 
 /* Tells of what the plug-in has printed, and forgets it. */
 static void tell_output(FILE *report)
@@ -111,7 +94,8 @@ static _Noreturn void try_child(const struct arguments *arguments, struct try_bo
     const struct environment_plugin *plugin = NULL;
     restore_signals();
     plugin_call_note_at(&board->progress);
-    FILE *report = catch_output(caught);
+    const int output = dup(STDOUT_FILENO); /* what the plug-in prints there goes to the file `caught` */
+    FILE *report = output >= 0 && dup2(caught, STDOUT_FILENO) >= 0 ? fdopen(output, "w") : NULL;
     enum status status = report != NULL
                              ? environment_load(&plugin, arguments->environment, &board->error)
                              : error_set_errno(&board->error, errno, "cannot catch standard output");
@@ -197,8 +181,10 @@ static enum status try_with(const struct arguments *arguments, struct try_board 
     if (child == 0)
         try_child(arguments, board, caught);
     const bool killed = watch_child(child, board, arguments->limit_s * UINT64_C(1000000), &wait_status);
-    if (!board->told)
-        show_output(caught);
+    char text[4096];
+    ssize_t got = board->told ? 0 : 1; /* what it had printed may say why it has not come to its end */
+    for (off_t at = 0; got > 0 && (got = pread(caught, text, sizeof text, at)) > 0; at += got)
+        fwrite(text, 1, (size_t)got, stderr);
     close(caught);
     return judge_end(arguments, board, killed, wait_status, error);
 }

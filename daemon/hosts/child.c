@@ -11,6 +11,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+const char *const child_states[CHILD_STATES] = {
+    [CHILD_STARTING] = "starting", [CHILD_READY] = "running",    [CHILD_LEAVING] = "leaving",
+    [CHILD_KILLED] = "killed",     [CHILD_WAITING] = "restarts", [CHILD_GONE] = "gone"};
+
 static char start_body[CONTROL_BODY_BYTES_MAX - sizeof(struct control_relay)]; /* one thread */
 
 static enum status fill_start(const struct child *child, const char *job_text, size_t job_bytes,

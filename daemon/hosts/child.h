@@ -24,6 +24,7 @@ enum child_state {
     CHILD_GONE,     /* reaped, or not started yet */
     CHILD_STATES
 };
+extern const char *const child_states[CHILD_STATES]; /* their names, for people */
 
 /* What a worker does and uses, by its beats. */
 struct child_use {

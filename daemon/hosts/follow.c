@@ -108,15 +108,6 @@ static enum status follower_read_job(struct follower *f, const char *text, size_
     return status;
 }
 
-/* Opens the run's directory, or "/" if that fails: only some workers use the run's files. */
-static enum status open_run(struct follower *f, const char *run, struct error *error)
-{
-    f->run_fd = open(run, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (f->run_fd < 0)
-        f->run_fd = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    return f->run_fd >= 0 ? STATUS_OK : error_set_errno(error, errno, "cannot open %.300s, nor /", run);
-}
-
 static enum status begin_generation(struct follower *f, const struct control_start *start, const char *text,
                                     size_t bytes, struct error *error)
 {
@@ -135,7 +126,11 @@ static enum status begin_generation(struct follower *f, const struct control_sta
     if (status == STATUS_OK)
         status = python_worker_find(&f->python_worker, &f->job, error);
     if (status == STATUS_OK)
-        status = open_run(f, start->run_dir, error);
+        f->run_fd = open(start->run_dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (status == STATUS_OK && f->run_fd < 0) /* only some workers use the run's files */
+        f->run_fd = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (status == STATUS_OK && f->run_fd < 0)
+        status = error_set_errno(error, errno, "cannot open %.300s, nor /", start->run_dir);
     if (status == STATUS_OK && f->roster.segments)
         status = spawn_segments_open(&f->segments, f->count, error);
     if (status == STATUS_OK)
@@ -144,16 +139,6 @@ static enum status begin_generation(struct follower *f, const struct control_sta
 }
 
 /* ---- the leader's orders ---- */
-
-/* A worker that cannot start has ended at once, with last words. */
-static void report_no_start(struct follower *f, const struct control_start *start, const struct error *error)
-{
-    struct child child = {.start = *start};
-    snprintf(child.end, sizeof child.end, "%s %u cannot start: %.150s", role_by_wire(start->role)->name,
-             start->worker, error->text);
-    relay_send(&f->relay, HOST_LEADER, start, CONTROL_FAILED, error, sizeof *error);
-    report_exit(f, &child);
-}
 
 static enum status spawn_worker(struct follower *f, struct control_start *start, const char *text,
                                 size_t bytes, struct error *error)
@@ -191,8 +176,12 @@ static void start_worker(struct follower *f, const struct control_message *order
         status = spawn_worker(f, &start, text, bytes, &error);
     if (status == STATUS_OK)
         return;
+    struct child ended = {.start = start}; /* at once, with last words */
     error.status = status;
-    report_no_start(f, &start, &error);
+    snprintf(ended.end, sizeof ended.end, "%s %u cannot start: %.150s", role_by_wire(start.role)->name,
+             start.worker, error.text);
+    relay_send(&f->relay, HOST_LEADER, &start, CONTROL_FAILED, &error, sizeof error);
+    report_exit(f, &ended);
 }
 
 static void order_worker(struct follower *f, const struct control_relay *head)
@@ -211,22 +200,17 @@ static void order_worker(struct follower *f, const struct control_relay *head)
         child_order(child, (enum control_kind)message.kind, message.body.bytes, message.body_bytes);
 }
 
-static enum status open_sockets(struct follower *f, struct error *error)
-{
-    char identity[HOST_KEY_BYTES * 2 + 32];
-    const struct host_keys *keys = &f->config->rendezvous->link.keys;
-    sodium_bin2hex(identity, sizeof identity, keys->public_of_host[keys->host], HOST_KEY_BYTES);
-    return socket_folder_open(f->address, identity, ROSTER_LISTENERS_MAX, error);
-}
-
 /* What an earlier admission has left here is none of the leader's any more. */
 static void take_admission(struct follower *f, const struct control_admit *admit)
 {
+    char identity[HOST_KEY_BYTES * 2 + 32];
+    const struct host_keys *keys = &f->config->rendezvous->link.keys;
     forget_generation(f);
     f->terms = *admit;
     f->admitted = true;
     f->heard = monotime_now();
-    if (open_sockets(f, &f->failure) != STATUS_OK)
+    sodium_bin2hex(identity, sizeof identity, keys->public_of_host[keys->host], HOST_KEY_BYTES);
+    if (socket_folder_open(f->address, identity, ROSTER_LISTENERS_MAX, &f->failure) != STATUS_OK)
         f->over = true;
     log_info("host %u takes part in the job", own_host(f));
     service_notify("READY=1\nSTATUS=host %u of a job", own_host(f));
@@ -244,13 +228,6 @@ static void take_refusal(struct follower *f, struct error *refusal)
     f->over = true;
 }
 
-static void take_end(struct follower *f, const struct control_over *over)
-{
-    log_info("%.*s", (int)sizeof over->text - 1, over->text);
-    f->code = over->exit_code;
-    f->over = true;
-}
-
 static void obey_leader(struct follower *f, const struct control_relay *head)
 {
     if (head->worker == CONTROL_NO_WORKER && message.kind == CONTROL_ADMIT)
@@ -262,8 +239,11 @@ static void obey_leader(struct follower *f, const struct control_relay *head)
     f->heard = monotime_now();
     if (head->worker != CONTROL_NO_WORKER)
         order_worker(f, head);
-    else if (message.kind == CONTROL_OVER)
-        take_end(f, &message.body.over);
+    if (head->worker == CONTROL_NO_WORKER && message.kind == CONTROL_OVER) {
+        log_info("%.*s", (int)sizeof message.body.over.text - 1, message.body.over.text);
+        f->code = message.body.over.exit_code;
+        f->over = true;
+    }
 }
 
 static void read_leader(struct follower *f)
@@ -307,13 +287,6 @@ static bool read_worker(struct follower *f, unsigned worker)
                    message.body_bytes);
     }
     return true;
-}
-
-static void read_workers(struct follower *f)
-{
-    for (unsigned i = 0; i < f->count; i++)
-        for (unsigned n = 0; n < MESSAGES_PER_TURN && read_worker(f, i); n++)
-            ;
 }
 
 static void follower_reap(struct follower *f)
@@ -384,15 +357,12 @@ static void follower_cut_off(struct follower *f, struct monotime now, const char
  * back into the queue. A job that has failed is this host's failure, too. */
 static bool job_has_ended(struct follower *f)
 {
-    static const char *const ends[] = {"finished", "solved", "stopped", "failed"};
-    char event[32];
-    const char *end = NULL;
+    char event[16] = "";
     char *line = f->config->run != NULL ? resume_last_line(path_of(f->config->run)) : NULL;
-    for (size_t i = 0; i < sizeof ends / sizeof ends[0] && line != NULL && end == NULL; i++) {
-        const int length = snprintf(event, sizeof event, "{\"event\":\"%s\"", ends[i]);
-        end = strncmp(line, event, (size_t)length) == 0 ? ends[i] : NULL;
-    }
+    if (line != NULL)
+        sscanf(line, "{\"event\":\"%15[a-z]\"", event);
     free(line);
+    const char *end = runlog_end(event);
     if (end == NULL)
         return false;
     log_info("the leader is gone, and the log says that the job is over: %s", end);
@@ -475,7 +445,9 @@ static void wait_and_read(struct follower *f, struct monotime until)
         error_set_errno(&f->failure, errno, "cannot wait for %u workers", f->count);
         f->over = true;
     }
-    read_workers(f);
+    for (unsigned i = 0; i < f->count; i++)
+        for (unsigned n = 0; n < MESSAGES_PER_TURN && read_worker(f, i); n++)
+            ;
     if (waits[0].revents != 0)
         follower_obey_signals(f);
     read_leader(f);

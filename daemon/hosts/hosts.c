@@ -165,14 +165,6 @@ static enum host_event_kind hear_join(struct hosts *hosts, uint16_t index, const
     return HOST_NOTHING;
 }
 
-static void hear_depart(struct host *host)
-{
-    if (host->state != HOST_UP)
-        return;
-    host->state = HOST_DEPARTS;
-    host->clear_at = monotime_add_us(monotime_now(), CLEAR_US);
-}
-
 /* A JOIN is no sign of life of a host that is up: it may be another program with the host's key. */
 static enum host_event_kind hear(struct hosts *hosts, const struct control_relay *head)
 {
@@ -186,8 +178,10 @@ static enum host_event_kind hear(struct hosts *hosts, const struct control_relay
     host->heard = monotime_now();
     if (head->worker != CONTROL_NO_WORKER)
         return HOST_SPEAKS;
-    if (received.kind == CONTROL_DEPART)
-        hear_depart(host);
+    if (received.kind == CONTROL_DEPART && host->state == HOST_UP) {
+        host->state = HOST_DEPARTS;
+        host->clear_at = monotime_add_us(monotime_now(), CLEAR_US);
+    }
     return HOST_NOTHING;
 }
 
@@ -216,14 +210,6 @@ static void replace_link(struct hosts *hosts, struct monotime now)
         log_error("no other host can be reached: %s", error.text);
 }
 
-static unsigned count_up(const struct hosts *hosts)
-{
-    unsigned up = 0;
-    for (uint16_t i = 1; i < hosts_count(hosts); i++)
-        up += is_up(&hosts->of[i]);
-    return up;
-}
-
 /* When the last host that was up has fallen silent, the leader's own link may be what hangs. */
 static bool check_silence(struct hosts *hosts, uint16_t index, struct monotime now, struct host_event *event)
 {
@@ -232,7 +218,10 @@ static bool check_silence(struct hosts *hosts, uint16_t index, struct monotime n
         return false;
     if (!hosts_lose(hosts, index))
         return false;
-    hosts->relay.broken = is_cut_off || count_up(hosts) == 0;
+    unsigned up = 0;
+    for (uint16_t i = 1; i < hosts_count(hosts); i++)
+        up += is_up(&hosts->of[i]);
+    hosts->relay.broken = is_cut_off || up == 0;
     *event = (struct host_event){.kind = HOST_LOST,
                                  .host = index,
                                  .why = is_cut_off ? "the leader's link to it has ended"
@@ -248,16 +237,6 @@ static bool check_host(struct hosts *hosts, uint16_t index, struct monotime now,
     host->clear_at = MONOTIME_NEVER;
     *event = (struct host_event){.kind = HOST_CLEARS, .host = index};
     return true;
-}
-
-static void hosts_beat(struct hosts *hosts, struct monotime now)
-{
-    if (monotime_before(now, hosts->beat_due))
-        return;
-    for (uint16_t i = 1; i < hosts_count(hosts); i++)
-        if (is_up(&hosts->of[i]))
-            relay_send(&hosts->relay, i, NULL, CONTROL_BEAT, NULL, 0);
-    hosts->beat_due = monotime_add_us(now, RELAY_BEAT_US);
 }
 
 /* Whether the hosts with which the job begins are here. Once they are not waited for any longer, names those
@@ -287,7 +266,11 @@ bool hosts_check(struct hosts *hosts, struct monotime now, struct host_event *ev
                 return true;
         replace_link(hosts, now);
     }
-    hosts_beat(hosts, now);
+    for (uint16_t i = 1; i < hosts_count(hosts) && !monotime_before(now, hosts->beat_due); i++)
+        if (is_up(&hosts->of[i]))
+            relay_send(&hosts->relay, i, NULL, CONTROL_BEAT, NULL, 0);
+    if (!monotime_before(now, hosts->beat_due))
+        hosts->beat_due = monotime_add_us(now, RELAY_BEAT_US);
     const bool is_late = !monotime_before(now, hosts->due);
     if (hosts->awaited && (is_complete(hosts, is_late) || is_late)) {
         hosts->awaited = false;

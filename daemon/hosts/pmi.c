@@ -211,31 +211,26 @@ static enum status pmi_read_variable(const char *name, uint64_t min, uint64_t ma
     return STATUS_OK;
 }
 
-/* A job script may inherit the variables of the step that submitted it, but not the socket. Its PMI_FD may be
- * the number of any open file. */
-static enum status pmi_take_socket(struct pmi *pmi, int fd, struct error *error)
-{
-    struct sockaddr_storage peer;
-    socklen_t peer_bytes = sizeof peer;
-    if (getpeername(fd, (struct sockaddr *)&peer, &peer_bytes) != 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
-        return error_set(error, STATUS_UNAVAILABLE,
-                         "PMI_FD=%d is no connected socket: expected the PMI server's; start the tasks with "
-                         "srun --mpi=pmi2 or mpiexec, or unset PMI_FD",
-                         fd);
-    pmi->fd = fd;
-    return STATUS_OK;
-}
-
 static enum status pmi_read_environment(struct pmi *pmi, struct error *error)
 {
     uint64_t fd = 0, rank = 0, size = 1;
+    struct sockaddr_storage peer;
+    socklen_t peer_bytes = sizeof peer;
     enum status status = pmi_read_variable("PMI_FD", 0, INT_MAX, &fd, error);
     if (status == STATUS_OK)
         status = pmi_read_variable("PMI_SIZE", 1, PMI_TASKS_MAX, &size, error);
     if (status == STATUS_OK)
         status = pmi_read_variable("PMI_RANK", 0, size - 1, &rank, error);
-    if (status == STATUS_OK)
-        status = pmi_take_socket(pmi, (int)fd, error);
+    /* A job script may inherit the variables of the step that submitted it, but not the socket. Its PMI_FD
+     * may be the number of any open file. */
+    if (status == STATUS_OK && (getpeername((int)fd, (struct sockaddr *)&peer, &peer_bytes) != 0 ||
+                                fcntl((int)fd, F_SETFD, FD_CLOEXEC) != 0))
+        status =
+            error_set(error, STATUS_UNAVAILABLE,
+                      "PMI_FD=%d is no connected socket: expected the PMI server's; start the tasks with "
+                      "srun --mpi=pmi2 or mpiexec, or unset PMI_FD",
+                      (int)fd);
+    pmi->fd = status == STATUS_OK ? (int)fd : -1;
     pmi->rank = (unsigned)rank;
     pmi->size = (unsigned)size;
     return status;
@@ -285,35 +280,17 @@ enum status pmi_close(struct pmi *pmi, struct monotime deadline, struct error *e
 
 /* ---- keys and values ---- */
 
-/* No server reports these mistakes: both servers cut a value at a space, and MPICH's cuts a value and loses a
- * key that is too long. */
-static enum status pmi_check_text(const char *kind, const char *text, size_t bytes_max, bool equals_sign,
-                                  struct error *error)
-{
-    const size_t length = strlen(text);
-    bool good = length > 0 && length < bytes_max;
-    for (size_t i = 0; i < length; i++)
-        good = good && text[i] > ' ' && text[i] <= '~' && (equals_sign || text[i] != '=');
-    if (good)
-        return STATUS_OK;
-    char shown[128];
-    text_show(shown, sizeof shown, text, length, 40);
-    return error_set(error, STATUS_INVALID,
-                     "the PMI %s \"%s\" of %zu bytes: expected fewer than %zu bytes of printable ASCII "
-                     "without spaces%s",
-                     kind, shown, length, bytes_max, equals_sign ? "" : " and '='");
-}
-
+/* No server reports a text that is too long: MPICH's cuts a value and loses a key. */
 enum status pmi_put(struct pmi *pmi, const char *key, const char *value, struct monotime deadline,
                     struct error *error)
 {
-    enum status status = pmi_check_text("key", key, pmi->key_bytes, false, error);
-    if (status == STATUS_OK)
-        status = pmi_check_text("value", value, pmi->value_bytes, true, error);
-    if (status == STATUS_OK)
-        status = pmi_exchange(pmi, "put_result", deadline, error, "cmd=put kvsname=%s key=%s value=%s\n",
-                              pmi->space, key, value);
-    return status;
+    if (strlen(key) >= pmi->key_bytes || strlen(value) >= pmi->value_bytes)
+        return error_set(
+            error, STATUS_INVALID,
+            "the PMI key %s and its value have %zu and %zu bytes: expected fewer than %zu and %zu", key,
+            strlen(key), strlen(value), pmi->key_bytes, pmi->value_bytes);
+    return pmi_exchange(pmi, "put_result", deadline, error, "cmd=put kvsname=%s key=%s value=%s\n",
+                        pmi->space, key, value);
 }
 
 enum status pmi_barrier(struct pmi *pmi, struct monotime deadline, struct error *error)
@@ -330,10 +307,8 @@ enum status pmi_barrier(struct pmi *pmi, struct monotime deadline, struct error 
 enum status pmi_get(struct pmi *pmi, const char *key, char *value, size_t value_bytes,
                     struct monotime deadline, struct error *error)
 {
-    enum status status = pmi_check_text("key", key, pmi->key_bytes, false, error);
-    if (status == STATUS_OK)
-        status =
-            pmi_exchange(pmi, "get_result", deadline, error, "cmd=get kvsname=%s key=%s\n", pmi->space, key);
+    const enum status status =
+        pmi_exchange(pmi, "get_result", deadline, error, "cmd=get kvsname=%s key=%s\n", pmi->space, key);
     if (status == STATUS_UNAVAILABLE)
         return error_set(error, STATUS_NOT_FOUND, "no task has put the PMI key %s", key);
     if (status == STATUS_OK && !pmi_copy_field(pmi, "value", value, value_bytes)) {

@@ -63,10 +63,10 @@ enum status pmi_open(struct pmi *pmi, struct monotime deadline, struct error *er
 /* Says goodbye to the server and closes the socket, also after an error. Does nothing when it is closed. */
 enum status pmi_close(struct pmi *pmi, struct monotime deadline, struct error *error);
 
-/* Stores a value for all tasks. Keys are common to all tasks, so the caller adds the rank to the key. Both
- * texts are of printable ASCII without spaces, and a key has no '='. STATUS_INVALID: a text is empty, has
- * another character or is longer than the server takes, or the request is longer than PMI_REQUEST_BYTES_MAX.
- * Both launchers take a key of 63 bytes, and with any key and any space's name a value of 677 bytes. */
+/* Stores a value for all tasks. Keys are common to all tasks, so the caller adds the rank to the key. Neither
+ * text is empty; both are of printable ASCII without spaces, and a key has no '='. STATUS_INVALID: a text is
+ * longer than the server takes, or the request is longer than PMI_REQUEST_BYTES_MAX. Both launchers take a
+ * key of 63 bytes, and with any key and any space's name a value of 677 bytes. */
 enum status pmi_put(struct pmi *pmi, const char *key, const char *value, struct monotime deadline,
                     struct error *error);
 
@@ -74,8 +74,8 @@ enum status pmi_put(struct pmi *pmi, const char *key, const char *value, struct 
 enum status pmi_barrier(struct pmi *pmi, struct monotime deadline, struct error *error);
 
 /* Reads a value that some task has put before the last barrier: `value` becomes zero-terminated printable
- * ASCII without spaces. STATUS_NOT_FOUND: no task has put it; the connection stays open. STATUS_INVALID: the
- * key is wrong (pmi_put). STATUS_IO, too: the value does not fit in `value_bytes` with its zero. */
+ * ASCII without spaces. STATUS_NOT_FOUND: no task has put it; the connection stays open. STATUS_IO, too: the
+ * value does not fit in `value_bytes` with its zero. */
 enum status pmi_get(struct pmi *pmi, const char *key, char *value, size_t value_bytes,
                     struct monotime deadline, struct error *error);
 

@@ -49,16 +49,6 @@ static enum status write_secret(const char *folder, unsigned host, const uint8_t
     return status;
 }
 
-/* Removes the secret files of an attempt that failed, so that the next attempt can make them. */
-static void remove_secrets(const char *folder, unsigned count)
-{
-    char path[KEY_PATH_BYTES];
-    for (unsigned i = 0; i < count; i++) {
-        snprintf(path, sizeof path, "%.4000s/host-%u.secret", folder, i);
-        unlink(path);
-    }
-}
-
 enum status key_files_make(const char *folder, uint16_t count, struct error *error)
 {
     char path[KEY_PATH_BYTES], text[HOSTS_MAX * (HEX_BYTES + 8)];
@@ -82,8 +72,10 @@ enum status key_files_make(const char *folder, uint16_t count, struct error *err
     snprintf(path, sizeof path, "%.4000s/hosts", folder);
     if (status == STATUS_OK)
         status = write_new(path, text, 0644, error);
-    if (status != STATUS_OK)
-        remove_secrets(folder, made);
+    while (status != STATUS_OK && made > 0) { /* so that the next attempt can make them */
+        snprintf(path, sizeof path, "%.4000s/host-%u.secret", folder, --made);
+        unlink(path);
+    }
     return status;
 }
 
@@ -312,15 +304,6 @@ static enum status pmi_read_keys(struct rendezvous *r, struct monotime deadline,
     return status;
 }
 
-/* The leader's addresses, as one word: "10.0.0.1:4711,10.0.0.2:4711". */
-static void join_addresses(char text[TEXT_BYTES], const struct addresses *found, uint16_t port)
-{
-    size_t length = 0;
-    for (unsigned i = 0; i < found->count; i++)
-        length += (size_t)snprintf(text + length, TEXT_BYTES - length, "%s%s:%u", i > 0 ? "," : "",
-                                   found->of[i], port);
-}
-
 static enum status split_addresses(struct rendezvous *r, char *text, struct error *error)
 {
     char *rest = NULL;
@@ -452,13 +435,16 @@ enum status rendezvous_publish(struct rendezvous *r, uint16_t port, const char *
 {
     struct addresses found;
     char text[TEXT_BYTES] = "";
+    size_t length = 0;
     const char *listen = strstr(r->listen, "0.0.0.0") != NULL ? NULL : r->listen + strlen("tcp://");
     if (r->source == RENDEZVOUS_FLAGS)
         return STATUS_OK;
     enum status status = find_addresses(&found, listen, error);
     if (status != STATUS_OK)
         return status;
-    join_addresses(text, &found, port);
+    for (unsigned i = 0; i < found.count; i++) /* one word: "10.0.0.1:4711,10.0.0.2:4711" */
+        length += (size_t)snprintf(text + length, sizeof text - length, "%s%s:%u", i > 0 ? "," : "",
+                                   found.of[i], port);
     if (r->source == RENDEZVOUS_FOLDER)
         return write_hosts_file(r, run, text, error);
     status = pmi_put(&r->pmi, "coalesced-leader", text, deadline, error);

@@ -3,6 +3,7 @@
 #include "daemon/log/log_file.h"
 
 #include "kernels/base/log.h"
+#include "kernels/base/monotime.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -13,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { TEXT_BYTES = 4096 + 128, BLOCK_BYTES = 1 << 16 };
@@ -34,21 +34,6 @@ struct log_file {
 #define CONTINUED_TIMING ",\"timing\":{"
 #define CONTINUED_TEXT "Continued: "
 #define CONTINUED_RUN " lines stand in earlier files of run "
-
-/* Returns the line's length. */
-static size_t line_write_continued(char line[TEXT_BYTES], enum run_log log, uint64_t lines,
-                                   const uint8_t id[RUN_ID_BYTES])
-{
-    char hex[2 * RUN_ID_BYTES + 1];
-    struct timespec now;
-    sodium_bin2hex(hex, sizeof hex, id, RUN_ID_BYTES);
-    clock_gettime(CLOCK_REALTIME, &now);
-    if (log == RUN_LOG_TEXT)
-        return (size_t)snprintf(line, TEXT_BYTES, CONTINUED_TEXT "%" PRIu64 CONTINUED_RUN "%s\n", lines, hex);
-    return (size_t)snprintf(
-        line, TEXT_BYTES, CONTINUED_JSON "%" PRIu64 CONTINUED_TIMING "\"unix_s\":%.3f" LOG_RUN_KEY "%s\"}}\n",
-        lines, (double)now.tv_sec + (double)now.tv_nsec * 1e-9, hex);
-}
 
 static bool line_continued(const char *text, uint64_t *lines)
 {
@@ -196,11 +181,19 @@ bool log_file_ends_with(const struct log_file *file, const char *line, size_t le
 static enum status log_begin_behind(struct log_file *file, uint64_t lines, const uint8_t id[RUN_ID_BYTES],
                                     struct error *error)
 {
-    char line[TEXT_BYTES];
+    char line[TEXT_BYTES], hex[2 * RUN_ID_BYTES + 1];
+    int length;
     log_begin(file, lines);
     if (lines == 0)
         return STATUS_OK;
-    return log_append(file, line, line_write_continued(line, file->log, lines, id), 1, error);
+    sodium_bin2hex(hex, sizeof hex, id, RUN_ID_BYTES);
+    if (file->log == RUN_LOG_TEXT)
+        length = snprintf(line, sizeof line, CONTINUED_TEXT "%" PRIu64 CONTINUED_RUN "%s\n", lines, hex);
+    else
+        length = snprintf(line, sizeof line,
+                          CONTINUED_JSON "%" PRIu64 CONTINUED_TIMING "\"unix_s\":%.3f" LOG_RUN_KEY "%s\"}}\n",
+                          lines, unix_time_s(), hex);
+    return log_append(file, line, (size_t)length, 1, error);
 }
 
 /* ---- reading ---- */

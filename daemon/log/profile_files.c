@@ -3,34 +3,21 @@
 
 #include "kernels/base/text.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 /* ---- the table ---- */
-
-static double share_of(const struct profile_figures *figures, int kind)
-{
-    uint64_t whole = 0;
-    for (int i = 0; i < PROFILE_KINDS; i++)
-        whole += figures->ns[i];
-    return whole > 0 ? 100 * (double)figures->ns[kind] / (double)whole : 0;
-}
-
-static bool is_used(const struct profile_row *rows, unsigned count, int kind)
-{
-    for (unsigned i = 0; i < count; i++)
-        if (rows[i].figures != NULL && rows[i].figures->ns[kind] > 0)
-            return true;
-    return false;
-}
 
 /* The kinds that have a column, PROFILE_OTHER as the last. Returns how many. */
 static int choose_columns(const struct profile_row *rows, unsigned count, int kinds[PROFILE_KINDS])
 {
     int columns = 0;
-    for (int kind = PROFILE_OTHER + 1; kind < PROFILE_KINDS; kind++)
-        if (is_used(rows, count, kind))
+    for (int kind = PROFILE_OTHER + 1; kind < PROFILE_KINDS; kind++) {
+        bool is_used = false;
+        for (unsigned i = 0; i < count; i++)
+            is_used |= rows[i].figures != NULL && rows[i].figures->ns[kind] > 0;
+        if (is_used)
             kinds[columns++] = kind;
+    }
     kinds[columns++] = PROFILE_OTHER;
     return columns;
 }
@@ -45,9 +32,12 @@ static void write_row(FILE *out, const struct profile_row *row, int width, const
     const double whole_ns = (double)(row->figures->end_ns - row->figures->begin_ns);
     fprintf(out, "%10.2f  %6.1f", whole_ns * 1e-9,
             whole_ns > 0 ? 100 * (double)row->figures->cpu_ns / whole_ns : 0);
+    uint64_t sum_ns = 0;
+    for (int kind = 0; kind < PROFILE_KINDS; kind++)
+        sum_ns += row->figures->ns[kind];
     for (int i = 0; i < columns; i++)
         fprintf(out, "  %*.1f", (int)strlen(profile_kind_name((enum profile_kind)kinds[i])),
-                share_of(row->figures, kinds[i]));
+                sum_ns > 0 ? 100 * (double)row->figures->ns[kinds[i]] / (double)sum_ns : 0);
     fputc('\n', out);
 }
 
@@ -87,25 +77,19 @@ static void write_process(FILE *out, const struct profile_row *row, unsigned pid
     fprintf(out, "\"args\":{\"name\":\"loop\"}}");
 }
 
-static void write_spans(FILE *out, const struct profile_figures *figures, unsigned pid,
-                        struct monotime origin)
-{
-    for (uint32_t i = 0; i < figures->kept; i++) {
-        const struct profile_span *span = &figures->spans[i];
-        const int64_t begin_ns = (int64_t)(span->begin_ns - origin.ns) + figures->ahead_ns;
-        fprintf(out, ",\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f}",
-                profile_kind_name((enum profile_kind)span->kind), pid, pid, (double)begin_ns * 1e-3,
-                (double)span->ns * 1e-3);
-    }
-}
-
 void profile_write_trace(FILE *out, const struct profile_row *rows, unsigned count, struct monotime origin)
 {
     fprintf(out, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
     for (unsigned i = 0; i < count; i++) {
+        const struct profile_figures *figures = rows[i].figures;
         write_process(out, &rows[i], i + 1);
-        if (rows[i].figures != NULL)
-            write_spans(out, rows[i].figures, i + 1, origin);
+        for (uint32_t n = 0; figures != NULL && n < figures->kept; n++) {
+            const struct profile_span *span = &figures->spans[n];
+            const int64_t begin_ns = (int64_t)(span->begin_ns - origin.ns) + figures->ahead_ns;
+            fprintf(out, ",\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"ts\":%.3f,\"dur\":%.3f}",
+                    profile_kind_name((enum profile_kind)span->kind), i + 1, i + 1, (double)begin_ns * 1e-3,
+                    (double)span->ns * 1e-3);
+        }
     }
     fprintf(out, "\n]}\n");
 }

@@ -116,12 +116,6 @@ static void write_eta(char out[PIECE_BYTES], double seconds)
         snprintf(out, PIECE_BYTES, "ETA %" PRIu64 ":%02u", s / 60, (unsigned)(s % 60));
 }
 
-static void write_evaluating(char out[PIECE_BYTES], const struct progress *p)
-{
-    if (progress_evaluates(p))
-        snprintf(out, PIECE_BYTES, "evaluating %u/%u", p->evaluating.done, p->evaluating.total);
-}
-
 /* Of what is recorded. */
 static void write_recorded(char out[PIECES][PIECE_BYTES], const struct progress *p)
 {
@@ -145,7 +139,8 @@ static void write_recorded(char out[PIECES][PIECE_BYTES], const struct progress 
 static void write_pieces(char out[PIECES][PIECE_BYTES], const struct progress *p)
 {
     memset(out, 0, (size_t)PIECES * PIECE_BYTES);
-    write_evaluating(out[EVALUATING], p);
+    if (progress_evaluates(p))
+        snprintf(out[EVALUATING], PIECE_BYTES, "evaluating %u/%u", p->evaluating.done, p->evaluating.total);
     if (p->unit != NULL)
         write_recorded(out, p);
 }

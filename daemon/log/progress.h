@@ -14,8 +14,6 @@
 #include "worker/control.h"
 #include "worker/job/job.h"
 
-#include <stddef.h>
-
 struct progress {
     const char *unit; /* "step", "episode" or "update"; NULL: nothing is recorded yet */
     uint64_t done, total;

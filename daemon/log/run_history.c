@@ -1,18 +1,22 @@
 /* Sorts the lines of a log, thins them out, and writes those that stay. */
 #include "daemon/log/run_history.h"
 
+#include "kernels/base/monotime.h"
+#include "worker/checkpoint/checkpoint.h"
+
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 enum kind { RECORDS, MILESTONES, EVENTS, KINDS };
-enum { SEEN_BYTES = 256 }; /* a line's timing is among them */
+enum { SEEN_BYTES = 256 /* a line's timing is among them */, JOB_BYTES_MAX = 1 << 20 };
 
 /* Whether the text is JSON. A line that this process has written is. */
 enum fitness { UNCHECKED, FIT, UNFIT };
@@ -82,39 +86,35 @@ static char *copy_of(const char *line, size_t length)
     return text;
 }
 
-static void lines_drop(struct lines *lines, unsigned i)
-{
-    lines->bytes -= strlen(lines->of[i].text);
-    free(lines->of[i].text);
-}
-
-/* Every second line goes. */
-static void lines_thin(struct lines *lines)
+/* Drops the lines that do not stay. */
+static void lines_filter(struct lines *lines, bool (*stays)(const struct lines *lines, unsigned i))
 {
     unsigned kept = 0;
     for (unsigned i = 0; i < lines->count; i++) {
-        if (i % 2 == 0)
+        if (stays(lines, i)) {
             lines->of[kept++] = lines->of[i];
-        else
-            lines_drop(lines, i);
+        } else {
+            lines->bytes -= strlen(lines->of[i].text);
+            free(lines->of[i].text);
+        }
     }
     lines->count = kept;
-    lines->stride *= 2;
 }
 
-/* The older half goes. */
-static void lines_age(struct lines *lines)
+static bool is_even(const struct lines *lines, unsigned i)
 {
-    const unsigned old = lines->count / 2;
-    for (unsigned i = 0; i < old; i++)
-        lines_drop(lines, i);
-    lines->count -= old;
-    memmove(lines->of, lines->of + old, lines->count * sizeof lines->of[0]);
+    (void)lines;
+    return i % 2 == 0;
 }
 
-static bool lines_are_full(const struct lines *lines, size_t more)
+static bool is_of_newer_half(const struct lines *lines, unsigned i)
 {
-    return lines->count == HISTORY_LINES_MAX || (lines->count > 1 && lines->bytes + more > HISTORY_BYTES_MAX);
+    return i >= lines->count / 2;
+}
+
+static bool is_note(const struct lines *lines, unsigned i)
+{
+    return lines->of[i].is_note;
 }
 
 /* Keeps a copy of the entry's text, or not. */
@@ -122,11 +122,10 @@ static void lines_add(struct lines *lines, struct entry entry, const char *text,
 {
     if (lines->seen++ % lines->stride != 0)
         return;
-    while (lines_are_full(lines, length)) {
-        if (ages)
-            lines_age(lines);
-        else
-            lines_thin(lines);
+    while (lines->count == HISTORY_LINES_MAX ||
+           (lines->count > 1 && lines->bytes + length > HISTORY_BYTES_MAX)) {
+        lines_filter(lines, ages ? is_of_newer_half : is_even);
+        lines->stride *= ages ? 1 : 2;
     }
     entry.text = copy_of(text, length);
     if (entry.text == NULL)
@@ -153,17 +152,6 @@ static bool begins_with(const char *line, size_t length, const char *word)
     return length >= strlen(word) && memcmp(line, word, strlen(word)) == 0;
 }
 
-static void keep_newest(struct run_history *history, const struct entry *entry, const char *line,
-                        size_t length)
-{
-    char *text = copy_of(line, length);
-    if (text == NULL)
-        return;
-    free(history->newest.text);
-    history->newest = *entry;
-    history->newest.text = text;
-}
-
 static void take(struct run_history *history, const char *line, size_t length, struct entry entry)
 {
     if (length > 0 && line[length - 1] == '\n')
@@ -186,8 +174,11 @@ static void take(struct run_history *history, const char *line, size_t length, s
     entry.number = history->steps;
     const bool is_milestone = is_epoch || memmem(line, length, "\"eval\":{", 8) != NULL;
     lines_add(&history->kinds[is_milestone ? MILESTONES : RECORDS], entry, line, length, false);
-    if (!is_epoch)
-        keep_newest(history, &entry, line, length);
+    entry.text = is_epoch ? NULL : copy_of(line, length);
+    if (entry.text == NULL)
+        return;
+    free(history->newest.text);
+    history->newest = entry;
 }
 
 void run_history_take(struct run_history *history, const char *line, size_t length)
@@ -197,13 +188,11 @@ void run_history_take(struct run_history *history, const char *line, size_t leng
 
 void run_history_note(struct run_history *history, const char *event, const char *text)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
     cJSON *object = cJSON_CreateObject(), *timing;
     cJSON_AddStringToObject(object, "event", event);
     cJSON_AddStringToObject(object, "text", text);
     timing = cJSON_AddObjectToObject(object, "timing");
-    cJSON_AddNumberToObject(timing, "unix_s", (double)now.tv_sec + (double)now.tv_nsec * 1e-9);
+    cJSON_AddNumberToObject(timing, "unix_s", unix_time_s());
     char *line = cJSON_PrintUnformatted(object);
     if (line != NULL)
         take(history, line, strlen(line), (struct entry){.fitness = FIT, .is_note = true});
@@ -215,15 +204,7 @@ void run_history_note(struct run_history *history, const char *event, const char
 
 void run_history_clear(struct run_history *history)
 {
-    struct lines *events = &history->kinds[EVENTS];
-    unsigned kept = 0;
-    for (unsigned i = 0; i < events->count; i++) {
-        if (events->of[i].is_note)
-            events->of[kept++] = events->of[i];
-        else
-            lines_drop(events, i);
-    }
-    events->count = kept;
+    lines_filter(&history->kinds[EVENTS], is_note);
     lines_clear(&history->kinds[RECORDS]);
     lines_clear(&history->kinds[MILESTONES]);
     free(history->newest.text);
@@ -231,12 +212,6 @@ void run_history_clear(struct run_history *history)
     history->number = history->steps = history->offset = history->told = 0;
     history->inode = 0;
     history->seen_bytes = 0;
-}
-
-static void remember_end(struct run_history *history, const char *block, size_t used)
-{
-    history->seen_bytes = used < SEEN_BYTES ? used : SEEN_BYTES;
-    memcpy(history->seen, block + used - history->seen_bytes, history->seen_bytes);
 }
 
 /* Whether the file is the one of the last call, and has the same bytes before `offset`: a resume cuts a log
@@ -261,8 +236,10 @@ static enum status read_lines(struct run_history *history, int fd, char *block, 
             take(history, line, (size_t)(next - line), (struct entry){0});
         const bool is_full = got == HISTORY_BLOCK_BYTES;
         const size_t used = (size_t)(is_full && line == block ? got : line - block);
-        if (used > 0)
-            remember_end(history, block, used);
+        if (used > 0) {
+            history->seen_bytes = used < SEEN_BYTES ? used : SEEN_BYTES;
+            memcpy(history->seen, block + used - history->seen_bytes, history->seen_bytes);
+        }
         history->offset += used;
         if (!is_full)
             return STATUS_OK;
@@ -294,21 +271,16 @@ enum status run_history_read(struct run_history *history, struct path run, struc
 
 /* ---- telling ---- */
 
-/* A file may be damaged: a line that is no JSON would spoil the document. */
-static bool is_fit(struct entry *entry)
+/* Writes `[NUMBER,LINE]`, behind a comma unless it is the first one. A file may be damaged: a line that is no
+ * JSON would spoil the document. */
+static void write_entry(struct entry *entry, bool *is_first, FILE *out)
 {
     if (entry->fitness == UNCHECKED) {
         cJSON *parsed = cJSON_Parse(entry->text);
         entry->fitness = parsed != NULL ? FIT : UNFIT;
         cJSON_Delete(parsed);
     }
-    return entry->fitness == FIT;
-}
-
-/* Writes `[NUMBER,LINE]`, behind a comma unless it is the first one. */
-static void write_entry(struct entry *entry, bool *is_first, FILE *out)
-{
-    if (!is_fit(entry))
+    if (entry->fitness != FIT)
         return;
     fprintf(out, "%s[%" PRIu64 ",%s]", *is_first ? "" : ",", entry->number, entry->text);
     *is_first = false;
@@ -333,7 +305,42 @@ static void write_records(struct run_history *history, uint64_t since, FILE *out
         write_entry(&history->newest, &is_first, out);
 }
 
-void run_history_write(struct run_history *history, bool whole, FILE *out)
+static void write_checkpoints(struct path run, FILE *out)
+{
+    struct checkpoint_found *found;
+    const size_t count = checkpoint_find(&found, run);
+    const char *before = "";
+    for (size_t i = 0; i < count; i++) {
+        if (isnan(found[i].unix_s))
+            continue;
+        fprintf(out, "%s[%" PRIu64 ",%.3f]", before, found[i].number, found[i].unix_s);
+        before = ",";
+    }
+    free(found);
+}
+
+/* A job's text may have several lines. */
+static void write_job(struct path run, FILE *out)
+{
+    char *text = NULL, *line = NULL;
+    struct error error;
+    struct stat info;
+    int fd;
+    if (file_open_below(&fd, run, "job.json", O_RDONLY, &error) == STATUS_OK) {
+        const size_t bytes = fstat(fd, &info) == 0 && info.st_size < JOB_BYTES_MAX ? (size_t)info.st_size : 0;
+        text = malloc(bytes + 1);
+        const ssize_t got = text != NULL ? file_read_at(fd, text, bytes, 0) : -1;
+        cJSON *job = got > 0 ? cJSON_ParseWithLength(text, (size_t)got) : NULL;
+        line = job != NULL ? cJSON_PrintUnformatted(job) : NULL;
+        cJSON_Delete(job);
+        close(fd);
+    }
+    fputs(line != NULL ? line : "null", out);
+    cJSON_free(line);
+    free(text);
+}
+
+void run_history_write(struct run_history *history, struct path run, bool whole, FILE *out)
 {
     struct lines *events = &history->kinds[EVENTS];
     const uint64_t since = whole ? 0 : history->told;
@@ -344,7 +351,13 @@ void run_history_write(struct run_history *history, bool whole, FILE *out)
     for (unsigned i = 0; i < events->count; i++)
         if (events->of[i].place > since)
             write_entry(&events->of[i], &is_first, out);
+    fputs("],\"checkpoints\":[", out);
+    write_checkpoints(run, out);
     fputc(']', out);
+    if (!whole)
+        return;
+    fputs(",\"job\":", out);
+    write_job(run, out);
 }
 
 void run_history_told(struct run_history *history)

@@ -5,8 +5,7 @@
  *     event      the line of a start, a resume, a death, an end; or a note, a line that no log has
  *
  * Memory is constant. When the records or the milestones are too many, every second one goes; from then on a
- * line that is kept stands for twice as many. Of the events the newest stay. The caller's thread alone; only
- * run_history_read blocks, on the file. */
+ * line that is kept stands for twice as many. Of the events the newest stay. The caller's thread alone. */
 #ifndef DAEMON_LOG_RUN_HISTORY_H
 #define DAEMON_LOG_RUN_HISTORY_H
 
@@ -43,10 +42,17 @@ enum status run_history_read(struct run_history *history, struct path run, struc
 /* Forgets all lines, but keeps the notes. */
 void run_history_clear(struct run_history *history);
 
-/* Writes `"records":[[STEPS, LINE], …],"events":[[NUMBER, LINE], …]`, oldest first, without a newline. STEPS:
- * the steps of environments, the samples or tokens up to the line. NUMBER: the episode or update before the
- * event. `whole`: all lines; else those that came since the last run_history_told, and the newest record. */
-void run_history_write(struct run_history *history, bool whole, FILE *out);
+/* Writes what a page receives for a run, as members of an object, on one line:
+ *
+ *     "records":[[STEPS, LINE], …]        oldest first; STEPS: the environments' steps, the samples or the
+ *                                         tokens up to the line
+ *     "events":[[NUMBER, LINE], …]        oldest first; NUMBER: of the episode or update before it
+ *     "checkpoints":[[NUMBER, UNIX_S], …] those that are in the run's folder now, oldest first
+ *     "job":{…}                           RUN/job.json, or null
+ *
+ * `whole`: all lines, and the job; else the lines that came since the last run_history_told, and the newest
+ * record. Blocks on the run's folder. */
+void run_history_write(struct run_history *history, struct path run, bool whole, FILE *out);
 void run_history_told(struct run_history *history);
 
 #endif

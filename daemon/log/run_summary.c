@@ -1,6 +1,7 @@
 /* Reads the folders of runs. The command's process; its only thread. */
 #include "daemon/log/run_summary.h"
 
+#include "daemon/log/json_members.h"
 #include "daemon/log/run_history.h"
 #include "daemon/log/runlog.h"
 #include "kernels/base/file.h"
@@ -8,11 +9,9 @@
 #include "worker/checkpoint/checkpoint.h"
 #include "worker/job/job_table.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <fts.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,47 +48,20 @@ static bool has_run(int from, const char *folder)
 
 /* ---- lines ---- */
 
-static double number_of(const cJSON *object, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    return cJSON_IsNumber(item) ? item->valuedouble : (double)NAN;
-}
-
-static uint64_t count_of(const cJSON *object, const char *name)
-{
-    const double value = number_of(object, name);
-    return value >= 0 && value < 0x1p63 ? (uint64_t)value : 0;
-}
-
-static const char *text_of(const cJSON *object, const char *name)
-{
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-    return cJSON_IsString(item) ? item->valuestring : "";
-}
-
 /* The members that progress_note reads. */
 static void read_episode(struct control_episode *r, const cJSON *line)
 {
     const cJSON *eval = cJSON_GetObjectItemCaseSensitive(line, "eval");
-    *r = (struct control_episode){.episode = count_of(line, "episode"),
-                                  .running_reward = number_of(line, "running_reward"),
-                                  .env_steps = count_of(line, "env_steps"),
-                                  .has_figures = !isnan(number_of(line, "total_timesteps"))};
-    r->timing.episode_s = number_of(cJSON_GetObjectItemCaseSensitive(line, "timing"), "episode_s");
-    r->figures.total_timesteps = count_of(line, "total_timesteps");
-    r->figures.ep_rew_mean = number_of(line, "ep_rew_mean");
+    *r = (struct control_episode){.episode = json_count(line, "episode"),
+                                  .running_reward = json_number(line, "running_reward"),
+                                  .env_steps = json_count(line, "env_steps"),
+                                  .has_figures = !isnan(json_number(line, "total_timesteps"))};
+    r->timing.episode_s = json_number(cJSON_GetObjectItemCaseSensitive(line, "timing"), "episode_s");
+    r->figures.total_timesteps = json_count(line, "total_timesteps");
+    r->figures.ep_rew_mean = json_number(line, "ep_rew_mean");
     r->figures.has_evaluation = cJSON_IsObject(eval);
-    r->figures.evaluation.mean_reward = number_of(eval, "mean_reward");
-    r->figures.evaluation.std_reward = number_of(eval, "std_reward");
-}
-
-static void read_update(struct control_update *r, const cJSON *line)
-{
-    *r = (struct control_update){.update = count_of(line, "update"),
-                                 .loss = number_of(line, "loss"),
-                                 .samples = count_of(line, "samples")};
-    r->timing.round_s =
-        (double)r->samples / number_of(cJSON_GetObjectItemCaseSensitive(line, "timing"), "samples_per_s");
+    r->figures.evaluation.mean_reward = json_number(eval, "mean_reward");
+    r->figures.evaluation.std_reward = json_number(eval, "std_reward");
 }
 
 /* False: the line is no record. */
@@ -98,13 +70,18 @@ static bool read_record(struct control_message *record, const cJSON *line)
     if (cJSON_HasObjectItem(line, "epoch")) {
         record->kind = CONTROL_EPOCH;
         record->body.epoch =
-            (struct control_epoch){.epoch = count_of(line, "epoch"), .update = count_of(line, "update")};
+            (struct control_epoch){.epoch = json_count(line, "epoch"), .update = json_count(line, "update")};
     } else if (cJSON_HasObjectItem(line, "episode")) {
         record->kind = CONTROL_EPISODE;
         read_episode(&record->body.episode, line);
     } else {
         record->kind = CONTROL_UPDATE;
-        read_update(&record->body.update, line);
+        struct control_update *r = &record->body.update;
+        *r = (struct control_update){.update = json_count(line, "update"),
+                                     .loss = json_number(line, "loss"),
+                                     .samples = json_count(line, "samples")};
+        r->timing.round_s = (double)r->samples /
+                            json_number(cJSON_GetObjectItemCaseSensitive(line, "timing"), "samples_per_s");
     }
     return cJSON_HasObjectItem(line, "episode") || cJSON_HasObjectItem(line, "update");
 }
@@ -119,16 +96,12 @@ struct log_reading {
 
 static void note_event(struct log_reading *r, const cJSON *line, const char *text)
 {
-    static const char *const ends[] = {"finished", "solved", "stopped", "failed"};
     struct run_summary *out = r->out;
-    const char *event = text_of(line, "event");
-    out->state = "died";
-    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
-        if (strcmp(event, ends[i]) == 0)
-            out->state = ends[i];
+    const char *event = json_text(line, "event");
+    out->state = runlog_end(event) != NULL ? runlog_end(event) : "died";
     r->is_over = runlog_ends_job(text, r->job);
     snprintf(out->reason, sizeof out->reason, "%s",
-             strcmp(out->state, "failed") == 0 ? text_of(line, "reason") : "");
+             strcmp(out->state, "failed") == 0 ? json_text(line, "reason") : "");
     if (strcmp(event, "resumed") == 0) /* the run did no work during the pause */
         out->progress.begun_at = UINT64_MAX;
 }
@@ -157,7 +130,7 @@ static void note_record(struct log_reading *r, const cJSON *line, double unix_s)
 static void note_line(struct log_reading *r, const char *text)
 {
     cJSON *line = cJSON_Parse(text);
-    const double unix_s = number_of(cJSON_GetObjectItemCaseSensitive(line, "timing"), "unix_s");
+    const double unix_s = json_number(cJSON_GetObjectItemCaseSensitive(line, "timing"), "unix_s");
     if (cJSON_IsObject(line) && !isnan(unix_s)) {
         r->out->ended_unix_s = unix_s;
         if (cJSON_HasObjectItem(line, "event"))
@@ -213,8 +186,8 @@ static double begin_of(int fd)
     const ssize_t got = file_read_at(fd, text, BLOCK_BYTES, 0);
     text[got > 0 ? strcspn(text, "\n") : 0] = '\0';
     cJSON *line = cJSON_Parse(text);
-    const bool is_first = strcmp(text_of(line, "event"), "continued") != 0;
-    const double unix_s = number_of(cJSON_GetObjectItemCaseSensitive(line, "timing"), "unix_s");
+    const bool is_first = strcmp(json_text(line, "event"), "continued") != 0;
+    const double unix_s = json_number(cJSON_GetObjectItemCaseSensitive(line, "timing"), "unix_s");
     cJSON_Delete(line);
     return is_first ? unix_s : (double)NAN;
 }
@@ -295,6 +268,7 @@ static bool read_job(struct job *job, struct path run)
 static enum status read_run(struct run_summary *out, struct path run, struct error *error)
 {
     struct job job;
+    struct checkpoint_found *found;
     struct log_reading reading = {.out = out, .job = &job};
     const bool is_sound = read_job(&job, run);
     const char *base = strrchr(run.text, '/') + 1;
@@ -308,7 +282,9 @@ static enum status read_run(struct run_summary *out, struct path run, struct err
     } else {
         out->progress.eta_s = NAN;
     }
-    out->checkpoint = checkpoint_latest(run);
+    const size_t checkpoints = checkpoint_find(&found, run);
+    out->checkpoint = checkpoints > 0 ? found[checkpoints - 1].number : 0;
+    free(found);
     out->is_resumable = out->checkpoint > 0 && out->pid == 0 && !reading.is_over;
     out->has_best = has_entry(run.folder, ".", "checkpoints/best/manifest.json");
     out->is_previous =
@@ -360,14 +336,6 @@ uint64_t run_summary_bytes(const char *folder, bool only_own)
 
 /* ---- JSON ---- */
 
-static void put(cJSON *object, const char *name, double value)
-{
-    if (isfinite(value))
-        cJSON_AddNumberToObject(object, name, value);
-    else
-        cJSON_AddNullToObject(object, name);
-}
-
 static bool is_utf8(const char *text)
 {
     size_t bytes = 1;
@@ -387,21 +355,6 @@ static void put_text(cJSON *object, const char *name, const char *text)
         cJSON_AddNullToObject(object, name);
 }
 
-static void put_progress(cJSON *object, const struct progress *p)
-{
-    if (p->unit == NULL)
-        return;
-    cJSON_AddStringToObject(object, "unit", p->unit);
-    put(object, "done", (double)p->done);
-    put(object, "total", p->total > 0 ? (double)p->total : (double)NAN);
-    put(object, "eta_s", p->eta_s);
-    put_text(object, "figure", p->figure != NULL ? p->figure : "");
-    put(object, "value", p->value);
-    put(object, "goal", p->goal);
-    put(object, "evaluation", p->evaluation);
-    put(object, "evaluation_std", isnan(p->evaluation) ? (double)NAN : p->evaluation_std);
-}
-
 cJSON *run_summary_json(const struct run_summary *s)
 {
     cJSON *object = cJSON_CreateObject();
@@ -410,15 +363,27 @@ cJSON *run_summary_json(const struct run_summary *s)
     put_text(object, "kind", s->kind);
     put_text(object, "state", s->state);
     put_text(object, "reason", s->reason);
-    put(object, "pid", s->pid > 0 ? (double)s->pid : (double)NAN);
-    put(object, "began_unix_s", s->began_unix_s);
-    put(object, "ended_unix_s", s->ended_unix_s);
-    put(object, "bytes", (double)s->bytes);
-    put(object, "checkpoint", s->checkpoint > 0 ? (double)s->checkpoint : (double)NAN);
+    json_put(object, "pid", s->pid > 0 ? (double)s->pid : (double)NAN);
+    json_put(object, "began_unix_s", s->began_unix_s);
+    json_put(object, "ended_unix_s", s->ended_unix_s);
+    json_put(object, "bytes", (double)s->bytes);
+    json_put(object, "checkpoint", s->checkpoint > 0 ? (double)s->checkpoint : (double)NAN);
     cJSON_AddBoolToObject(object, "resumable", s->is_resumable);
     cJSON_AddBoolToObject(object, "best", s->has_best);
     cJSON_AddBoolToObject(object, "previous", s->is_previous);
-    put_progress(cJSON_AddObjectToObject(object, "progress"), &s->progress);
+    const struct progress *p = &s->progress;
+    cJSON *progress = cJSON_AddObjectToObject(object, "progress");
+    if (p->unit == NULL)
+        return object;
+    cJSON_AddStringToObject(progress, "unit", p->unit);
+    json_put(progress, "done", (double)p->done);
+    json_put(progress, "total", p->total > 0 ? (double)p->total : (double)NAN);
+    json_put(progress, "eta_s", p->eta_s);
+    put_text(progress, "figure", p->figure != NULL ? p->figure : "");
+    json_put(progress, "value", p->value);
+    json_put(progress, "goal", p->goal);
+    json_put(progress, "evaluation", p->evaluation);
+    json_put(progress, "evaluation_std", isnan(p->evaluation) ? (double)NAN : p->evaluation_std);
     return object;
 }
 
@@ -439,47 +404,39 @@ static enum status add_folder(struct run_folders *out, const char *path, struct 
     return STATUS_OK;
 }
 
-static bool is_folder(DIR *dir, const struct dirent *entry)
-{
-    struct stat info;
-    if (entry->d_name[0] == '.' && (entry->d_name[1] == '\0' || strcmp(entry->d_name, "..") == 0))
-        return false;
-    return entry->d_type == DT_DIR ||
-           (entry->d_type == DT_UNKNOWN &&
-            fstatat(dirfd(dir), entry->d_name, &info, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(info.st_mode));
-}
-
 struct finding {
     struct run_folders *out;
     unsigned unread;    /* folders */
     struct error first; /* of these */
 };
 
-/* Below a run lie its own folders. Only a folder that someone named may be a run and hold others: `depth` 0.
+/* Below a run lie its own folders. Only a folder that someone named, of level 0, may be a run and hold
+ * others.
  */
-static enum status visit(struct finding *f, char path[PATH_MAX], int depth, struct error *error)
+static enum status visit(struct finding *f, char path[PATH_MAX], struct error *error)
 {
-    enum { DEPTH_MAX = 2 };
-    const bool is_run = has_run(AT_FDCWD, path);
-    const size_t length = strcmp(path, "/") == 0 ? 0 : strlen(path);
-    enum status status = is_run ? add_folder(f->out, path, error) : STATUS_OK;
-    if (status != STATUS_OK || (is_run ? is_previous_name(strrchr(path, '/') + 1) : depth == DEPTH_MAX))
-        return status;
-    DIR *dir = opendir(path);
-    if (dir == NULL && depth == 0)
+    enum { LEVEL_MAX = 2 };
+    char *const roots[] = {path, NULL};
+    enum status status = STATUS_OK;
+    FTS *tree = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+    if (tree == NULL)
         return error_set_errno(error, errno, "cannot read %.300s", path);
-    if (dir == NULL && f->unread++ == 0)
-        error_set_errno(&f->first, errno, "cannot read %.300s", path);
-    for (const struct dirent *entry; dir != NULL && status == STATUS_OK && (entry = readdir(dir)) != NULL;) {
-        const bool is_previous = is_run && is_previous_name(entry->d_name);
-        if (!is_folder(dir, entry) || (is_run && depth > 0 && !is_previous) ||
-            (size_t)snprintf(path + length, PATH_MAX - length, "/%s", entry->d_name) >= PATH_MAX - length)
+    for (FTSENT *entry; status == STATUS_OK && (entry = fts_read(tree)) != NULL;) {
+        const bool is_previous = is_previous_name(entry->fts_name);
+        if (entry->fts_info == FTS_DNR && entry->fts_level == 0)
+            status = error_set_errno(error, entry->fts_errno, "cannot read %.300s", path);
+        else if (entry->fts_info == FTS_DNR && f->unread++ == 0)
+            error_set_errno(&f->first, entry->fts_errno, "cannot read %.300s", entry->fts_path);
+        if (entry->fts_info != FTS_D)
             continue;
-        status = visit(f, path, depth + 1, error);
+        const bool is_own = entry->fts_level > 1 && entry->fts_parent->fts_number != 0 && !is_previous;
+        entry->fts_number = !is_own && has_run(AT_FDCWD, entry->fts_path); /* whether it is a run */
+        if (entry->fts_number != 0)
+            status = add_folder(f->out, entry->fts_path, error);
+        if (is_own || (entry->fts_number != 0 ? is_previous : entry->fts_level >= LEVEL_MAX))
+            fts_set(tree, entry, FTS_SKIP);
     }
-    path[length] = '\0';
-    if (dir != NULL)
-        closedir(dir);
+    fts_close(tree);
     return status;
 }
 
@@ -498,7 +455,7 @@ enum status run_folders_find(struct run_folders *out, const char *const *folders
     *out = (struct run_folders){0};
     for (size_t i = 0; i < count && status == STATUS_OK; i++)
         status = realpath(folders[i], path) != NULL
-                     ? visit(&finding, path, 0, error)
+                     ? visit(&finding, path, error)
                      : error_set_errno(error, errno, "cannot read %.300s", folders[i]);
     if (finding.unread == 1)
         snprintf(out->unread, sizeof out->unread, "%s", finding.first.text);

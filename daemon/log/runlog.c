@@ -21,7 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 /* Clears a terminal's line. */
@@ -137,9 +136,7 @@ static double samples_per_s(const struct control_update *r)
 /* Every `timing` begins with the time of day. */
 static void add_timing(struct line *line)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    line_add(line, LINE_TIMING "\"unix_s\":%.3f", (double)now.tv_sec + (double)now.tv_nsec * 1e-9);
+    line_add(line, LINE_TIMING "\"unix_s\":%.3f", unix_time_s());
 }
 
 /* ---- what the workers of a model-parallel job hold ---- */
@@ -197,16 +194,6 @@ static void add_holdings(struct line *line, const struct control_status *holding
     }
 }
 
-static void add_sums(struct line *line, const struct control_status *holdings, uint32_t workers)
-{
-    for (unsigned i = 0; i < HOLDINGS; i++) {
-        uint64_t sum = 0;
-        for (uint32_t worker = 0; worker < workers; worker++)
-            sum += holding_of(&holdings[worker], i);
-        add_count(line, holding_names[i].name, sum);
-    }
-}
-
 /* ---- events ---- */
 
 /* The process and the workers are in `timing`: they change no number of the run. */
@@ -229,15 +216,6 @@ static void write_workers(struct line *line, const struct job *job)
     line_add(line, "}}\n");
 }
 
-static void write_start(struct line *line, const struct job *job, const uint8_t id[RUN_ID_BYTES])
-{
-    char hex[2 * RUN_ID_BYTES + 1];
-    line_add(line, "{\"event\":\"start\",\"seed\":%" PRIu64, job->seed);
-    add_timing(line);
-    line_add(line, LOG_RUN_KEY "%s\"", sodium_bin2hex(hex, sizeof hex, id, RUN_ID_BYTES));
-    write_workers(line, job);
-}
-
 static void add_reason(struct line *line, const char *reason)
 {
     add_key(line, "reason");
@@ -250,27 +228,6 @@ static void write_cause(struct line *line, const struct line_restart *cause)
         line_add(line, ",\"role\":\"%s\",\"worker\":%u,\"incarnation\":%u", cause->role, cause->worker,
                  cause->incarnation);
     add_reason(line, cause->reason);
-}
-
-static void write_resumed(struct line *line, const struct job *job, uint64_t number,
-                          const struct line_restart *cause)
-{
-    line_add(line, "{\"event\":\"resumed\",\"%s\":%" PRIu64,
-             job->kind == JOB_REINFORCE ? "episode" : "update", number);
-    if (cause != NULL) {
-        line_add(line, ",\"generation\":%u", cause->generation);
-        write_cause(line, cause);
-    }
-    add_timing(line);
-    write_workers(line, job);
-}
-
-static void write_restarted(struct line *line, const struct line_restart *restart)
-{
-    line_add(line, "{\"event\":\"restarted\"");
-    write_cause(line, restart);
-    add_timing(line);
-    line_add(line, "}}\n");
 }
 
 /* Writes the job's /stop conditions, and the text up to `timing`. runlog_ends_job compares them with a line.
@@ -307,8 +264,12 @@ static void write_end(struct runlog *log, const char *why, const char *reason,
     add_count(line, job->kind == JOB_REINFORCE ? "episodes" : "updates", log->count);
     if (job->kind == JOB_REINFORCE)
         add_number(line, "running_reward", log->running_reward);
-    if (job->kind == JOB_MODEL_PARALLEL)
-        add_sums(line, holdings, workers_of(job));
+    for (unsigned i = 0; i < HOLDINGS && job->kind == JOB_MODEL_PARALLEL; i++) {
+        uint64_t sum = 0;
+        for (uint32_t worker = 0; worker < workers_of(job); worker++)
+            sum += holding_of(&holdings[worker], i);
+        add_count(line, holding_names[i].name, sum);
+    }
     if (strcmp(why, "finished") == 0 || strcmp(why, "solved") == 0) {
         write_stop(stop, job);
         line_add(line, "%.*s", (int)(strlen(stop) - strlen(LINE_TIMING)), stop);
@@ -379,21 +340,16 @@ static void add_episode(struct line *line, const struct control_episode *r)
     add_fixed(line, "wait_us_p99", r->timing.wait_us_p99, 0);
 }
 
-/* The loss of each trainer, and what only a parameter server knows. */
-static void add_round(struct line *line, const struct control_update *r)
-{
-    add_key(line, "losses");
-    for (uint32_t i = 0; i < r->trainers; i++)
-        line_add(line, isfinite(r->losses[i]) ? "%c%.17g" : "%cnull", i > 0 ? ',' : '[', r->losses[i]);
-    line_add(line, r->trainers > 0 ? "]" : "[]");
-}
-
 static void add_update(struct line *line, const struct control_update *r, bool is_language)
 {
     add_count(line, "update", r->update);
     add_number(line, "loss", r->loss);
-    if (!is_language)
-        add_round(line, r);
+    if (!is_language) {
+        add_key(line, "losses");
+        for (uint32_t i = 0; i < r->trainers; i++)
+            line_add(line, isfinite(r->losses[i]) ? "%c%.17g" : "%cnull", i > 0 ? ',' : '[', r->losses[i]);
+        line_add(line, r->trainers > 0 ? "]" : "[]");
+    }
     add_number(line, "lr", r->lr);
     add_count(line, "samples", r->samples);
     if (!is_language) {
@@ -411,15 +367,6 @@ static void add_update(struct line *line, const struct control_update *r, bool i
         add_count(line, "bytes", r->timing.bytes);
 }
 
-static void add_image_evaluation(struct line *line, const struct control_epoch *r)
-{
-    const bool evaluated = r->evaluated > 0;
-    add_number(line, "test_loss", evaluated ? r->evaluation_loss : (double)NAN);
-    add_number(line, "accuracy", evaluated ? (double)r->correct / (double)r->evaluated : (double)NAN);
-    add_fixed(line, "correct", evaluated ? (double)r->correct : (double)NAN, 0);
-    add_count(line, "evaluated", r->evaluated);
-}
-
 static void add_text_evaluation(struct line *line, const struct control_epoch *r)
 {
     add_number(line, "perplexity", exp(r->loss));
@@ -435,13 +382,18 @@ static void add_text_evaluation(struct line *line, const struct control_epoch *r
 
 static void add_epoch(struct line *line, const struct control_epoch *r, bool is_language)
 {
+    const bool evaluated = r->evaluated > 0;
     add_count(line, "epoch", r->epoch);
     add_count(line, "update", r->update);
     add_number(line, "loss", r->loss);
-    if (is_language)
+    if (is_language) {
         add_text_evaluation(line, r);
-    else
-        add_image_evaluation(line, r);
+    } else {
+        add_number(line, "test_loss", evaluated ? r->evaluation_loss : (double)NAN);
+        add_number(line, "accuracy", evaluated ? (double)r->correct / (double)r->evaluated : (double)NAN);
+        add_fixed(line, "correct", evaluated ? (double)r->correct : (double)NAN, 0);
+        add_count(line, "evaluated", r->evaluated);
+    }
     add_timing(line);
     add_fixed(line, "epoch_s", r->timing.epoch_s, 6);
     add_fixed(line, "evaluation_s", r->timing.evaluation_s, 6);
@@ -539,15 +491,9 @@ static void write_update_text(struct line *line, const struct control_update *r,
         line_add(line, "Samples/s: %.1f\n", samples_per_s(r));
 }
 
-/* The sign of a NaN says nothing. */
-static double without_sign_of_nan(double value)
-{
-    return isnan(value) ? (double)NAN : value;
-}
-
 static void write_epoch_text(struct line *line, const struct control_epoch *r, bool is_language)
 {
-    const double loss = without_sign_of_nan(r->evaluation_loss);
+    const double loss = isnan(r->evaluation_loss) ? (double)NAN : r->evaluation_loss; /* no "-nan" */
     line_add(line, "Epoch %" PRIu64 "\tLoss: %.4f", r->epoch, r->loss);
     if (is_language)
         line_add(line, "\tPerplexity: %.2f", exp(r->loss));
@@ -559,17 +505,6 @@ static void write_epoch_text(struct line *line, const struct control_epoch *r, b
         line_add(line, "\tTest loss: %.4f\tAccuracy: %.2f %%\t(%" PRIu64 " of %" PRIu64 ")", loss,
                  100 * (double)r->correct / (double)r->evaluated, r->correct, r->evaluated);
     line_add(line, "\n");
-}
-
-static void write_text(struct line *line, const struct job *job, const struct control_message *record)
-{
-    const bool is_language = job->kind == JOB_MODEL_PARALLEL;
-    if (record->kind == CONTROL_EPISODE)
-        write_episode_text(line, &record->body.episode);
-    else if (record->kind == CONTROL_UPDATE)
-        write_update_text(line, &record->body.update, is_language);
-    else
-        write_epoch_text(line, &record->body.epoch, is_language);
 }
 
 static struct line_key line_key_of(const char *text)
@@ -654,23 +589,18 @@ void runlog_clear_progress(struct runlog *log)
     log->is_drawn = false;
 }
 
-/* The columns that a line may take without wrapping. */
-static unsigned terminal_columns(void)
-{
-    struct winsize size = {0};
-    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1U : 79;
-}
-
 /* At most ten times a second: drawing must not slow a fast job. */
 static void draw_progress(struct runlog *log, struct monotime now)
 {
     enum { REDRAW_US = 100000 };
     char text[PROGRESS_TEXT_BYTES], line[sizeof LINE_CLEAR + sizeof text];
+    struct winsize size = {0};
     log->is_stale = log->terminal && monotime_before(now, log->redraw_due);
     if (!log->terminal || log->is_stale)
         return;
     log->redraw_due = monotime_add_us(now, REDRAW_US);
-    progress_text(text, &log->progress, terminal_columns());
+    const bool is_known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+    progress_text(text, &log->progress, is_known ? size.ws_col - 1U : 79); /* a line that does not wrap */
     show_text(log, line, (size_t)snprintf(line, sizeof line, LINE_CLEAR "%s", text));
     log->is_drawn = true;
 }
@@ -745,13 +675,21 @@ unsigned runlog_tail(const struct runlog *log, const char *lines[RUNLOG_TAIL_LIN
 
 enum status runlog_start(struct runlog *log, struct error *error)
 {
-    write_start(&log->json, log->job, log->identity.id);
+    struct line *line = &log->json;
+    char hex[2 * RUN_ID_BYTES + 1];
+    line_add(line, "{\"event\":\"start\",\"seed\":%" PRIu64, log->job->seed);
+    add_timing(line);
+    line_add(line, LOG_RUN_KEY "%s\"", sodium_bin2hex(hex, sizeof hex, log->identity.id, RUN_ID_BYTES));
+    write_workers(line, log->job);
     return append_json(log, error);
 }
 
 enum status runlog_restart(struct runlog *log, const struct line_restart *restart, struct error *error)
 {
-    write_restarted(&log->json, restart);
+    line_add(&log->json, "{\"event\":\"restarted\"");
+    write_cause(&log->json, restart);
+    add_timing(&log->json);
+    line_add(&log->json, "}}\n");
     return append_json(log, error);
 }
 
@@ -795,13 +733,12 @@ static enum status append_verdict(struct runlog *log, const struct control_finis
     return STATUS_OK;
 }
 
-/* The run's path, from the current folder on if it lies below. */
-static const char *short_path(const struct runlog *log)
+const char *runlog_short_path(const char *path)
 {
     char folder[4096];
     const size_t length = getcwd(folder, sizeof folder) != NULL ? strlen(folder) : 0;
-    const bool is_below = length > 1 && strncmp(log->path, folder, length) == 0 && log->path[length] == '/';
-    return is_below ? log->path + length + 1 : log->path;
+    const bool is_below = length > 1 && strncmp(path, folder, length) == 0 && path[length] == '/';
+    return is_below ? path + length + 1 : path;
 }
 
 const char *runlog_command(const char *kind)
@@ -811,6 +748,15 @@ const char *runlog_command(const char *kind)
                                                                   : "play";
 }
 
+const char *runlog_end(const char *event)
+{
+    static const char *const ends[] = {"finished", "solved", "stopped", "failed"};
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
+        if (strcmp(event, ends[i]) == 0)
+            return ends[i];
+    return NULL;
+}
+
 /* On standard output alone: how the run ended, and what to do with it. */
 static void show_end(struct runlog *log, const char *why)
 {
@@ -818,7 +764,7 @@ static void show_end(struct runlog *log, const char *why)
     progress_sum_up(sum, &log->progress);
     if (sum[0] == '\0')
         return;
-    const char *run = short_path(log);
+    const char *run = runlog_short_path(log->path);
     line_add(&log->text, "%s: %s; %s (coalesced %s %s)\n", why, sum, run,
              runlog_command(job_kind_name(log->job->kind)), run);
     const size_t length = log->text.length;
@@ -857,43 +803,32 @@ static bool is_for_text(const struct runlog *log, const struct control_message *
     return control_record_number(record) % log->job->log.every == 0;
 }
 
-/* The logs are what a run must not lose; events for TensorBoard may be lost. */
-static void show_in_tensorboard(struct runlog *log, const struct control_message *record)
-{
-    struct error error;
-    if (tensorboard_record(log->board, log->job, record, &error) == STATUS_OK)
-        return;
-    runlog_clear_progress(log);
-    log_warning("%s: TensorBoard gets no more of this run; the logs go on", error.text);
-}
-
 /* Writes a record's two lines, episodes.jsonl's first. A line that was cut is
  * not sent to TensorBoard again: TensorBoard has its events. */
 static enum status append_record(struct runlog *log, const struct control_message *record,
                                  const struct control_status *holdings, struct error *error)
 {
+    const bool is_language = log->job->kind == JOB_MODEL_PARALLEL;
+    struct error unwritten; /* events for TensorBoard: what a run may lose */
     write_json(&log->json, log->job, record, holdings, &log->use);
     const struct line_key key = line_key_of(log->json.text);
     const enum status status = append_json(log, error);
     if (status != STATUS_OK)
         return status;
-    if (key.number > log->cut[RUN_LOG_JSON][key.kind])
-        show_in_tensorboard(log, record);
+    if (key.number > log->cut[RUN_LOG_JSON][key.kind] &&
+        tensorboard_record(log->board, log->job, record, &unwritten) != STATUS_OK) {
+        runlog_clear_progress(log);
+        log_warning("%s: TensorBoard gets no more of this run; the logs go on", unwritten.text);
+    }
     if (!is_for_text(log, record))
         return STATUS_OK;
-    write_text(&log->text, log->job, record);
+    if (record->kind == CONTROL_EPISODE)
+        write_episode_text(&log->text, &record->body.episode);
+    else if (record->kind == CONTROL_UPDATE)
+        write_update_text(&log->text, &record->body.update, is_language);
+    else
+        write_epoch_text(&log->text, &record->body.epoch, is_language);
     return append_text(log, error);
-}
-
-/* The line of such an epoch has null in the loss's place. */
-static void warn_of_held_out_loss(struct runlog *log, const struct control_epoch *epoch)
-{
-    if (epoch->evaluated == 0 || isfinite(epoch->evaluation_loss))
-        return;
-    runlog_clear_progress(log);
-    log_warning("epoch %" PRIu64 ", update %" PRIu64
-                ": the loss on held-out data is %s: expected a finite number; training goes on",
-                epoch->epoch, epoch->update, isnan(epoch->evaluation_loss) ? "not a number" : "infinite");
 }
 
 enum status runlog_record(struct runlog *log, const struct control_message *record,
@@ -903,7 +838,13 @@ enum status runlog_record(struct runlog *log, const struct control_message *reco
     const struct monotime now = monotime_now();
     progress_note(&log->progress, log->job, record, now);
     if (record->kind == CONTROL_EPOCH) {
-        warn_of_held_out_loss(log, &record->body.epoch);
+        const struct control_epoch *epoch = &record->body.epoch;
+        if (epoch->evaluated == 0 || isfinite(epoch->evaluation_loss))
+            return status;
+        runlog_clear_progress(log); /* the line has null in the loss's place */
+        log_warning("epoch %" PRIu64 ", update %" PRIu64
+                    ": the loss on held-out data is %s: expected a finite number; training goes on",
+                    epoch->epoch, epoch->update, isnan(epoch->evaluation_loss) ? "not a number" : "infinite");
         return status;
     }
     log->count = control_record_number(record);
@@ -976,14 +917,6 @@ static void cutting_note(void *context, const char *text)
         *highest = key.number;
 }
 
-static void say_cut(const struct runlog *log, const struct cutting *cutting)
-{
-    for (int i = 0; i < RUN_LOGS; i++)
-        if (cutting->lines[i] > 0)
-            log_info("lines behind the checkpoint are cut: %" PRIu64 " are moved to %s/%s.cut",
-                     cutting->lines[i], log->path, run_log_name(i));
-}
-
 /* Also notes the lines that earlier resumes cut: those lines were printed, too. */
 static enum status cut_logs(struct runlog *log, const struct run_place *place, uint64_t update,
                             struct error *error)
@@ -997,8 +930,10 @@ static enum status cut_logs(struct runlog *log, const struct run_place *place, u
         if (status == STATUS_OK)
             status = log_file_cut(log->files[i], &place->logs[i], place->run.id, &cut, error);
     }
-    if (status == STATUS_OK)
-        say_cut(log, &cutting);
+    for (int i = 0; i < RUN_LOGS && status == STATUS_OK; i++)
+        if (cutting.lines[i] > 0)
+            log_info("lines behind the checkpoint are cut: %" PRIu64 " are moved to %s/%s.cut",
+                     cutting.lines[i], log->path, run_log_name(i));
     return status;
 }
 
@@ -1017,7 +952,14 @@ enum status runlog_resume(struct runlog *log, const struct run_place *place, uin
         status = runlog_start(log, error);
     if (status != STATUS_OK)
         return status;
-    write_resumed(&log->json, log->job, update, cause);
+    line_add(&log->json, "{\"event\":\"resumed\",\"%s\":%" PRIu64,
+             log->job->kind == JOB_REINFORCE ? "episode" : "update", update);
+    if (cause != NULL) {
+        line_add(&log->json, ",\"generation\":%u", cause->generation);
+        write_cause(&log->json, cause);
+    }
+    add_timing(&log->json);
+    write_workers(&log->json, log->job);
     return append_json(log, error);
 }
 

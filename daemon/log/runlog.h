@@ -139,8 +139,14 @@ enum status runlog_finish(struct runlog *log, const char *why, const char *reaso
                           const struct control_finished *finished, const struct control_status *holdings,
                           struct error *error);
 
+/* A run's path, from the current folder on if it lies below. */
+const char *runlog_short_path(const char *path);
+
 /* The command that uses what a run of this kind has trained: "play", "evaluate" or "generate". */
 const char *runlog_command(const char *kind);
+
+/* "finished", "solved", "stopped" or "failed", where the event is one of these; else NULL. */
+const char *runlog_end(const char *event);
 
 /* Whether the line of episodes.jsonl says that a run has ended by this job's /stop: finished or solved, and
  * /stop was the same. */

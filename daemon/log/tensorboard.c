@@ -129,17 +129,6 @@ static uint64_t add_epoch(struct scalars *scalars, const struct control_epoch *r
     return r->update;
 }
 
-/* Returns the record's step. */
-static uint64_t add_record(struct scalars *scalars, const struct job *job,
-                           const struct control_message *record)
-{
-    if (record->kind == CONTROL_EPISODE)
-        return add_episode(scalars, &record->body.episode);
-    if (record->kind == CONTROL_UPDATE)
-        return add_update(scalars, &record->body.update);
-    return add_epoch(scalars, &record->body.epoch, job->kind == JOB_MODEL_PARALLEL);
-}
-
 /* ---- encoding ---- */
 
 static void put_little_endian(uint8_t *to, uint64_t number, size_t bytes)
@@ -157,9 +146,7 @@ static uint32_t masked_crc(const void *bytes, size_t count)
 /* Adds an event of the present time to the buffer, which has room for it. */
 static void buffer_event(struct tensorboard *board, Events__Event *event)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    event->wall_time = (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+    event->wall_time = unix_time_s();
     const size_t length = events__event__get_packed_size(event);
     uint8_t *record = board->buffer + board->count, *body = record + HEADER_BYTES;
     assert(HEADER_BYTES + length + FOOTER_BYTES <= RECORD_BYTES_MAX);
@@ -168,27 +155,6 @@ static void buffer_event(struct tensorboard *board, Events__Event *event)
     events__event__pack(event, body);
     put_little_endian(body + length, masked_crc(body, length), sizeof(uint32_t));
     board->count += HEADER_BYTES + length + FOOTER_BYTES;
-}
-
-static void buffer_version(struct tensorboard *board)
-{
-    char version[] = "brain.Event:2"; /* protobuf-c takes no const text */
-    Events__Event event = EVENTS__EVENT__INIT;
-    event.what_case = EVENTS__EVENT__WHAT_FILE_VERSION;
-    event.file_version = version;
-    buffer_event(board, &event);
-}
-
-static void buffer_scalars(struct tensorboard *board, uint64_t step, struct scalars *scalars)
-{
-    Events__Summary summary = EVENTS__SUMMARY__INIT;
-    Events__Event event = EVENTS__EVENT__INIT;
-    summary.n_value = scalars->count;
-    summary.value = scalars->pointers;
-    event.step = (int64_t)step;
-    event.what_case = EVENTS__EVENT__WHAT_SUMMARY;
-    event.summary = &summary;
-    buffer_event(board, &event);
 }
 
 /* ---- the event file ---- */
@@ -229,8 +195,13 @@ static enum status open_file(struct tensorboard *board, struct error *error)
     close(folder);
     board->written = 0;
     board->flush_due = monotime_now();
-    if (status == STATUS_OK)
-        buffer_version(board);
+    if (status == STATUS_OK) {
+        char version[] = "brain.Event:2"; /* protobuf-c takes no const text */
+        Events__Event event = EVENTS__EVENT__INIT;
+        event.what_case = EVENTS__EVENT__WHAT_FILE_VERSION;
+        event.file_version = version;
+        buffer_event(board, &event);
+    }
     return status;
 }
 
@@ -271,7 +242,14 @@ static enum status add_event(struct tensorboard *board, uint64_t step, struct sc
         status = flush(board, error);
     if (status != STATUS_OK)
         return status;
-    buffer_scalars(board, step, scalars);
+    Events__Summary summary = EVENTS__SUMMARY__INIT;
+    Events__Event event = EVENTS__EVENT__INIT;
+    summary.n_value = scalars->count;
+    summary.value = scalars->pointers;
+    event.step = (int64_t)step;
+    event.what_case = EVENTS__EVENT__WHAT_SUMMARY;
+    event.summary = &summary;
+    buffer_event(board, &event);
     return monotime_before(monotime_now(), board->flush_due) ? STATUS_OK : flush(board, error);
 }
 
@@ -302,7 +280,10 @@ enum status tensorboard_record(struct tensorboard *board, const struct job *job,
         board->failed = false;
         return close_file(board, error);
     }
-    const uint64_t step = add_record(&scalars, job, record);
+    const uint64_t step = record->kind == CONTROL_EPISODE ? add_episode(&scalars, &record->body.episode)
+                          : record->kind == CONTROL_UPDATE
+                              ? add_update(&scalars, &record->body.update)
+                              : add_epoch(&scalars, &record->body.epoch, job->kind == JOB_MODEL_PARALLEL);
     if (board->failed || scalars.count == 0)
         return STATUS_OK;
     const enum status status = add_event(board, step, &scalars, error);

@@ -34,18 +34,13 @@ static rlim_t workers_need(const struct roster *roster)
     return roster->segments ? 2 * workers : workers;
 }
 
-/* The most that any one process of the job needs: a control line or connection for each worker, a socket for
- * each worker that it dials, a segment of each worker where there are segments, and some for its own files
- * and libraries (seen in a worker: 15). */
-static rlim_t descriptors_needed(const struct roster *roster)
-{
-    return OWN + workers_need(roster) + roster->listeners;
-}
-
+/* A process of the job needs at most: a control line or connection for each worker, a socket for each worker
+ * that it dials, a segment of each worker where there are segments, and some for its own files and libraries
+ * (seen in a worker: 15). */
 enum status descriptors_raise_limit(const struct job *job, struct error *error)
 {
     const struct roster roster = roster_of(job);
-    const rlim_t needed = descriptors_needed(&roster);
+    const rlim_t needed = OWN + workers_need(&roster) + roster.listeners;
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
         return error_set_errno(error, errno, "cannot read the limit on open files");

@@ -17,7 +17,7 @@ static struct {
     int fd;
     struct sockaddr_un address;
     socklen_t address_bytes;
-    uint64_t watchdog_us; /* 0: none */
+    uint64_t watchdog_us; /* half of the time after which the manager would kill this process; 0: none */
     struct monotime watchdog_due;
 } service = {.fd = -1};
 
@@ -27,15 +27,6 @@ static uint64_t variable_number(const char *name)
     uint64_t value = 0;
     text_integer(getenv(name), UINT64_MAX, &value);
     return value;
-}
-
-/* Half of the time after which the service manager would kill this process; 0: there is no watchdog, or
- * WATCHDOG_PID names another process. */
-static uint64_t watchdog_interval_us(void)
-{
-    if (getenv("WATCHDOG_PID") != NULL && variable_number("WATCHDOG_PID") != (uint64_t)getpid())
-        return 0;
-    return variable_number("WATCHDOG_USEC") / 2;
 }
 
 void service_init(void)
@@ -49,7 +40,8 @@ void service_init(void)
             service.address.sun_path[0] = '\0';
         service.address_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length);
         service.fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        service.watchdog_us = watchdog_interval_us();
+        if (getenv("WATCHDOG_PID") == NULL || variable_number("WATCHDOG_PID") == (uint64_t)getpid())
+            service.watchdog_us = variable_number("WATCHDOG_USEC") / 2;
     }
     unsetenv("NOTIFY_SOCKET");
     unsetenv("WATCHDOG_USEC");

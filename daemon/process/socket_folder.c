@@ -1,6 +1,7 @@
 /* Makes the folder of sockets, and names and removes sockets. Supervisor process; its only thread. */
 #include "daemon/process/socket_folder.h"
 
+#include "daemon/watch/status_socket.h"
 #include "worker/roster.h"
 
 #include <errno.h>
@@ -35,14 +36,6 @@ static enum status choose_folder(char folder[SOCKET_PATH_BYTES], struct error *e
 
 /* Nobody else may write there: another user could bind a socket in place of a worker's. The group coalesced
  * may read, to find the status socket. */
-static bool is_private(const struct stat *info)
-{
-    const struct group *readers = (info->st_mode & 070) != 0 ? getgrnam("coalesced") : NULL;
-    const bool is_shared = readers != NULL && readers->gr_gid == info->st_gid;
-    return S_ISDIR(info->st_mode) && info->st_uid == geteuid() &&
-           (info->st_mode & (is_shared ? 027 : 077)) == 0;
-}
-
 static enum status make_private_folder(const char *path, struct error *error)
 {
     struct stat info;
@@ -52,7 +45,9 @@ static enum status make_private_folder(const char *path, struct error *error)
     }
     if (lstat(path, &info) != 0)
         return error_set_errno(error, errno, "cannot look at the socket folder %s", path);
-    if (!is_private(&info))
+    const struct group *readers = (info.st_mode & 070) != 0 ? getgrnam("coalesced") : NULL;
+    const bool is_shared = readers != NULL && readers->gr_gid == info.st_gid;
+    if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & (is_shared ? 027 : 077)) != 0)
         return error_set(
             error, STATUS_PERMISSION,
             "the socket folder %s: expected a directory of user %u with mode 0700, or 0750 if its "
@@ -87,15 +82,8 @@ static enum status name_sockets(char address[CONTROL_ADDRESS_BYTES], const char 
 static enum status remove_socket(const char *address, unsigned worker, struct error *error)
 {
     char path[CONTROL_ADDRESS_BYTES];
-    struct stat info;
     snprintf(path, sizeof path, "%s.%u", address + strlen("ipc://"), worker);
-    if (lstat(path, &info) != 0)
-        return errno == ENOENT ? STATUS_OK : error_set_errno(error, errno, "cannot look at %s", path);
-    if (!S_ISSOCK(info.st_mode))
-        return error_set(error, STATUS_PERMISSION, "%s is in the way: expected a socket or nothing", path);
-    if (unlink(path) != 0)
-        return error_set_errno(error, errno, "cannot remove the leftover %s", path);
-    return STATUS_OK;
+    return status_socket_clear(path, error);
 }
 
 enum status socket_folder_open(char address[CONTROL_ADDRESS_BYTES], const char *identity, unsigned listeners,
@@ -117,19 +105,14 @@ enum status socket_folder_open(char address[CONTROL_ADDRESS_BYTES], const char *
 
 void socket_folder_find_runs(glob_t *found)
 {
-    char own[SOCKET_PATH_BYTES], pattern[SOCKET_PATH_BYTES + 32];
+    char own[SOCKET_PATH_BYTES], pattern[SOCKET_PATH_BYTES + 32] = "";
+    const char *const patterns[] = {pattern, "/run/coalesced/*.sock.status", "/run/coalesced/*/*.sock.status",
+                                    "/run/user/*/coalesced/*.sock.status", "/tmp/coalesced-*/*.sock.status"};
     *found = (glob_t){0};
-    int flags = 0;
-    if (choose_folder(own, NULL) == STATUS_OK) {
+    if (choose_folder(own, NULL) == STATUS_OK)
         snprintf(pattern, sizeof pattern, "%s/*.sock.status", own);
-        glob(pattern, 0, NULL, found);
-        flags = GLOB_APPEND;
-    }
-    static const char *const others[] = {"/run/coalesced/*.sock.status", "/run/coalesced/*/*.sock.status",
-                                         "/run/user/*/coalesced/*.sock.status",
-                                         "/tmp/coalesced-*/*.sock.status"};
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++, flags = GLOB_APPEND)
-        glob(others[i], flags, NULL, found);
+    for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++)
+        glob(patterns[i], GLOB_APPEND, NULL, found);
 }
 
 void socket_folder_clear(const char *address)

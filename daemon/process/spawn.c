@@ -128,16 +128,6 @@ static bool place_at(int fd, int number)
     return fd == number ? fcntl(fd, F_SETFD, 0) == 0 : dup2(fd, number) == number;
 }
 
-/* A math library's threads must not spin while another worker computes. But an LSTM is hundreds of short
- * parallel loops: threads that slept at once would have to be woken for each, so they spin for some tens of
- * microseconds first (GNU OpenMP counts rounds). On two processors this shortens a step of the language model
- * (10,000 words, 200 wide, 2 layers, 35x20 tokens) by a quarter. */
-static void set_threads(void)
-{
-    setenv("OMP_WAIT_POLICY", "passive", 0);
-    setenv("GOMP_SPINCOUNT", "10000", 0);
-}
-
 /* Moves a descriptor out of the way of the numbers that workers know, to any number behind them: all high
  * ones may be in use. */
 static int move_aside(int fd)
@@ -152,27 +142,23 @@ static bool place_descriptors(int line, const struct spawn_setting *setting)
            (setting->call_fd < 0 || place_at(call, CONTROL_CALL_FD)) && place_segments(setting->segments);
 }
 
-/* A worker that cannot become its program says so itself: that would come again. */
-static _Noreturn void fail_to_execute(const char *program)
-{
-    struct error why = {0};
-    error_set_errno(&why, errno, "cannot execute %.300s", program);
-    why.status = STATUS_UNAVAILABLE;
-    control_send(CONTROL_FD, CONTROL_FAILED, &why, sizeof why);
-    _exit(status_exit_code(why.status));
-}
-
 static _Noreturn void become_worker(const char *role, unsigned worker, int fd, bool is_python,
                                     const struct spawn_setting *setting, pid_t supervisor)
 {
     const char *program = is_python ? setting->python->interpreter : "/proc/self/exe";
+    struct error why = {0};
     char index[16];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != supervisor)
         _exit(EX_UNAVAILABLE);
     set_signals();
     set_policy(setting);
-    set_threads();
+    /* A math library's threads must not spin while another worker computes. But an LSTM is hundreds of short
+     * parallel loops: threads that slept at once would have to be woken for each, so they spin for some tens
+     * of microseconds first (GNU OpenMP counts rounds). On two processors this shortens a step of the
+     * language model (10,000 words, 200 wide, 2 layers, 35x20 tokens) by a quarter. */
+    setenv("OMP_WAIT_POLICY", "passive", 0);
+    setenv("GOMP_SPINCOUNT", "10000", 0);
     int null = open("/dev/null", O_RDWR);
     bool placed = null >= 0 && dup2(null, STDIN_FILENO) >= 0 && dup2(null, STDOUT_FILENO) >= 0;
     if (placed && null > STDERR_FILENO)
@@ -184,7 +170,11 @@ static _Noreturn void become_worker(const char *role, unsigned worker, int fd, b
     snprintf(index, sizeof index, "%u", worker);
     execlp(program, is_python ? program : "coalesced", is_python ? setting->python->script : "worker",
            "--role", role, "--index", index, (char *)NULL);
-    fail_to_execute(program);
+    /* A worker that cannot become its program says so itself: that would come again. */
+    error_set_errno(&why, errno, "cannot execute %.300s", program);
+    why.status = STATUS_UNAVAILABLE;
+    control_send(CONTROL_FD, CONTROL_FAILED, &why, sizeof why);
+    _exit(status_exit_code(why.status));
 }
 
 enum status spawn(pid_t *pid, int *fd, uint8_t role, unsigned worker, const struct spawn_setting *setting,

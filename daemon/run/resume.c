@@ -42,28 +42,25 @@ static bool key_decides(const struct job_key *key, const struct job *job)
     return true;
 }
 
-/* Adds the key to the list of those that differ. The first always fits; a later one that does not is left
- * out. */
-static void compare_key(char list[DIFFERENCES_BYTES], const char *pointer, const struct job *was,
-                        const struct job *is)
-{
-    char old[JOB_WORDS_BYTES] = "", new[JOB_WORDS_BYTES] = "", text[DIFFERENCES_BYTES];
-    const size_t length = strlen(list);
-    add_value(old, was, pointer);
-    add_value(new, is, pointer);
-    const int more = snprintf(text, sizeof text, "%s%.60s (was %.60s, now %.60s)", length > 0 ? ", " : "",
-                              pointer, old, new);
-    if (strcmp(old, new) != 0 && length + (size_t)more < DIFFERENCES_BYTES)
-        memcpy(list + length, text, (size_t)more + 1);
-}
-
 static enum status compare_jobs(const char *path, const struct job *was, const struct job *is,
                                 struct error *error)
 {
     char list[DIFFERENCES_BYTES] = "";
-    for (size_t i = 0; i < job_key_count; i++)
-        if (key_decides(&job_keys[i], is))
-            compare_key(list, job_keys[i].pointer, was, is);
+    size_t length = 0;
+    for (size_t i = 0; i < job_key_count; i++) {
+        char old[JOB_WORDS_BYTES] = "", new[JOB_WORDS_BYTES] = "", text[DIFFERENCES_BYTES];
+        const char *pointer = job_keys[i].pointer;
+        if (!key_decides(&job_keys[i], is))
+            continue;
+        add_value(old, was, pointer);
+        add_value(new, is, pointer);
+        const int more = snprintf(text, sizeof text, "%s%.60s (was %.60s, now %.60s)", length > 0 ? ", " : "",
+                                  pointer, old, new);
+        if (strcmp(old, new) == 0 || length + (size_t)more >= DIFFERENCES_BYTES)
+            continue; /* the first always fits; a later one that does not is left out */
+        memcpy(list + length, text, (size_t)more + 1);
+        length += (size_t)more;
+    }
     if (list[0] == '\0')
         return STATUS_OK;
     return error_set(error, STATUS_INVALID,

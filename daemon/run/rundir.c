@@ -34,18 +34,10 @@ enum { RUN_FILES = sizeof run_files / sizeof run_files[0] };
 
 _Static_assert(sizeof((struct rundir *)0)->real >= PATH_MAX, "realpath writes that much");
 
-/* Syncs the folder that `path` lies in, which has just got this entry. */
-static enum status sync_parent(const char *path, struct error *error)
-{
-    char copy[sizeof((struct rundir *)0)->path];
-    snprintf(copy, sizeof copy, "%s", path);
-    return file_sync_folder(path_of(dirname(copy)), error);
-}
-
 /* Makes the directory and its parents, like mkdir -p, and syncs each new entry. */
 static enum status rundir_make(const char *path, struct error *error)
 {
-    char parent[RUNDIR_PATH_BYTES];
+    char parent[RUNDIR_PATH_BYTES], copy[RUNDIR_PATH_BYTES];
     snprintf(parent, sizeof parent, "%s", path);
     const size_t length = strlen(parent);
     for (size_t i = 1; i <= length; i++) {
@@ -57,7 +49,8 @@ static enum status rundir_make(const char *path, struct error *error)
             error_set_errno(error, errno, "cannot make the directory %s", parent);
             return error_of_output(error);
         }
-        if (made && sync_parent(parent, error) != STATUS_OK)
+        snprintf(copy, sizeof copy, "%s", parent);
+        if (made && file_sync_folder(path_of(dirname(copy)), error) != STATUS_OK)
             return error->status;
         parent[i] = path[i];
     }
@@ -215,15 +208,6 @@ static enum status adopt_run(struct rundir *dir, struct job *job, struct error *
     return status;
 }
 
-static enum status open_and_lock(struct rundir *dir, struct error *error)
-{
-    dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (dir->fd >= 0)
-        return rundir_lock(dir, error);
-    error_set_errno(error, errno, "cannot open the run directory %s", dir->path);
-    return error_of_output(error);
-}
-
 enum status rundir_open(struct rundir *dir, const char *path, struct job *job, bool resume,
                         struct error *error)
 {
@@ -233,8 +217,12 @@ enum status rundir_open(struct rundir *dir, const char *path, struct job *job, b
         log_run(dir->path);
         status = rundir_make(dir->path, error);
     }
+    if (status == STATUS_OK && (dir->fd = open(dir->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) {
+        error_set_errno(error, errno, "cannot open the run directory %s", dir->path);
+        status = error_of_output(error);
+    }
     if (status == STATUS_OK)
-        status = open_and_lock(dir, error);
+        status = rundir_lock(dir, error);
     if (status == STATUS_OK && resume)
         status = adopt_run(dir, job, error);
     if (status == STATUS_OK)
@@ -255,18 +243,15 @@ struct path rundir_path(const struct rundir *dir)
     return path_of_folder(dir->fd, dir->real);
 }
 
-/* False after the lock was removed and made again: another run may hold the new one, and its sockets have the
- * same names. */
-static bool lock_is_in_place(const struct rundir *dir)
-{
-    struct stat held, there;
-    return fstat(dir->lock_fd, &held) == 0 &&
-           (fstatat(dir->fd, "lock", &there, AT_SYMLINK_NOFOLLOW) != 0 || held.st_ino == there.st_ino);
-}
-
 void rundir_close(struct rundir *dir)
 {
-    if (dir->address[0] != '\0' && lock_is_in_place(dir))
+    struct stat held, there;
+    /* After the lock was removed and made again, another run may hold the new one, and its sockets have the
+     * same names. */
+    const bool is_in_place =
+        fstat(dir->lock_fd, &held) == 0 &&
+        (fstatat(dir->fd, "lock", &there, AT_SYMLINK_NOFOLLOW) != 0 || held.st_ino == there.st_ino);
+    if (dir->address[0] != '\0' && is_in_place)
         socket_folder_clear(dir->address);
     if (dir->fd >= 0)
         close(dir->fd);

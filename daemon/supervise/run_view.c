@@ -6,7 +6,6 @@
 #include "daemon/log/profile_files.h"
 #include "daemon/process/descriptors.h"
 #include "daemon/watch/openmetrics.h"
-#include "daemon/watch/run_document.h"
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
 #include "kernels/base/output.h"
@@ -18,8 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 /* The newest report of a worker. */
@@ -31,17 +28,6 @@ struct worker_profile {
 enum { TICK_US = 1000000, TEXTFILE_US = 15000000, LISTEN_US = 5000000 };
 
 /* ---- the picture ---- */
-
-static double unix_s(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-static const char *const child_states[CHILD_STATES] = {
-    [CHILD_STARTING] = "starting", [CHILD_READY] = "running",    [CHILD_LEAVING] = "leaving",
-    [CHILD_KILLED] = "killed",     [CHILD_WAITING] = "restarts", [CHILD_GONE] = "gone"};
 
 static const char *state_of(const struct run_view *view)
 {
@@ -98,28 +84,10 @@ static void collect_worker(const struct run_view *view, const struct child *chil
                                   .use = child->use.now};
 }
 
-/* The newest checkpoint's number and age, from the folder's names: its writer is another process. */
-static void find_checkpoint(const struct run_view *view, struct run_status *status)
-{
-    const struct path run = rundir_path(view->g->dir);
-    char text[CHECKPOINT_PATH_BYTES];
-    struct stat info = {0};
-    struct error error;
-    int fd;
-    status->checkpoint_age_s = (double)NAN;
-    status->checkpoint = checkpoint_latest(run);
-    snprintf(text, sizeof text, "%s/checkpoints/%08llu", run.text, (unsigned long long)status->checkpoint);
-    if (status->checkpoint == 0 || file_open_folder(&fd, path_below(run, text), &error) != STATUS_OK)
-        return;
-    if (fstat(fd, &info) == 0)
-        status->checkpoint_age_s =
-            unix_s() - (double)info.st_mtim.tv_sec - (double)info.st_mtim.tv_nsec * 1e-9;
-    close(fd);
-}
-
 /* Fills *status; the caller frees its `workers`. False: no memory. */
 static bool run_view_collect(const struct run_view *view, struct run_status *status)
 {
+    struct checkpoint_found *found;
     *status =
         (struct run_status){.path = view->g->dir->real,
                             .job = view->g->job,
@@ -139,7 +107,10 @@ static bool run_view_collect(const struct run_view *view, struct run_status *sta
         return false;
     for (unsigned i = 0; i < view->g->count; i++)
         collect_worker(view, &view->g->children[i], (uint16_t)i, &status->workers[i]);
-    find_checkpoint(view, status);
+    const size_t count = checkpoint_find(&found, rundir_path(view->g->dir));
+    status->checkpoint = count > 0 ? found[count - 1].number : 0;
+    status->checkpoint_age_s = count > 0 ? unix_time_s() - found[count - 1].unix_s : (double)NAN;
+    free(found);
     return true;
 }
 
@@ -157,36 +128,24 @@ static char *status_text(void *arg)
 
 /* ---- events ---- */
 
-static void write_lines(const struct run_view *view, FILE *out)
+/* The first event of a stream has the whole run and the job; the later ones what has changed. */
+static char *event_text(struct run_view *view, bool is_first, size_t *length)
 {
     const char *lines[RUNLOG_TAIL_LINES];
     const unsigned count = runlog_tail(view->g->log, lines);
-    fputc('[', out);
-    for (unsigned i = 0; i < count; i++) {
-        fputs(i > 0 ? "," : "", out);
-        run_status_write_string(out, lines[i]);
-    }
-    fputc(']', out);
-}
-
-/* The first event of a stream has the whole run and the job; the later ones what has changed. */
-static void write_event(const struct run_view *view, const char *status, bool is_first, FILE *out)
-{
-    fprintf(out, "event: %s\ndata: {\"status\":%.*s,", is_first ? "begin" : "tick",
-            (int)strcspn(status, "\n"), status);
-    run_document_write(view->history, rundir_path(view->g->dir), view->g->job_text, view->g->job_bytes,
-                       is_first, out);
-    fprintf(out, ",\"orders\":%s,\"lines\":", view->g->job->metrics.has_token ? "true" : "false");
-    write_lines(view, out);
-    fprintf(out, "}\n\n");
-}
-
-static char *event_text(struct run_view *view, bool is_first, size_t *length)
-{
     char *text = NULL, *status = status_text(view);
     FILE *out = status != NULL ? open_memstream(&text, length) : NULL;
-    if (out != NULL)
-        write_event(view, status, is_first, out);
+    if (out != NULL) {
+        fprintf(out, "event: %s\ndata: {\"status\":%.*s,", is_first ? "begin" : "tick",
+                (int)strcspn(status, "\n"), status);
+        run_history_write(view->history, rundir_path(view->g->dir), is_first, out);
+        fprintf(out, ",\"orders\":%s,\"lines\":[", view->g->job->metrics.has_token ? "true" : "false");
+        for (unsigned i = 0; i < count; i++) {
+            fputs(i > 0 ? "," : "", out);
+            run_status_write_string(out, lines[i]);
+        }
+        fprintf(out, "]}\n\n");
+    }
     const bool failed = out == NULL || ferror(out) != 0;
     if ((out != NULL && fclose(out) != 0) || failed) {
         free(text);
@@ -323,16 +282,6 @@ static void open_history(struct run_view *view)
     log_listen(take_message, view);
 }
 
-static void close_history(struct run_view *view)
-{
-    if (view->history == NULL)
-        return;
-    runlog_listen(view->g->log, NULL, NULL);
-    log_listen(NULL, NULL);
-    run_history_free(view->history);
-    view->history = NULL;
-}
-
 /* ---- the file ---- */
 
 /* Writes the metrics file. Warns only at the first of successive failures. */
@@ -362,20 +311,6 @@ void run_view_record(struct run_view *view, const struct control_message *record
 
 /* ---- profiles ---- */
 
-/* The first message of a report begins the figures anew. */
-static void begin_report(const struct child *child, const struct control_profile *part,
-                         struct worker_profile *kept)
-{
-    kept->starts = child->starts;
-    kept->figures = (struct profile_figures){.begin_ns = part->begin_ns,
-                                             .end_ns = part->end_ns,
-                                             .cpu_ns = part->cpu_ns,
-                                             .span_count = part->span_count};
-    memcpy(kept->figures.ns, part->ns, sizeof part->ns);
-    if (child->relay != NULL) /* its host has another clock; the message was not long under way */
-        kept->figures.ahead_ns = (int64_t)(monotime_now().ns - part->end_ns);
-}
-
 void run_view_keep_profile(struct run_view *view, const struct child *child,
                            const struct control_profile *part)
 {
@@ -386,24 +321,21 @@ void run_view_keep_profile(struct run_view *view, const struct child *child,
         *kept = calloc(1, sizeof **kept);
     if (*kept == NULL)
         return;
-    if (part->first == 0)
-        begin_report(child, part, *kept);
+    if (part->first == 0) { /* a report begins */
+        struct profile_figures *figures = &(*kept)->figures;
+        (*kept)->starts = child->starts;
+        *figures = (struct profile_figures){.begin_ns = part->begin_ns,
+                                            .end_ns = part->end_ns,
+                                            .cpu_ns = part->cpu_ns,
+                                            .span_count = part->span_count};
+        memcpy(figures->ns, part->ns, sizeof part->ns);
+        if (child->relay != NULL) /* its host has another clock; the message was not long under way */
+            figures->ahead_ns = (int64_t)(monotime_now().ns - part->end_ns);
+    }
     if (part->first != (*kept)->figures.kept) /* a part is missing: the spans end before it */
         return;
     memcpy((*kept)->figures.spans + part->first, part->spans, part->count * sizeof part->spans[0]);
     (*kept)->figures.kept = part->first + part->count;
-}
-
-/* Why a worker has no figures. */
-static void explain_absence(const struct generation *g, const struct child *child, struct profile_row *row)
-{
-    if (roster_role(&g->roster, child->start.worker) == g->python_worker.role)
-        snprintf(row->note, sizeof row->note, "not profiled: it runs in Python");
-    else if (child->starts == 0)
-        snprintf(row->note, sizeof row->note, "no figures: it has not started");
-    else
-        snprintf(row->note, sizeof row->note, "no figures: %.280s",
-                 child->end[0] != '\0' ? child->end : "it did not report them");
 }
 
 static void fill_row(const struct generation *g, unsigned worker, const struct worker_profile *kept,
@@ -416,12 +348,16 @@ static void fill_row(const struct generation *g, unsigned worker, const struct w
     else
         snprintf(row->name, sizeof row->name, "%s %u",
                  role_by_wire(roster_role(&g->roster, (uint16_t)worker))->name, worker);
-    if (kept == NULL || kept->starts != child->starts) {
-        explain_absence(g, child, row);
-        return;
-    }
-    row->figures = &kept->figures;
-    if (child->starts > 1)
+    const bool has_figures = kept != NULL && kept->starts == child->starts;
+    row->figures = has_figures ? &kept->figures : NULL;
+    if (!has_figures && roster_role(&g->roster, child->start.worker) == g->python_worker.role)
+        snprintf(row->note, sizeof row->note, "not profiled: it runs in Python");
+    else if (!has_figures && child->starts == 0)
+        snprintf(row->note, sizeof row->note, "no figures: it has not started");
+    else if (!has_figures)
+        snprintf(row->note, sizeof row->note, "no figures: %.280s",
+                 child->end[0] != '\0' ? child->end : "it did not report them");
+    else if (child->starts > 1)
         snprintf(row->note, sizeof row->note, "started %u times: figures of the last start only",
                  child->starts);
 }
@@ -483,7 +419,7 @@ void run_view_init(struct run_view *view, const struct generation *g, bool is_pr
     *view = (struct run_view){.g = g,
                               .is_profiled = is_profiled,
                               .begin = monotime_now(),
-                              .begin_unix_s = unix_s(),
+                              .begin_unix_s = unix_time_s(),
                               .status = {.fd = -1},
                               .listen_due = MONOTIME_NEVER,
                               .textfile_due = MONOTIME_NEVER};
@@ -524,14 +460,6 @@ static void open_page(struct run_view *view)
                     spare, HTTP_DESCRIPTORS);
 }
 
-/* For a person at a terminal. A service manager's journal needs no hint at each start. */
-static void show_hint(const struct run_view *view)
-{
-    if (!view->g->job->metrics.has_listen && isatty(STDERR_FILENO) == 1)
-        log_info("see more with `coalesced status %s`, or a page with --set /metrics/listen=127.0.0.1:9477",
-                 view->g->dir->path);
-}
-
 void run_view_open(struct run_view *view)
 {
     struct error error;
@@ -541,8 +469,10 @@ void run_view_open(struct run_view *view)
         open_page(view);
     if (status_socket_open(&view->status, view->g->dir->address, status_text, view, &error) != STATUS_OK)
         log_warning("coalesced status will not find this run: %s", error.text);
-    else
-        show_hint(view);
+    else if (!view->g->job->metrics.has_listen &&
+             isatty(STDERR_FILENO) == 1) /* a person: no service manager */
+        log_info("see more with `coalesced status %s`, or a page with --set /metrics/listen=127.0.0.1:9477",
+                 view->g->dir->path);
 }
 
 void run_view_close(struct run_view *view, const char *state, const char *reason)
@@ -551,7 +481,12 @@ void run_view_close(struct run_view *view, const char *state, const char *reason
     if (listener_streams(&view->listener) > 0)
         tell_end(view, state, reason);
     listener_close(&view->listener);
-    close_history(view);
+    if (view->history != NULL) {
+        runlog_listen(view->g->log, NULL, NULL);
+        log_listen(NULL, NULL);
+        run_history_free(view->history);
+        view->history = NULL;
+    }
     if (view->textfile_written)
         file_remove_or_warn(view->g->job->metrics.textfile);
 }

@@ -27,7 +27,6 @@
 #include "kernels/base/log.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
@@ -342,12 +341,10 @@ static void note_progress(struct supervisor *s, const struct control_message *re
 /* Kills a worker that sent a message which its state does not permit. */
 static void expel(struct supervisor *s, struct child *child, const struct control_message *message)
 {
-    static const char *const states[] = {
-        [CHILD_STARTING] = "starting", [CHILD_READY] = "running", [CHILD_LEAVING] = "leaving"};
     char title[CHILD_TITLE_BYTES];
     child_title(child, title);
     lose(s, child, STATUS_INTERNAL, "%s sent a message that is not permitted (kind %u, while %s): killed",
-         title, message->kind, states[child->state]);
+         title, message->kind, child_states[child->state]);
 }
 
 static void mark_bound(struct supervisor *s, struct child *child, const struct control_message *message)
@@ -457,13 +454,6 @@ static void note_use(struct supervisor *s)
         runlog_note_use(s->config->log, &use);
 }
 
-/* A record comes behind its evaluation. The last beats about the evaluation may be older than its end. */
-static void forget_evaluation(struct supervisor *s)
-{
-    for (unsigned i = 0; i < s->generation.count; i++)
-        s->generation.children[i].use.now.evaluation = (struct control_share){0};
-}
-
 /* A record is acknowledged once its lines are in the logs; the lead is at most one record ahead. After one
  * record could not be logged, later ones are dropped: the log would have a gap. */
 static void log_record(struct supervisor *s, struct child *child, const struct control_message *message)
@@ -476,8 +466,9 @@ static void log_record(struct supervisor *s, struct child *child, const struct c
     }
     if (s->log_failed)
         return;
-    if (progress_evaluates(runlog_progress(s->config->log)))
-        forget_evaluation(s);
+    if (progress_evaluates(runlog_progress(s->config->log))) /* its last beats may be older than its end */
+        for (unsigned i = 0; i < s->generation.count; i++)
+            s->generation.children[i].use.now.evaluation = (struct control_share){0};
     s->log_failed = runlog_record(s->config->log, message, s->generation.holdings, &error) != STATUS_OK;
     if (s->log_failed) {
         generation_fail(&s->generation, NULL, error.status, "%s", error.text);
@@ -652,24 +643,17 @@ static struct monotime advance_generation(struct supervisor *s, struct monotime 
 
 /* ---- messages and exits of workers ---- */
 
-/* Handles the worker's next message. False: none is waiting. */
-static bool read_message(struct supervisor *s, struct child *child)
-{
-    static struct control_message message; /* too large for a stack; one thread */
-    const enum status status = child_receive(child, &message);
-    if (status == STATUS_AGAIN)
-        return false;
-    if (status == STATUS_OK)
-        react(s, child, message.kind, &message);
-    else
-        expel(s, child, &message);
-    return true;
-}
-
+/* Handles the messages of the worker that wait, `most` of them. */
 static void read_messages(struct supervisor *s, struct child *child, unsigned most)
 {
-    while (most-- > 0 && read_message(s, child))
-        ;
+    static struct control_message message; /* too large for a stack; one thread */
+    enum status status;
+    while (most-- > 0 && (status = child_receive(child, &message)) != STATUS_AGAIN) {
+        if (status == STATUS_OK)
+            react(s, child, message.kind, &message);
+        else
+            expel(s, child, &message);
+    }
 }
 
 /* Handles each worker's exit, after the messages that its line still holds. */
@@ -723,10 +707,9 @@ static void clear_host(struct supervisor *s, uint16_t host)
 /* Kills clients elsewhere, whose successors start on this host: its share of the workers. */
 static void move_share_to(struct supervisor *s, uint16_t host)
 {
-    const struct placement placement = generation_placement(&s->generation);
     struct child *child;
-    uint32_t count = placement_fair_share(&placement, host);
-    while (count-- > 0 && (child = placement_choose_mover(&placement, host)) != NULL) {
+    uint32_t count = generation_fair_share(&s->generation, host);
+    while (count-- > 0 && (child = generation_choose_mover(&s->generation, host)) != NULL) {
         child->moves_to = host;
         child->deaths = 0;
         lose(s, child, STATUS_INTERNAL, "%s moves to host %u (%.40s)", child->name, host,
@@ -734,21 +717,11 @@ static void move_share_to(struct supervisor *s, uint16_t host)
     }
 }
 
-/* A host has come. A host that brings workers makes a running job grow. A host that the job began with gets
- * its share of the workers. */
-static void fill_host(struct supervisor *s, uint16_t host, uint32_t brings)
-{
-    char why[160];
-    snprintf(why, sizeof why, "host %u (%.60s) brings %u %s", host, hosts_name(&s->hosts, host), brings,
-             generation_unit(&s->generation, brings));
-    if (brings > 0)
-        generation_resize(&s->generation, why);
-    else if (!s->hosts.awaited && s->config->job->supervise.restart)
-        move_share_to(s, host);
-}
-
+/* A host that brings workers makes a running job grow. A host that the job began with gets its share of the
+ * workers. */
 static void answer_join(struct supervisor *s, uint16_t host, const struct control_join *join)
 {
+    char why[160];
     struct error error = {0};
     if (job_end_has_begun(&s->generation.end))
         error_set(&error, STATUS_SHUTDOWN, "the job is ending");
@@ -760,7 +733,12 @@ static void answer_join(struct supervisor *s, uint16_t host, const struct contro
     }
     runlog_clear_progress(s->config->log);
     hosts_admit(&s->hosts, host, join);
-    fill_host(s, host, join->brings);
+    snprintf(why, sizeof why, "host %u (%.60s) brings %u %s", host, hosts_name(&s->hosts, host), join->brings,
+             generation_unit(&s->generation, join->brings));
+    if (join->brings > 0)
+        generation_resize(&s->generation, why);
+    else if (!s->hosts.awaited && s->config->job->supervise.restart)
+        move_share_to(s, host);
 }
 
 /* Takes a message of a worker, under the incarnation that runs there now. A late one of a predecessor is
@@ -813,21 +791,13 @@ static void obey_host_event(struct supervisor *s, const struct host_event *event
     }
 }
 
-static void read_hosts(struct supervisor *s)
-{
-    struct host_event event;
-    for (unsigned i = 0; i < HOST_MESSAGES_PER_TURN && hosts_read(&s->hosts, &event); i++)
-        obey_host_event(s, &event);
-}
-
 static struct monotime check_hosts(struct supervisor *s, struct monotime now)
 {
     struct host_event event;
     while (hosts_check(&s->hosts, now, &event))
         obey_host_event(s, &event);
-    const struct placement placement = generation_placement(&s->generation);
     for (uint16_t i = 1; i < hosts_count(&s->hosts); i++)
-        if (hosts_is_clearing(&s->hosts, i) && placement_load(&placement, i) == 0)
+        if (hosts_is_clearing(&s->hosts, i) && generation_load(&s->generation, i) == 0)
             hosts_release(&s->hosts, i, 0, "this host has left the job");
     return hosts_due(&s->hosts);
 }
@@ -851,14 +821,6 @@ static void stop_job(struct supervisor *s)
     } else {
         s->generation.end.kill_at = monotime_now();
     }
-}
-
-static void log_lines(char *text)
-{
-    char *rest;
-    for (char *line = text == NULL ? NULL : strtok_r(text, "\n", &rest); line != NULL;
-         line = strtok_r(NULL, "\n", &rest))
-        log_error("%s", line);
 }
 
 /* Takes over /log, the only key that may change while a job runs, but not in a model-parallel job: its
@@ -892,7 +854,10 @@ static void reload_job(struct supervisor *s)
                       &problems) == STATUS_OK) {
         adopt_job(s, &job);
     } else {
-        log_lines(problems);
+        char *rest = problems;
+        for (const char *line; rest != NULL && (line = strsep(&rest, "\n")) != NULL;)
+            if (line[0] != '\0')
+                log_error("%s", line);
         log_error("%s cannot be used: nothing is changed", config->job_path);
     }
     free(problems);
@@ -1025,6 +990,7 @@ static void wait_and_read(struct supervisor *s, struct monotime until)
     static struct pollfd waits[2 + RUN_VIEW_WAITS + ROSTER_WORKERS_MAX]; /* one thread */
     struct generation *g = &s->generation;
     struct pollfd *of_watch = &waits[2], *of_workers = &waits[2 + RUN_VIEW_WAITS];
+    struct host_event event;
     waits[0] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
     waits[1] = (struct pollfd){.fd = relay_fd(&s->hosts.relay), .events = POLLIN};
     run_view_waits(&s->view, of_watch);
@@ -1040,8 +1006,9 @@ static void wait_and_read(struct supervisor *s, struct monotime until)
     for (unsigned i = 0; i < g->count; i++)
         if (of_workers[i].revents != 0)
             read_messages(s, &g->children[i], MESSAGES_PER_TURN);
-    if (waits[1].revents != 0)
-        read_hosts(s);
+    for (unsigned i = 0; i < HOST_MESSAGES_PER_TURN && waits[1].revents != 0 && hosts_read(&s->hosts, &event);
+         i++)
+        obey_host_event(s, &event);
     run_view_serve(&s->view, of_watch);
     obey_orders(s);
     if ((waits[0].revents & POLLIN) && obey_signals(s))
@@ -1063,15 +1030,6 @@ static enum status log_end(struct supervisor *s, struct error *error)
     const struct job_end *end = &s->generation.end;
     return runlog_finish(s->config->log, end_of(s), job_end_has_failed(end) ? end->outcome.text : NULL,
                          &end->result, s->generation.holdings, error);
-}
-
-static enum status write_end(struct supervisor *s, struct error *error)
-{
-    const bool has_failed = job_end_has_failed(&s->generation.end);
-    struct error log_error = {0};
-    const enum status status = log_end(s, &log_error);
-    *error = has_failed ? s->generation.end.outcome : log_error;
-    return has_failed ? s->generation.end.outcome.status : status;
 }
 
 /* A run that could not begin has two lines. The log of a run that could not be resumed stays as it is. The
@@ -1137,7 +1095,11 @@ enum status supervise(const struct supervise_config *config, struct error *error
     enum status status = open_job(&s, error);
     if (status == STATUS_OK) {
         run_job(&s);
-        status = write_end(&s, error);
+        status = log_end(&s, error);
+        if (job_end_has_failed(&s.generation.end)) {
+            *error = s.generation.end.outcome;
+            status = error->status;
+        }
         run_view_close(&s.view, end_of(&s), status != STATUS_OK ? error->text : "");
         run_view_write_profile(&s.view);
         sum_restarts_up(&s.generation);

@@ -29,19 +29,6 @@ struct place_to_listen {
 
 /* ---- the address ---- */
 
-static enum status read_path(const char *text, struct place_to_listen *place, struct error *error)
-{
-    struct sockaddr_un *name = (struct sockaddr_un *)&place->address;
-    if (strlen(text) >= sizeof name->sun_path)
-        return error_set(error, STATUS_INVALID, "a socket's path may have at most %zu bytes, got %zu",
-                         sizeof name->sun_path - 1, strlen(text));
-    name->sun_family = AF_UNIX;
-    memcpy(name->sun_path, text, strlen(text) + 1);
-    place->bytes = sizeof *name;
-    place->is_socket = true;
-    return STATUS_OK;
-}
-
 static bool is_loopback(const struct sockaddr_storage *address)
 {
     if (address->ss_family == AF_INET)
@@ -84,9 +71,17 @@ static enum status read_place(const struct listener_place *wanted, struct place_
                               struct error *error)
 {
     const char *text = wanted->listen;
-    *place = (struct place_to_listen){0};
-    if (strchr(text, '/') != NULL)
-        return read_path(text, place, error);
+    struct sockaddr_un *name = (struct sockaddr_un *)&place->address;
+    *place = (struct place_to_listen){.is_socket = strchr(text, '/') != NULL};
+    if (place->is_socket && strlen(text) >= sizeof name->sun_path)
+        return error_set(error, STATUS_INVALID, "a socket's path may have at most %zu bytes, got %zu",
+                         sizeof name->sun_path - 1, strlen(text));
+    if (place->is_socket) {
+        name->sun_family = AF_UNIX;
+        memcpy(name->sun_path, text, strlen(text) + 1);
+        place->bytes = sizeof *name;
+        return STATUS_OK;
+    }
     if (!read_numbers(text, place))
         return error_set(
             error, STATUS_INVALID,
@@ -136,23 +131,18 @@ static enum status read_token(const char *path, char token[TOKEN_BYTES], struct 
 
 /* ---- checking ---- */
 
-static enum status check_textfile(const char *path, struct error *error)
-{
-    const size_t length = strlen(path);
-    if (length > 5 && strcmp(path + length - 5, ".prom") == 0)
-        return STATUS_OK;
-    return error_set(error, STATUS_INVALID, "expected a name that ends in .prom, got %.200s", path);
-}
-
 enum status listener_check(const struct job *job, const char **pointer, struct error *error)
 {
     const struct listener_place wanted = listener_place_of(job);
     struct place_to_listen place;
     char token[TOKEN_BYTES];
     enum status status = STATUS_OK;
+    const char *ending = job->metrics.has_textfile ? strrchr(job->metrics.textfile, '.') : NULL;
     *pointer = "/metrics/textfile";
-    if (job->metrics.has_textfile)
-        status = check_textfile(job->metrics.textfile, error);
+    if (job->metrics.has_textfile &&
+        (ending == NULL || strcmp(ending, ".prom") != 0 || ending == job->metrics.textfile))
+        status = error_set(error, STATUS_INVALID, "expected a name that ends in .prom, got %.200s",
+                           job->metrics.textfile);
     if (status == STATUS_OK && job->metrics.has_listen) {
         *pointer = "/metrics/listen";
         status = read_place(&wanted, &place, error);
@@ -169,22 +159,16 @@ enum status listener_check(const struct job *job, const char **pointer, struct e
 /* Removes a socket at which nobody listens: a killed run has left it. */
 static enum status clear_path(const struct place_to_listen *place, const char *text, struct error *error)
 {
-    struct stat info;
-    if (lstat(text, &info) != 0)
-        return STATUS_OK;
-    if (!S_ISSOCK(info.st_mode))
-        return error_set(error, STATUS_PERMISSION, "%.200s is in the way: expected a socket or nothing",
-                         text);
     const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     const bool answers = fd >= 0 && connect(fd, (const struct sockaddr *)&place->address, place->bytes) == 0;
     if (fd >= 0)
         close(fd);
-    if (answers)
-        return error_set(error, STATUS_BUSY, "another program listens at %.200s", text);
-    return unlink(text) == 0 ? STATUS_OK : error_set_errno(error, errno, "cannot remove %.200s", text);
+    return answers ? error_set(error, STATUS_BUSY, "another program listens at %.200s", text)
+                   : status_socket_clear(text, error);
 }
 
-static enum status load_plugin(const struct http_ops **out, const char *name, struct error *error)
+static enum status open_http(struct listener *listener, const struct http_config *config, const char *name,
+                             struct error *error)
 {
     char path[PATH_MAX];
     void (*function)(void);
@@ -193,20 +177,11 @@ static enum status load_plugin(const struct http_ops **out, const char *name, st
         return error_set(error, STATUS_UNAVAILABLE, "%s: %s", name, why.text);
     if (plugin_load(&function, path, HTTP_PLUGIN_SYMBOL, &why) != STATUS_OK)
         return error_set(error, STATUS_UNAVAILABLE, "%s: %.200s %.250s", name, path, why.text);
-    *out = ((http_plugin *)function)(HTTP_ABI);
-    return *out != NULL ? STATUS_OK
-                        : error_set(error, STATUS_UNAVAILABLE, "%.300s is of another version", path);
-}
-
-static enum status open_http(struct listener *listener, const struct http_config *config, const char *name,
-                             struct error *error)
-{
-    const struct http_ops *http_ops;
-    enum status status = load_plugin(&http_ops, name, error);
-    if (status == STATUS_OK)
-        status = http_ops->open(&listener->http, config, error);
-    if (status == STATUS_OK)
-        listener->ops = http_ops;
+    const struct http_ops *ops = ((http_plugin *)function)(HTTP_ABI);
+    if (ops == NULL)
+        return error_set(error, STATUS_UNAVAILABLE, "%.300s is of another version", path);
+    const enum status status = ops->open(&listener->http, config, error);
+    listener->ops = status == STATUS_OK ? ops : NULL;
     return status;
 }
 

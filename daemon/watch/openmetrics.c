@@ -4,7 +4,6 @@
 #include "kernels/base/text.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -202,36 +201,18 @@ static void write_updates(struct page *page)
 
 /* ---- the workers ---- */
 
-static const struct worker_status *next_role(const struct run_status *status,
-                                             const struct worker_status *worker)
-{
-    const struct worker_status *end = status->workers + status->worker_count, *next = worker;
-    while (next < end && strcmp(next->role, worker->role) == 0)
-        next++;
-    return next;
-}
-
-static double restarts_of(const struct worker_status *worker)
-{
-    return worker->restarts;
-}
-
-static double running_of(const struct worker_status *worker)
-{
-    return strcmp(worker->state, "running") == 0;
-}
-
 /* One sample for each role: the sum over its workers, which follow each other. */
-static void write_roles(const struct page *page, double (*value_of)(const struct worker_status *worker))
+static void write_roles(struct page *page, const char *name, const char *type, const char *help)
 {
     const struct run_status *status = page->status;
     const struct worker_status *end = status->workers + status->worker_count;
+    const bool counts_restarts = strcmp(type, "counter") == 0;
+    begin(page, name, type, "", help);
     for (const struct worker_status *w = status->workers, *next; w < end; w = next) {
         char labels[96];
         double sum = 0;
-        next = next_role(status, w);
-        for (const struct worker_status *i = w; i < next; i++)
-            sum += value_of(i);
+        for (next = w; next < end && strcmp(next->role, w->role) == 0; next++)
+            sum += counts_restarts ? next->restarts : strcmp(next->state, "running") == 0;
         snprintf(labels, sizeof labels, "role=\"%.32s\"", w->role);
         sample(page, labels, sum);
     }
@@ -296,10 +277,8 @@ char *openmetrics_text(const struct run_status *status, enum openmetrics_form fo
     } else {
         write_updates(&page);
     }
-    begin(&page, "worker_restarts", "counter", "", "Starts of workers after their first one.");
-    write_roles(&page, restarts_of);
-    begin(&page, "workers_running", "gauge", "", "Workers that are ready.");
-    write_roles(&page, running_of);
+    write_roles(&page, "worker_restarts", "counter", "Starts of workers after their first one.");
+    write_roles(&page, "workers_running", "gauge", "Workers that are ready.");
     write_uses(&page);
     write_drops(&page);
     if (form == OPENMETRICS)

@@ -1,8 +1,10 @@
 /* Sums a run's records, and writes the status as JSON. Supervisor process; its only thread. */
 #include "daemon/watch/run_status.h"
 
-#include <cjson/cJSON.h>
-#include <math.h>
+#include "daemon/log/json_members.h"
+#include "worker/job/job_table.h"
+
+#include <stdlib.h>
 #include <string.h>
 
 static const double round_limits_s[RUN_ROUND_BUCKETS - 1] = {1e-4, 1e-3, 0.005, 0.01, 0.025, 0.05, 0.1,
@@ -14,15 +16,12 @@ static void add_rate(struct run_totals *totals, struct monotime now)
 {
     enum { SPAN_US = 1000000 };
     const uint64_t done = totals->environment_steps + totals->samples;
-    if (totals->at.ns == 0) {
-        totals->at = now;
-        totals->before = done;
-        return;
-    }
+    const bool is_first = totals->at.ns == 0;
     const uint64_t us = monotime_us_between(totals->at, now);
-    if (us < SPAN_US)
+    if (!is_first && us < SPAN_US)
         return;
-    totals->per_s = (double)(done - totals->before) * 1e6 / (double)us;
+    if (!is_first)
+        totals->per_s = (double)(done - totals->before) * 1e6 / (double)us;
     totals->at = now;
     totals->before = done;
 }
@@ -49,25 +48,6 @@ static void add_episode(struct run_totals *totals, const struct control_episode 
     memcpy(&totals->episode, episode, offsetof(struct control_episode, metrics));
 }
 
-static unsigned round_bucket(double wait_s)
-{
-    unsigned i = 0;
-    while (i < RUN_ROUND_BUCKETS - 1 && wait_s > round_limits_s[i])
-        i++;
-    return i;
-}
-
-static void add_staleness(struct run_totals *totals, const struct control_update *update)
-{
-    for (uint32_t i = 0; i < update->trainers; i++) {
-        const int behind = update->staleness[i];
-        if (behind < 0)
-            continue;
-        totals->staleness[behind < RUN_STALENESS_BUCKETS ? behind : RUN_STALENESS_BUCKETS - 1]++;
-        totals->staleness_sum += (uint64_t)behind;
-    }
-}
-
 static void add_update(struct run_totals *totals, const struct control_update *update)
 {
     totals->updates += totals->has_update && update->update > totals->update.update
@@ -77,9 +57,18 @@ static void add_update(struct run_totals *totals, const struct control_update *u
     totals->late += update->late;
     if (update->trainers > 0) { /* a model-parallel job has no rounds of contributions */
         totals->rounds++;
-        totals->round_waits[round_bucket(update->timing.wait_s)]++;
+        unsigned bucket = 0;
+        while (bucket < RUN_ROUND_BUCKETS - 1 && update->timing.wait_s > round_limits_s[bucket])
+            bucket++;
+        totals->round_waits[bucket]++;
         totals->round_wait_s += update->timing.wait_s;
-        add_staleness(totals, update);
+    }
+    for (uint32_t i = 0; i < update->trainers; i++) {
+        const int behind = update->staleness[i];
+        if (behind < 0)
+            continue;
+        totals->staleness[behind < RUN_STALENESS_BUCKETS ? behind : RUN_STALENESS_BUCKETS - 1]++;
+        totals->staleness_sum += (uint64_t)behind;
     }
     totals->has_update = true;
     totals->update = *update;
@@ -147,15 +136,6 @@ void run_status_write_string(FILE *out, const char *text)
     cJSON_free(quoted);
 }
 
-/* A number; null where there is none. */
-static void put(cJSON *object, const char *name, double value)
-{
-    if (isfinite(value))
-        cJSON_AddNumberToObject(object, name, value);
-    else
-        cJSON_AddNullToObject(object, name);
-}
-
 static double rate_of(const struct run_totals *totals)
 {
     return totals->per_s > 0 ? totals->per_s : (double)NAN;
@@ -163,36 +143,33 @@ static double rate_of(const struct run_totals *totals)
 
 static void put_use(cJSON *object, const struct worker_status *w)
 {
-    put(object, "work", (double)w->use.work);
-    put(object, "work_per_s", w->work_per_s);
-    put(object, "cpu_s", (double)w->use.cpu_us * 1e-6);
-    put(object, "cores", w->cores);
-    put(object, "resident_bytes", (double)w->use.resident_bytes);
-    put(object, "queue", w->use.queue);
+    json_put(object, "work", (double)w->use.work);
+    json_put(object, "work_per_s", w->work_per_s);
+    json_put(object, "cpu_s", (double)w->use.cpu_us * 1e-6);
+    json_put(object, "cores", w->cores);
+    json_put(object, "resident_bytes", (double)w->use.resident_bytes);
+    json_put(object, "queue", w->use.queue);
     cJSON *dropped = cJSON_AddObjectToObject(object, "dropped");
-    put(dropped, "bad", (double)w->use.bad);
-    put(dropped, "strangers", (double)w->use.strangers);
-    put(dropped, "duplicates", (double)w->use.duplicates);
-    put(dropped, "stale", (double)w->use.stale);
-    put(dropped, "timeouts", (double)w->use.timeouts);
+    json_put(dropped, "bad", (double)w->use.bad);
+    json_put(dropped, "strangers", (double)w->use.strangers);
+    json_put(dropped, "duplicates", (double)w->use.duplicates);
+    json_put(dropped, "stale", (double)w->use.stale);
+    json_put(dropped, "timeouts", (double)w->use.timeouts);
 }
 
 static void put_worker(cJSON *list, const struct worker_status *w)
 {
     cJSON *object = cJSON_CreateObject();
-    put(object, "worker", w->worker);
+    json_put(object, "worker", w->worker);
     cJSON_AddStringToObject(object, "role", w->role);
     cJSON_AddStringToObject(object, "state", w->state);
-    if (w->pid > 0)
-        put(object, "pid", (double)w->pid);
-    else
-        cJSON_AddNullToObject(object, "pid");
-    put(object, "host", w->host);
+    json_put(object, "pid", w->pid > 0 ? (double)w->pid : (double)NAN);
+    json_put(object, "host", w->host);
     cJSON_AddStringToObject(object, "host_name", w->host_name);
-    put(object, "incarnation", w->incarnation);
-    put(object, "restarts", w->restarts);
-    put(object, "wait_s", w->wait_s);
-    put(object, "staleness", w->staleness);
+    json_put(object, "incarnation", w->incarnation);
+    json_put(object, "restarts", w->restarts);
+    json_put(object, "wait_s", w->wait_s);
+    json_put(object, "staleness", w->staleness);
     if (w->has_use)
         put_use(object, w);
     cJSON_AddItemToArray(list, object);
@@ -201,19 +178,19 @@ static void put_worker(cJSON *list, const struct worker_status *w)
 static void put_episode(cJSON *progress, const struct run_status *status)
 {
     const struct run_totals *totals = status->totals;
-    put(progress, "episode", (double)status->update);
-    put(progress, "running_reward", status->running_reward);
-    put(progress, "reward", totals->has_episode ? totals->episode.reward : (double)NAN);
-    put(progress, "loss", totals->has_episode ? totals->episode.loss : (double)NAN);
-    put(progress, "environment_steps", (double)totals->environment_steps);
-    put(progress, "steps_per_s", rate_of(totals));
-    put(progress, "batch_rows",
-        totals->launches > 0 && totals->launched_rows == totals->launches * totals->rows_most
-            ? (double)totals->rows_most
-            : (double)NAN);
-    put(progress, "batch_mean", totals->has_episode ? totals->episode.timing.batch_mean : (double)NAN);
-    put(progress, "wait_us_p50", totals->has_episode ? totals->episode.timing.wait_us_p50 : (double)NAN);
-    put(progress, "wait_us_p99", totals->has_episode ? totals->episode.timing.wait_us_p99 : (double)NAN);
+    json_put(progress, "episode", (double)status->update);
+    json_put(progress, "running_reward", status->running_reward);
+    json_put(progress, "reward", totals->has_episode ? totals->episode.reward : (double)NAN);
+    json_put(progress, "loss", totals->has_episode ? totals->episode.loss : (double)NAN);
+    json_put(progress, "environment_steps", (double)totals->environment_steps);
+    json_put(progress, "steps_per_s", rate_of(totals));
+    json_put(progress, "batch_rows",
+             totals->launches > 0 && totals->launched_rows == totals->launches * totals->rows_most
+                 ? (double)totals->rows_most
+                 : (double)NAN);
+    json_put(progress, "batch_mean", totals->has_episode ? totals->episode.timing.batch_mean : (double)NAN);
+    json_put(progress, "wait_us_p50", totals->has_episode ? totals->episode.timing.wait_us_p50 : (double)NAN);
+    json_put(progress, "wait_us_p99", totals->has_episode ? totals->episode.timing.wait_us_p99 : (double)NAN);
 }
 
 static void put_update(cJSON *progress, const struct run_status *status)
@@ -221,22 +198,22 @@ static void put_update(cJSON *progress, const struct run_status *status)
     const struct run_totals *totals = status->totals;
     const struct control_epoch *epoch = &totals->epoch;
     const bool is_language = status->job->kind == JOB_MODEL_PARALLEL;
-    put(progress, "update", (double)status->update);
-    put(progress, "loss", totals->has_update ? totals->update.loss : (double)NAN);
-    put(progress, "learning_rate", totals->has_update ? totals->update.lr : (double)NAN);
-    put(progress, is_language ? "tokens" : "samples", (double)totals->samples);
-    put(progress, is_language ? "tokens_per_s" : "samples_per_s", rate_of(totals));
-    put(progress, "late", (double)totals->late);
+    json_put(progress, "update", (double)status->update);
+    json_put(progress, "loss", totals->has_update ? totals->update.loss : (double)NAN);
+    json_put(progress, "learning_rate", totals->has_update ? totals->update.lr : (double)NAN);
+    json_put(progress, is_language ? "tokens" : "samples", (double)totals->samples);
+    json_put(progress, is_language ? "tokens_per_s" : "samples_per_s", rate_of(totals));
+    json_put(progress, "late", (double)totals->late);
     if (!totals->has_epoch)
         return;
-    put(progress, "epoch", (double)epoch->epoch);
+    json_put(progress, "epoch", (double)epoch->epoch);
     if (epoch->evaluated == 0)
         return;
-    put(progress, "evaluation_loss", epoch->evaluation_loss);
+    json_put(progress, "evaluation_loss", epoch->evaluation_loss);
     if (is_language)
-        put(progress, "perplexity", exp(epoch->evaluation_loss));
+        json_put(progress, "perplexity", exp(epoch->evaluation_loss));
     else
-        put(progress, "accuracy", (double)epoch->correct / (double)epoch->evaluated);
+        json_put(progress, "accuracy", (double)epoch->correct / (double)epoch->evaluated);
 }
 
 static void put_end(cJSON *object, const struct progress *progress)
@@ -244,10 +221,10 @@ static void put_end(cJSON *object, const struct progress *progress)
     if (progress->unit == NULL)
         return;
     cJSON_AddStringToObject(object, "unit", progress->unit);
-    put(object, "done", (double)progress->done);
-    put(object, "total", progress->total > 0 ? (double)progress->total : (double)NAN);
-    put(object, "goal", progress->goal);
-    put(object, "eta_s", progress->eta_s);
+    json_put(object, "done", (double)progress->done);
+    json_put(object, "total", progress->total > 0 ? (double)progress->total : (double)NAN);
+    json_put(object, "goal", progress->goal);
+    json_put(object, "eta_s", progress->eta_s);
 }
 
 static void put_evaluating(cJSON *object, const struct progress *progress)
@@ -255,8 +232,8 @@ static void put_evaluating(cJSON *object, const struct progress *progress)
     if (!progress_evaluates(progress))
         return;
     cJSON *evaluating = cJSON_AddObjectToObject(object, "evaluating");
-    put(evaluating, "done", progress->evaluating.done);
-    put(evaluating, "total", progress->evaluating.total);
+    json_put(evaluating, "done", progress->evaluating.done);
+    json_put(evaluating, "total", progress->evaluating.total);
 }
 
 /* People read "evaluating 37/100" in place of "training". Programs have progress.evaluating. */
@@ -268,13 +245,6 @@ static void put_state(cJSON *root, const struct run_status *status)
     snprintf(text, sizeof text, "evaluating %u/%u", evaluating->done, evaluating->total);
     cJSON_AddStringToObject(root, "state",
                             is_training && progress_evaluates(status->progress) ? text : status->state);
-}
-
-static const char *kind_name(int kind)
-{
-    return kind == JOB_REINFORCE        ? "reinforce"
-           : kind == JOB_MODEL_PARALLEL ? "model-parallel"
-                                        : "parameter-server";
 }
 
 static void put_histograms(cJSON *object, const struct run_totals *totals)
@@ -300,15 +270,15 @@ char *run_status_json(const struct run_status *status)
     cJSON *root = cJSON_CreateObject();
     cJSON_AddStringToObject(root, "run", status->path);
     cJSON_AddStringToObject(root, "name", status->job->name);
-    cJSON_AddStringToObject(root, "kind", kind_name(status->job->kind));
+    cJSON_AddStringToObject(root, "kind", job_kind_name(status->job->kind));
     put_state(root, status);
-    put(root, "pid", status->pid);
+    json_put(root, "pid", status->pid);
     cJSON_AddStringToObject(root, "version", COALESCED_VERSION);
-    put(root, "started_unix_s", status->started_unix_s);
-    put(root, "up_s", status->up_s);
-    put(root, "generation", status->generation);
-    put(root, "checkpoint", status->checkpoint > 0 ? (double)status->checkpoint : (double)NAN);
-    put(root, "checkpoint_age_s", status->checkpoint_age_s);
+    json_put(root, "started_unix_s", status->started_unix_s);
+    json_put(root, "up_s", status->up_s);
+    json_put(root, "generation", status->generation);
+    json_put(root, "checkpoint", status->checkpoint > 0 ? (double)status->checkpoint : (double)NAN);
+    json_put(root, "checkpoint_age_s", status->checkpoint_age_s);
     cJSON *progress = cJSON_AddObjectToObject(root, "progress");
     if (status->job->kind == JOB_REINFORCE)
         put_episode(progress, status);
@@ -322,14 +292,11 @@ char *run_status_json(const struct run_status *status)
         put_worker(workers, &status->workers[i]);
     char *text = cJSON_PrintUnformatted(root);
     cJSON_Delete(root);
-    if (text == NULL)
-        return NULL;
-    const size_t length = strlen(text);
-    char *line = cJSON_malloc(length + 2);
-    if (line != NULL) {
-        memcpy(line, text, length);
+    const size_t length = text != NULL ? strlen(text) : 0;
+    char *line = text != NULL ? realloc(text, length + 2) : NULL;
+    if (line != NULL)
         memcpy(line + length, "\n", 2);
-    }
-    cJSON_free(text);
+    else
+        free(text);
     return line;
 }

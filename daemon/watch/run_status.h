@@ -6,7 +6,7 @@
  *     totals    sums over the records that this process has seen; they start at 0 when a run is resumed
  *     page      HTML at /metrics/listen, which follows the run by a stream of events; or of `coalesced page`
  *     metrics   the status as numbers for Prometheus (openmetrics.h)
- *     document  an answer of the HTTP server: page, metrics, status or event (http/http.h, run_document.h)
+ *     document  an answer of the HTTP server: page, metrics, status or event (http/http.h, run_history.h)
  *     listener  the HTTP server's address and plug-in (listener.h)
  *
  * The supervisor paints the picture (daemon/supervise/run_view.c). Pure; the supervisor's only thread. */

@@ -30,15 +30,26 @@ int status_socket_listen(const struct sockaddr *address, socklen_t bytes, int ba
         return -1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     const mode_t before = umask(0177);
-    const bool is_bound = bind(fd, address, bytes) == 0;
-    int errnum = errno;
+    const bool listens = bind(fd, address, bytes) == 0 && listen(fd, backlog) == 0;
+    const int errnum = errno;
     umask(before);
-    if (is_bound && listen(fd, backlog) == 0)
+    if (listens)
         return fd;
-    errnum = is_bound ? errno : errnum;
     close(fd);
     errno = errnum;
     return -1;
+}
+
+enum status status_socket_clear(const char *path, struct error *error)
+{
+    struct stat info;
+    if (lstat(path, &info) != 0)
+        return STATUS_OK;
+    if (!S_ISSOCK(info.st_mode))
+        return error_set(error, STATUS_PERMISSION, "%.200s is in the way: expected a socket or nothing",
+                         path);
+    return unlink(path) == 0 ? STATUS_OK
+                             : error_set_errno(error, errno, "cannot remove the leftover %.200s", path);
 }
 
 /* Where a group may look into the folder, the group may ask. The package's unit refuses chown(2), which has
@@ -58,16 +69,15 @@ enum status status_socket_open(struct status_socket *s, const char *address, sta
                                struct error *error)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
-    struct stat info;
     *s = (struct status_socket){.fd = -1, .answer = answer, .arg = arg};
     for (unsigned i = 0; i < STATUS_CLIENTS_MAX; i++)
         s->clients[i].fd = -1;
     const int length = snprintf(name.sun_path, sizeof name.sun_path, "%s.status", address + strlen("ipc://"));
     if (length < 0 || (size_t)length >= sizeof name.sun_path)
         return error_set(error, STATUS_INVALID, "the path of its socket is too long");
-    if (lstat(name.sun_path, &info) == 0 && (!S_ISSOCK(info.st_mode) || unlink(name.sun_path) != 0))
-        return error_set(error, STATUS_PERMISSION, "%s is in the way: expected a socket or nothing",
-                         name.sun_path);
+    const enum status status = status_socket_clear(name.sun_path, error);
+    if (status != STATUS_OK)
+        return status;
     s->fd = status_socket_listen((const struct sockaddr *)&name, sizeof name, STATUS_CLIENTS_MAX);
     if (s->fd < 0)
         return error_set_errno(error, errno, "cannot listen at %s", name.sun_path);
@@ -97,18 +107,13 @@ void status_socket_waits(const struct status_socket *s, struct pollfd waits[STAT
 /* Writes as much as the client takes now. */
 static void send_rest(struct status_client *client)
 {
-    while (client->sent < client->length) {
-        const ssize_t sent = send(client->fd, client->text + client->sent, client->length - client->sent,
-                                  MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0 && errno == EINTR)
-            continue;
-        if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            return;
-        if (sent < 0)
-            break;
+    ssize_t sent = 0;
+    while (client->sent < client->length &&
+           (sent = send(client->fd, client->text + client->sent, client->length - client->sent,
+                        MSG_NOSIGNAL | MSG_DONTWAIT)) >= 0)
         client->sent += (size_t)sent;
-    }
-    hang_up(client);
+    if (sent >= 0 || (errno != EAGAIN && errno != EINTR))
+        hang_up(client);
 }
 
 static struct status_client *free_place(struct status_socket *s)

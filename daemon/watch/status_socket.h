@@ -45,6 +45,10 @@ void status_socket_close(struct status_socket *socket);
  * errno. */
 int status_socket_listen(const struct sockaddr *address, socklen_t bytes, int backlog);
 
+/* Removes the socket that a killed process has left at a path, if there is one. STATUS_PERMISSION: the file
+ * there is no socket. Errors of unlink(2). */
+enum status status_socket_clear(const char *path, struct error *error);
+
 /* Writes the STATUS_WAITS descriptors to wait for; -1 in those that are not used. */
 void status_socket_waits(const struct status_socket *socket, struct pollfd waits[STATUS_WAITS]);
 

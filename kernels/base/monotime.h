@@ -22,6 +22,14 @@ static inline struct monotime monotime_now(void)
     return (struct monotime){(uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec};
 }
 
+/* The time of day, for people and logs: seconds since 1970. It may jump. */
+static inline double unix_time_s(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
 static inline bool monotime_before(struct monotime a, struct monotime b)
 {
     return a.ns < b.ns;

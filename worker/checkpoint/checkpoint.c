@@ -744,14 +744,30 @@ static bool read_is_damage(enum status status)
     return status == STATUS_CORRUPT || status == STATUS_NOT_FOUND || status == STATUS_IO;
 }
 
-uint64_t checkpoint_latest(struct path run)
+size_t checkpoint_find(struct checkpoint_found **found, struct path run)
 {
     struct checkpoint_list list;
     struct error why;
-    const bool is_listed = checkpoint_list(&list, run, false, &why) == STATUS_OK;
-    const uint64_t latest = is_listed && list.count > 0 ? list.numbers[list.count - 1] : 0;
+    char text[CHECKPOINT_PATH_BYTES], name[NAME_BYTES];
+    size_t count = 0;
+    int folder = -1;
+    const bool is_listed =
+        checkpoint_list(&list, run, false, &why) == STATUS_OK &&
+        file_open_folder(&folder, checkpoint_path(text, run, "checkpoints"), &why) == STATUS_OK;
+    *found = is_listed ? calloc(list.count + 1, sizeof **found) : NULL;
+    for (; *found != NULL && count < list.count; count++) {
+        struct stat info;
+        snprintf(name, sizeof name, "%08" PRIu64, list.numbers[count]);
+        const bool is_seen = fstatat(folder, name, &info, AT_SYMLINK_NOFOLLOW) == 0;
+        (*found)[count] = (struct checkpoint_found){
+            .number = list.numbers[count],
+            .unix_s =
+                is_seen ? (double)info.st_mtim.tv_sec + (double)info.st_mtim.tv_nsec * 1e-9 : (double)NAN};
+    }
+    if (folder >= 0)
+        close(folder);
     free(list.numbers);
-    return latest;
+    return count;
 }
 
 enum status checkpoint_newest(struct path run, const struct checkpoint_judge *judge,
@@ -764,7 +780,7 @@ enum status checkpoint_newest(struct path run, const struct checkpoint_judge *ju
     enum status status = checkpoint_list(&list, run, false, error), found = STATUS_NOT_FOUND;
     for (size_t i = list.count; status == STATUS_OK && read_is_damage(found) && i-- > 0;) {
         found = read_check(checkpoint_folder(path, run, list.numbers[i], false), &manifest, &why);
-        if (found == STATUS_OK)
+        if (found == STATUS_OK && judge->fits != NULL)
             found = judge->fits(judge->context, &manifest.place, &why);
         if (read_is_damage(found) && judge->skipped != NULL)
             judge->skipped(judge->context, path, why.text);

@@ -142,13 +142,19 @@ void checkpoint_abandon(struct path run, uint64_t update);
  * checkpoint holds the checkpoint of that number. STATUS_CORRUPT, STATUS_NOT_FOUND. */
 enum status checkpoint_check(struct path path, struct checkpoint_counters *counters, struct error *error);
 
-/* The number of the newest checkpoint by its folder's name, which is not opened; 0: there is none. */
-uint64_t checkpoint_latest(struct path run);
+struct checkpoint_found {
+    uint64_t number;
+    double unix_s; /* when its folder changed last; NaN: not known */
+};
+
+/* Finds a run's checkpoints, oldest first, by their folders' names: no file in them is opened. Returns how
+ * many; 0 also after a failure. The caller frees *found. */
+size_t checkpoint_find(struct checkpoint_found **found, struct path run);
 
 /* Which checkpoints a run may go on from. */
 struct checkpoint_judge {
     /* Whether a sound checkpoint of this place fits the run. STATUS_CORRUPT says why not; other failures end
-     * the search. */
+     * the search. NULL: each fits. */
     enum status (*fits)(void *context, const struct run_place *place, struct error *why);
     /* Hears of each newer checkpoint that is damaged or does not fit. NULL: nobody wants to know. */
     void (*skipped)(void *context, const char *path, const char *why);

@@ -42,19 +42,14 @@ static const char *header_of(struct MHD_Connection *connection, const char *name
 
 /* ---- answers ---- */
 
-static void add_headers(struct MHD_Response *response)
-{
-    MHD_add_response_header(response, "Cache-Control", "no-store");
-    MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
-    MHD_add_response_header(response, "Referrer-Policy", "no-referrer");
-}
-
 static enum MHD_Result send_response(struct MHD_Connection *connection, unsigned code,
                                      struct MHD_Response *response)
 {
     if (response == NULL)
         return MHD_NO; /* no memory: the connection is closed */
-    add_headers(response);
+    MHD_add_response_header(response, "Cache-Control", "no-store");
+    MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    MHD_add_response_header(response, "Referrer-Policy", "no-referrer");
     const enum MHD_Result result = MHD_queue_response(connection, code, response);
     MHD_destroy_response(response);
     return result;
@@ -141,14 +136,6 @@ static bool wants_openmetrics(struct MHD_Connection *connection)
         text = quality_of(accept, texts[i]);
     const double wanted = quality_of(accept, "application/openmetrics-text");
     return wanted > 0 && wanted >= text;
-}
-
-static enum MHD_Result send_metrics(const struct http *http, struct MHD_Connection *connection)
-{
-    if (wants_openmetrics(connection))
-        return send_document(http, connection, HTTP_OPENMETRICS,
-                             "application/openmetrics-text; version=1.0.0; charset=utf-8");
-    return send_document(http, connection, HTTP_METRICS, "text/plain; version=0.0.4; charset=utf-8");
 }
 
 /* ---- the page's files ---- */
@@ -372,12 +359,6 @@ static bool is_loopback_name(const char *host)
            (inet_pton(AF_INET, name, &address) == 1 && ntohl(address.s_addr) >> 24 == 127);
 }
 
-static bool is_of_this_host(struct MHD_Connection *connection)
-{
-    const char *host = header_of(connection, "Host");
-    return host == NULL || is_loopback_name(host); /* HTTP/1.0 has none, and no browser speaks that */
-}
-
 /* True if the request's Origin is this server. */
 static bool is_of_own_page(struct MHD_Connection *connection)
 {
@@ -405,8 +386,11 @@ static enum MHD_Result take_order(const struct http *http, struct MHD_Connection
 static enum MHD_Result answer_run(struct http *http, struct MHD_Connection *connection, const char *path,
                                   bool is_get)
 {
+    if (strcmp(path, "/metrics") == 0 && wants_openmetrics(connection))
+        return send_document(http, connection, HTTP_OPENMETRICS,
+                             "application/openmetrics-text; version=1.0.0; charset=utf-8");
     if (strcmp(path, "/metrics") == 0)
-        return send_metrics(http, connection);
+        return send_document(http, connection, HTTP_METRICS, "text/plain; version=0.0.4; charset=utf-8");
     if (strcmp(path, "/status.json") == 0)
         return send_document(http, connection, HTTP_STATUS, "application/json");
     if (strcmp(path, "/events") == 0 && is_get)
@@ -436,7 +420,8 @@ static enum MHD_Result answer(struct http *http, struct MHD_Connection *connecti
     if (order >= 0 ? strcmp(method, "POST") != 0 : !is_get && strcmp(method, "HEAD") != 0)
         return refuse(connection, MHD_HTTP_METHOD_NOT_ALLOWED,
                       order >= 0 ? "expected POST\n" : "expected GET\n");
-    if (http->config.checks_host && !is_of_this_host(connection))
+    const char *host = header_of(connection, "Host"); /* HTTP/1.0 has none, and no browser speaks that */
+    if (http->config.checks_host && host != NULL && !is_loopback_name(host))
         return refuse(connection, MHD_HTTP_FORBIDDEN, "expected a request to this host's loopback address\n");
     if (http->token != NULL && !shows_token(http, connection))
         return refuse_stranger(connection);
@@ -449,12 +434,6 @@ static enum MHD_Result answer(struct http *http, struct MHD_Connection *connecti
                                     : answer_run(http, connection, path, is_get);
 }
 
-static bool has_body(struct MHD_Connection *connection)
-{
-    return header_of(connection, "Content-Length") != NULL ||
-           header_of(connection, "Transfer-Encoding") != NULL;
-}
-
 /* Called when the headers have come, and again at the request's end. After an answer at the first call the
  * library closes the connection, so no body is ever read. */
 static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, const char *path,
@@ -465,7 +444,9 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *connection, cons
     (void)version;
     (void)body;
     (void)body_bytes;
-    if (*state == NULL && !has_body(connection)) {
+    const bool has_body =
+        header_of(connection, "Content-Length") != NULL || header_of(connection, "Transfer-Encoding") != NULL;
+    if (*state == NULL && !has_body) {
         *state = &begun;
         return MHD_YES;
     }

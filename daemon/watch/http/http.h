@@ -6,7 +6,7 @@
  *
  *     /             the run's page               /             the page of all runs
  *     /status.json  run_status.h's               /runs.json    each run's run_summary.h
- *     /events       server-sent events           /run.json?id= what run_document.h writes of a run
+ *     /events       server-sent events           /run.json?id= what run_history.h writes of a run
  *     /metrics      openmetrics.h's text
  *     /stop, /checkpoint by POST: orders
  *

@@ -62,7 +62,7 @@ static cJSON *written(bool whole)
     size_t length;
     FILE *out = open_memstream(&text, &length);
     fputc('{', out);
-    run_history_write(history, whole, out);
+    run_history_write(history, path_of(workplace.folder), whole, out);
     fputc('}', out);
     ck_assert_int_eq(fclose(out), 0);
     ck_assert_ptr_null(strchr(text, '\n')); // it would end an event's line
@@ -153,7 +153,7 @@ START_TEST(long_lines_do_not_fill_the_memory)
     }
     char *text = NULL;
     FILE *out = open_memstream(&text, &bytes);
-    run_history_write(history, true, out);
+    run_history_write(history, path_of(workplace.folder), true, out);
     ck_assert_int_eq(fclose(out), 0);
     ck_assert_uint_le(bytes, HISTORY_BYTES_MAX + 2 * LINE_BYTES);
     ck_assert_uint_ge(bytes, HISTORY_BYTES_MAX / 4);

@@ -73,7 +73,7 @@ export class Log {
     this.take(document);
   }
 
-  // Takes the members of run_document.h.
+  // Takes the members of run_history_write.
   take({records, events, checkpoints}) {
     for (const [steps, line] of records) {
       const is_epoch = "epoch" in line, number = line.episode ?? line.update ?? 0;
