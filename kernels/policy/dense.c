@@ -382,12 +382,6 @@ void dense_load_parameter(struct dense *dense, const float *parameters, uint32_t
     }
 }
 
-void dense_load(struct dense *dense, const float *parameters)
-{
-    for (uint32_t number = 0; number < dense->parameter_count; number++)
-        dense_load_parameter(dense, parameters, number);
-}
-
 /* ---- the workspace ---- */
 
 /* What the policy's head and log_std need. */

@@ -145,17 +145,14 @@ uint32_t dense_parameters(const struct dense_shape *shape, struct dense_paramete
 
 struct dense;
 
-/* `shape` is within its bounds (asserted), and is copied. Parameters are zeros until dense_load. Takes about
- * 8 bytes for each parameter. Errors: isa_choose's; STATUS_NO_MEMORY. */
+/* `shape` is within its bounds (asserted), and is copied. Parameters are zeros until dense_load_parameter.
+ * Takes about 8 bytes for each parameter. Errors: isa_choose's; STATUS_NO_MEMORY. */
 enum status dense_new(struct dense **out, const struct dense_shape *shape, struct error *error);
 void dense_free(struct dense *dense);
 
-/* Computes with these parameters from now on; they are copied. No other thread computes
- * with `dense` meanwhile. */
-void dense_load(struct dense *dense, const float *parameters);
-
-/* The same of parameter number `number` of the list of dense_parameters alone; several threads may do that at
- * once, each for other parameters. */
+/* Computes with parameter number `number` of the list of dense_parameters as it is in `parameters`, the flat
+ * array of all, from now on; it is copied. Several threads may do that at once, each for other parameters. No
+ * other thread computes with `dense` meanwhile. */
 void dense_load_parameter(struct dense *dense, const float *parameters, uint32_t number);
 
 /* ---- rows ---- */

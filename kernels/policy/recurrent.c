@@ -22,7 +22,7 @@ struct part {
 
 struct layer {
     uint32_t inputs;
-    struct part of_input;            // panels.backward NULL: nothing asks for dL/d inputs
+    struct part of_input;            // panels.backward NULL: of the first layer
     struct part of_state[PARTS_MAX]; // of a GRU: r and z, then n, whose products stay apart
     size_t bias_offset[2];
     float *bias[2]; // (gates * hidden) of the input's products and of the state's
@@ -130,11 +130,11 @@ static void place_part(struct places *places, struct part *part, bool goes_back)
     panels_place(places, &part->panels, part->outputs, part->inputs, goes_back);
 }
 
-static void place_weights(struct places *places, struct recurrent *r, bool pulls_inputs)
+static void place_weights(struct places *places, struct recurrent *r)
 {
     for (uint32_t l = 0; l < r->shape.layers; l++) {
         struct layer *layer = &r->layer[l];
-        place_part(places, &layer->of_input, l > 0 || pulls_inputs);
+        place_part(places, &layer->of_input, l > 0);
         for (uint32_t p = 0; p < r->parts; p++)
             place_part(places, &layer->of_state[p], true);
         for (int b = 0; b < 2; b++)
@@ -170,8 +170,7 @@ static void describe_layers(struct recurrent *r)
     }
 }
 
-enum status recurrent_new(struct recurrent **out, const struct recurrent_shape *shape, bool pulls_inputs,
-                          struct error *error)
+enum status recurrent_new(struct recurrent **out, const struct recurrent_shape *shape, struct error *error)
 {
     static const struct row_lanes *const row_lanes[ISA_COUNT] = ISA_EACH(&row_lanes);
     struct policy_lanes lanes;
@@ -193,14 +192,14 @@ enum status recurrent_new(struct recurrent **out, const struct recurrent_shape *
     r->row_lanes = row_lanes[isa];
     describe_layers(r);
     struct places places = {0};
-    place_weights(&places, r, pulls_inputs);
+    place_weights(&places, r);
     status = places_take(&places, "recurrent weights", error);
     if (status != STATUS_OK) {
         free(r);
         return status;
     }
     r->memory = places.memory;
-    place_weights(&places, r, pulls_inputs);
+    place_weights(&places, r);
     *out = r;
     return STATUS_OK;
 }
@@ -230,12 +229,6 @@ void recurrent_load_parameter(struct recurrent *r, const float *parameters, uint
     else
         memcpy(layer->bias[parameter->kind - RECURRENT_INPUT_BIAS], parameters + parameter->offset,
                parameter->count * sizeof *parameters);
-}
-
-void recurrent_load(struct recurrent *r, const float *parameters)
-{
-    for (uint32_t number = 0; number < r->parameter_count; number++)
-        recurrent_load_parameter(r, parameters, number);
 }
 
 /* ---- the workspace ---- */
@@ -534,7 +527,7 @@ static void layer_backward(const struct recurrent *r, const struct recurrent_wor
 
 void recurrent_backward(const struct recurrent *r, struct recurrent_work *work,
                         const struct recurrent_rows *rows, struct recurrent_range range, float *gradient,
-                        bool adds, const struct recurrent_matrix *inputs)
+                        bool adds)
 {
     const uint32_t first = rows->first[range.begin], count = rows->first[range.end] - first;
     const struct dense_matrix pulls = rows_from(work->pulls, first);
@@ -546,8 +539,5 @@ void recurrent_backward(const struct recurrent *r, struct recurrent_work *work,
         layer_backward(r, work, rows, range, l, gradient, adds);
         if (l > 0)
             multiply(r, count, gates, part->outputs, part->panels.backward, part->inputs, work->zeros, pulls);
-        else if (inputs != NULL)
-            multiply(r, count, gates, part->outputs, part->panels.backward, part->inputs, work->zeros,
-                     rows_from((struct dense_matrix){inputs->at, inputs->stride}, first));
     }
 }

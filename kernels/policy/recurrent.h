@@ -84,17 +84,14 @@ uint32_t recurrent_parameters(const struct recurrent_shape *shape,
 
 struct recurrent;
 
-/* `shape` is within its bounds (asserted), and is copied. `pulls_inputs`: recurrent_backward is asked for
- * dL/d inputs. Parameters are zeros until recurrent_load. Errors: isa_choose's; STATUS_NO_MEMORY. */
-enum status recurrent_new(struct recurrent **out, const struct recurrent_shape *shape, bool pulls_inputs,
-                          struct error *error);
+/* `shape` is within its bounds (asserted), and is copied. Parameters are zeros until
+ * recurrent_load_parameter. Errors: isa_choose's; STATUS_NO_MEMORY. */
+enum status recurrent_new(struct recurrent **out, const struct recurrent_shape *shape, struct error *error);
 void recurrent_free(struct recurrent *recurrent);
 
-/* Computes with these parameters from now on; they are copied. No other thread computes meanwhile. */
-void recurrent_load(struct recurrent *recurrent, const float *parameters);
-
-/* The same of parameter number `number` of the list alone; several threads may do that at once, each for
- * other parameters. */
+/* Computes with parameter number `number` of the list as it is in `parameters`, the flat array of all, from
+ * now on; it is copied. Several threads may do that at once, each for other parameters. No other thread
+ * computes meanwhile. */
 void recurrent_load_parameter(struct recurrent *recurrent, const float *parameters, uint32_t number);
 
 /* ---- rows ---- */
@@ -140,13 +137,12 @@ struct recurrent_matrix recurrent_forward(const struct recurrent *recurrent, str
 
 /* dL/d of every parameter from the rows of the range, by the pulls at the results of recurrent_forward with
  * these rows; in `gradient`, which has the parameters' order: added to what that holds, or, `adds` false, in
- * its place. Ranges descend, from the last step on. A sequence's first state is a constant. `inputs`: NULL,
- * or where dL/d inputs is written (rows, inputs). A range's rows are summed in chunks of 256, ascending,
- * chunk by chunk. Each range needs a recurrent_forward before the next call: this one overwrites what it
- * reads. */
+ * its place. Ranges descend, from the last step on. A sequence's first state is a constant. A range's
+ * rows are summed in chunks of 256, ascending, chunk by chunk. Each range needs a recurrent_forward before
+ * the next call: this one overwrites what it reads. */
 void recurrent_backward(const struct recurrent *recurrent, struct recurrent_work *work,
                         const struct recurrent_rows *rows, struct recurrent_range range, float *gradient,
-                        bool adds, const struct recurrent_matrix *inputs);
+                        bool adds);
 
 /* Multiplications of a row, forward. */
 size_t recurrent_products(const struct recurrent_shape *shape);

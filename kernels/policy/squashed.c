@@ -34,11 +34,6 @@ struct squashed {
     float *memory; // all of the above
 };
 
-uint32_t squashed_outputs(const struct squashed_shape *shape)
-{
-    return shape->features > 0 ? shape->components : 2 * shape->components;
-}
-
 /* ---- memory ---- */
 
 static void place_exploration(struct places *places, struct exploration *at,

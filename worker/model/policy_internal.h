@@ -207,11 +207,11 @@ struct policy_inputs {
 };
 
 struct policy_network {
-    enum policy_form form;    /* the CNN, or dense layers */
-    bool joins;               /* policy_joins_parts */
-    bool shares_extractor;    /* policy and value read the same CNNs */
-    struct dense_shape shape; /* policy_dense_shape's */
-    uint32_t memories;        /* policy_memories'; the next two are for a network with memory */
+    enum policy_form form;         /* the CNN, or dense layers */
+    bool shares_extractor;         /* policy and value read the same CNNs */
+    uint32_t extractor_parameters; /* in front of the dense layers' weights, behind log_std */
+    struct dense_shape shape;      /* policy_dense_shape's */
+    uint32_t memories;             /* policy_memories'; the next two are for a network with memory */
     struct recurrent_shape memory;
     enum policy_critic critic;
     struct params *params;

@@ -90,7 +90,7 @@ enum status policy_memory_new(struct policy_memory **out, const struct policy_co
     memory->floats = recurrent_state_floats(&shape);
     memory->row_floats = policy_config_state_floats(config);
     memory->offset = number == 0 ? 0 : memory->row_floats - memory->floats;
-    enum status status = recurrent_new(&memory->recurrent, &shape, false, error);
+    enum status status = recurrent_new(&memory->recurrent, &shape, error);
     if (status == STATUS_OK)
         status = open_sequences(&memory->step, memory, POLICY_CHUNK_ROWS, POLICY_CHUNK_ROWS, error);
     return status == STATUS_OK ? open_minibatch(memory, config, error) : status;
@@ -106,11 +106,6 @@ void policy_memory_free(struct policy_memory *memory)
     free(memory->column_slot);
     free(memory->column_row);
     free(memory);
-}
-
-void policy_memory_load(struct policy_memory *memory, const float *parameters)
-{
-    recurrent_load(memory->recurrent, parameters);
 }
 
 void policy_memory_load_parameter(struct policy_memory *memory, const float *parameters, uint32_t number)
@@ -232,8 +227,8 @@ bool policy_memory_backward(struct policy_memory *memory, float *gradient)
     struct recurrent_range range = {memory->step_next - 1, memory->step_next};
     while (range.begin > 0 && all->first[range.end] - all->first[range.begin - 1] <= memory->range_rows)
         range.begin--;
-    recurrent_backward(memory->recurrent, all->work, &all->rows, range, gradient, range.end < all->rows.steps,
-                       NULL);
+    recurrent_backward(memory->recurrent, all->work, &all->rows, range, gradient,
+                       range.end < all->rows.steps);
     memory->step_next = range.begin;
     return range.begin > 0;
 }

@@ -22,9 +22,8 @@ enum status policy_memory_new(struct policy_memory **out, const struct policy_co
                               struct error *error);
 void policy_memory_free(struct policy_memory *memory);
 
-/* Computes with `parameters` from now on: those of this memory alone, or of them number `number` alone, as
- * recurrent_load and recurrent_load_parameter have it. */
-void policy_memory_load(struct policy_memory *memory, const float *parameters);
+/* Computes with parameter number `number` of this memory's own `parameters` from now on, as
+ * recurrent_load_parameter has it. */
 void policy_memory_load_parameter(struct policy_memory *memory, const float *parameters, uint32_t number);
 
 /* The features (rows, units) of at most POLICY_CHUNK_ROWS rows, each a step of another environment; valid

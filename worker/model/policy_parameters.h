@@ -59,6 +59,7 @@
 
 enum {
     POLICY_CRITICS_MAX = 8,
+    POLICY_EXTRACTOR_PARAMETERS = 8,                /* of the CNN in front of an image's features */
     POLICY_CHAIN_MAX = 2 * (POLICY_LAYERS_MAX + 1), /* parameters of one chain of dense layers */
     POLICY_Q_PARAMETERS_MAX = 2 * (POLICY_CRITICS_MAX + 1) * POLICY_CHAIN_MAX + 4,
     POLICY_PARAMETERS_MAX =

@@ -1,6 +1,7 @@
 /* Problems for the general policy's kernels. Linked into the tests and the benchmark that ask for it. */
 #include "test/kernels/policy/dense_problem.h"
 
+#include "test/kernels/policy/load_parameters.h"
 #include "test/kernels/policy/mlp_problem.h"
 
 #include <math.h>
@@ -158,7 +159,7 @@ bool dense_problem_load(struct dense_problem *problem, const char *isa)
         return false;
     stop_on(status, &error);
     stop_on(dense_work_new(&problem->work, problem->dense, &error), &error);
-    dense_load(problem->dense, problem->parameters);
+    load_dense(problem->dense, &problem->shape, problem->parameters);
     return true;
 }
 

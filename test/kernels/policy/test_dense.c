@@ -2,6 +2,7 @@
  * oracle in double (test/oracle), against itself in other batches, and the instruction sets against each
  * other. */
 #include "test/kernels/policy/dense_cases.h"
+#include "test/kernels/policy/load_parameters.h"
 #include "test/oracle/dense_ref.h"
 #include "test/workplace.h"
 
@@ -332,7 +333,7 @@ START_TEST(a_forbidden_choice_is_never_made)
     for (uint32_t b = 0; problem.dense != NULL && b < sizeof biases / sizeof *biases; b++) {
         for (uint32_t a = 0; a < 20; a++)
             problem.parameters[20 + a] = a % 3 == 1 ? biases[b] : -0.5f * (float)a;
-        dense_load(problem.dense, problem.parameters);
+        load_dense(problem.dense, &problem.shape, problem.parameters);
         for (int greedy = 0; greedy < 2; greedy++) {
             uint32_t wrong = 0;
             dense_problem_act_rows(problem.dense, problem.work, &problem.batch, greedy ? NULL : &problem.draw,

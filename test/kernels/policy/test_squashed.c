@@ -63,7 +63,9 @@ static void fill(struct problem *p, int number)
 {
     const struct squashed_shape *shape = &cases[number].shape;
     const uint32_t rows = cases[number].rows;
-    *p = (struct problem){.shape = *shape, .outputs = squashed_outputs(shape), .d_log_probability = 0.375f};
+    *p = (struct problem){.shape = *shape,
+                          .outputs = shape->features > 0 ? shape->components : 2 * shape->components,
+                          .d_log_probability = 0.375f};
     p->deviations = (size_t)shape->features * shape->components;
     p->rows = (struct squashed_rows){.count = rows,
                                      .z = matrix(1, rows, p->outputs, 1),

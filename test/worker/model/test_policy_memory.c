@@ -2,6 +2,7 @@
  * bit, however the minibatch is cut; and where the states go. */
 #include "worker/model/policy_memory.h"
 
+#include "test/kernels/policy/load_parameters.h"
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/worker/model/policy_hidden.h"
 #include "test/workplace.h"
@@ -144,8 +145,11 @@ static struct policy_memory *open_memory(const struct rows *r, uint32_t number)
     struct policy_memory *memory;
     size_t floats;
     float *parameters = draw_parameters(r, number, &floats);
+    const struct recurrent_shape shape = policy_memory_shape(&r->config, number);
+    struct recurrent_parameter list[RECURRENT_PARAMETERS_MAX];
     must(policy_memory_new(&memory, &r->config, number, &error));
-    policy_memory_load(memory, parameters);
+    for (uint32_t p = 0; p < recurrent_parameters(&shape, list); p++)
+        policy_memory_load_parameter(memory, parameters, p);
     free(parameters);
     return memory;
 }
@@ -283,14 +287,14 @@ static void find_gradient(const struct rows *r, const float *parameters, float *
         first[r->row[i] / r->columns + 1] = i + 1;
     }
     const struct recurrent_rows rows = {STEPS, first, slot, starts};
-    must(recurrent_new(&recurrent, &shape, false, &error));
+    must(recurrent_new(&recurrent, &shape, &error));
     must(recurrent_work_new(&work, recurrent, r->count, r->columns, &error));
-    recurrent_load(recurrent, parameters);
+    load_recurrent(recurrent, &shape, parameters);
     const struct recurrent_matrix inputs = recurrent_inputs(work);
     dense_gather(&batch, INPUTS, 0, INPUTS, inputs.at, inputs.stride);
     recurrent_forward(recurrent, work, &rows, all, states);
     draw_pulls(recurrent_pulls(work), r->count, shape.hidden);
-    recurrent_backward(recurrent, work, &rows, all, gradient, false, NULL);
+    recurrent_backward(recurrent, work, &rows, all, gradient, false);
     recurrent_work_free(work);
     recurrent_free(recurrent);
     free(slot);
