@@ -6,14 +6,10 @@
 #include <assert.h>
 #include <string.h>
 
-enum status normal_choose(normal_group **out, struct error *error)
+normal_group *normal_choose(void)
 {
     static normal_group *const groups[ISA_COUNT] = ISA_EACH(normal_group);
-    enum isa isa;
-    enum status status = isa_choose(&isa, error);
-    if (status == STATUS_OK)
-        *out = groups[isa];
-    return status;
+    return groups[isa_or_baseline()];
 }
 
 void normal_fill(normal_group *draw, float *out, uint64_t count, const struct rng_key *key,

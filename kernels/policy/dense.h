@@ -146,7 +146,7 @@ uint32_t dense_parameters(const struct dense_shape *shape, struct dense_paramete
 struct dense;
 
 /* `shape` is within its bounds (asserted), and is copied. Parameters are zeros until dense_load_parameter.
- * Takes about 8 bytes for each parameter. Errors: isa_choose's; STATUS_NO_MEMORY. */
+ * Takes about 8 bytes for each parameter. STATUS_NO_MEMORY. */
 enum status dense_new(struct dense **out, const struct dense_shape *shape, struct error *error);
 void dense_free(struct dense *dense);
 
@@ -249,7 +249,7 @@ void dense_gradient(const struct dense *dense, struct dense_work *work, const st
 
 struct head;
 
-/* A Gaussian's needs head_load before all else. Errors: isa_choose's; STATUS_NO_MEMORY. */
+/* A Gaussian's needs head_load before all else. STATUS_NO_MEMORY. */
 enum status head_new(struct head **out, const struct dense_shape *shape, struct error *error);
 void head_free(struct head *head);
 

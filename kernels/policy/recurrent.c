@@ -51,6 +51,7 @@ struct layer_work {
 };
 
 struct recurrent_work {
+    const struct recurrent *recurrent;
     struct layer_work layer[RECURRENT_LAYERS_MAX];
     struct dense_matrix pulls;   // (rows, hidden) dL/d y of the layer that goes back
     struct dense_matrix through; // (slots, hidden) dL/d of the states of one step, through the products
@@ -130,8 +131,9 @@ static void place_part(struct places *places, struct part *part, bool goes_back)
     panels_place(places, &part->panels, part->outputs, part->inputs, goes_back);
 }
 
-static void place_weights(struct places *places, struct recurrent *r)
+static void place_weights(struct places *places, void *of)
 {
+    struct recurrent *r = of;
     for (uint32_t l = 0; l < r->shape.layers; l++) {
         struct layer *layer = &r->layer[l];
         place_part(places, &layer->of_input, l > 0);
@@ -173,35 +175,24 @@ static void describe_layers(struct recurrent *r)
 enum status recurrent_new(struct recurrent **out, const struct recurrent_shape *shape, struct error *error)
 {
     static const struct row_lanes *const row_lanes[ISA_COUNT] = ISA_EACH(&row_lanes);
-    struct policy_lanes lanes;
-    enum isa isa = ISA_BASELINE;
-    enum status status = policy_lanes_choose(&lanes, error);
-    if (status == STATUS_OK)
-        status = isa_choose(&isa, error);
+    const struct policy_lanes *lanes = policy_lanes_choose();
     assert(shape->inputs >= 1 && shape->hidden >= 1 && shape->hidden <= RECURRENT_HIDDEN_MAX);
     assert(shape->layers >= 1 && shape->layers <= RECURRENT_LAYERS_MAX);
     assert(shape->layers == 1 || shape->cell != RECURRENT_LINEAR);
-    if (status != STATUS_OK)
-        return status;
     struct recurrent *r = calloc(1, sizeof *r);
     if (r == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a policy's recurrent layers");
     r->shape = *shape;
-    r->product = lanes.product;
-    r->dense_lanes = lanes.dense;
-    r->row_lanes = row_lanes[isa];
+    r->product = lanes->product;
+    r->dense_lanes = lanes->dense;
+    r->row_lanes = row_lanes[isa_or_baseline()];
     describe_layers(r);
-    struct places places = {0};
-    place_weights(&places, r);
-    status = places_take(&places, "recurrent weights", error);
-    if (status != STATUS_OK) {
+    const enum status status = places_take(&r->memory, place_weights, r, "recurrent weights", error);
+    if (status == STATUS_OK)
+        *out = r;
+    else
         free(r);
-        return status;
-    }
-    r->memory = places.memory;
-    place_weights(&places, r);
-    *out = r;
-    return STATUS_OK;
+    return status;
 }
 
 void recurrent_free(struct recurrent *r)
@@ -250,8 +241,10 @@ static void place_layer_work(struct places *places, struct layer_work *work, con
     places_matrix(places, &work->c_next, rows, hidden);
 }
 
-static void place_work(struct places *places, struct recurrent_work *work, const struct recurrent *r)
+static void place_work(struct places *places, void *of)
 {
+    struct recurrent_work *work = of;
+    const struct recurrent *r = work->recurrent;
     const uint32_t rows = work->rows_max, hidden = r->shape.hidden, outputs = r->gates * hidden;
     places_matrix(places, &work->layer[0].x, rows, r->shape.inputs);
     for (uint32_t l = 0; l < r->shape.layers; l++) {
@@ -269,20 +262,17 @@ static void place_work(struct places *places, struct recurrent_work *work, const
 enum status recurrent_work_new(struct recurrent_work **out, const struct recurrent *r, uint32_t rows_max,
                                uint32_t slots_max, struct error *error)
 {
-    struct places places = {0};
     struct recurrent_work *work = calloc(1, sizeof *work);
     if (work == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a policy's sequences");
     work->rows_max = rows_max;
     work->slots_max = slots_max;
-    place_work(&places, work, r);
-    const enum status status = places_take(&places, "sequences", error);
+    work->recurrent = r;
+    const enum status status = places_take(&work->memory, place_work, work, "sequences", error);
     if (status != STATUS_OK) {
         free(work);
         return status;
     }
-    work->memory = places.memory;
-    place_work(&places, work, r);
     summing_begin(&work->summing, r->product, r->dense_lanes);
     *out = work;
     return STATUS_OK;

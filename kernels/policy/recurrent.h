@@ -85,7 +85,7 @@ uint32_t recurrent_parameters(const struct recurrent_shape *shape,
 struct recurrent;
 
 /* `shape` is within its bounds (asserted), and is copied. Parameters are zeros until
- * recurrent_load_parameter. Errors: isa_choose's; STATUS_NO_MEMORY. */
+ * recurrent_load_parameter. STATUS_NO_MEMORY. */
 enum status recurrent_new(struct recurrent **out, const struct recurrent_shape *shape, struct error *error);
 void recurrent_free(struct recurrent *recurrent);
 

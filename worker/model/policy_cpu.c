@@ -514,9 +514,7 @@ static enum status flat_improve(void *self, const struct policy_rows *rows,
     struct policy_cpu *policy = self;
     struct pass m = {.policy = policy, .rows = rows, .progress = step->progress, .context = step->context};
     assert(policy->has_value);
-    const enum status status = policy_begin_objective(&m.objective, rows, targets, step, error);
-    if (status != STATUS_OK)
-        return status;
+    policy_begin_objective(&m.objective, rows, targets, step);
     learn_batch(&m);
     *losses = surrogate_losses(&m.objective);
     if (!isfinite(losses->loss))

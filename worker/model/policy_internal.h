@@ -127,20 +127,19 @@ static inline double policy_clip_factor(double norm, double max_norm)
     return factor < 1 ? factor : 1;
 }
 
-/* PPO's objective of a minibatch. Errors: surrogate_begin's. */
-static inline enum status policy_begin_objective(struct surrogate *objective, const struct policy_rows *rows,
-                                                 const struct policy_targets *targets,
-                                                 const struct policy_step *step, struct error *error)
+/* PPO's objective of a minibatch. */
+static inline void policy_begin_objective(struct surrogate *objective, const struct policy_rows *rows,
+                                          const struct policy_targets *targets,
+                                          const struct policy_step *step)
 {
-    return surrogate_begin(objective, &step->objective,
-                           &(struct surrogate_rows){.count = rows->count,
-                                                    .row = rows->row,
-                                                    .log_probabilities = rows->log_probabilities,
-                                                    .values = rows->values,
-                                                    .advantages = targets->advantages,
-                                                    .returns = targets->returns,
-                                                    .normalizes = targets->normalizes},
-                           error);
+    surrogate_begin(objective, &step->objective,
+                    &(struct surrogate_rows){.count = rows->count,
+                                             .row = rows->row,
+                                             .log_probabilities = rows->log_probabilities,
+                                             .values = rows->values,
+                                             .advantages = targets->advantages,
+                                             .returns = targets->returns,
+                                             .normalizes = targets->normalizes});
 }
 
 /* Fills the pulls of REINFORCE's rows, and adds their part of L to sums->policy. */

@@ -88,7 +88,7 @@ uint32_t policy_parameters(struct policy_parameter out[POLICY_PARAMETERS_MAX],
 /* Gives parameter number `number` of the list its first values, with the same bits on every machine: one that
  * has a `first`, or is a target, that number; a weight with a gain, if config->orthogonal, orthogonal_draw's
  * (kernels/policy/orthogonal.h) by its gain and number, and a bias then 0; else element e is
- * rng_initial_uniform(seed, number, e, bound). STATUS_NO_MEMORY; errors as isa_choose. */
+ * rng_initial_uniform(seed, number, e, bound). STATUS_NO_MEMORY. */
 enum status policy_begin_parameter(float *values, const struct policy_parameter *parameter, uint32_t number,
                                    const struct policy_config *config, struct error *error);
 

@@ -403,10 +403,8 @@ static enum status policy_tape_improve(void *self, const struct policy_rows *row
 {
     struct policy_tape *net = self;
     struct surrogate minibatch;
-    enum status status = policy_begin_objective(&minibatch, rows, targets, step, error);
-    if (status != STATUS_OK)
-        return status;
-    status = learn_pieces(net, rows, NULL, &minibatch, step->progress, step->context, error);
+    policy_begin_objective(&minibatch, rows, targets, step);
+    enum status status = learn_pieces(net, rows, NULL, &minibatch, step->progress, step->context, error);
     *losses = surrogate_losses(&minibatch);
     if (status != STATUS_OK || losses->kl > step->kl_max)
         return status;

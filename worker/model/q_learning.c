@@ -21,9 +21,8 @@ enum status q_open(struct q_learning *p, const struct policy_config *config, str
     p->noise = calloc((size_t)POLICY_CHUNK_ROWS * p->components, sizeof *p->noise);
     if (p->noise == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the noise of %u numbers", p->components);
-    enum status status = normal_choose(&p->normals, error);
-    if (status == STATUS_OK)
-        status = q_matrix(p, &p->input, p->inputs + p->components, error);
+    p->normals = normal_choose();
+    const enum status status = q_matrix(p, &p->input, p->inputs + p->components, error);
     return status == STATUS_OK ? policy_arrays_open(&p->arrays, config, error) : status;
 }
 

@@ -40,7 +40,7 @@ struct q_learning {
 };
 
 /* Opens the part that all have. *p is all zero before; q_close, which is struct policy_kind's close too, also
- * follows a failure, and closes networks and matrices. STATUS_NO_MEMORY; errors as isa_choose. */
+ * follows a failure, and closes networks and matrices. STATUS_NO_MEMORY. */
 enum status q_open(struct q_learning *p, const struct policy_config *config, struct error *error);
 void q_close(void *self);
 

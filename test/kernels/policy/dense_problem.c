@@ -153,7 +153,9 @@ bool dense_problem_load(struct dense_problem *problem, const char *isa)
         setenv("COALESCED_ISA", isa, 1);
     else
         unsetenv("COALESCED_ISA");
-    const enum status status = dense_new(&problem->dense, &problem->shape, &error);
+    enum status status = mlp_check_isa(&error);
+    if (status == STATUS_OK)
+        status = dense_new(&problem->dense, &problem->shape, &error);
     unsetenv("COALESCED_ISA");
     if (status == STATUS_UNAVAILABLE && isa != NULL)
         return false;
