@@ -31,4 +31,8 @@ normal_group *normal_choose(void);
 void normal_fill(normal_group *draw, float *out, uint64_t count, const struct rng_key *key,
                  enum rng_stream stream, uint32_t block);
 
+/* The same draws, from number `begin` on. */
+void normal_fill_from(normal_group *draw, float *out, uint64_t begin, uint64_t count,
+                      const struct rng_key *key, enum rng_stream stream, uint32_t block);
+
 #endif

@@ -620,15 +620,6 @@ void dense_act(const struct dense *dense, struct dense_work *work, const struct 
         store_values(work, batch->count, results->value);
 }
 
-void dense_value(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
-                 float *value)
-{
-    const struct heads heads = heads_of(false, true);
-    assert(batch->count <= DENSE_CHUNK_ROWS && dense->shape.value);
-    forward(dense, work, batch, &heads);
-    store_values(work, batch->count, value);
-}
-
 void dense_evaluate(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
                     const struct dense_results *results)
 {

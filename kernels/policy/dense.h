@@ -213,15 +213,11 @@ struct dense_results {
 void dense_act(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
                const struct dense_draw *draw, const struct dense_results *results);
 
-/* Of the values alone, for at most DENSE_CHUNK_ROWS rows (asserted); actions and masks are not read. For a
- * state that is bootstrapped from. */
-void dense_value(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
-                 float *value);
-
 /* Of the batch's own actions, which are within their choices (asserted), for at most DENSE_CHUNK_ROWS rows
  * (asserted). A forbidden action has log-probability -infinity. `work` then holds what dense_gradient needs
  * of the networks whose results were wanted: where log-probability and entropy are NULL, not of the policy's;
- * where value is NULL, not of the value network. */
+ * where value is NULL, not of the value network. Where the values alone are wanted, actions and masks are not
+ * read. */
 void dense_evaluate(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
                     const struct dense_results *results);
 

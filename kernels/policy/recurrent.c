@@ -286,14 +286,14 @@ void recurrent_work_free(struct recurrent_work *work)
     free(work);
 }
 
-struct recurrent_matrix recurrent_inputs(const struct recurrent_work *work)
+struct dense_matrix recurrent_inputs(const struct recurrent_work *work)
 {
-    return (struct recurrent_matrix){work->layer[0].x.at, work->layer[0].x.stride};
+    return work->layer[0].x;
 }
 
-struct recurrent_matrix recurrent_pulls(const struct recurrent_work *work)
+struct dense_matrix recurrent_pulls(const struct recurrent_work *work)
 {
-    return (struct recurrent_matrix){work->pulls.at, work->pulls.stride};
+    return work->pulls;
 }
 
 static float *row_of(struct dense_matrix matrix, uint32_t row)
@@ -393,9 +393,9 @@ static void step_forward(const struct recurrent *r, const struct recurrent_work 
     }
 }
 
-struct recurrent_matrix recurrent_forward(const struct recurrent *r, struct recurrent_work *work,
-                                          const struct recurrent_rows *rows, struct recurrent_range range,
-                                          float *state)
+struct dense_matrix recurrent_forward(const struct recurrent *r, struct recurrent_work *work,
+                                      const struct recurrent_rows *rows, struct recurrent_range range,
+                                      float *state)
 {
     const uint32_t first = rows->first[range.begin], count = rows->first[range.end] - first;
     assert(rows->first[range.end] <= work->rows_max);
@@ -408,8 +408,7 @@ struct recurrent_matrix recurrent_forward(const struct recurrent *r, struct recu
         for (uint32_t step = range.begin; step < range.end && !linear; step++)
             step_forward(r, work, rows, l, rows->first[step], rows->first[step + 1], state);
     }
-    const struct dense_matrix y = rows_from(work->layer[r->shape.layers - 1].y, first);
-    return (struct recurrent_matrix){y.at, y.stride};
+    return rows_from(work->layer[r->shape.layers - 1].y, first);
 }
 
 /* ---- backward ---- */

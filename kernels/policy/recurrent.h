@@ -33,11 +33,7 @@
 #ifndef KERNELS_POLICY_RECURRENT_H
 #define KERNELS_POLICY_RECURRENT_H
 
-#include "kernels/base/status.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "kernels/policy/layers.h"
 
 enum { RECURRENT_LAYERS_MAX = 4, RECURRENT_HIDDEN_MAX = 1024 };
 
@@ -112,16 +108,10 @@ enum status recurrent_work_new(struct recurrent_work **out, const struct recurre
                                uint32_t rows_max, uint32_t slots_max, struct error *error);
 void recurrent_work_free(struct recurrent_work *work);
 
-/* A matrix of the work's rows: row r at `at + r * stride`, whole blocks of 16 columns. */
-struct recurrent_matrix {
-    float *at;
-    size_t stride;
-};
-
 /* Where the caller writes the inputs before recurrent_forward (rows, inputs), and the pulls dL/d result
  * before recurrent_backward (rows, hidden). */
-struct recurrent_matrix recurrent_inputs(const struct recurrent_work *work);
-struct recurrent_matrix recurrent_pulls(const struct recurrent_work *work);
+struct dense_matrix recurrent_inputs(const struct recurrent_work *work);
+struct dense_matrix recurrent_pulls(const struct recurrent_work *work);
 
 /* Some of the steps: from number `begin` up to, not including, `end`. */
 struct recurrent_range {
@@ -131,9 +121,9 @@ struct recurrent_range {
 /* Computes the results (rows, hidden) of the range, valid until the next call with its rows. Ranges ascend.
  * `state` (slots, recurrent_state_floats): where each sequence begins; in its place where the sequence then
  * stands. How steps are cut into ranges changes no bit. */
-struct recurrent_matrix recurrent_forward(const struct recurrent *recurrent, struct recurrent_work *work,
-                                          const struct recurrent_rows *rows, struct recurrent_range range,
-                                          float *state);
+struct dense_matrix recurrent_forward(const struct recurrent *recurrent, struct recurrent_work *work,
+                                      const struct recurrent_rows *rows, struct recurrent_range range,
+                                      float *state);
 
 /* dL/d of every parameter from the rows of the range, by the pulls at the results of recurrent_forward with
  * these rows; in `gradient`, which has the parameters' order: added to what that holds, or, `adds` false, in

@@ -222,7 +222,7 @@ static float *draw(size_t count, double bound)
     return numbers;
 }
 
-static void fill(struct recurrent_matrix to, uint32_t columns)
+static void fill(struct dense_matrix to, uint32_t columns)
 {
     float *from = draw((size_t)RECURRENT_ROWS * columns, 1);
     for (uint32_t r = 0; r < RECURRENT_ROWS; r++)

@@ -210,7 +210,7 @@ static void explore_row(const struct actor_critic *ac, uint32_t i, const struct 
     struct rng_key key = key_of(draw, i);
     struct squashed_rows row = ac->rows;
     key.step = draw->noise_steps > 0 ? key.step - key.step % draw->noise_steps : 0;
-    q_draw_normals(base, &key, RNG_NOISE, key.environment, 0, (uint32_t)ac->deviations, ac->draws);
+    normal_fill(base->normals, ac->draws, ac->deviations, &key, RNG_NOISE, key.environment);
     squashed_load(ac->squashed, base->arrays.values, ac->draws);
     row.count = 1;
     row.z.at += i * row.z.stride;
@@ -375,7 +375,7 @@ static void begin_step(const struct actor_critic *ac)
     const struct rng_key key = {.seed = base->config.seed, .episode = (uint32_t)base->arrays.steps};
     if (!explores(ac))
         return;
-    q_draw_normals(base, &key, RNG_LEARNING, 0, 0, (uint32_t)ac->deviations, ac->draws);
+    normal_fill(base->normals, ac->draws, ac->deviations, &key, RNG_LEARNING, 0);
     squashed_load(ac->squashed, base->arrays.values, ac->draws);
 }
 

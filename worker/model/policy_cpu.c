@@ -80,7 +80,7 @@ static uint32_t memory_of(const struct policy_cpu *policy, uint32_t network)
 }
 
 /* Has the batch read features in the place of observations, from row `first` of them on. */
-static void read_features(struct dense_batch *batch, struct recurrent_matrix features, uint32_t first)
+static void read_features(struct dense_batch *batch, struct dense_matrix features, uint32_t first)
 {
     batch->features = features.at + first * features.stride;
     batch->stride = features.stride;
@@ -119,7 +119,7 @@ static enum status act_dense(const struct policy_cpu *policy, const struct polic
     if (apart && policy->memories > 1)
         read_memory(policy, 1, rows, true, &batch);
     if (apart)
-        dense_value(policy->dense, policy->work[0], &batch, value);
+        dense_evaluate(policy->dense, policy->work[0], &batch, &(struct dense_results){.value = value});
     if (draw == NULL && !policy_all_finite(log_probability, rows->count))
         return error_set(error, STATUS_CORRUPT, "the probability of an action is not finite");
     if (keeps) {
@@ -175,7 +175,7 @@ static enum status flat_estimate(void *self, const struct policy_rows *rows, str
     (void)error;
     assert(policy->has_value);
     read_memory(policy, memory_of(policy, 1), rows, false, &batch);
-    dense_value(policy->dense, policy->work[0], &batch, value);
+    dense_evaluate(policy->dense, policy->work[0], &batch, &(struct dense_results){.value = value});
     scatter(rows, value, rows->values);
     return STATUS_OK;
 }
@@ -228,7 +228,7 @@ static void learn_dense(const struct pass *m, uint32_t slot, uint32_t network, u
     if (policy->memories > 0)
         read_features(&batch, policy_memory_features(policy->memory[memory_of(policy, network)]), first);
     if (network < policy->memories) {
-        const struct recurrent_matrix to = policy_memory_pulls(policy->memory[network]);
+        const struct dense_matrix to = policy_memory_pulls(policy->memory[network]);
         pulls.features = to.at + first * to.stride;
     }
     dense_evaluate(policy->dense, policy->work[slot], &batch,
@@ -544,8 +544,7 @@ static enum status flat_restore(void *self, const struct policy_values *values, 
  * are no more threads than networks, and always with a memory; else a wave of chunks of each. */
 static uint32_t plan_wave(struct policy_cpu *policy, const struct policy_config *config)
 {
-    const uint32_t rows =
-        config->minibatch_rows < config->rows_max ? config->minibatch_rows : config->rows_max;
+    const uint32_t rows = policy_minibatch_rows(config);
     const uint32_t chunks = (rows + POLICY_CHUNK_ROWS - 1) / POLICY_CHUNK_ROWS;
     const uint32_t pieces = chunks * policy->networks;
     const uint32_t most = config->memory != POLICY_NO_MEMORY ? policy->networks : pieces;

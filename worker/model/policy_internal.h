@@ -91,6 +91,20 @@ static inline struct policy_rows policy_chunk(const struct policy_rows *rows, ui
     return chunk;
 }
 
+/* Whether row `row` begins an episode. */
+static inline bool policy_starts_at(const struct policy_rows *rows, uint32_t row)
+{
+    return rows->starts != NULL && rows->starts[row] != 0;
+}
+
+/* The next power of two of at least `least`, which is one. */
+static inline uint32_t policy_filled_up(uint32_t rows, uint32_t least)
+{
+    while (least < rows)
+        least *= 2;
+    return least;
+}
+
 /* The batch for the tutorial's network. */
 static inline struct mlp_batch policy_mlp_batch(const struct policy_rows *rows)
 {

@@ -29,8 +29,8 @@ void policy_memory_load_parameter(struct policy_memory *memory, const float *par
 /* The features (rows, units) of at most POLICY_CHUNK_ROWS rows, each a step of another environment; valid
  * until the next call. `batch`: the same rows, with what the memory reads. `keeps`: writes the states after
  * the rows. */
-struct recurrent_matrix policy_memory_step(struct policy_memory *memory, const struct policy_rows *rows,
-                                           const struct dense_batch *batch, bool keeps);
+struct dense_matrix policy_memory_step(struct policy_memory *memory, const struct policy_rows *rows,
+                                       const struct dense_batch *batch, bool keeps);
 
 /* ---- a minibatch ----
  *
@@ -47,8 +47,8 @@ void policy_memory_begin(struct policy_memory *memory, const struct policy_rows 
 bool policy_memory_forward(struct policy_memory *memory);
 
 /* (rows, units), and where dL/d features is written, with the same stride. */
-struct recurrent_matrix policy_memory_features(const struct policy_memory *memory);
-struct recurrent_matrix policy_memory_pulls(const struct policy_memory *memory);
+struct dense_matrix policy_memory_features(const struct policy_memory *memory);
+struct dense_matrix policy_memory_pulls(const struct policy_memory *memory);
 
 /* Writes dL/d of the memory's parameters into `gradient`. */
 bool policy_memory_backward(struct policy_memory *memory, float *gradient);

@@ -45,15 +45,6 @@ struct policy_batch {
     int32_t *words, *actions;          // (rows_max, 3), (rows_max)
 };
 
-/* The next power of two of at least MLP_CHUNK_ROWS; `rows` is at most PIECE_ROWS. */
-static uint32_t filled_up(uint32_t rows)
-{
-    uint32_t filled = MLP_CHUNK_ROWS;
-    while (filled < rows)
-        filled *= 2;
-    return filled;
-}
-
 enum status policy_batch_new(struct policy_batch **out, const struct policy_config *config,
                              struct error *error)
 {
@@ -62,7 +53,8 @@ enum status policy_batch_new(struct policy_batch **out, const struct policy_conf
         return error_set(error, STATUS_NO_MEMORY, "no memory for a batch of rows");
     rows->config = *config;
     rows->shape = policy_mlp_shape(config);
-    rows->rows_max = filled_up(config->rows_max < PIECE_ROWS ? config->rows_max : PIECE_ROWS);
+    rows->rows_max =
+        policy_filled_up(config->rows_max < PIECE_ROWS ? config->rows_max : PIECE_ROWS, MLP_CHUNK_ROWS);
     rows->observations = calloc(rows->rows_max, rows->shape.inputs * sizeof *rows->observations);
     rows->coefficient = calloc(rows->rows_max, sizeof *rows->coefficient);
     rows->words = calloc(rows->rows_max, 3 * sizeof *rows->words);
@@ -139,7 +131,7 @@ struct variable *policy_batch_loss(struct policy_batch *rows, struct params *par
     uint32_t first = 0;
     do {
         const uint32_t count = all - first < rows->rows_max ? all - first : rows->rows_max;
-        const uint32_t filled = filled_up(count);
+        const uint32_t filled = policy_filled_up(count, MLP_CHUNK_ROWS);
         struct variable *observations = record_observations(rows, tape, batch, first, count, filled);
         gather_rows(rows, batch, coefficient, episode, first, count, filled);
         struct variable *piece = record_piece(rows, params, tape, observations, filled);

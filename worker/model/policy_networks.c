@@ -176,10 +176,9 @@ static struct variable *remember(const struct policy_network *network, struct ta
     struct variable *grid = recurrence->row != NULL
                                 ? tape_embedding(tape, recurrence->row, rows)
                                 : tape_reshape(tape, rows, SHAPE3(steps, sequences, network->memory.inputs));
-    struct lstm_state *state = recurrence->state[memory];
-    struct variable *y = network->memory.cell == RECURRENT_LSTM
-                             ? tape_lstm(tape, grid, network->memory.layers, parameters, state, 0, NULL)
-                             : tape_gru(tape, grid, network->memory.layers, parameters, state);
+    struct variable *y =
+        tape_recurrent(tape, network->memory.cell == RECURRENT_LSTM ? OP_LSTM_LAYER : OP_GRU_LAYER, grid,
+                       network->memory.layers, parameters, recurrence->state[memory], 0, NULL);
     struct variable *flat = tape_reshape(tape, y, SHAPE2(steps * sequences, network->memory.hidden));
     tape_drop(tape, grid);
     tape_drop(tape, y);

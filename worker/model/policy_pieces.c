@@ -134,14 +134,6 @@ void policy_pieces_close(struct policy_pieces *pieces)
 
 /* ---- cutting ---- */
 
-static uint32_t filled_up(uint32_t rows)
-{
-    uint32_t filled = 1;
-    while (filled < rows)
-        filled *= 2;
-    return filled;
-}
-
 struct policy_piece policy_piece_cut(const struct policy_rows *rows, uint32_t first, uint32_t rows_max,
                                      uint32_t filled)
 {
@@ -149,7 +141,7 @@ struct policy_piece policy_piece_cut(const struct policy_rows *rows, uint32_t fi
     struct policy_piece piece = {.rows = *rows};
     piece.rows.count = left < rows_max ? left : rows_max;
     piece.rows.row += first;
-    piece.filled = filled > 0 ? filled : filled_up(piece.rows.count);
+    piece.filled = filled > 0 ? filled : policy_filled_up(piece.rows.count, 1);
     return piece;
 }
 

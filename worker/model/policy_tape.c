@@ -455,8 +455,7 @@ static enum status take_memory(struct policy_tape *net, struct error *error)
 
 static void find_sizes(struct policy_tape *net, const struct policy_config *config)
 {
-    const uint32_t minibatch =
-        config->minibatch_rows < config->rows_max ? config->minibatch_rows : config->rows_max;
+    const uint32_t minibatch = policy_minibatch_rows(config);
     if (!config->has_value)
         return;
     net->has_value = true;

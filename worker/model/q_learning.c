@@ -228,29 +228,17 @@ bool q_is_finite(struct dense_matrix x, uint32_t rows, uint32_t columns)
 /* Blocks of RNG_ACTION. A policy's own draws, SAC's, begin at block 0. */
 enum { EVEN_BLOCK = 1 << 20, NOISE_BLOCK = 1 << 21 };
 
-void q_draw_normals(const struct q_learning *p, const struct rng_key *key, enum rng_stream stream,
-                    uint32_t block, uint64_t begin, uint32_t count, float *out)
-{
-    const uint32_t word = (uint32_t)stream << RNG_STREAM_SHIFT | block;
-    for (uint64_t at = begin, n; at < begin + count; at += n) {
-        float group[NORMAL_GROUP];
-        const uint64_t from = at % NORMAL_GROUP, left = begin + count - at;
-        n = left < NORMAL_GROUP - from ? left : NORMAL_GROUP - from;
-        p->normals(group, key, word, (uint32_t)(at / NORMAL_GROUP));
-        memcpy(out + (at - begin), group + from, n * sizeof *out);
-    }
-}
-
 void q_learning_noise(const struct q_learning *p, uint32_t which, uint32_t first, uint32_t count)
 {
     const struct rng_key key = {.seed = p->config.seed, .step = which, .episode = (uint32_t)p->arrays.steps};
-    q_draw_normals(p, &key, RNG_LEARNING, 0, (uint64_t)first * p->components, count * p->components,
-                   p->noise);
+    normal_fill_from(p->normals, p->noise, (uint64_t)first * p->components, count * p->components, &key,
+                     RNG_LEARNING, 0);
 }
 
 void q_acting_noise(const struct q_learning *p, const struct rng_key *key, float *noise)
 {
-    q_draw_normals(p, key, RNG_ACTION, 0, (uint64_t)key->environment * p->components, p->components, noise);
+    normal_fill_from(p->normals, noise, (uint64_t)key->environment * p->components, p->components, key,
+                     RNG_ACTION, 0);
 }
 
 static void draw_evenly(const struct q_learning *p, const struct rng_key *key, float *action)
@@ -275,9 +263,9 @@ static void find_noise(const struct q_learning *p, const struct policy_rows *chu
                        const struct rng_key *key, float *noise)
 {
     const struct policy_q_config *q = &p->config.q;
-    const bool begins = chunk->starts != NULL && chunk->starts[row] != 0;
-    q_draw_normals(p, key, RNG_ACTION, NOISE_BLOCK, (uint64_t)key->environment * p->components, p->components,
-                   noise);
+    const bool begins = policy_starts_at(chunk, row);
+    normal_fill_from(p->normals, noise, (uint64_t)key->environment * p->components, p->components, key,
+                     RNG_ACTION, NOISE_BLOCK);
     for (uint32_t c = 0; c < p->components; c++) {
         float *state = chunk->states + (size_t)row * p->components + c;
         if (q->noise == POLICY_NORMAL_NOISE)

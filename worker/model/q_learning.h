@@ -107,11 +107,6 @@ void q_read_actions(const struct q_learning *p, const float *actions, size_t str
  * batch of the running gradient step. `which`: 0 at the observations, 1 at the next ones. */
 void q_learning_noise(const struct q_learning *p, uint32_t which, uint32_t first, uint32_t count);
 
-/* Draws number begin … begin + count - 1 of normal(0, 1) of a key, stream and block, as normal_fill numbers
- * them; the key's environment has no say. */
-void q_draw_normals(const struct q_learning *p, const struct rng_key *key, enum rng_stream stream,
-                    uint32_t block, uint64_t begin, uint32_t count, float *out);
-
 /* The policy's own draws of normal(0, 1), for each number of the action of an environment in a step. The
  * configuration's noise has other draws. */
 void q_acting_noise(const struct q_learning *p, const struct rng_key *key, float *noise);

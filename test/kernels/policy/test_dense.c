@@ -212,7 +212,8 @@ START_TEST(judging_gives_the_bits_of_acting)
     if (problem.shape.value) {
         for (uint32_t first = 0; first < problem.rows; first += DENSE_CHUNK_ROWS) {
             const struct dense_batch chunk = dense_problem_piece(&problem, first, DENSE_CHUNK_ROWS);
-            dense_value(problem.dense, problem.work, &chunk, problem.value + first);
+            dense_evaluate(problem.dense, problem.work, &chunk,
+                           &(struct dense_results){.value = problem.value + first});
         }
         ck_assert_mem_eq(problem.value, all.numbers + problem.rows, problem.rows * sizeof(float));
         judge((struct dense_results){problem.log_probability, problem.entropy, NULL});

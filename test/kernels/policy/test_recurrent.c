@@ -77,13 +77,13 @@ struct outcome {
     float *y, *state, *gradient;
 };
 
-static void put_rows(struct recurrent_matrix to, const float *from, uint32_t rows, uint32_t columns)
+static void put_rows(struct dense_matrix to, const float *from, uint32_t rows, uint32_t columns)
 {
     for (uint32_t r = 0; r < rows; r++)
         memcpy(to.at + r * to.stride, from + (size_t)r * columns, columns * sizeof *from);
 }
 
-static void get_rows(float *to, struct recurrent_matrix from, uint32_t rows, uint32_t columns)
+static void get_rows(float *to, struct dense_matrix from, uint32_t rows, uint32_t columns)
 {
     for (uint32_t r = 0; r < rows; r++)
         memcpy(to + (size_t)r * columns, from.at + r * from.stride, columns * sizeof *to);
@@ -232,7 +232,7 @@ START_TEST(steps_are_the_bits_of_the_whole)
         const uint32_t first[2] = {0, n};
         uint32_t slot[SLOTS];
         uint8_t starts[SLOTS];
-        const struct recurrent_matrix x = recurrent_inputs(work);
+        const struct dense_matrix x = recurrent_inputs(work);
         for (uint32_t i = 0; i < n; i++) {
             const uint32_t from = begin + n - 1 - i;
             slot[i] = p.slot[from];
@@ -240,7 +240,7 @@ START_TEST(steps_are_the_bits_of_the_whole)
             memcpy(x.at + i * x.stride, p.x + (size_t)from * p.shape.inputs, p.shape.inputs * sizeof(float));
         }
         const struct recurrent_rows rows = {.steps = 1, .first = first, .slot = slot, .starts = starts};
-        const struct recurrent_matrix y =
+        const struct dense_matrix y =
             recurrent_forward(recurrent, work, &rows, (struct recurrent_range){0, 1}, p.state);
         for (uint32_t i = 0; i < n; i++)
             ck_assert_mem_eq(y.at + i * y.stride, whole.y + (size_t)(begin + n - 1 - i) * p.shape.hidden,
