@@ -14,7 +14,6 @@
 #define KERNELS_LANES_NORMAL_H
 
 #include "kernels/base/rng.h"
-#include "kernels/base/status.h"
 
 enum { NORMAL_GROUP = 64 };
 
@@ -24,12 +23,16 @@ typedef void normal_group(float out[NORMAL_GROUP], const struct rng_key *key, ui
 /* Indexed by enum isa (kernels/lanes/isa.h). */
 extern normal_group normal_group_baseline, normal_group_avx2, normal_group_avx512;
 
-/* The one that this processor computes with. Errors as isa_choose. */
-enum status normal_choose(normal_group **out, struct error *error);
+/* The one that this processor computes with: isa_or_baseline's. */
+normal_group *normal_choose(void);
 
 /* The first `count` (at most 2^34) draws of normal(0, 1) that have this key, stream and block. `key`'s
  * environment is not read: it counts the blocks, from 0. */
 void normal_fill(normal_group *draw, float *out, uint64_t count, const struct rng_key *key,
                  enum rng_stream stream, uint32_t block);
+
+/* The same draws, from number `begin` on. */
+void normal_fill_from(normal_group *draw, float *out, uint64_t begin, uint64_t count,
+                      const struct rng_key *key, enum rng_stream stream, uint32_t block);
 
 #endif

@@ -35,6 +35,7 @@ struct dense {
 };
 
 struct dense_work {
+    const struct dense *dense;
     struct dense_batch batch;   // last evaluated
     struct dense_matrix inputs; // (rows, piece)
     struct layers_work *hidden[DENSE_NETWORKS], *head[DENSE_NETWORKS];
@@ -177,8 +178,9 @@ uint32_t dense_parameters(const struct dense_shape *shape, struct dense_paramete
 
 /* ---- the weights ---- */
 
-static void place_deviations(struct places *places, struct dense *dense)
+static void place_deviations(struct places *places, void *of)
 {
+    struct dense *dense = of;
     const size_t features = dense_features(&dense->shape, DENSE_POLICY), components = dense->shape.components;
     struct dense_exploration *exploration = &dense->exploration;
     places_floats(places, &dense->sigma.sigma, components);
@@ -252,17 +254,14 @@ static void find_parameters(struct dense *dense)
     }
 }
 
-enum status policy_lanes_choose(struct policy_lanes *lanes, struct error *error)
+const struct policy_lanes *policy_lanes_choose(void)
 {
     static const struct policy_lanes tables[ISA_COUNT] = {
         [ISA_BASELINE] = {&dense_lanes_baseline, &mlp_lanes_baseline, &squashed_lanes_baseline,
                           product_baseline},
         [ISA_AVX2] = {&dense_lanes_avx2, &mlp_lanes_avx2, &squashed_lanes_avx2, product_avx2},
         [ISA_AVX512] = {&dense_lanes_avx512, &mlp_lanes_avx512, &squashed_lanes_avx512, product_avx512}};
-    enum isa isa = ISA_BASELINE;
-    const enum status status = isa_choose(&isa, error);
-    *lanes = tables[isa];
-    return status;
+    return &tables[isa_or_baseline()];
 }
 
 /* policy_check refuses what breaks a bound (worker/model/policy_config.h). */
@@ -283,32 +282,24 @@ static void assert_bounds(const struct dense_shape *shape)
 
 enum status dense_new(struct dense **out, const struct dense_shape *shape, struct error *error)
 {
-    struct policy_lanes lanes;
-    enum status status = policy_lanes_choose(&lanes, error);
-    assert_bounds(shape);
-    if (status != STATUS_OK)
-        return status;
+    const struct policy_lanes *lanes = policy_lanes_choose();
     struct dense *dense = calloc(1, sizeof *dense);
+    assert_bounds(shape);
     if (dense == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a policy");
     dense->shape = *shape;
     dense->outputs = dense_outputs(shape);
-    dense->lanes = lanes.dense;
-    dense->product = lanes.product;
+    dense->lanes = lanes->dense;
+    dense->product = lanes->product;
     find_parameters(dense);
-    struct places places = {0};
-    place_deviations(&places, dense);
-    status = networks_new(dense, error);
+    enum status status = networks_new(dense, error);
     if (status == STATUS_OK)
-        status = places_take(&places, "deviations", error);
-    if (status != STATUS_OK) {
+        status = places_take(&dense->memory, place_deviations, dense, "deviations", error);
+    if (status == STATUS_OK)
+        *out = dense;
+    else
         dense_free(dense);
-        return status;
-    }
-    dense->memory = places.memory;
-    place_deviations(&places, dense);
-    *out = dense;
-    return STATUS_OK;
+    return status;
 }
 
 void dense_free(struct dense *dense)
@@ -382,12 +373,6 @@ void dense_load_parameter(struct dense *dense, const float *parameters, uint32_t
     }
 }
 
-void dense_load(struct dense *dense, const float *parameters)
-{
-    for (uint32_t number = 0; number < dense->parameter_count; number++)
-        dense_load_parameter(dense, parameters, number);
-}
-
 /* ---- the workspace ---- */
 
 /* What the policy's head and log_std need. */
@@ -421,8 +406,10 @@ static uint32_t widest_features(const struct dense_shape *shape)
     return widest;
 }
 
-static void place_work(struct places *places, struct dense_work *work, const struct dense *dense)
+static void place_work(struct places *places, void *of)
 {
+    struct dense_work *work = of;
+    const struct dense *dense = work->dense;
     const uint32_t rows = DENSE_CHUNK_ROWS;
     places_matrix(places, &work->inputs, rows, smaller(dense->shape.inputs, LAYERS_PIECE));
     places_matrix(places, &work->head_pull[DENSE_POLICY], rows, dense->outputs);
@@ -447,20 +434,17 @@ static enum status network_works_new(struct dense_work *work, const struct dense
 
 enum status dense_work_new(struct dense_work **out, const struct dense *dense, struct error *error)
 {
-    struct places places = {0};
     struct dense_work *work = calloc(1, sizeof *work);
     if (work == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a policy's rows");
-    place_work(&places, work, dense);
+    work->dense = dense;
     enum status status = network_works_new(work, dense, error);
     if (status == STATUS_OK)
-        status = places_take(&places, "rows", error);
+        status = places_take(&work->memory, place_work, work, "rows", error);
     if (status != STATUS_OK) {
         dense_work_free(work);
         return status;
     }
-    work->memory = places.memory;
-    place_work(&places, work, dense);
     summing_begin(&work->summing, dense->product, dense->lanes);
     *out = work;
     return STATUS_OK;
@@ -636,15 +620,6 @@ void dense_act(const struct dense *dense, struct dense_work *work, const struct 
         store_values(work, batch->count, results->value);
 }
 
-void dense_value(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
-                 float *value)
-{
-    const struct heads heads = heads_of(false, true);
-    assert(batch->count <= DENSE_CHUNK_ROWS && dense->shape.value);
-    forward(dense, work, batch, &heads);
-    store_values(work, batch->count, value);
-}
-
 void dense_evaluate(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
                     const struct dense_results *results)
 {
@@ -777,34 +752,29 @@ struct head {
     float *memory; // of both
 };
 
-static void place_head(struct places *places, struct head *head)
+static void place_head(struct places *places, void *of)
 {
+    struct head *head = of;
     place_deviations(places, &head->dense);
     place_head_work(places, &head->work, &head->dense);
 }
 
 enum status head_new(struct head **out, const struct dense_shape *shape, struct error *error)
 {
-    struct policy_lanes lanes;
-    struct places places = {0};
+    const struct policy_lanes *lanes = policy_lanes_choose();
     struct head *head = calloc(1, sizeof *head);
     if (head == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a policy's head");
     head->dense.shape = *shape;
     head->dense.outputs = dense_outputs(shape);
-    place_head(&places, head);
-    enum status status = policy_lanes_choose(&lanes, error);
-    if (status == STATUS_OK)
-        status = places_take(&places, "head", error);
+    head->dense.lanes = lanes->dense;
+    head->dense.product = lanes->product;
+    const enum status status = places_take(&head->memory, place_head, head, "head", error);
     if (status != STATUS_OK) {
         free(head);
         return status;
     }
-    head->dense.lanes = lanes.dense;
-    head->dense.product = lanes.product;
-    head->memory = places.memory;
-    place_head(&places, head);
-    summing_begin(&head->work.summing, lanes.product, lanes.dense);
+    summing_begin(&head->work.summing, lanes->product, lanes->dense);
     *out = head;
     return STATUS_OK;
 }

@@ -145,17 +145,14 @@ uint32_t dense_parameters(const struct dense_shape *shape, struct dense_paramete
 
 struct dense;
 
-/* `shape` is within its bounds (asserted), and is copied. Parameters are zeros until dense_load. Takes about
- * 8 bytes for each parameter. Errors: isa_choose's; STATUS_NO_MEMORY. */
+/* `shape` is within its bounds (asserted), and is copied. Parameters are zeros until dense_load_parameter.
+ * Takes about 8 bytes for each parameter. STATUS_NO_MEMORY. */
 enum status dense_new(struct dense **out, const struct dense_shape *shape, struct error *error);
 void dense_free(struct dense *dense);
 
-/* Computes with these parameters from now on; they are copied. No other thread computes
- * with `dense` meanwhile. */
-void dense_load(struct dense *dense, const float *parameters);
-
-/* The same of parameter number `number` of the list of dense_parameters alone; several threads may do that at
- * once, each for other parameters. */
+/* Computes with parameter number `number` of the list of dense_parameters as it is in `parameters`, the flat
+ * array of all, from now on; it is copied. Several threads may do that at once, each for other parameters. No
+ * other thread computes with `dense` meanwhile. */
 void dense_load_parameter(struct dense *dense, const float *parameters, uint32_t number);
 
 /* ---- rows ---- */
@@ -216,15 +213,11 @@ struct dense_results {
 void dense_act(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
                const struct dense_draw *draw, const struct dense_results *results);
 
-/* Of the values alone, for at most DENSE_CHUNK_ROWS rows (asserted); actions and masks are not read. For a
- * state that is bootstrapped from. */
-void dense_value(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
-                 float *value);
-
 /* Of the batch's own actions, which are within their choices (asserted), for at most DENSE_CHUNK_ROWS rows
  * (asserted). A forbidden action has log-probability -infinity. `work` then holds what dense_gradient needs
  * of the networks whose results were wanted: where log-probability and entropy are NULL, not of the policy's;
- * where value is NULL, not of the value network. */
+ * where value is NULL, not of the value network. Where the values alone are wanted, actions and masks are not
+ * read. */
 void dense_evaluate(const struct dense *dense, struct dense_work *work, const struct dense_batch *batch,
                     const struct dense_results *results);
 
@@ -252,7 +245,7 @@ void dense_gradient(const struct dense *dense, struct dense_work *work, const st
 
 struct head;
 
-/* A Gaussian's needs head_load before all else. Errors: isa_choose's; STATUS_NO_MEMORY. */
+/* A Gaussian's needs head_load before all else. STATUS_NO_MEMORY. */
 enum status head_new(struct head **out, const struct dense_shape *shape, struct error *error);
 void head_free(struct head *head);
 

@@ -67,13 +67,13 @@ struct squashed_numbers {
     size_t count;     // a multiple of POLICY_LANES
     float clip_mean;  // infinity: not clipped
     float inner_mean; // the greatest mean that takes a gradient
-    const float *mean;
-    const float *log_std;  // diagonal
-    const float *noise;    // n; state-dependent: e
-    const float *variance; // state-dependent: v
+    float *mean;
+    float *log_std;  // diagonal
+    float *noise;    // n; state-dependent: e
+    float *variance; // state-dependent: v
     float *action;
     float *log_probability; // each component's part
-    const float *d_action;
+    float *d_action;
     float d_log_probability;
     float *d_mean, *d_log_std;   // diagonal
     float *d_noise, *d_variance; // state-dependent: dL/de, 2 dL/dv
@@ -132,7 +132,7 @@ struct policy_lanes {
     product_function *product;
 };
 
-/* The tables of the instruction set in use. Errors: isa_choose's. */
-enum status policy_lanes_choose(struct policy_lanes *lanes, struct error *error);
+/* The tables of the instruction set in use: isa_or_baseline's, as mlp_check_isa has checked it. */
+const struct policy_lanes *policy_lanes_choose(void);
 
 #endif

@@ -27,6 +27,7 @@ struct layers {
 };
 
 struct layers_work {
+    const struct layers *layers;
     uint32_t rows;                                    // last passed forward
     struct dense_matrix inputs;                       // of layers_forward
     struct dense_matrix output[DENSE_LAYERS_MAX + 1]; // (rows, outputs) of each layer
@@ -60,8 +61,9 @@ size_t layers_parameters(const struct layers_shape *shape)
 
 /* ---- the weights ---- */
 
-static void place_layers(struct places *places, struct layers *layers)
+static void place_layers(struct places *places, void *of)
 {
+    struct layers *layers = of;
     const struct layers_shape *shape = &layers->shape;
     for (uint32_t l = 0; l <= shape->layers; l++) {
         struct layer *layer = &layers->layer[l];
@@ -93,29 +95,21 @@ static void assert_bounds(const struct layers_shape *shape)
 
 enum status layers_new(struct layers **out, const struct layers_shape *shape, struct error *error)
 {
-    struct policy_lanes lanes;
-    struct places places = {0};
-    enum status status = policy_lanes_choose(&lanes, error);
-    assert_bounds(shape);
-    if (status != STATUS_OK)
-        return status;
+    const struct policy_lanes *lanes = policy_lanes_choose();
     struct layers *layers = calloc(1, sizeof *layers);
+    assert_bounds(shape);
     if (layers == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a policy's layers");
     layers->shape = *shape;
-    layers->lanes = lanes.dense;
-    layers->product = lanes.product;
+    layers->lanes = lanes->dense;
+    layers->product = lanes->product;
     describe_layers(layers);
-    place_layers(&places, layers);
-    status = places_take(&places, "weights", error);
-    if (status != STATUS_OK) {
-        free(layers);
-        return status;
-    }
-    layers->memory = places.memory;
-    place_layers(&places, layers);
-    *out = layers;
-    return STATUS_OK;
+    const enum status status = places_take(&layers->memory, place_layers, layers, "weights", error);
+    if (status == STATUS_OK)
+        *out = layers;
+    else
+        layers_free(layers);
+    return status;
 }
 
 void layers_free(struct layers *layers)
@@ -161,8 +155,10 @@ static void place_backward(struct places *places, struct layers_work *work, cons
     summing_place(places, &work->summing);
 }
 
-static void place_work(struct places *places, struct layers_work *work, const struct layers *layers)
+static void place_work(struct places *places, void *of)
 {
+    struct layers_work *work = of;
+    const struct layers *layers = work->layers;
     for (uint32_t l = 0; l <= layers->shape.layers; l++)
         places_matrix(places, &work->output[l], DENSE_CHUNK_ROWS, layers->layer[l].place.outputs);
     if (!layers->shape.forward_only)
@@ -171,18 +167,15 @@ static void place_work(struct places *places, struct layers_work *work, const st
 
 enum status layers_work_new(struct layers_work **out, const struct layers *layers, struct error *error)
 {
-    struct places places = {0};
     struct layers_work *work = calloc(1, sizeof *work);
     if (work == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a policy's rows");
-    place_work(&places, work, layers);
-    const enum status status = places_take(&places, "rows", error);
+    work->layers = layers;
+    const enum status status = places_take(&work->memory, place_work, work, "rows", error);
     if (status != STATUS_OK) {
         free(work);
         return status;
     }
-    work->memory = places.memory;
-    place_work(&places, work, layers);
     if (!layers->shape.forward_only)
         summing_begin(&work->summing, layers->product, layers->lanes);
     *out = work;

@@ -65,7 +65,7 @@ size_t layers_parameters(const struct layers_shape *shape);
 struct layers;
 
 /* `shape` is within its bounds (asserted), and is copied. Parameters are zeros until layers_load. Takes about
- * 8 bytes for each parameter, and 4 where forward_only. Errors: isa_choose's; STATUS_NO_MEMORY. */
+ * 8 bytes for each parameter, and 4 where forward_only. STATUS_NO_MEMORY. */
 enum status layers_new(struct layers **out, const struct layers_shape *shape, struct error *error);
 void layers_free(struct layers *layers);
 

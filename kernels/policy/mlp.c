@@ -23,17 +23,13 @@ enum status mlp_check_isa(struct error *error)
 
 enum status mlp_new(struct mlp **out, const struct mlp_shape *shape, double dropout, struct error *error)
 {
-    struct policy_lanes lanes;
-    enum status status = policy_lanes_choose(&lanes, error);
     assert(shape->inputs >= 1 && shape->inputs <= MLP_INPUTS_MAX);
     assert(shape->hidden >= 1 && shape->hidden <= MLP_HIDDEN_MAX);
     assert(shape->actions >= 1 && shape->actions <= MLP_ACTIONS_MAX && dropout >= 0 && dropout < 1);
-    if (status != STATUS_OK)
-        return status;
     struct mlp *mlp = calloc(1, sizeof *mlp);
     if (mlp == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
-    mlp->lanes = lanes.mlp;
+    mlp->lanes = policy_lanes_choose()->mlp;
     struct mlp_packed *packed = &mlp->packed;
     packed->shape = *shape;
     packed->blocks = mlp_mask_words(shape);

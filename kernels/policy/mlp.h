@@ -56,8 +56,7 @@ struct mlp_batch {
 
 struct mlp; /* the weights, packed for the lanes; only mlp_load changes them */
 
-/* `shape` is within its bounds, and 0 <= dropout < 1 (asserted). Errors: those of mlp_check_isa;
- * STATUS_NO_MEMORY. */
+/* `shape` is within its bounds, and 0 <= dropout < 1 (asserted). STATUS_NO_MEMORY. */
 enum status mlp_new(struct mlp **out, const struct mlp_shape *shape, double dropout, struct error *error);
 void mlp_free(struct mlp *mlp);
 
@@ -77,8 +76,8 @@ void mlp_act(const struct mlp *mlp, const struct mlp_batch *batch, uint64_t seed
 double mlp_gradient(const struct mlp *mlp, const struct mlp_batch *batch, const float *coefficient,
                     float *gradient);
 
-/* Checks COALESCED_ISA, as mlp_new does, before a process forks the workers that compute. STATUS_INVALID:
- * there is no such instruction set; STATUS_UNAVAILABLE: this processor does not have it. */
+/* Checks COALESCED_ISA, before a process forks the workers that compute: they do not check it again.
+ * STATUS_INVALID: there is no such instruction set; STATUS_UNAVAILABLE: this processor does not have it. */
 enum status mlp_check_isa(struct error *error);
 
 #endif

@@ -88,10 +88,6 @@ enum status orthogonal_draw(float *weight, size_t rows, size_t columns, double g
                             uint32_t parameter, struct error *error)
 {
     const struct rng_key key = {.seed = seed, .episode = parameter};
-    normal_group *normal;
-    const enum status status = normal_choose(&normal, error);
-    if (status != STATUS_OK)
-        return status;
-    normal_fill(normal, weight, rows * columns, &key, RNG_INIT, ORTHOGONAL_BLOCK);
+    normal_fill(normal_choose(), weight, rows * columns, &key, RNG_INIT, ORTHOGONAL_BLOCK);
     return make_orthogonal(weight, rows, columns, gain, error);
 }

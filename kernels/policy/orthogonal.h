@@ -13,7 +13,7 @@
  * made orthonormal one after the other by the modified method of Gram and Schmidt in double, in ascending
  * order; this is the Q of a QR decomposition whose R has a positive diagonal. The same bits on every machine.
  * A weight (m, n) takes m n min(m, n) multiplications and as many additions, and 8 m n bytes.
- * STATUS_NO_MEMORY; errors as isa_choose. */
+ * STATUS_NO_MEMORY. */
 enum status orthogonal_draw(float *weight, size_t rows, size_t columns, double gain, uint64_t seed,
                             uint32_t parameter, struct error *error);
 

@@ -20,14 +20,17 @@ void places_matrix(struct places *places, struct dense_matrix *matrix, size_t ro
     places_floats(places, &matrix->at, rows * matrix->stride);
 }
 
-enum status places_take(struct places *places, const char *what, struct error *error)
+enum status places_take(float **memory, places_list *list, void *of, const char *what, struct error *error)
 {
-    const size_t bytes = places->used * sizeof(float);
-    *places = (struct places){.memory = aligned_alloc(64, bytes)};
-    if (places->memory == NULL)
+    struct places places = {0};
+    list(&places, of);
+    const size_t bytes = places.used * sizeof(float);
+    places = (struct places){.memory = aligned_alloc(64, bytes)};
+    if (places.memory == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the %zu bytes of a policy's %s", bytes,
                          what);
-    memset(places->memory, 0, bytes);
+    *memory = memset(places.memory, 0, bytes);
+    list(&places, of);
     return STATUS_OK;
 }
 

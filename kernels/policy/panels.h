@@ -20,9 +20,12 @@ struct places {
 void places_floats(struct places *places, float **at, size_t floats);
 void places_matrix(struct places *places, struct dense_matrix *matrix, size_t rows, uint32_t columns);
 
-/* Takes memory for what was counted: zeros, from a cache line's begin. The caller frees places->memory.
+/* Names all arrays of the struct `of`. */
+typedef void places_list(struct places *places, void *of);
+
+/* Takes memory for the arrays that `list` names: zeros, from a cache line's begin. The caller frees *memory.
  * STATUS_NO_MEMORY; `what` ends "the bytes of a policy's …". */
-enum status places_take(struct places *places, const char *what, struct error *error);
+enum status places_take(float **memory, places_list *list, void *of, const char *what, struct error *error);
 
 /* ---- weights ---- */
 

@@ -22,7 +22,7 @@ struct part {
 
 struct layer {
     uint32_t inputs;
-    struct part of_input;            // panels.backward NULL: nothing asks for dL/d inputs
+    struct part of_input;            // panels.backward NULL: of the first layer
     struct part of_state[PARTS_MAX]; // of a GRU: r and z, then n, whose products stay apart
     size_t bias_offset[2];
     float *bias[2]; // (gates * hidden) of the input's products and of the state's
@@ -51,6 +51,7 @@ struct layer_work {
 };
 
 struct recurrent_work {
+    const struct recurrent *recurrent;
     struct layer_work layer[RECURRENT_LAYERS_MAX];
     struct dense_matrix pulls;   // (rows, hidden) dL/d y of the layer that goes back
     struct dense_matrix through; // (slots, hidden) dL/d of the states of one step, through the products
@@ -130,11 +131,12 @@ static void place_part(struct places *places, struct part *part, bool goes_back)
     panels_place(places, &part->panels, part->outputs, part->inputs, goes_back);
 }
 
-static void place_weights(struct places *places, struct recurrent *r, bool pulls_inputs)
+static void place_weights(struct places *places, void *of)
 {
+    struct recurrent *r = of;
     for (uint32_t l = 0; l < r->shape.layers; l++) {
         struct layer *layer = &r->layer[l];
-        place_part(places, &layer->of_input, l > 0 || pulls_inputs);
+        place_part(places, &layer->of_input, l > 0);
         for (uint32_t p = 0; p < r->parts; p++)
             place_part(places, &layer->of_state[p], true);
         for (int b = 0; b < 2; b++)
@@ -170,39 +172,27 @@ static void describe_layers(struct recurrent *r)
     }
 }
 
-enum status recurrent_new(struct recurrent **out, const struct recurrent_shape *shape, bool pulls_inputs,
-                          struct error *error)
+enum status recurrent_new(struct recurrent **out, const struct recurrent_shape *shape, struct error *error)
 {
     static const struct row_lanes *const row_lanes[ISA_COUNT] = ISA_EACH(&row_lanes);
-    struct policy_lanes lanes;
-    enum isa isa = ISA_BASELINE;
-    enum status status = policy_lanes_choose(&lanes, error);
-    if (status == STATUS_OK)
-        status = isa_choose(&isa, error);
+    const struct policy_lanes *lanes = policy_lanes_choose();
     assert(shape->inputs >= 1 && shape->hidden >= 1 && shape->hidden <= RECURRENT_HIDDEN_MAX);
     assert(shape->layers >= 1 && shape->layers <= RECURRENT_LAYERS_MAX);
     assert(shape->layers == 1 || shape->cell != RECURRENT_LINEAR);
-    if (status != STATUS_OK)
-        return status;
     struct recurrent *r = calloc(1, sizeof *r);
     if (r == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a policy's recurrent layers");
     r->shape = *shape;
-    r->product = lanes.product;
-    r->dense_lanes = lanes.dense;
-    r->row_lanes = row_lanes[isa];
+    r->product = lanes->product;
+    r->dense_lanes = lanes->dense;
+    r->row_lanes = row_lanes[isa_or_baseline()];
     describe_layers(r);
-    struct places places = {0};
-    place_weights(&places, r, pulls_inputs);
-    status = places_take(&places, "recurrent weights", error);
-    if (status != STATUS_OK) {
+    const enum status status = places_take(&r->memory, place_weights, r, "recurrent weights", error);
+    if (status == STATUS_OK)
+        *out = r;
+    else
         free(r);
-        return status;
-    }
-    r->memory = places.memory;
-    place_weights(&places, r, pulls_inputs);
-    *out = r;
-    return STATUS_OK;
+    return status;
 }
 
 void recurrent_free(struct recurrent *r)
@@ -232,12 +222,6 @@ void recurrent_load_parameter(struct recurrent *r, const float *parameters, uint
                parameter->count * sizeof *parameters);
 }
 
-void recurrent_load(struct recurrent *r, const float *parameters)
-{
-    for (uint32_t number = 0; number < r->parameter_count; number++)
-        recurrent_load_parameter(r, parameters, number);
-}
-
 /* ---- the workspace ---- */
 
 static void place_layer_work(struct places *places, struct layer_work *work, const struct recurrent *r,
@@ -257,8 +241,10 @@ static void place_layer_work(struct places *places, struct layer_work *work, con
     places_matrix(places, &work->c_next, rows, hidden);
 }
 
-static void place_work(struct places *places, struct recurrent_work *work, const struct recurrent *r)
+static void place_work(struct places *places, void *of)
 {
+    struct recurrent_work *work = of;
+    const struct recurrent *r = work->recurrent;
     const uint32_t rows = work->rows_max, hidden = r->shape.hidden, outputs = r->gates * hidden;
     places_matrix(places, &work->layer[0].x, rows, r->shape.inputs);
     for (uint32_t l = 0; l < r->shape.layers; l++) {
@@ -276,20 +262,17 @@ static void place_work(struct places *places, struct recurrent_work *work, const
 enum status recurrent_work_new(struct recurrent_work **out, const struct recurrent *r, uint32_t rows_max,
                                uint32_t slots_max, struct error *error)
 {
-    struct places places = {0};
     struct recurrent_work *work = calloc(1, sizeof *work);
     if (work == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a policy's sequences");
     work->rows_max = rows_max;
     work->slots_max = slots_max;
-    place_work(&places, work, r);
-    const enum status status = places_take(&places, "sequences", error);
+    work->recurrent = r;
+    const enum status status = places_take(&work->memory, place_work, work, "sequences", error);
     if (status != STATUS_OK) {
         free(work);
         return status;
     }
-    work->memory = places.memory;
-    place_work(&places, work, r);
     summing_begin(&work->summing, r->product, r->dense_lanes);
     *out = work;
     return STATUS_OK;
@@ -303,14 +286,14 @@ void recurrent_work_free(struct recurrent_work *work)
     free(work);
 }
 
-struct recurrent_matrix recurrent_inputs(const struct recurrent_work *work)
+struct dense_matrix recurrent_inputs(const struct recurrent_work *work)
 {
-    return (struct recurrent_matrix){work->layer[0].x.at, work->layer[0].x.stride};
+    return work->layer[0].x;
 }
 
-struct recurrent_matrix recurrent_pulls(const struct recurrent_work *work)
+struct dense_matrix recurrent_pulls(const struct recurrent_work *work)
 {
-    return (struct recurrent_matrix){work->pulls.at, work->pulls.stride};
+    return work->pulls;
 }
 
 static float *row_of(struct dense_matrix matrix, uint32_t row)
@@ -410,9 +393,9 @@ static void step_forward(const struct recurrent *r, const struct recurrent_work 
     }
 }
 
-struct recurrent_matrix recurrent_forward(const struct recurrent *r, struct recurrent_work *work,
-                                          const struct recurrent_rows *rows, struct recurrent_range range,
-                                          float *state)
+struct dense_matrix recurrent_forward(const struct recurrent *r, struct recurrent_work *work,
+                                      const struct recurrent_rows *rows, struct recurrent_range range,
+                                      float *state)
 {
     const uint32_t first = rows->first[range.begin], count = rows->first[range.end] - first;
     assert(rows->first[range.end] <= work->rows_max);
@@ -425,8 +408,7 @@ struct recurrent_matrix recurrent_forward(const struct recurrent *r, struct recu
         for (uint32_t step = range.begin; step < range.end && !linear; step++)
             step_forward(r, work, rows, l, rows->first[step], rows->first[step + 1], state);
     }
-    const struct dense_matrix y = rows_from(work->layer[r->shape.layers - 1].y, first);
-    return (struct recurrent_matrix){y.at, y.stride};
+    return rows_from(work->layer[r->shape.layers - 1].y, first);
 }
 
 /* ---- backward ---- */
@@ -534,7 +516,7 @@ static void layer_backward(const struct recurrent *r, const struct recurrent_wor
 
 void recurrent_backward(const struct recurrent *r, struct recurrent_work *work,
                         const struct recurrent_rows *rows, struct recurrent_range range, float *gradient,
-                        bool adds, const struct recurrent_matrix *inputs)
+                        bool adds)
 {
     const uint32_t first = rows->first[range.begin], count = rows->first[range.end] - first;
     const struct dense_matrix pulls = rows_from(work->pulls, first);
@@ -546,8 +528,5 @@ void recurrent_backward(const struct recurrent *r, struct recurrent_work *work,
         layer_backward(r, work, rows, range, l, gradient, adds);
         if (l > 0)
             multiply(r, count, gates, part->outputs, part->panels.backward, part->inputs, work->zeros, pulls);
-        else if (inputs != NULL)
-            multiply(r, count, gates, part->outputs, part->panels.backward, part->inputs, work->zeros,
-                     rows_from((struct dense_matrix){inputs->at, inputs->stride}, first));
     }
 }

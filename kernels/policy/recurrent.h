@@ -33,11 +33,7 @@
 #ifndef KERNELS_POLICY_RECURRENT_H
 #define KERNELS_POLICY_RECURRENT_H
 
-#include "kernels/base/status.h"
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "kernels/policy/layers.h"
 
 enum { RECURRENT_LAYERS_MAX = 4, RECURRENT_HIDDEN_MAX = 1024 };
 
@@ -84,17 +80,14 @@ uint32_t recurrent_parameters(const struct recurrent_shape *shape,
 
 struct recurrent;
 
-/* `shape` is within its bounds (asserted), and is copied. `pulls_inputs`: recurrent_backward is asked for
- * dL/d inputs. Parameters are zeros until recurrent_load. Errors: isa_choose's; STATUS_NO_MEMORY. */
-enum status recurrent_new(struct recurrent **out, const struct recurrent_shape *shape, bool pulls_inputs,
-                          struct error *error);
+/* `shape` is within its bounds (asserted), and is copied. Parameters are zeros until
+ * recurrent_load_parameter. STATUS_NO_MEMORY. */
+enum status recurrent_new(struct recurrent **out, const struct recurrent_shape *shape, struct error *error);
 void recurrent_free(struct recurrent *recurrent);
 
-/* Computes with these parameters from now on; they are copied. No other thread computes meanwhile. */
-void recurrent_load(struct recurrent *recurrent, const float *parameters);
-
-/* The same of parameter number `number` of the list alone; several threads may do that at once, each for
- * other parameters. */
+/* Computes with parameter number `number` of the list as it is in `parameters`, the flat array of all, from
+ * now on; it is copied. Several threads may do that at once, each for other parameters. No other thread
+ * computes meanwhile. */
 void recurrent_load_parameter(struct recurrent *recurrent, const float *parameters, uint32_t number);
 
 /* ---- rows ---- */
@@ -115,16 +108,10 @@ enum status recurrent_work_new(struct recurrent_work **out, const struct recurre
                                uint32_t rows_max, uint32_t slots_max, struct error *error);
 void recurrent_work_free(struct recurrent_work *work);
 
-/* A matrix of the work's rows: row r at `at + r * stride`, whole blocks of 16 columns. */
-struct recurrent_matrix {
-    float *at;
-    size_t stride;
-};
-
 /* Where the caller writes the inputs before recurrent_forward (rows, inputs), and the pulls dL/d result
  * before recurrent_backward (rows, hidden). */
-struct recurrent_matrix recurrent_inputs(const struct recurrent_work *work);
-struct recurrent_matrix recurrent_pulls(const struct recurrent_work *work);
+struct dense_matrix recurrent_inputs(const struct recurrent_work *work);
+struct dense_matrix recurrent_pulls(const struct recurrent_work *work);
 
 /* Some of the steps: from number `begin` up to, not including, `end`. */
 struct recurrent_range {
@@ -134,19 +121,18 @@ struct recurrent_range {
 /* Computes the results (rows, hidden) of the range, valid until the next call with its rows. Ranges ascend.
  * `state` (slots, recurrent_state_floats): where each sequence begins; in its place where the sequence then
  * stands. How steps are cut into ranges changes no bit. */
-struct recurrent_matrix recurrent_forward(const struct recurrent *recurrent, struct recurrent_work *work,
-                                          const struct recurrent_rows *rows, struct recurrent_range range,
-                                          float *state);
+struct dense_matrix recurrent_forward(const struct recurrent *recurrent, struct recurrent_work *work,
+                                      const struct recurrent_rows *rows, struct recurrent_range range,
+                                      float *state);
 
 /* dL/d of every parameter from the rows of the range, by the pulls at the results of recurrent_forward with
  * these rows; in `gradient`, which has the parameters' order: added to what that holds, or, `adds` false, in
- * its place. Ranges descend, from the last step on. A sequence's first state is a constant. `inputs`: NULL,
- * or where dL/d inputs is written (rows, inputs). A range's rows are summed in chunks of 256, ascending,
- * chunk by chunk. Each range needs a recurrent_forward before the next call: this one overwrites what it
- * reads. */
+ * its place. Ranges descend, from the last step on. A sequence's first state is a constant. A range's
+ * rows are summed in chunks of 256, ascending, chunk by chunk. Each range needs a recurrent_forward before
+ * the next call: this one overwrites what it reads. */
 void recurrent_backward(const struct recurrent *recurrent, struct recurrent_work *work,
                         const struct recurrent_rows *rows, struct recurrent_range range, float *gradient,
-                        bool adds, const struct recurrent_matrix *inputs);
+                        bool adds);
 
 /* Multiplications of a row, forward. */
 size_t recurrent_products(const struct recurrent_shape *shape);

@@ -27,17 +27,11 @@ struct squashed {
     struct squashed_shape shape;
     const struct squashed_lanes *lanes;
     product_function *product;
-    /* (rows, components) without gaps: */
-    float *mean, *log_std, *noise, *variance, *action, *log_probability;
-    float *d_action, *d_mean, *d_log_std, *d_noise, *d_variance;
+    /* Arrays (rows, components) without gaps; `count` and what is not an array are those of a call: */
+    struct squashed_numbers numbers;
     struct exploration exploration;
     float *memory; // all of the above
 };
-
-uint32_t squashed_outputs(const struct squashed_shape *shape)
-{
-    return shape->features > 0 ? shape->components : 2 * shape->components;
-}
 
 /* ---- memory ---- */
 
@@ -59,11 +53,13 @@ static void place_exploration(struct places *places, struct exploration *at,
     summing_place(places, &at->summing);
 }
 
-static void place_squashed(struct places *places, struct squashed *s)
+static void place_squashed(struct places *places, void *of)
 {
-    float **const numbers[] = {&s->mean,      &s->log_std,         &s->noise,     &s->variance,
-                               &s->action,    &s->log_probability, &s->d_action,  &s->d_mean,
-                               &s->d_log_std, &s->d_noise,         &s->d_variance};
+    struct squashed *s = of;
+    struct squashed_numbers *n = &s->numbers;
+    float **const numbers[] = {&n->mean,      &n->log_std,         &n->noise,     &n->variance,
+                               &n->action,    &n->log_probability, &n->d_action,  &n->d_mean,
+                               &n->d_log_std, &n->d_noise,         &n->d_variance};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         places_floats(places, numbers[i], (size_t)DENSE_CHUNK_ROWS * s->shape.components);
     if (s->shape.features > 0)
@@ -72,29 +68,22 @@ static void place_squashed(struct places *places, struct squashed *s)
 
 enum status squashed_new(struct squashed **out, const struct squashed_shape *shape, struct error *error)
 {
-    struct policy_lanes lanes;
-    struct places places = {0};
-    enum status status = policy_lanes_choose(&lanes, error);
+    const struct policy_lanes *lanes = policy_lanes_choose();
     assert(shape->components >= 1 && shape->components <= SQUASHED_COMPONENTS_MAX);
     assert(shape->features <= DENSE_WIDTH_MAX && shape->clip_mean >= 0);
-    if (status != STATUS_OK)
-        return status;
     struct squashed *s = calloc(1, sizeof *s);
     if (s == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a policy's distribution");
     s->shape = *shape;
-    s->lanes = lanes.squashed;
-    s->product = lanes.product;
-    place_squashed(&places, s);
-    status = places_take(&places, "distribution", error);
+    s->lanes = lanes->squashed;
+    s->product = lanes->product;
+    const enum status status = places_take(&s->memory, place_squashed, s, "distribution", error);
     if (status != STATUS_OK) {
         free(s);
         return status;
     }
-    s->memory = places.memory;
-    place_squashed(&places, s);
     if (shape->features > 0) {
-        summing_begin(&s->exploration.summing, lanes.product, lanes.dense);
+        summing_begin(&s->exploration.summing, lanes->product, lanes->dense);
         for (uint32_t d = 0; d < shape->components; d++)
             s->exploration.epsilon[d] = 1e-6f;
     }
@@ -150,31 +139,20 @@ static void unpack(const struct squashed *s, uint32_t rows, const float *from, s
 
 /* The flat arrays of these rows, filled but for what the caller adds. Numbers beyond the rows are those of
  * earlier calls. */
-static struct squashed_numbers begin_rows(const struct squashed *s, const struct squashed_rows *rows)
+static void begin_rows(struct squashed *s, const struct squashed_rows *rows)
 {
     const uint32_t components = s->shape.components;
     const size_t count = (size_t)rows->count * components;
     assert(rows->count <= DENSE_CHUNK_ROWS);
-    pack(s, rows->count, rows->z, 0, s->mean);
+    pack(s, rows->count, rows->z, 0, s->numbers.mean);
     if (s->shape.features == 0) {
-        pack(s, rows->count, rows->z, components, s->log_std);
-        pack(s, rows->count, rows->noise, 0, s->noise);
+        pack(s, rows->count, rows->z, components, s->numbers.log_std);
+        pack(s, rows->count, rows->noise, 0, s->numbers.noise);
     }
     const float clip = s->shape.clip_mean > 0 ? s->shape.clip_mean : INFINITY;
-    return (struct squashed_numbers){.count = (count + POLICY_LANES - 1) / POLICY_LANES * POLICY_LANES,
-                                     .clip_mean = clip,
-                                     .inner_mean = nextafterf(clip, 0),
-                                     .mean = s->mean,
-                                     .log_std = s->log_std,
-                                     .noise = s->noise,
-                                     .variance = s->variance,
-                                     .action = s->action,
-                                     .log_probability = s->log_probability,
-                                     .d_action = s->d_action,
-                                     .d_mean = s->d_mean,
-                                     .d_log_std = s->d_log_std,
-                                     .d_noise = s->d_noise,
-                                     .d_variance = s->d_variance};
+    s->numbers.count = (count + POLICY_LANES - 1) / POLICY_LANES * POLICY_LANES;
+    s->numbers.clip_mean = clip;
+    s->numbers.inner_mean = nextafterf(clip, 0);
 }
 
 /* ---- state-dependent deviations ---- */
@@ -185,7 +163,7 @@ static void multiply_row(const float *a, const float *b, uint32_t count, float *
         to[i] = a[i] * b[i];
 }
 
-/* e and v of the rows, in s->noise and s->variance, and the squares of h. */
+/* e and v of the rows, in s->numbers.noise and s->numbers.variance, and the squares of h. */
 static void explore(const struct squashed *s, const struct squashed_rows *rows)
 {
     const struct exploration *at = &s->exploration;
@@ -200,8 +178,8 @@ static void explore(const struct squashed *s, const struct squashed_rows *rows)
                     at->e);
     panels_multiply(s->product, rows->count, squares, features, at->squares.backward, block, components,
                     at->epsilon, at->v);
-    pack(s, rows->count, at->e, 0, s->noise);
-    pack(s, rows->count, at->v, 0, s->variance);
+    pack(s, rows->count, at->e, 0, s->numbers.noise);
+    pack(s, rows->count, at->v, 0, s->numbers.variance);
 }
 
 /* dL/dh_f = h_f sum_d 2 dL/dv_d s_fd^2 + sum_d dL/de_d s_fd n_fd */
@@ -243,37 +221,37 @@ static void pull_log_std(const struct squashed *s, const struct squashed_rows *r
 void squashed_act(struct squashed *s, const struct squashed_rows *rows, struct dense_matrix actions,
                   float *log_probability)
 {
-    const struct squashed_numbers numbers = begin_rows(s, rows);
     const uint32_t components = s->shape.components;
+    begin_rows(s, rows);
     if (s->shape.features > 0)
         explore(s, rows);
-    (s->shape.features > 0 ? s->lanes->act_exploring : s->lanes->act)(&numbers);
-    unpack(s, rows->count, s->action, actions, 0);
+    (s->shape.features > 0 ? s->lanes->act_exploring : s->lanes->act)(&s->numbers);
+    unpack(s, rows->count, s->numbers.action, actions, 0);
     for (uint32_t r = 0; r < rows->count && log_probability != NULL; r++) {
         log_probability[r] = 0;
         for (uint32_t d = 0; d < components; d++)
-            log_probability[r] += s->log_probability[(size_t)r * components + d];
+            log_probability[r] += s->numbers.log_probability[(size_t)r * components + d];
     }
 }
 
 void squashed_pull(struct squashed *s, const struct squashed_rows *rows, struct dense_matrix actions,
                    struct dense_matrix d_actions, float d_log_probability, const struct squashed_pulls *pulls)
 {
-    struct squashed_numbers numbers = begin_rows(s, rows);
     const uint32_t count = rows->count;
-    numbers.d_log_probability = d_log_probability;
-    pack(s, count, actions, 0, s->action);
-    pack(s, count, d_actions, 0, s->d_action);
+    begin_rows(s, rows);
+    s->numbers.d_log_probability = d_log_probability;
+    pack(s, count, actions, 0, s->numbers.action);
+    pack(s, count, d_actions, 0, s->numbers.d_action);
     if (s->shape.features == 0) {
-        s->lanes->pull(&numbers);
-        unpack(s, count, s->d_log_std, pulls->z, s->shape.components);
+        s->lanes->pull(&s->numbers);
+        unpack(s, count, s->numbers.d_log_std, pulls->z, s->shape.components);
     } else {
         explore(s, rows);
-        s->lanes->pull_exploring(&numbers);
-        unpack(s, count, s->d_noise, s->exploration.e, 0);
-        unpack(s, count, s->d_variance, s->exploration.v, 0);
+        s->lanes->pull_exploring(&s->numbers);
+        unpack(s, count, s->numbers.d_noise, s->exploration.e, 0);
+        unpack(s, count, s->numbers.d_variance, s->exploration.v, 0);
         pull_log_std(s, rows, pulls->log_std, pulls->adds);
         pull_features(s, rows, pulls->features);
     }
-    unpack(s, count, s->d_mean, pulls->z, 0);
+    unpack(s, count, s->numbers.d_mean, pulls->z, 0);
 }

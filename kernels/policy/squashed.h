@@ -44,13 +44,9 @@ struct squashed_shape {
     float clip_mean;     // 0: means are not clipped
 };
 
-/* Columns of z: means and log_stds, or, state-dependent, means alone. */
-uint32_t squashed_outputs(const struct squashed_shape *shape);
-
 struct squashed;
 
-/* `shape` is within its bounds (asserted: DENSE_WIDTH_MAX features), and is copied. Errors: isa_choose's;
- * STATUS_NO_MEMORY. */
+/* `shape` is within its bounds (asserted: DENSE_WIDTH_MAX features), and is copied. STATUS_NO_MEMORY. */
 enum status squashed_new(struct squashed **out, const struct squashed_shape *shape, struct error *error);
 void squashed_free(struct squashed *squashed);
 

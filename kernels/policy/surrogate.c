@@ -69,15 +69,12 @@ static void find_scaling(struct surrogate *m)
     m->factor = 1 / (sqrt(squares / (rows->count - 1)) + 1e-8);
 }
 
-enum status surrogate_begin(struct surrogate *m, const struct surrogate_objective *objective,
-                            const struct surrogate_rows *rows, struct error *error)
+void surrogate_begin(struct surrogate *m, const struct surrogate_objective *objective,
+                     const struct surrogate_rows *rows)
 {
-    *m = (struct surrogate){.objective = objective, .rows = *rows, .factor = 1};
+    *m = (struct surrogate){
+        .lanes = policy_lanes_choose()->dense, .objective = objective, .rows = *rows, .factor = 1};
     find_scaling(m);
-    struct policy_lanes lanes;
-    const enum status status = policy_lanes_choose(&lanes, error);
-    m->lanes = lanes.dense;
-    return status;
 }
 
 void surrogate_judge_actions(const struct surrogate *m, uint32_t count, const uint32_t *row,

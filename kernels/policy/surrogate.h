@@ -1,6 +1,6 @@
 /* PPO's objective of a minibatch: its losses, and their gradients at log-probability, entropy and value.
  *
- *     surrogate_begin(&m, &objective, &rows, &error);
+ *     surrogate_begin(&m, &objective, &rows);
  *     for each chunk of at most SURROGATE_ROWS_MAX rows: evaluate the network, judge, pull at the network
  *     for each chunk, in order: surrogate_add(&m.sums, …)
  *     losses = surrogate_losses(&m);
@@ -67,9 +67,9 @@ struct surrogate {
     struct surrogate_sums sums;
 };
 
-/* `objective` and the rows' arrays outlive *m. Errors: isa_choose's. */
-enum status surrogate_begin(struct surrogate *m, const struct surrogate_objective *objective,
-                            const struct surrogate_rows *rows, struct error *error);
+/* `objective` and the rows' arrays outlive *m. */
+void surrogate_begin(struct surrogate *m, const struct surrogate_objective *objective,
+                     const struct surrogate_rows *rows);
 
 /* Adds a chunk of the minibatch to *sums and writes its pulls: `count` rows, with the indices `row`, of which
  * the network now says log_probability and entropy, or value; (count) each. At most SURROGATE_ROWS_MAX rows

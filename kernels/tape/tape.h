@@ -142,14 +142,12 @@ struct lstm_parameters {
 struct lstm_state {
     struct variable *h, *c; /* (batch, hidden) each */
 };
-/* `layers` layers on each other; between two of them dropout p, keyed by *draw with word[2] + layer. `state`
- * has `layers` entries: it goes in as the first state, and comes out as the last one. */
-struct variable *tape_lstm(struct tape *tape, struct variable *x, uint32_t layers,
-                           const struct lstm_parameters *parameters, struct lstm_state *state, double p,
-                           const struct draw *draw);
-/* The same of a GRU: `state` has the `h` of each layer, and `c` is not read. Without dropout. */
-struct variable *tape_gru(struct tape *tape, struct variable *x, uint32_t layers,
-                          const struct lstm_parameters *parameters, struct lstm_state *state);
+/* `layers` layers of OP_LSTM_LAYER or OP_GRU_LAYER on each other; between two of them dropout p, keyed by
+ * *draw with word[2] + layer. `state` has `layers` entries: it goes in as the first state, and comes out as
+ * the last one. A GRU does not read `c`. */
+struct variable *tape_recurrent(struct tape *tape, enum op op, struct variable *x, uint32_t layers,
+                                const struct lstm_parameters *parameters, struct lstm_state *state, double p,
+                                const struct draw *draw);
 struct variable *tape_mse(struct tape *tape, struct variable *x, struct variable *target);
 struct variable *tape_cross_entropy(struct tape *tape, struct variable *logits, struct variable *target);
 struct variable *tape_log_probability(struct tape *tape, struct variable *log_probabilities,

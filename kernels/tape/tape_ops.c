@@ -108,25 +108,27 @@ struct variable *tape_embedding(struct tape *tape, struct variable *indices, str
     return apply_op(tape, OP_EMBEDDING, &(struct op_attributes){0}, (struct variable *[]){indices, weight});
 }
 
-static struct variable *lstm_layer(struct tape *tape, struct variable *x, const struct lstm_parameters *layer,
-                                   struct lstm_state *state)
+static struct variable *recurrent_layer(struct tape *tape, enum op op, struct variable *x,
+                                        const struct lstm_parameters *layer, struct lstm_state *state)
 {
-    struct variable *const in[] = {
+    struct variable *const lstm[] = {
         x, state->h, state->c, layer->weight_ih, layer->weight_hh, layer->bias_ih, layer->bias_hh};
+    struct variable *const gru[] = {
+        x, state->h, layer->weight_ih, layer->weight_hh, layer->bias_ih, layer->bias_hh};
     struct variable *out[OP_OUTPUTS_MAX] = {0};
-    tape_apply(tape, OP_LSTM_LAYER, &(struct op_attributes){0}, in, out);
+    tape_apply(tape, op, &(struct op_attributes){0}, op == OP_LSTM_LAYER ? lstm : gru, out);
     *state = (struct lstm_state){.h = out[1], .c = out[2]};
     return out[0];
 }
 
-struct variable *tape_lstm(struct tape *tape, struct variable *x, uint32_t layers,
-                           const struct lstm_parameters *parameters, struct lstm_state *state, double p,
-                           const struct draw *draw)
+struct variable *tape_recurrent(struct tape *tape, enum op op, struct variable *x, uint32_t layers,
+                                const struct lstm_parameters *parameters, struct lstm_state *state, double p,
+                                const struct draw *draw)
 {
     struct variable *y = x;
     for (uint32_t layer = 0; layer < layers; layer++) {
         struct variable *below = y;
-        y = lstm_layer(tape, below, &parameters[layer], &state[layer]);
+        y = recurrent_layer(tape, op, below, &parameters[layer], &state[layer]);
         if (layer > 0)
             tape_drop(tape, below);
         if (layer + 1 == layers || p == 0)
@@ -134,30 +136,6 @@ struct variable *tape_lstm(struct tape *tape, struct variable *x, uint32_t layer
         struct draw between = *draw;
         between.word[2] += layer;
         y = tape_dropout(tape, y, p, &between, NULL);
-    }
-    return y;
-}
-
-static struct variable *gru_layer(struct tape *tape, struct variable *x, const struct lstm_parameters *layer,
-                                  struct lstm_state *state)
-{
-    struct variable *const in[] = {
-        x, state->h, layer->weight_ih, layer->weight_hh, layer->bias_ih, layer->bias_hh};
-    struct variable *out[OP_OUTPUTS_MAX] = {0};
-    tape_apply(tape, OP_GRU_LAYER, &(struct op_attributes){0}, in, out);
-    *state = (struct lstm_state){.h = out[1]};
-    return out[0];
-}
-
-struct variable *tape_gru(struct tape *tape, struct variable *x, uint32_t layers,
-                          const struct lstm_parameters *parameters, struct lstm_state *state)
-{
-    struct variable *y = x;
-    for (uint32_t layer = 0; layer < layers; layer++) {
-        struct variable *below = y;
-        y = gru_layer(tape, below, &parameters[layer], &state[layer]);
-        if (layer > 0)
-            tape_drop(tape, below);
     }
     return y;
 }

@@ -22,6 +22,7 @@
 #include "kernels/policy/recurrent.h"
 #include "test/baseline/mlp_onednn.h"
 #include "test/kernels/policy/dense_problem.h"
+#include "test/kernels/policy/load_parameters.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,7 +53,7 @@ typedef void work(void *problem);
 static void load(void *problem)
 {
     const struct dense_problem *p = problem;
-    dense_load(p->dense, p->parameters);
+    load_dense(p->dense, &p->shape, p->parameters);
 }
 
 static void act(void *problem)
@@ -202,13 +203,13 @@ static void through_time(void *problem)
     const struct sequences *p = problem;
     const struct recurrent_range all = {0, STEPS};
     recurrent_forward(p->recurrent, p->work, &p->rows, all, p->state);
-    recurrent_backward(p->recurrent, p->work, &p->rows, all, p->gradient, false, NULL);
+    recurrent_backward(p->recurrent, p->work, &p->rows, all, p->gradient, false);
 }
 
-static void load_recurrent(void *problem)
+static void load_sequences(void *problem)
 {
     const struct sequences *p = problem;
-    recurrent_load(p->recurrent, p->parameters);
+    load_recurrent(p->recurrent, &p->shape, p->parameters);
 }
 
 static float *draw(size_t count, double bound)
@@ -221,7 +222,7 @@ static float *draw(size_t count, double bound)
     return numbers;
 }
 
-static void fill(struct recurrent_matrix to, uint32_t columns)
+static void fill(struct dense_matrix to, uint32_t columns)
 {
     float *from = draw((size_t)RECURRENT_ROWS * columns, 1);
     for (uint32_t r = 0; r < RECURRENT_ROWS; r++)
@@ -247,14 +248,14 @@ static void measure_cell(size_t c, const char *isa)
         p.first[s] = s * SLOTS;
     p.rows = (struct recurrent_rows){.steps = STEPS, .first = p.first, .slot = p.slot};
     setenv("COALESCED_ISA", isa, 1);
-    if (recurrent_new(&p.recurrent, &p.shape, false, &error) == STATUS_OK &&
+    if (recurrent_new(&p.recurrent, &p.shape, &error) == STATUS_OK &&
         recurrent_work_new(&p.work, p.recurrent, RECURRENT_ROWS, SLOTS, &error) == STATUS_OK) {
-        load_recurrent(&p);
+        load_sequences(&p);
         fill(recurrent_inputs(p.work), p.shape.inputs);
         fill(recurrent_pulls(p.work), p.shape.hidden);
         measure(cells[c].name, isa, "act", SLOTS, &p, step, flop);
         measure(cells[c].name, isa, "learn", RECURRENT_ROWS, &p, through_time, 2 * flop + 2 * state);
-        measure(cells[c].name, isa, "load", 1, &p, load_recurrent, 0);
+        measure(cells[c].name, isa, "load", 1, &p, load_sequences, 0);
     }
     recurrent_work_free(p.work);
     recurrent_free(p.recurrent);

@@ -246,7 +246,8 @@ static enum status loader_set_start(struct loader *loader, struct error *error)
     }
     if (job->data.kind == JOB_DATA_SYNTHETIC) {
         loader_draw_labels(loader);
-        return normal_choose(&loader->normal, error);
+        loader->normal = normal_choose();
+        return STATUS_OK;
     }
     if (loader_epoch_steps(loader) == 0)
         return error_set(error, STATUS_INVALID,

@@ -2,15 +2,14 @@
 #include "worker/model/dqn_head.h"
 
 #include "kernels/base/rng.h"
+#include "worker/model/q_learning.h"
 
 #include <math.h>
 
 struct dqn_head dqn_head_of(const struct policy_config *config)
 {
-    return (struct dqn_head){.choices = config->action.choices[0],
-                             .dueling = config->q.dueling,
-                             .gamma = config->q.gamma,
-                             .seed = config->seed};
+    return (struct dqn_head){
+        .choices = config->action.choices[0], .dueling = config->q.dueling, .gamma = config->q.gamma};
 }
 
 uint32_t dqn_head_outputs(const struct dqn_head *head)
@@ -68,40 +67,44 @@ static uint32_t count_allowed(const struct dqn_head *head, const uint8_t *allowe
 }
 
 /* Draws for row i. Whether its choice is random. */
-static bool draw(const struct dqn_head *head, const struct dqn_actors *actors, uint32_t i, uint32_t words[4])
+static bool is_random(const struct dqn_head *head, const struct dense_draw *draw, uint32_t i,
+                      uint32_t words[4])
 {
-    const struct rng_key key = {.seed = head->seed,
-                                .environment = actors->environment[i],
-                                .step = actors->step[i],
-                                .episode = actors->episode};
+    const struct rng_key key = {.seed = draw->seed,
+                                .environment = draw->environment[i],
+                                .step = draw->step[i],
+                                .episode = draw->episode};
     rng_block(&key, RNG_ACTION, 0, words);
     return head->exploration.is_random || (double)rng_uniform_float(words[0]) < head->exploration.epsilon;
 }
 
-bool dqn_head_is_random(const struct dqn_head *head, uint32_t count, const struct dqn_actors *actors)
+bool dqn_head_is_random(const struct dqn_head *head, uint32_t count, const struct dense_draw *draw)
 {
     uint32_t words[4];
-    for (uint32_t i = 0; i < count; i++)
-        if (!draw(head, actors, i, words))
+    for (uint32_t i = 0; i < count && draw != NULL; i++)
+        if (!is_random(head, draw, i, words))
             return false;
-    return true;
+    return draw != NULL;
 }
 
-void dqn_head_choose(const struct dqn_head *head, const struct policy_rows *rows, struct dense_matrix values,
-                     const struct dqn_actors *actors)
+enum status dqn_head_choose(const struct dqn_head *head, const struct policy_rows *rows,
+                            struct dense_matrix values, const struct dense_draw *draw, struct error *error)
 {
     int32_t *choices = rows->actions;
+    if (draw == NULL && !q_is_finite(values, rows->count, head->choices))
+        return error_set(error, STATUS_CORRUPT, "the value of an action is not finite");
     for (uint32_t i = 0; i < rows->count; i++) {
         const uint8_t *allowed =
             rows->allowed != NULL ? rows->allowed + (size_t)rows->row[i] * head->choices : NULL;
         uint32_t words[4];
         const uint32_t choice =
-            actors != NULL && draw(head, actors, i, words)
+            draw != NULL && is_random(head, draw, i, words)
                 ? allowed_choice(head, allowed,
                                  (uint32_t)rng_below(words[1], words[2], count_allowed(head, allowed)))
                 : greatest(head, values.at + i * values.stride, allowed);
         choices[rows->row[i]] = (int32_t)choice;
     }
+    return STATUS_OK;
 }
 
 /* ---- learning ---- */

@@ -16,7 +16,6 @@ struct dqn_head {
     uint32_t choices;
     bool dueling;
     double gamma;
-    uint64_t seed; /* of the draws */
     struct policy_exploration exploration;
 };
 
@@ -31,20 +30,14 @@ struct dense_matrix dqn_head_values(const struct dqn_head *head, struct dense_ma
 
 /* ---- acting ---- */
 
-/* Who acts, for each row of policy_act's batch. */
-struct dqn_actors {
-    uint32_t episode;
-    const uint32_t *environment, *step;
-};
-
-/* Whether all rows' choices are random: dqn_head_choose then reads no value. */
-bool dqn_head_is_random(const struct dqn_head *head, uint32_t count, const struct dqn_actors *actors);
+/* Whether all rows' choices are random: dqn_head_choose then reads no value. `draw` NULL: they are not. */
+bool dqn_head_is_random(const struct dqn_head *head, uint32_t count, const struct dense_draw *draw);
 
 /* Writes the rows' choices: the first of the greatest values among those that are allowed, or as the
- * exploration says a random one of those. values (rows->count, choices), row by row of the batch. `actors`
- * NULL: none is random. */
-void dqn_head_choose(const struct dqn_head *head, const struct policy_rows *rows, struct dense_matrix values,
-                     const struct dqn_actors *actors);
+ * exploration says a random one of those. values (rows->count, choices), row by row of the batch. `draw`
+ * NULL: none is random. STATUS_CORRUPT: a value is not finite then. */
+enum status dqn_head_choose(const struct dqn_head *head, const struct policy_rows *rows,
+                            struct dense_matrix values, const struct dense_draw *draw, struct error *error);
 
 /* ---- learning ---- */
 

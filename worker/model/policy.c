@@ -19,12 +19,10 @@ static const double epsilon = 1e-8;
 
 static const struct policy_kind *kind_of(const struct policy_config *config, bool on_backend)
 {
-    static const struct policy_kind *const learning[] = {
-        [POLICY_DQN] = &policy_dqn_kind, [POLICY_SAC] = &policy_sac_kind, [POLICY_TD3] = &policy_td3_kind};
     if (policy_form(config) == POLICY_FORM_Q_CNN)
         return &policy_dqn_tape_kind;
     if (config->learning != POLICY_ON_ROLLOUTS)
-        return learning[config->learning];
+        return config->learning == POLICY_DQN ? &policy_dqn_kind : &policy_actor_critic_kind;
     if (!on_backend)
         return &policy_cpu_kind;
     return policy_form(config) == POLICY_FORM_TUTORIAL ? &policy_mlp_gpu_kind : &policy_tape_kind;
@@ -81,10 +79,17 @@ enum status policy_new(struct policy **out, const struct policy_config *config, 
     if (policy == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
     policy->kind = kind_of(config, backend != NULL);
+    policy->self = calloc(1, policy->kind->bytes);
+    if (policy->self == NULL) {
+        free(policy);
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
+    }
     policy->normalized = policy_normalized(config);
     policy->components = policy_components(config);
     policy->batch_rows = config->q.batch_rows;
     policy->state_floats = policy_config_state_floats(config);
+    policy->seed = config->seed;
+    policy->noise_steps = config->noise_steps;
     policy->stretches = config->learning == POLICY_SAC || config->learning == POLICY_TD3;
     if (policy_form(config) == POLICY_FORM_TUTORIAL)
         policy->dropout_words = mlp_mask_words(&(struct mlp_shape){.hidden = config->width[0]});
@@ -92,7 +97,7 @@ enum status policy_new(struct policy **out, const struct policy_config *config, 
     if (status == STATUS_OK && config->normalizes)
         status = open_normalizer(policy, config->clip, error);
     if (status == STATUS_OK)
-        status = policy->kind->open(&policy->self, config, backend,
+        status = policy->kind->open(policy->self, config, backend,
                                     config->normalizes ? &policy->normalizer : NULL, error);
     if (status != STATUS_OK) {
         policy_free(policy);
@@ -106,8 +111,8 @@ void policy_free(struct policy *policy)
 {
     if (policy == NULL)
         return;
-    if (policy->self != NULL)
-        policy->kind->free(policy->self);
+    policy->kind->close(policy->self);
+    free(policy->self);
     free(policy->mean);
     free(policy->low);
     free(policy);
@@ -125,15 +130,39 @@ size_t policy_state_floats(const struct policy *policy)
 
 /* ---- acting and learning ---- */
 
+/* Acts or, `estimates`, writes values: chunk by chunk where the kind takes no more. */
+static enum status run_rows(struct policy *policy, const struct policy_rows *rows, struct dense_draw *draw,
+                            bool estimates, struct error *error)
+{
+    const struct policy_kind *kind = policy->kind;
+    enum status status = STATUS_OK;
+    struct policy_rows some;
+    for (uint32_t first = 0; first < rows->count && status == STATUS_OK; first += some.count) {
+        some = kind->takes_chunks ? policy_chunk(rows, first) : *rows;
+        status = estimates ? kind->estimate(policy->self, &some, error)
+                           : kind->act(policy->self, &some, draw, error);
+        if (draw == NULL)
+            continue;
+        draw->environment += some.count;
+        draw->step += some.count;
+    }
+    return status;
+}
+
 enum status policy_act(struct policy *policy, const struct policy_rows *rows, uint32_t episode,
                        const uint32_t *environment, const uint32_t *step, struct error *error)
 {
-    return policy->kind->act(policy->self, rows, episode, environment, step, error);
+    struct dense_draw draw = {.seed = policy->seed,
+                              .episode = episode,
+                              .environment = environment,
+                              .step = step,
+                              .noise_steps = policy->noise_steps};
+    return run_rows(policy, rows, &draw, false, error);
 }
 
 enum status policy_choose(struct policy *policy, const struct policy_rows *rows, struct error *error)
 {
-    return policy->kind->choose(policy->self, rows, error);
+    return run_rows(policy, rows, NULL, false, error);
 }
 
 void policy_bound(const struct policy *policy, float *actions, uint32_t count)
@@ -159,7 +188,7 @@ enum status policy_learn(struct policy *policy, const struct policy_rows *rows, 
 
 enum status policy_estimate(struct policy *policy, const struct policy_rows *rows, struct error *error)
 {
-    return policy->kind->estimate(policy->self, rows, error);
+    return run_rows(policy, rows, NULL, true, error);
 }
 
 double policy_deviation(const struct policy *policy)
@@ -211,15 +240,12 @@ size_t policy_acting_floats(const struct policy *policy)
 
 void policy_keep_acting(const struct policy *policy, float *out)
 {
-    const struct q_learning *q = policy->self;
-    memcpy(out, q->values, q_acting_floats(q) * sizeof *out);
+    q_keep_acting(policy->self, out);
 }
 
 void policy_load_acting(struct policy *policy, const float *kept)
 {
-    struct q_learning *q = policy->self;
-    memcpy(q->values, kept, q_acting_floats(q) * sizeof *kept);
-    policy->kind->load_acting(q);
+    q_load_acting(policy->self, kept);
 }
 
 uint64_t policy_fits(const struct policy *policy)
@@ -311,17 +337,6 @@ float *policy_values_at(const struct policy_values *values, uint32_t index, enum
     const bool moment = array != POLICY_VALUES;
     const uint32_t entry = moment ? 2 * index + (array == POLICY_SECOND_MOMENT) : index;
     return params_at(moment ? values->moments : values->params, entry)->tensor.data;
-}
-
-void policy_copy_flat(float *const flat[POLICY_ARRAYS], const struct policy_parameter *parameters,
-                      uint32_t count, const struct policy_values *values, bool into_values)
-{
-    for (int array = 0; array < POLICY_ARRAYS; array++)
-        for (uint32_t i = 0; i < count; i++) {
-            float *own = flat[array] + parameters[i].offset;
-            float *copy = policy_values_at(values, i, array);
-            memcpy(into_values ? copy : own, into_values ? own : copy, parameters[i].count * sizeof *own);
-        }
 }
 
 float *policy_values_statistic(const struct policy_values *values, enum policy_statistic statistic)

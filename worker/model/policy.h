@@ -47,7 +47,8 @@
  *     policy_sequences.h   what those on a backend read
  *     policy_internal.h    the table of a kind: policy_cpu.c on the CPU, policy_mlp_gpu.c, policy_tape.c,
  *                          policy_dqn_tape.c: DQN's CNN
- *     q_learning.h         what DQN, SAC and TD3 share: policy_dqn.c, policy_sac.c, policy_td3.c */
+ *     policy_arrays.h      the parameters of those on the CPU
+ *     q_learning.h         what DQN, SAC and TD3 share: policy_dqn.c, policy_actor_critic.c */
 #ifndef WORKER_MODEL_POLICY_H
 #define WORKER_MODEL_POLICY_H
 

@@ -141,6 +141,12 @@ static inline bool policy_joins_parts(const struct policy_config *config)
     return config->network == POLICY_CNN && config->part_count > 0;
 }
 
+/* Rows of a step of policy_improve, at most. */
+static inline uint32_t policy_minibatch_rows(const struct policy_config *config)
+{
+    return config->minibatch_rows < config->rows_max ? config->minibatch_rows : config->rows_max;
+}
+
 /* Features that a part becomes: POLICY_PART_FEATURES of an image, else its elements. */
 uint32_t policy_part_features(const struct environment_part *part);
 

@@ -11,9 +11,9 @@
 #include "kernels/base/team.h"
 #include "kernels/norm.h"
 #include "worker/environment/environment_spec.h"
+#include "worker/model/policy_arrays.h"
 #include "worker/model/policy_internal.h"
 #include "worker/model/policy_memory.h"
-#include "worker/model/policy_parameters.h"
 
 #include <assert.h>
 #include <math.h>
@@ -55,14 +55,10 @@ struct policy_cpu {
     const struct dense_normalizer *normalizer;
     bool bytes, gaussian, has_value;
     uint32_t inputs; // elements of an observation
-    uint64_t seed;
-    uint32_t noise_steps; // struct dense_draw's
     struct adam_settings adam;
     uint32_t networks;    // that share no parameter: 2 with values of their own
     uint32_t wave_chunks; // that the team computes at once; 0: each piece is a network's whole pass
     float *wave;          // (wave_chunks, count) their gradients
-    uint32_t parameter_count;
-    struct policy_parameter parameters[POLICY_PARAMETERS_MAX];
 };
 
 static struct dense_batch dense_batch_of(const struct policy_cpu *policy, const struct policy_rows *rows)
@@ -84,7 +80,7 @@ static uint32_t memory_of(const struct policy_cpu *policy, uint32_t network)
 }
 
 /* Has the batch read features in the place of observations, from row `first` of them on. */
-static void read_features(struct dense_batch *batch, struct recurrent_matrix features, uint32_t first)
+static void read_features(struct dense_batch *batch, struct dense_matrix features, uint32_t first)
 {
     batch->features = features.at + first * features.stride;
     batch->stride = features.stride;
@@ -108,52 +104,27 @@ static void read_memory(const struct policy_cpu *policy, uint32_t memory, const 
         read_features(batch, policy_memory_step(policy->memory[memory], chunk, &observations, keeps), 0);
 }
 
-/* Chooses, or with `draw` draws, the chunk's actions. `value` NULL: not wanted. */
-static void act_dense(const struct policy_cpu *policy, const struct policy_rows *chunk,
-                      const struct dense_draw *draw, float *log_probability, float *value)
-{
-    struct dense_batch batch = dense_batch_of(policy, chunk);
-    const bool apart = value != NULL && policy->memories > 0 && policy->networks > 1;
-    read_memory(policy, 0, chunk, true, &batch);
-    dense_act(policy->dense, policy->work[0], &batch, draw,
-              &(struct dense_results){.log_probability = log_probability, .value = apart ? NULL : value});
-    if (!apart)
-        return;
-    if (policy->memories > 1)
-        read_memory(policy, 1, chunk, true, &batch);
-    dense_value(policy->dense, policy->work[0], &batch, value);
-}
-
-static void draw_dense(const struct policy_cpu *policy, const struct policy_rows *chunk,
-                       const struct dense_draw *draw)
+/* Chooses, or with `draw` draws, the rows' actions. */
+static enum status act_dense(const struct policy_cpu *policy, const struct policy_rows *rows,
+                             const struct dense_draw *draw, struct error *error)
 {
     float log_probability[POLICY_CHUNK_ROWS], value[POLICY_CHUNK_ROWS];
-    const bool keeps = chunk->values != NULL;
-    act_dense(policy, chunk, draw, keeps ? log_probability : NULL, keeps ? value : NULL);
-    if (!keeps)
-        return;
-    scatter(chunk, log_probability, chunk->log_probabilities);
-    scatter(chunk, value, chunk->values);
-}
-
-static enum status flat_act(void *self, const struct policy_rows *rows, uint32_t episode,
-                            const uint32_t *environment, const uint32_t *step, struct error *error)
-{
-    const struct policy_cpu *policy = self;
-    (void)error;
-    if (policy->dense == NULL) {
-        const struct mlp_batch batch = policy_mlp_batch(rows);
-        mlp_act(policy->tutorial->mlp, &batch, policy->seed, episode, environment, step, NULL);
-        return STATUS_OK;
-    }
-    for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
-        const struct policy_rows chunk = policy_chunk(rows, first);
-        draw_dense(policy, &chunk,
-                   &(struct dense_draw){.seed = policy->seed,
-                                        .episode = episode,
-                                        .environment = environment + first,
-                                        .step = step + first,
-                                        .noise_steps = policy->noise_steps});
+    struct dense_batch batch = dense_batch_of(policy, rows);
+    const bool keeps = draw != NULL && rows->values != NULL;
+    const bool apart = keeps && policy->memories > 0 && policy->networks > 1;
+    read_memory(policy, 0, rows, true, &batch);
+    dense_act(policy->dense, policy->work[0], &batch, draw,
+              &(struct dense_results){.log_probability = keeps || draw == NULL ? log_probability : NULL,
+                                      .value = keeps && !apart ? value : NULL});
+    if (apart && policy->memories > 1)
+        read_memory(policy, 1, rows, true, &batch);
+    if (apart)
+        dense_evaluate(policy->dense, policy->work[0], &batch, &(struct dense_results){.value = value});
+    if (draw == NULL && !policy_all_finite(log_probability, rows->count))
+        return error_set(error, STATUS_CORRUPT, "the probability of an action is not finite");
+    if (keeps) {
+        scatter(rows, log_probability, rows->log_probabilities);
+        scatter(rows, value, rows->values);
     }
     return STATUS_OK;
 }
@@ -178,50 +149,34 @@ static void find_probabilities(struct policy_cpu *policy, const struct policy_ro
     mlp_act(tutorial->whole, &batch, 0, 0, tutorial->zero, tutorial->zero, tutorial->probabilities);
 }
 
-static bool all_finite(const float *values, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        if (!isfinite(values[i]))
-            return false;
-    return true;
-}
-
-/* False: a probability is not finite. */
-static bool choose_chunk(struct policy_cpu *policy, const struct policy_rows *chunk)
-{
-    if (policy->dense != NULL) {
-        float log_probability[POLICY_CHUNK_ROWS];
-        act_dense(policy, chunk, NULL, log_probability, NULL);
-        return all_finite(log_probability, chunk->count);
-    }
-    find_probabilities(policy, chunk);
-    return policy_choose_greatest(chunk, policy->tutorial->probabilities, policy->tutorial->shape.actions);
-}
-
-static enum status flat_choose(void *self, const struct policy_rows *rows, struct error *error)
+static enum status flat_act(void *self, const struct policy_rows *rows, const struct dense_draw *draw,
+                            struct error *error)
 {
     struct policy_cpu *policy = self;
-    for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
-        const struct policy_rows chunk = policy_chunk(rows, first);
-        if (!choose_chunk(policy, &chunk))
-            return error_set(error, STATUS_CORRUPT, "the probability of an action is not finite");
+    if (policy->dense != NULL)
+        return act_dense(policy, rows, draw, error);
+    if (draw != NULL) {
+        const struct mlp_batch batch = policy_mlp_batch(rows);
+        mlp_act(policy->tutorial->mlp, &batch, draw->seed, draw->episode, draw->environment, draw->step,
+                NULL);
+        return STATUS_OK;
     }
+    find_probabilities(policy, rows);
+    if (!policy_choose_greatest(rows, policy->tutorial->probabilities, policy->tutorial->shape.actions))
+        return error_set(error, STATUS_CORRUPT, "the probability of an action is not finite");
     return STATUS_OK;
 }
 
 static enum status flat_estimate(void *self, const struct policy_rows *rows, struct error *error)
 {
     const struct policy_cpu *policy = self;
+    float value[POLICY_CHUNK_ROWS];
+    struct dense_batch batch = dense_batch_of(policy, rows);
     (void)error;
     assert(policy->has_value);
-    for (uint32_t first = 0; first < rows->count; first += POLICY_CHUNK_ROWS) {
-        float value[POLICY_CHUNK_ROWS];
-        const struct policy_rows chunk = policy_chunk(rows, first);
-        struct dense_batch batch = dense_batch_of(policy, &chunk);
-        read_memory(policy, memory_of(policy, 1), &chunk, false, &batch);
-        dense_value(policy->dense, policy->work[0], &batch, value);
-        scatter(&chunk, value, rows->values);
-    }
+    read_memory(policy, memory_of(policy, 1), rows, false, &batch);
+    dense_evaluate(policy->dense, policy->work[0], &batch, &(struct dense_results){.value = value});
+    scatter(rows, value, rows->values);
     return STATUS_OK;
 }
 
@@ -229,7 +184,7 @@ static enum status flat_estimate(void *self, const struct policy_rows *rows, str
 static double flat_deviation(const void *self)
 {
     const struct policy_cpu *policy = self;
-    const size_t count = policy->parameters[0].count;
+    const size_t count = policy->arrays.parameters[0].count;
     double sum = 0;
     for (size_t i = 0; i < count; i++)
         sum += exp((double)policy->arrays.values[i]);
@@ -273,7 +228,7 @@ static void learn_dense(const struct pass *m, uint32_t slot, uint32_t network, u
     if (policy->memories > 0)
         read_features(&batch, policy_memory_features(policy->memory[memory_of(policy, network)]), first);
     if (network < policy->memories) {
-        const struct recurrent_matrix to = policy_memory_pulls(policy->memory[network]);
+        const struct dense_matrix to = policy_memory_pulls(policy->memory[network]);
         pulls.features = to.at + first * to.stride;
     }
     dense_evaluate(policy->dense, policy->work[slot], &batch,
@@ -337,19 +292,19 @@ static void memory_backward(void *context, uint32_t memory)
 {
     struct pass *m = context;
     const struct policy_cpu *policy = m->policy;
-    const size_t offset = policy->parameters[policy->memory_first[memory]].offset;
+    const size_t offset = policy->arrays.parameters[policy->memory_first[memory]].offset;
     if (m->goes_on[memory])
         m->goes_on[memory] = policy_memory_backward(policy->memory[memory], policy->arrays.gradient + offset);
 }
 
 /* The team's threads, or this one, do each piece. */
-static void run_pieces(const struct policy_cpu *policy, uint32_t pieces, team_work *work, struct pass *m)
+static void run_pieces(const struct policy_cpu *policy, uint32_t pieces, team_work *work, void *context)
 {
     if (policy->arrays.team != NULL && pieces > 1)
-        team_run(policy->arrays.team, pieces, work, m);
+        team_run(policy->arrays.team, pieces, work, context);
     else
         for (uint32_t piece = 0; piece < pieces; piece++)
-            work(m, piece);
+            work(context, piece);
 }
 
 static void report_progress(const struct pass *m)
@@ -437,18 +392,6 @@ static void learn_batch(struct pass *m)
 
 /* ---- what is not finite ---- */
 
-/* The name of the first parameter whose share of `array`, which is laid out like the parameters, holds a NaN
- * or an infinity; NULL when there is none. */
-static const char *first_not_finite(const struct policy_cpu *policy, const float *array)
-{
-    for (uint32_t i = 0; i < policy->parameter_count; i++) {
-        const struct policy_parameter *parameter = &policy->parameters[i];
-        if (!all_finite(array + parameter->offset, parameter->count))
-            return parameter->name;
-    }
-    return NULL;
-}
-
 /* The sentence of a loss that is not finite. Names the first tensor that holds a NaN or an infinity:
  * observations, what was remembered, returns (`coefficient`, which may be NULL), then parameters. */
 static enum status explain_loss(const struct policy_cpu *policy, const struct policy_rows *rows,
@@ -457,19 +400,19 @@ static enum status explain_loss(const struct policy_cpu *policy, const struct po
     static const char begin[] = "the first tensor that holds a NaN or an infinity is the";
     const float *observations = rows->observations;
     for (uint32_t i = 0; i < rows->count && !policy->bytes; i++)
-        if (!all_finite(observations + (size_t)rows->row[i] * policy->inputs, policy->inputs))
+        if (!policy_all_finite(observations + (size_t)rows->row[i] * policy->inputs, policy->inputs))
             return error_set(error, STATUS_INTERNAL, "the loss is %g; %s observations, row %u of %u", loss,
                              begin, i, rows->count);
     const size_t floats = policy->state_floats;
     for (uint32_t i = 0; i < rows->count && floats > 0; i++)
-        if (!all_finite(rows->states + rows->row[i] * floats, floats))
+        if (!policy_all_finite(rows->states + rows->row[i] * floats, floats))
             return error_set(error, STATUS_INTERNAL, "the loss is %g; %s memory before row %u of %u", loss,
                              begin, i, rows->count);
     for (uint32_t i = 0; i < rows->count && coefficient != NULL; i++)
         if (!isfinite(coefficient[i]))
             return error_set(error, STATUS_INTERNAL, "the loss is %g; %s returns, row %u of %u", loss, begin,
                              i, rows->count);
-    const char *parameter = first_not_finite(policy, policy->arrays.values);
+    const char *parameter = policy_arrays_lost(&policy->arrays, policy->arrays.values);
     if (parameter != NULL)
         return error_set(error, STATUS_INTERNAL, "the loss is %g; %s parameter %s", loss, begin, parameter);
     return error_set(error, STATUS_INTERNAL, "the loss is %g; %s log-probabilities", loss, begin);
@@ -479,7 +422,7 @@ static enum status explain_loss(const struct policy_cpu *policy, const struct po
  * would stay. */
 static enum status check_gradient(const struct policy_cpu *policy, struct error *error)
 {
-    const char *lost = first_not_finite(policy, policy->arrays.gradient);
+    const char *lost = policy_arrays_lost(&policy->arrays, policy->arrays.gradient);
     return lost == NULL
                ? STATUS_OK
                : error_set(error, STATUS_INTERNAL, "the gradient of %s holds a NaN or an infinity", lost);
@@ -499,34 +442,22 @@ static void load_parameter(const struct policy_cpu *policy, uint32_t number)
     }
     const uint32_t first = policy->memory_first[memory - 1];
     policy_memory_load_parameter(policy->memory[memory - 1],
-                                 policy->arrays.values + policy->parameters[first].offset, number - first);
+                                 policy->arrays.values + policy->arrays.parameters[first].offset,
+                                 number - first);
 }
 
 struct flat_step {
     struct policy_cpu *policy;
     struct adam_factors factors;
-    adam_lanes_update *update;
-    float scale; // of the gradient; 1: as it is
+    float scale; // of the gradient
 };
 
-/* Piece by piece, so that Adam finds the scaled gradient in the nearest cache. */
 static void step_parameter(void *context, uint32_t number)
 {
-    enum { PIECE = 2048 };
     const struct flat_step *step = context;
     const struct policy_cpu *policy = step->policy;
-    const struct policy_arrays *arrays = &policy->arrays;
-    const struct policy_parameter *parameter = &policy->parameters[number];
-    const size_t end = parameter->offset + parameter->count;
-    for (size_t at = parameter->offset, count; at < end; at += count) {
-        float *gradient = arrays->gradient + at;
-        count = end - at < PIECE ? end - at : PIECE;
-        if (step->scale < 1)
-            for (size_t i = 0; i < count; i++)
-                gradient[i] *= step->scale;
-        step->update(&step->factors, arrays->values + at, arrays->first + at, arrays->second + at, gradient,
-                     count);
-    }
+    const struct policy_parameter *parameter = &policy->arrays.parameters[number];
+    policy_arrays_step(&policy->arrays, &step->factors, parameter->offset, parameter->count, step->scale);
     if (policy->dense != NULL)
         load_parameter(policy, number);
 }
@@ -534,7 +465,7 @@ static void step_parameter(void *context, uint32_t number)
 void policy_cpu_load(void *self)
 {
     struct policy_cpu *policy = self;
-    for (uint32_t p = 0; p < policy->parameter_count && policy->dense != NULL; p++)
+    for (uint32_t p = 0; p < policy->arrays.parameter_count && policy->dense != NULL; p++)
         load_parameter(policy, p);
     if (policy->dense != NULL)
         return;
@@ -545,14 +476,11 @@ void policy_cpu_load(void *self)
 /* Takes Adam's step at learning rate lr, by the gradient times `scale`, which is at most 1. */
 static void take_step(struct policy_cpu *policy, double lr, float scale)
 {
-    struct flat_step step = {.policy = policy, .update = adam_choose(), .scale = scale};
+    struct flat_step step = {.policy = policy, .scale = scale};
     struct adam_settings adam = policy->adam;
     adam.lr = lr;
     adam_factors(&adam, ++policy->arrays.steps, &step.factors);
-    if (policy->arrays.team != NULL)
-        team_run(policy->arrays.team, policy->parameter_count, step_parameter, &step);
-    for (uint32_t i = 0; policy->arrays.team == NULL && i < policy->parameter_count; i++)
-        step_parameter(&step, i);
+    run_pieces(policy, policy->arrays.parameter_count, step_parameter, &step);
     if (policy->dense == NULL)
         policy_cpu_load(policy);
 }
@@ -586,9 +514,7 @@ static enum status flat_improve(void *self, const struct policy_rows *rows,
     struct policy_cpu *policy = self;
     struct pass m = {.policy = policy, .rows = rows, .progress = step->progress, .context = step->context};
     assert(policy->has_value);
-    const enum status status = policy_begin_objective(&m.objective, rows, targets, step, error);
-    if (status != STATUS_OK)
-        return status;
+    policy_begin_objective(&m.objective, rows, targets, step);
     learn_batch(&m);
     *losses = surrogate_losses(&m.objective);
     if (!isfinite(losses->loss))
@@ -603,32 +529,11 @@ static enum status flat_improve(void *self, const struct policy_rows *rows,
     return STATUS_OK;
 }
 
-/* ---- saving and restoring ---- */
-
-/* Copies the parameters and Adam's moments, between the policy's arrays and *values. */
-static void copy_arrays(const struct policy_cpu *policy, const struct policy_values *values, bool into_values)
-{
-    float *const flat[POLICY_ARRAYS] = {[POLICY_VALUES] = policy->arrays.values,
-                                        [POLICY_FIRST_MOMENT] = policy->arrays.first,
-                                        [POLICY_SECOND_MOMENT] = policy->arrays.second};
-    policy_copy_flat(flat, policy->parameters, policy->parameter_count, values, into_values);
-}
-
-static enum status flat_save(void *self, struct policy_values *values, struct error *error)
-{
-    const struct policy_cpu *policy = self;
-    (void)error;
-    copy_arrays(policy, values, true);
-    values->steps = policy->arrays.steps;
-    return STATUS_OK;
-}
-
 static enum status flat_restore(void *self, const struct policy_values *values, struct error *error)
 {
     struct policy_cpu *policy = self;
     (void)error;
-    copy_arrays(policy, values, false);
-    policy->arrays.steps = values->steps;
+    policy_arrays_restore(&policy->arrays, values);
     policy_cpu_load(policy);
     return STATUS_OK;
 }
@@ -639,8 +544,7 @@ static enum status flat_restore(void *self, const struct policy_values *values, 
  * are no more threads than networks, and always with a memory; else a wave of chunks of each. */
 static uint32_t plan_wave(struct policy_cpu *policy, const struct policy_config *config)
 {
-    const uint32_t rows =
-        config->minibatch_rows < config->rows_max ? config->minibatch_rows : config->rows_max;
+    const uint32_t rows = policy_minibatch_rows(config);
     const uint32_t chunks = (rows + POLICY_CHUNK_ROWS - 1) / POLICY_CHUNK_ROWS;
     const uint32_t pieces = chunks * policy->networks;
     const uint32_t most = config->memory != POLICY_NO_MEMORY ? policy->networks : pieces;
@@ -719,49 +623,33 @@ static enum status open_memories(struct policy_cpu *policy, const struct policy_
     return status;
 }
 
-static enum status flat_open(void **self, const struct policy_config *config, struct backend *backend,
+static enum status flat_open(void *self, const struct policy_config *config, struct backend *backend,
                              const struct dense_normalizer *normalizer, struct error *error)
 {
-    struct policy_cpu *policy = *self = calloc(1, sizeof *policy);
-    enum status status = adam_check(&config->adam, error);
+    struct policy_cpu *policy = self;
     (void)backend;
-    if (policy == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
-    if (status != STATUS_OK)
-        return status;
     policy->normalizer = normalizer;
     policy->bytes = config->observation.dtype == ENVIRONMENT_U8;
     policy->has_value = config->has_value;
     policy->inputs = (uint32_t)environment_space_elements(&config->observation);
-    policy->seed = config->seed;
-    policy->noise_steps = config->noise_steps;
     policy->adam = config->adam;
     policy->networks = config->has_value && !config->shared_value ? 2 : 1;
-    policy->parameter_count = policy_parameters(policy->parameters, config);
-    const struct policy_parameter *last = &policy->parameters[policy->parameter_count - 1];
-    struct policy_arrays *arrays = &policy->arrays;
-    arrays->count = last->offset + last->count;
-    arrays->values = calloc(4 * arrays->count, sizeof *arrays->values);
-    if (arrays->values == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy's %zu parameters", arrays->count);
-    arrays->gradient = arrays->values + arrays->count;
-    arrays->first = arrays->values + 2 * arrays->count;
-    arrays->second = arrays->values + 3 * arrays->count;
-    status = open_team(policy, config, error);
+    enum status status = adam_check(&config->adam, error);
+    if (status == STATUS_OK)
+        status = policy_arrays_open(&policy->arrays, config, error);
+    if (status == STATUS_OK)
+        status = open_team(policy, config, error);
     if (status == STATUS_OK)
         status = policy_form(config) == POLICY_FORM_TUTORIAL ? open_tutorial(policy, config, error)
                                                              : open_dense(policy, config, error);
     if (status == STATUS_OK)
         status = open_memories(policy, config, error);
-    for (uint32_t i = 0; i < policy->parameter_count && status == STATUS_OK; i++)
-        status = policy_begin_parameter(arrays->values + policy->parameters[i].offset, &policy->parameters[i],
-                                        i, config, error);
     if (status == STATUS_OK)
         policy_cpu_load(policy);
     return status;
 }
 
-static void flat_free(void *self)
+static void flat_close(void *self)
 {
     struct policy_cpu *policy = self;
     team_free(policy->arrays.team);
@@ -777,17 +665,17 @@ static void flat_free(void *self)
     for (uint32_t i = 0; i < DENSE_NETWORKS; i++)
         policy_memory_free(policy->memory[i]);
     free(policy->wave);
-    free(policy->arrays.values);
-    free(policy);
+    policy_arrays_close(&policy->arrays);
 }
 
-const struct policy_kind policy_cpu_kind = {.open = flat_open,
-                                            .free = flat_free,
+const struct policy_kind policy_cpu_kind = {.bytes = sizeof(struct policy_cpu),
+                                            .takes_chunks = true,
+                                            .open = flat_open,
+                                            .close = flat_close,
                                             .act = flat_act,
-                                            .choose = flat_choose,
                                             .learn = flat_learn,
                                             .deviation = flat_deviation,
                                             .estimate = flat_estimate,
                                             .improve = flat_improve,
-                                            .save = flat_save,
+                                            .save = policy_arrays_save,
                                             .restore = flat_restore};

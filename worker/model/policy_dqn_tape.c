@@ -1,8 +1,7 @@
 /* DQN with the CNN of Mnih et al. on a backend (policy_networks.c); the head is on the host (dqn_head.h).
  *
  * To act, each environment has its own place in a launch of one size (policy_pieces.h), so that its values
- * depend on no other row. Where all of a piece's choices are random, nothing is computed. A greedy choice
- * takes one row at a time.
+ * depend on no other row. Where all of a piece's choices are random, nothing is computed.
  *
  * To learn, a tape that records nothing finds the values of the next observations, and the head their
  * targets. A second tape reads the outputs for the observations; the head says by how much the loss pulls at
@@ -13,7 +12,6 @@
 #include "worker/model/policy_pieces.h"
 #include "worker/model/q_learning.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -49,12 +47,10 @@ static enum status take_memory(struct dqn_tape *net, struct error *error)
     return policy_pieces_open(&net->pieces, error);
 }
 
-static enum status dqn_tape_open(void **self, const struct policy_config *config, struct backend *backend,
+static enum status dqn_tape_open(void *self, const struct policy_config *config, struct backend *backend,
                                  const struct dense_normalizer *normalizer, struct error *error)
 {
-    struct dqn_tape *net = *self = calloc(1, sizeof *net);
-    if (net == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
+    struct dqn_tape *net = self;
     net->config = *config;
     net->head = dqn_head_of(config);
     net->outputs = dqn_head_outputs(&net->head);
@@ -64,14 +60,13 @@ static enum status dqn_tape_open(void **self, const struct policy_config *config
     return status == STATUS_OK ? policy_learner_open(&net->learner, config, backend, error) : status;
 }
 
-static void dqn_tape_free(void *self)
+static void dqn_tape_close(void *self)
 {
     struct dqn_tape *net = self;
     policy_learner_close(&net->learner);
     policy_pieces_close(&net->pieces);
     free(net->output.at);
     free(net->target);
-    free(net);
 }
 
 /* ---- forward ---- */
@@ -110,50 +105,25 @@ static void dqn_tape_explore(void *self, const struct policy_exploration *explor
     ((struct dqn_tape *)self)->head.exploration = *exploration;
 }
 
-/* `actors` NULL: greedily. */
-static enum status act_piece(const struct dqn_tape *net, const struct policy_piece *piece,
-                             const struct dqn_actors *actors, struct error *error)
+static enum status act_piece(const void *self, const struct policy_piece *piece,
+                             const struct dense_draw *draw, struct error *error)
 {
+    const struct dqn_tape *net = self;
     struct dense_matrix values = {0};
-    if (actors == NULL || !dqn_head_is_random(&net->head, piece->rows.count, actors)) {
+    if (!dqn_head_is_random(&net->head, piece->rows.count, draw)) {
         const enum status status = infer_piece(net, piece, error);
         if (status != STATUS_OK)
             return status;
         values = dqn_head_values(&net->head, net->output, piece->rows.count);
-        if (actors == NULL && !q_is_finite(values, piece->rows.count, net->head.choices))
-            return error_set(error, STATUS_CORRUPT, "the value of an action is not finite");
     }
-    dqn_head_choose(&net->head, &piece->rows, values, actors);
-    return STATUS_OK;
+    return dqn_head_choose(&net->head, &piece->rows, values, draw, error);
 }
 
-static enum status dqn_tape_act(void *self, const struct policy_rows *rows, uint32_t episode,
-                                const uint32_t *environment, const uint32_t *step, struct error *error)
+static enum status dqn_tape_act(void *self, const struct policy_rows *rows, const struct dense_draw *draw,
+                                struct error *error)
 {
     const struct dqn_tape *net = self;
-    uint32_t acted = 0;
-    for (uint32_t begin = 0; begin < net->pieces.places; begin += net->pieces.act_rows) {
-        const struct policy_piece piece = policy_pieces_pick(&net->pieces, rows, environment, step, begin);
-        const struct dqn_actors actors = {episode, net->pieces.environment, net->pieces.step};
-        const enum status status = piece.rows.count > 0 ? act_piece(net, &piece, &actors, error) : STATUS_OK;
-        if (status != STATUS_OK)
-            return status;
-        acted += piece.rows.count;
-    }
-    assert(acted == rows->count); // each environment once
-    (void)acted;
-    return STATUS_OK;
-}
-
-static enum status dqn_tape_choose(void *self, const struct policy_rows *rows, struct error *error)
-{
-    const struct dqn_tape *net = self;
-    enum status status = STATUS_OK;
-    for (uint32_t first = 0; first < rows->count && status == STATUS_OK; first++) {
-        const struct policy_piece piece = policy_piece_cut(rows, first, 1, 1);
-        status = act_piece(net, &piece, NULL, error);
-    }
-    return status;
+    return policy_pieces_act(&net->pieces, rows, draw, act_piece, self, error);
 }
 
 /* ---- learning ---- */
@@ -283,10 +253,10 @@ static enum status dqn_tape_follow(void *self, struct error *error)
     return policy_learner_follow(&net->learner, net->config.q.tau, error);
 }
 
-const struct policy_kind policy_dqn_tape_kind = {.open = dqn_tape_open,
-                                                 .free = dqn_tape_free,
+const struct policy_kind policy_dqn_tape_kind = {.bytes = sizeof(struct dqn_tape),
+                                                 .open = dqn_tape_open,
+                                                 .close = dqn_tape_close,
                                                  .act = dqn_tape_act,
-                                                 .choose = dqn_tape_choose,
                                                  .explore = dqn_tape_explore,
                                                  .fit = dqn_tape_fit,
                                                  .fits = dqn_tape_fits,

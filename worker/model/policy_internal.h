@@ -3,14 +3,13 @@
  *     policy_cpu.c       on the CPU, with flat arrays of parameters; policy_memory.c is its memories
  *     policy_mlp_gpu.c   the tutorial's network on a GPU
  *     policy_tape.c      the CNN, and dense layers, on a backend
- *     policy_dqn.c, policy_sac.c, policy_td3.c   from a replay buffer, on the CPU; q_learning.c is what they
- *                        share
- *     policy_dqn_tape.c  DQN's CNN on a backend; dqn_head.c is what it shares with policy_dqn.c
- *     policy_networks.c  the networks on a backend; policy_sequences.c is what their memories read
- *     policy_pieces.c    how their batches are cut and read
+ *     policy_dqn.c, policy_actor_critic.c   from a replay buffer, on the CPU: DQN; SAC and TD3. q_learning.c
+ * is what they share policy_arrays.c    the parameters of those on the CPU policy_dqn_tape.c  DQN's CNN on a
+ * backend; dqn_head.c is what it shares with policy_dqn.c policy_networks.c  the networks on a backend;
+ * policy_sequences.c is what their memories read policy_pieces.c    how their batches are cut and read
  *     policy_learner.c   parameters, optimizer and tape of those on a backend
  *
- * Each kind has a struct of its own, `self`. */
+ * Each kind has a struct of its own, `self`, which policy.c allocates and frees. */
 #ifndef WORKER_MODEL_POLICY_INTERNAL_H
 #define WORKER_MODEL_POLICY_INTERNAL_H
 
@@ -23,14 +22,16 @@
 /* The functions of policy.h with the same names, but that policy.c saves and restores the
  * normalizer. A function that a kind does not have is NULL. */
 struct policy_kind {
+    size_t bytes;      /* of `self` */
+    bool takes_chunks; /* `act` and `estimate` take at most POLICY_CHUNK_ROWS rows: policy.c cuts a batch */
     /* Finds the config's spaces checked. `normalizer` is NULL or outlives the policy, and changes between two
-     * calls. *self is zero before; `free` also follows a failed open. */
-    enum status (*open)(void **self, const struct policy_config *config, struct backend *backend,
+     * calls. *self is zero before; `close` also follows a failed open. */
+    enum status (*open)(void *self, const struct policy_config *config, struct backend *backend,
                         const struct dense_normalizer *normalizer, struct error *error);
-    void (*free)(void *self);
-    enum status (*act)(void *self, const struct policy_rows *rows, uint32_t episode,
-                       const uint32_t *environment, const uint32_t *step, struct error *error);
-    enum status (*choose)(void *self, const struct policy_rows *rows, struct error *error);
+    void (*close)(void *self);
+    /* policy_act; `draw` NULL: policy_choose. */
+    enum status (*act)(void *self, const struct policy_rows *rows, const struct dense_draw *draw,
+                       struct error *error);
     enum status (*learn)(void *self, const struct policy_rows *rows, const float *coefficient,
                          uint32_t episode, double *loss, policy_progress *progress, void *context,
                          struct error *error);
@@ -48,14 +49,12 @@ struct policy_kind {
                        struct policy_q_losses *losses, struct error *error);
     uint64_t (*fits)(const void *self);
     enum status (*follow)(void *self, struct error *error);
-    /* Acts by the arrays as they are now. Of one on the CPU, whose `self` begins with a struct q_learning. */
-    void (*load_acting)(void *self);
     enum status (*save)(void *self, struct policy_values *values, struct error *error);
     enum status (*restore)(void *self, const struct policy_values *values, struct error *error);
 };
 
 extern const struct policy_kind policy_cpu_kind, policy_mlp_gpu_kind, policy_tape_kind;
-extern const struct policy_kind policy_dqn_kind, policy_sac_kind, policy_td3_kind, policy_dqn_tape_kind;
+extern const struct policy_kind policy_dqn_kind, policy_actor_critic_kind, policy_dqn_tape_kind;
 
 /* policy.c's; tests look at `self`. */
 struct policy {
@@ -65,27 +64,17 @@ struct policy {
     uint32_t dropout_words;
     uint32_t batch_rows; /* of a policy that learns from a replay buffer */
     size_t state_floats; /* 0: no memory */
-    float *low, *high;   /* (components) bounds of floats; NULL of choices */
-    bool stretches;      /* actions of -1..1 are stretched to the bounds */
+    uint64_t seed;
+    uint32_t noise_steps; /* struct dense_draw's */
+    float *low, *high;    /* (components) bounds of floats; NULL of choices */
+    bool stretches;       /* actions of -1..1 are stretched to the bounds */
     /* (normalized) each, of a policy that normalizes; else NULL */
     float *mean, *variance, *scale;
     struct dense_normalizer normalizer; /* of these */
 };
 
-/* What tests see of policy_cpu.c's `self`: this is its first member. policy_cpu_load computes with the
- * values as they are now. */
-struct policy_arrays {
-    size_t count;                              /* floats in each of the arrays */
-    float *values, *gradient, *first, *second; /* the parameters, their gradient, Adam's moments */
-    uint64_t steps;                            /* of Adam */
-    struct team *team;                         /* NULL: one thread learns */
-};
+/* policy_cpu.c's, for tests: computes with the arrays' values as they are now. */
 void policy_cpu_load(void *self);
-
-/* Copies arrays of all parameters, one behind the other, to *values or from there. policy.c's. */
-struct policy_parameter;
-void policy_copy_flat(float *const flat[POLICY_ARRAYS], const struct policy_parameter *parameters,
-                      uint32_t count, const struct policy_values *values, bool into_values);
 
 enum {
     POLICY_CHUNK_ROWS = 256,
@@ -100,6 +89,20 @@ static inline struct policy_rows policy_chunk(const struct policy_rows *rows, ui
     chunk.count = left < POLICY_CHUNK_ROWS ? left : POLICY_CHUNK_ROWS;
     chunk.row += first;
     return chunk;
+}
+
+/* Whether row `row` begins an episode. */
+static inline bool policy_starts_at(const struct policy_rows *rows, uint32_t row)
+{
+    return rows->starts != NULL && rows->starts[row] != 0;
+}
+
+/* The next power of two of at least `least`, which is one. */
+static inline uint32_t policy_filled_up(uint32_t rows, uint32_t least)
+{
+    while (least < rows)
+        least *= 2;
+    return least;
 }
 
 /* The batch for the tutorial's network. */
@@ -138,20 +141,19 @@ static inline double policy_clip_factor(double norm, double max_norm)
     return factor < 1 ? factor : 1;
 }
 
-/* PPO's objective of a minibatch. Errors: surrogate_begin's. */
-static inline enum status policy_begin_objective(struct surrogate *objective, const struct policy_rows *rows,
-                                                 const struct policy_targets *targets,
-                                                 const struct policy_step *step, struct error *error)
+/* PPO's objective of a minibatch. */
+static inline void policy_begin_objective(struct surrogate *objective, const struct policy_rows *rows,
+                                          const struct policy_targets *targets,
+                                          const struct policy_step *step)
 {
-    return surrogate_begin(objective, &step->objective,
-                           &(struct surrogate_rows){.count = rows->count,
-                                                    .row = rows->row,
-                                                    .log_probabilities = rows->log_probabilities,
-                                                    .values = rows->values,
-                                                    .advantages = targets->advantages,
-                                                    .returns = targets->returns,
-                                                    .normalizes = targets->normalizes},
-                           error);
+    surrogate_begin(objective, &step->objective,
+                    &(struct surrogate_rows){.count = rows->count,
+                                             .row = rows->row,
+                                             .log_probabilities = rows->log_probabilities,
+                                             .values = rows->values,
+                                             .advantages = targets->advantages,
+                                             .returns = targets->returns,
+                                             .normalizes = targets->normalizes});
 }
 
 /* Fills the pulls of REINFORCE's rows, and adds their part of L to sums->policy. */
@@ -218,11 +220,11 @@ struct policy_inputs {
 };
 
 struct policy_network {
-    enum policy_form form;    /* the CNN, or dense layers */
-    bool joins;               /* policy_joins_parts */
-    bool shares_extractor;    /* policy and value read the same CNNs */
-    struct dense_shape shape; /* policy_dense_shape's */
-    uint32_t memories;        /* policy_memories'; the next two are for a network with memory */
+    enum policy_form form;         /* the CNN, or dense layers */
+    bool shares_extractor;         /* policy and value read the same CNNs */
+    uint32_t extractor_parameters; /* in front of the dense layers' weights, behind log_std */
+    struct dense_shape shape;      /* policy_dense_shape's */
+    uint32_t memories;             /* policy_memories'; the next two are for a network with memory */
     struct recurrent_shape memory;
     enum policy_critic critic;
     struct params *params;

@@ -149,52 +149,48 @@ struct variable *policy_learner_pull(struct tape *tape, struct variable *x, cons
     return tape_sum(tape, x, by, 1);
 }
 
-/* Copies the values of the targets, which stand behind the parameters, from *values or into them. */
-static enum status copy_targets(const struct policy_learner *learner, const struct policy_values *values,
-                                bool into_values, struct error *error)
+/* Copies a parameter's values between `copy` and the params. */
+static enum status copy_parameter(struct params *params, uint32_t index, float *copy, bool into_copy,
+                                  struct error *error)
 {
-    struct params *targets = learner->targets;
-    const uint32_t first = params_count(learner->params);
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; targets != NULL && i < params_count(targets) && status == STATUS_OK; i++) {
-        float *copy = policy_values_at(values, first + i, POLICY_VALUES);
-        status = into_values ? params_read(targets, params_at(targets, i), DTYPE_F32, copy, error)
-                             : params_write(targets, params_at(targets, i), DTYPE_F32, copy, error);
-    }
-    return status;
+    struct parameter *parameter = params_at(params, index);
+    return into_copy ? params_read(params, parameter, DTYPE_F32, copy, error)
+                     : params_write(params, parameter, DTYPE_F32, copy, error);
 }
 
-/* Copies each array of each parameter, from *values or into them. */
+/* Copies each array of each parameter, and the targets, which stand behind them, between *values and the
+ * learner. */
 static enum status copy_values(const struct policy_learner *learner, const struct policy_values *values,
                                bool into_values, struct error *error)
 {
-    struct params *params = learner->params;
+    const uint32_t count = params_count(learner->params);
+    const uint32_t targets = learner->targets != NULL ? params_count(learner->targets) : 0;
     enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < params_count(params); i++)
-        for (int array = 0; array < POLICY_ARRAYS && status == STATUS_OK; array++) {
-            struct parameter *parameter = params_at(params, i);
-            struct gradients *moment = optimizer_moment(learner->optimizer, array == POLICY_SECOND_MOMENT);
-            float *copy = policy_values_at(values, i, array);
-            if (array == POLICY_VALUES)
-                status = into_values ? params_read(params, parameter, DTYPE_F32, copy, error)
-                                     : params_write(params, parameter, DTYPE_F32, copy, error);
-            else
-                status = into_values ? gradients_read(moment, parameter, DTYPE_F32, copy, error)
-                                     : gradients_write(moment, parameter, DTYPE_F32, copy, error);
-        }
+    for (uint32_t i = 0; i < count && status == STATUS_OK; i++)
+        status = copy_parameter(learner->params, i, policy_values_at(values, i, POLICY_VALUES), into_values,
+                                error);
+    for (uint32_t i = 0; i < 2 * count && status == STATUS_OK; i++) {
+        const enum policy_array array = i % 2 == 0 ? POLICY_FIRST_MOMENT : POLICY_SECOND_MOMENT;
+        struct gradients *moment = optimizer_moment(learner->optimizer, i % 2);
+        const struct parameter *parameter = params_at(learner->params, i / 2);
+        float *copy = policy_values_at(values, i / 2, array);
+        status = into_values ? gradients_read(moment, parameter, DTYPE_F32, copy, error)
+                             : gradients_write(moment, parameter, DTYPE_F32, copy, error);
+    }
+    for (uint32_t i = 0; i < targets && status == STATUS_OK; i++)
+        status = copy_parameter(learner->targets, i, policy_values_at(values, count + i, POLICY_VALUES),
+                                into_values, error);
     return status;
 }
 
 enum status policy_learner_save(void *learner, struct policy_values *values, struct error *error)
 {
     values->steps = optimizer_steps(((struct policy_learner *)learner)->optimizer);
-    const enum status status = copy_values(learner, values, true, error);
-    return status == STATUS_OK ? copy_targets(learner, values, true, error) : status;
+    return copy_values(learner, values, true, error);
 }
 
 enum status policy_learner_restore(void *learner, const struct policy_values *values, struct error *error)
 {
     optimizer_steps_set(((struct policy_learner *)learner)->optimizer, values->steps);
-    const enum status status = copy_values(learner, values, false, error);
-    return status == STATUS_OK ? copy_targets(learner, values, false, error) : status;
+    return copy_values(learner, values, false, error);
 }

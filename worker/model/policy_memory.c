@@ -26,7 +26,7 @@ struct policy_memory {
     uint32_t slots, slots_max;  // of the minibatch
     uint32_t range_rows;        // that one call computes, at most, unless a step has more
     uint32_t step_next;         // where the next range begins, or, backward, ends
-    struct recurrent_matrix features;
+    struct dense_matrix features;
     uint32_t columns;
     uint32_t *column_slot; // (columns) of the sequence that has the column's last row so far
     uint32_t *column_row;  // (columns) one more than that row; 0: there is none
@@ -63,8 +63,7 @@ static void close_sequences(struct sequences *sequences)
 static enum status open_minibatch(struct policy_memory *memory, const struct policy_config *config,
                                   struct error *error)
 {
-    const uint32_t rows =
-        config->minibatch_rows < config->rows_max ? config->minibatch_rows : config->rows_max;
+    const uint32_t rows = policy_minibatch_rows(config);
     if (rows == 0) // the policy does not learn
         return STATUS_OK;
     memory->columns = config->environments;
@@ -90,7 +89,7 @@ enum status policy_memory_new(struct policy_memory **out, const struct policy_co
     memory->floats = recurrent_state_floats(&shape);
     memory->row_floats = policy_config_state_floats(config);
     memory->offset = number == 0 ? 0 : memory->row_floats - memory->floats;
-    enum status status = recurrent_new(&memory->recurrent, &shape, false, error);
+    enum status status = recurrent_new(&memory->recurrent, &shape, error);
     if (status == STATUS_OK)
         status = open_sequences(&memory->step, memory, POLICY_CHUNK_ROWS, POLICY_CHUNK_ROWS, error);
     return status == STATUS_OK ? open_minibatch(memory, config, error) : status;
@@ -108,11 +107,6 @@ void policy_memory_free(struct policy_memory *memory)
     free(memory);
 }
 
-void policy_memory_load(struct policy_memory *memory, const float *parameters)
-{
-    recurrent_load(memory->recurrent, parameters);
-}
-
 void policy_memory_load_parameter(struct policy_memory *memory, const float *parameters, uint32_t number)
 {
     recurrent_load_parameter(memory->recurrent, parameters, number);
@@ -127,11 +121,6 @@ static float *memory_state_at(const struct policy_memory *memory, const struct p
     return rows->states + row * memory->row_floats + memory->offset;
 }
 
-static uint8_t row_starts(const struct policy_rows *rows, uint32_t row)
-{
-    return rows->starts != NULL && rows->starts[row] != 0;
-}
-
 static void recall(const struct policy_memory *memory, const struct sequences *sequences, uint32_t slot,
                    const struct policy_rows *rows, uint32_t row)
 {
@@ -142,25 +131,25 @@ static void recall(const struct policy_memory *memory, const struct sequences *s
 static void read_inputs(const struct policy_memory *memory, const struct sequences *sequences,
                         const struct dense_batch *batch)
 {
-    const struct recurrent_matrix inputs = recurrent_inputs(sequences->work);
+    const struct dense_matrix inputs = recurrent_inputs(sequences->work);
     dense_gather(batch, memory->inputs, 0, memory->inputs, inputs.at, inputs.stride);
 }
 
-struct recurrent_matrix policy_memory_step(struct policy_memory *memory, const struct policy_rows *rows,
-                                           const struct dense_batch *batch, bool keeps)
+struct dense_matrix policy_memory_step(struct policy_memory *memory, const struct policy_rows *rows,
+                                       const struct dense_batch *batch, bool keeps)
 {
     struct sequences *step = &memory->step;
     assert(rows->count <= POLICY_CHUNK_ROWS);
     for (uint32_t i = 0; i < rows->count; i++) {
         step->slot[i] = i;
-        step->starts[i] = row_starts(rows, rows->row[i]);
+        step->starts[i] = policy_starts_at(rows, rows->row[i]);
         recall(memory, step, i, rows, rows->row[i]);
     }
     step->first[1] = rows->count;
     step->rows.steps = 1;
     read_inputs(memory, step, batch);
-    const struct recurrent_matrix features = recurrent_forward(memory->recurrent, step->work, &step->rows,
-                                                               (struct recurrent_range){0, 1}, step->states);
+    const struct dense_matrix features = recurrent_forward(memory->recurrent, step->work, &step->rows,
+                                                           (struct recurrent_range){0, 1}, step->states);
     for (uint32_t i = 0; i < rows->count && keeps; i++)
         memcpy(memory_state_at(memory, rows, rows->row[i] + rows->next), step->states + i * memory->floats,
                memory->floats * sizeof(float));
@@ -171,7 +160,7 @@ struct recurrent_matrix policy_memory_step(struct policy_memory *memory, const s
 static uint32_t find_slot(struct policy_memory *memory, const struct policy_rows *rows, uint32_t row)
 {
     const uint32_t column = row % rows->next, last = memory->column_row[column];
-    const bool follows = last > 0 && (last - 1 + rows->next == row || row_starts(rows, row));
+    const bool follows = last > 0 && (last - 1 + rows->next == row || policy_starts_at(rows, row));
     assert(column < memory->columns);
     memory->column_row[column] = row + 1;
     if (follows)
@@ -194,7 +183,7 @@ void policy_memory_begin(struct policy_memory *memory, const struct policy_rows 
         if (i > 0 && row / rows->next != rows->row[i - 1] / rows->next)
             all->first[++steps] = i;
         all->slot[i] = find_slot(memory, rows, row);
-        all->starts[i] = row_starts(rows, row);
+        all->starts[i] = policy_starts_at(rows, row);
     }
     all->first[++steps] = rows->count;
     all->rows.steps = steps;
@@ -208,7 +197,7 @@ bool policy_memory_forward(struct policy_memory *memory)
     while (range.end < all->rows.steps &&
            all->first[range.end + 1] - all->first[range.begin] <= memory->range_rows)
         range.end++;
-    const struct recurrent_matrix features =
+    const struct dense_matrix features =
         recurrent_forward(memory->recurrent, all->work, &all->rows, range, all->states);
     if (range.begin == 0)
         memory->features = features;
@@ -216,12 +205,12 @@ bool policy_memory_forward(struct policy_memory *memory)
     return range.end < all->rows.steps;
 }
 
-struct recurrent_matrix policy_memory_features(const struct policy_memory *memory)
+struct dense_matrix policy_memory_features(const struct policy_memory *memory)
 {
     return memory->features;
 }
 
-struct recurrent_matrix policy_memory_pulls(const struct policy_memory *memory)
+struct dense_matrix policy_memory_pulls(const struct policy_memory *memory)
 {
     return recurrent_pulls(memory->minibatch.work);
 }
@@ -232,8 +221,8 @@ bool policy_memory_backward(struct policy_memory *memory, float *gradient)
     struct recurrent_range range = {memory->step_next - 1, memory->step_next};
     while (range.begin > 0 && all->first[range.end] - all->first[range.begin - 1] <= memory->range_rows)
         range.begin--;
-    recurrent_backward(memory->recurrent, all->work, &all->rows, range, gradient, range.end < all->rows.steps,
-                       NULL);
+    recurrent_backward(memory->recurrent, all->work, &all->rows, range, gradient,
+                       range.end < all->rows.steps);
     memory->step_next = range.begin;
     return range.begin > 0;
 }

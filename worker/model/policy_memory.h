@@ -22,16 +22,15 @@ enum status policy_memory_new(struct policy_memory **out, const struct policy_co
                               struct error *error);
 void policy_memory_free(struct policy_memory *memory);
 
-/* Computes with `parameters` from now on: those of this memory alone, or of them number `number` alone, as
- * recurrent_load and recurrent_load_parameter have it. */
-void policy_memory_load(struct policy_memory *memory, const float *parameters);
+/* Computes with parameter number `number` of this memory's own `parameters` from now on, as
+ * recurrent_load_parameter has it. */
 void policy_memory_load_parameter(struct policy_memory *memory, const float *parameters, uint32_t number);
 
 /* The features (rows, units) of at most POLICY_CHUNK_ROWS rows, each a step of another environment; valid
  * until the next call. `batch`: the same rows, with what the memory reads. `keeps`: writes the states after
  * the rows. */
-struct recurrent_matrix policy_memory_step(struct policy_memory *memory, const struct policy_rows *rows,
-                                           const struct dense_batch *batch, bool keeps);
+struct dense_matrix policy_memory_step(struct policy_memory *memory, const struct policy_rows *rows,
+                                       const struct dense_batch *batch, bool keeps);
 
 /* ---- a minibatch ----
  *
@@ -48,8 +47,8 @@ void policy_memory_begin(struct policy_memory *memory, const struct policy_rows 
 bool policy_memory_forward(struct policy_memory *memory);
 
 /* (rows, units), and where dL/d features is written, with the same stride. */
-struct recurrent_matrix policy_memory_features(const struct policy_memory *memory);
-struct recurrent_matrix policy_memory_pulls(const struct policy_memory *memory);
+struct dense_matrix policy_memory_features(const struct policy_memory *memory);
+struct dense_matrix policy_memory_pulls(const struct policy_memory *memory);
 
 /* Writes dL/d of the memory's parameters into `gradient`. */
 bool policy_memory_backward(struct policy_memory *memory, float *gradient);

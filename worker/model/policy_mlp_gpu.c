@@ -45,15 +45,6 @@ struct policy_batch {
     int32_t *words, *actions;          // (rows_max, 3), (rows_max)
 };
 
-/* The next power of two of at least MLP_CHUNK_ROWS; `rows` is at most PIECE_ROWS. */
-static uint32_t filled_up(uint32_t rows)
-{
-    uint32_t filled = MLP_CHUNK_ROWS;
-    while (filled < rows)
-        filled *= 2;
-    return filled;
-}
-
 enum status policy_batch_new(struct policy_batch **out, const struct policy_config *config,
                              struct error *error)
 {
@@ -62,7 +53,8 @@ enum status policy_batch_new(struct policy_batch **out, const struct policy_conf
         return error_set(error, STATUS_NO_MEMORY, "no memory for a batch of rows");
     rows->config = *config;
     rows->shape = policy_mlp_shape(config);
-    rows->rows_max = filled_up(config->rows_max < PIECE_ROWS ? config->rows_max : PIECE_ROWS);
+    rows->rows_max =
+        policy_filled_up(config->rows_max < PIECE_ROWS ? config->rows_max : PIECE_ROWS, MLP_CHUNK_ROWS);
     rows->observations = calloc(rows->rows_max, rows->shape.inputs * sizeof *rows->observations);
     rows->coefficient = calloc(rows->rows_max, sizeof *rows->coefficient);
     rows->words = calloc(rows->rows_max, 3 * sizeof *rows->words);
@@ -139,7 +131,7 @@ struct variable *policy_batch_loss(struct policy_batch *rows, struct params *par
     uint32_t first = 0;
     do {
         const uint32_t count = all - first < rows->rows_max ? all - first : rows->rows_max;
-        const uint32_t filled = filled_up(count);
+        const uint32_t filled = policy_filled_up(count, MLP_CHUNK_ROWS);
         struct variable *observations = record_observations(rows, tape, batch, first, count, filled);
         gather_rows(rows, batch, coefficient, episode, first, count, filled);
         struct variable *piece = record_piece(rows, params, tape, observations, filled);
@@ -164,18 +156,17 @@ struct policy_mlp_gpu {
 };
 
 /* Places without a row are zeros. */
-static enum status gpu_act(void *self, const struct policy_rows *rows, uint32_t episode,
-                           const uint32_t *environment, const uint32_t *step, struct error *error)
+static enum status draw_actions(const struct policy_mlp_gpu *gpu, const struct policy_rows *rows,
+                                const struct dense_draw *draw, struct error *error)
 {
-    const struct policy_mlp_gpu *gpu = self;
     const uint32_t inputs = gpu->inputs, places = gpu->one_size ? gpu->environments : rows->count;
     const float *observations = rows->observations;
     assert(rows->count <= gpu->environments);
     memset(gpu->observations, 0, (size_t)places * inputs * sizeof *gpu->observations);
     memset(gpu->keys, 0, (size_t)places * 3 * sizeof *gpu->keys);
     for (uint32_t i = 0; i < rows->count; i++) {
-        const uint32_t place = gpu->one_size ? environment[i] : i;
-        const uint32_t key[3] = {environment[i], step[i], episode};
+        const uint32_t place = gpu->one_size ? draw->environment[i] : i;
+        const uint32_t key[3] = {draw->environment[i], draw->step[i], draw->episode};
         memcpy(gpu->observations + (size_t)place * inputs, observations + (size_t)rows->row[i] * inputs,
                inputs * sizeof *observations);
         memcpy(gpu->keys + (size_t)place * 3, key, sizeof key);
@@ -183,14 +174,14 @@ static enum status gpu_act(void *self, const struct policy_rows *rows, uint32_t 
     const enum status status = gpu->backend->ops->launch_run(
         gpu->backend, gpu->launch, places, gpu->observations, gpu->keys, (void *[]){gpu->actions}, error);
     for (uint32_t i = 0; i < rows->count && status == STATUS_OK; i++)
-        ((int32_t *)rows->actions)[rows->row[i]] = gpu->actions[gpu->one_size ? environment[i] : i];
+        ((int32_t *)rows->actions)[rows->row[i]] = gpu->actions[gpu->one_size ? draw->environment[i] : i];
     return status;
 }
 
 /* Pieces of one size: a sum on a backend may depend on the number of rows, which falls as episodes end. */
-static enum status gpu_choose(void *self, const struct policy_rows *rows, struct error *error)
+static enum status choose_actions(const struct policy_mlp_gpu *gpu, const struct policy_rows *rows,
+                                  struct error *error)
 {
-    const struct policy_mlp_gpu *gpu = self;
     const struct mlp_batch batch = policy_mlp_batch(rows);
     struct tape *tape = gpu->learner.tape;
     float scores[MLP_CHUNK_ROWS * MLP_ACTIONS_MAX];
@@ -209,6 +200,12 @@ static enum status gpu_choose(void *self, const struct policy_rows *rows, struct
             return error_set(error, STATUS_CORRUPT, "the probability of an action is not finite");
     }
     return STATUS_OK;
+}
+
+static enum status gpu_act(void *self, const struct policy_rows *rows, const struct dense_draw *draw,
+                           struct error *error)
+{
+    return draw != NULL ? draw_actions(self, rows, draw, error) : choose_actions(self, rows, error);
 }
 
 /* ---- learning ---- */
@@ -290,7 +287,7 @@ static enum status open_launch(struct policy_mlp_gpu *gpu, const struct policy_c
     return gpu->backend->ops->launch_new(gpu->backend, &settings, &gpu->launch, error);
 }
 
-static void gpu_free(void *self)
+static void gpu_close(void *self)
 {
     struct policy_mlp_gpu *gpu = self;
     if (gpu->launch != NULL)
@@ -300,16 +297,13 @@ static void gpu_free(void *self)
     free(gpu->observations);
     free(gpu->keys);
     free(gpu->actions);
-    free(gpu);
 }
 
-static enum status gpu_open(void **self, const struct policy_config *config, struct backend *backend,
+static enum status gpu_open(void *self, const struct policy_config *config, struct backend *backend,
                             const struct dense_normalizer *normalizer, struct error *error)
 {
-    struct policy_mlp_gpu *gpu = *self = calloc(1, sizeof *gpu);
+    struct policy_mlp_gpu *gpu = self;
     (void)normalizer;
-    if (gpu == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
     gpu->backend = backend;
     gpu->inputs = policy_mlp_shape(config).inputs;
     gpu->environments = config->environments;
@@ -324,10 +318,10 @@ static enum status gpu_open(void **self, const struct policy_config *config, str
     return status == STATUS_OK ? warm_up(gpu, error) : status;
 }
 
-const struct policy_kind policy_mlp_gpu_kind = {.open = gpu_open,
-                                                .free = gpu_free,
+const struct policy_kind policy_mlp_gpu_kind = {.bytes = sizeof(struct policy_mlp_gpu),
+                                                .open = gpu_open,
+                                                .close = gpu_close,
                                                 .act = gpu_act,
-                                                .choose = gpu_choose,
                                                 .learn = gpu_learn,
                                                 .save = policy_learner_save,
                                                 .restore = policy_learner_restore};

@@ -140,17 +140,6 @@ static void extract_both(const struct policy_network *network, struct tape *tape
         features[DENSE_VALUE] = extract_all(params, tape, "vf_features_extractor", inputs);
 }
 
-static struct policy_outputs record_heads(struct params *params, struct tape *tape,
-                                          struct variable *const features[DENSE_NETWORKS], unsigned wanted)
-{
-    struct policy_outputs outputs = {0};
-    if ((wanted & POLICY_ACTION) != 0)
-        outputs.action = connect(params, tape, "action_net", features[DENSE_POLICY]);
-    if ((wanted & POLICY_VALUE) != 0)
-        outputs.value = connect(params, tape, "value_net", features[DENSE_VALUE]);
-    return outputs;
-}
-
 /* ---- memories ---- */
 
 /* Those of the policy's memory, number 0, or of the value's. */
@@ -187,10 +176,9 @@ static struct variable *remember(const struct policy_network *network, struct ta
     struct variable *grid = recurrence->row != NULL
                                 ? tape_embedding(tape, recurrence->row, rows)
                                 : tape_reshape(tape, rows, SHAPE3(steps, sequences, network->memory.inputs));
-    struct lstm_state *state = recurrence->state[memory];
-    struct variable *y = network->memory.cell == RECURRENT_LSTM
-                             ? tape_lstm(tape, grid, network->memory.layers, parameters, state, 0, NULL)
-                             : tape_gru(tape, grid, network->memory.layers, parameters, state);
+    struct variable *y =
+        tape_recurrent(tape, network->memory.cell == RECURRENT_LSTM ? OP_LSTM_LAYER : OP_GRU_LAYER, grid,
+                       network->memory.layers, parameters, recurrence->state[memory], 0, NULL);
     struct variable *flat = tape_reshape(tape, y, SHAPE2(steps * sequences, network->memory.hidden));
     tape_drop(tape, grid);
     tape_drop(tape, y);
@@ -221,7 +209,7 @@ static void remember_both(const struct policy_network *network, struct tape *tap
     read[DENSE_POLICY] = policy;
 }
 
-/* ---- dense layers ---- */
+/* ---- dense layers: hidden ones and heads ---- */
 
 struct layer {
     uint32_t weight;    // its number; the bias is the next one
@@ -273,9 +261,9 @@ static struct policy_outputs record_dense(const struct policy_network *network, 
         if ((layer->serves & wanted) == 0)
             continue;
         y[0] = read[layer->serves == POLICY_VALUE ? DENSE_VALUE : DENSE_POLICY];
-        *units =
-            tape_linear(tape, y[layer->from], tape_parameter(tape, params_at(network->params, layer->weight)),
-                        tape_parameter(tape, params_at(network->params, layer->weight + 1)));
+        const uint32_t weight = network->extractor_parameters + layer->weight;
+        *units = tape_linear(tape, y[layer->from], tape_parameter(tape, params_at(network->params, weight)),
+                             tape_parameter(tape, params_at(network->params, weight + 1)));
         if (layer->activation != OP_LINEAR)
             *units = layer->activation == OP_TANH ? tape_tanh(tape, *units) : tape_relu(tape, *units);
         if (layer->is == POLICY_ACTION)
@@ -327,12 +315,13 @@ struct policy_network policy_network_of(const struct policy_config *config)
 {
     struct policy_network network = {.form = policy_form(config),
                                      .shape = policy_dense_shape(config),
-                                     .joins = policy_joins_parts(config),
                                      .shares_extractor = !config->has_value || config->shared_value,
                                      .memories = policy_memories(config),
                                      .critic = config->critic};
     if (network.memories > 0)
         network.memory = policy_memory_shape(config, 0);
+    if (network.form == POLICY_FORM_CNN && !policy_joins_parts(config))
+        network.extractor_parameters = POLICY_EXTRACTOR_PARAMETERS * (network.shares_extractor ? 1 : 2);
     return network;
 }
 
@@ -341,11 +330,9 @@ struct policy_outputs policy_network_record(const struct policy_network *network
                                             struct policy_recurrence *recurrence, unsigned wanted)
 {
     struct variable *read[DENSE_NETWORKS] = {inputs->of[0].x, inputs->of[0].x};
-    const bool cnn = network->form == POLICY_FORM_CNN;
-    if (cnn)
+    if (network->form == POLICY_FORM_CNN)
         extract_both(network, tape, inputs, wanted, read);
     if (recurrence != NULL)
         remember_both(network, tape, recurrence, wanted, read);
-    return cnn && !network->joins ? record_heads(network->params, tape, read, wanted)
-                                  : record_dense(network, tape, read, wanted);
+    return record_dense(network, tape, read, wanted);
 }

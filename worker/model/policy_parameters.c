@@ -37,7 +37,7 @@ static uint32_t tutorial_list(struct policy_parameter out[POLICY_PARAMETERS_MAX]
     return 4;
 }
 
-static uint32_t dense_list(struct policy_parameter out[POLICY_PARAMETERS_MAX], struct dense_shape shape,
+static uint32_t dense_list(struct policy_parameter out[DENSE_PARAMETERS_MAX], struct dense_shape shape,
                            double log_std)
 {
     struct dense_parameter list[DENSE_PARAMETERS_MAX];
@@ -61,72 +61,56 @@ static uint32_t convolved(uint32_t size)
     return ((size - 8) / 4 + 1 - 4) / 2 + 1 - 2;
 }
 
-enum { EXTRACTOR_PARAMETERS = 8 };
-
 /* The layers that make an image's features. */
-static void list_extractor(struct policy_parameter out[EXTRACTOR_PARAMETERS], const char *name,
+static void list_extractor(struct policy_parameter out[POLICY_EXTRACTOR_PARAMETERS], const char *name,
                            const uint32_t image[3], uint32_t features)
 {
     static const char *const layers[] = {"cnn.0", "cnn.2", "cnn.4", "linear.0"};
     const struct shape weights[] = {SHAPE4(32, image[2], 8, 8), SHAPE4(64, 32, 4, 4), SHAPE4(64, 64, 3, 3),
                                     SHAPE2(features, 64 * convolved(image[0]) * convolved(image[1]))};
-    for (size_t l = 0; l < EXTRACTOR_PARAMETERS / 2; l++) {
+    for (size_t l = 0; l < POLICY_EXTRACTOR_PARAMETERS / 2; l++) {
         char layer[POLICY_LAYER_BYTES];
         snprintf(layer, sizeof layer, "%s.%s", name, layers[l]);
         list_layer(&out[2 * l], layer, weights[l]);
     }
 }
 
-/* The extractors of all images among the parts; `name` is that of all of them. Returns how many parameters.
- */
+/* The extractors `name`: that of the only image, or one for each image among the parts. Returns how many
+ * parameters they have. */
 static uint32_t list_extractors(struct policy_parameter *out, const char *name,
                                 const struct policy_config *config)
 {
     uint32_t count = 0;
+    if (!policy_joins_parts(config)) {
+        list_extractor(out, name, config->observation.shape, POLICY_CNN_FEATURES);
+        return POLICY_EXTRACTOR_PARAMETERS;
+    }
     for (uint32_t i = 0; i < config->part_count; i++) {
         char extractor[POLICY_LAYER_BYTES];
         if (!environment_part_is_image(&config->parts[i]))
             continue;
         snprintf(extractor, sizeof extractor, "%s.extractors.%s", name, config->parts[i].name);
         list_extractor(&out[count], extractor, config->parts[i].space.shape, POLICY_PART_FEATURES);
-        count += EXTRACTOR_PARAMETERS;
+        count += POLICY_EXTRACTOR_PARAMETERS;
     }
     return count;
 }
 
-/* The dense layers stand first, as those of a policy without images. */
-static uint32_t joined_list(struct policy_parameter out[POLICY_PARAMETERS_MAX],
-                            const struct policy_config *config)
-{
-    uint32_t count = dense_list(out, policy_dense_shape(config), config->log_std_init);
-    count += list_extractors(&out[count], "features_extractor", config);
-    if (config->has_value && !config->shared_value)
-        count += list_extractors(&out[count], "vf_features_extractor", config);
-    return count;
-}
-
+/* Of images among other parts the dense layers stand first, as those of a policy without images. */
 static uint32_t cnn_list(struct policy_parameter out[POLICY_PARAMETERS_MAX],
                          const struct policy_config *config)
 {
-    const struct dense_shape last = policy_dense_shape(config);
-    const uint32_t *image = config->observation.shape;
-    uint32_t count = 0;
-    if (last.gaussian)
-        out[count++] = (struct policy_parameter){
-            .name = "log_std", .shape = SHAPE1(last.components), .first = config->log_std_init};
-    list_extractor(&out[count], "features_extractor", image, POLICY_CNN_FEATURES);
-    count += EXTRACTOR_PARAMETERS;
-    if (config->has_value && !config->shared_value) {
-        list_extractor(&out[count], "vf_features_extractor", image, POLICY_CNN_FEATURES);
-        count += EXTRACTOR_PARAMETERS;
-    }
-    list_layer(&out[count], "action_net", SHAPE2(dense_outputs(&last), last.inputs));
-    count += 2;
-    if (config->has_value) {
-        list_layer(&out[count], "value_net", SHAPE2(1, last.inputs));
-        count += 2;
-    }
-    return count;
+    struct policy_parameter dense[DENSE_PARAMETERS_MAX];
+    const struct dense_shape shape = policy_dense_shape(config);
+    const uint32_t all = dense_list(dense, shape, config->log_std_init);
+    const uint32_t before = policy_joins_parts(config) ? all : shape.gaussian;
+    uint32_t count = before;
+    memcpy(out, dense, before * sizeof *out);
+    count += list_extractors(&out[count], "features_extractor", config);
+    if (config->has_value && !config->shared_value)
+        count += list_extractors(&out[count], "vf_features_extractor", config);
+    memcpy(&out[count], dense + before, (all - before) * sizeof *out);
+    return count + all - before;
 }
 
 /* Returns how many parameters the memory has. */
@@ -220,17 +204,13 @@ static uint32_t list_critics(struct policy_parameter *out, const struct policy_c
 static uint32_t dqn_list(struct policy_parameter out[POLICY_PARAMETERS_MAX],
                          const struct policy_config *config)
 {
-    const bool cnn = policy_form(config) == POLICY_FORM_Q_CNN, joins = policy_joins_parts(config);
+    const bool cnn = policy_form(config) == POLICY_FORM_Q_CNN;
     const uint32_t outputs = config->action.choices[0] + config->q.dueling;
     uint32_t count = 0, inputs = policy_features(config);
-    if (joins) {
+    if (cnn)
         count = list_extractors(out, "q_net.features_extractor", config);
-    } else if (cnn) {
-        list_extractor(out, "q_net.features_extractor", config->observation.shape, POLICY_CNN_FEATURES);
-        count = EXTRACTOR_PARAMETERS;
-    }
-    count += list_chain(&out[count], "q_net.q_net", inputs, cnn && !joins ? 0 : config->layers, config->width,
-                        outputs);
+    count += list_chain(&out[count], "q_net.q_net", inputs,
+                        cnn && !policy_joins_parts(config) ? 0 : config->layers, config->width, outputs);
     return count + list_targets(&out[count], out, count, "q_net_target");
 }
 
@@ -262,8 +242,7 @@ uint32_t policy_parameters(struct policy_parameter out[POLICY_PARAMETERS_MAX],
 {
     const enum policy_form form = policy_form(config);
     uint32_t count = form == POLICY_FORM_TUTORIAL ? tutorial_list(out, policy_mlp_shape(config))
-                     : form == POLICY_FORM_CNN
-                         ? (policy_joins_parts(config) ? joined_list : cnn_list)(out, config)
+                     : form == POLICY_FORM_CNN    ? cnn_list(out, config)
                      : config->learning != POLICY_ON_ROLLOUTS
                          ? q_list(out, config)
                          : dense_list(out, policy_dense_shape(config), config->log_std_init);

@@ -59,6 +59,7 @@
 
 enum {
     POLICY_CRITICS_MAX = 8,
+    POLICY_EXTRACTOR_PARAMETERS = 8,                /* of the CNN in front of an image's features */
     POLICY_CHAIN_MAX = 2 * (POLICY_LAYERS_MAX + 1), /* parameters of one chain of dense layers */
     POLICY_Q_PARAMETERS_MAX = 2 * (POLICY_CRITICS_MAX + 1) * POLICY_CHAIN_MAX + 4,
     POLICY_PARAMETERS_MAX =
@@ -87,7 +88,7 @@ uint32_t policy_parameters(struct policy_parameter out[POLICY_PARAMETERS_MAX],
 /* Gives parameter number `number` of the list its first values, with the same bits on every machine: one that
  * has a `first`, or is a target, that number; a weight with a gain, if config->orthogonal, orthogonal_draw's
  * (kernels/policy/orthogonal.h) by its gain and number, and a bias then 0; else element e is
- * rng_initial_uniform(seed, number, e, bound). STATUS_NO_MEMORY; errors as isa_choose. */
+ * rng_initial_uniform(seed, number, e, bound). STATUS_NO_MEMORY. */
 enum status policy_begin_parameter(float *values, const struct policy_parameter *parameter, uint32_t number,
                                    const struct policy_config *config, struct error *error);
 

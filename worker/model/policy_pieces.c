@@ -3,6 +3,7 @@
 
 #include "worker/environment/environment_spec.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -133,14 +134,6 @@ void policy_pieces_close(struct policy_pieces *pieces)
 
 /* ---- cutting ---- */
 
-static uint32_t filled_up(uint32_t rows)
-{
-    uint32_t filled = 1;
-    while (filled < rows)
-        filled *= 2;
-    return filled;
-}
-
 struct policy_piece policy_piece_cut(const struct policy_rows *rows, uint32_t first, uint32_t rows_max,
                                      uint32_t filled)
 {
@@ -148,12 +141,14 @@ struct policy_piece policy_piece_cut(const struct policy_rows *rows, uint32_t fi
     struct policy_piece piece = {.rows = *rows};
     piece.rows.count = left < rows_max ? left : rows_max;
     piece.rows.row += first;
-    piece.filled = filled > 0 ? filled : filled_up(piece.rows.count);
+    piece.filled = filled > 0 ? filled : policy_filled_up(piece.rows.count, 1);
     return piece;
 }
 
-struct policy_piece policy_pieces_pick(const struct policy_pieces *pieces, const struct policy_rows *rows,
-                                       const uint32_t *environment, const uint32_t *step, uint32_t begin)
+/* The rows of the batch that environments `begin` … begin + act_rows - 1 have, each at its own place.
+ * pieces->environment and ->step are theirs. */
+static struct policy_piece pick(const struct policy_pieces *pieces, const struct policy_rows *rows,
+                                const uint32_t *environment, const uint32_t *step, uint32_t begin)
 {
     struct policy_piece piece = {.rows = *rows, .filled = pieces->act_rows, .place = pieces->place};
     uint32_t count = 0;
@@ -173,6 +168,30 @@ struct policy_piece policy_pieces_pick(const struct policy_pieces *pieces, const
     piece.rows.row = pieces->row;
     piece.rows.count = count;
     return piece;
+}
+
+enum status policy_pieces_act(const struct policy_pieces *pieces, const struct policy_rows *rows,
+                              const struct dense_draw *draw, policy_piece_act *act, const void *self,
+                              struct error *error)
+{
+    enum status status = STATUS_OK;
+    uint32_t acted = 0;
+    for (uint32_t first = 0; draw == NULL && first < rows->count && status == STATUS_OK; first++) {
+        const struct policy_piece piece = policy_piece_cut(rows, first, 1, 1);
+        status = act(self, &piece, NULL, error);
+    }
+    for (uint32_t begin = 0; draw != NULL && begin < pieces->places && status == STATUS_OK;
+         begin += pieces->act_rows) {
+        const struct policy_piece piece = pick(pieces, rows, draw->environment, draw->step, begin);
+        struct dense_draw own = *draw;
+        own.environment = pieces->environment;
+        own.step = pieces->step;
+        status = piece.rows.count > 0 ? act(self, &piece, &own, error) : STATUS_OK;
+        acted += piece.rows.count;
+    }
+    assert(draw == NULL || status != STATUS_OK || acted == rows->count); // each environment once
+    (void)acted;
+    return status;
 }
 
 void policy_piece_gather(const struct policy_piece *piece, float *rows, uint32_t columns)

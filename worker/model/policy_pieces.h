@@ -71,10 +71,15 @@ uint32_t policy_share_evenly(uint32_t rows, uint32_t rows_max);
 struct policy_piece policy_piece_cut(const struct policy_rows *rows, uint32_t first, uint32_t rows_max,
                                      uint32_t filled);
 
-/* The rows of the batch that environments `begin` … begin + act_rows - 1 have, each at its own place.
- * pieces->environment and ->step are theirs. */
-struct policy_piece policy_pieces_pick(const struct policy_pieces *pieces, const struct policy_rows *rows,
-                                       const uint32_t *environment, const uint32_t *step, uint32_t begin);
+/* Acts for the rows of one piece, by the draws of these rows; `draw` NULL: greedily. */
+typedef enum status policy_piece_act(const void *self, const struct policy_piece *piece,
+                                     const struct dense_draw *draw, struct error *error);
+
+/* Acts for all rows of a batch, whose environments are below config->environments, each at most once: each at
+ * its environment's own place. `draw` NULL: row by row. Errors as `act`'s. */
+enum status policy_pieces_act(const struct policy_pieces *pieces, const struct policy_rows *rows,
+                              const struct dense_draw *draw, policy_piece_act *act, const void *self,
+                              struct error *error);
 
 /* Puts the piece's observations into what the sources read: bytes become their 255th parts, images have their
  * channels first. */

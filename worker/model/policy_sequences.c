@@ -63,8 +63,7 @@ enum status policy_sequences_new(struct policy_sequences **out, const struct pol
                                  uint32_t act_rows, uint32_t piece_rows, struct error *error)
 {
     struct policy_sequences *s = *out = calloc(1, sizeof *s);
-    const uint32_t rows =
-        config->minibatch_rows < config->rows_max ? config->minibatch_rows : config->rows_max;
+    const uint32_t rows = policy_minibatch_rows(config);
     const uint32_t round = policy_round_up(rows);
     if (s == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the policy's sequences");
@@ -95,17 +94,12 @@ void policy_sequences_free(struct policy_sequences *s)
 
 /* ---- states ---- */
 
-static bool starts_at(const struct policy_rows *rows, uint32_t row)
-{
-    return rows->starts != NULL && rows->starts[row] != 0;
-}
-
 /* The state of a sequence before row `row`. */
 static void recall(const struct policy_sequences *s, uint32_t sequence, const struct policy_rows *rows,
                    uint32_t row)
 {
     const float *state = rows->states + (size_t)row * s->vectors * s->units;
-    for (uint32_t v = 0; v < s->vectors && !starts_at(rows, row); v++)
+    for (uint32_t v = 0; v < s->vectors && !policy_starts_at(rows, row); v++)
         memcpy(s->states + ((size_t)v * s->count + sequence) * s->units, state + (size_t)v * s->units,
                s->units * sizeof *state);
 }
@@ -146,7 +140,7 @@ static struct run *find_run(struct policy_sequences *s, const struct policy_rows
     const uint32_t column = row % rows->next, last = s->column_row[column];
     assert(column < s->columns);
     s->column_row[column] = row + 1;
-    if (last == 0 || last - 1 + rows->next != row || starts_at(rows, row)) {
+    if (last == 0 || last - 1 + rows->next != row || policy_starts_at(rows, row)) {
         s->run[s->runs] = (struct run){.row = row, .number = s->runs};
         s->column_run[column] = s->runs++;
     }

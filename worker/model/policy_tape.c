@@ -23,7 +23,6 @@
 #include "worker/model/policy_pieces.h"
 #include "worker/model/policy_sequences.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,9 +35,7 @@ struct policy_tape {
     struct policy_sequences *sequences; // NULL: no memory
     struct head *head;
     struct policy_pieces pieces;
-    uint64_t seed;
     uint32_t outputs, deviations; // deviations: elements of log_std
-    uint32_t noise_steps;         // struct dense_draw's
     bool gaussian, has_value;
     uint32_t learn_rows;            // with values: what every piece that does not act is filled up to
     float *features;                // (rows_max, features); NULL: the head does not read them
@@ -166,20 +163,26 @@ static enum status infer_piece(const struct policy_tape *net, const struct polic
     return status;
 }
 
-/* `draw` NULL: greedily. */
-static enum status act_piece(const struct policy_tape *net, const struct policy_piece *piece,
-                             const struct dense_draw *draw, struct error *error)
+static enum status act_piece(const void *self, const struct policy_piece *of, const struct dense_draw *draw,
+                             struct error *error)
 {
-    const bool keeps = piece->rows.values != NULL;
+    const struct policy_tape *net = self;
+    struct policy_piece piece = *of;
+    piece.keeps_states = net->sequences != NULL;
+    if (draw == NULL)
+        piece.rows.values = NULL;
+    const bool keeps = piece.rows.values != NULL;
     const unsigned wanted = POLICY_ACTION | (keeps ? POLICY_VALUE : 0);
-    const enum status status = infer_piece(net, piece, wanted, error);
-    const struct chunk all = chunk_of(net, &piece->rows, 0);
+    const enum status status = infer_piece(net, &piece, wanted, error);
+    const struct chunk all = chunk_of(net, &piece.rows, 0);
     if (status != STATUS_OK)
         return status;
     head_act(net->head, &all.head, draw, net->log_probability);
-    for (uint32_t i = 0; i < piece->rows.count && keeps; i++) {
-        piece->rows.log_probabilities[piece->rows.row[i]] = net->log_probability[i];
-        piece->rows.values[piece->rows.row[i]] = net->value[i];
+    if (draw == NULL && !isfinite(net->log_probability[0])) // of its only row
+        return error_set(error, STATUS_CORRUPT, "the probability of an action is not finite");
+    for (uint32_t i = 0; i < piece.rows.count && keeps; i++) {
+        piece.rows.log_probabilities[piece.rows.row[i]] = net->log_probability[i];
+        piece.rows.values[piece.rows.row[i]] = net->value[i];
     }
     return STATUS_OK;
 }
@@ -197,53 +200,13 @@ static enum status act_in_order(const struct policy_tape *net, const struct poli
     return status;
 }
 
-static enum status act_in_places(const struct policy_tape *net, const struct policy_rows *rows,
-                                 const struct dense_draw *draw, struct error *error)
-{
-    uint32_t acted = 0;
-    for (uint32_t begin = 0; begin < net->pieces.places; begin += net->pieces.act_rows) {
-        struct policy_piece piece =
-            policy_pieces_pick(&net->pieces, rows, draw->environment, draw->step, begin);
-        struct dense_draw own = *draw;
-        piece.keeps_states = net->sequences != NULL;
-        own.environment = net->pieces.environment;
-        own.step = net->pieces.step;
-        const enum status status = piece.rows.count > 0 ? act_piece(net, &piece, &own, error) : STATUS_OK;
-        if (status != STATUS_OK)
-            return status;
-        acted += piece.rows.count;
-    }
-    assert(acted == rows->count); // each environment once
-    (void)acted;
-    return STATUS_OK;
-}
-
-static enum status policy_tape_act(void *self, const struct policy_rows *rows, uint32_t episode,
-                                   const uint32_t *environment, const uint32_t *step, struct error *error)
+static enum status policy_tape_act(void *self, const struct policy_rows *rows, const struct dense_draw *draw,
+                                   struct error *error)
 {
     const struct policy_tape *net = self;
-    const struct dense_draw draw = {.seed = net->seed,
-                                    .episode = episode,
-                                    .environment = environment,
-                                    .step = step,
-                                    .noise_steps = net->noise_steps};
-    return net->has_value || net->launch != NULL ? act_in_places(net, rows, &draw, error)
-                                                 : act_in_order(net, rows, draw, error);
-}
-
-static enum status policy_tape_choose(void *self, const struct policy_rows *rows, struct error *error)
-{
-    const struct policy_tape *net = self;
-    enum status status = STATUS_OK;
-    for (uint32_t first = 0; first < rows->count && status == STATUS_OK; first++) {
-        struct policy_piece piece = policy_piece_cut(rows, first, 1, 1);
-        piece.rows.values = NULL;
-        piece.keeps_states = net->sequences != NULL;
-        status = act_piece(net, &piece, NULL, error);
-        if (status == STATUS_OK && !isfinite(net->log_probability[0]))
-            status = error_set(error, STATUS_CORRUPT, "the probability of an action is not finite");
-    }
-    return status;
+    return draw != NULL && !net->has_value && net->launch == NULL
+               ? act_in_order(net, rows, *draw, error)
+               : policy_pieces_act(&net->pieces, rows, draw, act_piece, self, error);
 }
 
 static enum status policy_tape_estimate(void *self, const struct policy_rows *rows, struct error *error)
@@ -440,10 +403,8 @@ static enum status policy_tape_improve(void *self, const struct policy_rows *row
 {
     struct policy_tape *net = self;
     struct surrogate minibatch;
-    enum status status = policy_begin_objective(&minibatch, rows, targets, step, error);
-    if (status != STATUS_OK)
-        return status;
-    status = learn_pieces(net, rows, NULL, &minibatch, step->progress, step->context, error);
+    policy_begin_objective(&minibatch, rows, targets, step);
+    enum status status = learn_pieces(net, rows, NULL, &minibatch, step->progress, step->context, error);
     *losses = surrogate_losses(&minibatch);
     if (status != STATUS_OK || losses->kl > step->kl_max)
         return status;
@@ -494,8 +455,7 @@ static enum status take_memory(struct policy_tape *net, struct error *error)
 
 static void find_sizes(struct policy_tape *net, const struct policy_config *config)
 {
-    const uint32_t minibatch =
-        config->minibatch_rows < config->rows_max ? config->minibatch_rows : config->rows_max;
+    const uint32_t minibatch = policy_minibatch_rows(config);
     if (!config->has_value)
         return;
     net->has_value = true;
@@ -529,20 +489,16 @@ static void describe(struct policy_tape *net, const struct policy_config *config
 {
     const struct dense_shape shape = policy_dense_shape(config);
     net->network = policy_network_of(config);
-    net->seed = config->seed;
-    net->noise_steps = config->noise_steps;
     net->outputs = dense_outputs(&shape);
     net->deviations = shape.components * (dense_explores(&shape) ? dense_features(&shape, DENSE_POLICY) : 1);
     net->gaussian = shape.gaussian;
     find_sizes(net, config);
 }
 
-static enum status policy_tape_open(void **self, const struct policy_config *config, struct backend *backend,
+static enum status policy_tape_open(void *self, const struct policy_config *config, struct backend *backend,
                                     const struct dense_normalizer *normalizer, struct error *error)
 {
-    struct policy_tape *net = *self = calloc(1, sizeof *net);
-    if (net == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy");
+    struct policy_tape *net = self;
     net->backend = backend;
     policy_pieces_describe(&net->pieces, config, normalizer);
     describe(net, config);
@@ -559,7 +515,7 @@ static enum status policy_tape_open(void **self, const struct policy_config *con
     return status == STATUS_OK ? load_head(net, error) : status;
 }
 
-static void policy_tape_free(void *self)
+static void policy_tape_close(void *self)
 {
     struct policy_tape *net = self;
     if (net->launch != NULL)
@@ -572,13 +528,12 @@ static void policy_tape_free(void *self)
     free(net->value);
     free(net->features);
     free(net->log_std);
-    free(net);
 }
 
-const struct policy_kind policy_tape_kind = {.open = policy_tape_open,
-                                             .free = policy_tape_free,
+const struct policy_kind policy_tape_kind = {.bytes = sizeof(struct policy_tape),
+                                             .open = policy_tape_open,
+                                             .close = policy_tape_close,
                                              .act = policy_tape_act,
-                                             .choose = policy_tape_choose,
                                              .learn = policy_tape_learn,
                                              .estimate = policy_tape_estimate,
                                              .deviation = policy_tape_deviation,

@@ -11,164 +11,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- arrays ---- */
-
-/* The number of the parameter that a target follows. */
-static uint32_t followed_by(const struct q_learning *p, uint32_t target)
-{
-    const char *rest = strchr(p->parameters[target].name, '.');
-    uint32_t number = 0;
-    for (; number < target; number++) {
-        const char *name = p->parameters[number].name, *dot = strchr(name, '.');
-        if (!p->parameters[number].is_target && dot != NULL && strcmp(dot, rest) == 0 &&
-            strncmp(name, p->parameters[target].name, (size_t)(dot - name)) == 0)
-            break;
-    }
-    assert(number < target);
-    return number;
-}
-
-static enum status begin_values(struct q_learning *p, struct error *error)
-{
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < p->parameter_count && status == STATUS_OK; i++) {
-        const struct policy_parameter *parameter = &p->parameters[i];
-        float *values = p->values + parameter->offset;
-        if (parameter->is_target)
-            memcpy(values, p->values + p->parameters[followed_by(p, i)].offset,
-                   parameter->count * sizeof *values);
-        else
-            status = policy_begin_parameter(values, parameter, i, &p->config, error);
-    }
-    return status;
-}
+/* ---- opening ---- */
 
 enum status q_open(struct q_learning *p, const struct policy_config *config, struct error *error)
 {
     p->config = *config;
     p->inputs = (uint32_t)environment_space_elements(&config->observation);
     p->components = policy_components(config);
-    p->parameter_count = policy_parameters(p->parameters, config);
-    const struct policy_parameter *last = &p->parameters[p->parameter_count - 1];
-    p->count = last->offset + last->count;
-    p->values = calloc(4 * p->count, sizeof *p->values);
     p->noise = calloc((size_t)POLICY_CHUNK_ROWS * p->components, sizeof *p->noise);
-    if (p->values == NULL || p->noise == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for the policy's %zu parameters", p->count);
-    p->gradient = p->values + p->count;
-    p->first = p->values + 2 * p->count;
-    p->second = p->values + 3 * p->count;
-    p->adam = adam_choose();
-    enum status status = normal_choose(&p->normals, error);
-    if (status == STATUS_OK)
-        status = q_matrix(&p->input, p->inputs + p->components, error);
-    return status == STATUS_OK ? begin_values(p, error) : status;
+    if (p->noise == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for the noise of %u numbers", p->components);
+    p->normals = normal_choose();
+    const enum status status = q_matrix(p, &p->input, p->inputs + p->components, error);
+    return status == STATUS_OK ? policy_arrays_open(&p->arrays, config, error) : status;
 }
 
-void q_close(struct q_learning *p)
+void q_close(void *self)
 {
-    free(p->values);
+    struct q_learning *p = self;
+    for (const struct q_network *n = p->network; n < p->network + Q_NETWORKS_MAX; n++) {
+        layers_work_free(n->work);
+        layers_work_free(n->target_work);
+        layers_free(n->layers);
+        layers_free(n->target);
+    }
+    for (uint32_t i = 0; i < p->matrices; i++)
+        free(p->matrix[i]);
+    policy_arrays_close(&p->arrays);
     free(p->noise);
-    free(p->input.at);
 }
 
-size_t q_acting_floats(const struct q_learning *p)
-{
-    uint32_t number = 0;
-    while (number < p->parameter_count && !p->parameters[number].is_target &&
-           strncmp(p->parameters[number].name, "critic.", 7) != 0)
-        number++;
-    return number < p->parameter_count ? p->parameters[number].offset : p->count;
-}
-
-/* ---- networks ---- */
-
-static uint32_t number_of(const struct q_learning *p, const char *name)
-{
-    uint32_t number = 0;
-    while (number < p->parameter_count && strcmp(p->parameters[number].name, name) != 0)
-        number++;
-    assert(number < p->parameter_count);
-    return number;
-}
-
-enum status q_network_open(struct q_network *n, const struct q_learning *p, const struct layers_shape *shape,
-                           const char *first, const char *target, struct error *error)
-{
-    struct layers_shape still = *shape;
-    still.forward_only = true;
-    still.pulls_inputs = false;
-    n->first = number_of(p, first);
-    n->offset = p->parameters[n->first].offset;
-    n->count = layers_parameters(shape);
-    n->outputs = shape->outputs;
-    while (n->first + n->parameters < p->parameter_count &&
-           p->parameters[n->first + n->parameters].offset < n->offset + n->count)
-        n->parameters++;
-    enum status status = layers_new(&n->layers, shape, error);
-    if (status == STATUS_OK)
-        status = layers_work_new(&n->work, n->layers, error);
-    if (status == STATUS_OK && target != NULL) {
-        n->target_offset = p->parameters[number_of(p, target)].offset;
-        status = layers_new(&n->target, &still, error);
-        if (status == STATUS_OK)
-            status = layers_work_new(&n->target_work, n->target, error);
-    }
-    if (status == STATUS_OK)
-        q_network_load(n, p);
-    return status;
-}
-
-void q_network_close(struct q_network *n)
-{
-    layers_work_free(n->work);
-    layers_work_free(n->target_work);
-    layers_free(n->layers);
-    layers_free(n->target);
-}
-
-void q_network_load(struct q_network *n, const struct q_learning *p)
-{
-    layers_load(n->layers, p->values + n->offset);
-    if (n->target != NULL)
-        layers_load(n->target, p->values + n->target_offset);
-}
-
-void q_step(const struct q_learning *p, size_t offset, size_t count, double lr, uint64_t step, float scale)
-{
-    enum { PIECE = 2048 }; // Adam finds the scaled gradient in the nearest cache
-    struct adam_settings settings = p->config.adam;
-    struct adam_factors factors;
-    settings.lr = lr;
-    adam_factors(&settings, step, &factors);
-    for (size_t at = offset, n; at < offset + count; at += n) {
-        n = offset + count - at < PIECE ? offset + count - at : PIECE;
-        for (size_t i = at; i < at + n && scale < 1; i++)
-            p->gradient[i] *= scale;
-        p->adam(&factors, p->values + at, p->first + at, p->second + at, p->gradient + at, n);
-    }
-}
-
-void q_network_step(struct q_network *n, const struct q_learning *p, double lr, uint64_t step, float scale)
-{
-    q_step(p, n->offset, n->count, lr, step, scale);
-    layers_load(n->layers, p->values + n->offset);
-}
-
-void q_network_follow(struct q_network *n, const struct q_learning *p, double tau)
-{
-    const float *from = p->values + n->offset, part = (float)tau;
-    float *to = p->values + n->target_offset;
-    if (part >= 1)
-        memcpy(to, from, n->count * sizeof *to);
-    for (size_t i = 0; i < n->count && part < 1; i++)
-        to[i] += part * (from[i] - to[i]);
-    layers_load(n->target, to);
-}
-
-/* ---- rows ---- */
-
-enum status q_matrix(struct dense_matrix *matrix, uint32_t columns, struct error *error)
+enum status q_matrix(struct q_learning *p, struct dense_matrix *matrix, uint32_t columns, struct error *error)
 {
     matrix->stride = product_stride(columns);
     const size_t bytes = POLICY_CHUNK_ROWS * matrix->stride * sizeof *matrix->at;
@@ -176,9 +49,137 @@ enum status q_matrix(struct dense_matrix *matrix, uint32_t columns, struct error
     if (matrix->at == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for %d rows of %u numbers", POLICY_CHUNK_ROWS,
                          columns);
-    memset(matrix->at, 0, bytes);
+    assert(p->matrices < Q_MATRICES_MAX);
+    p->matrix[p->matrices++] = memset(matrix->at, 0, bytes);
     return STATUS_OK;
 }
+
+/* ---- networks ---- */
+
+static size_t offset_of(const struct q_learning *p, const char *name)
+{
+    uint32_t number = 0;
+    while (number < p->arrays.parameter_count && strcmp(p->arrays.parameters[number].name, name) != 0)
+        number++;
+    assert(number < p->arrays.parameter_count);
+    return p->arrays.parameters[number].offset;
+}
+
+struct layers_shape q_shape(const struct q_learning *p, uint32_t inputs, uint32_t layers,
+                            const uint32_t width[])
+{
+    struct layers_shape shape = {.inputs = inputs,
+                                 .layers = layers,
+                                 .activation = p->config.activation == POLICY_TANH ? DENSE_TANH : DENSE_RELU};
+    memcpy(shape.width, width, layers * sizeof *width);
+    return shape;
+}
+
+/* Computes with the values and the target's values as they are now. */
+static void load(const struct q_network *n, const struct q_learning *p)
+{
+    layers_load(n->layers, p->arrays.values + n->offset);
+    if (n->target != NULL)
+        layers_load(n->target, p->arrays.values + n->target_offset);
+}
+
+enum status q_network_open(struct q_network **out, struct q_learning *p, const struct layers_shape *shape,
+                           const char *first, const char *target, struct error *error)
+{
+    struct layers_shape still = *shape;
+    struct q_network *n = *out = &p->network[p->networks];
+    still.forward_only = true;
+    still.pulls_inputs = false;
+    n->offset = offset_of(p, first);
+    n->count = layers_parameters(shape);
+    enum status status = layers_new(&n->layers, shape, error);
+    if (status == STATUS_OK)
+        status = layers_work_new(&n->work, n->layers, error);
+    if (status == STATUS_OK && target != NULL) {
+        n->target_offset = offset_of(p, target);
+        status = layers_new(&n->target, &still, error);
+        if (status == STATUS_OK)
+            status = layers_work_new(&n->target_work, n->target, error);
+    }
+    if (status != STATUS_OK)
+        return status;
+    load(n, p);
+    p->networks++;
+    return STATUS_OK;
+}
+
+struct dense_matrix q_network_forward(const struct q_network *n, const struct q_learning *p, uint32_t count,
+                                      bool of_target)
+{
+    return layers_forward(of_target ? n->target : n->layers, of_target ? n->target_work : n->work, count,
+                          p->input);
+}
+
+void q_network_backward(const struct q_network *n, const struct q_learning *p, struct dense_matrix pull,
+                        bool adds)
+{
+    layers_backward(n->layers, n->work, pull, p->arrays.gradient + n->offset, adds, (struct dense_matrix){0});
+}
+
+void q_step(const struct q_learning *p, size_t offset, size_t count, double lr, uint64_t step, float scale)
+{
+    struct adam_settings settings = p->config.adam;
+    struct adam_factors factors;
+    settings.lr = lr;
+    adam_factors(&settings, step, &factors);
+    policy_arrays_step(&p->arrays, &factors, offset, count, scale);
+}
+
+void q_network_step(const struct q_network *n, const struct q_learning *p, double lr, uint64_t step,
+                    float scale)
+{
+    q_step(p, n->offset, n->count, lr, step, scale);
+    layers_load(n->layers, p->arrays.values + n->offset);
+}
+
+void q_follow(const struct q_learning *p)
+{
+    const float part = (float)p->config.q.tau;
+    for (const struct q_network *n = p->network; n < p->network + p->networks; n++) {
+        const float *from = p->arrays.values + n->offset;
+        float *to = p->arrays.values + n->target_offset;
+        if (n->target == NULL)
+            continue;
+        if (part >= 1)
+            memcpy(to, from, n->count * sizeof *to);
+        for (size_t i = 0; i < n->count && part < 1; i++)
+            to[i] += part * (from[i] - to[i]);
+        layers_load(n->target, to);
+    }
+}
+
+/* ---- what acting computes with ---- */
+
+size_t q_acting_floats(const struct q_learning *p)
+{
+    const struct policy_arrays *arrays = &p->arrays;
+    uint32_t number = 0;
+    while (number < arrays->parameter_count && !arrays->parameters[number].is_target &&
+           strncmp(arrays->parameters[number].name, "critic.", 7) != 0)
+        number++;
+    return number < arrays->parameter_count ? arrays->parameters[number].offset : arrays->count;
+}
+
+void q_keep_acting(const struct q_learning *p, float *out)
+{
+    memcpy(out, p->arrays.values, q_acting_floats(p) * sizeof *out);
+}
+
+void q_load_acting(struct q_learning *p, const float *kept)
+{
+    const size_t floats = q_acting_floats(p);
+    memcpy(p->arrays.values, kept, floats * sizeof *kept);
+    for (const struct q_network *n = p->network; n < p->network + p->networks; n++)
+        if (n->offset < floats)
+            load(n, p);
+}
+
+/* ---- rows ---- */
 
 static void read_row(const struct q_learning *p, const void *observations, size_t row, float *to)
 {
@@ -227,29 +228,17 @@ bool q_is_finite(struct dense_matrix x, uint32_t rows, uint32_t columns)
 /* Blocks of RNG_ACTION. A policy's own draws, SAC's, begin at block 0. */
 enum { EVEN_BLOCK = 1 << 20, NOISE_BLOCK = 1 << 21 };
 
-void q_draw_normals(const struct q_learning *p, const struct rng_key *key, enum rng_stream stream,
-                    uint32_t block, uint64_t begin, uint32_t count, float *out)
-{
-    const uint32_t word = (uint32_t)stream << RNG_STREAM_SHIFT | block;
-    for (uint64_t at = begin, n; at < begin + count; at += n) {
-        float group[NORMAL_GROUP];
-        const uint64_t from = at % NORMAL_GROUP, left = begin + count - at;
-        n = left < NORMAL_GROUP - from ? left : NORMAL_GROUP - from;
-        p->normals(group, key, word, (uint32_t)(at / NORMAL_GROUP));
-        memcpy(out + (at - begin), group + from, n * sizeof *out);
-    }
-}
-
 void q_learning_noise(const struct q_learning *p, uint32_t which, uint32_t first, uint32_t count)
 {
-    const struct rng_key key = {.seed = p->config.seed, .step = which, .episode = (uint32_t)p->steps};
-    q_draw_normals(p, &key, RNG_LEARNING, 0, (uint64_t)first * p->components, count * p->components,
-                   p->noise);
+    const struct rng_key key = {.seed = p->config.seed, .step = which, .episode = (uint32_t)p->arrays.steps};
+    normal_fill_from(p->normals, p->noise, (uint64_t)first * p->components, count * p->components, &key,
+                     RNG_LEARNING, 0);
 }
 
 void q_acting_noise(const struct q_learning *p, const struct rng_key *key, float *noise)
 {
-    q_draw_normals(p, key, RNG_ACTION, 0, (uint64_t)key->environment * p->components, p->components, noise);
+    normal_fill_from(p->normals, noise, (uint64_t)key->environment * p->components, p->components, key,
+                     RNG_ACTION, 0);
 }
 
 static void draw_evenly(const struct q_learning *p, const struct rng_key *key, float *action)
@@ -274,9 +263,9 @@ static void find_noise(const struct q_learning *p, const struct policy_rows *chu
                        const struct rng_key *key, float *noise)
 {
     const struct policy_q_config *q = &p->config.q;
-    const bool begins = chunk->starts != NULL && chunk->starts[row] != 0;
-    q_draw_normals(p, key, RNG_ACTION, NOISE_BLOCK, (uint64_t)key->environment * p->components, p->components,
-                   noise);
+    const bool begins = policy_starts_at(chunk, row);
+    normal_fill_from(p->normals, noise, (uint64_t)key->environment * p->components, p->components, key,
+                     RNG_ACTION, NOISE_BLOCK);
     for (uint32_t c = 0; c < p->components; c++) {
         float *state = chunk->states + (size_t)row * p->components + c;
         if (q->noise == POLICY_NORMAL_NOISE)
@@ -314,25 +303,20 @@ bool q_store_chosen(const struct q_learning *p, const struct policy_rows *chunk,
 
 /* ---- what is not finite ---- */
 
-static bool all_finite(const float *values, size_t count)
-{
-    return q_is_finite((struct dense_matrix){(float *)(uintptr_t)values, count}, 1, (uint32_t)count);
-}
-
 const char *q_lost_tensor(const struct policy_config *config, const struct policy_transitions *batch)
 {
     const size_t seen = batch->count * environment_space_elements(&config->observation);
     const size_t acted = (size_t)batch->count * policy_components(config);
     const bool floats = config->observation.dtype != ENVIRONMENT_U8;
-    if (floats && !all_finite(batch->observations, seen))
+    if (floats && !policy_all_finite(batch->observations, seen))
         return "observations";
-    if (floats && !all_finite(batch->next_observations, seen))
+    if (floats && !policy_all_finite(batch->next_observations, seen))
         return "next observations";
-    if (config->learning != POLICY_DQN && !all_finite(batch->actions, acted))
+    if (config->learning != POLICY_DQN && !policy_all_finite(batch->actions, acted))
         return "actions";
-    if (!all_finite(batch->rewards, batch->count))
+    if (!policy_all_finite(batch->rewards, batch->count))
         return "rewards";
-    return batch->weights != NULL && !all_finite(batch->weights, batch->count) ? "weights" : NULL;
+    return batch->weights != NULL && !policy_all_finite(batch->weights, batch->count) ? "weights" : NULL;
 }
 
 /* "the loss is nan", or what else `what` says, and why; `rest` if neither the batch nor a parameter is why.
@@ -341,11 +325,8 @@ static enum status explain(const struct q_learning *p, const struct policy_trans
                            const char *what, const char *rest, struct error *error)
 {
     const char *tensor = q_lost_tensor(&p->config, batch), *kind = "";
-    for (uint32_t i = 0; i < p->parameter_count && tensor == NULL; i++)
-        if (!all_finite(p->values + p->parameters[i].offset, p->parameters[i].count)) {
-            kind = "parameter ";
-            tensor = p->parameters[i].name;
-        }
+    if (tensor == NULL && (tensor = policy_arrays_lost(&p->arrays, p->arrays.values)) != NULL)
+        kind = "parameter ";
     return error_set(error, STATUS_INTERNAL,
                      "the %s; the first tensor that holds a NaN or an infinity is the %s%s", what, kind,
                      tensor != NULL ? tensor : rest);
@@ -359,18 +340,19 @@ enum status q_explain_loss(const struct q_learning *p, const struct policy_trans
     return explain(p, batch, what, "values", error);
 }
 
-enum status q_check_gradient(const struct q_learning *p, const struct q_network *n,
+enum status q_check_gradient(const struct q_learning *p, size_t offset, size_t count,
                              const struct policy_transitions *batch, struct error *error)
 {
-    char gradient[POLICY_NAME_BYTES + 16];
-    if (isfinite(norm_of(p->gradient + n->offset, n->count)))
+    const float *gradient = p->arrays.gradient;
+    const struct policy_parameter *lost = p->arrays.parameters;
+    char text[POLICY_NAME_BYTES + 16];
+    if (isfinite(norm_of(gradient + offset, count)))
         return STATUS_OK;
-    uint32_t lost = n->first;
-    while (lost + 1 < n->first + n->parameters &&
-           all_finite(p->gradient + p->parameters[lost].offset, p->parameters[lost].count))
+    while (lost->offset < offset || (lost->offset + lost->count < offset + count &&
+                                     policy_all_finite(gradient + lost->offset, lost->count)))
         lost++;
-    snprintf(gradient, sizeof gradient, "gradient of %s", p->parameters[lost].name);
-    return explain(p, batch, "gradient is not finite", gradient, error);
+    snprintf(text, sizeof text, "gradient of %s", lost->name);
+    return explain(p, batch, "gradient is not finite", text, error);
 }
 
 /* ---- as the table of a kind has them ---- */
@@ -382,31 +364,15 @@ void q_explore(void *self, const struct policy_exploration *exploration)
 
 uint64_t q_fits(const void *self)
 {
-    return ((const struct q_learning *)self)->steps;
-}
-
-/* Copies the parameters and Adam's moments, between the arrays and *values. */
-static void copy_arrays(const struct q_learning *p, const struct policy_values *values, bool into_values)
-{
-    float *const flat[POLICY_ARRAYS] = {
-        [POLICY_VALUES] = p->values, [POLICY_FIRST_MOMENT] = p->first, [POLICY_SECOND_MOMENT] = p->second};
-    policy_copy_flat(flat, p->parameters, p->parameter_count, values, into_values);
-}
-
-enum status q_save(void *self, struct policy_values *values, struct error *error)
-{
-    const struct q_learning *p = self;
-    (void)error;
-    copy_arrays(p, values, true);
-    values->steps = p->steps;
-    return STATUS_OK;
+    return ((const struct q_learning *)self)->arrays.steps;
 }
 
 enum status q_restore(void *self, const struct policy_values *values, struct error *error)
 {
     struct q_learning *p = self;
     (void)error;
-    copy_arrays(p, values, false);
-    p->steps = values->steps;
+    policy_arrays_restore(&p->arrays, values);
+    for (const struct q_network *n = p->network; n < p->network + p->networks; n++)
+        load(n, p);
     return STATUS_OK;
 }

@@ -105,7 +105,8 @@ struct variable *rnn_lstm_forward(const struct rnn_lstm *lstm, const struct rnn_
                                      .weight_hh = tape_parameter(tape, lstm->weight_hh[layer]),
                                      .bias_ih = tape_parameter(tape, lstm->bias_ih[layer]),
                                      .bias_hh = tape_parameter(tape, lstm->bias_hh[layer])};
-    return tape_lstm(tape, embedded, config->layers, parameters, state, config->dropout, &of);
+    return tape_recurrent(tape, OP_LSTM_LAYER, embedded, config->layers, parameters, state, config->dropout,
+                          &of);
 }
 
 struct variable *rnn_decoder_forward(const struct rnn_decoder *decoder, const struct rnn_config *config,

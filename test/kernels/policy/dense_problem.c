@@ -1,6 +1,7 @@
 /* Problems for the general policy's kernels. Linked into the tests and the benchmark that ask for it. */
 #include "test/kernels/policy/dense_problem.h"
 
+#include "test/kernels/policy/load_parameters.h"
 #include "test/kernels/policy/mlp_problem.h"
 
 #include <math.h>
@@ -152,13 +153,15 @@ bool dense_problem_load(struct dense_problem *problem, const char *isa)
         setenv("COALESCED_ISA", isa, 1);
     else
         unsetenv("COALESCED_ISA");
-    const enum status status = dense_new(&problem->dense, &problem->shape, &error);
+    enum status status = mlp_check_isa(&error);
+    if (status == STATUS_OK)
+        status = dense_new(&problem->dense, &problem->shape, &error);
     unsetenv("COALESCED_ISA");
     if (status == STATUS_UNAVAILABLE && isa != NULL)
         return false;
     stop_on(status, &error);
     stop_on(dense_work_new(&problem->work, problem->dense, &error), &error);
-    dense_load(problem->dense, problem->parameters);
+    load_dense(problem->dense, &problem->shape, problem->parameters);
     return true;
 }
 

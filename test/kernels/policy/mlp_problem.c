@@ -108,7 +108,9 @@ struct mlp *mlp_problem_load(const struct mlp_problem *problem, const char *isa)
         setenv("COALESCED_ISA", isa, 1);
     else
         unsetenv("COALESCED_ISA");
-    enum status status = mlp_new(&mlp, &problem->shape, problem->dropout, &error);
+    enum status status = mlp_check_isa(&error);
+    if (status == STATUS_OK)
+        status = mlp_new(&mlp, &problem->shape, problem->dropout, &error);
     unsetenv("COALESCED_ISA");
     if (status == STATUS_UNAVAILABLE && isa != NULL)
         return NULL;

@@ -2,6 +2,7 @@
  * oracle in double (test/oracle), against itself in other batches, and the instruction sets against each
  * other. */
 #include "test/kernels/policy/dense_cases.h"
+#include "test/kernels/policy/load_parameters.h"
 #include "test/oracle/dense_ref.h"
 #include "test/workplace.h"
 
@@ -211,7 +212,8 @@ START_TEST(judging_gives_the_bits_of_acting)
     if (problem.shape.value) {
         for (uint32_t first = 0; first < problem.rows; first += DENSE_CHUNK_ROWS) {
             const struct dense_batch chunk = dense_problem_piece(&problem, first, DENSE_CHUNK_ROWS);
-            dense_value(problem.dense, problem.work, &chunk, problem.value + first);
+            dense_evaluate(problem.dense, problem.work, &chunk,
+                           &(struct dense_results){.value = problem.value + first});
         }
         ck_assert_mem_eq(problem.value, all.numbers + problem.rows, problem.rows * sizeof(float));
         judge((struct dense_results){problem.log_probability, problem.entropy, NULL});
@@ -332,7 +334,7 @@ START_TEST(a_forbidden_choice_is_never_made)
     for (uint32_t b = 0; problem.dense != NULL && b < sizeof biases / sizeof *biases; b++) {
         for (uint32_t a = 0; a < 20; a++)
             problem.parameters[20 + a] = a % 3 == 1 ? biases[b] : -0.5f * (float)a;
-        dense_load(problem.dense, problem.parameters);
+        load_dense(problem.dense, &problem.shape, problem.parameters);
         for (int greedy = 0; greedy < 2; greedy++) {
             uint32_t wrong = 0;
             dense_problem_act_rows(problem.dense, problem.work, &problem.batch, greedy ? NULL : &problem.draw,

@@ -1,6 +1,7 @@
 /* A general policy's gradient on every instruction set of this machine: against the oracle in double, the
  * oracle against finite differences of itself, and the promised order of summation. */
 #include "test/kernels/policy/dense_cases.h"
+#include "test/kernels/policy/load_parameters.h"
 #include "test/oracle/dense_ref.h"
 #include "test/workplace.h"
 
@@ -268,7 +269,7 @@ static void learn_from_features(const struct dense_case *one, float *gradient, f
     pulls.features = d_features;
     ck_assert_int_eq(dense_new(&dense, &shape, &error), STATUS_OK);
     ck_assert_int_eq(dense_work_new(&work, dense, &error), STATUS_OK);
-    dense_load(dense, problem.parameters);
+    load_dense(dense, &shape, problem.parameters);
     dense_evaluate(dense, work, &batch, &results);
     dense_gradient(dense, work, &pulls, gradient, false);
     dense_work_free(work);

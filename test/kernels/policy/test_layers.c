@@ -1,6 +1,7 @@
 /* kernels/policy/layers.h on every instruction set of this machine: against its oracle in double, the oracle
  * against finite differences, and the bits that the header promises. */
 #include "kernels/base/rng.h"
+#include "kernels/lanes/isa.h"
 #include "kernels/policy/layers.h"
 #include "test/oracle/layers_ref.h"
 #include "test/workplace.h"
@@ -84,9 +85,12 @@ static void fill(struct problem *p, int number)
 static bool load(struct problem *p, const char *isa)
 {
     struct error error;
+    enum isa chosen;
     if (isa != NULL)
         setenv("COALESCED_ISA", isa, 1);
-    const enum status status = layers_new(&p->layers, &p->shape, &error);
+    enum status status = isa_choose(&chosen, &error);
+    if (status == STATUS_OK)
+        status = layers_new(&p->layers, &p->shape, &error);
     unsetenv("COALESCED_ISA");
     if (status == STATUS_UNAVAILABLE)
         return false;

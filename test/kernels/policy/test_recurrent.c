@@ -2,7 +2,7 @@
  * the bits depend on nothing but a row's own sequence. */
 #include "kernels/base/rng.h"
 #include "kernels/lanes/isa.h"
-#include "kernels/policy/recurrent.h"
+#include "test/kernels/policy/load_parameters.h"
 #include "test/oracle/recurrent_ref.h"
 #include "test/workplace.h"
 
@@ -74,16 +74,16 @@ static void close_problem(struct problem *p)
 
 /* What the kernel made of a problem. */
 struct outcome {
-    float *y, *state, *gradient, *dx;
+    float *y, *state, *gradient;
 };
 
-static void put_rows(struct recurrent_matrix to, const float *from, uint32_t rows, uint32_t columns)
+static void put_rows(struct dense_matrix to, const float *from, uint32_t rows, uint32_t columns)
 {
     for (uint32_t r = 0; r < rows; r++)
         memcpy(to.at + r * to.stride, from + (size_t)r * columns, columns * sizeof *from);
 }
 
-static void get_rows(float *to, struct recurrent_matrix from, uint32_t rows, uint32_t columns)
+static void get_rows(float *to, struct dense_matrix from, uint32_t rows, uint32_t columns)
 {
     for (uint32_t r = 0; r < rows; r++)
         memcpy(to + (size_t)r * columns, from.at + r * from.stride, columns * sizeof *to);
@@ -95,15 +95,13 @@ static struct outcome compute_ranges(const struct problem *p, uint32_t length)
     const struct recurrent_shape *shape = &p->shape;
     struct outcome out = {.y = draw(0, (size_t)p->count * shape->hidden, 0),
                           .state = draw(0, SLOTS * p->state_floats, 0),
-                          .gradient = draw(0, p->parameter_count, 0),
-                          .dx = draw(0, (size_t)p->count * shape->inputs, 0)};
-    const struct recurrent_matrix dx = {draw(0, (size_t)ROWS_MAX * 48, 0), 48};
+                          .gradient = draw(0, p->parameter_count, 0)};
     struct recurrent *recurrent;
     struct recurrent_work *work;
     struct error error;
-    ck_assert_int_eq(recurrent_new(&recurrent, shape, true, &error), STATUS_OK);
+    ck_assert_int_eq(recurrent_new(&recurrent, shape, &error), STATUS_OK);
     ck_assert_int_eq(recurrent_work_new(&work, recurrent, ROWS_MAX, SLOTS, &error), STATUS_OK);
-    recurrent_load(recurrent, p->parameters);
+    load_recurrent(recurrent, shape, p->parameters);
     memcpy(out.state, p->state, SLOTS * p->state_floats * sizeof *out.state);
     put_rows(recurrent_inputs(work), p->x, p->count, shape->inputs);
     for (uint32_t begin = 0; begin < STEPS; begin += length) {
@@ -116,9 +114,7 @@ static struct outcome compute_ranges(const struct problem *p, uint32_t length)
     put_rows(recurrent_pulls(work), p->pulls, p->count, shape->hidden);
     for (uint32_t end = STEPS; end > 0; end -= length)
         recurrent_backward(recurrent, work, &p->rows, (struct recurrent_range){end - length, end},
-                           out.gradient, end < STEPS, &dx);
-    get_rows(out.dx, dx, p->count, shape->inputs);
-    free(dx.at);
+                           out.gradient, end < STEPS);
     recurrent_work_free(work);
     recurrent_free(recurrent);
     return out;
@@ -134,7 +130,6 @@ static void free_outcome(struct outcome *out)
     free(out->y);
     free(out->state);
     free(out->gradient);
-    free(out->dx);
 }
 
 /* ---- against the oracle ---- */
@@ -212,8 +207,6 @@ START_TEST(results_and_gradients_are_the_oracles)
         expect_close("state", i, (double)out.state[i], of.state[i], 2e-6);
     for (size_t i = 0; i < p.parameter_count; i += 1 + p.parameter_count / 300)
         expect_close("gradient", i, (double)out.gradient[i], slope(&p, &of, &of.parameters[i]), 2e-5);
-    for (size_t i = 0; i < (size_t)p.count * p.shape.inputs; i++)
-        expect_close("dx", i, (double)out.dx[i], slope(&p, &of, &of.x[i]), 2e-5);
     close_reference(&of);
     free_outcome(&out);
     close_problem(&p);
@@ -231,15 +224,15 @@ START_TEST(steps_are_the_bits_of_the_whole)
     struct recurrent *recurrent;
     struct recurrent_work *work;
     struct error error;
-    ck_assert_int_eq(recurrent_new(&recurrent, &p.shape, false, &error), STATUS_OK);
+    ck_assert_int_eq(recurrent_new(&recurrent, &p.shape, &error), STATUS_OK);
     ck_assert_int_eq(recurrent_work_new(&work, recurrent, SLOTS, SLOTS, &error), STATUS_OK);
-    recurrent_load(recurrent, p.parameters);
+    load_recurrent(recurrent, &p.shape, p.parameters);
     for (uint32_t step = 0; step < STEPS; step++) {
         const uint32_t begin = p.first[step], n = p.first[step + 1] - begin;
         const uint32_t first[2] = {0, n};
         uint32_t slot[SLOTS];
         uint8_t starts[SLOTS];
-        const struct recurrent_matrix x = recurrent_inputs(work);
+        const struct dense_matrix x = recurrent_inputs(work);
         for (uint32_t i = 0; i < n; i++) {
             const uint32_t from = begin + n - 1 - i;
             slot[i] = p.slot[from];
@@ -247,7 +240,7 @@ START_TEST(steps_are_the_bits_of_the_whole)
             memcpy(x.at + i * x.stride, p.x + (size_t)from * p.shape.inputs, p.shape.inputs * sizeof(float));
         }
         const struct recurrent_rows rows = {.steps = 1, .first = first, .slot = slot, .starts = starts};
-        const struct recurrent_matrix y =
+        const struct dense_matrix y =
             recurrent_forward(recurrent, work, &rows, (struct recurrent_range){0, 1}, p.state);
         for (uint32_t i = 0; i < n; i++)
             ck_assert_mem_eq(y.at + i * y.stride, whole.y + (size_t)(begin + n - 1 - i) * p.shape.hidden,
@@ -271,7 +264,6 @@ START_TEST(ranges_compute_what_the_whole_computes)
         struct outcome cut = compute_ranges(&p, length);
         ck_assert_mem_eq(cut.y, whole.y, (size_t)p.count * p.shape.hidden * sizeof(float));
         ck_assert_mem_eq(cut.state, whole.state, SLOTS * p.state_floats * sizeof(float));
-        ck_assert_mem_eq(cut.dx, whole.dx, (size_t)p.count * p.shape.inputs * sizeof(float));
         for (size_t i = 0; i < p.parameter_count; i++)
             expect_close("gradient", i, (double)cut.gradient[i], (double)whole.gradient[i], 1e-5);
         free_outcome(&cut);
@@ -295,7 +287,6 @@ START_TEST(every_instruction_set_has_the_same_bits)
         struct outcome other = compute(&p);
         ck_assert_mem_eq(out.y, other.y, (size_t)p.count * p.shape.hidden * sizeof(float));
         ck_assert_mem_eq(out.gradient, other.gradient, p.parameter_count * sizeof(float));
-        ck_assert_mem_eq(out.dx, other.dx, (size_t)p.count * p.shape.inputs * sizeof(float));
         free_outcome(&other);
     }
     unsetenv("COALESCED_ISA");
@@ -349,16 +340,16 @@ START_TEST(a_gradient_is_added_to_one)
     struct error error;
     for (uint32_t i = 0; i <= LONG; i++)
         first[i] = i;
-    ck_assert_int_eq(recurrent_new(&recurrent, &shape, false, &error), STATUS_OK);
+    ck_assert_int_eq(recurrent_new(&recurrent, &shape, &error), STATUS_OK);
     ck_assert_int_eq(recurrent_work_new(&work, recurrent, LONG, 1, &error), STATUS_OK);
-    recurrent_load(recurrent, parameters);
+    load_recurrent(recurrent, &shape, parameters);
     for (int time = 0; time < 3; time++) {
         float state[5] = {0};
         put_rows(recurrent_inputs(work), x, LONG, 3);
         recurrent_forward(recurrent, work, &rows, (struct recurrent_range){0, LONG}, state);
         put_rows(recurrent_pulls(work), pulls, LONG, 5);
         recurrent_backward(recurrent, work, &rows, (struct recurrent_range){0, LONG},
-                           time == 0 ? once : twice, time == 2, NULL);
+                           time == 0 ? once : twice, time == 2);
     }
     for (size_t i = 0; i < count; i++)
         expect_close("gradient", i, (double)twice[i], 2 * (double)once[i], 1e-5);

@@ -1,6 +1,7 @@
 /* kernels/policy/squashed.h on every instruction set of this machine: against its oracle in double and its
  * finite differences, and the bits that the header promises. */
 #include "kernels/base/rng.h"
+#include "kernels/lanes/isa.h"
 #include "kernels/policy/squashed.h"
 #include "test/oracle/squashed_ref.h"
 #include "test/workplace.h"
@@ -63,7 +64,9 @@ static void fill(struct problem *p, int number)
 {
     const struct squashed_shape *shape = &cases[number].shape;
     const uint32_t rows = cases[number].rows;
-    *p = (struct problem){.shape = *shape, .outputs = squashed_outputs(shape), .d_log_probability = 0.375f};
+    *p = (struct problem){.shape = *shape,
+                          .outputs = shape->features > 0 ? shape->components : 2 * shape->components,
+                          .d_log_probability = 0.375f};
     p->deviations = (size_t)shape->features * shape->components;
     p->rows = (struct squashed_rows){.count = rows,
                                      .z = matrix(1, rows, p->outputs, 1),
@@ -83,9 +86,12 @@ static void fill(struct problem *p, int number)
 static bool load(struct problem *p, const char *isa)
 {
     struct error error;
+    enum isa chosen;
     if (isa != NULL)
         setenv("COALESCED_ISA", isa, 1);
-    const enum status status = squashed_new(&p->squashed, &p->shape, &error);
+    enum status status = isa_choose(&chosen, &error);
+    if (status == STATUS_OK)
+        status = squashed_new(&p->squashed, &p->shape, &error);
     unsetenv("COALESCED_ISA");
     if (status == STATUS_UNAVAILABLE)
         return false;

@@ -2,8 +2,8 @@
 #ifndef TEST_WORKER_MODEL_POLICY_INSIDE_H
 #define TEST_WORKER_MODEL_POLICY_INSIDE_H
 
+#include "worker/model/policy_arrays.h"
 #include "worker/model/policy_internal.h"
-#include "worker/model/policy_parameters.h"
 
 static inline struct policy_arrays *policy_inside(const struct policy *policy)
 {

@@ -91,7 +91,9 @@ static bool play_on(const char *isa, int32_t *actions, float *values)
 {
     struct policy *policy = NULL;
     setenv("COALESCED_ISA", isa, 1);
-    const enum status status = policy_new(&policy, &world.config, NULL, &error);
+    enum status status = mlp_check_isa(&error);
+    if (status == STATUS_OK)
+        status = policy_new(&policy, &world.config, NULL, &error);
     unsetenv("COALESCED_ISA");
     if (status == STATUS_UNAVAILABLE)
         return false;

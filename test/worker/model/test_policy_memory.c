@@ -2,6 +2,7 @@
  * bit, however the minibatch is cut; and where the states go. */
 #include "worker/model/policy_memory.h"
 
+#include "test/kernels/policy/load_parameters.h"
 #include "test/kernels/policy/mlp_problem.h"
 #include "test/worker/model/policy_hidden.h"
 #include "test/workplace.h"
@@ -144,13 +145,16 @@ static struct policy_memory *open_memory(const struct rows *r, uint32_t number)
     struct policy_memory *memory;
     size_t floats;
     float *parameters = draw_parameters(r, number, &floats);
+    const struct recurrent_shape shape = policy_memory_shape(&r->config, number);
+    struct recurrent_parameter list[RECURRENT_PARAMETERS_MAX];
     must(policy_memory_new(&memory, &r->config, number, &error));
-    policy_memory_load(memory, parameters);
+    for (uint32_t p = 0; p < recurrent_parameters(&shape, list); p++)
+        policy_memory_load_parameter(memory, parameters, p);
     free(parameters);
     return memory;
 }
 
-static void copy_features(const struct rows *r, struct recurrent_matrix from, float *features)
+static void copy_features(const struct rows *r, struct dense_matrix from, float *features)
 {
     const uint32_t units = r->config.memory_units;
     for (uint32_t i = 0; i < r->count; i++)
@@ -258,7 +262,7 @@ START_TEST(a_minibatch_has_the_bits_of_acting)
 }
 END_TEST
 
-static void draw_pulls(struct recurrent_matrix to, uint32_t rows, uint32_t units)
+static void draw_pulls(struct dense_matrix to, uint32_t rows, uint32_t units)
 {
     uint64_t state = 17;
     for (uint32_t i = 0; i < rows; i++)
@@ -283,14 +287,14 @@ static void find_gradient(const struct rows *r, const float *parameters, float *
         first[r->row[i] / r->columns + 1] = i + 1;
     }
     const struct recurrent_rows rows = {STEPS, first, slot, starts};
-    must(recurrent_new(&recurrent, &shape, false, &error));
+    must(recurrent_new(&recurrent, &shape, &error));
     must(recurrent_work_new(&work, recurrent, r->count, r->columns, &error));
-    recurrent_load(recurrent, parameters);
-    const struct recurrent_matrix inputs = recurrent_inputs(work);
+    load_recurrent(recurrent, &shape, parameters);
+    const struct dense_matrix inputs = recurrent_inputs(work);
     dense_gather(&batch, INPUTS, 0, INPUTS, inputs.at, inputs.stride);
     recurrent_forward(recurrent, work, &rows, all, states);
     draw_pulls(recurrent_pulls(work), r->count, shape.hidden);
-    recurrent_backward(recurrent, work, &rows, all, gradient, false, NULL);
+    recurrent_backward(recurrent, work, &rows, all, gradient, false);
     recurrent_work_free(work);
     recurrent_free(recurrent);
     free(slot);
@@ -411,7 +415,7 @@ START_TEST(a_state_may_take_the_place_of_the_one_before)
         const struct policy_rows rows = {
             .count = COLUMNS, .row = row, .observations = observations, .states = states};
         const struct dense_batch batch = {.count = COLUMNS, .row = row, .observations = observations};
-        const struct recurrent_matrix found = policy_memory_step(memory, &rows, &batch, true);
+        const struct dense_matrix found = policy_memory_step(memory, &rows, &batch, true);
         for (uint32_t c = 0; c < COLUMNS; c++)
             ck_assert_mem_eq(found.at + c * found.stride, acted + ((size_t)step * COLUMNS + c) * UNITS,
                              UNITS * sizeof *acted);

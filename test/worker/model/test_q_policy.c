@@ -571,7 +571,9 @@ END_TEST
 static bool play_on(const char *isa, float values[ALL_FLOATS], float actions[NUMBERS])
 {
     setenv("COALESCED_ISA", isa, 1);
-    const enum status status = policy_new(&policy, &problem.config, NULL, &error);
+    enum status status = mlp_check_isa(&error);
+    if (status == STATUS_OK)
+        status = policy_new(&policy, &problem.config, NULL, &error);
     unsetenv("COALESCED_ISA");
     if (status == STATUS_UNAVAILABLE)
         return false;
