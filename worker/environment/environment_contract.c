@@ -92,8 +92,7 @@ struct probe {
         uint32_t number; /* the subject's, or the neighbour's from NEIGHBOURS_FIRST */
         uint32_t step;   /* steps so far */
         uint32_t episode, episode_step;
-    } * seats;     /* (count) */
-    uint8_t *left; /* (count, agents) 1: the step before has ended it, and not the others */
+    } * seats; /* (count) */
     /* Episodes of subjects: ended by the environment, by a failure among these, and at steps_max. */
     uint64_t ended, failed, truncated;
 };
@@ -232,7 +231,6 @@ static void open_memory(struct probe *p)
     p->seeds = allocate(c, p->count, sizeof *p->seeds);
     p->seeds_before = allocate(c, p->count, sizeof *p->seeds_before);
     p->seats = allocate(c, p->count, sizeof *p->seats);
-    p->left = allocate(c, (size_t)p->count * spec->agents, 1);
     if (c->is_broken)
         return;
     p->buffers = (struct environment_buffers){
@@ -281,7 +279,6 @@ static void probe_close(struct probe *p)
     free(p->seeds);
     free(p->seeds_before);
     free(p->seats);
-    free(p->left);
 }
 
 /* ---- what a call may touch ---- */
@@ -317,9 +314,11 @@ static void fill_rows(struct probe *p, uint32_t environment, unsigned outputs)
     }
 }
 
-/* Notes which environments a call is for, and the state of everything before it. */
+/* Notes which environments a call is for, and the state of everything before it; then spoils its outputs. */
 static void note_before(struct probe *p, uint32_t n, const uint32_t *which, unsigned outputs)
 {
+    for (int i = 0; i < AREAS; i++)
+        memcpy(p->areas[i].before, p->areas[i].memory, p->areas[i].bytes + 2 * p->areas[i].guard_bytes);
     memset(p->asked, which == NULL, p->count * sizeof *p->asked);
     for (uint32_t i = 0; which != NULL && i < n; i++)
         p->asked[which[i]] = true;
@@ -328,8 +327,6 @@ static void note_before(struct probe *p, uint32_t n, const uint32_t *which, unsi
             fill_rows(p, i, outputs);
     memcpy(p->which_before, p->which, p->count * sizeof *p->which);
     memcpy(p->seeds_before, p->seeds, p->count * sizeof *p->seeds);
-    for (int i = 0; i < AREAS; i++)
-        memcpy(p->areas[i].before, p->areas[i].memory, p->areas[i].bytes + 2 * p->areas[i].guard_bytes);
 }
 
 /* The guard bytes of an area, and all of its rows if the call must not write it. */
@@ -448,23 +445,15 @@ static void probe_reset(struct probe *p, uint32_t n, const uint32_t *which)
                 RESET_OUTPUTS);
 }
 
-/* Notes the agents that the step before has ended while others went on. */
-static void note_left(struct probe *p)
-{
-    const uint32_t agents = p->spec->agents;
-    for (uint32_t i = 0; i < p->count; i++)
-        for (uint32_t agent = 0; agent < agents; agent++)
-            p->left[i * agents + agent] =
-                p->seats[i].episode_step > 0 && environment_flags_end(probe_flags(p, i)[agent]);
-}
-
-/* Those agents are absent now. */
+/* The agents that the step before has ended, while others went on, are absent now. */
 static void check_left(const struct probe *p)
 {
     const uint32_t agents = p->spec->agents;
+    const uint8_t *before = p->areas[FLAGS].before + p->areas[FLAGS].guard_bytes;
     for (uint32_t row = 0; row < p->count * agents; row++) {
         const uint8_t flags = probe_flags(p, 0)[row];
-        if (p->asked[row / agents] && p->left[row] != 0 && (flags & ENVIRONMENT_ABSENT) == 0)
+        if (p->asked[row / agents] && p->seats[row / agents].episode_step > 0 &&
+            environment_flags_end(before[row]) && (flags & ENVIRONMENT_ABSENT) == 0)
             broken(
                 p->contract,
                 "%s: environment %u, agent %u: its flags are %#x in the step after its end, while others go "
@@ -476,7 +465,6 @@ static void check_left(const struct probe *p)
 static void probe_step(struct probe *p, uint32_t n, const uint32_t *which)
 {
     struct contract *c = p->contract;
-    note_left(p);
     note_before(p, n, which, STEP_OUTPUTS);
     call_begin(c, "step of %u environments", n);
     check_after(p, c->trial->plugin->step(p->self, &p->buffers, n, which, c->said.text), STEP_OUTPUTS);
@@ -868,31 +856,22 @@ static struct cast cast_in_order(const struct contract *c)
 
 /* ---- what it says of itself ---- */
 
-static int describe_space(char *out, size_t size, const struct environment_space *space)
-{
-    static const char *const types[] = {"", "uint8", "int32", "float32"};
-    int length = snprintf(out, size, "%s (", types[space->dtype]);
-    for (uint32_t i = 0; i < space->rank; i++)
-        length += snprintf(out + length, size - (size_t)length, "%s%u", i > 0 ? ", " : "", space->shape[i]);
-    return length + snprintf(out + length, size - (size_t)length, ")");
-}
-
 static void describe(const struct contract *c)
 {
     char observation[80], action[80];
     const struct environment_spec *spec = &c->spec;
-    describe_space(observation, sizeof observation, &spec->observation);
-    const int length = describe_space(action, sizeof action, &spec->action);
+    environment_space_show(observation, sizeof observation, &spec->observation);
+    const size_t length = environment_space_show(action, sizeof action, &spec->action);
     if (spec->action.choices != NULL)
-        snprintf(action + length, sizeof action - (size_t)length, " of %zu choices%s",
-                 environment_choices(spec), spec->has_mask ? ", masked" : "");
+        snprintf(action + length, sizeof action - length, " of %zu choices%s", environment_choices(spec),
+                 spec->has_mask ? ", masked" : "");
     char end[48] = "the environment alone ends episodes";
     if (spec->steps_max > 0)
         snprintf(end, sizeof end, "at most %u steps", spec->steps_max);
     tell(c, "%s: %u agent%s, observation %s, action %s, %s", c->trial->name, spec->agents,
          spec->agents > 1 ? "s" : "", observation, action, end);
     for (uint32_t i = 0; i < spec->part_count; i++) {
-        describe_space(observation, sizeof observation, &spec->parts[i].space);
+        environment_space_show(observation, sizeof observation, &spec->parts[i].space);
         tell(c, "      part %s: %s", spec->parts[i].name, observation);
     }
 }
@@ -1181,15 +1160,10 @@ static void reset_unchecked(struct probe *p, uint32_t n)
 /* Lists the environments that the last step ended, or that steps_max cuts. */
 static uint32_t list_ended(struct probe *p)
 {
-    const struct environment_spec *spec = p->spec;
     uint32_t n = 0;
-    for (uint32_t i = 0; i < p->count; i++) {
-        p->seats[i].step++;
-        const uint32_t steps = ++p->seats[i].episode_step;
-        if (environment_is_over(probe_flags(p, i), spec->agents) ||
-            (spec->steps_max > 0 && steps >= spec->steps_max))
+    for (uint32_t i = 0; i < p->count; i++)
+        if (count_step(p, i))
             p->which[n++] = i;
-    }
     return n;
 }
 

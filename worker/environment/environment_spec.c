@@ -26,6 +26,17 @@ size_t environment_space_bytes(const struct environment_space *space)
     return environment_space_elements(space) * (space->dtype == ENVIRONMENT_U8 ? 1 : 4);
 }
 
+const char *const environment_dtype_names[] = {
+    [ENVIRONMENT_U8] = "uint8", [ENVIRONMENT_I32] = "int32", [ENVIRONMENT_F32] = "float32"};
+
+size_t environment_space_show(char *out, size_t size, const struct environment_space *space)
+{
+    int length = snprintf(out, size, "%s (", environment_dtype_names[space->dtype]);
+    for (uint32_t i = 0; i < space->rank; i++)
+        length += snprintf(out + length, size - (size_t)length, "%s%u", i > 0 ? ", " : "", space->shape[i]);
+    return (size_t)(length + snprintf(out + length, size - (size_t)length, ")"));
+}
+
 /* The next multiple of 4. */
 static size_t in_words(size_t bytes)
 {
@@ -94,25 +105,29 @@ bool environment_observes_floats(const struct environment_spec *spec)
            environment_part_floats(spec->parts, spec->part_count, NULL, NULL) > 0;
 }
 
-static bool parts_are_finite(const struct environment_spec *spec, const char *row)
+/* The first part of a row with a number that is not finite, and where it lies. NULL: there is none. */
+static const struct environment_part *find_bad_part(const struct environment_spec *spec, const char *row,
+                                                    const char **values)
 {
     for (uint32_t i = 0; i < spec->part_count; i++) {
-        const size_t bytes = environment_space_bytes(&spec->parts[i].space);
-        if (!environment_part_is_image(&spec->parts[i]) &&
-            !environment_floats_are_finite(row, bytes / sizeof(float)))
-            return false;
+        const struct environment_part *part = &spec->parts[i];
+        const size_t bytes = environment_space_bytes(&part->space);
+        *values = row;
+        if (!environment_part_is_image(part) && !environment_floats_are_finite(row, bytes / sizeof(float)))
+            return part;
         row += in_words(bytes);
     }
-    return true;
+    return NULL;
 }
 
 bool environment_observations_are_finite(const struct environment_spec *spec, const void *rows, size_t count)
 {
     const size_t bytes = environment_space_bytes(&spec->observation);
+    const char *values;
     if (spec->observation.dtype == ENVIRONMENT_F32)
         return environment_floats_are_finite(rows, count * bytes / sizeof(float));
     for (size_t i = 0; spec->part_count > 0 && i < count; i++)
-        if (!parts_are_finite(spec, (const char *)rows + i * bytes))
+        if (find_bad_part(spec, (const char *)rows + i * bytes, &values) != NULL)
             return false;
     return true;
 }
@@ -222,17 +237,6 @@ static enum status check_part(const struct environment_spec *spec, uint32_t i, s
     return status;
 }
 
-static void print_shape(char *out, size_t size, const struct environment_space *space)
-{
-    int length = snprintf(out, size, "%s (",
-                          space->dtype == ENVIRONMENT_U8    ? "uint8"
-                          : space->dtype == ENVIRONMENT_I32 ? "int32"
-                                                            : "float32");
-    for (uint32_t i = 0; i < space->rank; i++)
-        length += snprintf(out + length, size - (size_t)length, "%s%u", i > 0 ? ", " : "", space->shape[i]);
-    snprintf(out + length, size - (size_t)length, ")");
-}
-
 static enum status check_parts(const struct environment_spec *spec, struct error *error)
 {
     const struct environment_space *whole = &spec->observation;
@@ -255,8 +259,8 @@ static enum status check_parts(const struct environment_spec *spec, struct error
         .rank = 1,
         .shape = {(uint32_t)(images > 0 ? bytes : bytes / sizeof(float))}};
     char is[64], should[64];
-    print_shape(is, sizeof is, whole);
-    print_shape(should, sizeof should, &expected);
+    environment_space_show(is, sizeof is, whole);
+    environment_space_show(should, sizeof should, &expected);
     if (strcmp(is, should) != 0)
         return error_set(error, STATUS_INVALID, "observation is %s: expected %s, which its parts take", is,
                          should);
@@ -567,17 +571,11 @@ static enum status check_row_mask(const struct environment_rows *rows, uint32_t 
 /* The floats in a row of bytes. */
 static enum status check_row_parts(const struct environment_rows *rows, uint32_t row, struct error *error)
 {
-    const struct environment_spec *spec = rows->spec;
-    const char *at = (const char *)rows->buffers->observation + row * rows->elements;
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < spec->part_count && status == STATUS_OK; i++) {
-        const size_t bytes = environment_space_bytes(&spec->parts[i].space);
-        if (!environment_part_is_image(&spec->parts[i]))
-            status = check_row_finite(rows, row, spec->parts[i].name, (const void *)at, bytes / sizeof(float),
-                                      error);
-        at += in_words(bytes);
-    }
-    return status;
+    const char *observation = (const char *)rows->buffers->observation + row * rows->elements, *values;
+    const struct environment_part *part = find_bad_part(rows->spec, observation, &values);
+    return part == NULL ? STATUS_OK
+                        : check_row_finite(rows, row, part->name, (const void *)values,
+                                           environment_space_elements(&part->space), error);
 }
 
 static enum status check_row_state(const struct environment_rows *rows, uint32_t row, struct error *error)
@@ -660,8 +658,8 @@ static enum status compare_spaces(const char *what, const struct environment_spa
 {
     char old[64], now[64];
     const size_t elements = environment_space_elements(is);
-    print_shape(old, sizeof old, was);
-    print_shape(now, sizeof now, is);
+    environment_space_show(old, sizeof old, was);
+    environment_space_show(now, sizeof now, is);
     if (strcmp(old, now) != 0)
         return error_set(error, STATUS_INVALID, "its %s is %s: it was %s", what, now, old);
     for (size_t i = 0; is->choices != NULL && i < elements; i++)
