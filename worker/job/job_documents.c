@@ -1,7 +1,7 @@
 /* Writes what is generated from the table: the JSON schema (draft 2020-12) of job files, the manual page
  * coalesced-job(5) in mdoc(7), and the keys for completions. config/JOBS.md is the manual page, translated by
  * mandoc. The command's process. */
-#include "worker/job/job_table.h"
+#include "worker/job/job_table_words.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -201,8 +201,6 @@ static cJSON *condition_value(const struct job_key *key, const struct job_condit
         }
         snprintf(pattern, sizeof pattern, "^%s", condition->name);
         return object_of("pattern", cJSON_CreateString(pattern));
-    case JOB_IS_NOT:
-        return object_of("not", object_of("const", cJSON_CreateString(condition->name)));
     case JOB_IS_NULL:
         return object_of("type", cJSON_CreateString("null"));
     case JOB_IS_SET:
@@ -544,39 +542,25 @@ static const char page_end[] = ".Sh EXAMPLES\n"
                                ".Ed\n"
                                ".Sh SEE ALSO\n.Xr coalesced 1\n";
 
-enum {
-    OF_REINFORCE = JOB_KINDS_OF(JOB_REINFORCE),
-    OF_PPO = JOB_KINDS_OF(JOB_VARIANT_PPO),
-    OF_A2C = JOB_KINDS_OF(JOB_VARIANT_A2C),
-    OF_ACTOR_CRITIC = OF_PPO | OF_A2C,
-    OF_DQN = JOB_KINDS_OF(JOB_VARIANT_DQN),
-    OF_SAC = JOB_KINDS_OF(JOB_VARIANT_SAC),
-    OF_TD3 = JOB_KINDS_OF(JOB_VARIANT_TD3),
-    OF_FLOATS = OF_SAC | OF_TD3,
-    OF_OFF_POLICY = OF_DQN | OF_FLOATS,
-    OF_STEPWISE = OF_ACTOR_CRITIC | OF_OFF_POLICY,
-    OF_AGENT = OF_REINFORCE | OF_STEPWISE,
-};
-
 static const struct section {
     const char *title;
     unsigned kinds, without; /* keys that all of these have, and not all of those */
     const char *text;        /* or NULL */
 } sections[] = {
     {"Keys of every kind", JOB_KINDS_ALL, 0, NULL},
-    {"Keys of the kind reinforce", OF_AGENT, JOB_KINDS_ALL, NULL},
-    {"Keys of the kind reinforce with the algorithm reinforce", OF_REINFORCE, OF_AGENT, NULL},
-    {"Keys of the kind reinforce with any other algorithm", OF_STEPWISE, OF_AGENT, NULL},
-    {"Keys of the kind reinforce with the algorithm ppo or a2c", OF_ACTOR_CRITIC, OF_STEPWISE, NULL},
-    {"Keys of the kind reinforce with the algorithm ppo", OF_PPO, OF_ACTOR_CRITIC, NULL},
-    {"Keys of the kind reinforce with the algorithm a2c", OF_A2C, OF_ACTOR_CRITIC, NULL},
-    {"Keys of the kind reinforce with the algorithm dqn, sac or td3", OF_OFF_POLICY, OF_STEPWISE, NULL},
-    {"Keys of the kind reinforce with the algorithm dqn", OF_DQN, OF_OFF_POLICY, NULL},
-    {"Keys of the kind reinforce with the algorithm sac or td3", OF_FLOATS, OF_OFF_POLICY, NULL},
-    {"Keys of the kind reinforce with the algorithm sac", OF_SAC, OF_FLOATS, NULL},
-    {"Keys of the kind reinforce with the algorithm td3", OF_TD3, OF_FLOATS, NULL},
-    {"Keys of the kind parameter-server", JOB_KINDS_OF(JOB_PARAMETER_SERVER), JOB_KINDS_ALL, NULL},
-    {"Keys of the kind model-parallel", JOB_KINDS_OF(JOB_MODEL_PARALLEL), JOB_KINDS_ALL, messages},
+    {"Keys of the kind reinforce", AGENT, JOB_KINDS_ALL, NULL},
+    {"Keys of the kind reinforce with the algorithm reinforce", REINFORCE, AGENT, NULL},
+    {"Keys of the kind reinforce with any other algorithm", STEPWISE, AGENT, NULL},
+    {"Keys of the kind reinforce with the algorithm ppo or a2c", ACTOR_CRITIC, STEPWISE, NULL},
+    {"Keys of the kind reinforce with the algorithm ppo", PPO, ACTOR_CRITIC, NULL},
+    {"Keys of the kind reinforce with the algorithm a2c", A2C, ACTOR_CRITIC, NULL},
+    {"Keys of the kind reinforce with the algorithm dqn, sac or td3", OFF_POLICY, STEPWISE, NULL},
+    {"Keys of the kind reinforce with the algorithm dqn", DQN, OFF_POLICY, NULL},
+    {"Keys of the kind reinforce with the algorithm sac or td3", SAC | TD3, OFF_POLICY, NULL},
+    {"Keys of the kind reinforce with the algorithm sac", SAC, SAC | TD3, NULL},
+    {"Keys of the kind reinforce with the algorithm td3", TD3, SAC | TD3, NULL},
+    {"Keys of the kind parameter-server", SERVER, JOB_KINDS_ALL, NULL},
+    {"Keys of the kind model-parallel", PARALLEL, JOB_KINDS_ALL, messages},
 };
 
 static void write_section(FILE *stream, const struct section *section)

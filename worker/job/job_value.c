@@ -306,8 +306,6 @@ bool job_condition_holds(const struct job *job, unsigned kinds, const struct job
     switch (condition->test) {
     case JOB_IS:
         return strcmp(name, condition->name) == 0;
-    case JOB_IS_NOT:
-        return strcmp(name, condition->name) != 0;
     case JOB_IS_NULL:
         return job_value_is_null(job, key);
     case JOB_IS_SET:
@@ -519,9 +517,6 @@ void words_add_condition(char words[JOB_WORDS_BYTES], unsigned kinds, const stru
                   : key->type == JOB_NUMBERED && strcmp(condition->name, key->names[0]) != 0 ? "\"%s K\""
                                                                                              : "\"%s\"",
                   condition->name);
-        break;
-    case JOB_IS_NOT:
-        words_add(words, "not \"%s\"", condition->name);
         break;
     case JOB_IS_NULL:
         words_add(words, "null");
