@@ -379,17 +379,17 @@ static enum status writer_write_bytes(struct path folder, const char *name, cons
     return status;
 }
 
-/* Writes an optional file, unless `text` is NULL. */
-static enum status writer_write_optional(struct path folder, int which, const char *text, size_t bytes,
+/* Writes an optional file. */
+static enum status writer_write_optional(struct path folder, int which, const struct checkpoint_bytes *bytes,
                                          struct manifest *manifest, struct error *error)
 {
     struct manifest_file *file = &manifest->files[which];
-    if (text == NULL)
+    if (bytes->text == NULL)
         return STATUS_OK;
-    assert(bytes > 0);
-    file->bytes = bytes;
-    crypto_hash_sha256(file->sha256, (const unsigned char *)text, bytes);
-    return writer_write_bytes(folder, checkpoint_file_names[which], text, bytes, error);
+    assert(bytes->count > 0);
+    file->bytes = bytes->count;
+    crypto_hash_sha256(file->sha256, (const unsigned char *)bytes->text, bytes->count);
+    return writer_write_bytes(folder, checkpoint_file_names[which], bytes->text, bytes->count, error);
 }
 
 /* A model-parallel job's. */
@@ -397,8 +397,8 @@ static enum status writer_write_extra(struct path folder, const struct checkpoin
                                       struct manifest *manifest, struct error *error)
 {
     manifest->text = extra->text;
-    const enum status status = writer_write_optional(folder, CHECKPOINT_VOCABULARY, extra->vocabulary,
-                                                     extra->vocabulary_bytes, manifest, error);
+    const enum status status =
+        writer_write_optional(folder, CHECKPOINT_VOCABULARY, &extra->vocabulary, manifest, error);
     if (status != STATUS_OK || extra->state == NULL)
         return status;
     const struct params_saving saving = {.params = extra->state, .contents = PARAMS_RANGE_ALL};
@@ -463,11 +463,11 @@ enum status checkpoint_write(struct path run, const struct checkpoint_counters *
     if (status == STATUS_OK && extra != NULL)
         status = writer_write_extra(folder, extra, &manifest, error);
     if (status == STATUS_OK)
-        status = writer_write_optional(folder, CHECKPOINT_ENVIRONMENTS, values->environments,
-                                       values->environments_bytes, &manifest, error);
+        status =
+            writer_write_optional(folder, CHECKPOINT_ENVIRONMENTS, &values->environments, &manifest, error);
     if (status == STATUS_OK)
-        status = writer_write_optional(folder, CHECKPOINT_DESCRIPTION, values->description,
-                                       values->description_bytes, &manifest, error);
+        status =
+            writer_write_optional(folder, CHECKPOINT_DESCRIPTION, &values->description, &manifest, error);
     return status == STATUS_OK ? writer_write_manifest(folder, &manifest, error) : status;
 }
 
@@ -877,39 +877,22 @@ enum status checkpoint_load_model(struct path path, const struct checkpoint_valu
 
 /* ---- further files ---- */
 
-/* Reads an optional file, after its hash was compared. */
-static enum status read_optional(struct path folder, int which, char **text, size_t *bytes,
-                                 struct error *error)
+enum status checkpoint_read(struct path folder, int file, char **text, size_t *bytes, struct error *error)
 {
-    const char *name = checkpoint_file_names[which];
+    const char *name = checkpoint_file_names[file];
     char path_text[CHECKPOINT_PATH_BYTES];
     struct manifest manifest;
     *text = NULL;
     *bytes = 0;
     enum status status = manifest_read(&manifest, folder, error);
-    if (status != STATUS_OK || !manifest_has(&manifest, which))
+    if (status != STATUS_OK || !manifest_has(&manifest, file))
         return status;
-    const struct manifest_file *facts = &manifest.files[which];
+    const struct manifest_file *facts = &manifest.files[file];
     status = checkpoint_check_file(folder, name, facts, error);
     if (status != STATUS_OK)
         return status;
     return checkpoint_read_file(text, bytes, checkpoint_path(path_text, folder, "%s", name),
                                 (size_t)facts->bytes, error);
-}
-
-enum status checkpoint_vocabulary(struct path path, char **vocabulary, size_t *bytes, struct error *error)
-{
-    return read_optional(path, CHECKPOINT_VOCABULARY, vocabulary, bytes, error);
-}
-
-enum status checkpoint_environments(struct path path, char **environments, size_t *bytes, struct error *error)
-{
-    return read_optional(path, CHECKPOINT_ENVIRONMENTS, environments, bytes, error);
-}
-
-enum status checkpoint_description(struct path path, char **description, size_t *bytes, struct error *error)
-{
-    return read_optional(path, CHECKPOINT_DESCRIPTION, description, bytes, error);
 }
 
 enum status checkpoint_load_state(struct path path, struct params *state, struct error *error)
