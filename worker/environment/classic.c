@@ -317,7 +317,6 @@ struct classic {
     const struct kind *kind;
     const char *name;
     classic_step *step;
-    classic_observe *observe;
     uint32_t hidden; /* bits of the observation's elements that read 0 */
     size_t count;
     double states[]; /* (kind->values, count) */
@@ -350,11 +349,11 @@ static int check_options(const char *name, const char *options, char error[ENVIR
 }
 
 /* NULL: there are none. */
-static const struct classic_lanes *choose_lanes(char error[ENVIRONMENT_ERROR_BYTES])
+static classic_step *const *choose_lanes(char error[ENVIRONMENT_ERROR_BYTES])
 {
-    static const struct classic_lanes *const lanes_of[ISA_COUNT] = {[ISA_BASELINE] = &classic_lanes_baseline,
-                                                                    [ISA_AVX2] = &classic_lanes_avx2,
-                                                                    [ISA_AVX512] = &classic_lanes_avx512};
+    static classic_step *const *const lanes_of[ISA_COUNT] = {[ISA_BASELINE] = classic_lanes_baseline,
+                                                             [ISA_AVX2] = classic_lanes_avx2,
+                                                             [ISA_AVX512] = classic_lanes_avx512};
     enum isa isa = ISA_BASELINE;
     struct error why;
     if (isa_choose(&isa, &why) == STATUS_OK)
@@ -366,7 +365,7 @@ static const struct classic_lanes *choose_lanes(char error[ENVIRONMENT_ERROR_BYT
 static int classic_open(void **out, const struct environment_spec **spec, const char *name,
                         const char *options, uint32_t count, char error[ENVIRONMENT_ERROR_BYTES])
 {
-    const struct classic_lanes *lanes = NULL;
+    classic_step *const *lanes = NULL;
     uint32_t at = 0;
     while (names[at] != NULL && strcmp(names[at], name) != 0)
         at++;
@@ -383,8 +382,7 @@ static int classic_open(void **out, const struct environment_spec **spec, const 
     classic->kind = &kinds[kind];
     classic->name = names[at];
     classic->hidden = hides ? without_velocity[at - CLASSIC_KINDS].hidden : 0;
-    classic->step = lanes->step[kind];
-    classic->observe = lanes->observe[kind];
+    classic->step = lanes[kind];
     classic->count = count;
     *out = classic;
     *spec = &classic->kind->spec;
@@ -398,17 +396,27 @@ static void classic_close(void *self)
 
 /* ---- reset and step ---- */
 
-static struct classic_call call_of(struct classic *self, const struct environment_buffers *buffers,
-                                   uint32_t n, const uint32_t *which)
+/* Moves the n environments, or without actions observes them; then clears what is hidden of the observations.
+ */
+static void move_and_observe(struct classic *self, const struct environment_buffers *buffers,
+                             const void *actions, uint32_t n, const uint32_t *which)
 {
-    return (struct classic_call){.states = self->states,
-                                 .stride = self->count,
-                                 .n = n,
-                                 .which = which,
-                                 .actions = buffers->action,
-                                 .observations = buffers->observation,
-                                 .rewards = buffers->reward,
-                                 .flags = buffers->flags};
+    const uint32_t elements = self->kind->spec.observation.shape[0];
+    self->step(&(struct classic_call){.states = self->states,
+                                      .stride = self->count,
+                                      .n = n,
+                                      .which = which,
+                                      .actions = actions,
+                                      .observations = buffers->observation,
+                                      .rewards = buffers->reward,
+                                      .flags = buffers->flags});
+    for (uint32_t i = 0; i < n && self->hidden != 0; i++) {
+        float *observation =
+            (float *)buffers->observation + (size_t)(which != NULL ? which[i] : i) * elements;
+        for (uint32_t e = 0; e < elements; e++)
+            if ((self->hidden >> e & 1) != 0)
+                observation[e] = 0;
+    }
 }
 
 static void draw_state(struct classic *self, uint32_t environment, const struct environment_seed *seed)
@@ -426,25 +434,6 @@ static void draw_state(struct classic *self, uint32_t environment, const struct 
     }
 }
 
-/* Clears what is hidden of the call's observations. */
-static void hide(const struct classic *self, const struct classic_call *call)
-{
-    const uint32_t elements = self->kind->spec.observation.shape[0];
-    for (uint32_t i = 0; i < call->n && self->hidden != 0; i++) {
-        float *observation =
-            call->observations + (size_t)(call->which != NULL ? call->which[i] : i) * elements;
-        for (uint32_t e = 0; e < elements; e++)
-            if ((self->hidden >> e & 1) != 0)
-                observation[e] = 0;
-    }
-}
-
-static void observe(const struct classic *self, const struct classic_call *call)
-{
-    self->observe(call);
-    hide(self, call);
-}
-
 static int classic_reset(void *self, const struct environment_buffers *buffers, uint32_t n,
                          const uint32_t *which, const struct environment_seed *seeds,
                          char error[ENVIRONMENT_ERROR_BYTES])
@@ -453,19 +442,15 @@ static int classic_reset(void *self, const struct environment_buffers *buffers, 
     (void)error;
     for (uint32_t i = 0; i < n; i++)
         draw_state(classic, which != NULL ? which[i] : i, &seeds[i]);
-    const struct classic_call call = call_of(classic, buffers, n, which);
-    observe(classic, &call);
+    move_and_observe(classic, buffers, NULL, n, which);
     return 0;
 }
 
 static int classic_step_environments(void *self, const struct environment_buffers *buffers, uint32_t n,
                                      const uint32_t *which, char error[ENVIRONMENT_ERROR_BYTES])
 {
-    struct classic *classic = self;
     (void)error;
-    const struct classic_call call = call_of(classic, buffers, n, which);
-    classic->step(&call);
-    hide(classic, &call);
+    move_and_observe(self, buffers, buffers->action, n, which);
     return 0;
 }
 
@@ -586,8 +571,7 @@ static int classic_load(void *self, const struct environment_buffers *buffers, u
         return 1;
     for (uint32_t v = 0; v < classic->kind->values; v++)
         classic->states[v * classic->count + which] = saved.values[v];
-    const struct classic_call call = call_of(classic, buffers, 1, &which);
-    observe(classic, &call);
+    move_and_observe(classic, buffers, NULL, 1, &which);
     return 0;
 }
 
