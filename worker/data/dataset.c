@@ -685,33 +685,26 @@ static enum status folder_read(struct folder *folder, uint64_t index, struct ima
 typedef enum status dataset_opener(struct dataset *dataset, const struct job *job, enum dataset_split split,
                                    bool probe, struct error *error);
 
-/* The tutorial's random data: there is nothing to read, for the loader draws the batches (loader.h). */
-static enum status dataset_synthetic(struct dataset *dataset, const struct job *job, enum dataset_split split,
-                                     bool probe, struct error *error)
+/* There is nothing to open: the loader draws the batches of synthetic data (loader.h), and the trainers in
+ * Python have the samples of a class, and say their number. */
+static enum status dataset_without_files(struct dataset *dataset, const struct job *job,
+                                         enum dataset_split split, bool probe, struct error *error)
 {
     (void)dataset;
-    (void)job;
-    if (split == DATASET_EVALUATION && !probe)
+    if (!probe && job->data.kind == JOB_DATA_CLASS)
+        return error_set(error, STATUS_INVALID, "/data/kind: the samples are those of %s",
+                         job->trainers.class);
+    if (!probe && split == DATASET_EVALUATION)
         return error_set(error, STATUS_INVALID, "/data/kind: synthetic data has nothing to evaluate on");
     return STATUS_OK;
 }
 
-/* The trainers in Python have the samples, and say their number: there is nothing to open. */
-static enum status dataset_of_class(struct dataset *dataset, const struct job *job, enum dataset_split split,
-                                    bool probe, struct error *error)
-{
-    (void)dataset;
-    (void)split;
-    if (!probe)
-        return error_set(error, STATUS_INVALID, "/data/kind: the samples are those of %s",
-                         job->trainers.class);
-    return STATUS_OK;
-}
-
 static dataset_opener *const openers[] = {
-    [JOB_DATA_SYNTHETIC] = dataset_synthetic, [JOB_DATA_IDX] = dataset_idx,
-    [JOB_DATA_CIFAR] = dataset_cifar,         [JOB_DATA_FOLDER] = dataset_folder,
-    [JOB_DATA_CLASS] = dataset_of_class,
+    [JOB_DATA_SYNTHETIC] = dataset_without_files,
+    [JOB_DATA_IDX] = dataset_idx,
+    [JOB_DATA_CIFAR] = dataset_cifar,
+    [JOB_DATA_FOLDER] = dataset_folder,
+    [JOB_DATA_CLASS] = dataset_without_files,
 };
 
 static enum status dataset_open_split(struct dataset **out, const struct job *job, enum dataset_split split,
