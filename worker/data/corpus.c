@@ -2,7 +2,7 @@
  * language model's job reads once, on its one thread; so do the commands that check a job or evaluate a
  * model.
  *
- * The reader keeps the text, four bytes per token, eight per line, and each distinct word once. Words are
+ * The reader keeps one line, four bytes per token, eight per line, and each distinct word once. Words are
  * numbered as they come; once the vocabulary is known, its numbers replace these. */
 #include "worker/data/corpus.h"
 
@@ -16,6 +16,7 @@
 #include <math.h>
 #include <sodium.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -29,10 +30,10 @@ static const char byte_order_mark[] = "\xEF\xBB\xBF";
 struct reading {
     const struct corpus_config *config;
     const char *path; /* the config's */
-    char *text;
-    size_t length, at;
-    size_t line_begin; /* in `text` */
-    uint64_t line;     /* from 1 */
+    char *text;       /* the line */
+    size_t length, room_of_text;
+    uint64_t line; /* from 1 */
+    size_t untold; /* bytes since the last progress */
 
     struct vocabulary *words;
     int32_t *tokens;
@@ -63,8 +64,7 @@ static enum status reading_classify(const struct reading *reading, size_t at, en
         return STATUS_OK;
     return error_set(error, STATUS_CORRUPT, "%.*s:%llu: %s (byte 0x%02x at column %zu)", SHOWN_PATH_BYTES,
                      reading->path, (unsigned long long)reading->line,
-                     *size == 0 ? "not UTF-8" : "a control character", (unsigned char)*bytes,
-                     at - reading->line_begin + 1);
+                     *size == 0 ? "not UTF-8" : "a control character", (unsigned char)*bytes, at + 1);
 }
 
 static enum status reading_add_number(struct reading *reading, uint32_t number, struct error *error)
@@ -131,63 +131,36 @@ static enum status reading_split_run(struct reading *reading, const char *run, s
     return status;
 }
 
-/* Takes one white space character, or one run. */
-static enum status reading_take_run(struct reading *reading, struct error *error)
-{
-    enum word_character kind;
-    size_t size, end = reading->at;
-    enum status status = reading_classify(reading, end, &kind, &size, error);
-    if (status == STATUS_OK && kind == WORD_SPACE) {
-        reading->at += size;
-        return STATUS_OK;
-    }
-    while (status == STATUS_OK && kind != WORD_SPACE) {
-        end += size;
-        if (end == reading->length)
-            break;
-        status = reading_classify(reading, end, &kind, &size, error);
-    }
-    if (status == STATUS_OK)
-        status = reading_split_run(reading, reading->text + reading->at, end - reading->at, error);
-    reading->at = end;
-    return status;
-}
-
-static enum status reading_take_all(struct reading *reading, struct error *error)
+/* Takes the line's runs, from `at` on. */
+static enum status reading_take_line(struct reading *reading, size_t at, struct error *error)
 {
     enum status status = STATUS_OK;
-    size_t told = 0;
-    if (strncmp(reading->text, byte_order_mark, strlen(byte_order_mark)) == 0)
-        reading->at = strlen(byte_order_mark);
-    while (status == STATUS_OK && reading->at < reading->length) {
-        if (reading->text[reading->at] == '\n') {
-            status = reading_end_line(reading, error);
-            reading->line_begin = ++reading->at;
-            reading->line++;
-        } else {
-            status = reading_take_run(reading, error);
-        }
-        if (reading->at - told >= PIECE_BYTES) {
+    for (size_t run = at, size = 1; at <= reading->length && status == STATUS_OK; at += size) {
+        enum word_character kind = WORD_SPACE;
+        if (at < reading->length)
+            status = reading_classify(reading, at, &kind, &size, error);
+        if (status != STATUS_OK || kind != WORD_SPACE)
+            continue;
+        status = reading_split_run(reading, reading->text + run, at - run, error);
+        reading->untold += at + size - run;
+        run = at + size;
+        if (reading->untold >= PIECE_BYTES) {
             reading_progress(reading->config);
-            told = reading->at;
+            reading->untold = 0;
         }
     }
-    if (status == STATUS_OK)
-        status = reading_end_line(reading, error);
-    if (status == STATUS_OK && reading->lines == 0)
-        status = error_set(error, STATUS_INVALID, "%.*s: no words", SHOWN_PATH_BYTES, reading->path);
-    return status;
+    return status == STATUS_OK ? reading_end_line(reading, error) : status;
 }
 
 /* ---- the file ---- */
 
 /* Adds the command that writes the text where the missing file is the one that the shipped job names. */
-static enum status reading_open_text(const struct reading *reading, int *fd, uint64_t *bytes,
-                                     struct error *error)
+static enum status reading_open_text(const struct reading *reading, int *fd, struct error *error)
 {
     static const char shipped[] = "build/data/kjv.txt";
     struct error reason;
-    enum status status = file_open(fd, bytes, path_of(reading->path), &reason);
+    uint64_t bytes;
+    enum status status = file_open(fd, &bytes, path_of(reading->path), &reason);
     const size_t length = strlen(reading->path), ending = sizeof shipped - 1;
     if (status == STATUS_OK)
         return status;
@@ -198,27 +171,29 @@ static enum status reading_open_text(const struct reading *reading, int *fd, uin
     return error_set(error, status, "%s", reason.text);
 }
 
-static enum status reading_load(struct reading *reading, struct error *error)
+static enum status reading_take_all(struct reading *reading, struct error *error)
 {
-    uint64_t bytes;
     int fd;
-    enum status status = reading_open_text(reading, &fd, &bytes, error);
+    enum status status = reading_open_text(reading, &fd, error);
     if (status != STATUS_OK)
         return status;
-    reading->text = calloc(1, bytes + 1);
-    if (reading->text == NULL)
-        status = reading_no_memory(reading, error);
-    for (ssize_t more = 1; status == STATUS_OK && more > 0; reading->length += (size_t)more) {
-        const uint64_t left = bytes - reading->length;
-        more = file_read_at(fd, reading->text + reading->length, left < PIECE_BYTES ? left : PIECE_BYTES,
-                            reading->length);
-        if (more < 0) {
-            close(fd);
-            return error_set_errno(error, errno, "%.*s", SHOWN_PATH_BYTES, reading->path);
-        }
-        reading_progress(reading->config);
+    FILE *file = fdopen(fd, "r");
+    if (file == NULL) {
+        close(fd);
+        return reading_no_memory(reading, error);
     }
-    close(fd);
+    for (ssize_t bytes;
+         status == STATUS_OK && (bytes = getline(&reading->text, &reading->room_of_text, file)) >= 0;) {
+        const bool marked =
+            reading->line++ == 0 && strncmp(reading->text, byte_order_mark, strlen(byte_order_mark)) == 0;
+        reading->length = (size_t)bytes;
+        status = reading_take_line(reading, marked ? strlen(byte_order_mark) : 0, error);
+    }
+    if (status == STATUS_OK && !feof(file))
+        status = error_set_errno(error, errno, "%.*s", SHOWN_PATH_BYTES, reading->path);
+    fclose(file);
+    if (status == STATUS_OK && reading->lines == 0)
+        status = error_set(error, STATUS_INVALID, "%.*s: no words", SHOWN_PATH_BYTES, reading->path);
     return status;
 }
 
@@ -311,11 +286,9 @@ static void corpus_hash(struct corpus *corpus, const struct corpus_config *confi
 
 enum status corpus_read(struct corpus *corpus, const struct corpus_config *config, struct error *error)
 {
-    struct reading reading = {.config = config, .path = config->path, .line = 1};
+    struct reading reading = {.config = config, .path = config->path};
     *corpus = (struct corpus){0};
     enum status status = vocabulary_new(&reading.words, error);
-    if (status == STATUS_OK)
-        status = reading_load(&reading, error);
     if (status == STATUS_OK)
         status = reading_take_all(&reading, error);
     const size_t training = status == STATUS_OK ? training_count(&reading, config->held_out) : 0;
