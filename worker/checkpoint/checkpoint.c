@@ -87,52 +87,31 @@ struct checkpoint_list {
     size_t count;
 };
 
-static int list_compare(const void *a, const void *b)
-{
-    const uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
-    return left < right ? -1 : left > right;
-}
-
-static bool list_add(struct checkpoint_list *list, uint64_t update)
-{
-    uint64_t *numbers = reallocarray(list->numbers, list->count + 1, sizeof *numbers);
-    if (numbers == NULL)
-        return false;
-    list->numbers = numbers;
-    list->numbers[list->count++] = update;
-    return true;
-}
-
-/* The numbers of all N, or of all N.tmp, in RUN/checkpoints, ascending. The caller frees list->numbers, after
- * a failure too. STATUS_NOT_FOUND: there is no such folder. */
+/* The numbers of all N, or of all N.tmp, in RUN/checkpoints, ascending: versionsort orders numbers of any
+ * length. The caller frees list->numbers, after a failure too. STATUS_NOT_FOUND: there is no such folder. */
 static enum status checkpoint_list(struct checkpoint_list *list, struct path run, bool temporary,
                                    struct error *error)
 {
     char text[CHECKPOINT_PATH_BYTES];
-    uint64_t update;
+    struct dirent **entries;
     int fd;
     *list = (struct checkpoint_list){0};
     enum status status = file_open_folder(&fd, checkpoint_path(text, run, "checkpoints"), error);
     if (status != STATUS_OK)
         return status;
-    DIR *folder = fdopendir(fd);
-    if (folder == NULL) {
-        close(fd);
-        return error_set(error, STATUS_NO_MEMORY, "%s: no memory to list it", text);
+    const int found = scandirat(fd, ".", &entries, NULL, versionsort);
+    if (found < 0)
+        status = error_set_errno(error, errno, "%s: cannot be listed", text);
+    else if ((list->numbers = calloc((size_t)found + 1, sizeof *list->numbers)) == NULL)
+        status = error_set(error, STATUS_NO_MEMORY, "%s: no memory to list it", text);
+    for (int i = 0; i < found; i++) {
+        if (status == STATUS_OK)
+            list->count += checkpoint_number(entries[i]->d_name, temporary, &list->numbers[list->count]);
+        free(entries[i]);
     }
-    while (status == STATUS_OK) {
-        errno = 0;
-        const struct dirent *entry = readdir(folder);
-        if (entry == NULL && errno != 0)
-            status = error_set_errno(error, errno, "%s: cannot be listed", text);
-        if (entry == NULL)
-            break;
-        if (checkpoint_number(entry->d_name, temporary, &update) && !list_add(list, update))
-            status = error_set(error, STATUS_NO_MEMORY, "%s: no memory to list it", text);
-    }
-    closedir(folder);
-    if (list->count > 0)
-        qsort(list->numbers, list->count, sizeof *list->numbers, list_compare);
+    if (found >= 0)
+        free(entries);
+    close(fd);
     return status;
 }
 
