@@ -165,17 +165,6 @@ static enum status publish_remove_tree(struct path path, struct error *error)
     return file_remove(path) ? STATUS_OK : error_set_errno(error, errno, "%s: cannot be removed", path.text);
 }
 
-/* From the rename on the folder is no checkpoint any more. */
-static enum status publish_remove_checkpoint(struct path run, uint64_t update, struct error *error)
-{
-    char text[CHECKPOINT_PATH_BYTES], removed_text[CHECKPOINT_PATH_BYTES];
-    const struct path path = checkpoint_folder(text, run, update, false);
-    const struct path removed = checkpoint_folder(removed_text, run, update, true);
-    if (!file_rename(path, removed, 0))
-        return error_set_errno(error, errno, "%s: cannot be removed", text);
-    return publish_remove_tree(removed, error);
-}
-
 void checkpoint_abandon(struct path run, uint64_t update)
 {
     char text[CHECKPOINT_PATH_BYTES];
@@ -483,14 +472,20 @@ enum status checkpoint_set_aside(struct path run, uint64_t update, struct error 
  * resumed run skipped: it is neither counted nor removed. A failure is logged; the new checkpoint stands. */
 static void checkpoint_prune(struct path run, uint64_t update, uint32_t keep)
 {
+    char text[CHECKPOINT_PATH_BYTES], removed_text[CHECKPOINT_PATH_BYTES];
     struct checkpoint_list list;
     struct error error = {0};
     enum status status = checkpoint_list(&list, run, false, &error);
     size_t counted = list.count;
     while (counted > 0 && list.numbers[counted - 1] > update)
         counted--;
-    for (size_t i = 0; i + keep < counted && status == STATUS_OK; i++)
-        status = publish_remove_checkpoint(run, list.numbers[i], &error);
+    for (size_t i = 0; i + keep < counted && status == STATUS_OK; i++) {
+        const struct path path = checkpoint_folder(text, run, list.numbers[i], false);
+        const struct path removed = checkpoint_folder(removed_text, run, list.numbers[i], true);
+        status = file_rename(path, removed, 0) /* from here on it is no checkpoint any more */
+                     ? publish_remove_tree(removed, &error)
+                     : error_set_errno(&error, errno, "%s: cannot be removed", text);
+    }
     if (status != STATUS_OK)
         log_warning("%s", error.text);
     free(list.numbers);
@@ -778,15 +773,6 @@ static enum status checkpoint_open_file(struct params_file **file, struct path f
     return params_file_open(file, params, path, contents, false, error);
 }
 
-static enum status read_check_momentum(const char *path, const struct manifest *manifest,
-                                       const struct checkpoint_values *values, struct error *error)
-{
-    if (manifest->momentum == checkpoint_has_moments(values))
-        return STATUS_OK;
-    return error_set(error, STATUS_INVALID, "%s: saved %s optimizer state, but the job's optimizer %s", path,
-                     manifest->momentum ? "with" : "without", manifest->momentum ? "has none" : "needs it");
-}
-
 enum status checkpoint_load(struct path path, const struct checkpoint_values *values, struct error *error)
 {
     struct params_file *model = NULL, *optimizer = NULL;
@@ -798,8 +784,10 @@ enum status checkpoint_load(struct path path, const struct checkpoint_values *va
     if (status == STATUS_OK)
         status =
             checkpoint_open_file(&model, path, CHECKPOINT_MODEL, values->params, &PARAMS_RANGE_ALL, error);
-    if (status == STATUS_OK)
-        status = read_check_momentum(path.text, &manifest, values, error);
+    if (status == STATUS_OK && manifest.momentum != checkpoint_has_moments(values))
+        status = error_set(error, STATUS_INVALID, "%s: saved %s optimizer state, but the job's optimizer %s",
+                           path.text, manifest.momentum ? "with" : "without",
+                           manifest.momentum ? "has none" : "needs it");
     if (!checkpoint_has_moments(values))
         trained = (struct params_range){0};
     if (status == STATUS_OK)

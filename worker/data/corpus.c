@@ -118,20 +118,8 @@ static enum status reading_end_line(struct reading *reading, struct error *error
 
 /* ---- runs ---- */
 
-/* Appends the tokens of a run, whose characters are all well-formed. "<unk>" and "<eos>" are the words of
- * these numbers already. */
-static enum status reading_split_run(struct reading *reading, const char *run, size_t length,
-                                     struct error *error)
-{
-    enum status status = STATUS_OK;
-    for (size_t at = 0, bytes; at < length && status == STATUS_OK; at += bytes) {
-        bytes = tokenize_next(run + at, length - at);
-        status = reading_add_word(reading, run + at, bytes, error);
-    }
-    return status;
-}
-
-/* Takes the line's runs, from `at` on. */
+/* Appends the tokens of the line's runs, from `at` on. "<unk>" and "<eos>" are the words of these numbers
+ * already. */
 static enum status reading_take_line(struct reading *reading, size_t at, struct error *error)
 {
     enum status status = STATUS_OK;
@@ -141,8 +129,11 @@ static enum status reading_take_line(struct reading *reading, size_t at, struct 
             status = reading_classify(reading, at, &kind, &size, error);
         if (status != STATUS_OK || kind != WORD_SPACE)
             continue;
-        status = reading_split_run(reading, reading->text + run, at - run, error);
         reading->untold += at + size - run;
+        for (size_t bytes; run < at && status == STATUS_OK; run += bytes) {
+            bytes = tokenize_next(reading->text + run, at - run);
+            status = reading_add_word(reading, reading->text + run, bytes, error);
+        }
         run = at + size;
         if (reading->untold >= PIECE_BYTES) {
             reading_progress(reading->config);
@@ -195,14 +186,6 @@ static enum status reading_take_all(struct reading *reading, struct error *error
     if (status == STATUS_OK && reading->lines == 0)
         status = error_set(error, STATUS_INVALID, "%.*s: no words", SHOWN_PATH_BYTES, reading->path);
     return status;
-}
-
-static void reading_close(struct reading *reading)
-{
-    free(reading->text);
-    vocabulary_free(reading->words);
-    free(reading->tokens);
-    free(reading->line_ends);
 }
 
 /* ---- the corpus ---- */
@@ -305,7 +288,10 @@ enum status corpus_read(struct corpus *corpus, const struct corpus_config *confi
         corpus_hash(corpus, config);
         status = corpus_measure(corpus, error);
     }
-    reading_close(&reading);
+    free(reading.text);
+    vocabulary_free(reading.words);
+    free(reading.tokens);
+    free(reading.line_ends);
     if (status != STATUS_OK)
         corpus_fini(corpus);
     return status;

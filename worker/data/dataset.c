@@ -343,15 +343,6 @@ static bool cifar_has(const char *folder, const char *name)
     return access(path, F_OK) == 0;
 }
 
-static enum status cifar_variant(const struct variant **variant, const char *folder, struct error *error)
-{
-    *variant = cifar_has(folder, cifar10.files[0][0]) ? &cifar10 : &cifar100;
-    if (*variant == &cifar100 && !cifar_has(folder, cifar100.files[0][0]))
-        return error_set(error, STATUS_NOT_FOUND, "%.300s: neither %s (CIFAR-10) nor %s (CIFAR-100) is there",
-                         folder, cifar10.files[0][0], cifar100.files[0][0]);
-    return STATUS_OK;
-}
-
 /* Appends the file's records to the `first` ones in memory. */
 static enum status cifar_read_file(struct dataset *dataset, uint64_t first, struct data_file *file,
                                    const struct job *job, struct error *error)
@@ -389,8 +380,12 @@ static enum status cifar_count(struct dataset *dataset, const struct data_file *
 static enum status dataset_cifar(struct dataset *dataset, const struct job *job, enum dataset_split split,
                                  bool probe, struct error *error)
 {
-    const struct variant *variant;
-    enum status status = cifar_variant(&variant, job->data.path, error);
+    const char *folder = job->data.path, *first10 = cifar10.files[0][0], *first100 = cifar100.files[0][0];
+    const struct variant *variant = cifar_has(folder, first10) ? &cifar10 : &cifar100;
+    enum status status = STATUS_OK;
+    if (variant == &cifar100 && !cifar_has(folder, first100))
+        return error_set(error, STATUS_NOT_FOUND, "%.300s: neither %s (CIFAR-10) nor %s (CIFAR-100) is there",
+                         folder, first10, first100);
     dataset->width = dataset->height = SIDE;
     dataset->channels = CHANNELS;
     dataset->labels = variant->label_bytes - 1;
@@ -399,7 +394,7 @@ static enum status dataset_cifar(struct dataset *dataset, const struct job *job,
     for (const char *const *name = variant->files[split]; *name != NULL && status == STATUS_OK; name++) {
         const uint64_t first = dataset->count;
         struct data_file file;
-        status = data_file_open(&file, job->data.path, *name, false, error);
+        status = data_file_open(&file, folder, *name, false, error);
         if (status == STATUS_OK)
             status = cifar_count(dataset, &file, error);
         if (status == STATUS_OK && !probe)

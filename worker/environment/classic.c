@@ -52,7 +52,7 @@ typedef struct {
 } point;
 
 struct canvas_ink {
-    uint8_t red, green, blue;
+    uint8_t colour[3]; /* red, green, blue */
     char letter;
 };
 
@@ -63,14 +63,6 @@ struct canvas {
     bool letters;                   /* one byte for each cell; else three: red, green, blue */
     double cell_width, cell_height; /* in the scene's units */
 };
-
-/* Makes every cell white, or a blank; a row of letters ends with its line. */
-static void canvas_clear(const struct canvas *canvas)
-{
-    memset(canvas->cells, canvas->letters ? ' ' : 255, (size_t)canvas->rows * canvas->row_bytes);
-    for (uint32_t row = 0; row < canvas->rows && canvas->letters; row++)
-        canvas->cells[(size_t)row * canvas->row_bytes + canvas->columns] = '\n';
-}
 
 struct bar {
     point from, along; /* along: of length 1 */
@@ -89,26 +81,10 @@ static bool bar_covers(const struct bar *bar, point p)
     return beyond <= 0 && fabs(across) <= bar->half_width;
 }
 
-static struct bar bar_make(point from, point to, double half_width, bool round)
-{
-    const double x = to.x - from.x, y = to.y - from.y, length = hypot(x, y);
-    const point along = length > 0 ? (point){x / length, y / length} : (point){1, 0};
-    return (struct bar){from, along, length, half_width, round};
-}
-
 /* The cell of `place`, within 0 … count. */
 static uint32_t clamp_cell(double place, uint32_t count)
 {
     return place <= 0 ? 0 : place >= count ? count : (uint32_t)place;
-}
-
-static void put_ink(const struct canvas *canvas, uint32_t column, uint32_t row, struct canvas_ink ink)
-{
-    uint8_t *cell = canvas->cells + (size_t)row * canvas->row_bytes;
-    if (canvas->letters)
-        cell[column] = (uint8_t)ink.letter;
-    else
-        memcpy(cell + 3 * (size_t)column, (uint8_t[3]){ink.red, ink.green, ink.blue}, 3);
 }
 
 /* Paints the bar of `half_width` along the line from `from` to `to`; its ends are cut straight, or round. A
@@ -118,7 +94,14 @@ static void canvas_paint(const struct canvas *canvas, point from, point to, doub
                          struct canvas_ink ink)
 {
     const double width = canvas->cell_width, height = canvas->cell_height;
-    const struct bar bar = bar_make(from, to, fmax(half_width, height / 2), round);
+    const double x = to.x - from.x, y = to.y - from.y, length = hypot(x, y);
+    const struct bar bar = {.from = from,
+                            .along = length > 0 ? (point){x / length, y / length} : (point){1, 0},
+                            .length = length,
+                            .half_width = fmax(half_width, height / 2),
+                            .round = round};
+    const size_t cell_bytes = canvas->letters ? 1 : 3;
+    const uint8_t *bytes = canvas->letters ? (const uint8_t *)&ink.letter : ink.colour;
     const double top = height * canvas->rows, reach = bar.half_width;
     const uint32_t left = clamp_cell((fmin(from.x, to.x) - reach) / width, canvas->columns);
     const uint32_t right = clamp_cell((fmax(from.x, to.x) + reach) / width + 1, canvas->columns);
@@ -127,17 +110,18 @@ static void canvas_paint(const struct canvas *canvas, point from, point to, doub
     for (uint32_t row = upper; row < lower; row++)
         for (uint32_t column = left; column < right; column++)
             if (bar_covers(&bar, (point){(column + 0.5) * width, top - (row + 0.5) * height}))
-                put_ink(canvas, column, row, ink);
+                memcpy(canvas->cells + (size_t)row * canvas->row_bytes + column * cell_bytes, bytes,
+                       cell_bytes);
 }
 
 /* ---- scenes: Gymnasium's views, in its pixels ----
  *
  * They lack anti-aliasing, the corners of MountainCar's flag, and the arrow that shows Pendulum's torque. */
 
-static const struct canvas_ink black = {0, 0, 0, '#'}, brown = {202, 152, 101, '|'},
-                               violet = {129, 132, 203, 'o'}, cyan = {0, 204, 204, '='},
-                               yellow = {204, 204, 0, 'o'}, grey = {128, 128, 128, 'o'},
-                               red = {204, 77, 77, '='}, line = {0, 0, 0, '-'}, hill = {0, 0, 0, '.'};
+static const struct canvas_ink black = {{0, 0, 0}, '#'}, brown = {{202, 152, 101}, '|'},
+                               violet = {{129, 132, 203}, 'o'}, cyan = {{0, 204, 204}, '='},
+                               yellow = {{204, 204, 0}, 'o'}, grey = {{128, 128, 128}, 'o'},
+                               red = {{204, 77, 77}, '='}, line = {{0, 0, 0}, '-'}, hill = {{0, 0, 0}, '.'};
 
 /* `distance` from p in the direction of the unit vector `along`. */
 static point move(point p, point along, double distance)
@@ -511,7 +495,9 @@ static size_t classic_render(void *self, uint32_t which, int picture, uint32_t *
     canvas.cells = (uint8_t *)out + head;
     if (letters)
         write_numbers(out, kind, values);
-    canvas_clear(&canvas);
+    memset(canvas.cells, letters ? ' ' : 255, (size_t)canvas.rows * canvas.row_bytes); /* blank, or white */
+    for (uint32_t row = 0; row < canvas.rows && letters; row++)
+        canvas.cells[(size_t)row * canvas.row_bytes + canvas.columns] = '\n';
     kind->paint(&canvas, values);
     return bytes;
 }

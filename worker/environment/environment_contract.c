@@ -168,28 +168,24 @@ static void call_is_over(const struct contract *c)
     atomic_store(&c->trial->progress->begun_ns, 0);
 }
 
-/* Whether a plug-in's sentence is one: ended, not empty, and not our pattern. */
-static bool has_sentence(const struct contract *c)
-{
-    return memchr(c->said.text, '\0', sizeof c->said.text) != NULL && c->said.text[0] != '\0' &&
-           (uint8_t)c->said.text[0] != PATTERN_BYTE;
-}
-
 /* The end of a call that returned `failed`, and must refuse, or succeed. */
 static void call_end(struct contract *c, int failed, bool must_refuse)
 {
     char shown[ENVIRONMENT_ERROR_BYTES];
+    const char *text = c->said.text; /* a sentence: ended, not empty, and not our pattern */
+    const bool has_sentence = memchr(text, '\0', sizeof c->said.text) != NULL && text[0] != '\0' &&
+                              (uint8_t)text[0] != PATTERN_BYTE;
     call_is_over(c);
     for (size_t i = 0; i < sizeof c->said.guard; i++)
         if (c->said.guard[i] != PATTERN_BYTE)
             broken(c, "%s wrote beyond the %d bytes of its error", call_name(c), ENVIRONMENT_ERROR_BYTES);
     if (failed == 0 && must_refuse)
         broken(c, "%s succeeded: expected an error", call_name(c));
-    if (failed != 0 && !has_sentence(c))
+    if (failed != 0 && !has_sentence)
         broken(c, "%s returned %d without a sentence in error", call_name(c), failed);
     if (failed == 0 || must_refuse || c->is_broken)
         return;
-    text_show(shown, sizeof shown, c->said.text, strlen(c->said.text), sizeof shown);
+    text_show(shown, sizeof shown, text, strlen(text), sizeof shown);
     broken(c, "%s failed: %s", call_name(c), shown);
 }
 
@@ -946,18 +942,13 @@ static void check_reference(struct contract *c)
 /* ---- the same bits ---- */
 
 /* A plug-in that draws from the second of the day gives other draws in the next one. */
-static void await_next_second(void)
-{
-    const time_t now = time(NULL);
-    while (time(NULL) == now)
-        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-}
-
 static void check_seeds(struct contract *c)
 {
     const struct cast cast = cast_in_order(c);
+    const time_t now = time(NULL);
     set_clause(c, "equal seeds give equal bits");
-    await_next_second();
+    while (time(NULL) == now)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     play_new(c, c->subjects, &cast);
     compare(c);
     tell(c, "  ok  equal seeds give equal bits, in another instance and another second");
@@ -1150,41 +1141,31 @@ static void step_unchecked(struct probe *p)
     call_end(c, c->trial->plugin->step(p->self, &p->buffers, p->count, NULL, c->said.text), false);
 }
 
-static void reset_unchecked(struct probe *p, uint32_t n)
-{
-    struct contract *c = p->contract;
-    call_begin(c, "reset of %u environments", n);
-    call_end(c, c->trial->plugin->reset(p->self, &p->buffers, n, p->which, p->seeds, c->said.text), false);
-}
-
-/* Lists the environments that the last step ended, or that steps_max cuts. */
-static uint32_t list_ended(struct probe *p)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < p->count; i++)
-        if (count_step(p, i))
-            p->which[n++] = i;
-    return n;
-}
-
 /* At most `ticks` steps, for about a second. Returns how many. Only step and reset are timed. */
 static uint32_t measure_steps(struct probe *p, uint32_t ticks, double *seconds)
 {
     enum { WHOLE_US = 1000000 };
     const struct monotime until = monotime_add_us(monotime_now(), WHOLE_US);
+    struct contract *c = p->contract;
     uint32_t done = 0;
-    for (; done < ticks && !p->contract->is_broken && monotime_before(monotime_now(), until); done++) {
+    for (; done < ticks && !c->is_broken && monotime_before(monotime_now(), until); done++) {
         for (uint32_t i = 0; i < p->count; i++)
             draw_actions(p, i);
         const double begun = cpu_seconds();
         step_unchecked(p);
         *seconds += cpu_seconds() - begun;
-        const uint32_t ended = p->contract->is_broken ? 0 : list_ended(p);
+        uint32_t ended = 0;
+        for (uint32_t i = 0; i < p->count && !c->is_broken; i++)
+            if (count_step(p, i))
+                p->which[ended++] = i;
         draw_seeds(p, ended);
+        if (ended == 0)
+            continue;
         const double stepped = cpu_seconds();
-        if (ended > 0)
-            reset_unchecked(p, ended);
-        *seconds += ended > 0 ? cpu_seconds() - stepped : 0;
+        call_begin(c, "reset of %u environments", ended);
+        call_end(c, c->trial->plugin->reset(p->self, &p->buffers, ended, p->which, p->seeds, c->said.text),
+                 false);
+        *seconds += cpu_seconds() - stepped;
     }
     return done;
 }

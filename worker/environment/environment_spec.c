@@ -195,14 +195,6 @@ static enum status check_seen(const struct environment_space *space, const char 
     return status == STATUS_OK ? check_bounds(space, of, false, error) : status;
 }
 
-static bool is_text(const char *name)
-{
-    size_t character = 1;
-    for (size_t left = strlen(name); left > 0 && character > 0; name += character, left -= character)
-        character = text_character(name, left);
-    return character > 0;
-}
-
 /* Name i of a list whose names lie `stride` bytes apart: a short text, and none of those before. */
 static enum status check_name(const char *const *names, size_t stride, const char *of, uint32_t i,
                               struct error *error)
@@ -213,7 +205,10 @@ static enum status check_name(const char *const *names, size_t stride, const cha
     if (strnlen(name, ENVIRONMENT_NAME_MAX + 1) > ENVIRONMENT_NAME_MAX)
         return error_set(error, STATUS_INVALID, "%s[%u] has a name of more than %d bytes", of, i,
                          ENVIRONMENT_NAME_MAX);
-    if (!is_text(name))
+    size_t left = strlen(name), character = 1;
+    for (const char *at = name; left > 0 && character > 0; at += character, left -= character)
+        character = text_character(at, left);
+    if (character == 0)
         return error_set(error, STATUS_INVALID, "%s[%u] has a name that is not UTF-8", of, i);
     for (uint32_t j = 0; j < i; j++)
         if (strcmp(name, *(const char *const *)((const char *)names + j * stride)) == 0)
@@ -269,15 +264,6 @@ static enum status check_parts(const struct environment_spec *spec, struct error
     return STATUS_OK;
 }
 
-static enum status check_choices(const struct environment_space *space, struct error *error)
-{
-    for (size_t i = 0; i < environment_space_elements(space); i++)
-        if (space->choices[i] == 0 || space->choices[i] > ENVIRONMENT_CHOICES_MAX)
-            return error_set(error, STATUS_INVALID, "action.choices[%zu] is %u: expected 1..%d", i,
-                             space->choices[i], ENVIRONMENT_CHOICES_MAX);
-    return STATUS_OK;
-}
-
 static enum status check_action(const struct environment_space *space, struct error *error)
 {
     const bool choices = space->choices != NULL;
@@ -289,11 +275,13 @@ static enum status check_action(const struct environment_space *space, struct er
                          "action.dtype is %u: expected ENVIRONMENT_I32 with choices, or ENVIRONMENT_F32",
                          space->dtype);
     enum status status = check_shape(space, "action", 1, error);
-    if (status != STATUS_OK)
-        return status;
-    if (choices)
-        return check_choices(space, error);
-    return check_bounds(space, "action", true, error);
+    if (status != STATUS_OK || !choices)
+        return status == STATUS_OK ? check_bounds(space, "action", true, error) : status;
+    for (size_t i = 0; i < environment_space_elements(space); i++)
+        if (space->choices[i] == 0 || space->choices[i] > ENVIRONMENT_CHOICES_MAX)
+            return error_set(error, STATUS_INVALID, "action.choices[%zu] is %u: expected 1..%d", i,
+                             space->choices[i], ENVIRONMENT_CHOICES_MAX);
+    return STATUS_OK;
 }
 
 static enum status check_metrics(const struct environment_spec *spec, struct error *error)

@@ -195,33 +195,25 @@ static void nearest_try(struct nearest *nearest, const char *name)
     }
 }
 
-/* The pointer of the key that other programs call `name`, or NULL. */
-static const char *pointer_of_other(unsigned kinds, const char *name)
-{
-    for (size_t i = 0; i < sizeof known_elsewhere / sizeof known_elsewhere[0]; i++)
-        if (strcmp(known_elsewhere[i].name, name) == 0 &&
-            job_key_at(kinds, known_elsewhere[i].pointer) != NULL)
-            return known_elsewhere[i].pointer;
-    return NULL;
-}
-
 /* Suggests a key in place of the unknown `pointer`: the key of the same group whose name is nearest, "; did
  * you mean \"count\"?"; or else keys of the same name elsewhere, "; did you mean /observers/count?". Of a
  * name that Stable-Baselines3 or CleanRL has, "; here it is /stop/steps". Nothing if no key is near. */
 static void suggest_key(char words[JOB_WORDS_BYTES], unsigned kinds, const char *pointer)
 {
-    const char *name = strrchr(pointer, '/') + 1, *other = pointer_of_other(kinds, name);
+    const char *name = strrchr(pointer, '/') + 1;
     struct nearest beside = {.word = name};
     size_t count = 0;
+    for (size_t i = 0; i < sizeof known_elsewhere / sizeof known_elsewhere[0]; i++)
+        if (strcmp(known_elsewhere[i].name, name) == 0 &&
+            job_key_at(kinds, known_elsewhere[i].pointer) != NULL) {
+            words_add(words, "; here it is %s", known_elsewhere[i].pointer);
+            return;
+        }
     for (size_t i = 0; i < job_key_count; i++) {
         const char *known = job_key_name(&job_keys[i]), *begin = job_keys[i].pointer;
         if ((job_keys[i].kinds & kinds) != 0 && known - begin == name - pointer &&
             memcmp(begin, pointer, (size_t)(name - pointer)) == 0)
             nearest_try(&beside, known);
-    }
-    if (other != NULL) {
-        words_add(words, "; here it is %s", other);
-        return;
     }
     if (beside.name != NULL) {
         words_add(words, "; did you mean \"%s\"?", beside.name);
@@ -425,27 +417,8 @@ static enum status collect_overrides(struct job_reading *reading, bool of_kind)
 
 /* ---- the kind, and then everything ---- */
 
-/* job_check reports a kind that is missing, and a value that is no kind. */
-static void read_kind(struct job_reading *reading, const struct job_key *key)
-{
-    const char *name = cJSON_GetStringValue(reading->found[key - job_keys].item);
-    for (int kind = 0; name != NULL && key->names[kind] != NULL; kind++)
-        if (strcmp(name, key->names[kind]) == 0)
-            reading->kinds = JOB_KINDS_OF(kind);
-}
-
-/* The variant whose keys a job with this algorithm has. An unknown name, which is reported later, gets PPO's
- * variant: PPO has most keys. */
-static int variant_of(const char *algorithm)
-{
-    for (int variant = JOB_VARIANT_PPO; variant < JOB_VARIANTS; variant++)
-        if (strcmp(algorithm, job_variant_algorithm(variant)) == 0)
-            return variant;
-    return strcmp(algorithm, "reinforce") == 0 ? JOB_REINFORCE : JOB_VARIANT_PPO;
-}
-
 /* The algorithm's name, which is read ahead of its turn: "/algorithm/name=ppo", "/algorithm={…}", the file.
- */
+ * An unknown name, which is reported later, gets PPO's variant: PPO has most keys. */
 static void read_algorithm(struct job_reading *reading)
 {
     const cJSON *group = cJSON_GetObjectItemCaseSensitive(reading->documents[0].root, "algorithm");
@@ -463,8 +436,11 @@ static void read_algorithm(struct job_reading *reading)
         cJSON_Delete(parsed);
         parsed = value;
     }
-    if (name != NULL)
-        reading->kinds = JOB_KINDS_OF(variant_of(name));
+    if (name != NULL && strcmp(name, job_variant_algorithm(JOB_REINFORCE)) != 0)
+        reading->kinds = JOB_KINDS_OF(JOB_VARIANT_PPO);
+    for (int variant = JOB_VARIANT_PPO; name != NULL && variant < JOB_VARIANTS; variant++)
+        if (strcmp(name, job_variant_algorithm(variant)) == 0)
+            reading->kinds = JOB_KINDS_OF(variant);
     cJSON_Delete(parsed);
 }
 
@@ -495,7 +471,11 @@ static enum status job_collect(struct job_reading *reading, const char *text, si
         job_report(reading, (struct problem_place){.offset = error.offset}, "", "%s", error.text);
     reading->found[kind - job_keys].item = cJSON_GetObjectItemCaseSensitive(file->root, "kind");
     status = collect_overrides(reading, true);
-    read_kind(reading, kind);
+    /* job_check reports a kind that is missing, and a value that is no kind. */
+    const char *name = cJSON_GetStringValue(reading->found[kind - job_keys].item);
+    for (int i = 0; name != NULL && kind->names[i] != NULL; i++)
+        if (strcmp(name, kind->names[i]) == 0)
+            reading->kinds = JOB_KINDS_OF(i);
     if (reading->kinds == JOB_KINDS_OF(JOB_REINFORCE))
         read_algorithm(reading);
     collect_file(reading, file->root);
@@ -721,25 +701,18 @@ static void check_sequences(struct job_reading *reading)
     job_report(reading, clash.last, "/algorithm/batch_size", "%s", words);
 }
 
-/* A default that depends on another key. */
+/* A default that depends on another key: where the key is absent, and any of its conditions holds. */
 static enum status take_other_default(struct job_reading *reading, const struct job_key *key)
 {
-    for (size_t i = 0; i < JOB_OTHERWISE_MAX && key->otherwise_where[i].test != JOB_ALWAYS; i++) {
+    const bool absent = reading->kinds != JOB_KINDS_ALL && (key->kinds & reading->kinds) != 0 &&
+                        reading->found[key - job_keys].item == NULL;
+    for (size_t i = 0; absent && i < JOB_OTHERWISE_MAX && key->otherwise_where[i].test != JOB_ALWAYS; i++) {
         const struct job_condition *where = &key->otherwise_where[i];
-        if (reading->found[key - job_keys].item == NULL && !found_at(reading, where->pointer)->wrong &&
+        if (!found_at(reading, where->pointer)->wrong &&
             job_condition_holds(&reading->job, reading->kinds, where))
             return job_value_otherwise(&reading->job, key);
     }
     return STATUS_OK;
-}
-
-static enum status take_other_defaults(struct job_reading *reading)
-{
-    enum status status = STATUS_OK;
-    for (size_t i = 0; i < job_key_count && status == STATUS_OK; i++)
-        if (reading->kinds != JOB_KINDS_ALL && (job_keys[i].kinds & reading->kinds) != 0)
-            status = take_other_default(reading, &job_keys[i]);
-    return status;
 }
 
 /* Judges the rules between keys of the job's kind. A rule is silent where the value of one of its keys is
@@ -806,16 +779,6 @@ static void check_value(struct job_reading *reading, const struct job_key *key, 
 
 /* ---- what is not there ---- */
 
-static void require_kind(struct job_reading *reading)
-{
-    const struct job_key *key = job_key_at(JOB_KINDS_ALL, "/kind");
-    const struct job_found *found = &reading->found[key - job_keys];
-    char words[JOB_WORDS_BYTES] = "this key is required; expected ";
-    words_add_expected(words, key);
-    if (found->item == NULL)
-        job_report(reading, job_found_place(reading, found), key->pointer, "%s", words);
-}
-
 static void default_name(struct job_reading *reading)
 {
     const struct job_key *key = job_key_at(JOB_KINDS_ALL, "/name");
@@ -870,10 +833,16 @@ static enum status job_check(struct job_reading *reading)
     /* A file that is no object has been reported. Which keys it lacks, and which clash, is not known. */
     if (!cJSON_IsObject(reading->documents[0].root))
         return STATUS_OK;
-    require_kind(reading);
+    const struct job_key *kind = job_key_at(JOB_KINDS_ALL, "/kind");
+    const struct job_found *found = &reading->found[kind - job_keys];
+    char words[JOB_WORDS_BYTES] = "this key is required; expected ";
+    words_add_expected(words, kind);
+    if (found->item == NULL)
+        job_report(reading, job_found_place(reading, found), kind->pointer, "%s", words);
     default_name(reading);
     imply(&reading->job);
-    status = take_other_defaults(reading);
+    for (size_t i = 0; i < job_key_count && status == STATUS_OK; i++)
+        status = take_other_default(reading, &job_keys[i]);
     if (status == STATUS_OK)
         job_check_rules(reading);
     return status;
