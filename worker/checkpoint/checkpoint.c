@@ -175,30 +175,24 @@ void checkpoint_abandon(struct path run, uint64_t update)
 
 /* ---- making N.tmp ---- */
 
-static enum status publish_remove_temporaries(struct path run, struct error *error)
-{
-    char text[CHECKPOINT_PATH_BYTES];
-    struct checkpoint_list list;
-    enum status status = checkpoint_list(&list, run, true, error);
-    for (size_t i = 0; i < list.count && status == STATUS_OK; i++)
-        status = publish_remove_tree(checkpoint_folder(text, run, list.numbers[i], true), error);
-    free(list.numbers);
-    if (status != STATUS_OK)
-        return status;
-    return publish_remove_tree(checkpoint_path(text, run, "checkpoints/" CHECKPOINT_BEST ".tmp"), error);
-}
-
 enum status checkpoint_begin(struct path run, uint64_t update, struct error *error)
 {
     char text[CHECKPOINT_PATH_BYTES];
     struct path path = checkpoint_path(text, run, "checkpoints");
+    struct checkpoint_list list = {0};
     enum status status = STATUS_OK;
     if (file_make_folder(path))
         status = file_sync_folder(run, error);
     else if (errno != EEXIST)
         status = error_set_errno(error, errno, "%s: cannot be made", text);
     if (status == STATUS_OK)
-        status = publish_remove_temporaries(run, error);
+        status = checkpoint_list(&list, run, true, error);
+    for (size_t i = 0; i < list.count && status == STATUS_OK; i++)
+        status = publish_remove_tree(checkpoint_folder(text, run, list.numbers[i], true), error);
+    free(list.numbers);
+    if (status == STATUS_OK)
+        status =
+            publish_remove_tree(checkpoint_path(text, run, "checkpoints/" CHECKPOINT_BEST ".tmp"), error);
     path = checkpoint_folder(text, run, update, true);
     if (status == STATUS_OK && !file_make_folder(path))
         status = error_set_errno(error, errno, "%s: cannot be made", text);
@@ -441,27 +435,23 @@ enum status checkpoint_write(struct path run, const struct checkpoint_counters *
 
 /* ---- setting aside ---- */
 
-static enum status publish_set_aside_one(struct path run, uint64_t number, struct error *error)
-{
-    char text[CHECKPOINT_PATH_BYTES], aside_text[CHECKPOINT_PATH_BYTES];
-    const struct path path = checkpoint_folder(text, run, number, false);
-    const struct path aside = checkpoint_path(aside_text, run, "checkpoints/%08" PRIu64 ".ahead", number);
-    const enum status status = publish_remove_tree(aside, error);
-    if (status != STATUS_OK)
-        return status;
-    if (!file_rename(path, aside, 0))
-        return error_set_errno(error, errno, "%s: cannot be renamed", text);
-    log_warning("%s is set aside as %s: the run goes on from an older checkpoint", text, aside_text);
-    return STATUS_OK;
-}
-
 enum status checkpoint_set_aside(struct path run, uint64_t update, struct error *error)
 {
+    char text[CHECKPOINT_PATH_BYTES], aside_text[CHECKPOINT_PATH_BYTES];
     struct checkpoint_list list;
     enum status status = checkpoint_list(&list, run, false, error);
-    for (size_t i = 0; i < list.count && status == STATUS_OK; i++)
-        if (list.numbers[i] > update)
-            status = publish_set_aside_one(run, list.numbers[i], error);
+    for (size_t i = 0; i < list.count && status == STATUS_OK; i++) {
+        const uint64_t number = list.numbers[i];
+        const struct path path = checkpoint_folder(text, run, number, false);
+        const struct path aside = checkpoint_path(aside_text, run, "checkpoints/%08" PRIu64 ".ahead", number);
+        if (number <= update)
+            continue;
+        status = publish_remove_tree(aside, error);
+        if (status == STATUS_OK && !file_rename(path, aside, 0))
+            status = error_set_errno(error, errno, "%s: cannot be renamed", text);
+        if (status == STATUS_OK)
+            log_warning("%s is set aside as %s: the run goes on from an older checkpoint", text, aside_text);
+    }
     free(list.numbers);
     return status == STATUS_NOT_FOUND ? STATUS_OK : status; /* there is no folder with checkpoints */
 }
@@ -509,27 +499,23 @@ static enum status publish_take_name(struct path from, struct path to, struct er
     return status;
 }
 
-/* Writes a log to the disk. A missing log was moved away: its writer syncs it before closing it. The same
- * holds where something that is no file of the run has taken the log's name. */
-static enum status publish_sync_log(struct path run, const char *name, struct error *error)
-{
-    int fd;
-    enum status status = file_open_below(&fd, run, name, O_RDONLY, error);
-    if (status != STATUS_OK)
-        return status == STATUS_NOT_FOUND || status == STATUS_IO ? STATUS_OK : status;
-    if (fdatasync(fd) != 0)
-        status = error_set_errno(error, errno, "%s/%s: cannot be written to the disk", run.text, name);
-    close(fd);
-    return status;
-}
-
-/* Writes the run's logs to the disk: a loss of power must not leave a checkpoint that is ahead of its logs.
- */
+/* Writes the run's logs to the disk: a loss of power must not leave a checkpoint that is ahead of its logs. A
+ * missing log was moved away: its writer syncs it before closing it. The same holds where something that is
+ * no file of the run has taken the log's name. */
 static enum status publish_sync_logs(struct path run, struct error *error)
 {
     enum status status = STATUS_OK;
-    for (int log = 0; log < RUN_LOGS && status == STATUS_OK; log++)
-        status = publish_sync_log(run, run_log_name(log), error);
+    for (int log = 0; log < RUN_LOGS && status == STATUS_OK; log++) {
+        const char *name = run_log_name(log);
+        int fd;
+        status = file_open_below(&fd, run, name, O_RDONLY, error);
+        if (status == STATUS_NOT_FOUND || status == STATUS_IO)
+            status = STATUS_OK;
+        else if (status == STATUS_OK && fdatasync(fd) != 0)
+            status = error_set_errno(error, errno, "%s/%s: cannot be written to the disk", run.text, name);
+        if (fd >= 0)
+            close(fd);
+    }
     return status;
 }
 
@@ -665,23 +651,18 @@ static enum status checkpoint_check_file(struct path folder, const char *name,
 
 /* A folder that is named like a checkpoint must hold the checkpoint of that number; other names are not
  * compared. */
-static enum status read_check_number(const char *path, const struct manifest *manifest, struct error *error)
+static enum status read_check(struct path path, struct manifest *manifest, struct error *error)
 {
     char copy[CHECKPOINT_PATH_BYTES];
     uint64_t number;
-    snprintf(copy, sizeof copy, "%s", path);
-    if (!checkpoint_number(basename(copy), false, &number) || number == manifest->counters.update)
-        return STATUS_OK;
-    return error_set(error, STATUS_CORRUPT,
-                     "%s: the manifest names update %" PRIu64 ", expected %" PRIu64 " from the folder's name",
-                     path, manifest->counters.update, number);
-}
-
-static enum status read_check(struct path path, struct manifest *manifest, struct error *error)
-{
     enum status status = manifest_read(manifest, path, error);
-    if (status == STATUS_OK)
-        status = read_check_number(path.text, manifest, error);
+    snprintf(copy, sizeof copy, "%s", path.text);
+    if (status == STATUS_OK && checkpoint_number(basename(copy), false, &number) &&
+        number != manifest->counters.update)
+        status = error_set(error, STATUS_CORRUPT,
+                           "%s: the manifest names update %" PRIu64 ", expected %" PRIu64
+                           " from the folder's name",
+                           path.text, manifest->counters.update, number);
     for (int i = 0; i < CHECKPOINT_FILES_MAX && status == STATUS_OK; i++)
         if (manifest_has(manifest, i))
             status = checkpoint_check_file(path, checkpoint_file_names[i], &manifest->files[i], error);

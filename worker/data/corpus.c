@@ -190,14 +190,6 @@ static enum status reading_take_all(struct reading *reading, struct error *error
 
 /* ---- the corpus ---- */
 
-/* The number of tokens in the lines that are not held out: at least those of one line. */
-static size_t training_count(const struct reading *reading, double held_out)
-{
-    const double lines = floor(held_out * (double)reading->lines);
-    const size_t held = lines < (double)reading->lines ? (size_t)lines : reading->lines - 1;
-    return reading->line_ends[reading->lines - held - 1];
-}
-
 static enum status corpus_build_vocabulary(struct vocabulary **out, const struct reading *reading,
                                            size_t count, uint32_t minimum_count, struct error *error)
 {
@@ -274,7 +266,10 @@ enum status corpus_read(struct corpus *corpus, const struct corpus_config *confi
     enum status status = vocabulary_new(&reading.words, error);
     if (status == STATUS_OK)
         status = reading_take_all(&reading, error);
-    const size_t training = status == STATUS_OK ? training_count(&reading, config->held_out) : 0;
+    /* At least one line is not held out. */
+    const double held = floor(config->held_out * (double)reading.lines);
+    const size_t kept = held < (double)reading.lines ? reading.lines - (size_t)held : 1;
+    const size_t training = status == STATUS_OK ? reading.line_ends[kept - 1] : 0;
     if (status == STATUS_OK && config->vocabulary == NULL)
         status = corpus_build_vocabulary(&corpus->own, &reading, training, config->minimum_count, error);
     corpus->vocabulary = config->vocabulary != NULL ? config->vocabulary : corpus->own;

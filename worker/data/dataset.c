@@ -569,18 +569,6 @@ static enum status folder_check_classes(const struct folder *folder, const struc
     return status;
 }
 
-static void folder_free(struct folder *folder)
-{
-    if (folder == NULL)
-        return;
-    names_free(&folder->classes);
-    for (size_t i = 0; i < folder->count; i++)
-        free(folder->samples[i].file);
-    free(folder->samples);
-    free(folder->bytes);
-    free(folder);
-}
-
 static enum status dataset_folder(struct dataset *dataset, const struct job *job, enum dataset_split split,
                                   bool probe, struct error *error)
 {
@@ -616,18 +604,6 @@ static bool is_the_file(int errnum)
            errnum == ENOTDIR || errnum == ENXIO;
 }
 
-static enum status folder_make_room(struct folder *folder, size_t bytes, struct error *error)
-{
-    if (bytes <= folder->capacity)
-        return STATUS_OK;
-    uint8_t *grown = realloc(folder->bytes, bytes);
-    if (grown == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for an image file of %zu bytes", bytes);
-    folder->bytes = grown;
-    folder->capacity = bytes;
-    return STATUS_OK;
-}
-
 static enum status folder_read_file(struct folder *folder, const char *path, size_t *bytes,
                                     struct error *error)
 {
@@ -642,8 +618,14 @@ static enum status folder_read_file(struct folder *folder, const char *path, siz
     if (status != STATUS_OK || size > FILE_BYTES_MAX)
         status =
             error_set(error, STATUS_CORRUPT, "expected a regular file of at most %d bytes", FILE_BYTES_MAX);
-    if (status == STATUS_OK)
-        status = folder_make_room(folder, (size_t)size, error);
+    if (status == STATUS_OK && size > folder->capacity) {
+        uint8_t *grown = realloc(folder->bytes, size);
+        folder->capacity = grown != NULL ? size : folder->capacity;
+        folder->bytes = grown != NULL ? grown : folder->bytes;
+        if (grown == NULL)
+            status =
+                error_set(error, STATUS_NO_MEMORY, "no memory for an image file of %zu bytes", (size_t)size);
+    }
     const ssize_t read = status == STATUS_OK ? file_read_at(fd, folder->bytes, (size_t)size, 0) : 0;
     if (read < 0)
         status = error_set_errno(error, errno, "%.300s", path);
@@ -743,9 +725,17 @@ enum status dataset_open(struct dataset **out, const struct job *job, enum datas
 
 void dataset_free(struct dataset *dataset)
 {
+    struct folder *folder = dataset != NULL ? dataset->folder : NULL;
     if (dataset == NULL)
         return;
-    folder_free(dataset->folder);
+    if (folder != NULL) {
+        names_free(&folder->classes);
+        for (size_t i = 0; i < folder->count; i++)
+            free(folder->samples[i].file);
+        free(folder->samples);
+        free(folder->bytes);
+        free(folder);
+    }
     free(dataset->memory);
     free(dataset);
 }

@@ -398,16 +398,6 @@ static void check_row(const struct probe *p, const struct environment_rows *rows
         broken(p->contract, "%s: %s", call_name(p->contract), why.text);
 }
 
-static void check_flags(const struct probe *p, const struct environment_rows *rows, uint32_t environment)
-{
-    struct contract *c = p->contract;
-    struct error why;
-    if (memchr(probe_flags(p, environment), PATTERN_BYTE, p->spec->agents) != NULL)
-        broken(c, "%s: did not write the flags of environment %u", call_name(c), environment);
-    if (environment_rows_check_flags(rows, 1, &environment, &why) != STATUS_OK)
-        broken(c, "%s: %s", call_name(c), why.text);
-}
-
 /* All that follows a call of reset, step or load, which returned `failed`. */
 static void check_after(struct probe *p, int failed, unsigned outputs)
 {
@@ -415,12 +405,15 @@ static void check_after(struct probe *p, int failed, unsigned outputs)
     const struct environment_rows rows = environment_rows_of(p->spec, &p->buffers, 0);
     const bool stepped = (outputs & 1u << FLAGS) != 0;
     const uint32_t agents = p->spec->agents;
+    struct error why;
     call_end(c, failed, false);
     for (enum area_kind area = 0; area < AREAS; area++)
         check_area(p, area, (outputs & 1u << area) != 0);
     for (uint32_t i = 0; i < p->count; i++) {
-        if (p->asked[i] && stepped)
-            check_flags(p, &rows, i);
+        if (p->asked[i] && stepped && memchr(probe_flags(p, i), PATTERN_BYTE, agents) != NULL)
+            broken(c, "%s: did not write the flags of environment %u", call_name(c), i);
+        if (p->asked[i] && stepped && environment_rows_check_flags(&rows, 1, &i, &why) != STATUS_OK)
+            broken(c, "%s: %s", call_name(c), why.text);
         for (uint32_t row = i * agents; p->asked[i] && row < (i + 1) * agents && !c->is_broken; row++)
             check_row(p, &rows, row, stepped);
     }
@@ -541,15 +534,6 @@ static void probe_save(struct probe *p, uint32_t which, struct saved *saved)
                which);
 }
 
-static void check_text(struct contract *c, const struct saved *text)
-{
-    for (size_t at = 0, size = 1; at < text->size && size > 0; at += size) {
-        size = text->state[at] != '\0' ? text_character((const char *)text->state + at, text->size - at) : 0;
-        if (size == 0)
-            broken(c, "%s: byte %zu of the text is not UTF-8", call_name(c), at);
-    }
-}
-
 /* Adds the bytes that one environment draws as this kind. */
 static void probe_render(struct probe *p, uint32_t which, int kind, size_t *drawn)
 {
@@ -558,9 +542,13 @@ static void probe_render(struct probe *p, uint32_t which, int kind, size_t *draw
     struct saved out;
     run_sized(p, kind, which, size, &out);
     const uint64_t expected = (uint64_t)size[0] * size[1] * 3;
-    if (kind == ENVIRONMENT_TEXT && !c->is_broken)
-        check_text(c, &out);
-    else if (out.size > 0 && out.size != expected)
+    const char *text = (const char *)out.state;
+    for (size_t at = 0, bytes = 1; kind == ENVIRONMENT_TEXT && !c->is_broken && at < out.size; at += bytes) {
+        bytes = text[at] != '\0' ? text_character(text + at, out.size - at) : 0;
+        if (bytes == 0)
+            broken(c, "%s: byte %zu of the text is not UTF-8", call_name(c), at);
+    }
+    if (kind != ENVIRONMENT_TEXT && out.size > 0 && out.size != expected)
         broken(c, "%s returned %zu bytes of a picture of %u x %u: expected %" PRIu64, call_name(c), out.size,
                size[0], size[1], expected);
     *drawn += out.size;
@@ -575,29 +563,17 @@ static struct record *record_at(const struct contract *c, struct record *records
     return &records[((size_t)subject * (c->trial->steps + 1) + step) * c->spec.agents + agent];
 }
 
-static uint32_t float_bits(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-/* The name of what differs; NULL: nothing. */
-static const char *difference(const struct record *a, const struct record *b)
-{
-    return a->flags != b->flags                             ? "the flags differ"
-           : float_bits(a->reward) != float_bits(b->reward) ? "the reward differs"
-           : a->observation != b->observation               ? "the observation differs"
-           : a->mask != b->mask                             ? "the mask differs"
-           : a->metrics != b->metrics                       ? "the metrics differ"
-           : a->first != b->first                           ? "the state after the reset that follows differs"
-                                                            : NULL;
-}
-
 static void compare_row(struct contract *c, uint32_t subject, uint32_t step, uint32_t agent)
 {
-    const char *what = difference(record_at(c, c->reference, subject, step, agent),
-                                  record_at(c, c->found, subject, step, agent));
+    const struct record *a = record_at(c, c->reference, subject, step, agent);
+    const struct record *b = record_at(c, c->found, subject, step, agent);
+    const char *what = a->flags != b->flags                                    ? "the flags differ"
+                       : memcmp(&a->reward, &b->reward, sizeof a->reward) != 0 ? "the reward differs"
+                       : a->observation != b->observation                      ? "the observation differs"
+                       : a->mask != b->mask                                    ? "the mask differs"
+                       : a->metrics != b->metrics                              ? "the metrics differ"
+                       : a->first != b->first ? "the state after the reset that follows differs"
+                                              : NULL;
     char of[32] = "", when[32] = "after its first reset";
     if (what == NULL)
         return;
@@ -629,14 +605,6 @@ static uint64_t row_hash(const struct probe *p, uint64_t hash, enum area_kind ar
                          uint32_t agent)
 {
     return fnv1a(hash, probe_row(p, area, environment, agent), p->areas[area].row_bytes);
-}
-
-static void record_reset(const struct probe *p, uint32_t environment)
-{
-    const struct seat *seat = &p->seats[environment];
-    for (uint32_t agent = 0; is_subject(p, environment) && agent < p->spec->agents; agent++)
-        record_at(p->contract, p->records, seat->number, seat->step, agent)->first =
-            row_hash(p, row_hash(p, FNV1A_BEGIN, OBSERVATION, environment, agent), MASK, environment, agent);
 }
 
 /* A row that is absent, or of an environment that failed, holds nothing but its flags. */
@@ -732,8 +700,15 @@ static void reset_listed(struct probe *p, uint32_t n)
 {
     draw_seeds(p, n);
     probe_reset(p, n, p->tick == 0 ? NULL : p->which);
-    for (uint32_t i = 0; i < n; i++)
-        record_reset(p, p->which[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t environment = p->which[i];
+        const struct seat *seat = &p->seats[environment];
+        for (uint32_t agent = 0; is_subject(p, environment) && agent < p->spec->agents; agent++) {
+            const uint64_t observed = row_hash(p, FNV1A_BEGIN, OBSERVATION, environment, agent);
+            record_at(p->contract, p->records, seat->number, seat->step, agent)->first =
+                row_hash(p, observed, MASK, environment, agent);
+        }
+    }
 }
 
 /* Resets all environments, for steps that go into `records`. */
@@ -941,13 +916,15 @@ static void check_reference(struct contract *c)
 
 /* ---- the same bits ---- */
 
-/* A plug-in that draws from the second of the day gives other draws in the next one. */
+/* A plug-in that draws from the second of the day gives other draws in the next one. time(2) may lag a few
+ * milliseconds behind clock_gettime(2): waits until both have come to it. */
 static void check_seeds(struct contract *c)
 {
     const struct cast cast = cast_in_order(c);
-    const time_t now = time(NULL);
+    struct timespec begun;
     set_clause(c, "equal seeds give equal bits");
-    while (time(NULL) == now)
+    clock_gettime(CLOCK_REALTIME, &begun);
+    while (time(NULL) <= begun.tv_sec)
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     play_new(c, c->subjects, &cast);
     compare(c);

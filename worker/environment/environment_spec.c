@@ -284,19 +284,6 @@ static enum status check_action(const struct environment_space *space, struct er
     return STATUS_OK;
 }
 
-static enum status check_metrics(const struct environment_spec *spec, struct error *error)
-{
-    if (spec->metric_count > ENVIRONMENT_METRICS_MAX)
-        return error_set(error, STATUS_INVALID, "metric_count is %u: expected at most %d", spec->metric_count,
-                         ENVIRONMENT_METRICS_MAX);
-    if (spec->metric_count > 0 && spec->metrics == NULL)
-        return error_set(error, STATUS_INVALID, "metrics is NULL: expected %u names", spec->metric_count);
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < spec->metric_count && status == STATUS_OK; i++)
-        status = check_name(spec->metrics, sizeof spec->metrics[0], "metrics", i, error);
-    return status;
-}
-
 /* The bytes of a spec of version 1, which ends before the parts. */
 enum { BYTES_OF_VERSION_1 = offsetof(struct environment_spec, part_count) };
 
@@ -331,7 +318,14 @@ enum status environment_spec_check(const struct environment_spec *spec, struct e
         status = check_parts(spec, error);
     if (status == STATUS_OK)
         status = check_action(&spec->action, error);
-    return status == STATUS_OK ? check_metrics(spec, error) : status;
+    if (status == STATUS_OK && spec->metric_count > ENVIRONMENT_METRICS_MAX)
+        return error_set(error, STATUS_INVALID, "metric_count is %u: expected at most %d", spec->metric_count,
+                         ENVIRONMENT_METRICS_MAX);
+    if (status == STATUS_OK && spec->metric_count > 0 && spec->metrics == NULL)
+        return error_set(error, STATUS_INVALID, "metrics is NULL: expected %u names", spec->metric_count);
+    for (uint32_t i = 0; i < spec->metric_count && status == STATUS_OK; i++)
+        status = check_name(spec->metrics, sizeof spec->metrics[0], "metrics", i, error);
+    return status;
 }
 
 const char *environment_loss(bool can_seed, bool can_save)
@@ -525,18 +519,6 @@ enum status environment_rows_check_step(const struct environment_rows *rows, uin
 
 /* ---- observations and masks ---- */
 
-/* Names the mask's first byte that is neither 0 nor 1. */
-static enum status explain_row_mask(const struct environment_rows *rows, uint32_t row, size_t element,
-                                    const uint8_t *mask, struct error *error)
-{
-    uint32_t choice = 0;
-    while (mask[choice] <= 1)
-        choice++;
-    return row_fails(rows, row, STATUS_CORRUPT, error,
-                     "its mask is %u at choice %" PRIu32 " of element %zu: expected 0 or 1", mask[choice],
-                     choice, element);
-}
-
 static enum status check_row_mask(const struct environment_rows *rows, uint32_t row, struct error *error)
 {
     const struct environment_space *action = &rows->spec->action;
@@ -547,8 +529,11 @@ static enum status check_row_mask(const struct environment_rows *rows, uint32_t 
             allowed += mask[choice];
             all |= mask[choice];
         }
-        if (all > 1)
-            return explain_row_mask(rows, row, element, mask, error);
+        for (uint32_t choice = 0; all > 1; choice++)
+            if (mask[choice] > 1)
+                return row_fails(rows, row, STATUS_CORRUPT, error,
+                                 "its mask is %u at choice %" PRIu32 " of element %zu: expected 0 or 1",
+                                 mask[choice], choice, element);
         if (allowed == 0)
             return row_fails(rows, row, STATUS_CORRUPT, error, "its mask allows no choice of element %zu",
                              element);
@@ -604,28 +589,22 @@ static enum status check_values(const struct environment_rows *rows, uint32_t ro
     return STATUS_OK;
 }
 
-static enum status check_row_bounds(const struct environment_rows *rows, uint32_t row, struct error *error)
+enum status environment_row_check(const struct environment_rows *rows, uint32_t row, bool stepped,
+                                  struct error *error)
 {
     const struct environment_spec *spec = rows->spec;
     const char *observation =
         (const char *)rows->buffers->observation + row * environment_space_bytes(&spec->observation);
-    enum status status = STATUS_OK;
-    if (spec->part_count == 0)
-        return check_values(rows, row, "observation", &spec->observation, observation, error);
+    enum status status = stepped ? check_row_step(rows, row, error) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = check_row_state(rows, row, error);
+    if (status == STATUS_OK && spec->part_count == 0)
+        status = check_values(rows, row, "observation", &spec->observation, observation, error);
     for (uint32_t i = 0; i < spec->part_count && status == STATUS_OK; i++) {
         status = check_values(rows, row, spec->parts[i].name, &spec->parts[i].space, observation, error);
         observation += in_words(environment_space_bytes(&spec->parts[i].space));
     }
     return status;
-}
-
-enum status environment_row_check(const struct environment_rows *rows, uint32_t row, bool stepped,
-                                  struct error *error)
-{
-    enum status status = stepped ? check_row_step(rows, row, error) : STATUS_OK;
-    if (status == STATUS_OK)
-        status = check_row_state(rows, row, error);
-    return status == STATUS_OK ? check_row_bounds(rows, row, error) : status;
 }
 
 /* ---- two specs ---- */

@@ -266,17 +266,6 @@ static cJSON *condition_schema(int kind, const struct job_condition *condition,
     return outer;
 }
 
-static cJSON *rule_schema(int kind, const struct job_rule *rule)
-{
-    static const struct job_condition nothing[2];
-    cJSON *schema = cJSON_CreateObject();
-    cJSON *when = cJSON_AddArrayToObject(cJSON_AddObjectToObject(schema, "if"), "allOf");
-    for (size_t i = 0; i < 2 && rule->when[i].test != JOB_ALWAYS; i++)
-        cJSON_AddItemToArray(when, condition_schema(kind, &rule->when[i], nothing));
-    cJSON_AddItemToObject(schema, "then", condition_schema(kind, &rule->then, rule->when));
-    return schema;
-}
-
 /* ---- groups, kinds, the whole schema ---- */
 
 /* A group for which the value of a member may stand, which is one of the member's names. */
@@ -318,12 +307,21 @@ static void add_members(cJSON *schema, const char *group, int kind)
 
 static cJSON *kind_schema(int kind)
 {
+    static const struct job_condition nothing[2];
     cJSON *schema = cJSON_CreateObject();
     cJSON *rules = cJSON_AddArrayToObject(schema, "allOf");
-    for (size_t i = 0; i < job_rule_count; i++)
-        if ((job_rules[i].kinds & JOB_KINDS_OF(kind)) != 0 && job_rules[i].when[0].test != JOB_ALWAYS &&
-            job_rules[i].then.test != JOB_AT_MOST_KEY)
-            cJSON_AddItemToArray(rules, rule_schema(kind, &job_rules[i]));
+    for (size_t i = 0; i < job_rule_count; i++) {
+        const struct job_rule *rule = &job_rules[i];
+        if ((rule->kinds & JOB_KINDS_OF(kind)) == 0 || rule->when[0].test == JOB_ALWAYS ||
+            rule->then.test == JOB_AT_MOST_KEY)
+            continue;
+        cJSON *of_rule = cJSON_CreateObject();
+        cJSON *when = cJSON_AddArrayToObject(cJSON_AddObjectToObject(of_rule, "if"), "allOf");
+        for (size_t k = 0; k < 2 && rule->when[k].test != JOB_ALWAYS; k++)
+            cJSON_AddItemToArray(when, condition_schema(kind, &rule->when[k], nothing));
+        cJSON_AddItemToObject(of_rule, "then", condition_schema(kind, &rule->then, rule->when));
+        cJSON_AddItemToArray(rules, of_rule);
+    }
     add_members(schema, "", kind);
     return schema;
 }
@@ -515,14 +513,6 @@ static void write_value(FILE *stream, const struct job_key *key)
     fputs(".br\n", stream);
 }
 
-static void write_key(FILE *stream, const struct job_key *key)
-{
-    fprintf(stream, ".It Li %s\n", key->pointer);
-    if (key->type != JOB_OBJECT)
-        write_value(stream, key);
-    write_meaning(stream, key);
-}
-
 /* ---- the whole manual ---- */
 
 static const char page_begin[] =
@@ -569,10 +559,16 @@ static void write_section(FILE *stream, const struct section *section)
     if (section->text != NULL)
         write_text(stream, section->text);
     fputs(".Bl -tag -width Ds\n", stream);
-    for (size_t i = 0; i < job_key_count; i++)
-        if ((job_keys[i].kinds & section->kinds) == section->kinds &&
-            (section->without == 0 || (job_keys[i].kinds & section->without) != section->without))
-            write_key(stream, &job_keys[i]);
+    for (size_t i = 0; i < job_key_count; i++) {
+        const struct job_key *key = &job_keys[i];
+        if ((key->kinds & section->kinds) != section->kinds ||
+            (section->without != 0 && (key->kinds & section->without) == section->without))
+            continue;
+        fprintf(stream, ".It Li %s\n", key->pointer);
+        if (key->type != JOB_OBJECT)
+            write_value(stream, key);
+        write_meaning(stream, key);
+    }
     fputs(".El\n", stream);
 }
 

@@ -251,24 +251,16 @@ static void add_variant(char words[JOB_WORDS_BYTES], int variant, bool with_algo
         words_add(words, " with the algorithm \"%s\"", job_variant_algorithm(variant));
 }
 
-/* Whether some algorithms have the key, and others do not. */
-static bool depends_on_algorithm(const char *pointer)
-{
-    const bool reinforce = job_key_at(JOB_KINDS_OF(JOB_REINFORCE), pointer) != NULL;
-    for (int variant = JOB_VARIANT_PPO; variant < JOB_VARIANTS; variant++)
-        if (reinforce != (job_key_at(JOB_KINDS_OF(variant), pointer) != NULL))
-            return true;
-    return false;
-}
-
 /* While the kind is not known, a key of any kind is known. The algorithm is named where it matters: between
  * two of them, or where the algorithm "reinforce" lacks the key. */
 static void report_unknown(struct job_reading *reading, struct problem_place place, const char *pointer)
 {
     const int mine = ffs((int)reading->kinds) - 1;
-    const bool matters =
-        depends_on_algorithm(pointer) &&
-        (job_variant_algorithm(mine) != NULL || job_key_at(JOB_KINDS_OF(JOB_REINFORCE), pointer) == NULL);
+    const bool reinforce = job_key_at(JOB_KINDS_OF(JOB_REINFORCE), pointer) != NULL;
+    bool matters = false; /* some algorithms have the key, and others do not */
+    for (int variant = JOB_VARIANT_PPO; variant < JOB_VARIANTS; variant++)
+        matters = matters || reinforce != (job_key_at(JOB_KINDS_OF(variant), pointer) != NULL);
+    matters = matters && (job_variant_algorithm(mine) != NULL || !reinforce);
     char words[JOB_WORDS_BYTES] = "";
     bool follows = false; /* the algorithm that was named last */
     for (int variant = JOB_REINFORCE; variant < JOB_VARIANTS; variant++) {
@@ -296,24 +288,16 @@ static void report_unknown(struct job_reading *reading, struct problem_place pla
 static void collect_members(struct job_reading *reading, uint32_t source, const cJSON *object,
                             const char *group);
 
-/* The member that a shorthand sets: the item is its value, and no object. NULL: no shorthand applies. */
-static const struct job_key *shorthand_of(const struct job_reading *reading, const cJSON *item,
-                                          const struct job_key *key)
-{
-    char pointer[JSON_POINTER_BYTES];
-    if (key->shorthand == NULL || cJSON_IsObject(item))
-        return NULL;
-    snprintf(pointer, sizeof pointer, "%s/%s", key->pointer, key->shorthand);
-    return job_key_at(reading->kinds, pointer);
-}
-
-/* Notes that `key`'s value is the item, and looks into it when it is a group. */
+/* Notes that `key`'s value is the item, and looks into it when it is a group. Of a group with a shorthand, an
+ * item that is no object is the value of that member. */
 static void collect_value(struct job_reading *reading, uint32_t source, const cJSON *item,
                           const struct job_key *key)
 {
-    const struct job_key *member = shorthand_of(reading, item, key);
-    if (member != NULL)
-        key = member;
+    char pointer[JSON_POINTER_BYTES];
+    if (key->shorthand != NULL && !cJSON_IsObject(item)) {
+        snprintf(pointer, sizeof pointer, "%s/%s", key->pointer, key->shorthand);
+        key = job_key_at(reading->kinds, pointer);
+    }
     reading->found[key - job_keys] = (struct job_found){.item = item, .source = source};
     if (key->type != JOB_OBJECT)
         return;
@@ -444,18 +428,6 @@ static void read_algorithm(struct job_reading *reading)
     cJSON_Delete(parsed);
 }
 
-static void collect_file(struct job_reading *reading, const cJSON *root)
-{
-    char got[JSON_SHOWN_BYTES];
-    if (cJSON_IsObject(root)) {
-        collect_members(reading, 0, root, "");
-    } else if (root != NULL) {
-        json_document_show(got, &reading->documents[0], root);
-        job_report(reading, (struct problem_place){0, json_place_of(&reading->documents[0], root)->value}, "",
-                   "expected an object, got %s", got);
-    }
-}
-
 /* Reads the file's text and every override, and notes where each key's value is. The kind comes first,
  * wherever it stands, for it decides which keys there are. Reports text that is not JSON, and keys that the
  * job's kind does not have; of a job without a kind, keys that no kind has. Errors: STATUS_NO_MEMORY. */
@@ -478,7 +450,14 @@ static enum status job_collect(struct job_reading *reading, const char *text, si
             reading->kinds = JOB_KINDS_OF(i);
     if (reading->kinds == JOB_KINDS_OF(JOB_REINFORCE))
         read_algorithm(reading);
-    collect_file(reading, file->root);
+    if (cJSON_IsObject(file->root)) {
+        collect_members(reading, 0, file->root, "");
+    } else if (file->root != NULL) {
+        char got[JSON_SHOWN_BYTES];
+        json_document_show(got, file, file->root);
+        job_report(reading, (struct problem_place){0, json_place_of(file, file->root)->value}, "",
+                   "expected an object, got %s", got);
+    }
     return status == STATUS_OK ? collect_overrides(reading, false) : status;
 }
 
@@ -749,32 +728,27 @@ static void report_value(struct job_reading *reading, const struct job_key *key,
     job_report(reading, place, pointer, "%s", words);
 }
 
-static void report_elements(struct job_reading *reading, const struct job_key *key,
-                            const struct job_found *found)
-{
-    const struct json_document *document = &reading->documents[found->source];
-    uint32_t index = 0;
-    for (const cJSON *element = found->item->child; element != NULL; element = element->next, index++) {
-        char pointer[JSON_POINTER_BYTES], words[JOB_WORDS_BYTES] = "expected ";
-        if (job_value_store_element(&reading->job, key, document, element, index))
-            continue;
-        snprintf(pointer, sizeof pointer, "%s/%u", key->pointer, index);
-        words_add_element(words, key);
-        report_value(reading, key, found->source, element, pointer, words);
-    }
-}
-
 static void check_value(struct job_reading *reading, const struct job_key *key, struct job_found *found)
 {
-    char words[JOB_WORDS_BYTES] = "expected ";
-    if (job_value_store(&reading->job, key, &reading->documents[found->source], found->item))
+    const struct json_document *document = &reading->documents[found->source];
+    const bool has_elements = job_value_has_elements(key, found->item);
+    char pointer[JSON_POINTER_BYTES], words[JOB_WORDS_BYTES] = "expected ";
+    if (job_value_store(&reading->job, key, document, found->item))
         return;
     found->wrong = true;
     words_add_expected(words, key);
-    if (job_value_has_elements(key, found->item))
-        report_elements(reading, key, found);
-    else
+    if (!has_elements)
         report_value(reading, key, found->source, found->item, key->pointer, words);
+    uint32_t index = 0;
+    for (const cJSON *element = has_elements ? found->item->child : NULL; element != NULL;
+         element = element->next, index++) {
+        if (job_value_store_element(&reading->job, key, document, element, index))
+            continue;
+        snprintf(pointer, sizeof pointer, "%s/%u", key->pointer, index);
+        snprintf(words, sizeof words, "expected ");
+        words_add_element(words, key);
+        report_value(reading, key, found->source, element, pointer, words);
+    }
 }
 
 /* ---- what is not there ---- */
@@ -917,36 +891,28 @@ enum status job_parse(struct job *job, const char *text, size_t length, const ch
 
 /* ---- from a file ---- */
 
-/* Reads one byte more than a job may have, if the file has it. */
-static enum status read_file(struct path path, char text[JOB_TEXT_BYTES_MAX + 1], size_t *length,
-                             struct error *error)
-{
-    uint64_t bytes;
-    int fd;
-    enum status status = file_open(&fd, &bytes, path, error);
-    if (status != STATUS_OK)
-        return status;
-    const ssize_t got = file_read_at(fd, text, JOB_TEXT_BYTES_MAX + 1, 0);
-    if (got < 0)
-        status = error_set_errno(error, errno, "%s: cannot be read", path.text);
-    *length = (size_t)got;
-    close(fd);
-    return status;
-}
-
 enum status job_read_file(struct job *job, struct path path, const char *const *overrides,
                           size_t override_count, job_files_judge *judge_files, char **problems)
 {
     char *text = malloc(JOB_TEXT_BYTES_MAX + 1), shown[4 * ERROR_TEXT_BYTES + 8];
     struct job_reading *reading;
     struct error error;
-    size_t length = 0;
+    ssize_t length = 0;
+    uint64_t bytes;
+    int fd = -1;
     *problems = NULL;
-    enum status status = text != NULL ? read_file(path, text, &length, &error) : STATUS_NO_MEMORY;
+    enum status status = text != NULL ? file_open(&fd, &bytes, path, &error) : STATUS_NO_MEMORY;
+    if (status == STATUS_OK) /* one byte more than a job may have, if the file has it */
+        length = file_read_at(fd, text, JOB_TEXT_BYTES_MAX + 1, 0);
+    if (length < 0)
+        status = error_set_errno(&error, errno, "%s: cannot be read", path.text);
+    if (fd >= 0)
+        close(fd);
     if (status == STATUS_OK) {
         reading = reading_new(path.text, overrides, override_count);
         status = reading != NULL
-                     ? reading_end(reading, reading_judge(reading, text, length, judge_files), job, problems)
+                     ? reading_end(reading, reading_judge(reading, text, (size_t)length, judge_files), job,
+                                   problems)
                      : STATUS_NO_MEMORY;
     } else if (text != NULL) {
         text_show(shown, sizeof shown, error.text, strlen(error.text), ERROR_TEXT_BYTES);

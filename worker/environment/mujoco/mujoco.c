@@ -196,16 +196,6 @@ static int take_options(struct instance *self, const char *options, char *error)
 
 /* ---- opening ---- */
 
-/* The model's file in mujoco-models/ beside this plug-in. */
-static void find_model(struct instance *self)
-{
-    Dl_info place;
-    const char *folder = dladdr(mujoco_tasks, &place) != 0 ? place.dli_fname : "";
-    const char *slash = strrchr(folder, '/');
-    snprintf(self->path, sizeof self->path, "%.*smujoco-models/%s",
-             slash != NULL ? (int)(slash - folder + 1) : 0, folder, self->task->model);
-}
-
 /* A model of the user's may have any number of joints, but what the task looks at must be there. */
 static int check_model(const struct instance *self, char *error)
 {
@@ -306,7 +296,12 @@ static int mujoco_open(void **out, const struct environment_spec **spec, const c
     self->settings = self->task->settings;
     self->count = count;
     self->draw_normal = normal_group_baseline;
-    find_model(self);
+    /* The model's file in mujoco-models/ beside this plug-in. */
+    Dl_info place;
+    const char *folder = dladdr(mujoco_tasks, &place) != 0 ? place.dli_fname : "";
+    const char *slash = strrchr(folder, '/');
+    snprintf(self->path, sizeof self->path, "%.*smujoco-models/%s",
+             slash != NULL ? (int)(slash - folder + 1) : 0, folder, self->task->model);
     if (take_options(self, options, error) != 0 || load_model(self, error) != 0 ||
         open_memory(self, error) != 0) {
         mujoco_close(self);
