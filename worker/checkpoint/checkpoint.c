@@ -481,24 +481,6 @@ static void checkpoint_prune(struct path run, uint64_t update, uint32_t keep)
     free(list.numbers);
 }
 
-/* Renames `from` to `to`: the checkpoint is visible from here on. One of that name is exchanged for the new
- * one in the same step, and stands at `from` then. Where the file system cannot exchange, it is removed
- * first.
- */
-static enum status publish_take_name(struct path from, struct path to, struct error *error)
-{
-    if (file_rename(from, to, 0))
-        return STATUS_OK;
-    if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
-        return error_set_errno(error, errno, "%s: cannot be renamed", from.text);
-    if (file_rename(from, to, RENAME_EXCHANGE))
-        return STATUS_OK;
-    enum status status = publish_remove_tree(to, error);
-    if (status == STATUS_OK && !file_rename(from, to, 0))
-        status = error_set_errno(error, errno, "%s: cannot be renamed", from.text);
-    return status;
-}
-
 /* Writes the run's logs to the disk: a loss of power must not leave a checkpoint that is ahead of its logs. A
  * missing log was moved away: its writer syncs it before closing it. The same holds where something that is
  * no file of the run has taken the log's name. */
@@ -519,16 +501,32 @@ static enum status publish_sync_logs(struct path run, struct error *error)
     return status;
 }
 
+/* Syncs the logs, renames `from` to `to`, and syncs the folder: the checkpoint is visible from the rename on.
+ * One of that name is exchanged for the new one in the same step, and stands at `from` then. Where the file
+ * system cannot exchange, it is removed first.
+ */
+static enum status publish_take_name(struct path run, struct path from, struct path to, struct error *error)
+{
+    char parent[CHECKPOINT_PATH_BYTES];
+    enum status status = publish_sync_logs(run, error);
+    bool has_name = status == STATUS_OK && file_rename(from, to, 0);
+    if (status == STATUS_OK && !has_name && (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR)) {
+        has_name = file_rename(from, to, RENAME_EXCHANGE);
+        status = has_name ? STATUS_OK : publish_remove_tree(to, error);
+        has_name = has_name || (status == STATUS_OK && file_rename(from, to, 0));
+    }
+    if (status == STATUS_OK && !has_name)
+        status = error_set_errno(error, errno, "%s: cannot be renamed", from.text);
+    return status == STATUS_OK ? file_sync_folder(checkpoint_path(parent, run, "checkpoints"), error)
+                               : status;
+}
+
 enum status checkpoint_publish(struct path run, uint64_t update, uint32_t keep, struct error *error)
 {
-    char from_text[CHECKPOINT_PATH_BYTES], to_text[CHECKPOINT_PATH_BYTES], parent[CHECKPOINT_PATH_BYTES];
+    char from_text[CHECKPOINT_PATH_BYTES], to_text[CHECKPOINT_PATH_BYTES];
     const struct path from = checkpoint_folder(from_text, run, update, true);
     const struct path to = checkpoint_folder(to_text, run, update, false);
-    enum status status = publish_sync_logs(run, error);
-    if (status == STATUS_OK)
-        status = publish_take_name(from, to, error);
-    if (status == STATUS_OK)
-        status = file_sync_folder(checkpoint_path(parent, run, "checkpoints"), error);
+    const enum status status = publish_take_name(run, from, to, error);
     if (status != STATUS_OK)
         return status;
     checkpoint_abandon(run, update); // a damaged one that was exchanged
@@ -589,18 +587,13 @@ static enum status publish_make_best(struct path from, struct path to, struct er
 
 enum status checkpoint_keep_best(struct path run, uint64_t update, struct error *error)
 {
-    char from_text[CHECKPOINT_PATH_BYTES], made_text[CHECKPOINT_PATH_BYTES], best_text[CHECKPOINT_PATH_BYTES],
-        parent[CHECKPOINT_PATH_BYTES];
+    char from_text[CHECKPOINT_PATH_BYTES], made_text[CHECKPOINT_PATH_BYTES], best_text[CHECKPOINT_PATH_BYTES];
     const struct path from = checkpoint_folder(from_text, run, update, true);
     const struct path made = checkpoint_path(made_text, run, "checkpoints/" CHECKPOINT_BEST ".tmp");
     const struct path best = checkpoint_path(best_text, run, "checkpoints/" CHECKPOINT_BEST);
     enum status status = publish_make_best(from, made, error);
     if (status == STATUS_OK)
-        status = publish_sync_logs(run, error);
-    if (status == STATUS_OK)
-        status = publish_take_name(made, best, error);
-    if (status == STATUS_OK)
-        status = file_sync_folder(checkpoint_path(parent, run, "checkpoints"), error);
+        status = publish_take_name(run, made, best, error);
     return status == STATUS_OK ? publish_remove_tree(made, error) : status; // the former best one
 }
 

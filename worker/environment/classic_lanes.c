@@ -154,15 +154,12 @@ LANES_INLINE void step_blocks(const struct classic_call *call, const struct bloc
 
 /* ---- CartPole-v1 ---- */
 
-LANES_INLINE struct cartpole_state cartpole_at(const struct block *b, uint32_t i)
-{
-    return (struct cartpole_state){b->values[0][i], b->values[1][i], b->values[2][i], b->values[3][i]};
-}
-
 LANES_INLINE void cartpole_move(struct block *b)
 {
     for (uint32_t i = 0; i < LANES; i++) {
-        const struct cartpole_state next = cartpole_transition(cartpole_at(b, i), b->choices[i]);
+        const struct cartpole_state state = {b->values[0][i], b->values[1][i], b->values[2][i],
+                                             b->values[3][i]};
+        const struct cartpole_state next = cartpole_transition(state, b->choices[i]);
         b->values[0][i] = next.x;
         b->values[1][i] = next.x_dot;
         b->values[2][i] = next.theta;

@@ -201,16 +201,6 @@ static double *read_numbers(struct arena *memory, const cJSON *object, const cha
     return numbers;
 }
 
-static uint32_t read_dtype(const cJSON *object, const char *of, struct error *error)
-{
-    const char *name = cJSON_GetStringValue(member(object, "dtype"));
-    for (uint32_t i = ENVIRONMENT_U8; i <= ENVIRONMENT_F32 && name != NULL; i++)
-        if (strcmp(name, environment_dtype_names[i]) == 0)
-            return i;
-    refuse(error, "%s.dtype: expected \"float32\", \"int32\" or \"uint8\"", of);
-    return 0;
-}
-
 enum { ELEMENTS_MAX = ENVIRONMENT_ROW_BYTES_MAX / 4 };
 
 /* At most `most` elements, for whose bounds there will be memory. */
@@ -252,9 +242,14 @@ static uint32_t *read_choices(struct arena *memory, const cJSON *object, const c
 static void read_space(struct arena *memory, const cJSON *object, const char *of,
                        struct environment_space *space, size_t most, struct error *error)
 {
+    const char *dtype = cJSON_GetStringValue(member(object, "dtype"));
     if (!cJSON_IsObject(object))
         refuse(error, "%s: expected an object", of);
-    space->dtype = read_dtype(object, of, error);
+    for (uint32_t i = ENVIRONMENT_U8; i <= ENVIRONMENT_F32 && dtype != NULL; i++)
+        if (strcmp(dtype, environment_dtype_names[i]) == 0)
+            space->dtype = i;
+    if (space->dtype == 0)
+        refuse(error, "%s.dtype: expected \"float32\", \"int32\" or \"uint8\"", of);
     read_shape(object, of, space, most, error);
     const size_t count = environment_space_elements(space);
     space->low = read_numbers(memory, object, of, "low", count, -INFINITY, error);
