@@ -266,6 +266,10 @@ CALL("memory", int, -1, scandir,
      (const char *path, struct dirent ***list, int (*take)(const struct dirent *),
       int (*compare)(const struct dirent **, const struct dirent **)),
      path, list, take, compare)
+CALL("memory", int, -1, scandirat,
+     (int folder, const char *path, struct dirent ***list, int (*take)(const struct dirent *),
+      int (*compare)(const struct dirent **, const struct dirent **)),
+     folder, path, list, take, compare)
 CALL("memory", int, -1, nftw, (const char *path, __nftw_func_t visit, int descriptors, int flags), path,
      visit, descriptors, flags)
 

@@ -87,52 +87,31 @@ struct checkpoint_list {
     size_t count;
 };
 
-static int list_compare(const void *a, const void *b)
-{
-    const uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
-    return left < right ? -1 : left > right;
-}
-
-static bool list_add(struct checkpoint_list *list, uint64_t update)
-{
-    uint64_t *numbers = reallocarray(list->numbers, list->count + 1, sizeof *numbers);
-    if (numbers == NULL)
-        return false;
-    list->numbers = numbers;
-    list->numbers[list->count++] = update;
-    return true;
-}
-
-/* The numbers of all N, or of all N.tmp, in RUN/checkpoints, ascending. The caller frees list->numbers, after
- * a failure too. STATUS_NOT_FOUND: there is no such folder. */
+/* The numbers of all N, or of all N.tmp, in RUN/checkpoints, ascending: versionsort orders numbers of any
+ * length. The caller frees list->numbers, after a failure too. STATUS_NOT_FOUND: there is no such folder. */
 static enum status checkpoint_list(struct checkpoint_list *list, struct path run, bool temporary,
                                    struct error *error)
 {
     char text[CHECKPOINT_PATH_BYTES];
-    uint64_t update;
+    struct dirent **entries;
     int fd;
     *list = (struct checkpoint_list){0};
     enum status status = file_open_folder(&fd, checkpoint_path(text, run, "checkpoints"), error);
     if (status != STATUS_OK)
         return status;
-    DIR *folder = fdopendir(fd);
-    if (folder == NULL) {
-        close(fd);
-        return error_set(error, STATUS_NO_MEMORY, "%s: no memory to list it", text);
+    const int found = scandirat(fd, ".", &entries, NULL, versionsort);
+    if (found < 0)
+        status = error_set_errno(error, errno, "%s: cannot be listed", text);
+    else if ((list->numbers = calloc((size_t)found + 1, sizeof *list->numbers)) == NULL)
+        status = error_set(error, STATUS_NO_MEMORY, "%s: no memory to list it", text);
+    for (int i = 0; i < found; i++) {
+        if (status == STATUS_OK)
+            list->count += checkpoint_number(entries[i]->d_name, temporary, &list->numbers[list->count]);
+        free(entries[i]);
     }
-    while (status == STATUS_OK) {
-        errno = 0;
-        const struct dirent *entry = readdir(folder);
-        if (entry == NULL && errno != 0)
-            status = error_set_errno(error, errno, "%s: cannot be listed", text);
-        if (entry == NULL)
-            break;
-        if (checkpoint_number(entry->d_name, temporary, &update) && !list_add(list, update))
-            status = error_set(error, STATUS_NO_MEMORY, "%s: no memory to list it", text);
-    }
-    closedir(folder);
-    if (list->count > 0)
-        qsort(list->numbers, list->count, sizeof *list->numbers, list_compare);
+    if (found >= 0)
+        free(entries);
+    close(fd);
     return status;
 }
 
@@ -186,17 +165,6 @@ static enum status publish_remove_tree(struct path path, struct error *error)
     return file_remove(path) ? STATUS_OK : error_set_errno(error, errno, "%s: cannot be removed", path.text);
 }
 
-/* From the rename on the folder is no checkpoint any more. */
-static enum status publish_remove_checkpoint(struct path run, uint64_t update, struct error *error)
-{
-    char text[CHECKPOINT_PATH_BYTES], removed_text[CHECKPOINT_PATH_BYTES];
-    const struct path path = checkpoint_folder(text, run, update, false);
-    const struct path removed = checkpoint_folder(removed_text, run, update, true);
-    if (!file_rename(path, removed, 0))
-        return error_set_errno(error, errno, "%s: cannot be removed", text);
-    return publish_remove_tree(removed, error);
-}
-
 void checkpoint_abandon(struct path run, uint64_t update)
 {
     char text[CHECKPOINT_PATH_BYTES];
@@ -207,30 +175,24 @@ void checkpoint_abandon(struct path run, uint64_t update)
 
 /* ---- making N.tmp ---- */
 
-static enum status publish_remove_temporaries(struct path run, struct error *error)
-{
-    char text[CHECKPOINT_PATH_BYTES];
-    struct checkpoint_list list;
-    enum status status = checkpoint_list(&list, run, true, error);
-    for (size_t i = 0; i < list.count && status == STATUS_OK; i++)
-        status = publish_remove_tree(checkpoint_folder(text, run, list.numbers[i], true), error);
-    free(list.numbers);
-    if (status != STATUS_OK)
-        return status;
-    return publish_remove_tree(checkpoint_path(text, run, "checkpoints/" CHECKPOINT_BEST ".tmp"), error);
-}
-
 enum status checkpoint_begin(struct path run, uint64_t update, struct error *error)
 {
     char text[CHECKPOINT_PATH_BYTES];
     struct path path = checkpoint_path(text, run, "checkpoints");
+    struct checkpoint_list list = {0};
     enum status status = STATUS_OK;
     if (file_make_folder(path))
         status = file_sync_folder(run, error);
     else if (errno != EEXIST)
         status = error_set_errno(error, errno, "%s: cannot be made", text);
     if (status == STATUS_OK)
-        status = publish_remove_temporaries(run, error);
+        status = checkpoint_list(&list, run, true, error);
+    for (size_t i = 0; i < list.count && status == STATUS_OK; i++)
+        status = publish_remove_tree(checkpoint_folder(text, run, list.numbers[i], true), error);
+    free(list.numbers);
+    if (status == STATUS_OK)
+        status =
+            publish_remove_tree(checkpoint_path(text, run, "checkpoints/" CHECKPOINT_BEST ".tmp"), error);
     path = checkpoint_folder(text, run, update, true);
     if (status == STATUS_OK && !file_make_folder(path))
         status = error_set_errno(error, errno, "%s: cannot be made", text);
@@ -379,17 +341,17 @@ static enum status writer_write_bytes(struct path folder, const char *name, cons
     return status;
 }
 
-/* Writes an optional file, unless `text` is NULL. */
-static enum status writer_write_optional(struct path folder, int which, const char *text, size_t bytes,
+/* Writes an optional file. */
+static enum status writer_write_optional(struct path folder, int which, const struct checkpoint_bytes *bytes,
                                          struct manifest *manifest, struct error *error)
 {
     struct manifest_file *file = &manifest->files[which];
-    if (text == NULL)
+    if (bytes->text == NULL)
         return STATUS_OK;
-    assert(bytes > 0);
-    file->bytes = bytes;
-    crypto_hash_sha256(file->sha256, (const unsigned char *)text, bytes);
-    return writer_write_bytes(folder, checkpoint_file_names[which], text, bytes, error);
+    assert(bytes->count > 0);
+    file->bytes = bytes->count;
+    crypto_hash_sha256(file->sha256, (const unsigned char *)bytes->text, bytes->count);
+    return writer_write_bytes(folder, checkpoint_file_names[which], bytes->text, bytes->count, error);
 }
 
 /* A model-parallel job's. */
@@ -397,8 +359,8 @@ static enum status writer_write_extra(struct path folder, const struct checkpoin
                                       struct manifest *manifest, struct error *error)
 {
     manifest->text = extra->text;
-    const enum status status = writer_write_optional(folder, CHECKPOINT_VOCABULARY, extra->vocabulary,
-                                                     extra->vocabulary_bytes, manifest, error);
+    const enum status status =
+        writer_write_optional(folder, CHECKPOINT_VOCABULARY, &extra->vocabulary, manifest, error);
     if (status != STATUS_OK || extra->state == NULL)
         return status;
     const struct params_saving saving = {.params = extra->state, .contents = PARAMS_RANGE_ALL};
@@ -463,37 +425,33 @@ enum status checkpoint_write(struct path run, const struct checkpoint_counters *
     if (status == STATUS_OK && extra != NULL)
         status = writer_write_extra(folder, extra, &manifest, error);
     if (status == STATUS_OK)
-        status = writer_write_optional(folder, CHECKPOINT_ENVIRONMENTS, values->environments,
-                                       values->environments_bytes, &manifest, error);
+        status =
+            writer_write_optional(folder, CHECKPOINT_ENVIRONMENTS, &values->environments, &manifest, error);
     if (status == STATUS_OK)
-        status = writer_write_optional(folder, CHECKPOINT_DESCRIPTION, values->description,
-                                       values->description_bytes, &manifest, error);
+        status =
+            writer_write_optional(folder, CHECKPOINT_DESCRIPTION, &values->description, &manifest, error);
     return status == STATUS_OK ? writer_write_manifest(folder, &manifest, error) : status;
 }
 
 /* ---- setting aside ---- */
 
-static enum status publish_set_aside_one(struct path run, uint64_t number, struct error *error)
-{
-    char text[CHECKPOINT_PATH_BYTES], aside_text[CHECKPOINT_PATH_BYTES];
-    const struct path path = checkpoint_folder(text, run, number, false);
-    const struct path aside = checkpoint_path(aside_text, run, "checkpoints/%08" PRIu64 ".ahead", number);
-    const enum status status = publish_remove_tree(aside, error);
-    if (status != STATUS_OK)
-        return status;
-    if (!file_rename(path, aside, 0))
-        return error_set_errno(error, errno, "%s: cannot be renamed", text);
-    log_warning("%s is set aside as %s: the run goes on from an older checkpoint", text, aside_text);
-    return STATUS_OK;
-}
-
 enum status checkpoint_set_aside(struct path run, uint64_t update, struct error *error)
 {
+    char text[CHECKPOINT_PATH_BYTES], aside_text[CHECKPOINT_PATH_BYTES];
     struct checkpoint_list list;
     enum status status = checkpoint_list(&list, run, false, error);
-    for (size_t i = 0; i < list.count && status == STATUS_OK; i++)
-        if (list.numbers[i] > update)
-            status = publish_set_aside_one(run, list.numbers[i], error);
+    for (size_t i = 0; i < list.count && status == STATUS_OK; i++) {
+        const uint64_t number = list.numbers[i];
+        const struct path path = checkpoint_folder(text, run, number, false);
+        const struct path aside = checkpoint_path(aside_text, run, "checkpoints/%08" PRIu64 ".ahead", number);
+        if (number <= update)
+            continue;
+        status = publish_remove_tree(aside, error);
+        if (status == STATUS_OK && !file_rename(path, aside, 0))
+            status = error_set_errno(error, errno, "%s: cannot be renamed", text);
+        if (status == STATUS_OK)
+            log_warning("%s is set aside as %s: the run goes on from an older checkpoint", text, aside_text);
+    }
     free(list.numbers);
     return status == STATUS_NOT_FOUND ? STATUS_OK : status; /* there is no folder with checkpoints */
 }
@@ -504,71 +462,71 @@ enum status checkpoint_set_aside(struct path run, uint64_t update, struct error 
  * resumed run skipped: it is neither counted nor removed. A failure is logged; the new checkpoint stands. */
 static void checkpoint_prune(struct path run, uint64_t update, uint32_t keep)
 {
+    char text[CHECKPOINT_PATH_BYTES], removed_text[CHECKPOINT_PATH_BYTES];
     struct checkpoint_list list;
     struct error error = {0};
     enum status status = checkpoint_list(&list, run, false, &error);
     size_t counted = list.count;
     while (counted > 0 && list.numbers[counted - 1] > update)
         counted--;
-    for (size_t i = 0; i + keep < counted && status == STATUS_OK; i++)
-        status = publish_remove_checkpoint(run, list.numbers[i], &error);
+    for (size_t i = 0; i + keep < counted && status == STATUS_OK; i++) {
+        const struct path path = checkpoint_folder(text, run, list.numbers[i], false);
+        const struct path removed = checkpoint_folder(removed_text, run, list.numbers[i], true);
+        status = file_rename(path, removed, 0) /* from here on it is no checkpoint any more */
+                     ? publish_remove_tree(removed, &error)
+                     : error_set_errno(&error, errno, "%s: cannot be removed", text);
+    }
     if (status != STATUS_OK)
         log_warning("%s", error.text);
     free(list.numbers);
 }
 
-/* Renames `from` to `to`: the checkpoint is visible from here on. One of that name is exchanged for the new
- * one in the same step, and stands at `from` then. Where the file system cannot exchange, it is removed
- * first.
- */
-static enum status publish_take_name(struct path from, struct path to, struct error *error)
-{
-    if (file_rename(from, to, 0))
-        return STATUS_OK;
-    if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
-        return error_set_errno(error, errno, "%s: cannot be renamed", from.text);
-    if (file_rename(from, to, RENAME_EXCHANGE))
-        return STATUS_OK;
-    enum status status = publish_remove_tree(to, error);
-    if (status == STATUS_OK && !file_rename(from, to, 0))
-        status = error_set_errno(error, errno, "%s: cannot be renamed", from.text);
-    return status;
-}
-
-/* Writes a log to the disk. A missing log was moved away: its writer syncs it before closing it. The same
- * holds where something that is no file of the run has taken the log's name. */
-static enum status publish_sync_log(struct path run, const char *name, struct error *error)
-{
-    int fd;
-    enum status status = file_open_below(&fd, run, name, O_RDONLY, error);
-    if (status != STATUS_OK)
-        return status == STATUS_NOT_FOUND || status == STATUS_IO ? STATUS_OK : status;
-    if (fdatasync(fd) != 0)
-        status = error_set_errno(error, errno, "%s/%s: cannot be written to the disk", run.text, name);
-    close(fd);
-    return status;
-}
-
-/* Writes the run's logs to the disk: a loss of power must not leave a checkpoint that is ahead of its logs.
- */
+/* Writes the run's logs to the disk: a loss of power must not leave a checkpoint that is ahead of its logs. A
+ * missing log was moved away: its writer syncs it before closing it. The same holds where something that is
+ * no file of the run has taken the log's name. */
 static enum status publish_sync_logs(struct path run, struct error *error)
 {
     enum status status = STATUS_OK;
-    for (int log = 0; log < RUN_LOGS && status == STATUS_OK; log++)
-        status = publish_sync_log(run, run_log_name(log), error);
+    for (int log = 0; log < RUN_LOGS && status == STATUS_OK; log++) {
+        const char *name = run_log_name(log);
+        int fd;
+        status = file_open_below(&fd, run, name, O_RDONLY, error);
+        if (status == STATUS_NOT_FOUND || status == STATUS_IO)
+            status = STATUS_OK;
+        else if (status == STATUS_OK && fdatasync(fd) != 0)
+            status = error_set_errno(error, errno, "%s/%s: cannot be written to the disk", run.text, name);
+        if (fd >= 0)
+            close(fd);
+    }
     return status;
+}
+
+/* Syncs the logs, renames `from` to `to`, and syncs the folder: the checkpoint is visible from the rename on.
+ * One of that name is exchanged for the new one in the same step, and stands at `from` then. Where the file
+ * system cannot exchange, it is removed first.
+ */
+static enum status publish_take_name(struct path run, struct path from, struct path to, struct error *error)
+{
+    char parent[CHECKPOINT_PATH_BYTES];
+    enum status status = publish_sync_logs(run, error);
+    bool has_name = status == STATUS_OK && file_rename(from, to, 0);
+    if (status == STATUS_OK && !has_name && (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR)) {
+        has_name = file_rename(from, to, RENAME_EXCHANGE);
+        status = has_name ? STATUS_OK : publish_remove_tree(to, error);
+        has_name = has_name || (status == STATUS_OK && file_rename(from, to, 0));
+    }
+    if (status == STATUS_OK && !has_name)
+        status = error_set_errno(error, errno, "%s: cannot be renamed", from.text);
+    return status == STATUS_OK ? file_sync_folder(checkpoint_path(parent, run, "checkpoints"), error)
+                               : status;
 }
 
 enum status checkpoint_publish(struct path run, uint64_t update, uint32_t keep, struct error *error)
 {
-    char from_text[CHECKPOINT_PATH_BYTES], to_text[CHECKPOINT_PATH_BYTES], parent[CHECKPOINT_PATH_BYTES];
+    char from_text[CHECKPOINT_PATH_BYTES], to_text[CHECKPOINT_PATH_BYTES];
     const struct path from = checkpoint_folder(from_text, run, update, true);
     const struct path to = checkpoint_folder(to_text, run, update, false);
-    enum status status = publish_sync_logs(run, error);
-    if (status == STATUS_OK)
-        status = publish_take_name(from, to, error);
-    if (status == STATUS_OK)
-        status = file_sync_folder(checkpoint_path(parent, run, "checkpoints"), error);
+    const enum status status = publish_take_name(run, from, to, error);
     if (status != STATUS_OK)
         return status;
     checkpoint_abandon(run, update); // a damaged one that was exchanged
@@ -629,18 +587,13 @@ static enum status publish_make_best(struct path from, struct path to, struct er
 
 enum status checkpoint_keep_best(struct path run, uint64_t update, struct error *error)
 {
-    char from_text[CHECKPOINT_PATH_BYTES], made_text[CHECKPOINT_PATH_BYTES], best_text[CHECKPOINT_PATH_BYTES],
-        parent[CHECKPOINT_PATH_BYTES];
+    char from_text[CHECKPOINT_PATH_BYTES], made_text[CHECKPOINT_PATH_BYTES], best_text[CHECKPOINT_PATH_BYTES];
     const struct path from = checkpoint_folder(from_text, run, update, true);
     const struct path made = checkpoint_path(made_text, run, "checkpoints/" CHECKPOINT_BEST ".tmp");
     const struct path best = checkpoint_path(best_text, run, "checkpoints/" CHECKPOINT_BEST);
     enum status status = publish_make_best(from, made, error);
     if (status == STATUS_OK)
-        status = publish_sync_logs(run, error);
-    if (status == STATUS_OK)
-        status = publish_take_name(made, best, error);
-    if (status == STATUS_OK)
-        status = file_sync_folder(checkpoint_path(parent, run, "checkpoints"), error);
+        status = publish_take_name(run, made, best, error);
     return status == STATUS_OK ? publish_remove_tree(made, error) : status; // the former best one
 }
 
@@ -691,23 +644,18 @@ static enum status checkpoint_check_file(struct path folder, const char *name,
 
 /* A folder that is named like a checkpoint must hold the checkpoint of that number; other names are not
  * compared. */
-static enum status read_check_number(const char *path, const struct manifest *manifest, struct error *error)
+static enum status read_check(struct path path, struct manifest *manifest, struct error *error)
 {
     char copy[CHECKPOINT_PATH_BYTES];
     uint64_t number;
-    snprintf(copy, sizeof copy, "%s", path);
-    if (!checkpoint_number(basename(copy), false, &number) || number == manifest->counters.update)
-        return STATUS_OK;
-    return error_set(error, STATUS_CORRUPT,
-                     "%s: the manifest names update %" PRIu64 ", expected %" PRIu64 " from the folder's name",
-                     path, manifest->counters.update, number);
-}
-
-static enum status read_check(struct path path, struct manifest *manifest, struct error *error)
-{
     enum status status = manifest_read(manifest, path, error);
-    if (status == STATUS_OK)
-        status = read_check_number(path.text, manifest, error);
+    snprintf(copy, sizeof copy, "%s", path.text);
+    if (status == STATUS_OK && checkpoint_number(basename(copy), false, &number) &&
+        number != manifest->counters.update)
+        status = error_set(error, STATUS_CORRUPT,
+                           "%s: the manifest names update %" PRIu64 ", expected %" PRIu64
+                           " from the folder's name",
+                           path.text, manifest->counters.update, number);
     for (int i = 0; i < CHECKPOINT_FILES_MAX && status == STATUS_OK; i++)
         if (manifest_has(manifest, i))
             status = checkpoint_check_file(path, checkpoint_file_names[i], &manifest->files[i], error);
@@ -815,15 +763,6 @@ static enum status checkpoint_open_file(struct params_file **file, struct path f
     return params_file_open(file, params, path, contents, false, error);
 }
 
-static enum status read_check_momentum(const char *path, const struct manifest *manifest,
-                                       const struct checkpoint_values *values, struct error *error)
-{
-    if (manifest->momentum == checkpoint_has_moments(values))
-        return STATUS_OK;
-    return error_set(error, STATUS_INVALID, "%s: saved %s optimizer state, but the job's optimizer %s", path,
-                     manifest->momentum ? "with" : "without", manifest->momentum ? "has none" : "needs it");
-}
-
 enum status checkpoint_load(struct path path, const struct checkpoint_values *values, struct error *error)
 {
     struct params_file *model = NULL, *optimizer = NULL;
@@ -835,8 +774,10 @@ enum status checkpoint_load(struct path path, const struct checkpoint_values *va
     if (status == STATUS_OK)
         status =
             checkpoint_open_file(&model, path, CHECKPOINT_MODEL, values->params, &PARAMS_RANGE_ALL, error);
-    if (status == STATUS_OK)
-        status = read_check_momentum(path.text, &manifest, values, error);
+    if (status == STATUS_OK && manifest.momentum != checkpoint_has_moments(values))
+        status = error_set(error, STATUS_INVALID, "%s: saved %s optimizer state, but the job's optimizer %s",
+                           path.text, manifest.momentum ? "with" : "without",
+                           manifest.momentum ? "has none" : "needs it");
     if (!checkpoint_has_moments(values))
         trained = (struct params_range){0};
     if (status == STATUS_OK)
@@ -893,39 +834,22 @@ enum status checkpoint_load_model(struct path path, const struct checkpoint_valu
 
 /* ---- further files ---- */
 
-/* Reads an optional file, after its hash was compared. */
-static enum status read_optional(struct path folder, int which, char **text, size_t *bytes,
-                                 struct error *error)
+enum status checkpoint_read(struct path folder, int file, char **text, size_t *bytes, struct error *error)
 {
-    const char *name = checkpoint_file_names[which];
+    const char *name = checkpoint_file_names[file];
     char path_text[CHECKPOINT_PATH_BYTES];
     struct manifest manifest;
     *text = NULL;
     *bytes = 0;
     enum status status = manifest_read(&manifest, folder, error);
-    if (status != STATUS_OK || !manifest_has(&manifest, which))
+    if (status != STATUS_OK || !manifest_has(&manifest, file))
         return status;
-    const struct manifest_file *facts = &manifest.files[which];
+    const struct manifest_file *facts = &manifest.files[file];
     status = checkpoint_check_file(folder, name, facts, error);
     if (status != STATUS_OK)
         return status;
     return checkpoint_read_file(text, bytes, checkpoint_path(path_text, folder, "%s", name),
                                 (size_t)facts->bytes, error);
-}
-
-enum status checkpoint_vocabulary(struct path path, char **vocabulary, size_t *bytes, struct error *error)
-{
-    return read_optional(path, CHECKPOINT_VOCABULARY, vocabulary, bytes, error);
-}
-
-enum status checkpoint_environments(struct path path, char **environments, size_t *bytes, struct error *error)
-{
-    return read_optional(path, CHECKPOINT_ENVIRONMENTS, environments, bytes, error);
-}
-
-enum status checkpoint_description(struct path path, char **description, size_t *bytes, struct error *error)
-{
-    return read_optional(path, CHECKPOINT_DESCRIPTION, description, bytes, error);
 }
 
 enum status checkpoint_load_state(struct path path, struct params *state, struct error *error)

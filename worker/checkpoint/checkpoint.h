@@ -57,14 +57,19 @@ enum {
     CHECKPOINT_PATH_BYTES = 4096 + 128, /* PATH_MAX of a run's folder, and the names below it */
 };
 
+/* The contents of a file of bytes, to be written. */
+struct checkpoint_bytes {
+    const char *text; /* NULL: no such file */
+    size_t count;
+};
+
 /* For a model-parallel job alone: the manifest's `text`, and two more files.
  *     vocabulary.txt     worker/data/vocabulary.h's text form; absent for synthetic data
  *     state.safetensors  the trainers' hidden state, one entry each (buffers): "trainer0.h", "trainer0.c", …
  */
 struct checkpoint_extra {
     struct checkpoint_text text;
-    const char *vocabulary; /* NULL: none */
-    size_t vocabulary_bytes;
+    struct checkpoint_bytes vocabulary;
     struct params *state; /* NULL: none */
 };
 
@@ -73,10 +78,7 @@ struct checkpoint_values {
     struct params *params;      /* placed on the version to save, or on the slot to load into */
     struct gradients *momentum; /* SGD's, placed likewise; NULL: the optimizer has none */
     struct params *moments;     /* Adam's, as they are named in the file; NULL: the optimizer is SGD */
-    const char *environments;   /* for writing: the bytes of environments.bin; NULL: no such file */
-    size_t environments_bytes;
-    const char *description; /* for writing: the text of environment.json; NULL: no such file */
-    size_t description_bytes;
+    struct checkpoint_bytes environments, description; /* of environments.bin and environment.json */
 
     /* (servers) each server's entries, where the model is cut among several; NULL: all are here. */
     const struct params_range *shards;
@@ -187,15 +189,12 @@ enum status checkpoint_load(struct path path, const struct checkpoint_values *va
 enum status checkpoint_load_model(struct path path, const struct checkpoint_values *values,
                                   struct error *error);
 
-/* The files of struct checkpoint_extra. `vocabulary`: its hash is compared; malloc'ed and zero-terminated;
- * NULL: there is none. `state`, of a checkpoint that was checked before, must fit entirely, as in
- * checkpoint_load. */
-enum status checkpoint_vocabulary(struct path path, char **vocabulary, size_t *bytes, struct error *error);
-enum status checkpoint_load_state(struct path path, struct params *state, struct error *error);
+/* Reads one of the files CHECKPOINT_VOCABULARY, CHECKPOINT_ENVIRONMENTS and CHECKPOINT_DESCRIPTION, and
+ * compares its hash. *text is malloc'ed and zero-terminated; NULL: the checkpoint has no such file. */
+enum status checkpoint_read(struct path path, int file, char **text, size_t *bytes, struct error *error);
 
-/* The bytes of environments.bin, and the text of environment.json, as checkpoint_vocabulary. */
-enum status checkpoint_environments(struct path path, char **environments, size_t *bytes,
-                                    struct error *error);
-enum status checkpoint_description(struct path path, char **description, size_t *bytes, struct error *error);
+/* Loads the state of struct checkpoint_extra, of a checkpoint that was checked before. The file must fit
+ * entirely, as in checkpoint_load. */
+enum status checkpoint_load_state(struct path path, struct params *state, struct error *error);
 
 #endif

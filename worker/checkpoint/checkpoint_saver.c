@@ -93,23 +93,16 @@ bool checkpoint_saver_busy(const struct checkpoint_saver *saver)
 
 /* ---- from state to state ---- */
 
-/* The age of the newest checkpoint at which the next one is due. */
-static double saver_interval_s(const struct checkpoint_saver *saver)
-{
-    const struct job *job = saver->config.job;
-    const double usual = job->checkpoint.has_every_s ? job->checkpoint.every_s : (double)INFINITY;
-    return fmin(saver->soon_s, usual);
-}
-
 bool checkpoint_saver_due(const struct checkpoint_saver *saver, uint64_t update, bool last)
 {
     const struct job *job = saver->config.job;
+    const double usual_s = job->checkpoint.has_every_s ? job->checkpoint.every_s : (double)INFINITY;
     if (!saver->config.publishes || update == saver->saved)
         return false;
     if (last || (job->checkpoint.has_every && update % job->checkpoint.every == 0))
         return true;
     return saver->state == CHECKPOINT_IDLE &&
-           (double)monotime_us_between(saver->last, monotime_now()) >= saver_interval_s(saver) * 1e6;
+           (double)monotime_us_between(saver->last, monotime_now()) >= fmin(saver->soon_s, usual_s) * 1e6;
 }
 
 bool checkpoint_saver_improves(const struct checkpoint_saver *saver, const struct checkpoint_score *score)

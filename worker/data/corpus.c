@@ -2,7 +2,7 @@
  * language model's job reads once, on its one thread; so do the commands that check a job or evaluate a
  * model.
  *
- * The reader keeps the text, four bytes per token, eight per line, and each distinct word once. Words are
+ * The reader keeps one line, four bytes per token, eight per line, and each distinct word once. Words are
  * numbered as they come; once the vocabulary is known, its numbers replace these. */
 #include "worker/data/corpus.h"
 
@@ -16,6 +16,7 @@
 #include <math.h>
 #include <sodium.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -29,10 +30,10 @@ static const char byte_order_mark[] = "\xEF\xBB\xBF";
 struct reading {
     const struct corpus_config *config;
     const char *path; /* the config's */
-    char *text;
-    size_t length, at;
-    size_t line_begin; /* in `text` */
-    uint64_t line;     /* from 1 */
+    char *text;       /* the line */
+    size_t length, room_of_text;
+    uint64_t line; /* from 1 */
+    size_t untold; /* bytes since the last progress */
 
     struct vocabulary *words;
     int32_t *tokens;
@@ -63,8 +64,7 @@ static enum status reading_classify(const struct reading *reading, size_t at, en
         return STATUS_OK;
     return error_set(error, STATUS_CORRUPT, "%.*s:%llu: %s (byte 0x%02x at column %zu)", SHOWN_PATH_BYTES,
                      reading->path, (unsigned long long)reading->line,
-                     *size == 0 ? "not UTF-8" : "a control character", (unsigned char)*bytes,
-                     at - reading->line_begin + 1);
+                     *size == 0 ? "not UTF-8" : "a control character", (unsigned char)*bytes, at + 1);
 }
 
 static enum status reading_add_number(struct reading *reading, uint32_t number, struct error *error)
@@ -118,76 +118,40 @@ static enum status reading_end_line(struct reading *reading, struct error *error
 
 /* ---- runs ---- */
 
-/* Appends the tokens of a run, whose characters are all well-formed. "<unk>" and "<eos>" are the words of
- * these numbers already. */
-static enum status reading_split_run(struct reading *reading, const char *run, size_t length,
-                                     struct error *error)
+/* Appends the tokens of the line's runs, from `at` on. "<unk>" and "<eos>" are the words of these numbers
+ * already. */
+static enum status reading_take_line(struct reading *reading, size_t at, struct error *error)
 {
     enum status status = STATUS_OK;
-    for (size_t at = 0, bytes; at < length && status == STATUS_OK; at += bytes) {
-        bytes = tokenize_next(run + at, length - at);
-        status = reading_add_word(reading, run + at, bytes, error);
-    }
-    return status;
-}
-
-/* Takes one white space character, or one run. */
-static enum status reading_take_run(struct reading *reading, struct error *error)
-{
-    enum word_character kind;
-    size_t size, end = reading->at;
-    enum status status = reading_classify(reading, end, &kind, &size, error);
-    if (status == STATUS_OK && kind == WORD_SPACE) {
-        reading->at += size;
-        return STATUS_OK;
-    }
-    while (status == STATUS_OK && kind != WORD_SPACE) {
-        end += size;
-        if (end == reading->length)
-            break;
-        status = reading_classify(reading, end, &kind, &size, error);
-    }
-    if (status == STATUS_OK)
-        status = reading_split_run(reading, reading->text + reading->at, end - reading->at, error);
-    reading->at = end;
-    return status;
-}
-
-static enum status reading_take_all(struct reading *reading, struct error *error)
-{
-    enum status status = STATUS_OK;
-    size_t told = 0;
-    if (strncmp(reading->text, byte_order_mark, strlen(byte_order_mark)) == 0)
-        reading->at = strlen(byte_order_mark);
-    while (status == STATUS_OK && reading->at < reading->length) {
-        if (reading->text[reading->at] == '\n') {
-            status = reading_end_line(reading, error);
-            reading->line_begin = ++reading->at;
-            reading->line++;
-        } else {
-            status = reading_take_run(reading, error);
+    for (size_t run = at, size = 1; at <= reading->length && status == STATUS_OK; at += size) {
+        enum word_character kind = WORD_SPACE;
+        if (at < reading->length)
+            status = reading_classify(reading, at, &kind, &size, error);
+        if (status != STATUS_OK || kind != WORD_SPACE)
+            continue;
+        reading->untold += at + size - run;
+        for (size_t bytes; run < at && status == STATUS_OK; run += bytes) {
+            bytes = tokenize_next(reading->text + run, at - run);
+            status = reading_add_word(reading, reading->text + run, bytes, error);
         }
-        if (reading->at - told >= PIECE_BYTES) {
+        run = at + size;
+        if (reading->untold >= PIECE_BYTES) {
             reading_progress(reading->config);
-            told = reading->at;
+            reading->untold = 0;
         }
     }
-    if (status == STATUS_OK)
-        status = reading_end_line(reading, error);
-    if (status == STATUS_OK && reading->lines == 0)
-        status = error_set(error, STATUS_INVALID, "%.*s: no words", SHOWN_PATH_BYTES, reading->path);
-    return status;
+    return status == STATUS_OK ? reading_end_line(reading, error) : status;
 }
 
 /* ---- the file ---- */
 
 /* Adds the command that writes the text where the missing file is the one that the shipped job names. */
-static enum status reading_open_text(const struct reading *reading, int *fd, uint64_t *bytes,
-                                     struct error *error)
+static enum status reading_open_text(const struct reading *reading, int *fd, struct error *error)
 {
     static const char shipped[] = "build/data/kjv.txt";
     struct error reason;
-    enum status status = file_open(fd, bytes, path_of(reading->path), &reason);
+    uint64_t bytes;
+    enum status status = file_open(fd, &bytes, path_of(reading->path), &reason);
     const size_t length = strlen(reading->path), ending = sizeof shipped - 1;
     if (status == STATUS_OK)
         return status;
@@ -198,47 +162,33 @@ static enum status reading_open_text(const struct reading *reading, int *fd, uin
     return error_set(error, status, "%s", reason.text);
 }
 
-static enum status reading_load(struct reading *reading, struct error *error)
+static enum status reading_take_all(struct reading *reading, struct error *error)
 {
-    uint64_t bytes;
     int fd;
-    enum status status = reading_open_text(reading, &fd, &bytes, error);
+    enum status status = reading_open_text(reading, &fd, error);
     if (status != STATUS_OK)
         return status;
-    reading->text = calloc(1, bytes + 1);
-    if (reading->text == NULL)
-        status = reading_no_memory(reading, error);
-    for (ssize_t more = 1; status == STATUS_OK && more > 0; reading->length += (size_t)more) {
-        const uint64_t left = bytes - reading->length;
-        more = file_read_at(fd, reading->text + reading->length, left < PIECE_BYTES ? left : PIECE_BYTES,
-                            reading->length);
-        if (more < 0) {
-            close(fd);
-            return error_set_errno(error, errno, "%.*s", SHOWN_PATH_BYTES, reading->path);
-        }
-        reading_progress(reading->config);
+    FILE *file = fdopen(fd, "r");
+    if (file == NULL) {
+        close(fd);
+        return reading_no_memory(reading, error);
     }
-    close(fd);
+    for (ssize_t bytes;
+         status == STATUS_OK && (bytes = getline(&reading->text, &reading->room_of_text, file)) >= 0;) {
+        const bool marked =
+            reading->line++ == 0 && strncmp(reading->text, byte_order_mark, strlen(byte_order_mark)) == 0;
+        reading->length = (size_t)bytes;
+        status = reading_take_line(reading, marked ? strlen(byte_order_mark) : 0, error);
+    }
+    if (status == STATUS_OK && !feof(file))
+        status = error_set_errno(error, errno, "%.*s", SHOWN_PATH_BYTES, reading->path);
+    fclose(file);
+    if (status == STATUS_OK && reading->lines == 0)
+        status = error_set(error, STATUS_INVALID, "%.*s: no words", SHOWN_PATH_BYTES, reading->path);
     return status;
 }
 
-static void reading_close(struct reading *reading)
-{
-    free(reading->text);
-    vocabulary_free(reading->words);
-    free(reading->tokens);
-    free(reading->line_ends);
-}
-
 /* ---- the corpus ---- */
-
-/* The number of tokens in the lines that are not held out: at least those of one line. */
-static size_t training_count(const struct reading *reading, double held_out)
-{
-    const double lines = floor(held_out * (double)reading->lines);
-    const size_t held = lines < (double)reading->lines ? (size_t)lines : reading->lines - 1;
-    return reading->line_ends[reading->lines - held - 1];
-}
 
 static enum status corpus_build_vocabulary(struct vocabulary **out, const struct reading *reading,
                                            size_t count, uint32_t minimum_count, struct error *error)
@@ -311,14 +261,15 @@ static void corpus_hash(struct corpus *corpus, const struct corpus_config *confi
 
 enum status corpus_read(struct corpus *corpus, const struct corpus_config *config, struct error *error)
 {
-    struct reading reading = {.config = config, .path = config->path, .line = 1};
+    struct reading reading = {.config = config, .path = config->path};
     *corpus = (struct corpus){0};
     enum status status = vocabulary_new(&reading.words, error);
     if (status == STATUS_OK)
-        status = reading_load(&reading, error);
-    if (status == STATUS_OK)
         status = reading_take_all(&reading, error);
-    const size_t training = status == STATUS_OK ? training_count(&reading, config->held_out) : 0;
+    /* At least one line is not held out. */
+    const double held = floor(config->held_out * (double)reading.lines);
+    const size_t kept = held < (double)reading.lines ? reading.lines - (size_t)held : 1;
+    const size_t training = status == STATUS_OK ? reading.line_ends[kept - 1] : 0;
     if (status == STATUS_OK && config->vocabulary == NULL)
         status = corpus_build_vocabulary(&corpus->own, &reading, training, config->minimum_count, error);
     corpus->vocabulary = config->vocabulary != NULL ? config->vocabulary : corpus->own;
@@ -332,7 +283,10 @@ enum status corpus_read(struct corpus *corpus, const struct corpus_config *confi
         corpus_hash(corpus, config);
         status = corpus_measure(corpus, error);
     }
-    reading_close(&reading);
+    free(reading.text);
+    vocabulary_free(reading.words);
+    free(reading.tokens);
+    free(reading.line_ends);
     if (status != STATUS_OK)
         corpus_fini(corpus);
     return status;

@@ -343,15 +343,6 @@ static bool cifar_has(const char *folder, const char *name)
     return access(path, F_OK) == 0;
 }
 
-static enum status cifar_variant(const struct variant **variant, const char *folder, struct error *error)
-{
-    *variant = cifar_has(folder, cifar10.files[0][0]) ? &cifar10 : &cifar100;
-    if (*variant == &cifar100 && !cifar_has(folder, cifar100.files[0][0]))
-        return error_set(error, STATUS_NOT_FOUND, "%.300s: neither %s (CIFAR-10) nor %s (CIFAR-100) is there",
-                         folder, cifar10.files[0][0], cifar100.files[0][0]);
-    return STATUS_OK;
-}
-
 /* Appends the file's records to the `first` ones in memory. */
 static enum status cifar_read_file(struct dataset *dataset, uint64_t first, struct data_file *file,
                                    const struct job *job, struct error *error)
@@ -389,8 +380,12 @@ static enum status cifar_count(struct dataset *dataset, const struct data_file *
 static enum status dataset_cifar(struct dataset *dataset, const struct job *job, enum dataset_split split,
                                  bool probe, struct error *error)
 {
-    const struct variant *variant;
-    enum status status = cifar_variant(&variant, job->data.path, error);
+    const char *folder = job->data.path, *first10 = cifar10.files[0][0], *first100 = cifar100.files[0][0];
+    const struct variant *variant = cifar_has(folder, first10) ? &cifar10 : &cifar100;
+    enum status status = STATUS_OK;
+    if (variant == &cifar100 && !cifar_has(folder, first100))
+        return error_set(error, STATUS_NOT_FOUND, "%.300s: neither %s (CIFAR-10) nor %s (CIFAR-100) is there",
+                         folder, first10, first100);
     dataset->width = dataset->height = SIDE;
     dataset->channels = CHANNELS;
     dataset->labels = variant->label_bytes - 1;
@@ -399,7 +394,7 @@ static enum status dataset_cifar(struct dataset *dataset, const struct job *job,
     for (const char *const *name = variant->files[split]; *name != NULL && status == STATUS_OK; name++) {
         const uint64_t first = dataset->count;
         struct data_file file;
-        status = data_file_open(&file, job->data.path, *name, false, error);
+        status = data_file_open(&file, folder, *name, false, error);
         if (status == STATUS_OK)
             status = cifar_count(dataset, &file, error);
         if (status == STATUS_OK && !probe)
@@ -574,18 +569,6 @@ static enum status folder_check_classes(const struct folder *folder, const struc
     return status;
 }
 
-static void folder_free(struct folder *folder)
-{
-    if (folder == NULL)
-        return;
-    names_free(&folder->classes);
-    for (size_t i = 0; i < folder->count; i++)
-        free(folder->samples[i].file);
-    free(folder->samples);
-    free(folder->bytes);
-    free(folder);
-}
-
 static enum status dataset_folder(struct dataset *dataset, const struct job *job, enum dataset_split split,
                                   bool probe, struct error *error)
 {
@@ -621,18 +604,6 @@ static bool is_the_file(int errnum)
            errnum == ENOTDIR || errnum == ENXIO;
 }
 
-static enum status folder_make_room(struct folder *folder, size_t bytes, struct error *error)
-{
-    if (bytes <= folder->capacity)
-        return STATUS_OK;
-    uint8_t *grown = realloc(folder->bytes, bytes);
-    if (grown == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for an image file of %zu bytes", bytes);
-    folder->bytes = grown;
-    folder->capacity = bytes;
-    return STATUS_OK;
-}
-
 static enum status folder_read_file(struct folder *folder, const char *path, size_t *bytes,
                                     struct error *error)
 {
@@ -647,8 +618,14 @@ static enum status folder_read_file(struct folder *folder, const char *path, siz
     if (status != STATUS_OK || size > FILE_BYTES_MAX)
         status =
             error_set(error, STATUS_CORRUPT, "expected a regular file of at most %d bytes", FILE_BYTES_MAX);
-    if (status == STATUS_OK)
-        status = folder_make_room(folder, (size_t)size, error);
+    if (status == STATUS_OK && size > folder->capacity) {
+        uint8_t *grown = realloc(folder->bytes, size);
+        folder->capacity = grown != NULL ? size : folder->capacity;
+        folder->bytes = grown != NULL ? grown : folder->bytes;
+        if (grown == NULL)
+            status =
+                error_set(error, STATUS_NO_MEMORY, "no memory for an image file of %zu bytes", (size_t)size);
+    }
     const ssize_t read = status == STATUS_OK ? file_read_at(fd, folder->bytes, (size_t)size, 0) : 0;
     if (read < 0)
         status = error_set_errno(error, errno, "%.300s", path);
@@ -685,33 +662,26 @@ static enum status folder_read(struct folder *folder, uint64_t index, struct ima
 typedef enum status dataset_opener(struct dataset *dataset, const struct job *job, enum dataset_split split,
                                    bool probe, struct error *error);
 
-/* The tutorial's random data: there is nothing to read, for the loader draws the batches (loader.h). */
-static enum status dataset_synthetic(struct dataset *dataset, const struct job *job, enum dataset_split split,
-                                     bool probe, struct error *error)
+/* There is nothing to open: the loader draws the batches of synthetic data (loader.h), and the trainers in
+ * Python have the samples of a class, and say their number. */
+static enum status dataset_without_files(struct dataset *dataset, const struct job *job,
+                                         enum dataset_split split, bool probe, struct error *error)
 {
     (void)dataset;
-    (void)job;
-    if (split == DATASET_EVALUATION && !probe)
+    if (!probe && job->data.kind == JOB_DATA_CLASS)
+        return error_set(error, STATUS_INVALID, "/data/kind: the samples are those of %s",
+                         job->trainers.class);
+    if (!probe && split == DATASET_EVALUATION)
         return error_set(error, STATUS_INVALID, "/data/kind: synthetic data has nothing to evaluate on");
     return STATUS_OK;
 }
 
-/* The trainers in Python have the samples, and say their number: there is nothing to open. */
-static enum status dataset_of_class(struct dataset *dataset, const struct job *job, enum dataset_split split,
-                                    bool probe, struct error *error)
-{
-    (void)dataset;
-    (void)split;
-    if (!probe)
-        return error_set(error, STATUS_INVALID, "/data/kind: the samples are those of %s",
-                         job->trainers.class);
-    return STATUS_OK;
-}
-
 static dataset_opener *const openers[] = {
-    [JOB_DATA_SYNTHETIC] = dataset_synthetic, [JOB_DATA_IDX] = dataset_idx,
-    [JOB_DATA_CIFAR] = dataset_cifar,         [JOB_DATA_FOLDER] = dataset_folder,
-    [JOB_DATA_CLASS] = dataset_of_class,
+    [JOB_DATA_SYNTHETIC] = dataset_without_files,
+    [JOB_DATA_IDX] = dataset_idx,
+    [JOB_DATA_CIFAR] = dataset_cifar,
+    [JOB_DATA_FOLDER] = dataset_folder,
+    [JOB_DATA_CLASS] = dataset_without_files,
 };
 
 static enum status dataset_open_split(struct dataset **out, const struct job *job, enum dataset_split split,
@@ -755,9 +725,17 @@ enum status dataset_open(struct dataset **out, const struct job *job, enum datas
 
 void dataset_free(struct dataset *dataset)
 {
+    struct folder *folder = dataset != NULL ? dataset->folder : NULL;
     if (dataset == NULL)
         return;
-    folder_free(dataset->folder);
+    if (folder != NULL) {
+        names_free(&folder->classes);
+        for (size_t i = 0; i < folder->count; i++)
+            free(folder->samples[i].file);
+        free(folder->samples);
+        free(folder->bytes);
+        free(folder);
+    }
     free(dataset->memory);
     free(dataset);
 }

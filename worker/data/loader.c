@@ -79,17 +79,6 @@ static enum status loader_give_up(const struct loader *loader, uint64_t tried, s
 
 /* ---- one batch ---- */
 
-static enum status loader_fill_synthetic(struct loader *loader, struct batch *slot)
-{
-    const struct rng_key key = {
-        .seed = loader->job->seed, .step = (uint32_t)loader->step, .episode = loader->share};
-    assert(loader->step >> STEP_BITS_MAX == 0);
-    normal_fill(loader->normal, slot->images, loader->batch * transform_elements(loader->transform), &key,
-                RNG_DATA, (uint32_t)(loader->step >> 32));
-    slot->samples = loader->batch;
-    return STATUS_OK;
-}
-
 /* The sample at `place` of the epoch's order, or the next one that can be decoded. */
 static enum status loader_read_place(struct loader *loader, uint64_t place, uint32_t *sample, int32_t *label,
                                      struct error *error)
@@ -180,11 +169,18 @@ static enum status loader_fill_evaluation(struct loader *loader, struct batch *s
 
 static enum status loader_fill_batch(struct loader *loader, struct batch *slot, struct error *error)
 {
+    const struct rng_key key = {
+        .seed = loader->job->seed, .step = (uint32_t)loader->step, .episode = loader->share};
     slot->step = loader->step;
     if (loader->split == DATASET_EVALUATION)
         return loader_fill_evaluation(loader, slot, error);
-    return loader->job->data.kind == JOB_DATA_SYNTHETIC ? loader_fill_synthetic(loader, slot)
-                                                        : loader_fill_training(loader, slot, error);
+    if (loader->job->data.kind != JOB_DATA_SYNTHETIC)
+        return loader_fill_training(loader, slot, error);
+    assert(loader->step >> STEP_BITS_MAX == 0);
+    normal_fill(loader->normal, slot->images, loader->batch * transform_elements(loader->transform), &key,
+                RNG_DATA, (uint32_t)(loader->step >> 32));
+    slot->samples = loader->batch;
+    return STATUS_OK;
 }
 
 /* ---- opening ---- */

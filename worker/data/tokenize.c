@@ -8,13 +8,6 @@
 #include <stddef.h>
 #include <string.h>
 
-static bool is_space(uint32_t code)
-{
-    return (code >= 0x9 && code <= 0xD) || code == 0x20 || code == 0x85 || code == 0xA0 || code == 0x1680 ||
-           (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F ||
-           code == 0x205F || code == 0x3000;
-}
-
 static bool is_punctuation(uint32_t code)
 {
     static const uint32_t ranges[][2] = {
@@ -30,29 +23,23 @@ static bool is_punctuation(uint32_t code)
 
 enum word_character tokenize_character(uint32_t code)
 {
-    if (is_space(code))
+    if ((code >= 0x9 && code <= 0xD) || code == 0x20 || code == 0x85 || code == 0xA0 || code == 0x1680 ||
+        (code >= 0x2000 && code <= 0x200A) || code == 0x2028 || code == 0x2029 || code == 0x202F ||
+        code == 0x205F || code == 0x3000)
         return WORD_SPACE;
     if (code < 0x20 || (code >= 0x7F && code <= 0x9F))
         return WORD_CONTROL;
     return is_punctuation(code) ? WORD_PUNCTUATION : WORD_LETTER;
 }
 
-/* The size of "<unk>" or "<eos>" where the run begins with one of them; else 0. */
-static size_t name_at(const char *run, size_t bytes)
-{
-    static const char names[][6] = {"<unk>", "<eos>"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (bytes >= strlen(names[i]) && memcmp(run, names[i], strlen(names[i])) == 0)
-            return strlen(names[i]);
-    return 0;
-}
-
 size_t tokenize_next(const char *run, size_t bytes)
 {
-    const size_t name = name_at(run, bytes), first = text_character(run, bytes);
+    enum { NAME_BYTES = 5 };
+    const size_t first = text_character(run, bytes);
     size_t word = 0; /* up to the last character that is no punctuation */
-    if (name > 0)
-        return name;
+    if (bytes >= NAME_BYTES &&
+        (memcmp(run, "<unk>", NAME_BYTES) == 0 || memcmp(run, "<eos>", NAME_BYTES) == 0))
+        return NAME_BYTES;
     if (is_punctuation(text_code_point(run, first)))
         return first;
     for (size_t at = 0, size; at < bytes; at += size) {

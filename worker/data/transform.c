@@ -221,14 +221,6 @@ static enum status transform_resize(struct transform *transform, const struct im
 
 /* ---- the rest ---- */
 
-static void make_gray(const struct transform *transform)
-{
-    float *red = frame_plane(transform, 0);
-    const float *green = frame_plane(transform, 1), *blue = frame_plane(transform, 2);
-    for (size_t i = 0; i < (size_t)transform->size * transform->size; i++)
-        red[i] = 0.299f * red[i] + 0.587f * green[i] + 0.114f * blue[i];
-}
-
 struct transform_view transform_draw_view(uint64_t seed, uint32_t sample, uint64_t epoch, uint32_t lap,
                                           uint32_t crop, bool flip)
 {
@@ -276,8 +268,10 @@ enum status transform_apply(struct transform *transform, const struct image *ima
         if (status != STATUS_OK)
             return status;
     }
-    if (transform->channels < image->channels)
-        make_gray(transform);
+    float *red = frame_plane(transform, 0);
+    const float *green = red + plane, *blue = green + plane;
+    for (size_t i = 0; i < plane && transform->channels < image->channels; i++) /* gray */
+        red[i] = 0.299f * red[i] + 0.587f * green[i] + 0.114f * blue[i];
     for (uint32_t c = 0; c < transform->channels; c++)
         view_plane(transform, frame_plane(transform, c < image->channels ? c : 0), view, c, out + c * plane);
     return STATUS_OK;

@@ -52,7 +52,7 @@ typedef struct {
 } point;
 
 struct canvas_ink {
-    uint8_t red, green, blue;
+    uint8_t colour[3]; /* red, green, blue */
     char letter;
 };
 
@@ -63,14 +63,6 @@ struct canvas {
     bool letters;                   /* one byte for each cell; else three: red, green, blue */
     double cell_width, cell_height; /* in the scene's units */
 };
-
-/* Makes every cell white, or a blank; a row of letters ends with its line. */
-static void canvas_clear(const struct canvas *canvas)
-{
-    memset(canvas->cells, canvas->letters ? ' ' : 255, (size_t)canvas->rows * canvas->row_bytes);
-    for (uint32_t row = 0; row < canvas->rows && canvas->letters; row++)
-        canvas->cells[(size_t)row * canvas->row_bytes + canvas->columns] = '\n';
-}
 
 struct bar {
     point from, along; /* along: of length 1 */
@@ -89,26 +81,10 @@ static bool bar_covers(const struct bar *bar, point p)
     return beyond <= 0 && fabs(across) <= bar->half_width;
 }
 
-static struct bar bar_make(point from, point to, double half_width, bool round)
-{
-    const double x = to.x - from.x, y = to.y - from.y, length = hypot(x, y);
-    const point along = length > 0 ? (point){x / length, y / length} : (point){1, 0};
-    return (struct bar){from, along, length, half_width, round};
-}
-
 /* The cell of `place`, within 0 … count. */
 static uint32_t clamp_cell(double place, uint32_t count)
 {
     return place <= 0 ? 0 : place >= count ? count : (uint32_t)place;
-}
-
-static void put_ink(const struct canvas *canvas, uint32_t column, uint32_t row, struct canvas_ink ink)
-{
-    uint8_t *cell = canvas->cells + (size_t)row * canvas->row_bytes;
-    if (canvas->letters)
-        cell[column] = (uint8_t)ink.letter;
-    else
-        memcpy(cell + 3 * (size_t)column, (uint8_t[3]){ink.red, ink.green, ink.blue}, 3);
 }
 
 /* Paints the bar of `half_width` along the line from `from` to `to`; its ends are cut straight, or round. A
@@ -118,7 +94,14 @@ static void canvas_paint(const struct canvas *canvas, point from, point to, doub
                          struct canvas_ink ink)
 {
     const double width = canvas->cell_width, height = canvas->cell_height;
-    const struct bar bar = bar_make(from, to, fmax(half_width, height / 2), round);
+    const double x = to.x - from.x, y = to.y - from.y, length = hypot(x, y);
+    const struct bar bar = {.from = from,
+                            .along = length > 0 ? (point){x / length, y / length} : (point){1, 0},
+                            .length = length,
+                            .half_width = fmax(half_width, height / 2),
+                            .round = round};
+    const size_t cell_bytes = canvas->letters ? 1 : 3;
+    const uint8_t *bytes = canvas->letters ? (const uint8_t *)&ink.letter : ink.colour;
     const double top = height * canvas->rows, reach = bar.half_width;
     const uint32_t left = clamp_cell((fmin(from.x, to.x) - reach) / width, canvas->columns);
     const uint32_t right = clamp_cell((fmax(from.x, to.x) + reach) / width + 1, canvas->columns);
@@ -127,17 +110,18 @@ static void canvas_paint(const struct canvas *canvas, point from, point to, doub
     for (uint32_t row = upper; row < lower; row++)
         for (uint32_t column = left; column < right; column++)
             if (bar_covers(&bar, (point){(column + 0.5) * width, top - (row + 0.5) * height}))
-                put_ink(canvas, column, row, ink);
+                memcpy(canvas->cells + (size_t)row * canvas->row_bytes + column * cell_bytes, bytes,
+                       cell_bytes);
 }
 
 /* ---- scenes: Gymnasium's views, in its pixels ----
  *
  * They lack anti-aliasing, the corners of MountainCar's flag, and the arrow that shows Pendulum's torque. */
 
-static const struct canvas_ink black = {0, 0, 0, '#'}, brown = {202, 152, 101, '|'},
-                               violet = {129, 132, 203, 'o'}, cyan = {0, 204, 204, '='},
-                               yellow = {204, 204, 0, 'o'}, grey = {128, 128, 128, 'o'},
-                               red = {204, 77, 77, '='}, line = {0, 0, 0, '-'}, hill = {0, 0, 0, '.'};
+static const struct canvas_ink black = {{0, 0, 0}, '#'}, brown = {{202, 152, 101}, '|'},
+                               violet = {{129, 132, 203}, 'o'}, cyan = {{0, 204, 204}, '='},
+                               yellow = {{204, 204, 0}, 'o'}, grey = {{128, 128, 128}, 'o'},
+                               red = {{204, 77, 77}, '='}, line = {{0, 0, 0}, '-'}, hill = {{0, 0, 0}, '.'};
 
 /* `distance` from p in the direction of the unit vector `along`. */
 static point move(point p, point along, double distance)
@@ -317,7 +301,6 @@ struct classic {
     const struct kind *kind;
     const char *name;
     classic_step *step;
-    classic_observe *observe;
     uint32_t hidden; /* bits of the observation's elements that read 0 */
     size_t count;
     double states[]; /* (kind->values, count) */
@@ -350,11 +333,11 @@ static int check_options(const char *name, const char *options, char error[ENVIR
 }
 
 /* NULL: there are none. */
-static const struct classic_lanes *choose_lanes(char error[ENVIRONMENT_ERROR_BYTES])
+static classic_step *const *choose_lanes(char error[ENVIRONMENT_ERROR_BYTES])
 {
-    static const struct classic_lanes *const lanes_of[ISA_COUNT] = {[ISA_BASELINE] = &classic_lanes_baseline,
-                                                                    [ISA_AVX2] = &classic_lanes_avx2,
-                                                                    [ISA_AVX512] = &classic_lanes_avx512};
+    static classic_step *const *const lanes_of[ISA_COUNT] = {[ISA_BASELINE] = classic_lanes_baseline,
+                                                             [ISA_AVX2] = classic_lanes_avx2,
+                                                             [ISA_AVX512] = classic_lanes_avx512};
     enum isa isa = ISA_BASELINE;
     struct error why;
     if (isa_choose(&isa, &why) == STATUS_OK)
@@ -366,7 +349,7 @@ static const struct classic_lanes *choose_lanes(char error[ENVIRONMENT_ERROR_BYT
 static int classic_open(void **out, const struct environment_spec **spec, const char *name,
                         const char *options, uint32_t count, char error[ENVIRONMENT_ERROR_BYTES])
 {
-    const struct classic_lanes *lanes = NULL;
+    classic_step *const *lanes = NULL;
     uint32_t at = 0;
     while (names[at] != NULL && strcmp(names[at], name) != 0)
         at++;
@@ -383,8 +366,7 @@ static int classic_open(void **out, const struct environment_spec **spec, const 
     classic->kind = &kinds[kind];
     classic->name = names[at];
     classic->hidden = hides ? without_velocity[at - CLASSIC_KINDS].hidden : 0;
-    classic->step = lanes->step[kind];
-    classic->observe = lanes->observe[kind];
+    classic->step = lanes[kind];
     classic->count = count;
     *out = classic;
     *spec = &classic->kind->spec;
@@ -398,17 +380,27 @@ static void classic_close(void *self)
 
 /* ---- reset and step ---- */
 
-static struct classic_call call_of(struct classic *self, const struct environment_buffers *buffers,
-                                   uint32_t n, const uint32_t *which)
+/* Moves the n environments, or without actions observes them; then clears what is hidden of the observations.
+ */
+static void move_and_observe(struct classic *self, const struct environment_buffers *buffers,
+                             const void *actions, uint32_t n, const uint32_t *which)
 {
-    return (struct classic_call){.states = self->states,
-                                 .stride = self->count,
-                                 .n = n,
-                                 .which = which,
-                                 .actions = buffers->action,
-                                 .observations = buffers->observation,
-                                 .rewards = buffers->reward,
-                                 .flags = buffers->flags};
+    const uint32_t elements = self->kind->spec.observation.shape[0];
+    self->step(&(struct classic_call){.states = self->states,
+                                      .stride = self->count,
+                                      .n = n,
+                                      .which = which,
+                                      .actions = actions,
+                                      .observations = buffers->observation,
+                                      .rewards = buffers->reward,
+                                      .flags = buffers->flags});
+    for (uint32_t i = 0; i < n && self->hidden != 0; i++) {
+        float *observation =
+            (float *)buffers->observation + (size_t)(which != NULL ? which[i] : i) * elements;
+        for (uint32_t e = 0; e < elements; e++)
+            if ((self->hidden >> e & 1) != 0)
+                observation[e] = 0;
+    }
 }
 
 static void draw_state(struct classic *self, uint32_t environment, const struct environment_seed *seed)
@@ -426,25 +418,6 @@ static void draw_state(struct classic *self, uint32_t environment, const struct 
     }
 }
 
-/* Clears what is hidden of the call's observations. */
-static void hide(const struct classic *self, const struct classic_call *call)
-{
-    const uint32_t elements = self->kind->spec.observation.shape[0];
-    for (uint32_t i = 0; i < call->n && self->hidden != 0; i++) {
-        float *observation =
-            call->observations + (size_t)(call->which != NULL ? call->which[i] : i) * elements;
-        for (uint32_t e = 0; e < elements; e++)
-            if ((self->hidden >> e & 1) != 0)
-                observation[e] = 0;
-    }
-}
-
-static void observe(const struct classic *self, const struct classic_call *call)
-{
-    self->observe(call);
-    hide(self, call);
-}
-
 static int classic_reset(void *self, const struct environment_buffers *buffers, uint32_t n,
                          const uint32_t *which, const struct environment_seed *seeds,
                          char error[ENVIRONMENT_ERROR_BYTES])
@@ -453,19 +426,15 @@ static int classic_reset(void *self, const struct environment_buffers *buffers, 
     (void)error;
     for (uint32_t i = 0; i < n; i++)
         draw_state(classic, which != NULL ? which[i] : i, &seeds[i]);
-    const struct classic_call call = call_of(classic, buffers, n, which);
-    observe(classic, &call);
+    move_and_observe(classic, buffers, NULL, n, which);
     return 0;
 }
 
 static int classic_step_environments(void *self, const struct environment_buffers *buffers, uint32_t n,
                                      const uint32_t *which, char error[ENVIRONMENT_ERROR_BYTES])
 {
-    struct classic *classic = self;
     (void)error;
-    const struct classic_call call = call_of(classic, buffers, n, which);
-    classic->step(&call);
-    hide(classic, &call);
+    move_and_observe(self, buffers, buffers->action, n, which);
     return 0;
 }
 
@@ -526,7 +495,9 @@ static size_t classic_render(void *self, uint32_t which, int picture, uint32_t *
     canvas.cells = (uint8_t *)out + head;
     if (letters)
         write_numbers(out, kind, values);
-    canvas_clear(&canvas);
+    memset(canvas.cells, letters ? ' ' : 255, (size_t)canvas.rows * canvas.row_bytes); /* blank, or white */
+    for (uint32_t row = 0; row < canvas.rows && letters; row++)
+        canvas.cells[(size_t)row * canvas.row_bytes + canvas.columns] = '\n';
     kind->paint(&canvas, values);
     return bytes;
 }
@@ -586,8 +557,7 @@ static int classic_load(void *self, const struct environment_buffers *buffers, u
         return 1;
     for (uint32_t v = 0; v < classic->kind->values; v++)
         classic->states[v * classic->count + which] = saved.values[v];
-    const struct classic_call call = call_of(classic, buffers, 1, &which);
-    observe(classic, &call);
+    move_and_observe(classic, buffers, NULL, 1, &which);
     return 0;
 }
 

@@ -16,8 +16,10 @@ enum { LANES = LANES_COUNT };
 
 struct block {
     double values[CLASSIC_VALUES_MAX][LANES];
-    int32_t choices[LANES]; /* the actions: these, or forces */
-    float forces[LANES];
+    union { /* the actions */
+        int32_t choices[LANES];
+        float forces[LANES];
+    };
     float observations[CLASSIC_OBSERVATION_MAX][LANES];
     float rewards[LANES];
     double terminated[LANES]; /* 1 or 0; as wide as the values, so that one loop writes both */
@@ -28,9 +30,8 @@ typedef void block_function(struct block *block);
 /* What a kind does with a block. */
 struct block_kind {
     uint32_t values, observations; /* of a row */
-    bool has_choices;
-    block_function *transition; /* writes values, rewards, terminated */
-    block_function *observe;    /* writes observations */
+    block_function *transition;    /* writes values, rewards, terminated */
+    block_function *observe;       /* writes observations; NULL: the observation is the state */
 };
 
 /* ---- blocks in memory ---- */
@@ -68,14 +69,15 @@ LANES_INLINE void block_load_values(struct block *block, const struct classic_ca
 }
 
 LANES_INLINE void block_load_actions(struct block *block, const struct classic_call *call,
-                                     const struct block_place *place, bool has_choices)
+                                     const struct block_place *place)
 {
-    const int32_t *choices = call->actions;
-    const float *forces = call->actions;
-    for (uint32_t i = 0; i < LANES && has_choices; i++)
-        block->choices[i] = choices[place->dense ? place->at[0] + i : place->at[i]];
-    for (uint32_t i = 0; i < LANES && !has_choices; i++)
-        block->forces[i] = forces[place->dense ? place->at[0] + i : place->at[i]];
+    const char *actions = call->actions;
+    if (place->dense)
+        memcpy(block->choices, actions + place->at[0] * sizeof block->choices[0], sizeof block->choices);
+    else
+        for (uint32_t i = 0; i < LANES; i++)
+            memcpy(&block->choices[i], actions + place->at[i] * sizeof block->choices[0],
+                   sizeof block->choices[0]);
 }
 
 LANES_INLINE void block_store_values(const struct block *block, const struct classic_call *call,
@@ -89,6 +91,13 @@ LANES_INLINE void block_store_values(const struct block *block, const struct cla
             for (uint32_t i = 0; i < place->used; i++)
                 to[place->at[i]] = block->values[v][i];
     }
+}
+
+LANES_INLINE void block_copy_values(struct block *b, uint32_t values)
+{
+    for (uint32_t v = 0; v < values; v++)
+        for (uint32_t i = 0; i < LANES; i++)
+            b->observations[v][i] = (float)b->values[v][i];
 }
 
 LANES_INLINE void block_store_observations(const struct block *block, const struct classic_call *call,
@@ -129,37 +138,28 @@ LANES_INLINE void step_blocks(const struct classic_call *call, const struct bloc
         const struct block_place place = block_place(call, begin);
         struct block block;
         block_load_values(&block, call, &place, kind.values);
-        block_load_actions(&block, call, &place, kind.has_choices);
-        kind.transition(&block);
-        kind.observe(&block);
-        block_store_values(&block, call, &place, kind.values);
-        block_store_observations(&block, call, &place, kind.observations);
-        block_store_ends(&block, call, &place);
-    }
-}
-
-LANES_INLINE void observe_blocks(const struct classic_call *call, const struct block_kind kind)
-{
-    for (uint32_t begin = 0; begin < call->n; begin += LANES) {
-        const struct block_place place = block_place(call, begin);
-        struct block block;
-        block_load_values(&block, call, &place, kind.values);
-        kind.observe(&block);
+        if (call->actions != NULL) {
+            block_load_actions(&block, call, &place);
+            kind.transition(&block);
+            block_store_values(&block, call, &place, kind.values);
+            block_store_ends(&block, call, &place);
+        }
+        if (kind.observe != NULL)
+            kind.observe(&block);
+        else
+            block_copy_values(&block, kind.values);
         block_store_observations(&block, call, &place, kind.observations);
     }
 }
 
 /* ---- CartPole-v1 ---- */
 
-LANES_INLINE struct cartpole_state cartpole_at(const struct block *b, uint32_t i)
-{
-    return (struct cartpole_state){b->values[0][i], b->values[1][i], b->values[2][i], b->values[3][i]};
-}
-
 LANES_INLINE void cartpole_move(struct block *b)
 {
     for (uint32_t i = 0; i < LANES; i++) {
-        const struct cartpole_state next = cartpole_transition(cartpole_at(b, i), b->choices[i]);
+        const struct cartpole_state state = {b->values[0][i], b->values[1][i], b->values[2][i],
+                                             b->values[3][i]};
+        const struct cartpole_state next = cartpole_transition(state, b->choices[i]);
         b->values[0][i] = next.x;
         b->values[1][i] = next.x_dot;
         b->values[2][i] = next.theta;
@@ -167,19 +167,6 @@ LANES_INLINE void cartpole_move(struct block *b)
         b->terminated[i] = cartpole_terminated(next) ? 1 : 0;
         b->rewards[i] = 1;
     }
-}
-
-/* The observation is the state. */
-LANES_INLINE void copy_values(struct block *b, uint32_t values)
-{
-    for (uint32_t v = 0; v < values; v++)
-        for (uint32_t i = 0; i < LANES; i++)
-            b->observations[v][i] = (float)b->values[v][i];
-}
-
-LANES_INLINE void cartpole_look(struct block *b)
-{
-    copy_values(b, CARTPOLE_STATE_SIZE);
 }
 
 /* ---- Acrobot-v1 ---- */
@@ -267,11 +254,6 @@ LANES_INLINE void mountain_car_continuous_move(struct block *b)
     }
 }
 
-LANES_INLINE void mountain_car_look(struct block *b)
-{
-    copy_values(b, MOUNTAIN_CAR_STATE_SIZE);
-}
-
 /* ---- Pendulum-v1 ---- */
 
 LANES_INLINE void pendulum_move(struct block *b)
@@ -297,29 +279,24 @@ LANES_INLINE void pendulum_look(struct block *b)
 
 /* ---- the table ---- */
 
-/* Each kind's two functions have its sizes and block functions as constants. */
-#define CLASSIC_FUNCTIONS(name, ...)                                                                         \
-    static void name##_step_all(const struct classic_call *call)                                             \
+/* Each kind's function has its sizes and block functions as constants. */
+#define CLASSIC_FUNCTION(name, ...)                                                                          \
+    static void name##_step(const struct classic_call *call)                                                 \
     {                                                                                                        \
         step_blocks(call, (struct block_kind){__VA_ARGS__});                                                 \
-    }                                                                                                        \
-    static void name##_observe_all(const struct classic_call *call)                                          \
-    {                                                                                                        \
-        observe_blocks(call, (struct block_kind){__VA_ARGS__});                                              \
     }
 
-CLASSIC_FUNCTIONS(cartpole, CARTPOLE_STATE_SIZE, CARTPOLE_STATE_SIZE, true, cartpole_move, cartpole_look)
-CLASSIC_FUNCTIONS(acrobot, ACROBOT_STATE_SIZE, ACROBOT_OBSERVATION_SIZE, true, acrobot_move_all, acrobot_look)
-CLASSIC_FUNCTIONS(mountain_car, MOUNTAIN_CAR_STATE_SIZE, MOUNTAIN_CAR_STATE_SIZE, true, mountain_car_move,
-                  mountain_car_look)
-CLASSIC_FUNCTIONS(mountain_car_continuous, MOUNTAIN_CAR_STATE_SIZE, MOUNTAIN_CAR_STATE_SIZE, false,
-                  mountain_car_continuous_move, mountain_car_look)
-CLASSIC_FUNCTIONS(pendulum, PENDULUM_STATE_SIZE, PENDULUM_OBSERVATION_SIZE, false, pendulum_move,
-                  pendulum_look)
+CLASSIC_FUNCTION(cartpole, CARTPOLE_STATE_SIZE, CARTPOLE_STATE_SIZE, cartpole_move, NULL)
+CLASSIC_FUNCTION(acrobot, ACROBOT_STATE_SIZE, ACROBOT_OBSERVATION_SIZE, acrobot_move_all, acrobot_look)
+CLASSIC_FUNCTION(mountain_car, MOUNTAIN_CAR_STATE_SIZE, MOUNTAIN_CAR_STATE_SIZE, mountain_car_move, NULL)
+CLASSIC_FUNCTION(mountain_car_continuous, MOUNTAIN_CAR_STATE_SIZE, MOUNTAIN_CAR_STATE_SIZE,
+                 mountain_car_continuous_move, NULL)
+CLASSIC_FUNCTION(pendulum, PENDULUM_STATE_SIZE, PENDULUM_OBSERVATION_SIZE, pendulum_move, pendulum_look)
 
-const struct classic_lanes LANES_NAME(classic_lanes) = {
-    .step = {cartpole_step_all, acrobot_step_all, mountain_car_step_all, mountain_car_continuous_step_all,
-             pendulum_step_all},
-    .observe = {cartpole_observe_all, acrobot_observe_all, mountain_car_observe_all,
-                mountain_car_continuous_observe_all, pendulum_observe_all},
+classic_step *const LANES_NAME(classic_lanes)[CLASSIC_KINDS] = {
+    [CLASSIC_CARTPOLE] = cartpole_step,
+    [CLASSIC_ACROBOT] = acrobot_step,
+    [CLASSIC_MOUNTAIN_CAR] = mountain_car_step,
+    [CLASSIC_MOUNTAIN_CAR_CONTINUOUS] = mountain_car_continuous_step,
+    [CLASSIC_PENDULUM] = pendulum_step,
 };

@@ -29,26 +29,18 @@ struct classic_call {
     size_t stride;         /* at least the number of environments */
     uint32_t n;            /* of this call */
     const uint32_t *which; /* (n) ascending, each once; NULL: the first n */
-    const void *actions;   /* (stride) int32 of a choice, else float32 */
+    const void *actions;   /* (stride) int32 of a choice, else float32; NULL: nothing moves */
     float *observations;   /* (stride, the kind's observation) */
     float *rewards;        /* (stride) */
     uint8_t *flags;        /* (stride) enum of environment.h */
 };
 
 /* Moves n states by their actions, and writes their observations, rewards and flags. An environment that has
- * ended must not be among them. */
+ * ended must not be among them. Without actions it writes the observations alone. */
 typedef void classic_step(const struct classic_call *call);
 
-/* Writes the observations of n states, by the operations of classic_step. Actions, rewards and flags are not
- * touched. */
-typedef void classic_observe(const struct classic_call *call);
-
-struct classic_lanes {
-    classic_step *step[CLASSIC_KINDS];
-    classic_observe *observe[CLASSIC_KINDS];
-};
-
-/* Indexed by enum isa (kernels/lanes/isa.h). */
-extern const struct classic_lanes classic_lanes_baseline, classic_lanes_avx2, classic_lanes_avx512;
+/* The steps of the kinds, on each set of enum isa (kernels/lanes/isa.h). */
+extern classic_step *const classic_lanes_baseline[CLASSIC_KINDS],
+    *const classic_lanes_avx2[CLASSIC_KINDS], *const classic_lanes_avx512[CLASSIC_KINDS];
 
 #endif

@@ -92,8 +92,7 @@ struct probe {
         uint32_t number; /* the subject's, or the neighbour's from NEIGHBOURS_FIRST */
         uint32_t step;   /* steps so far */
         uint32_t episode, episode_step;
-    } * seats;     /* (count) */
-    uint8_t *left; /* (count, agents) 1: the step before has ended it, and not the others */
+    } * seats; /* (count) */
     /* Episodes of subjects: ended by the environment, by a failure among these, and at steps_max. */
     uint64_t ended, failed, truncated;
 };
@@ -169,28 +168,24 @@ static void call_is_over(const struct contract *c)
     atomic_store(&c->trial->progress->begun_ns, 0);
 }
 
-/* Whether a plug-in's sentence is one: ended, not empty, and not our pattern. */
-static bool has_sentence(const struct contract *c)
-{
-    return memchr(c->said.text, '\0', sizeof c->said.text) != NULL && c->said.text[0] != '\0' &&
-           (uint8_t)c->said.text[0] != PATTERN_BYTE;
-}
-
 /* The end of a call that returned `failed`, and must refuse, or succeed. */
 static void call_end(struct contract *c, int failed, bool must_refuse)
 {
     char shown[ENVIRONMENT_ERROR_BYTES];
+    const char *text = c->said.text; /* a sentence: ended, not empty, and not our pattern */
+    const bool has_sentence = memchr(text, '\0', sizeof c->said.text) != NULL && text[0] != '\0' &&
+                              (uint8_t)text[0] != PATTERN_BYTE;
     call_is_over(c);
     for (size_t i = 0; i < sizeof c->said.guard; i++)
         if (c->said.guard[i] != PATTERN_BYTE)
             broken(c, "%s wrote beyond the %d bytes of its error", call_name(c), ENVIRONMENT_ERROR_BYTES);
     if (failed == 0 && must_refuse)
         broken(c, "%s succeeded: expected an error", call_name(c));
-    if (failed != 0 && !has_sentence(c))
+    if (failed != 0 && !has_sentence)
         broken(c, "%s returned %d without a sentence in error", call_name(c), failed);
     if (failed == 0 || must_refuse || c->is_broken)
         return;
-    text_show(shown, sizeof shown, c->said.text, strlen(c->said.text), sizeof shown);
+    text_show(shown, sizeof shown, text, strlen(text), sizeof shown);
     broken(c, "%s failed: %s", call_name(c), shown);
 }
 
@@ -232,7 +227,6 @@ static void open_memory(struct probe *p)
     p->seeds = allocate(c, p->count, sizeof *p->seeds);
     p->seeds_before = allocate(c, p->count, sizeof *p->seeds_before);
     p->seats = allocate(c, p->count, sizeof *p->seats);
-    p->left = allocate(c, (size_t)p->count * spec->agents, 1);
     if (c->is_broken)
         return;
     p->buffers = (struct environment_buffers){
@@ -281,7 +275,6 @@ static void probe_close(struct probe *p)
     free(p->seeds);
     free(p->seeds_before);
     free(p->seats);
-    free(p->left);
 }
 
 /* ---- what a call may touch ---- */
@@ -317,9 +310,11 @@ static void fill_rows(struct probe *p, uint32_t environment, unsigned outputs)
     }
 }
 
-/* Notes which environments a call is for, and the state of everything before it. */
+/* Notes which environments a call is for, and the state of everything before it; then spoils its outputs. */
 static void note_before(struct probe *p, uint32_t n, const uint32_t *which, unsigned outputs)
 {
+    for (int i = 0; i < AREAS; i++)
+        memcpy(p->areas[i].before, p->areas[i].memory, p->areas[i].bytes + 2 * p->areas[i].guard_bytes);
     memset(p->asked, which == NULL, p->count * sizeof *p->asked);
     for (uint32_t i = 0; which != NULL && i < n; i++)
         p->asked[which[i]] = true;
@@ -328,8 +323,6 @@ static void note_before(struct probe *p, uint32_t n, const uint32_t *which, unsi
             fill_rows(p, i, outputs);
     memcpy(p->which_before, p->which, p->count * sizeof *p->which);
     memcpy(p->seeds_before, p->seeds, p->count * sizeof *p->seeds);
-    for (int i = 0; i < AREAS; i++)
-        memcpy(p->areas[i].before, p->areas[i].memory, p->areas[i].bytes + 2 * p->areas[i].guard_bytes);
 }
 
 /* The guard bytes of an area, and all of its rows if the call must not write it. */
@@ -405,16 +398,6 @@ static void check_row(const struct probe *p, const struct environment_rows *rows
         broken(p->contract, "%s: %s", call_name(p->contract), why.text);
 }
 
-static void check_flags(const struct probe *p, const struct environment_rows *rows, uint32_t environment)
-{
-    struct contract *c = p->contract;
-    struct error why;
-    if (memchr(probe_flags(p, environment), PATTERN_BYTE, p->spec->agents) != NULL)
-        broken(c, "%s: did not write the flags of environment %u", call_name(c), environment);
-    if (environment_rows_check_flags(rows, 1, &environment, &why) != STATUS_OK)
-        broken(c, "%s: %s", call_name(c), why.text);
-}
-
 /* All that follows a call of reset, step or load, which returned `failed`. */
 static void check_after(struct probe *p, int failed, unsigned outputs)
 {
@@ -422,12 +405,15 @@ static void check_after(struct probe *p, int failed, unsigned outputs)
     const struct environment_rows rows = environment_rows_of(p->spec, &p->buffers, 0);
     const bool stepped = (outputs & 1u << FLAGS) != 0;
     const uint32_t agents = p->spec->agents;
+    struct error why;
     call_end(c, failed, false);
     for (enum area_kind area = 0; area < AREAS; area++)
         check_area(p, area, (outputs & 1u << area) != 0);
     for (uint32_t i = 0; i < p->count; i++) {
-        if (p->asked[i] && stepped)
-            check_flags(p, &rows, i);
+        if (p->asked[i] && stepped && memchr(probe_flags(p, i), PATTERN_BYTE, agents) != NULL)
+            broken(c, "%s: did not write the flags of environment %u", call_name(c), i);
+        if (p->asked[i] && stepped && environment_rows_check_flags(&rows, 1, &i, &why) != STATUS_OK)
+            broken(c, "%s: %s", call_name(c), why.text);
         for (uint32_t row = i * agents; p->asked[i] && row < (i + 1) * agents && !c->is_broken; row++)
             check_row(p, &rows, row, stepped);
     }
@@ -448,23 +434,15 @@ static void probe_reset(struct probe *p, uint32_t n, const uint32_t *which)
                 RESET_OUTPUTS);
 }
 
-/* Notes the agents that the step before has ended while others went on. */
-static void note_left(struct probe *p)
-{
-    const uint32_t agents = p->spec->agents;
-    for (uint32_t i = 0; i < p->count; i++)
-        for (uint32_t agent = 0; agent < agents; agent++)
-            p->left[i * agents + agent] =
-                p->seats[i].episode_step > 0 && environment_flags_end(probe_flags(p, i)[agent]);
-}
-
-/* Those agents are absent now. */
+/* The agents that the step before has ended, while others went on, are absent now. */
 static void check_left(const struct probe *p)
 {
     const uint32_t agents = p->spec->agents;
+    const uint8_t *before = p->areas[FLAGS].before + p->areas[FLAGS].guard_bytes;
     for (uint32_t row = 0; row < p->count * agents; row++) {
         const uint8_t flags = probe_flags(p, 0)[row];
-        if (p->asked[row / agents] && p->left[row] != 0 && (flags & ENVIRONMENT_ABSENT) == 0)
+        if (p->asked[row / agents] && p->seats[row / agents].episode_step > 0 &&
+            environment_flags_end(before[row]) && (flags & ENVIRONMENT_ABSENT) == 0)
             broken(
                 p->contract,
                 "%s: environment %u, agent %u: its flags are %#x in the step after its end, while others go "
@@ -476,7 +454,6 @@ static void check_left(const struct probe *p)
 static void probe_step(struct probe *p, uint32_t n, const uint32_t *which)
 {
     struct contract *c = p->contract;
-    note_left(p);
     note_before(p, n, which, STEP_OUTPUTS);
     call_begin(c, "step of %u environments", n);
     check_after(p, c->trial->plugin->step(p->self, &p->buffers, n, which, c->said.text), STEP_OUTPUTS);
@@ -557,15 +534,6 @@ static void probe_save(struct probe *p, uint32_t which, struct saved *saved)
                which);
 }
 
-static void check_text(struct contract *c, const struct saved *text)
-{
-    for (size_t at = 0, size = 1; at < text->size && size > 0; at += size) {
-        size = text->state[at] != '\0' ? text_character((const char *)text->state + at, text->size - at) : 0;
-        if (size == 0)
-            broken(c, "%s: byte %zu of the text is not UTF-8", call_name(c), at);
-    }
-}
-
 /* Adds the bytes that one environment draws as this kind. */
 static void probe_render(struct probe *p, uint32_t which, int kind, size_t *drawn)
 {
@@ -574,9 +542,13 @@ static void probe_render(struct probe *p, uint32_t which, int kind, size_t *draw
     struct saved out;
     run_sized(p, kind, which, size, &out);
     const uint64_t expected = (uint64_t)size[0] * size[1] * 3;
-    if (kind == ENVIRONMENT_TEXT && !c->is_broken)
-        check_text(c, &out);
-    else if (out.size > 0 && out.size != expected)
+    const char *text = (const char *)out.state;
+    for (size_t at = 0, bytes = 1; kind == ENVIRONMENT_TEXT && !c->is_broken && at < out.size; at += bytes) {
+        bytes = text[at] != '\0' ? text_character(text + at, out.size - at) : 0;
+        if (bytes == 0)
+            broken(c, "%s: byte %zu of the text is not UTF-8", call_name(c), at);
+    }
+    if (kind != ENVIRONMENT_TEXT && out.size > 0 && out.size != expected)
         broken(c, "%s returned %zu bytes of a picture of %u x %u: expected %" PRIu64, call_name(c), out.size,
                size[0], size[1], expected);
     *drawn += out.size;
@@ -591,29 +563,17 @@ static struct record *record_at(const struct contract *c, struct record *records
     return &records[((size_t)subject * (c->trial->steps + 1) + step) * c->spec.agents + agent];
 }
 
-static uint32_t float_bits(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-/* The name of what differs; NULL: nothing. */
-static const char *difference(const struct record *a, const struct record *b)
-{
-    return a->flags != b->flags                             ? "the flags differ"
-           : float_bits(a->reward) != float_bits(b->reward) ? "the reward differs"
-           : a->observation != b->observation               ? "the observation differs"
-           : a->mask != b->mask                             ? "the mask differs"
-           : a->metrics != b->metrics                       ? "the metrics differ"
-           : a->first != b->first                           ? "the state after the reset that follows differs"
-                                                            : NULL;
-}
-
 static void compare_row(struct contract *c, uint32_t subject, uint32_t step, uint32_t agent)
 {
-    const char *what = difference(record_at(c, c->reference, subject, step, agent),
-                                  record_at(c, c->found, subject, step, agent));
+    const struct record *a = record_at(c, c->reference, subject, step, agent);
+    const struct record *b = record_at(c, c->found, subject, step, agent);
+    const char *what = a->flags != b->flags                                    ? "the flags differ"
+                       : memcmp(&a->reward, &b->reward, sizeof a->reward) != 0 ? "the reward differs"
+                       : a->observation != b->observation                      ? "the observation differs"
+                       : a->mask != b->mask                                    ? "the mask differs"
+                       : a->metrics != b->metrics                              ? "the metrics differ"
+                       : a->first != b->first ? "the state after the reset that follows differs"
+                                              : NULL;
     char of[32] = "", when[32] = "after its first reset";
     if (what == NULL)
         return;
@@ -645,14 +605,6 @@ static uint64_t row_hash(const struct probe *p, uint64_t hash, enum area_kind ar
                          uint32_t agent)
 {
     return fnv1a(hash, probe_row(p, area, environment, agent), p->areas[area].row_bytes);
-}
-
-static void record_reset(const struct probe *p, uint32_t environment)
-{
-    const struct seat *seat = &p->seats[environment];
-    for (uint32_t agent = 0; is_subject(p, environment) && agent < p->spec->agents; agent++)
-        record_at(p->contract, p->records, seat->number, seat->step, agent)->first =
-            row_hash(p, row_hash(p, FNV1A_BEGIN, OBSERVATION, environment, agent), MASK, environment, agent);
 }
 
 /* A row that is absent, or of an environment that failed, holds nothing but its flags. */
@@ -748,8 +700,15 @@ static void reset_listed(struct probe *p, uint32_t n)
 {
     draw_seeds(p, n);
     probe_reset(p, n, p->tick == 0 ? NULL : p->which);
-    for (uint32_t i = 0; i < n; i++)
-        record_reset(p, p->which[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t environment = p->which[i];
+        const struct seat *seat = &p->seats[environment];
+        for (uint32_t agent = 0; is_subject(p, environment) && agent < p->spec->agents; agent++) {
+            const uint64_t observed = row_hash(p, FNV1A_BEGIN, OBSERVATION, environment, agent);
+            record_at(p->contract, p->records, seat->number, seat->step, agent)->first =
+                row_hash(p, observed, MASK, environment, agent);
+        }
+    }
 }
 
 /* Resets all environments, for steps that go into `records`. */
@@ -868,31 +827,22 @@ static struct cast cast_in_order(const struct contract *c)
 
 /* ---- what it says of itself ---- */
 
-static int describe_space(char *out, size_t size, const struct environment_space *space)
-{
-    static const char *const types[] = {"", "uint8", "int32", "float32"};
-    int length = snprintf(out, size, "%s (", types[space->dtype]);
-    for (uint32_t i = 0; i < space->rank; i++)
-        length += snprintf(out + length, size - (size_t)length, "%s%u", i > 0 ? ", " : "", space->shape[i]);
-    return length + snprintf(out + length, size - (size_t)length, ")");
-}
-
 static void describe(const struct contract *c)
 {
     char observation[80], action[80];
     const struct environment_spec *spec = &c->spec;
-    describe_space(observation, sizeof observation, &spec->observation);
-    const int length = describe_space(action, sizeof action, &spec->action);
+    environment_space_show(observation, sizeof observation, &spec->observation);
+    const size_t length = environment_space_show(action, sizeof action, &spec->action);
     if (spec->action.choices != NULL)
-        snprintf(action + length, sizeof action - (size_t)length, " of %zu choices%s",
-                 environment_choices(spec), spec->has_mask ? ", masked" : "");
+        snprintf(action + length, sizeof action - length, " of %zu choices%s", environment_choices(spec),
+                 spec->has_mask ? ", masked" : "");
     char end[48] = "the environment alone ends episodes";
     if (spec->steps_max > 0)
         snprintf(end, sizeof end, "at most %u steps", spec->steps_max);
     tell(c, "%s: %u agent%s, observation %s, action %s, %s", c->trial->name, spec->agents,
          spec->agents > 1 ? "s" : "", observation, action, end);
     for (uint32_t i = 0; i < spec->part_count; i++) {
-        describe_space(observation, sizeof observation, &spec->parts[i].space);
+        environment_space_show(observation, sizeof observation, &spec->parts[i].space);
         tell(c, "      part %s: %s", spec->parts[i].name, observation);
     }
 }
@@ -966,19 +916,16 @@ static void check_reference(struct contract *c)
 
 /* ---- the same bits ---- */
 
-/* A plug-in that draws from the second of the day gives other draws in the next one. */
-static void await_next_second(void)
-{
-    const time_t now = time(NULL);
-    while (time(NULL) == now)
-        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-}
-
+/* A plug-in that draws from the second of the day gives other draws in the next one. time(2) may lag a few
+ * milliseconds behind clock_gettime(2): waits until both have come to it. */
 static void check_seeds(struct contract *c)
 {
     const struct cast cast = cast_in_order(c);
+    struct timespec begun;
     set_clause(c, "equal seeds give equal bits");
-    await_next_second();
+    clock_gettime(CLOCK_REALTIME, &begun);
+    while (time(NULL) <= begun.tv_sec)
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
     play_new(c, c->subjects, &cast);
     compare(c);
     tell(c, "  ok  equal seeds give equal bits, in another instance and another second");
@@ -1171,46 +1118,31 @@ static void step_unchecked(struct probe *p)
     call_end(c, c->trial->plugin->step(p->self, &p->buffers, p->count, NULL, c->said.text), false);
 }
 
-static void reset_unchecked(struct probe *p, uint32_t n)
-{
-    struct contract *c = p->contract;
-    call_begin(c, "reset of %u environments", n);
-    call_end(c, c->trial->plugin->reset(p->self, &p->buffers, n, p->which, p->seeds, c->said.text), false);
-}
-
-/* Lists the environments that the last step ended, or that steps_max cuts. */
-static uint32_t list_ended(struct probe *p)
-{
-    const struct environment_spec *spec = p->spec;
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < p->count; i++) {
-        p->seats[i].step++;
-        const uint32_t steps = ++p->seats[i].episode_step;
-        if (environment_is_over(probe_flags(p, i), spec->agents) ||
-            (spec->steps_max > 0 && steps >= spec->steps_max))
-            p->which[n++] = i;
-    }
-    return n;
-}
-
 /* At most `ticks` steps, for about a second. Returns how many. Only step and reset are timed. */
 static uint32_t measure_steps(struct probe *p, uint32_t ticks, double *seconds)
 {
     enum { WHOLE_US = 1000000 };
     const struct monotime until = monotime_add_us(monotime_now(), WHOLE_US);
+    struct contract *c = p->contract;
     uint32_t done = 0;
-    for (; done < ticks && !p->contract->is_broken && monotime_before(monotime_now(), until); done++) {
+    for (; done < ticks && !c->is_broken && monotime_before(monotime_now(), until); done++) {
         for (uint32_t i = 0; i < p->count; i++)
             draw_actions(p, i);
         const double begun = cpu_seconds();
         step_unchecked(p);
         *seconds += cpu_seconds() - begun;
-        const uint32_t ended = p->contract->is_broken ? 0 : list_ended(p);
+        uint32_t ended = 0;
+        for (uint32_t i = 0; i < p->count && !c->is_broken; i++)
+            if (count_step(p, i))
+                p->which[ended++] = i;
         draw_seeds(p, ended);
+        if (ended == 0)
+            continue;
         const double stepped = cpu_seconds();
-        if (ended > 0)
-            reset_unchecked(p, ended);
-        *seconds += ended > 0 ? cpu_seconds() - stepped : 0;
+        call_begin(c, "reset of %u environments", ended);
+        call_end(c, c->trial->plugin->reset(p->self, &p->buffers, ended, p->which, p->seeds, c->said.text),
+                 false);
+        *seconds += cpu_seconds() - stepped;
     }
     return done;
 }

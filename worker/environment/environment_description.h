@@ -28,7 +28,8 @@ enum { ENVIRONMENT_NAME_BYTES = 128 };
 struct environment_description {
     char name[ENVIRONMENT_NAME_BYTES];
     bool can_save;                /* it saves and loads states */
-    struct environment_spec spec; /* its arrays belong to the description */
+    struct environment_spec spec; /* its arrays lie in `memory` */
+    struct arena *memory;
 };
 
 /* The text of a spec that has passed environment_spec_check, without white space: equal for equal specs. The

@@ -26,13 +26,6 @@ bool environment_is_built_in(const char *name)
     return environment_has_name(&classic_environments, name);
 }
 
-/* A word that may have been meant as a name: neither a path nor a shared object. */
-static bool is_word(const char *from)
-{
-    const size_t length = strlen(from);
-    return strchr(from, '/') == NULL && (length < 3 || strcmp(from + length - 3, ".so") != 0);
-}
-
 enum { KNOWN_BYTES = 256 };
 
 /* The names of all built-in environments. */
@@ -44,11 +37,14 @@ static void list_known(char known[KNOWN_BYTES])
                  *name);
 }
 
-/* Names the built-in environments where the missing file may be a misspelt one. */
+/* Names the built-in environments where the missing file may be a misspelt one: neither a path nor a shared
+ * object. */
 static enum status set_missing(struct error *error, const char *from, int errnum)
 {
     char known[KNOWN_BYTES];
-    if (errnum != ENOENT || !is_word(from))
+    const size_t length = strlen(from);
+    if (errnum != ENOENT || strchr(from, '/') != NULL ||
+        (length >= 3 && strcmp(from + length - 3, ".so") == 0))
         return error_set_errno(error, errnum, "%s", from);
     list_known(known);
     return error_set(error, STATUS_NOT_FOUND, "%.100s: no such file, and no built-in environment (%s)", from,

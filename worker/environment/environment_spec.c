@@ -26,6 +26,17 @@ size_t environment_space_bytes(const struct environment_space *space)
     return environment_space_elements(space) * (space->dtype == ENVIRONMENT_U8 ? 1 : 4);
 }
 
+const char *const environment_dtype_names[] = {
+    [ENVIRONMENT_U8] = "uint8", [ENVIRONMENT_I32] = "int32", [ENVIRONMENT_F32] = "float32"};
+
+size_t environment_space_show(char *out, size_t size, const struct environment_space *space)
+{
+    int length = snprintf(out, size, "%s (", environment_dtype_names[space->dtype]);
+    for (uint32_t i = 0; i < space->rank; i++)
+        length += snprintf(out + length, size - (size_t)length, "%s%u", i > 0 ? ", " : "", space->shape[i]);
+    return (size_t)(length + snprintf(out + length, size - (size_t)length, ")"));
+}
+
 /* The next multiple of 4. */
 static size_t in_words(size_t bytes)
 {
@@ -94,25 +105,29 @@ bool environment_observes_floats(const struct environment_spec *spec)
            environment_part_floats(spec->parts, spec->part_count, NULL, NULL) > 0;
 }
 
-static bool parts_are_finite(const struct environment_spec *spec, const char *row)
+/* The first part of a row with a number that is not finite, and where it lies. NULL: there is none. */
+static const struct environment_part *find_bad_part(const struct environment_spec *spec, const char *row,
+                                                    const char **values)
 {
     for (uint32_t i = 0; i < spec->part_count; i++) {
-        const size_t bytes = environment_space_bytes(&spec->parts[i].space);
-        if (!environment_part_is_image(&spec->parts[i]) &&
-            !environment_floats_are_finite(row, bytes / sizeof(float)))
-            return false;
+        const struct environment_part *part = &spec->parts[i];
+        const size_t bytes = environment_space_bytes(&part->space);
+        *values = row;
+        if (!environment_part_is_image(part) && !environment_floats_are_finite(row, bytes / sizeof(float)))
+            return part;
         row += in_words(bytes);
     }
-    return true;
+    return NULL;
 }
 
 bool environment_observations_are_finite(const struct environment_spec *spec, const void *rows, size_t count)
 {
     const size_t bytes = environment_space_bytes(&spec->observation);
+    const char *values;
     if (spec->observation.dtype == ENVIRONMENT_F32)
         return environment_floats_are_finite(rows, count * bytes / sizeof(float));
     for (size_t i = 0; spec->part_count > 0 && i < count; i++)
-        if (!parts_are_finite(spec, (const char *)rows + i * bytes))
+        if (find_bad_part(spec, (const char *)rows + i * bytes, &values) != NULL)
             return false;
     return true;
 }
@@ -180,14 +195,6 @@ static enum status check_seen(const struct environment_space *space, const char 
     return status == STATUS_OK ? check_bounds(space, of, false, error) : status;
 }
 
-static bool is_text(const char *name)
-{
-    size_t character = 1;
-    for (size_t left = strlen(name); left > 0 && character > 0; name += character, left -= character)
-        character = text_character(name, left);
-    return character > 0;
-}
-
 /* Name i of a list whose names lie `stride` bytes apart: a short text, and none of those before. */
 static enum status check_name(const char *const *names, size_t stride, const char *of, uint32_t i,
                               struct error *error)
@@ -198,7 +205,10 @@ static enum status check_name(const char *const *names, size_t stride, const cha
     if (strnlen(name, ENVIRONMENT_NAME_MAX + 1) > ENVIRONMENT_NAME_MAX)
         return error_set(error, STATUS_INVALID, "%s[%u] has a name of more than %d bytes", of, i,
                          ENVIRONMENT_NAME_MAX);
-    if (!is_text(name))
+    size_t left = strlen(name), character = 1;
+    for (const char *at = name; left > 0 && character > 0; at += character, left -= character)
+        character = text_character(at, left);
+    if (character == 0)
         return error_set(error, STATUS_INVALID, "%s[%u] has a name that is not UTF-8", of, i);
     for (uint32_t j = 0; j < i; j++)
         if (strcmp(name, *(const char *const *)((const char *)names + j * stride)) == 0)
@@ -220,17 +230,6 @@ static enum status check_part(const struct environment_spec *spec, uint32_t i, s
                            "%s.rank is %u: expected 3 of ENVIRONMENT_U8, height, width and channels", of,
                            space->rank);
     return status;
-}
-
-static void print_shape(char *out, size_t size, const struct environment_space *space)
-{
-    int length = snprintf(out, size, "%s (",
-                          space->dtype == ENVIRONMENT_U8    ? "uint8"
-                          : space->dtype == ENVIRONMENT_I32 ? "int32"
-                                                            : "float32");
-    for (uint32_t i = 0; i < space->rank; i++)
-        length += snprintf(out + length, size - (size_t)length, "%s%u", i > 0 ? ", " : "", space->shape[i]);
-    snprintf(out + length, size - (size_t)length, ")");
 }
 
 static enum status check_parts(const struct environment_spec *spec, struct error *error)
@@ -255,22 +254,13 @@ static enum status check_parts(const struct environment_spec *spec, struct error
         .rank = 1,
         .shape = {(uint32_t)(images > 0 ? bytes : bytes / sizeof(float))}};
     char is[64], should[64];
-    print_shape(is, sizeof is, whole);
-    print_shape(should, sizeof should, &expected);
+    environment_space_show(is, sizeof is, whole);
+    environment_space_show(should, sizeof should, &expected);
     if (strcmp(is, should) != 0)
         return error_set(error, STATUS_INVALID, "observation is %s: expected %s, which its parts take", is,
                          should);
     if (whole->low != NULL || whole->high != NULL)
         return error_set(error, STATUS_INVALID, "observation has bounds: expected those of its parts alone");
-    return STATUS_OK;
-}
-
-static enum status check_choices(const struct environment_space *space, struct error *error)
-{
-    for (size_t i = 0; i < environment_space_elements(space); i++)
-        if (space->choices[i] == 0 || space->choices[i] > ENVIRONMENT_CHOICES_MAX)
-            return error_set(error, STATUS_INVALID, "action.choices[%zu] is %u: expected 1..%d", i,
-                             space->choices[i], ENVIRONMENT_CHOICES_MAX);
     return STATUS_OK;
 }
 
@@ -285,24 +275,13 @@ static enum status check_action(const struct environment_space *space, struct er
                          "action.dtype is %u: expected ENVIRONMENT_I32 with choices, or ENVIRONMENT_F32",
                          space->dtype);
     enum status status = check_shape(space, "action", 1, error);
-    if (status != STATUS_OK)
-        return status;
-    if (choices)
-        return check_choices(space, error);
-    return check_bounds(space, "action", true, error);
-}
-
-static enum status check_metrics(const struct environment_spec *spec, struct error *error)
-{
-    if (spec->metric_count > ENVIRONMENT_METRICS_MAX)
-        return error_set(error, STATUS_INVALID, "metric_count is %u: expected at most %d", spec->metric_count,
-                         ENVIRONMENT_METRICS_MAX);
-    if (spec->metric_count > 0 && spec->metrics == NULL)
-        return error_set(error, STATUS_INVALID, "metrics is NULL: expected %u names", spec->metric_count);
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < spec->metric_count && status == STATUS_OK; i++)
-        status = check_name(spec->metrics, sizeof spec->metrics[0], "metrics", i, error);
-    return status;
+    if (status != STATUS_OK || !choices)
+        return status == STATUS_OK ? check_bounds(space, "action", true, error) : status;
+    for (size_t i = 0; i < environment_space_elements(space); i++)
+        if (space->choices[i] == 0 || space->choices[i] > ENVIRONMENT_CHOICES_MAX)
+            return error_set(error, STATUS_INVALID, "action.choices[%zu] is %u: expected 1..%d", i,
+                             space->choices[i], ENVIRONMENT_CHOICES_MAX);
+    return STATUS_OK;
 }
 
 /* The bytes of a spec of version 1, which ends before the parts. */
@@ -339,7 +318,14 @@ enum status environment_spec_check(const struct environment_spec *spec, struct e
         status = check_parts(spec, error);
     if (status == STATUS_OK)
         status = check_action(&spec->action, error);
-    return status == STATUS_OK ? check_metrics(spec, error) : status;
+    if (status == STATUS_OK && spec->metric_count > ENVIRONMENT_METRICS_MAX)
+        return error_set(error, STATUS_INVALID, "metric_count is %u: expected at most %d", spec->metric_count,
+                         ENVIRONMENT_METRICS_MAX);
+    if (status == STATUS_OK && spec->metric_count > 0 && spec->metrics == NULL)
+        return error_set(error, STATUS_INVALID, "metrics is NULL: expected %u names", spec->metric_count);
+    for (uint32_t i = 0; i < spec->metric_count && status == STATUS_OK; i++)
+        status = check_name(spec->metrics, sizeof spec->metrics[0], "metrics", i, error);
+    return status;
 }
 
 const char *environment_loss(bool can_seed, bool can_save)
@@ -533,18 +519,6 @@ enum status environment_rows_check_step(const struct environment_rows *rows, uin
 
 /* ---- observations and masks ---- */
 
-/* Names the mask's first byte that is neither 0 nor 1. */
-static enum status explain_row_mask(const struct environment_rows *rows, uint32_t row, size_t element,
-                                    const uint8_t *mask, struct error *error)
-{
-    uint32_t choice = 0;
-    while (mask[choice] <= 1)
-        choice++;
-    return row_fails(rows, row, STATUS_CORRUPT, error,
-                     "its mask is %u at choice %" PRIu32 " of element %zu: expected 0 or 1", mask[choice],
-                     choice, element);
-}
-
 static enum status check_row_mask(const struct environment_rows *rows, uint32_t row, struct error *error)
 {
     const struct environment_space *action = &rows->spec->action;
@@ -555,8 +529,11 @@ static enum status check_row_mask(const struct environment_rows *rows, uint32_t 
             allowed += mask[choice];
             all |= mask[choice];
         }
-        if (all > 1)
-            return explain_row_mask(rows, row, element, mask, error);
+        for (uint32_t choice = 0; all > 1; choice++)
+            if (mask[choice] > 1)
+                return row_fails(rows, row, STATUS_CORRUPT, error,
+                                 "its mask is %u at choice %" PRIu32 " of element %zu: expected 0 or 1",
+                                 mask[choice], choice, element);
         if (allowed == 0)
             return row_fails(rows, row, STATUS_CORRUPT, error, "its mask allows no choice of element %zu",
                              element);
@@ -567,17 +544,11 @@ static enum status check_row_mask(const struct environment_rows *rows, uint32_t 
 /* The floats in a row of bytes. */
 static enum status check_row_parts(const struct environment_rows *rows, uint32_t row, struct error *error)
 {
-    const struct environment_spec *spec = rows->spec;
-    const char *at = (const char *)rows->buffers->observation + row * rows->elements;
-    enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < spec->part_count && status == STATUS_OK; i++) {
-        const size_t bytes = environment_space_bytes(&spec->parts[i].space);
-        if (!environment_part_is_image(&spec->parts[i]))
-            status = check_row_finite(rows, row, spec->parts[i].name, (const void *)at, bytes / sizeof(float),
-                                      error);
-        at += in_words(bytes);
-    }
-    return status;
+    const char *observation = (const char *)rows->buffers->observation + row * rows->elements, *values;
+    const struct environment_part *part = find_bad_part(rows->spec, observation, &values);
+    return part == NULL ? STATUS_OK
+                        : check_row_finite(rows, row, part->name, (const void *)values,
+                                           environment_space_elements(&part->space), error);
 }
 
 static enum status check_row_state(const struct environment_rows *rows, uint32_t row, struct error *error)
@@ -618,28 +589,22 @@ static enum status check_values(const struct environment_rows *rows, uint32_t ro
     return STATUS_OK;
 }
 
-static enum status check_row_bounds(const struct environment_rows *rows, uint32_t row, struct error *error)
+enum status environment_row_check(const struct environment_rows *rows, uint32_t row, bool stepped,
+                                  struct error *error)
 {
     const struct environment_spec *spec = rows->spec;
     const char *observation =
         (const char *)rows->buffers->observation + row * environment_space_bytes(&spec->observation);
-    enum status status = STATUS_OK;
-    if (spec->part_count == 0)
-        return check_values(rows, row, "observation", &spec->observation, observation, error);
+    enum status status = stepped ? check_row_step(rows, row, error) : STATUS_OK;
+    if (status == STATUS_OK)
+        status = check_row_state(rows, row, error);
+    if (status == STATUS_OK && spec->part_count == 0)
+        status = check_values(rows, row, "observation", &spec->observation, observation, error);
     for (uint32_t i = 0; i < spec->part_count && status == STATUS_OK; i++) {
         status = check_values(rows, row, spec->parts[i].name, &spec->parts[i].space, observation, error);
         observation += in_words(environment_space_bytes(&spec->parts[i].space));
     }
     return status;
-}
-
-enum status environment_row_check(const struct environment_rows *rows, uint32_t row, bool stepped,
-                                  struct error *error)
-{
-    enum status status = stepped ? check_row_step(rows, row, error) : STATUS_OK;
-    if (status == STATUS_OK)
-        status = check_row_state(rows, row, error);
-    return status == STATUS_OK ? check_row_bounds(rows, row, error) : status;
 }
 
 /* ---- two specs ---- */
@@ -660,8 +625,8 @@ static enum status compare_spaces(const char *what, const struct environment_spa
 {
     char old[64], now[64];
     const size_t elements = environment_space_elements(is);
-    print_shape(old, sizeof old, was);
-    print_shape(now, sizeof now, is);
+    environment_space_show(old, sizeof old, was);
+    environment_space_show(now, sizeof now, is);
     if (strcmp(old, now) != 0)
         return error_set(error, STATUS_INVALID, "its %s is %s: it was %s", what, now, old);
     for (size_t i = 0; is->choices != NULL && i < elements; i++)

@@ -292,28 +292,23 @@ static void put_frame(const struct environments *e, size_t row, uint32_t frame)
             to[pixel * stride + i] = from[pixel * bytes + i];
 }
 
-/* Each byte moves one frame to the left. Where a pixel ends, the next one's oldest frame comes in; the newest
- * observation is written over it. */
-static void push_frame(const struct environments *e, size_t row)
-{
-    char *stack = (char *)e->buffers.observation + row * e->observation_bytes;
-    memmove(stack, stack + e->pixel_bytes, e->observation_bytes - e->pixel_bytes);
-    put_frame(e, row, e->config.frames - 1);
-}
-
 /* Puts on the stacks what a reset or a step has written. An episode's or a life's first observation fills its
- * stack. */
+ * stack. Else each byte moves one frame to the left. Where a pixel ends, the next one's oldest frame comes
+ * in; the newest observation is written over it. */
 static void stack_frames(const struct environments *e, uint32_t n, const uint32_t *which, bool is_reset)
 {
     const uint32_t agents = e->spec->agents;
     for (uint32_t i = 0; i < n; i++)
         for (size_t row = (size_t)environment_rows_at(which, i) * agents, end = row + agents; row < end;
-             row++)
-            if (!is_reset && (e->buffers.flags[row] & (ENVIRONMENT_RESTARTED | ENVIRONMENT_LIFE_LOST)) == 0)
-                push_frame(e, row);
-            else
-                for (uint32_t frame = 0; frame < e->config.frames; frame++)
-                    put_frame(e, row, frame);
+             row++) {
+            char *stack = (char *)e->buffers.observation + row * e->observation_bytes;
+            const bool fills =
+                is_reset || (e->buffers.flags[row] & (ENVIRONMENT_RESTARTED | ENVIRONMENT_LIFE_LOST)) != 0;
+            if (!fills)
+                memmove(stack, stack + e->pixel_bytes, e->observation_bytes - e->pixel_bytes);
+            for (uint32_t frame = fills ? 0 : e->config.frames - 1; frame < e->config.frames; frame++)
+                put_frame(e, row, frame);
+        }
 }
 
 /* ---- reset ---- */
@@ -390,33 +385,9 @@ static void settle(struct environments *e, uint32_t index, bool is_cut)
     }
 }
 
-static void settle_all(struct environments *e, uint32_t n, const uint32_t *which, uint8_t flags)
-{
-    const uint32_t steps_max = e->spec->steps_max > 0 ? e->spec->steps_max : UINT32_MAX;
-    for (uint32_t i = 0; i < n; i++) {
-        const uint32_t index = environment_rows_at(which, i);
-        const bool is_cut = ++e->steps[index] == steps_max;
-        if (is_cut || flags != 0)
-            settle(e, index, is_cut);
-    }
-}
-
-/* Checks what a step wrote, and makes it uniform in between. */
-static enum status check_step(struct environments *e, uint32_t n, const uint32_t *which, struct error *why)
-{
-    const uint8_t flags = flags_of(e, n, which);
-    enum status status = STATUS_OK;
-    if (flags != 0)
-        status = environment_rows_check_flags(&e->rows, n, which, why);
-    if (status != STATUS_OK)
-        return status;
-    settle_all(e, n, which, flags);
-    status = environment_rows_check_step(&e->rows, n, which, why);
-    return status == STATUS_OK ? environment_rows_check_state(&e->rows, n, which, why) : status;
-}
-
 enum status environments_step(struct environments *e, uint32_t n, const uint32_t *which, struct error *error)
 {
+    const uint32_t steps_max = e->spec->steps_max > 0 ? e->spec->steps_max : UINT32_MAX;
     struct plugin_error refusal = {""};
     struct error why;
     if (environment_rows_check_actions(&e->rows, n, which, &why) != STATUS_OK)
@@ -428,7 +399,18 @@ enum status environments_step(struct environments *e, uint32_t n, const uint32_t
         return plugin_refuses(e, "step", &refusal, error);
     if (e->newest != NULL)
         stack_frames(e, n, which, false);
-    return check_step(e, n, which, &why) == STATUS_OK ? STATUS_OK : name_fault(e, &why, error);
+    const uint8_t flags = flags_of(e, n, which);
+    if (flags != 0 && environment_rows_check_flags(&e->rows, n, which, &why) != STATUS_OK)
+        return name_fault(e, &why, error);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t index = environment_rows_at(which, i);
+        const bool is_cut = ++e->steps[index] == steps_max;
+        if (is_cut || flags != 0)
+            settle(e, index, is_cut);
+    }
+    if (environment_rows_check_step(&e->rows, n, which, &why) != STATUS_OK)
+        return name_fault(e, &why, error);
+    return check_state(e, n, which, error);
 }
 
 /* ---- saved states ----
@@ -489,19 +471,6 @@ static enum status load_head(struct environments *e, uint32_t index, const uint8
     return STATUS_OK;
 }
 
-/* The rows of absent agents, which the plug-in may have shown. A row that the last step ended still shows its
- * last observation. */
-static void blank_absent(struct environments *e, uint32_t index)
-{
-    const uint32_t first = index * e->spec->agents;
-    if (environments_is_over(e, index))
-        return; /* reset since: none is absent */
-    for (uint32_t row = first; row < first + e->spec->agents; row++)
-        if ((e->buffers.flags[row] & ENVIRONMENT_ABSENT) != 0 &&
-            !environment_flags_end(e->buffers.flags[row]))
-            blank_row(e, row);
-}
-
 enum status environments_load(struct environments *e, uint32_t index, const void *state, size_t bytes,
                               struct error *error)
 {
@@ -520,7 +489,13 @@ enum status environments_load(struct environments *e, uint32_t index, const void
     if (failed != 0)
         return plugin_refuses(e, "load", &why, error);
     memcpy((char *)e->buffers.observation + index * stacks, (const char *)state + head - stacks, stacks);
-    blank_absent(e, index);
+    /* The plug-in may have shown absent agents. A row that the last step ended still shows its last
+     * observation. An environment that was over has been reset since: none is absent. */
+    const uint32_t agents = e->spec->agents;
+    for (uint32_t row = index * agents; row < (index + 1) * agents && !environments_is_over(e, index); row++)
+        if ((e->buffers.flags[row] & ENVIRONMENT_ABSENT) != 0 &&
+            !environment_flags_end(e->buffers.flags[row]))
+            blank_row(e, row);
     return check_state(e, 1, &index, error);
 }
 

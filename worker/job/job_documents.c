@@ -1,7 +1,7 @@
 /* Writes what is generated from the table: the JSON schema (draft 2020-12) of job files, the manual page
  * coalesced-job(5) in mdoc(7), and the keys for completions. config/JOBS.md is the manual page, translated by
  * mandoc. The command's process. */
-#include "worker/job/job_table.h"
+#include "worker/job/job_table_words.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -201,8 +201,6 @@ static cJSON *condition_value(const struct job_key *key, const struct job_condit
         }
         snprintf(pattern, sizeof pattern, "^%s", condition->name);
         return object_of("pattern", cJSON_CreateString(pattern));
-    case JOB_IS_NOT:
-        return object_of("not", object_of("const", cJSON_CreateString(condition->name)));
     case JOB_IS_NULL:
         return object_of("type", cJSON_CreateString("null"));
     case JOB_IS_SET:
@@ -268,17 +266,6 @@ static cJSON *condition_schema(int kind, const struct job_condition *condition,
     return outer;
 }
 
-static cJSON *rule_schema(int kind, const struct job_rule *rule)
-{
-    static const struct job_condition nothing[2];
-    cJSON *schema = cJSON_CreateObject();
-    cJSON *when = cJSON_AddArrayToObject(cJSON_AddObjectToObject(schema, "if"), "allOf");
-    for (size_t i = 0; i < 2 && rule->when[i].test != JOB_ALWAYS; i++)
-        cJSON_AddItemToArray(when, condition_schema(kind, &rule->when[i], nothing));
-    cJSON_AddItemToObject(schema, "then", condition_schema(kind, &rule->then, rule->when));
-    return schema;
-}
-
 /* ---- groups, kinds, the whole schema ---- */
 
 /* A group for which the value of a member may stand, which is one of the member's names. */
@@ -320,12 +307,21 @@ static void add_members(cJSON *schema, const char *group, int kind)
 
 static cJSON *kind_schema(int kind)
 {
+    static const struct job_condition nothing[2];
     cJSON *schema = cJSON_CreateObject();
     cJSON *rules = cJSON_AddArrayToObject(schema, "allOf");
-    for (size_t i = 0; i < job_rule_count; i++)
-        if ((job_rules[i].kinds & JOB_KINDS_OF(kind)) != 0 && job_rules[i].when[0].test != JOB_ALWAYS &&
-            job_rules[i].then.test != JOB_AT_MOST_KEY)
-            cJSON_AddItemToArray(rules, rule_schema(kind, &job_rules[i]));
+    for (size_t i = 0; i < job_rule_count; i++) {
+        const struct job_rule *rule = &job_rules[i];
+        if ((rule->kinds & JOB_KINDS_OF(kind)) == 0 || rule->when[0].test == JOB_ALWAYS ||
+            rule->then.test == JOB_AT_MOST_KEY)
+            continue;
+        cJSON *of_rule = cJSON_CreateObject();
+        cJSON *when = cJSON_AddArrayToObject(cJSON_AddObjectToObject(of_rule, "if"), "allOf");
+        for (size_t k = 0; k < 2 && rule->when[k].test != JOB_ALWAYS; k++)
+            cJSON_AddItemToArray(when, condition_schema(kind, &rule->when[k], nothing));
+        cJSON_AddItemToObject(of_rule, "then", condition_schema(kind, &rule->then, rule->when));
+        cJSON_AddItemToArray(rules, of_rule);
+    }
     add_members(schema, "", kind);
     return schema;
 }
@@ -517,14 +513,6 @@ static void write_value(FILE *stream, const struct job_key *key)
     fputs(".br\n", stream);
 }
 
-static void write_key(FILE *stream, const struct job_key *key)
-{
-    fprintf(stream, ".It Li %s\n", key->pointer);
-    if (key->type != JOB_OBJECT)
-        write_value(stream, key);
-    write_meaning(stream, key);
-}
-
 /* ---- the whole manual ---- */
 
 static const char page_begin[] =
@@ -544,39 +532,25 @@ static const char page_end[] = ".Sh EXAMPLES\n"
                                ".Ed\n"
                                ".Sh SEE ALSO\n.Xr coalesced 1\n";
 
-enum {
-    OF_REINFORCE = JOB_KINDS_OF(JOB_REINFORCE),
-    OF_PPO = JOB_KINDS_OF(JOB_VARIANT_PPO),
-    OF_A2C = JOB_KINDS_OF(JOB_VARIANT_A2C),
-    OF_ACTOR_CRITIC = OF_PPO | OF_A2C,
-    OF_DQN = JOB_KINDS_OF(JOB_VARIANT_DQN),
-    OF_SAC = JOB_KINDS_OF(JOB_VARIANT_SAC),
-    OF_TD3 = JOB_KINDS_OF(JOB_VARIANT_TD3),
-    OF_FLOATS = OF_SAC | OF_TD3,
-    OF_OFF_POLICY = OF_DQN | OF_FLOATS,
-    OF_STEPWISE = OF_ACTOR_CRITIC | OF_OFF_POLICY,
-    OF_AGENT = OF_REINFORCE | OF_STEPWISE,
-};
-
 static const struct section {
     const char *title;
     unsigned kinds, without; /* keys that all of these have, and not all of those */
     const char *text;        /* or NULL */
 } sections[] = {
     {"Keys of every kind", JOB_KINDS_ALL, 0, NULL},
-    {"Keys of the kind reinforce", OF_AGENT, JOB_KINDS_ALL, NULL},
-    {"Keys of the kind reinforce with the algorithm reinforce", OF_REINFORCE, OF_AGENT, NULL},
-    {"Keys of the kind reinforce with any other algorithm", OF_STEPWISE, OF_AGENT, NULL},
-    {"Keys of the kind reinforce with the algorithm ppo or a2c", OF_ACTOR_CRITIC, OF_STEPWISE, NULL},
-    {"Keys of the kind reinforce with the algorithm ppo", OF_PPO, OF_ACTOR_CRITIC, NULL},
-    {"Keys of the kind reinforce with the algorithm a2c", OF_A2C, OF_ACTOR_CRITIC, NULL},
-    {"Keys of the kind reinforce with the algorithm dqn, sac or td3", OF_OFF_POLICY, OF_STEPWISE, NULL},
-    {"Keys of the kind reinforce with the algorithm dqn", OF_DQN, OF_OFF_POLICY, NULL},
-    {"Keys of the kind reinforce with the algorithm sac or td3", OF_FLOATS, OF_OFF_POLICY, NULL},
-    {"Keys of the kind reinforce with the algorithm sac", OF_SAC, OF_FLOATS, NULL},
-    {"Keys of the kind reinforce with the algorithm td3", OF_TD3, OF_FLOATS, NULL},
-    {"Keys of the kind parameter-server", JOB_KINDS_OF(JOB_PARAMETER_SERVER), JOB_KINDS_ALL, NULL},
-    {"Keys of the kind model-parallel", JOB_KINDS_OF(JOB_MODEL_PARALLEL), JOB_KINDS_ALL, messages},
+    {"Keys of the kind reinforce", AGENT, JOB_KINDS_ALL, NULL},
+    {"Keys of the kind reinforce with the algorithm reinforce", REINFORCE, AGENT, NULL},
+    {"Keys of the kind reinforce with any other algorithm", STEPWISE, AGENT, NULL},
+    {"Keys of the kind reinforce with the algorithm ppo or a2c", ACTOR_CRITIC, STEPWISE, NULL},
+    {"Keys of the kind reinforce with the algorithm ppo", PPO, ACTOR_CRITIC, NULL},
+    {"Keys of the kind reinforce with the algorithm a2c", A2C, ACTOR_CRITIC, NULL},
+    {"Keys of the kind reinforce with the algorithm dqn, sac or td3", OFF_POLICY, STEPWISE, NULL},
+    {"Keys of the kind reinforce with the algorithm dqn", DQN, OFF_POLICY, NULL},
+    {"Keys of the kind reinforce with the algorithm sac or td3", SAC | TD3, OFF_POLICY, NULL},
+    {"Keys of the kind reinforce with the algorithm sac", SAC, SAC | TD3, NULL},
+    {"Keys of the kind reinforce with the algorithm td3", TD3, SAC | TD3, NULL},
+    {"Keys of the kind parameter-server", SERVER, JOB_KINDS_ALL, NULL},
+    {"Keys of the kind model-parallel", PARALLEL, JOB_KINDS_ALL, messages},
 };
 
 static void write_section(FILE *stream, const struct section *section)
@@ -585,10 +559,16 @@ static void write_section(FILE *stream, const struct section *section)
     if (section->text != NULL)
         write_text(stream, section->text);
     fputs(".Bl -tag -width Ds\n", stream);
-    for (size_t i = 0; i < job_key_count; i++)
-        if ((job_keys[i].kinds & section->kinds) == section->kinds &&
-            (section->without == 0 || (job_keys[i].kinds & section->without) != section->without))
-            write_key(stream, &job_keys[i]);
+    for (size_t i = 0; i < job_key_count; i++) {
+        const struct job_key *key = &job_keys[i];
+        if ((key->kinds & section->kinds) != section->kinds ||
+            (section->without != 0 && (key->kinds & section->without) == section->without))
+            continue;
+        fprintf(stream, ".It Li %s\n", key->pointer);
+        if (key->type != JOB_OBJECT)
+            write_value(stream, key);
+        write_meaning(stream, key);
+    }
     fputs(".El\n", stream);
 }
 

@@ -195,33 +195,25 @@ static void nearest_try(struct nearest *nearest, const char *name)
     }
 }
 
-/* The pointer of the key that other programs call `name`, or NULL. */
-static const char *pointer_of_other(unsigned kinds, const char *name)
-{
-    for (size_t i = 0; i < sizeof known_elsewhere / sizeof known_elsewhere[0]; i++)
-        if (strcmp(known_elsewhere[i].name, name) == 0 &&
-            job_key_at(kinds, known_elsewhere[i].pointer) != NULL)
-            return known_elsewhere[i].pointer;
-    return NULL;
-}
-
 /* Suggests a key in place of the unknown `pointer`: the key of the same group whose name is nearest, "; did
  * you mean \"count\"?"; or else keys of the same name elsewhere, "; did you mean /observers/count?". Of a
  * name that Stable-Baselines3 or CleanRL has, "; here it is /stop/steps". Nothing if no key is near. */
 static void suggest_key(char words[JOB_WORDS_BYTES], unsigned kinds, const char *pointer)
 {
-    const char *name = strrchr(pointer, '/') + 1, *other = pointer_of_other(kinds, name);
+    const char *name = strrchr(pointer, '/') + 1;
     struct nearest beside = {.word = name};
     size_t count = 0;
+    for (size_t i = 0; i < sizeof known_elsewhere / sizeof known_elsewhere[0]; i++)
+        if (strcmp(known_elsewhere[i].name, name) == 0 &&
+            job_key_at(kinds, known_elsewhere[i].pointer) != NULL) {
+            words_add(words, "; here it is %s", known_elsewhere[i].pointer);
+            return;
+        }
     for (size_t i = 0; i < job_key_count; i++) {
         const char *known = job_key_name(&job_keys[i]), *begin = job_keys[i].pointer;
         if ((job_keys[i].kinds & kinds) != 0 && known - begin == name - pointer &&
             memcmp(begin, pointer, (size_t)(name - pointer)) == 0)
             nearest_try(&beside, known);
-    }
-    if (other != NULL) {
-        words_add(words, "; here it is %s", other);
-        return;
     }
     if (beside.name != NULL) {
         words_add(words, "; did you mean \"%s\"?", beside.name);
@@ -259,24 +251,16 @@ static void add_variant(char words[JOB_WORDS_BYTES], int variant, bool with_algo
         words_add(words, " with the algorithm \"%s\"", job_variant_algorithm(variant));
 }
 
-/* Whether some algorithms have the key, and others do not. */
-static bool depends_on_algorithm(const char *pointer)
-{
-    const bool reinforce = job_key_at(JOB_KINDS_OF(JOB_REINFORCE), pointer) != NULL;
-    for (int variant = JOB_VARIANT_PPO; variant < JOB_VARIANTS; variant++)
-        if (reinforce != (job_key_at(JOB_KINDS_OF(variant), pointer) != NULL))
-            return true;
-    return false;
-}
-
 /* While the kind is not known, a key of any kind is known. The algorithm is named where it matters: between
  * two of them, or where the algorithm "reinforce" lacks the key. */
 static void report_unknown(struct job_reading *reading, struct problem_place place, const char *pointer)
 {
     const int mine = ffs((int)reading->kinds) - 1;
-    const bool matters =
-        depends_on_algorithm(pointer) &&
-        (job_variant_algorithm(mine) != NULL || job_key_at(JOB_KINDS_OF(JOB_REINFORCE), pointer) == NULL);
+    const bool reinforce = job_key_at(JOB_KINDS_OF(JOB_REINFORCE), pointer) != NULL;
+    bool matters = false; /* some algorithms have the key, and others do not */
+    for (int variant = JOB_VARIANT_PPO; variant < JOB_VARIANTS; variant++)
+        matters = matters || reinforce != (job_key_at(JOB_KINDS_OF(variant), pointer) != NULL);
+    matters = matters && (job_variant_algorithm(mine) != NULL || !reinforce);
     char words[JOB_WORDS_BYTES] = "";
     bool follows = false; /* the algorithm that was named last */
     for (int variant = JOB_REINFORCE; variant < JOB_VARIANTS; variant++) {
@@ -304,24 +288,16 @@ static void report_unknown(struct job_reading *reading, struct problem_place pla
 static void collect_members(struct job_reading *reading, uint32_t source, const cJSON *object,
                             const char *group);
 
-/* The member that a shorthand sets: the item is its value, and no object. NULL: no shorthand applies. */
-static const struct job_key *shorthand_of(const struct job_reading *reading, const cJSON *item,
-                                          const struct job_key *key)
-{
-    char pointer[JSON_POINTER_BYTES];
-    if (key->shorthand == NULL || cJSON_IsObject(item))
-        return NULL;
-    snprintf(pointer, sizeof pointer, "%s/%s", key->pointer, key->shorthand);
-    return job_key_at(reading->kinds, pointer);
-}
-
-/* Notes that `key`'s value is the item, and looks into it when it is a group. */
+/* Notes that `key`'s value is the item, and looks into it when it is a group. Of a group with a shorthand, an
+ * item that is no object is the value of that member. */
 static void collect_value(struct job_reading *reading, uint32_t source, const cJSON *item,
                           const struct job_key *key)
 {
-    const struct job_key *member = shorthand_of(reading, item, key);
-    if (member != NULL)
-        key = member;
+    char pointer[JSON_POINTER_BYTES];
+    if (key->shorthand != NULL && !cJSON_IsObject(item)) {
+        snprintf(pointer, sizeof pointer, "%s/%s", key->pointer, key->shorthand);
+        key = job_key_at(reading->kinds, pointer);
+    }
     reading->found[key - job_keys] = (struct job_found){.item = item, .source = source};
     if (key->type != JOB_OBJECT)
         return;
@@ -425,27 +401,8 @@ static enum status collect_overrides(struct job_reading *reading, bool of_kind)
 
 /* ---- the kind, and then everything ---- */
 
-/* job_check reports a kind that is missing, and a value that is no kind. */
-static void read_kind(struct job_reading *reading, const struct job_key *key)
-{
-    const char *name = cJSON_GetStringValue(reading->found[key - job_keys].item);
-    for (int kind = 0; name != NULL && key->names[kind] != NULL; kind++)
-        if (strcmp(name, key->names[kind]) == 0)
-            reading->kinds = JOB_KINDS_OF(kind);
-}
-
-/* The variant whose keys a job with this algorithm has. An unknown name, which is reported later, gets PPO's
- * variant: PPO has most keys. */
-static int variant_of(const char *algorithm)
-{
-    for (int variant = JOB_VARIANT_PPO; variant < JOB_VARIANTS; variant++)
-        if (strcmp(algorithm, job_variant_algorithm(variant)) == 0)
-            return variant;
-    return strcmp(algorithm, "reinforce") == 0 ? JOB_REINFORCE : JOB_VARIANT_PPO;
-}
-
 /* The algorithm's name, which is read ahead of its turn: "/algorithm/name=ppo", "/algorithm={…}", the file.
- */
+ * An unknown name, which is reported later, gets PPO's variant: PPO has most keys. */
 static void read_algorithm(struct job_reading *reading)
 {
     const cJSON *group = cJSON_GetObjectItemCaseSensitive(reading->documents[0].root, "algorithm");
@@ -463,21 +420,12 @@ static void read_algorithm(struct job_reading *reading)
         cJSON_Delete(parsed);
         parsed = value;
     }
-    if (name != NULL)
-        reading->kinds = JOB_KINDS_OF(variant_of(name));
+    if (name != NULL && strcmp(name, job_variant_algorithm(JOB_REINFORCE)) != 0)
+        reading->kinds = JOB_KINDS_OF(JOB_VARIANT_PPO);
+    for (int variant = JOB_VARIANT_PPO; name != NULL && variant < JOB_VARIANTS; variant++)
+        if (strcmp(name, job_variant_algorithm(variant)) == 0)
+            reading->kinds = JOB_KINDS_OF(variant);
     cJSON_Delete(parsed);
-}
-
-static void collect_file(struct job_reading *reading, const cJSON *root)
-{
-    char got[JSON_SHOWN_BYTES];
-    if (cJSON_IsObject(root)) {
-        collect_members(reading, 0, root, "");
-    } else if (root != NULL) {
-        json_document_show(got, &reading->documents[0], root);
-        job_report(reading, (struct problem_place){0, json_place_of(&reading->documents[0], root)->value}, "",
-                   "expected an object, got %s", got);
-    }
 }
 
 /* Reads the file's text and every override, and notes where each key's value is. The kind comes first,
@@ -495,10 +443,21 @@ static enum status job_collect(struct job_reading *reading, const char *text, si
         job_report(reading, (struct problem_place){.offset = error.offset}, "", "%s", error.text);
     reading->found[kind - job_keys].item = cJSON_GetObjectItemCaseSensitive(file->root, "kind");
     status = collect_overrides(reading, true);
-    read_kind(reading, kind);
+    /* job_check reports a kind that is missing, and a value that is no kind. */
+    const char *name = cJSON_GetStringValue(reading->found[kind - job_keys].item);
+    for (int i = 0; name != NULL && kind->names[i] != NULL; i++)
+        if (strcmp(name, kind->names[i]) == 0)
+            reading->kinds = JOB_KINDS_OF(i);
     if (reading->kinds == JOB_KINDS_OF(JOB_REINFORCE))
         read_algorithm(reading);
-    collect_file(reading, file->root);
+    if (cJSON_IsObject(file->root)) {
+        collect_members(reading, 0, file->root, "");
+    } else if (file->root != NULL) {
+        char got[JSON_SHOWN_BYTES];
+        json_document_show(got, file, file->root);
+        job_report(reading, (struct problem_place){0, json_place_of(file, file->root)->value}, "",
+                   "expected an object, got %s", got);
+    }
     return status == STATUS_OK ? collect_overrides(reading, false) : status;
 }
 
@@ -721,25 +680,18 @@ static void check_sequences(struct job_reading *reading)
     job_report(reading, clash.last, "/algorithm/batch_size", "%s", words);
 }
 
-/* A default that depends on another key. */
+/* A default that depends on another key: where the key is absent, and any of its conditions holds. */
 static enum status take_other_default(struct job_reading *reading, const struct job_key *key)
 {
-    for (size_t i = 0; i < JOB_OTHERWISE_MAX && key->otherwise_where[i].test != JOB_ALWAYS; i++) {
+    const bool absent = reading->kinds != JOB_KINDS_ALL && (key->kinds & reading->kinds) != 0 &&
+                        reading->found[key - job_keys].item == NULL;
+    for (size_t i = 0; absent && i < JOB_OTHERWISE_MAX && key->otherwise_where[i].test != JOB_ALWAYS; i++) {
         const struct job_condition *where = &key->otherwise_where[i];
-        if (reading->found[key - job_keys].item == NULL && !found_at(reading, where->pointer)->wrong &&
+        if (!found_at(reading, where->pointer)->wrong &&
             job_condition_holds(&reading->job, reading->kinds, where))
             return job_value_otherwise(&reading->job, key);
     }
     return STATUS_OK;
-}
-
-static enum status take_other_defaults(struct job_reading *reading)
-{
-    enum status status = STATUS_OK;
-    for (size_t i = 0; i < job_key_count && status == STATUS_OK; i++)
-        if (reading->kinds != JOB_KINDS_ALL && (job_keys[i].kinds & reading->kinds) != 0)
-            status = take_other_default(reading, &job_keys[i]);
-    return status;
 }
 
 /* Judges the rules between keys of the job's kind. A rule is silent where the value of one of its keys is
@@ -776,45 +728,30 @@ static void report_value(struct job_reading *reading, const struct job_key *key,
     job_report(reading, place, pointer, "%s", words);
 }
 
-static void report_elements(struct job_reading *reading, const struct job_key *key,
-                            const struct job_found *found)
+static void check_value(struct job_reading *reading, const struct job_key *key, struct job_found *found)
 {
     const struct json_document *document = &reading->documents[found->source];
+    const bool has_elements = job_value_has_elements(key, found->item);
+    char pointer[JSON_POINTER_BYTES], words[JOB_WORDS_BYTES] = "expected ";
+    if (job_value_store(&reading->job, key, document, found->item))
+        return;
+    found->wrong = true;
+    words_add_expected(words, key);
+    if (!has_elements)
+        report_value(reading, key, found->source, found->item, key->pointer, words);
     uint32_t index = 0;
-    for (const cJSON *element = found->item->child; element != NULL; element = element->next, index++) {
-        char pointer[JSON_POINTER_BYTES], words[JOB_WORDS_BYTES] = "expected ";
+    for (const cJSON *element = has_elements ? found->item->child : NULL; element != NULL;
+         element = element->next, index++) {
         if (job_value_store_element(&reading->job, key, document, element, index))
             continue;
         snprintf(pointer, sizeof pointer, "%s/%u", key->pointer, index);
+        snprintf(words, sizeof words, "expected ");
         words_add_element(words, key);
         report_value(reading, key, found->source, element, pointer, words);
     }
 }
 
-static void check_value(struct job_reading *reading, const struct job_key *key, struct job_found *found)
-{
-    char words[JOB_WORDS_BYTES] = "expected ";
-    if (job_value_store(&reading->job, key, &reading->documents[found->source], found->item))
-        return;
-    found->wrong = true;
-    words_add_expected(words, key);
-    if (job_value_has_elements(key, found->item))
-        report_elements(reading, key, found);
-    else
-        report_value(reading, key, found->source, found->item, key->pointer, words);
-}
-
 /* ---- what is not there ---- */
-
-static void require_kind(struct job_reading *reading)
-{
-    const struct job_key *key = job_key_at(JOB_KINDS_ALL, "/kind");
-    const struct job_found *found = &reading->found[key - job_keys];
-    char words[JOB_WORDS_BYTES] = "this key is required; expected ";
-    words_add_expected(words, key);
-    if (found->item == NULL)
-        job_report(reading, job_found_place(reading, found), key->pointer, "%s", words);
-}
 
 static void default_name(struct job_reading *reading)
 {
@@ -870,10 +807,16 @@ static enum status job_check(struct job_reading *reading)
     /* A file that is no object has been reported. Which keys it lacks, and which clash, is not known. */
     if (!cJSON_IsObject(reading->documents[0].root))
         return STATUS_OK;
-    require_kind(reading);
+    const struct job_key *kind = job_key_at(JOB_KINDS_ALL, "/kind");
+    const struct job_found *found = &reading->found[kind - job_keys];
+    char words[JOB_WORDS_BYTES] = "this key is required; expected ";
+    words_add_expected(words, kind);
+    if (found->item == NULL)
+        job_report(reading, job_found_place(reading, found), kind->pointer, "%s", words);
     default_name(reading);
     imply(&reading->job);
-    status = take_other_defaults(reading);
+    for (size_t i = 0; i < job_key_count && status == STATUS_OK; i++)
+        status = take_other_default(reading, &job_keys[i]);
     if (status == STATUS_OK)
         job_check_rules(reading);
     return status;
@@ -948,36 +891,28 @@ enum status job_parse(struct job *job, const char *text, size_t length, const ch
 
 /* ---- from a file ---- */
 
-/* Reads one byte more than a job may have, if the file has it. */
-static enum status read_file(struct path path, char text[JOB_TEXT_BYTES_MAX + 1], size_t *length,
-                             struct error *error)
-{
-    uint64_t bytes;
-    int fd;
-    enum status status = file_open(&fd, &bytes, path, error);
-    if (status != STATUS_OK)
-        return status;
-    const ssize_t got = file_read_at(fd, text, JOB_TEXT_BYTES_MAX + 1, 0);
-    if (got < 0)
-        status = error_set_errno(error, errno, "%s: cannot be read", path.text);
-    *length = (size_t)got;
-    close(fd);
-    return status;
-}
-
 enum status job_read_file(struct job *job, struct path path, const char *const *overrides,
                           size_t override_count, job_files_judge *judge_files, char **problems)
 {
     char *text = malloc(JOB_TEXT_BYTES_MAX + 1), shown[4 * ERROR_TEXT_BYTES + 8];
     struct job_reading *reading;
     struct error error;
-    size_t length = 0;
+    ssize_t length = 0;
+    uint64_t bytes;
+    int fd = -1;
     *problems = NULL;
-    enum status status = text != NULL ? read_file(path, text, &length, &error) : STATUS_NO_MEMORY;
+    enum status status = text != NULL ? file_open(&fd, &bytes, path, &error) : STATUS_NO_MEMORY;
+    if (status == STATUS_OK) /* one byte more than a job may have, if the file has it */
+        length = file_read_at(fd, text, JOB_TEXT_BYTES_MAX + 1, 0);
+    if (length < 0)
+        status = error_set_errno(&error, errno, "%s: cannot be read", path.text);
+    if (fd >= 0)
+        close(fd);
     if (status == STATUS_OK) {
         reading = reading_new(path.text, overrides, override_count);
         status = reading != NULL
-                     ? reading_end(reading, reading_judge(reading, text, length, judge_files), job, problems)
+                     ? reading_end(reading, reading_judge(reading, text, (size_t)length, judge_files), job,
+                                   problems)
                      : STATUS_NO_MEMORY;
     } else if (text != NULL) {
         text_show(shown, sizeof shown, error.text, strlen(error.text), ERROR_TEXT_BYTES);

@@ -50,7 +50,6 @@ enum job_variant {
 enum job_test {
     JOB_ALWAYS, /* there is no condition */
     JOB_IS,     /* the name `name`; of a boolean, "true" or "false" */
-    JOB_IS_NOT, /* any name but `name` */
     JOB_IS_NULL,
     JOB_IS_SET,      /* not null; of a path: not empty */
     JOB_AT_LEAST,    /* the number `number` */

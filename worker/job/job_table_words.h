@@ -1,5 +1,5 @@
-/* The words of the table's rows: sets of kinds, and conditions. Only job_keys.c and job_rules.c include this.
- */
+/* The words of the table's rows: sets of kinds, and conditions. job_keys.c, job_rules.c and job_documents.c
+ * include this. */
 #ifndef WORKER_JOB_JOB_TABLE_WORDS_H
 #define WORKER_JOB_JOB_TABLE_WORDS_H
 
@@ -24,7 +24,6 @@ enum {
 
 /* clang-format off */
 #define IS(key, value) {key, JOB_IS, value, 0}
-#define IS_NOT(key, value) {key, JOB_IS_NOT, value, 0}
 #define IS_NULL(key) {key, JOB_IS_NULL, NULL, 0}
 #define IS_SET(key) {key, JOB_IS_SET, NULL, 0}
 #define AT_LEAST(key, bound) {key, JOB_AT_LEAST, NULL, bound}

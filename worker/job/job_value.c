@@ -72,14 +72,6 @@ static bool store_number(void *at, const struct job_key *key, double value)
     return true;
 }
 
-static bool store_name(void *at, const struct job_key *key, const char *text)
-{
-    const int name = name_index(key, text, strlen(text));
-    if (name >= 0)
-        *(int *)at = name;
-    return name >= 0;
-}
-
 static bool store_numbered(struct job_numbered *at, const struct job_key *key, const char *text)
 {
     const size_t length = strcspn(text, " ");
@@ -141,6 +133,8 @@ static bool store_options(char *at, const struct job_key *key, const cJSON *valu
 static bool store_one(void *at, const struct job_key *key, const struct json_document *document,
                       const cJSON *value)
 {
+    const char *text = cJSON_GetStringValue(value);
+    const int name = key->type == JOB_ENUM && text != NULL ? name_index(key, text, strlen(text)) : -1;
     switch (key->type) {
     case JOB_OBJECT:
         return cJSON_IsObject(value);
@@ -153,17 +147,19 @@ static bool store_one(void *at, const struct job_key *key, const struct json_doc
         *(bool *)at = cJSON_IsTrue(value);
         return cJSON_IsBool(value);
     case JOB_ENUM:
-        return cJSON_IsString(value) && store_name(at, key, value->valuestring);
+        if (name >= 0)
+            *(int *)at = name;
+        return name >= 0;
     case JOB_OPTIONS:
         return store_options(at, key, value);
     case JOB_NUMBERED:
-        return cJSON_IsString(value) && store_numbered(at, key, value->valuestring);
+        return text != NULL && store_numbered(at, key, text);
     case JOB_AUTO:
         return store_auto(at, key, value);
     case JOB_FREQUENCY:
         return store_frequency(at, key, document, value);
     default:
-        return cJSON_IsString(value) && store_text(at, key, value->valuestring);
+        return text != NULL && store_text(at, key, text);
     }
 }
 
@@ -217,21 +213,15 @@ static bool store_both(struct job *job, const struct job_key *key, const struct 
     return store_elements(job, key, document, first);
 }
 
-static void make_null(struct job *job, const struct job_key *key)
-{
-    *(bool *)((char *)job + key->offset_present) = false;
-    memset((char *)job + key->offset, 0, key->bytes);
-}
-
 bool job_value_store(struct job *job, const struct job_key *key, const struct json_document *document,
                      const cJSON *value)
 {
+    if (key->nullable)
+        *(bool *)((char *)job + key->offset_present) = !cJSON_IsNull(value);
     if (key->nullable && cJSON_IsNull(value)) {
-        make_null(job, key);
+        memset((char *)job + key->offset, 0, key->bytes);
         return true;
     }
-    if (key->nullable)
-        *(bool *)((char *)job + key->offset_present) = true;
     if (key->elements == 0)
         return store_one((char *)job + key->offset, key, document, value);
     memset((char *)job + key->offset, 0, key->bytes);
@@ -306,8 +296,6 @@ bool job_condition_holds(const struct job *job, unsigned kinds, const struct job
     switch (condition->test) {
     case JOB_IS:
         return strcmp(name, condition->name) == 0;
-    case JOB_IS_NOT:
-        return strcmp(name, condition->name) != 0;
     case JOB_IS_NULL:
         return job_value_is_null(job, key);
     case JOB_IS_SET:
@@ -433,9 +421,7 @@ void words_add_value(char words[JOB_WORDS_BYTES], const struct job *job, const s
     else if (key->type == JOB_FREQUENCY)
         words_add(words, strcmp(name, "step") == 0 ? "%.0f" : "[%.0f, \"episode\"]",
                   job_value_number(job, key));
-    else if (key->type == JOB_BOOLEAN)
-        words_add(words, *(const bool *)at ? "true" : "false");
-    else if (key->type == JOB_OPTIONS)
+    else if (key->type == JOB_BOOLEAN || key->type == JOB_OPTIONS)
         words_add(words, "%s", name);
     else if (key->type == JOB_NUMBERED && strcmp(name, key->names[0]) != 0)
         words_add(words, "\"%s %.0f\"", name, job_value_number(job, key));
@@ -519,9 +505,6 @@ void words_add_condition(char words[JOB_WORDS_BYTES], unsigned kinds, const stru
                   : key->type == JOB_NUMBERED && strcmp(condition->name, key->names[0]) != 0 ? "\"%s K\""
                                                                                              : "\"%s\"",
                   condition->name);
-        break;
-    case JOB_IS_NOT:
-        words_add(words, "not \"%s\"", condition->name);
         break;
     case JOB_IS_NULL:
         words_add(words, "null");

@@ -140,22 +140,14 @@ static size_t digits(const char *text)
 /* Whether `text` is a number of the grammar, section 6 of RFC 8259. */
 static bool is_number(const char *text)
 {
+    const char *point = strchr(text, '.');
+    char *end;
     text += text[0] == '-';
-    if (digits(text) == 0 || (digits(text) > 1 && text[0] == '0'))
+    if (strspn(text, "0123456789.eE+-") < strlen(text) || digits(text) == 0 ||
+        (digits(text) > 1 && text[0] == '0') || (point != NULL && digits(point + 1) == 0))
         return false;
-    text += digits(text);
-    if (text[0] == '.') {
-        if (digits(++text) == 0)
-            return false;
-        text += digits(text);
-    }
-    if (text[0] == 'e' || text[0] == 'E') {
-        text += text[1] == '+' || text[1] == '-' ? 2 : 1;
-        if (digits(text) == 0)
-            return false;
-        text += digits(text);
-    }
-    return text[0] == '\0';
+    strtod(text, &end);
+    return end[0] == '\0';
 }
 
 /* Explains why the word at the scanner's place, of `length` bytes, is not JSON. `copy` is its beginning. */

@@ -33,7 +33,7 @@ static enum status language_open_vocabulary(struct language *l, struct error *er
     const char *checkpoint = l->checkpoint;
     char *text, file[PATH_MAX];
     size_t bytes;
-    enum status status = checkpoint_vocabulary(path_of(checkpoint), &text, &bytes, error);
+    enum status status = checkpoint_read(path_of(checkpoint), CHECKPOINT_VOCABULARY, &text, &bytes, error);
     if (status != STATUS_OK)
         return status;
     if (text == NULL)

@@ -63,8 +63,8 @@ static enum status values_open_text(struct parallel_values *values, const struct
         return STATUS_OK;
     values->extra.text.tokens = corpus->training.count + corpus->held_out.count;
     memcpy(values->extra.text.sha256, corpus->sha256, sizeof values->extra.text.sha256);
-    values->vocabulary = vocabulary_format(corpus->vocabulary, &values->extra.vocabulary_bytes);
-    values->extra.vocabulary = values->vocabulary;
+    values->vocabulary = vocabulary_format(corpus->vocabulary, &values->extra.vocabulary.count);
+    values->extra.vocabulary.text = values->vocabulary;
     if (values->vocabulary == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for the vocabulary's text");
     return STATUS_OK;
@@ -138,15 +138,14 @@ static enum status values_check_vocabulary(const struct parallel_values *values,
                                            const struct parallel_data *data, struct path path,
                                            struct error *error)
 {
-    const struct checkpoint_extra *ours = &values->extra;
+    const struct checkpoint_bytes *ours = &values->extra.vocabulary;
     char *text;
     size_t bytes;
-    enum status status = checkpoint_vocabulary(path, &text, &bytes, error);
+    enum status status = checkpoint_read(path, CHECKPOINT_VOCABULARY, &text, &bytes, error);
     if (status != STATUS_OK)
         return status;
-    const bool same =
-        (text == NULL) == (ours->vocabulary == NULL) &&
-        (text == NULL || (bytes == ours->vocabulary_bytes && memcmp(text, ours->vocabulary, bytes) == 0));
+    const bool same = (text == NULL) == (ours->text == NULL) &&
+                      (text == NULL || (bytes == ours->count && memcmp(text, ours->text, bytes) == 0));
     free(text);
     if (same)
         return STATUS_OK;

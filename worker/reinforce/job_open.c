@@ -76,7 +76,7 @@ enum status job_read_environment(struct environment_description *out, struct pat
     size_t bytes;
     struct error why;
     *out = (struct environment_description){0};
-    enum status status = checkpoint_description(checkpoint, &text, &bytes, error);
+    enum status status = checkpoint_read(checkpoint, CHECKPOINT_DESCRIPTION, &text, &bytes, error);
     if (status != STATUS_OK)
         return status;
     if (text == NULL)

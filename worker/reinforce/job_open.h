@@ -25,7 +25,7 @@ enum status job_command_environments_open(struct environments **out, const struc
 
 /* Reads the description of the environment that the policy of a checkpoint has learned with.
  * environment_description_fini follows after either result. STATUS_NOT_FOUND: the checkpoint has none, or is
- * no checkpoint's folder; errors as checkpoint_description and environment_description_read. */
+ * no checkpoint's folder; errors as checkpoint_read and environment_description_read. */
 enum status job_read_environment(struct environment_description *out, struct path checkpoint,
                                  struct error *error);
 

@@ -84,7 +84,7 @@ static enum status resume_states(struct saving *s, struct path path, struct erro
     struct error why;
     char *states;
     size_t bytes;
-    enum status status = checkpoint_environments(path, &states, &bytes, error);
+    enum status status = checkpoint_read(path, CHECKPOINT_ENVIRONMENTS, &states, &bytes, error);
     if (status == STATUS_OK && (status = spread_states(s, states, bytes, &why)) != STATUS_OK)
         error_set(error, status, "%.300s: %s", path.text, why.text);
     free(states);
@@ -187,13 +187,12 @@ static enum status take(struct saving *s, const struct progress *progress, bool 
     const enum profile_kind before = profile_enter(PROFILE_CHECKPOINT);
     enum status status = policy_save(s->config.policy, &s->values, error);
     if (status == STATUS_OK)
-        status = gather_states(s, &values.environments_bytes, error);
+        status = gather_states(s, &values.environments.count, error);
     profile_leave(before);
     if (status != STATUS_OK)
         return status;
-    values.environments = s->states;
-    values.description = s->config.description;
-    values.description_bytes = strlen(s->config.description);
+    values.environments.text = s->states;
+    values.description = (struct checkpoint_bytes){s->config.description, strlen(s->config.description)};
     const struct checkpoint_saving saving = {.counters = {.update = progress->episode,
                                                           .trainers = 1,
                                                           .steps = {s->values.steps},

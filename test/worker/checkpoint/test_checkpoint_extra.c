@@ -54,10 +54,8 @@ static enum status write_checkpoint(const struct checkpoint_counters *counters,
 static void make_whole(double best_loss)
 {
     const struct checkpoint_counters counters = counters_extra(best_loss);
-    struct checkpoint_extra extra = {.text = text,
-                                     .vocabulary = words,
-                                     .vocabulary_bytes = WORDS_BYTES,
-                                     .state = state_new("trainer0.h", 1)};
+    struct checkpoint_extra extra = {
+        .text = text, .vocabulary = {words, WORDS_BYTES}, .state = state_new("trainer0.h", 1)};
     CK_OK(write_checkpoint(&counters, &extra));
     params_free(extra.state);
 }
@@ -82,8 +80,8 @@ START_TEST(all_of_it_comes_back)
         CK_OK(checkpoint_facts(path_of(checkpoint_at("00000007")), &counters, &of_text, &checkpoint_error));
         ck_assert_uint_eq(of_text.tokens, 97);
         ck_assert_mem_eq(of_text.sha256, text.sha256, sizeof text.sha256);
-        CK_OK(checkpoint_vocabulary(path_of(checkpoint_at("00000007")), &vocabulary, &bytes,
-                                    &checkpoint_error));
+        CK_OK(checkpoint_read(path_of(checkpoint_at("00000007")), CHECKPOINT_VOCABULARY, &vocabulary, &bytes,
+                              &checkpoint_error));
         ck_assert_uint_eq(bytes, WORDS_BYTES);
         ck_assert_str_eq(vocabulary, words);
         CK_OK(checkpoint_load_state(path_of(checkpoint_at("00000007")), state, &checkpoint_error));
@@ -109,7 +107,7 @@ START_TEST(what_is_not_there_is_not_missed)
     expect_names("00000007", "manifest.json model.safetensors optimizer.safetensors");
     CK_OK(find_newest(path, &read));
     ck_assert(read.lr == 5 && isinf(read.best_loss));
-    CK_OK(checkpoint_vocabulary(path_of(path), &vocabulary, &bytes, &checkpoint_error));
+    CK_OK(checkpoint_read(path_of(path), CHECKPOINT_VOCABULARY, &vocabulary, &bytes, &checkpoint_error));
     ck_assert(vocabulary == NULL && bytes == 0);
     CK_OK(checkpoint_facts(path_of(path), &read, &of_text, &checkpoint_error));
     ck_assert_uint_eq(of_text.tokens, 0);
@@ -139,9 +137,9 @@ START_TEST(a_damaged_one_is_found_out)
     damage("vocabulary.txt", "<UNK>", 5);
     expect_failure(checkpoint_check(path_of(checkpoint_at("00000007")), &counters, &checkpoint_error),
                    STATUS_CORRUPT, "vocabulary.txt: its SHA-256 differs from the manifest's");
-    expect_failure(
-        checkpoint_vocabulary(path_of(checkpoint_at("00000007")), &vocabulary, &bytes, &checkpoint_error),
-        STATUS_CORRUPT, "vocabulary.txt: its SHA-256 differs from the manifest's");
+    expect_failure(checkpoint_read(path_of(checkpoint_at("00000007")), CHECKPOINT_VOCABULARY, &vocabulary,
+                                   &bytes, &checkpoint_error),
+                   STATUS_CORRUPT, "vocabulary.txt: its SHA-256 differs from the manifest's");
     ck_assert_ptr_null(vocabulary);
     make_whole(1);
     damage("state.safetensors", "\x7F", 1);
@@ -150,15 +148,15 @@ START_TEST(a_damaged_one_is_found_out)
     make_whole(1);
     snprintf(path, sizeof path, "%s/vocabulary.txt", checkpoint_at("00000007"));
     ck_assert_int_eq(truncate(path, 3), 0);
-    expect_failure(
-        checkpoint_vocabulary(path_of(checkpoint_at("00000007")), &vocabulary, &bytes, &checkpoint_error),
-        STATUS_CORRUPT, "vocabulary.txt: 3 bytes, expected");
+    expect_failure(checkpoint_read(path_of(checkpoint_at("00000007")), CHECKPOINT_VOCABULARY, &vocabulary,
+                                   &bytes, &checkpoint_error),
+                   STATUS_CORRUPT, "vocabulary.txt: 3 bytes, expected");
     ck_assert_int_eq(unlink(path), 0);
     expect_failure(checkpoint_check(path_of(checkpoint_at("00000007")), &counters, &checkpoint_error),
                    STATUS_NOT_FOUND, "vocabulary.txt");
-    expect_failure(
-        checkpoint_vocabulary(path_of(checkpoint_at("00000007")), &vocabulary, &bytes, &checkpoint_error),
-        STATUS_NOT_FOUND, "vocabulary.txt");
+    expect_failure(checkpoint_read(path_of(checkpoint_at("00000007")), CHECKPOINT_VOCABULARY, &vocabulary,
+                                   &bytes, &checkpoint_error),
+                   STATUS_NOT_FOUND, "vocabulary.txt");
 }
 END_TEST
 

@@ -17,9 +17,9 @@
 
 enum { HEADER_BYTES = 128, ENDING_BYTES = 20 };
 
-static const struct classic_lanes *const lanes_of[ISA_COUNT] = {[ISA_BASELINE] = &classic_lanes_baseline,
-                                                                [ISA_AVX2] = &classic_lanes_avx2,
-                                                                [ISA_AVX512] = &classic_lanes_avx512};
+static classic_step *const *const lanes_of[ISA_COUNT] = {[ISA_BASELINE] = classic_lanes_baseline,
+                                                         [ISA_AVX2] = classic_lanes_avx2,
+                                                         [ISA_AVX512] = classic_lanes_avx512};
 
 /* A recorded environment. `state`: how far a step's double state may be from Gymnasium's. */
 static const struct recording {
@@ -150,9 +150,8 @@ static void free_outcome(struct outcome *outcome)
 }
 
 /* Steps n columns on an instruction set. */
-static void step_columns(const struct classic_lanes *lanes, const struct transitions *t,
-                         const struct recording *of, struct outcome *outcome, uint32_t n,
-                         const uint32_t *which)
+static void step_columns(classic_step *const *lanes, const struct transitions *t, const struct recording *of,
+                         struct outcome *outcome, uint32_t n, const uint32_t *which)
 {
     const struct classic_call call = {.states = outcome->states,
                                       .stride = t->capacity,
@@ -162,7 +161,7 @@ static void step_columns(const struct classic_lanes *lanes, const struct transit
                                       .observations = outcome->observations,
                                       .rewards = outcome->rewards,
                                       .flags = outcome->flags};
-    lanes->step[of->kind](&call);
+    lanes[of->kind](&call);
 }
 
 /* The sets that this machine has: those up to the best. */

@@ -196,16 +196,6 @@ static int take_options(struct instance *self, const char *options, char *error)
 
 /* ---- opening ---- */
 
-/* The model's file in mujoco-models/ beside this plug-in. */
-static void find_model(struct instance *self)
-{
-    Dl_info place;
-    const char *folder = dladdr(mujoco_tasks, &place) != 0 ? place.dli_fname : "";
-    const char *slash = strrchr(folder, '/');
-    snprintf(self->path, sizeof self->path, "%.*smujoco-models/%s",
-             slash != NULL ? (int)(slash - folder + 1) : 0, folder, self->task->model);
-}
-
 /* A model of the user's may have any number of joints, but what the task looks at must be there. */
 static int check_model(const struct instance *self, char *error)
 {
@@ -291,28 +281,27 @@ static void mujoco_close(void *context)
     free(self);
 }
 
-static const struct mujoco_task *find_task(const char *name)
-{
-    for (unsigned i = 0; mujoco_names[i] != NULL; i++)
-        if (strcmp(mujoco_names[i], name) == 0)
-            return &mujoco_tasks[i];
-    return NULL;
-}
-
 static int mujoco_open(void **out, const struct environment_spec **spec, const char *name,
                        const char *options, uint32_t count, char error[ENVIRONMENT_ERROR_BYTES])
 {
-    const struct mujoco_task *task = find_task(name);
-    if (task == NULL)
+    unsigned task = 0;
+    while (mujoco_names[task] != NULL && strcmp(mujoco_names[task], name) != 0)
+        task++;
+    if (mujoco_names[task] == NULL)
         return refuse(error, "there is no environment %.100s", name);
     struct instance *self = calloc(1, sizeof *self + count * sizeof self->worlds[0]);
     if (self == NULL)
         return refuse(error, "no memory for %u environments", count);
-    self->task = task;
-    self->settings = task->settings;
+    self->task = &mujoco_tasks[task];
+    self->settings = self->task->settings;
     self->count = count;
     self->draw_normal = normal_group_baseline;
-    find_model(self);
+    /* The model's file in mujoco-models/ beside this plug-in. */
+    Dl_info place;
+    const char *folder = dladdr(mujoco_tasks, &place) != 0 ? place.dli_fname : "";
+    const char *slash = strrchr(folder, '/');
+    snprintf(self->path, sizeof self->path, "%.*smujoco-models/%s",
+             slash != NULL ? (int)(slash - folder + 1) : 0, folder, self->task->model);
     if (take_options(self, options, error) != 0 || load_model(self, error) != 0 ||
         open_memory(self, error) != 0) {
         mujoco_close(self);
@@ -366,14 +355,6 @@ static bool is_healthy(const struct instance *self, const mjData *data)
     for (int i = 0; i < self->model->nv && task->state_max > 0; i++)
         healthy &= fabs(data->qvel[i]) < task->state_max;
     return healthy;
-}
-
-/* MuJoCo puts an environment whose numbers are not finite, or huge, into its first state, and counts. */
-static bool has_broken(const mjData *data)
-{
-    return data->warning[mjWARN_BADQPOS].number + data->warning[mjWARN_BADQVEL].number +
-               data->warning[mjWARN_BADQACC].number >
-           0;
 }
 
 static double cost(const struct instance *self, const mjData *data)
@@ -448,7 +429,10 @@ static void step_world(struct instance *self, uint32_t row, const struct environ
     buffers->flags[row] = 0;
     if (!healthy && self->settings.terminates != 0)
         buffers->flags[row] = ENVIRONMENT_TERMINATED;
-    if (has_broken(data))
+    /* MuJoCo puts an environment whose numbers are not finite, or huge, into its first state, and counts. */
+    if (data->warning[mjWARN_BADQPOS].number + data->warning[mjWARN_BADQVEL].number +
+            data->warning[mjWARN_BADQACC].number >
+        0)
         buffers->flags[row] = ENVIRONMENT_FAILED;
     observe(self, row, buffers);
 }
