@@ -7,6 +7,7 @@
 #   killed NAME COMMAND [ARGUMENT]...   runs the job; the worker whose command line has COMMAND is killed after the sixth
 #                                  update
 #   fails_with TEXT [ARGUMENT]...  a run of one trainer fails, and says TEXT
+#   refuses NAME <CASES            a trainer of the run's job says why it does not take these classes (refusals.py)
 #   $python                        the interpreter
 
 # shellcheck disable=SC2154 # test/shell.bash makes the folder, and runs.bash has the jobs
@@ -60,4 +61,8 @@ fails_with() {
         tail -3 "$scratch/wrong.out"
         return 1
     fi
+}
+
+refuses() {
+    "$python" refusals.py "$scratch/$1"
 }

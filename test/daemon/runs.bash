@@ -8,12 +8,16 @@
 #   wait_for_number RUN N              returns when the log has it
 #   newest_checkpoint RUN              the checkpoint's name
 #   leaves_nobody PATTERN              no process of this test's jobs whose command line has the pattern is left
+#   $calm                              arguments for a job of kind reinforce that only has to go on: a step of its environments
+#                                      takes a millisecond, and leaves the processors to others
 #   whole_epochs RUN                   a number behind the last one, at the end of an epoch of each kind: two runs up to
 #                                      there have the same lines
 
 # shellcheck disable=SC2154 # test/shell.bash makes the folder
 export XDG_RUNTIME_DIR=$scratch
 checkpoint='{"every": 2, "keep": 2}'
+# shellcheck disable=SC2034 # for the tests
+calm=(--set "/environment={\"plugin\": \"$(readlink -f "$BUILD")/test/preload/environment_toy.so\", \"name\": \"Slow-v0\"}")
 rollout_rows=0 # of a job of kind reinforce whose end is a number of steps
 
 cat >"$scratch/reinforce.json" <<'JSON'

@@ -14,7 +14,7 @@ source "$here/worlds.bash"
 source "$here/python_worlds.bash"
 python=$(readlink -m "$here/../../build/environments-venv/bin")/python
 [[ -x $python ]] || skip "the packages of environments are not installed (scripts/deps environments)"
-[[ -z ${SAN:-} ]] || skip "the environments are other people's; test_gymnasium.sh has our own under the sanitizers"
+[[ -z ${SAN:-} ]] || skip "the environments are other people's; test_python_spaces.sh has our own under the address sanitizer"
 
 # entry ALGORITHM ENVIRONMENT: little is learned, for images are dear; and the run's end changes no draw.
 entry() {
@@ -28,17 +28,18 @@ entry() {
 JSON
 }
 
-# Of 20 rollouts of 100 steps; the disturbed run is stopped after 16. Where it is over before the kill, it plays again.
+# Rollouts of 100 steps; the disturbed run is stopped before its end. Where it is over before the kill, it plays again.
 begins_again() {
-    kills_observers 1 16 || kills_observers 1 16 || kills_observers 1 16 || return 1
-    run_job reinforce "$scratch/killed" 20 --resume >"$scratch/killed.out" 2>&1 || { cat "$scratch/killed.out"; return 1; }
+    local stop=$((episodes * 4 / 5))
+    kills_observers 1 "$stop" || kills_observers 1 "$stop" || kills_observers 1 "$stop" || return 1
+    run_job reinforce "$scratch/killed" "$episodes" --resume >"$scratch/killed.out" 2>&1 || { cat "$scratch/killed.out"; return 1; }
 }
 
-episodes=20
 rollout_rows=100
 while IFS='|' read -r algorithm title environment; do
     [[ -z ${ONLY:-} || $title == "$ONLY"* ]] || continue
     entry "$algorithm" "$environment"
+    [[ $environment == *ALE* || $environment == *atari* || $environment == *envpool* ]] && episodes=10 || episodes=20
     check "$title, $algorithm" plays whole
     check "$title: an observer is killed, and the run is resumed" begins_again
     # EnvPool draws from one seed: its environments are not the same again.

@@ -75,12 +75,12 @@ while read -r title deaths environment; do
     check "$title: and leaves no trace" alike long killed
 done <<WORLDS
 dqn:CartPole-v1 with-deaths {"name":"CartPole-v1"}
-dqn:Pair-v0 with-deaths {"plugin":"$toy","name":"Pair-v0"}
+dqn:Pair-v0 - {"plugin":"$toy","name":"Pair-v0"}
 dqn:Again-v0 - {"plugin":"$toy","name":"Again-v0"}
 dqn:Lives-v0 - {"plugin":"$toy","name":"Lives-v0","frames":3,"clip_reward":true}
-prioritized:CartPole-v1 with-deaths {"name":"CartPole-v1"}
+prioritized:CartPole-v1 - {"name":"CartPole-v1"}
 dqn:Frail-v0 - {"plugin":"$toy","name":"Frail-v0"}
-sac:Pendulum-v1 with-deaths {"name":"Pendulum-v1"}
+sac:Pendulum-v1 - {"name":"Pendulum-v1"}
 sac:frames - {"name":"MountainCarContinuous-v0","frames":3}
 ahead:Pendulum-v1 with-deaths {"name":"Pendulum-v1"}
 behind:CartPole-v1 with-deaths {"name":"CartPole-v1"}
@@ -139,7 +139,7 @@ learns() {
         jq -e -s 'map(select(.episode)) | (map(.ep_rew_mean) | max) > 120' "$scratch/long/episodes.jsonl" >/dev/null
 }
 rollout_rows=200
-check "DQN learns to balance a pole" learns
+[[ -n ${SAN:-} ]] || check "DQN learns to balance a pole" learns
 rollout_rows=192
 world "${learners[sac]}" '{"name": "Pendulum-v1"}'
 check "a run of SAC" plays whole

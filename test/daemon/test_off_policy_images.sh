@@ -32,6 +32,7 @@ JSON
 # ---- the same numbers ----
 spread='{"count": 2, "environments": 3, "groups": 2}'
 while IFS='|' read -r title name frames algorithm policy; do
+    [[ -z ${SAN:-} || $title == frames ]] || continue
     world "$name" "$frames" "$algorithm" "$policy"
     check "$title" plays whole
     check "$title: two observers of two groups" alike_with --set /observers="$spread"
@@ -68,7 +69,7 @@ learns() {
         --set /algorithm/gamma=0.9 &&
         jq -e -s 'map(select(.eval)) | .[-1].eval.mean_reward > 350' "$scratch/learned/episodes.jsonl" >/dev/null
 }
-check "the token is kept in the middle" learns
+[[ -n ${SAN:-} ]] || check "the token is kept in the middle" learns
 evaluates_alike() {
     local checkpoint mean deviation
     checkpoint=$scratch/whole/checkpoints/$(newest_checkpoint "$scratch/whole")

@@ -85,7 +85,7 @@ MountainCarContinuous-v0 - {"name":"MountainCarContinuous-v0"}
 Pendulum-v1 - {"name":"Pendulum-v1"}
 Again-v0 - {"plugin":"$toy","name":"Again-v0"}
 Lives-v0 - {"plugin":"$toy","name":"Lives-v0","clip_reward":true}
-Pair-v0 with-deaths {"plugin":"$toy","name":"Pair-v0"}
+Pair-v0 - {"plugin":"$toy","name":"Pair-v0"}
 WORLDS
 
 algorithm=$sde

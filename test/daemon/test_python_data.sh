@@ -135,8 +135,6 @@ different() {
 }
 check "trainers that say different numbers" different
 wrong "too few samples" "7 training samples: one step of 2 trainers with batches of 4 takes 8" '{"train": 7}' "${both[@]}"
-wrong "a size that is no number" "batches:Sized: train_size is many: expected a whole number in 1..4294967295" '{"train": "many"}'
-wrong "a size of 0" "batches:Sized: held_out_size is 0: expected a whole number in 1..4294967295" '{"held": 0}'
 # Either trainer may be the first.
 too_short() {
     fails_with "samples: expected" "${both[@]}" --set /supervise/restart=false --set '/trainers/options={"short": 1}' &&
@@ -144,29 +142,28 @@ too_short() {
             "$scratch/wrong.out"
 }
 check "a share that is too short" too_short
-wrong "held_out without a size" "batches:Sized: it has held_out: expected held_out_size, too, or null for /evaluation/every" '{"held": null}'
-wrong "held_out_size without train_size" "evaluations come at the ends of epochs: expected train_size, or null for /evaluation/every" \
-    '{"train": null}' --set '/stop={"updates": 2}'
-wrong "epochs without train_size" "batches:Stripes: expected train_size, or a limit in /stop/updates" '{}' \
-    --set /trainers/class=batches:Stripes --set '/stop={"epochs": 2}'
 nothing_held_out() {
     ! "$COALESCED" evaluate "$scratch/fake" >"$scratch/wrong.out" 2>&1 &&
         grep -qF "torchvision.datasets:FakeData: nothing is held out to evaluate on" "$scratch/wrong.out"
 }
 check "evaluate without held-out samples" nothing_held_out
-wrong "a Dataset where the data is another" "datasets:Blobs is no class with a method batch: expected \"class\" in /data/kind, got \"synthetic\"" '{}' \
-    --set /trainers/class=datasets:Blobs --set /data/kind=synthetic
-wrong "a Dataset without a length" "datasets:Stream: got a Stream: expected a Dataset of map style, with __len__ and __getitem__" '{}' \
-    --set /trainers/class=datasets:Stream
-wrong_sample() {
-    wrong "a sample: $1" "datasets:Wrong: batch 0: $2" "{\"what\": \"$1\"}" --set /trainers/class=datasets:Wrong --set /trainers/count=1
-}
-wrong_sample raises "OSError: no sample today"
-wrong_sample alone "sample 22 is a Tensor: expected a pair of an image and a label"
-wrong_sample bytes "sample 22: its image is uint8 (3, 16, 16): expected float32 (3, 16, 16) by /data/channels and /data/size; torchvision"
-wrong_sample shape "sample 22: its image is float32 (1, 16, 16): expected float32 (3, 16, 16)"
-wrong_sample list "sample 22: its image is a list: expected a tensor, a NumPy array or a PIL image"
-wrong_sample label "sample 22: its label is 2.0, a float: expected a whole number"
+wrong "a sample that raises" "datasets:Wrong: batch 0: OSError: no sample today" '{"what": "raises"}' \
+    --set /trainers/class=datasets:Wrong
+check "wrong sizes and samples are told" refuses whole <<'CASES'
+{"trainers/options": {"train": "many"}}	batches:Sized: train_size is many: expected a whole number in 1..4294967295
+{"trainers/options": {"held": 0}}	batches:Sized: held_out_size is 0: expected a whole number in 1..4294967295
+{"trainers/options": {"held": null}}	batches:Sized: it has held_out: expected held_out_size, too, or null for /evaluation/every
+{"trainers/options": {"train": null}, "stop": {"updates": 2}}	evaluations come at the ends of epochs: expected train_size, or null for /evaluation/every
+{"trainers/class": "batches:Stripes", "trainers/options": {}}	batches:Stripes: expected train_size, or a limit in /stop/updates
+{"trainers/class": "datasets:Blobs", "data/kind": "synthetic"}	datasets:Blobs is no class with a method batch: expected "class" in /data/kind, got "synthetic"
+{"trainers/class": "datasets:Stream"}	datasets:Stream: got a Stream: expected a Dataset of map style, with __len__ and __getitem__
+{"trainers/class": "datasets:Wrong", "trainers/options": {"what": "raises"}, "trainers/count": 1}	datasets:Wrong: batch 0: OSError: no sample today
+{"trainers/class": "datasets:Wrong", "trainers/options": {"what": "alone"}, "trainers/count": 1}	batch 0: sample 22 is a Tensor: expected a pair of an image and a label
+{"trainers/class": "datasets:Wrong", "trainers/options": {"what": "bytes"}, "trainers/count": 1}	batch 0: sample 22: its image is uint8 (3, 16, 16): expected float32 (3, 16, 16) by /data/channels and /data/size; torchvision
+{"trainers/class": "datasets:Wrong", "trainers/options": {"what": "shape"}, "trainers/count": 1}	batch 0: sample 22: its image is float32 (1, 16, 16): expected float32 (3, 16, 16)
+{"trainers/class": "datasets:Wrong", "trainers/options": {"what": "list"}, "trainers/count": 1}	batch 0: sample 22: its image is a list: expected a tensor, a NumPy array or a PIL image
+{"trainers/class": "datasets:Wrong", "trainers/options": {"what": "label"}, "trainers/count": 1}	batch 0: sample 22: its label is 2.0, a float: expected a whole number
+CASES
 check "no trainer is left" leaves_nobody "trainer.py --role"
 
 finish

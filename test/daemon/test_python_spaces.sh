@@ -14,12 +14,15 @@ source "$here/worlds.bash"
 # shellcheck source=test/daemon/python_worlds.bash
 source "$here/python_worlds.bash"
 
-# world AGENTS ENVIRONMENT [POLICY]: the latter two are members of the job's objects.
+# world AGENTS ENVIRONMENT [POLICY]: the latter two are members of the job's objects. Convolutions are dear.
 world() {
+    local epochs=10
+    [[ ${3:-} != *cnn* ]] || epochs=1
     rollout_rows=$((4 * 16 * $1))
     cat >"$scratch/reinforce.json" <<JSON
 {"kind": "reinforce", "device": "cpu", "observers": {"count": 1, "environments": 4},
- "environment": {"python": "$python", $2}, "algorithm": {"name": "ppo", "n_steps": 16}, "policy": {"hidden": [16]${3:-}},
+ "environment": {"python": "$python", $2}, "algorithm": {"name": "ppo", "n_steps": 16, "n_epochs": $epochs},
+ "policy": {"hidden": [16]${3:-}},
  "evaluation": {"every": 10, "episodes": 5, "steps": 80}, "log": {"every": 1}, "supervise": {"hang_s": 15}}
 JSON
 }

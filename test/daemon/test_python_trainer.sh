@@ -100,27 +100,25 @@ check "no trainer is left" leaves_nobody "trainer.py --role"
 # ---- what is wrong ----
 check "a module that is not there" fails_with "nowhere:Batches: constructing it: ModuleNotFoundError: No module named 'nowhere'" \
     --set /trainers/class=nowhere:Batches
-check "an option that the class does not know" fails_with "unexpected keyword argument 'width'" \
-    --set /trainers/class=batches:Stripes --set /trainers/options='{"width": 4}'
 wrong() {
     check "$1" fails_with "$2" --set /supervise/restart=false --set /trainers/class=batches:Wrong --set "/trainers/options={\"what\": \"$1\"}" "${@:3}"
 }
 wrong raises "batches:Wrong: batch 0: OSError: no batch today"
-wrong none "batches:Wrong: batch 0: it is a NoneType: expected a pair of images and labels"
-wrong rank "expected float32 (n, channels, height, width) and (n,)"
-wrong label "expected at least one, each a whole number in 0..9"
-wrong dtype "each a whole number in 0..9"
-wrong size "batches:Wrong: batch 0: it has 7 samples: expected /trainers/batch, 8"
-wrong nan "batches:Wrong: batch 0: the loss is nan: expected a finite number"
-wrong module "batches:WrongModel: model gave a NoneType: expected a torch.nn.Module" --set /trainers/class=batches:WrongModel
-wrong width "batches:WrongModel: model: bn1.weight is (64,): expected (32,) of /model" --set /trainers/class=batches:WrongModel \
-    --set /model/width=32
-wrong lacks "batches:WrongModel: model: fc.weight is missing: expected (10, 512) of /model" --set /trainers/class=batches:WrongModel --set /model/width=64
-wrong surplus "batches:WrongModel: model: scale, (3,), is not in /model" --set /trainers/class=batches:WrongModel --set /model/width=64
-wrong buffer "batches:WrongModel: model: fc.bias is a buffer: expected a parameter, as in /model" --set /trainers/class=batches:WrongModel \
-    --set /model/width=64
-wrong order "batches:WrongModel: model: fc.bias comes where /model has fc.weight: expected PyTorch's order" \
-    --set /trainers/class=batches:WrongModel --set /model/width=64
+check "wrong batches and models are told" refuses whole <<'CASES'
+{"trainers/class": "batches:Wrong", "trainers/options": {"what": "none"}}	batches:Wrong: batch 0: it is a NoneType: expected a pair of images and labels
+{"trainers/class": "batches:Wrong", "trainers/options": {"what": "rank"}}	expected float32 (n, channels, height, width) and (n,)
+{"trainers/class": "batches:Wrong", "trainers/options": {"what": "label"}}	expected at least one, each a whole number in 0..9
+{"trainers/class": "batches:Wrong", "trainers/options": {"what": "dtype"}}	each a whole number in 0..9
+{"trainers/class": "batches:Wrong", "trainers/options": {"what": "size"}}	batches:Wrong: batch 0: it has 7 samples: expected /trainers/batch, 8
+{"trainers/class": "batches:Wrong", "trainers/options": {"what": "nan"}}	batches:Wrong: batch 0: the loss is nan: expected a finite number
+{"trainers/class": "batches:WrongModel", "trainers/options": {"what": "module"}}	batches:WrongModel: model gave a NoneType: expected a torch.nn.Module
+{"trainers/class": "batches:WrongModel", "trainers/options": {"what": "width"}, "model/width": 32}	batches:WrongModel: model: bn1.weight is (64,): expected (32,) of /model
+{"trainers/class": "batches:WrongModel", "trainers/options": {"what": "lacks"}, "model/width": 64}	batches:WrongModel: model: fc.weight is missing: expected (10, 512) of /model
+{"trainers/class": "batches:WrongModel", "trainers/options": {"what": "surplus"}, "model/width": 64}	batches:WrongModel: model: scale, (3,), is not in /model
+{"trainers/class": "batches:WrongModel", "trainers/options": {"what": "buffer"}, "model/width": 64}	batches:WrongModel: model: fc.bias is a buffer: expected a parameter, as in /model
+{"trainers/class": "batches:WrongModel", "trainers/options": {"what": "order"}, "model/width": 64}	batches:WrongModel: model: fc.bias comes where /model has fc.weight: expected PyTorch's order
+{"trainers/class": "batches:Stripes", "trainers/options": {"width": 4}}	unexpected keyword argument 'width'
+CASES
 wrong model "batches:WrongModel: model: fc.weight is (11, 512): expected (10, 512) of /model" --set /trainers/class=batches:WrongModel \
     --set /model/width=64
 ends_at_once() {

@@ -30,7 +30,7 @@ JSON
     runs+=("$scratch/$1")
 }
 
-ppo='"algorithm": {"name": "ppo", "n_steps": 64}'
+ppo='"algorithm": {"name": "ppo", "n_steps": 64, "n_epochs": 1}'
 declare -A environments=([pole]='"name": "CartPole-v1"' [pendulum]='"name": "Pendulum-v1"'
     [camera]="\"plugin\": \"$toy\", \"name\": \"Camera-v0\"" [gauges]="\"plugin\": \"$toy\", \"name\": \"Gauges-v0\""
     [walk]="\"plugin\": \"$toy\", \"name\": \"Walk-v0\"" [picture]="\"plugin\": \"$toy\", \"name\": \"Middle-v0\"")
@@ -41,7 +41,7 @@ while IFS='|' read -r name environment policy algorithm; do
 done <<JOBS
 ppo|pole||PPO
 gaussian|pendulum|"activation": "relu", "value_network": "shared"|PPO
-sde|pendulum|"hidden": {"pi": [8, 8], "vf": [16]}|"algorithm": {"name": "ppo", "n_steps": 64, "use_sde": true}, "normalize": {"norm_obs": true}
+sde|pendulum|"hidden": {"pi": [8, 8], "vf": [16]}|"algorithm": {"name": "ppo", "n_steps": 64, "n_epochs": 1, "use_sde": true}, "normalize": {"norm_obs": true}
 choices|walk||PPO
 cnn|picture|"network": "cnn"|PPO
 cnn-apart|picture|"network": "cnn", "value_network": "separate"|PPO

@@ -29,7 +29,7 @@ is() { # EXPECTED COMMAND...
 }
 start() { # RUN [ARGUMENT]...: its supervisor is $run
     local job
-    job_arguments reinforce "$1" "$endless" "${@:2}"
+    job_arguments reinforce "$1" "$endless" "${calm[@]}" "${@:2}"
     "$COALESCED" run "${job[@]}" </dev/null >"$scratch/out" 2>&1 &
     run=$!
     wait_for_number "$1" 3
@@ -85,7 +85,7 @@ in_order() {
 check "the newest is last, and a path is short" in_order
 
 # ---- a run goes on ----
-job_arguments reinforce runs/killed "$endless"
+job_arguments reinforce runs/killed "$endless" "${calm[@]}"
 "$COALESCED" run "${job[@]}" --resume </dev/null >"$scratch/out" 2>&1 &
 run=$!
 until list --running 2>/dev/null | grep -q '^runs/killed'; do

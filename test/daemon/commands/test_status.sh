@@ -13,6 +13,7 @@ endless=1000000
 start() { # KIND RUN [ARGUMENT]...: its supervisor is $run
     local job
     job_arguments "$1" "$2" "$endless" "${@:3}"
+    [[ $1 != reinforce ]] || job+=("${calm[@]}")
     "$COALESCED" run "${job[@]}" </dev/null >"$2.out" 2>&1 &
     run=$!
     wait_for_number "$2" 3
@@ -44,7 +45,7 @@ becomes() { # RUN FILTER
 one=$scratch/one
 start reinforce "$one" --set /observers/count=3
 check "the document says what runs" becomes "$one" '.kind == "reinforce" and .state == "training" and .pid == '"$run"' and
-    .generation == 1 and (.progress.episode >= 3) and (.progress.running_reward > 0) and (.workers | length) == 4'
+    .generation == 1 and (.progress.episode >= 3) and (.progress.running_reward != null) and (.workers | length) == 4'
 check "each worker has its process, its time and its memory" becomes "$one" \
     '[.workers[] | select(.pid > 0 and .cpu_s > 0 and .resident_bytes > 1e6 and .state == "running")] | length == 4'
 check "and its rate" becomes "$one" '[.workers[] | select(.work_per_s > 0)] | length == 4'

@@ -12,8 +12,10 @@ source "$here/../runs.bash"
 # shellcheck source=test/daemon/hosts/hosts.bash
 source "$here/hosts.bash"
 
-cat >"$scratch/reinforce.json" <<'JSON'
-{"kind": "reinforce", "device": "cpu", "observers": {"count": 5}, "rollout": {"steps": 20}, "log": {"every": 1}}
+# A step takes a millisecond: most jobs here only have to go on while hosts come and go.
+cat >"$scratch/reinforce.json" <<JSON
+{"kind": "reinforce", "device": "cpu", "observers": {"count": 5}, "rollout": {"steps": 20}, "log": {"every": 1},
+ "environment": {"plugin": "$(readlink -f "$BUILD")/test/preload/environment_toy.so", "name": "Slow-v0"}}
 JSON
 
 alone() { # KIND LAST [ARGUMENT]...: the run of one host, $scratch/KIND.one
@@ -162,7 +164,7 @@ check "they have the numbers of one host" same_as_alone reinforce "$run"
 check "one task is a job of one host" env TASK_OUTPUT="$run" python3 "$here/pmi_server.py" 1 "$COALESCED" run "${job[@]}"
 
 # ---- a host dies; the job goes on without it, and the next one to come takes its place ----
-last=1500
+last=600
 check "a longer run" alone reinforce $last
 run=$scratch/dies
 start_hosts 3 reinforce "$run" $endless

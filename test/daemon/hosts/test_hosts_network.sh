@@ -12,6 +12,11 @@ source "$here/../../shell.bash"
 # shellcheck source=test/daemon/runs.bash
 source "$here/../runs.bash"
 
+# A step takes a millisecond: most jobs here only have to go on while machines fail.
+cat >"$scratch/reinforce.json" <<JSON
+{"kind": "reinforce", "device": "cpu", "observers": {"count": 2}, "rollout": {"steps": 20}, "log": {"every": 1},
+ "environment": {"plugin": "$(readlink -f "$BUILD")/test/preload/environment_toy.so", "name": "Slow-v0"}}
+JSON
 hosts=3
 declare -a supervisor=()
 "$COALESCED" keygen "$scratch/keys" --hosts 3

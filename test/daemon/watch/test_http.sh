@@ -21,7 +21,7 @@ free_port() {
 }
 start() { # RUN METRICS [FILES]: its supervisor is $run, which may have so many files open
     local job
-    job_arguments reinforce "$1" 1000000 --set "/metrics=$2"
+    job_arguments reinforce "$1" 1000000 "${calm[@]}" --set "/metrics=$2"
     (ulimit -n "${3:-$(ulimit -n)}" && exec "$COALESCED" run "${job[@]}" </dev/null >"$1.out" 2>&1) &
     run=$!
     wait_for_number "$1" 2

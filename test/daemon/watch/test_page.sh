@@ -33,6 +33,7 @@ read_run() { # KIND VICTIM END [TOKEN]
         metrics="{\"listen\":\"$address\",\"token\":\"$scratch/token\"}" user=reader:$4@
     fi
     job_arguments "$1" "$folder" 1000000 --set "/metrics=$metrics"
+    [[ $1 != reinforce ]] || job+=("${calm[@]}")
     "$COALESCED" run "${job[@]}" </dev/null >"$scratch/$1.out" 2>&1 &
     run=$!
     wait_for_number "$folder" 3
@@ -54,7 +55,7 @@ for rate in 0.001 0.01; do
 done
 start_run() { # NAME: its supervisor is $run
     local job
-    job_arguments reinforce "$runs/$1" 1000000 --set "/name=$1"
+    job_arguments reinforce "$runs/$1" 1000000 "${calm[@]}" --set "/name=$1"
     "$COALESCED" run "${job[@]}" </dev/null >"$scratch/$1.out" 2>&1 &
     run=$!
     wait_for_number "$runs/$1" 3

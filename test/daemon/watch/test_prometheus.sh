@@ -47,6 +47,7 @@ start() { # KIND NAME [ARGUMENT]...: its supervisor is $run
     local job
     job_arguments "$1" "$scratch/$2" "$endless" --set "/metrics/listen=${of[$2]}" --set "/name=$2" \
         --set "/metrics/textfile=$scratch/textfiles/$2.prom" "${@:3}"
+    [[ $1 != reinforce ]] || job+=("${calm[@]}")
     "$COALESCED" run "${job[@]}" </dev/null >"$scratch/$2.out" 2>&1 &
     run=$!
     processes+=("$run")
@@ -55,7 +56,7 @@ start parameter-server images --set '/server/count=1' --set '/server/round=async
     --set /evaluation/batch=10 --set '/data={"kind":"idx","size":16,"path":"'"$scratch/data"'"}'
 start model-parallel text --set /model/tokens=null --set /evaluation/batch=1 \
     --set '/data={"kind":"text","path":"'"$scratch/data/words.txt"'"}'
-job=("$scratch/ppo.json" --run-dir "$scratch/ppo" --set '/stop={"steps":100000000}' --set "/checkpoint=$checkpoint")
+job=("$scratch/ppo.json" --run-dir "$scratch/ppo" --set '/stop={"steps":100000000}' --set "/checkpoint=$checkpoint" "${calm[@]}")
 "$COALESCED" run "${job[@]}" --set "/metrics/listen=${of[ppo]}" --set /name=ppo </dev/null >"$scratch/ppo.out" 2>&1 &
 processes+=("$!")
 start reinforce pole

@@ -111,7 +111,7 @@ python_has_a_line() {
 if [[ -x $python ]]; then
     check "a worker in Python has a line that says so" python_has_a_line
 else
-    echo 'test_profile.sh: no Python with pyzmq (scripts/deps gymnasium): its workers are not tried'
+    echo 'test_profile_jobs.sh: no Python with pyzmq (scripts/deps gymnasium): its workers are not tried'
 fi
 
 # ---- deaths, and a resume ----
