@@ -103,13 +103,13 @@ const struct onednn_operation onednn_operations[OP_COUNT] = {
     [OP_DROPOUT] = {dropout_forward, dropout_backward, NULL, NULL},
     [OP_LOG_SOFTMAX] = {log_softmax_forward, log_softmax_backward, NULL, NULL},
     [OP_EMBEDDING] = {embedding_forward, embedding_backward, NULL, NULL},
-    [OP_LSTM_LAYER] = {lstm_forward, lstm_backward, NULL, NULL},
+    [OP_LSTM_LAYER] = {recurrent_forward, recurrent_backward, NULL, NULL},
     [OP_MSE] = {mse_forward, mse_backward, NULL, NULL},
     [OP_CROSS_ENTROPY] = {cross_entropy_forward, cross_entropy_backward, NULL, NULL},
     [OP_LOG_PROBABILITY] = {log_probability_forward, log_probability_backward, NULL, NULL},
     [OP_SUM] = {sum_forward, sum_backward, NULL, NULL},
     [OP_TANH] = {tanh_forward, tanh_backward, NULL, NULL},
-    [OP_GRU_LAYER] = {gru_forward, gru_backward, NULL, NULL},
+    [OP_GRU_LAYER] = {recurrent_forward, recurrent_backward, NULL, NULL},
 };
 
 static const struct backend_ops onednn_ops = {

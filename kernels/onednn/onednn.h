@@ -173,8 +173,7 @@ onednn_op log_probability_forward, log_probability_backward;      /* rows.c */
 onednn_op mse_forward, mse_backward;                              /* loss.c */
 onednn_op cross_entropy_forward, cross_entropy_backward;          /* loss.c */
 onednn_op sum_forward, sum_backward;                              /* loss.c */
-onednn_op lstm_forward, lstm_backward;                            /* lstm.c */
-onednn_op gru_forward, gru_backward;                              /* gru.c */
+onednn_op recurrent_forward, recurrent_backward;                  /* recurrent.c: LSTM, GRU */
 
 /* backend.c: what computes each operation. The library's operations choose layouts themselves; the others are
  * loops. */
