@@ -124,24 +124,24 @@ enum place { PLACE_IN, PLACE_OUT, PLACE_SAVED, PLACE_DOUT, PLACE_DIN, PLACE_SCRA
 dnnl_primitive_desc_t builder_describe(struct builder *builder, dnnl_status_t made, const void *operation,
                                        dnnl_primitive_desc_t hint);
 
-/* The primitive descriptor's memory descriptor of that kind, such as dnnl_query_src_md. */
+/* The memory descriptor of a primitive's argument, such as DNNL_ARG_SRC. Of size 0: it has no such argument.
+ */
 const dnnl_memory_desc_t *builder_query(struct builder *builder, dnnl_primitive_desc_t descriptor,
-                                        dnnl_query_t what);
+                                        int argument);
 
-/* Slots: what a step's arguments are. An input that lies otherwise than `want` (NULL: as it lies is fine) is
- * reordered into scratch first. An output gets `want`; where the caller's memory lies otherwise it goes
- * through scratch. */
-int builder_input(struct builder *builder, enum place place, uint32_t index, const struct tensor *tensor,
-                  const dnnl_memory_desc_t *want);
-int builder_output(struct builder *builder, enum place place, uint32_t index, const struct tensor *tensor,
-                   const dnnl_memory_desc_t *want);
-int builder_saved(struct builder *builder, uint32_t index, const dnnl_memory_desc_t *desc);
-int builder_scratch(struct builder *builder, const dnnl_memory_desc_t *desc);
-
-/* A step: (argument, slot) pairs, ended by argument 0; its scratchpad is added. */
+/* What an argument of a step is: a tensor of the call, or scratch. A tensor that the call reads and that lies
+ * otherwise than the primitive wants is reordered into scratch first. A tensor that it writes gets the layout
+ * that the primitive wants; where the caller's memory lies otherwise it goes through scratch. */
 struct binding {
-    int argument, slot;
+    int argument; /* DNNL_ARG_SRC */
+    enum place place;
+    uint32_t index;                 /* in the call's array */
+    const dnnl_memory_desc_t *want; /* NULL: as the primitive has it */
 };
+
+/* Adds a step with these arguments, up to an argument 0, and with its scratchpad. A binding that the
+ * primitive does not have is left out, and likewise an absent tensor that would be read; in place of an
+ * absent one that would be written there is scratch. */
 void builder_step(struct builder *builder, dnnl_primitive_desc_t descriptor, const struct binding *bindings);
 
 /* After a run, in[index]->wanted says this layout if the input is canonical and as many bytes hold it. */
