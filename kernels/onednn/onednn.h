@@ -212,26 +212,10 @@ void loop_pass(const struct backend *backend, element_pass *pass, const struct e
 /* The sum over pieces of two arrays (b may be NULL), in their order whatever thread computed them. */
 double loop_sum(element_sum *term, const float *a, const float *b, size_t count);
 
-/* ---- memory.c: copies, fill, add, searches, the optimizers ---- */
+/* ---- backend.c: two slots of the table ---- */
 
-enum status onednn_upload(struct backend *backend, struct tensor *to, enum dtype dtype, const void *from,
-                          struct error *error);
-enum status onednn_download(struct backend *backend, const struct tensor *from, enum dtype dtype, void *to,
-                            struct error *error);
 enum status onednn_fill(struct backend *backend, struct tensor *tensor, double value, struct error *error);
-enum status onednn_accumulate(struct backend *backend, struct arena *arena, struct tensor *to,
-                              const struct tensor *from, struct error *error);
-enum status onednn_scale(struct backend *backend, struct tensor *tensor, double factor, struct error *error);
-enum status onednn_square_sum(struct backend *backend, const struct tensor *tensor, double *sum,
-                              struct error *error);
 enum status onednn_first_not_finite(struct backend *backend, const struct tensor *tensor, size_t *index,
                                     struct error *error);
-enum status onednn_sgd(struct backend *backend, const struct sgd_settings *settings, uint64_t step,
-                       struct tensor *parameters, const struct tensor *gradient, struct tensor *momentum,
-                       struct error *error);
-enum status onednn_adam(struct backend *backend, const struct adam_settings *settings, uint64_t step,
-                        struct tensor *parameters, const struct tensor *gradient, struct tensor *first,
-                        struct tensor *second, struct error *error);
-enum status onednn_sgd_round(struct backend *backend, struct sgd_round *round, struct error *error);
 
 #endif
