@@ -112,6 +112,24 @@ static enum status queue_layer(struct backend *backend, struct policy_launch *la
     return queue_activation(backend, launch, layer, y, keys, error);
 }
 
+/* The action for one row, by the softmax of z (classes): the smallest a with u < P(0) + … + P(a), else the
+ * last. row: (environment, step, episode). */
+static __device__ uint32_t draw_action(uint64_t seed, const int32_t *row, const float *z, uint32_t classes)
+{
+    const uint32_t word[3] = {(uint32_t)row[0], (uint32_t)row[1], (uint32_t)row[2]};
+    uint32_t action = 0;
+    float highest = z[0], total = 0;
+    for (uint32_t a = 1; a < classes; a++)
+        highest = fmaxf(highest, z[a]);
+    for (uint32_t a = 0; a < classes; a++)
+        total += expf(z[a] - highest);
+    const float uniform = (float)(device_philox(seed, word, RNG_ACTION, 0).v[0] >> 8) * 0x1p-24f;
+    float cumulated = expf(z[0] - highest) / total;
+    while (action + 1 < classes && !(uniform < cumulated))
+        cumulated += expf(z[++action] - highest) / total;
+    return action;
+}
+
 static enum status queue_draw(struct cuda *cuda, const struct policy_launch *launch,
                               const struct tensor *logits, const struct tensor *keys, int32_t *action,
                               struct error *error)
@@ -121,7 +139,7 @@ static enum status queue_draw(struct cuda *cuda, const struct policy_launch *lau
     const float *z = cuda_floats(logits);
     const int32_t *key = cuda_ints(keys);
     return cuda_each(cuda, rows, "launch of the policy's actions", logits, error, [=] __device__(size_t row) {
-        action[row] = (int32_t)element_policy_action(seed, key + 3 * row, z + row * classes, classes);
+        action[row] = (int32_t)draw_action(seed, key + 3 * row, z + row * classes, classes);
     });
 }
 
