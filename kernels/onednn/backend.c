@@ -294,8 +294,8 @@ const struct onednn_operation onednn_operations[OP_COUNT] = {
     [OP_MAX_POOL] = {NULL, NULL, onednn_pool_forward, onednn_pool_backward},
     [OP_AVG_POOL] = {NULL, NULL, onednn_pool_forward, onednn_pool_backward},
     [OP_RESHAPE] = {NULL, NULL, onednn_reshape_forward, onednn_reshape_backward},
-    [OP_RELU] = {relu_forward, relu_backward, NULL, NULL},
-    [OP_ADD] = {add_forward, add_backward, NULL, onednn_add_backward},
+    [OP_RELU] = {pass_forward, pass_backward, NULL, NULL},
+    [OP_ADD] = {pass_forward, pass_backward, NULL, onednn_add_backward},
     [OP_DROPOUT] = {dropout_forward, dropout_backward, NULL, NULL},
     [OP_LOG_SOFTMAX] = {log_softmax_forward, log_softmax_backward, NULL, NULL},
     [OP_EMBEDDING] = {embedding_forward, embedding_backward, NULL, NULL},
@@ -304,7 +304,7 @@ const struct onednn_operation onednn_operations[OP_COUNT] = {
     [OP_CROSS_ENTROPY] = {cross_entropy_forward, cross_entropy_backward, NULL, NULL},
     [OP_LOG_PROBABILITY] = {log_probability_forward, log_probability_backward, NULL, NULL},
     [OP_SUM] = {sum_forward, sum_backward, NULL, NULL},
-    [OP_TANH] = {tanh_forward, tanh_backward, NULL, NULL},
+    [OP_TANH] = {pass_forward, pass_backward, NULL, NULL},
     [OP_GRU_LAYER] = {recurrent_forward, recurrent_backward, NULL, NULL},
 };
 

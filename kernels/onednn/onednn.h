@@ -163,17 +163,16 @@ onednn_op onednn_add_backward;                                   /* elements.c *
 
 /* All others are loops of our own: what a loop reads lies in one layout, the canonical one but for relu, tanh
  * and add, and what it writes has memory in that layout. */
-onednn_op loop_run_backward;                                      /* loops.c */
-onednn_op relu_forward, relu_backward, add_forward, add_backward; /* elements.c */
-onednn_op tanh_forward, tanh_backward;                            /* elements.c */
-onednn_op dropout_forward, dropout_backward;                      /* elements.c */
-onednn_op log_softmax_forward, log_softmax_backward;              /* rows.c */
-onednn_op embedding_forward, embedding_backward;                  /* rows.c */
-onednn_op log_probability_forward, log_probability_backward;      /* rows.c */
-onednn_op mse_forward, mse_backward;                              /* loss.c */
-onednn_op cross_entropy_forward, cross_entropy_backward;          /* loss.c */
-onednn_op sum_forward, sum_backward;                              /* loss.c */
-onednn_op recurrent_forward, recurrent_backward;                  /* recurrent.c: LSTM, GRU */
+onednn_op loop_run_backward;                                 /* loops.c */
+onednn_op pass_forward, pass_backward;                       /* elements.c: relu, tanh, add */
+onednn_op dropout_forward, dropout_backward;                 /* elements.c */
+onednn_op log_softmax_forward, log_softmax_backward;         /* rows.c */
+onednn_op embedding_forward, embedding_backward;             /* rows.c */
+onednn_op log_probability_forward, log_probability_backward; /* rows.c */
+onednn_op mse_forward, mse_backward;                         /* loss.c */
+onednn_op cross_entropy_forward, cross_entropy_backward;     /* loss.c */
+onednn_op sum_forward, sum_backward;                         /* loss.c */
+onednn_op recurrent_forward, recurrent_backward;             /* recurrent.c: LSTM, GRU */
 
 /* backend.c: what computes each operation. The library's operations choose layouts themselves; the others are
  * loops. */
