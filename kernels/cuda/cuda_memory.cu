@@ -320,12 +320,11 @@ static enum status cuda_fill(struct backend *backend, struct tensor *tensor, dou
                      [=] __device__(size_t i) { to[i] = number; });
 }
 
-static enum status cuda_accumulate(struct backend *backend, struct arena *arena, struct tensor *to,
-                                   const struct tensor *from, struct error *error)
+static enum status cuda_accumulate(struct backend *backend, struct tensor *to, const struct tensor *from,
+                                   struct error *error)
 {
     float *sum = cuda_floats(to);
     const float *added = cuda_floats(from);
-    (void)arena;
     return cuda_each(cuda_of(backend), cuda_elements(to), "launch of accumulate", to, error,
                      [=] __device__(size_t i) { sum[i] += added[i]; });
 }

@@ -164,10 +164,9 @@ enum status onednn_fill(struct backend *backend, struct tensor *tensor, double v
     return padded ? onednn_reorder(backend, tensor, &plain, error) : STATUS_OK; // the padding stays zero
 }
 
-static enum status onednn_accumulate(struct backend *backend, struct arena *arena, struct tensor *to,
-                                     const struct tensor *from, struct error *error)
+static enum status onednn_accumulate(struct backend *backend, struct tensor *to, const struct tensor *from,
+                                     struct error *error)
 {
-    (void)arena; // scratch of our own serves
     struct onednn *onednn = onednn_of(backend);
     struct tensor other = *from;
     enum status status = STATUS_OK;
