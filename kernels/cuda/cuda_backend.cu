@@ -245,7 +245,7 @@ static const struct operation {
     {OP_BATCH_NORM, cuda_batch_norm, cuda_batch_norm_backward},
     {OP_MAX_POOL, cuda_pool, cuda_pool_backward},
     {OP_AVG_POOL, cuda_pool, cuda_pool_backward},
-    {OP_RELU, cuda_relu, cuda_relu_backward},
+    {OP_RELU, cuda_activation, cuda_activation_backward},
     {OP_ADD, cuda_add, cuda_add_backward},
     {OP_RESHAPE, cuda_reshape, cuda_reshape_backward},
     {OP_DROPOUT, cuda_dropout, cuda_dropout_backward},
@@ -256,7 +256,7 @@ static const struct operation {
     {OP_CROSS_ENTROPY, cuda_cross_entropy, cuda_cross_entropy_backward},
     {OP_LOG_PROBABILITY, cuda_log_probability, cuda_log_probability_backward},
     {OP_SUM, cuda_sum_op, cuda_sum_op_backward},
-    {OP_TANH, cuda_tanh, cuda_tanh_backward},
+    {OP_TANH, cuda_activation, cuda_activation_backward},
     {OP_GRU_LAYER, cuda_recurrent, cuda_recurrent_backward},
 };
 static_assert(sizeof operations / sizeof *operations == OP_COUNT, "every operation has a slot");

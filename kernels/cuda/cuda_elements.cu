@@ -4,39 +4,30 @@
 
 /* ---- relu, tanh ---- */
 
-enum status cuda_relu(struct backend *backend, struct op_call *call, struct error *error)
+enum status cuda_activation(struct backend *backend, struct op_call *call, struct error *error)
 {
-    const float *x = cuda_floats(call->in[0]);
+    const struct tensor *about = call->in[0];
+    const bool is_tanh = call->op == OP_TANH;
+    const float *x = cuda_floats(about);
     float *y = cuda_floats(call->out[0]);
-    return cuda_each(cuda_of(backend), cuda_elements(call->in[0]), "launch of relu", call->in[0], error,
-                     [=] __device__(size_t i) { y[i] = device_relu(x[i]); });
+    return cuda_each(cuda_of(backend), cuda_elements(about), is_tanh ? "launch of tanh" : "launch of relu",
+                     about, error,
+                     [=] __device__(size_t i) { y[i] = is_tanh ? tanhf(x[i]) : device_relu(x[i]); });
 }
 
-/* It is computed from the output alone: the tape has released the input, for which cuDNN's call asks. */
-enum status cuda_relu_backward(struct backend *backend, struct op_call *call, struct error *error)
+/* It is computed from the output alone: the tape has released the input, for which cuDNN's call asks. Of an
+ * addition with a ReLU it is the first input's. */
+enum status cuda_activation_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
     const struct tensor *about = call->out[0];
+    const bool is_tanh = call->op == OP_TANH;
     const float *y = cuda_floats(about), *dy = cuda_floats(call->dout[0]);
     float *dx = cuda_floats(call->din[0]);
-    return cuda_each(cuda_of(backend), cuda_elements(about), "launch of relu backward", about, error,
-                     [=] __device__(size_t i) { dx[i] = device_relu_backward(y[i], dy[i]); });
-}
-
-enum status cuda_tanh(struct backend *backend, struct op_call *call, struct error *error)
-{
-    const float *x = cuda_floats(call->in[0]);
-    float *y = cuda_floats(call->out[0]);
-    return cuda_each(cuda_of(backend), cuda_elements(call->in[0]), "launch of tanh", call->in[0], error,
-                     [=] __device__(size_t i) { y[i] = tanhf(x[i]); });
-}
-
-enum status cuda_tanh_backward(struct backend *backend, struct op_call *call, struct error *error)
-{
-    const struct tensor *out = call->out[0];
-    const float *y = cuda_floats(out), *dy = cuda_floats(call->dout[0]);
-    float *dx = cuda_floats(call->din[0]);
-    return cuda_each(cuda_of(backend), cuda_elements(out), "launch of tanh backward", out, error,
-                     [=] __device__(size_t i) { dx[i] = dy[i] * (1 - y[i] * y[i]); });
+    return cuda_each(cuda_of(backend), cuda_elements(about),
+                     is_tanh ? "launch of tanh backward" : "launch of relu backward", about, error,
+                     [=] __device__(size_t i) {
+                         dx[i] = is_tanh ? dy[i] * (1 - y[i] * y[i]) : device_relu_backward(y[i], dy[i]);
+                     });
 }
 
 /* ---- add ---- */
@@ -60,7 +51,7 @@ enum status cuda_add_backward(struct backend *backend, struct op_call *call, str
         if (din != NULL && gradient == NULL) {
             relu.din[0] = din;
             TRY(cuda_output(call, din, error));
-            TRY(cuda_relu_backward(backend, &relu, error));
+            TRY(cuda_activation_backward(backend, &relu, error));
             gradient = din;
         } else if (din != NULL)
             cuda_same_memory(call, din, gradient);

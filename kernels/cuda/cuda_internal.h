@@ -70,14 +70,6 @@ enum status cudnn_failed(struct error *error, const char *call, cudnnStatus_t co
             return cudnn_failed(error, #function, try_code, about);                                          \
     } while (0)
 
-/* After CUDA_LAUNCH; `name` is the kernel's. */
-#define LAUNCH_TRY(about, name)                                                                              \
-    do {                                                                                                     \
-        cudaError_t try_code = cudaGetLastError();                                                           \
-        if (try_code != cudaSuccess)                                                                         \
-            return cuda_failed(error, "launch of " name, try_code, about);                                   \
-    } while (0)
-
 /* Queues a kernel, without dynamic shared memory. The build of test/gpu/ defines the macro itself. */
 #ifndef CUDA_LAUNCH
 #define CUDA_LAUNCH(kernel, grid, block, stream, ...) kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
@@ -218,8 +210,8 @@ enum status cuda_wait(struct cuda *cuda, const struct tensor *about, struct erro
 
 extern const struct arena_source cuda_source; /* context: struct cuda */
 
-/* A block for an output that has none yet. The table's functions find blocks in their outputs
- * (cuda_backend.cu) but for those that share an input's. */
+/* A block for an output that has none yet. The table's entrance calls it for all results, but for those that
+ * share memory: a reshape's, and an addition's gradients. */
 enum status cuda_output(struct op_call *call, struct tensor *tensor, struct error *error);
 
 /* Scratch that lives until the end of the call, or that a backward will read. `about` names it in a failure.
@@ -261,30 +253,47 @@ static inline size_t cuda_elements(const struct tensor *tensor)
 /* The window of a convolution or a pool. A linear layer's is one pixel. */
 struct window cuda_window(const struct op_call *call); /* cuda_pool.cu */
 
-/* ---- kernels of independent threads ---- */
-
-static __device__ inline size_t cuda_thread(void)
-{
-    return (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-}
+/* ---- kernels ---- */
 
 template <class Work> static __global__ void cuda_each_kernel(size_t count, Work work)
 {
-    const size_t i = cuda_thread();
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < count)
         work(i);
 }
 
-/* Queues work(i) for each i below `count`, which is not 0. `work` is a [=] __device__ function; `name` says
- * "launch of …" in a failure. */
+enum { BLOCK_THREADS_MAX = 1024 };
+
+template <class Work>
+static __global__ void __launch_bounds__(BLOCK_THREADS_MAX) cuda_blocks_kernel(Work work)
+{
+    work();
+}
+
+/* After a launch; `name` says "launch of …" in a failure. */
+static inline enum status cuda_launched(const char *name, const struct tensor *about, struct error *error)
+{
+    const cudaError_t code = cudaGetLastError();
+    return code == cudaSuccess ? STATUS_OK : cuda_failed(error, name, code, about);
+}
+
+/* Queues work(i) for each i below `count`, which is not 0. `work` is a [=] __device__ function. */
 template <class Work>
 static enum status cuda_each(struct cuda *cuda, size_t count, const char *name, const struct tensor *about,
                              struct error *error, Work work)
 {
     const unsigned blocks = (unsigned)((count + THREADS - 1) / THREADS);
     CUDA_LAUNCH(cuda_each_kernel, blocks, THREADS, cuda->stream, count, work);
-    const cudaError_t code = cudaGetLastError();
-    return code == cudaSuccess ? STATUS_OK : cuda_failed(error, name, code, about);
+    return cuda_launched(name, about, error);
+}
+
+/* Queues work() for each thread of so many blocks. */
+template <class Work>
+static enum status cuda_blocks(struct cuda *cuda, size_t blocks, unsigned threads, const char *name,
+                               const struct tensor *about, struct error *error, Work work)
+{
+    CUDA_LAUNCH(cuda_blocks_kernel, (unsigned)blocks, threads, cuda->stream, work);
+    return cuda_launched(name, about, error);
 }
 
 /* ---- what several kernels compute ---- */
@@ -344,11 +353,10 @@ typedef enum status cuda_operation(struct backend *backend, struct op_call *call
 
 cuda_operation cuda_convolution, cuda_convolution_backward;         /* cuda_conv.cu */
 cuda_operation cuda_batch_norm, cuda_batch_norm_backward;           /* cuda_norm.cu */
-cuda_operation cuda_relu, cuda_relu_backward;                       /* cuda_elements.cu */
+cuda_operation cuda_activation, cuda_activation_backward;           /* cuda_elements.cu */
 cuda_operation cuda_add, cuda_add_backward;                         /* cuda_elements.cu */
 cuda_operation cuda_pool, cuda_pool_backward;                       /* cuda_pool.cu */
 cuda_operation cuda_recurrent, cuda_recurrent_backward;             /* cuda_lstm.cu */
-cuda_operation cuda_tanh, cuda_tanh_backward;                       /* cuda_elements.cu */
 cuda_operation cuda_reshape, cuda_reshape_backward;                 /* cuda_elements.cu */
 cuda_operation cuda_dropout, cuda_dropout_backward;                 /* cuda_elements.cu */
 cuda_operation cuda_embedding, cuda_embedding_backward;             /* cuda_rows.cu */

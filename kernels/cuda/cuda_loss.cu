@@ -57,30 +57,39 @@ struct greatest {
     }
 };
 
-/* Block t computes term t, and the logarithm of the sum of the exponentials of its logits. That is a double,
- * from which the backward computes the probabilities. */
-static __global__ void cross_entropy_kernel(struct classes shape, const float *logits, const int32_t *target,
-                                            double *log_sums, float *terms)
-{
-    const size_t term = blockIdx.x, inner = shape.inner;
-    const float *x = logits + term / inner * shape.classes * inner + term % inner;
-    float highest = -INFINITY;
-    double total = 0;
-    for (uint32_t c = threadIdx.x; c < shape.classes; c += TERM_THREADS)
-        highest = fmaxf(highest, x[c * inner]);
-    highest = join_block<greatest, TERM_THREADS>(highest);
-    for (uint32_t c = threadIdx.x; c < shape.classes; c += TERM_THREADS)
-        total += (double)expf(x[c * inner] - highest);
-    total = join_block<plus, TERM_THREADS>(total);
-    if (threadIdx.x > 0)
-        return;
-    log_sums[term] = (double)highest + log(total);
-    terms[term] = (float)(log_sums[term] - (double)x[device_clamp(target[term], shape.classes) * inner]);
-}
-
 static struct classes classes_of(const struct tensor *logits)
 {
     return {logits->shape.size[1], logits->shape.rank == 3 ? logits->shape.size[2] : 1};
+}
+
+/* Block t computes term t, and the logarithm of the sum of the exponentials of its logits. That is a double,
+ * from which the backward computes the probabilities. */
+static enum status compute_terms(struct cuda *cuda, const struct tensor *logits, const struct tensor *target,
+                                 double *log_sums, float *terms, struct error *error)
+{
+    const struct classes shape = classes_of(logits);
+    const size_t inner = shape.inner;
+    const float *z = cuda_floats(logits);
+    const int32_t *wanted = cuda_ints(target);
+    return cuda_blocks(cuda, cuda_elements(target), TERM_THREADS, "launch of cross entropy", logits, error,
+                       [=] __device__() {
+                           const size_t term = blockIdx.x;
+                           const float *x = z + term / inner * shape.classes * inner + term % inner;
+                           float highest = -INFINITY;
+                           double total = 0;
+                           for (uint32_t c = threadIdx.x; c < shape.classes; c += TERM_THREADS)
+                               highest = fmaxf(highest, x[c * inner]);
+                           highest = join_block<greatest, TERM_THREADS>(highest);
+                           for (uint32_t c = threadIdx.x; c < shape.classes; c += TERM_THREADS)
+                               total += (double)expf(x[c * inner] - highest);
+                           total = join_block<plus, TERM_THREADS>(total);
+                           if (threadIdx.x > 0)
+                               return;
+                           log_sums[term] = (double)highest + log(total);
+                           terms[term] =
+                               (float)(log_sums[term] -
+                                       (double)x[device_clamp(wanted[term], shape.classes) * inner]);
+                       });
 }
 
 enum status cuda_cross_entropy(struct backend *backend, struct op_call *call, struct error *error)
@@ -95,9 +104,7 @@ enum status cuda_cross_entropy(struct backend *backend, struct op_call *call, st
     if (!call->keep)
         TRY(cuda_scratch(call, count * sizeof(double), &log_sums, logits, error));
     TRY(cuda_scratch(call, count * sizeof(float), &terms, logits, error));
-    CUDA_LAUNCH(cross_entropy_kernel, (unsigned)count, TERM_THREADS, cuda->stream, classes_of(logits),
-                cuda_floats(logits), cuda_ints(target), (double *)log_sums, (float *)terms);
-    LAUNCH_TRY(logits, "cross entropy");
+    TRY(compute_terms(cuda, logits, target, (double *)log_sums, (float *)terms, error));
     TRY(cuda_sum(cuda, SUM_PRODUCT, (const float *)terms, NULL, count, 1.0 / (double)count,
                  cuda_floats(call->out[0]), logits, error));
     arena_release(call->arena, terms);

@@ -347,41 +347,30 @@ struct least {
     }
 };
 
-/* lane(lane, lanes) is a lane's own value. */
-template <class Join, class Value, class Lane>
-static __global__ void reduce_lanes_kernel(Lane lane, Value *partial)
-{
-    const Value value = join_block<Join, THREADS>((Value)lane(cuda_thread(), (size_t)gridDim.x * THREADS));
-    if (threadIdx.x == 0)
-        partial[blockIdx.x] = value;
-}
-
-/* One block. `none` joins with any value to that value. */
-template <class Join, class Value, class Finish>
-static __global__ void reduce_blocks_kernel(const Value *partial, unsigned count, Value none, Finish finish)
-{
-    const Value value = join_block<Join, THREADS>(threadIdx.x < count ? partial[threadIdx.x] : none);
-    if (threadIdx.x == 0)
-        finish(value);
-}
-
 static_assert((int)REDUCE_BLOCKS_MAX <= (int)THREADS, "one block joins the blocks' results");
 static_assert(sizeof(size_t) == sizeof(double), "both kinds of partial results share a buffer");
 
-/* Joins the lanes' values; one thread calls finish(result), which may write to cuda->memory->partial. */
+/* Joins the values lane(lane, lanes) of the lanes; one thread calls finish(result), which may write to
+ * cuda->memory->partial. `none` joins with any value to that value. */
 template <class Join, class Value, class Lane, class Finish>
 static enum status reduce(struct cuda *cuda, size_t count, Value none, const struct tensor *about,
                           struct error *error, Lane lane, Finish finish)
 {
     /* Four elements a lane, as long as there are blocks. */
     const size_t wanted = (count + 4 * THREADS - 1) / (4 * THREADS), blocks_max = REDUCE_BLOCKS_MAX;
-    const unsigned blocks = (unsigned)(wanted < blocks_max ? wanted : blocks_max);
+    const size_t blocks = wanted < blocks_max ? wanted : blocks_max;
     Value *partial = (Value *)cuda->memory->partial;
-    CUDA_LAUNCH(reduce_lanes_kernel<Join>, blocks, THREADS, cuda->stream, lane, partial);
-    LAUNCH_TRY(about, "reduction in lanes");
-    CUDA_LAUNCH(reduce_blocks_kernel<Join>, 1, THREADS, cuda->stream, partial, blocks, none, finish);
-    LAUNCH_TRY(about, "reduction of blocks");
-    return STATUS_OK;
+    TRY(cuda_blocks(cuda, blocks, THREADS, "launch of reduction in lanes", about, error, [=] __device__() {
+        const size_t first = (size_t)blockIdx.x * THREADS + threadIdx.x;
+        const Value value = join_block<Join, THREADS>((Value)lane(first, blocks * THREADS));
+        if (threadIdx.x == 0)
+            partial[blockIdx.x] = value;
+    }));
+    return cuda_blocks(cuda, 1, THREADS, "launch of reduction of blocks", about, error, [=] __device__() {
+        const Value value = join_block<Join, THREADS>(threadIdx.x < blocks ? partial[threadIdx.x] : none);
+        if (threadIdx.x == 0)
+            finish(value);
+    });
 }
 
 static __device__ double sum_lane(enum sum_term term, const float *x, const float *c, size_t count,

@@ -2,7 +2,7 @@
  * values; its lanes take every lanes-th of the values. */
 #include "kernels/cuda/cuda_internal.h"
 
-enum { THREADS_MIN = 32, THREADS_MAX = 1024, LANE_VALUES = 8, SAVED_NORMS = 0 };
+enum { BLOCK_THREADS_MIN = 32, LANE_VALUES = 8, SAVED_NORMS = 0 };
 
 /* Images (n, channels, plane); a channel has `values` = n plane. */
 struct channels {
@@ -14,27 +14,11 @@ struct norm {
     float mean, inverse; /* of the standard deviation, epsilon included */
 };
 
-struct norm_arguments {
-    struct channels shape;
-    bool relu, training;
-    double epsilon;
-    const float *x, *weight, *bias, *running_mean, *running_variance;
-    float *y, *mean, *variance;
-    struct norm *norms; /* (channels) for the backward; NULL: none comes */
-};
-
-struct norm_gradients {
-    struct channels shape;
-    const struct norm *norms;
-    const float *x, *y, *dy, *weight; /* y NULL: no ReLU */
-    float *dx, *dweight, *dbias;      /* NULL: not wanted */
-};
-
 /* A power of two that the shape alone determines, and with it the order of the sums. */
 static unsigned norm_threads(const struct channels *shape)
 {
-    unsigned threads = THREADS_MIN;
-    while (threads < THREADS_MAX && threads * LANE_VALUES < shape->values)
+    unsigned threads = BLOCK_THREADS_MIN;
+    while (threads < BLOCK_THREADS_MAX && threads * LANE_VALUES < shape->values)
         threads *= 2;
     return threads;
 }
@@ -84,121 +68,106 @@ struct plus_both {
 
 /* ---- forward ---- */
 
-/* Each thread computes the channel's numbers, from the sums of x - shift and of its square; the first one
- * writes them. The shift is the channel's first value, so one pass is exact enough: cancellation loses at
- * most log2(values + 1) bits of a double. */
-static __device__ struct norm batch_statistics(const struct norm_arguments *of)
+/* A channel's mean and unbiased variance, and how they normalize it: from the sums of x - shift and of its
+ * square. The shift is the channel's first value, so one pass is exact enough: cancellation loses at most
+ * log2(values + 1) bits of a double. */
+static __device__ struct norm batch_statistics(const struct channels *shape, const float *x, double epsilon,
+                                               float *variance)
 {
-    const unsigned channel = blockIdx.x;
-    const double n = (double)of->shape.values, shift = (double)of->x[(size_t)channel * of->shape.plane];
+    const double n = (double)shape->values, shift = (double)x[(size_t)blockIdx.x * shape->plane];
     struct sums sums = {0, 0};
-    for (struct walk w = walk_begin(&of->shape); w.i < of->shape.values; walk_on(&of->shape, &w)) {
-        const double value = (double)of->x[w.at] - shift;
+    for (struct walk w = walk_begin(shape); w.i < shape->values; walk_on(shape, &w)) {
+        const double value = (double)x[w.at] - shift;
         sums.first += value;
         sums.second += value * value;
     }
-    sums = join_block<plus_both, THREADS_MAX>(sums);
+    sums = join_block<plus_both, BLOCK_THREADS_MAX>(sums);
     const double difference = sums.second - sums.first / n * sums.first;
     const double squares = difference < 0 ? 0 : difference;
-    const struct norm found = {(float)(shift + sums.first / n), (float)(1 / sqrt(squares / n + of->epsilon))};
-    if (threadIdx.x > 0)
-        return found;
-    of->mean[channel] = found.mean;
-    of->variance[channel] = (float)(squares / (n - 1));
-    if (of->norms != NULL)
-        of->norms[channel] = found;
-    return found;
-}
-
-static __device__ struct norm running_statistics(const struct norm_arguments *of)
-{
-    const double variance = (double)of->running_variance[blockIdx.x];
-    return {of->running_mean[blockIdx.x], (float)(1 / sqrt(variance + of->epsilon))};
-}
-
-static __global__ void __launch_bounds__(THREADS_MAX) batch_norm_kernel(struct norm_arguments of)
-{
-    const unsigned channel = blockIdx.x;
-    const struct norm by = of.training ? batch_statistics(&of) : running_statistics(&of);
-    const float factor = by.inverse * of.weight[channel], bias = of.bias[channel];
-    for (struct walk w = walk_begin(&of.shape); w.i < of.shape.values; walk_on(&of.shape, &w)) {
-        const float value = (of.x[w.at] - by.mean) * factor + bias;
-        of.y[w.at] = of.relu ? device_relu(value) : value;
-    }
+    *variance = (float)(squares / (n - 1));
+    return {(float)(shift + sums.first / n), (float)(1 / sqrt(squares / n + epsilon))};
 }
 
 enum status cuda_batch_norm(struct backend *backend, struct op_call *call, struct error *error)
 {
-    const struct tensor *x = call->in[0];
-    const bool training = call->attributes.training;
+    const struct tensor *about = call->in[0];
+    const struct channels shape = channels_of(about);
+    const bool relu = call->attributes.relu, training = call->attributes.training;
+    const double epsilon = call->attributes.epsilon;
+    const float *x = cuda_floats(about), *weight = cuda_floats(call->in[1]), *bias = cuda_floats(call->in[2]);
+    const float *running_mean = cuda_floats(call->in[3]), *running_variance = cuda_floats(call->in[4]);
+    float *y = cuda_floats(call->out[0]), *mean = cuda_floats(call->out[1]);
+    float *variance = cuda_floats(call->out[2]);
     if (training && call->keep)
-        TRY(cuda_saved(call, SAVED_NORMS, x->shape.size[1] * sizeof(struct norm), error));
-    const struct norm_arguments of = {channels_of(x),
-                                      call->attributes.relu,
-                                      training,
-                                      call->attributes.epsilon,
-                                      cuda_floats(x),
-                                      cuda_floats(call->in[1]),
-                                      cuda_floats(call->in[2]),
-                                      cuda_floats(call->in[3]),
-                                      cuda_floats(call->in[4]),
-                                      cuda_floats(call->out[0]),
-                                      cuda_floats(call->out[1]),
-                                      cuda_floats(call->out[2]),
-                                      (struct norm *)(call->keep ? call->saved[SAVED_NORMS].data : NULL)};
-    CUDA_LAUNCH(batch_norm_kernel, of.shape.channels, norm_threads(&of.shape), cuda_of(backend)->stream, of);
-    LAUNCH_TRY(x, "batch norm");
-    return STATUS_OK;
+        TRY(cuda_saved(call, SAVED_NORMS, shape.channels * sizeof(struct norm), error));
+    struct norm *norms = (struct norm *)call->saved[SAVED_NORMS].data; // for the backward; NULL: none comes
+    return cuda_blocks(
+        cuda_of(backend), shape.channels, norm_threads(&shape), "launch of batch norm", about, error,
+        [=] __device__() {
+            const unsigned channel = blockIdx.x;
+            float unbiased;
+            struct norm by;
+            if (training)
+                by = batch_statistics(&shape, x, epsilon, &unbiased);
+            else
+                by = {running_mean[channel], (float)(1 / sqrt((double)running_variance[channel] + epsilon))};
+            if (training && threadIdx.x == 0) {
+                mean[channel] = by.mean;
+                variance[channel] = unbiased;
+                if (norms != NULL)
+                    norms[channel] = by;
+            }
+            const float factor = by.inverse * weight[channel], offset = bias[channel];
+            for (struct walk w = walk_begin(&shape); w.i < shape.values; walk_on(&shape, &w)) {
+                const float value = (x[w.at] - by.mean) * factor + offset;
+                y[w.at] = relu ? device_relu(value) : value;
+            }
+        });
 }
 
 /* ---- backward ---- */
 
-/* The gradient before the ReLU, from the output. */
-static __device__ float before_relu(const struct norm_gradients *of, size_t at)
+/* The gradient before the ReLU, from the output; y NULL: there is no ReLU. */
+static __device__ float before_relu(const float *y, const float *dy, size_t at)
 {
-    return of->y != NULL ? device_relu_backward(of->y[at], of->dy[at]) : of->dy[at];
+    return y != NULL ? device_relu_backward(y[at], dy[at]) : dy[at];
 }
 
 /* By the sums of dz, the gradient before the ReLU, which is the bias's, and of dz (x - mean):
  * dx = weight inverse (dz - sum dz / n - (x - mean) inverse^2 sum dz (x - mean) / n) */
-static __global__ void __launch_bounds__(THREADS_MAX) batch_norm_backward_kernel(struct norm_gradients of)
-{
-    const unsigned channel = blockIdx.x;
-    const struct norm by = of.norms[channel];
-    const double n = (double)of.shape.values, inverse = (double)by.inverse;
-    struct sums sums = {0, 0};
-    for (struct walk w = walk_begin(&of.shape); w.i < of.shape.values; walk_on(&of.shape, &w)) {
-        const double dz = (double)before_relu(&of, w.at);
-        sums.first += dz;
-        sums.second += dz * (double)(of.x[w.at] - by.mean);
-    }
-    sums = join_block<plus_both, THREADS_MAX>(sums);
-    if (threadIdx.x == 0 && of.dweight != NULL)
-        of.dweight[channel] = (float)(sums.second * inverse);
-    if (threadIdx.x == 0 && of.dbias != NULL)
-        of.dbias[channel] = (float)sums.first;
-    if (of.dx == NULL)
-        return;
-    const float factor = by.inverse * of.weight[channel], offset = (float)(sums.first / n);
-    const float slope = (float)(inverse * inverse * sums.second / n);
-    for (struct walk w = walk_begin(&of.shape); w.i < of.shape.values; walk_on(&of.shape, &w))
-        of.dx[w.at] = factor * (before_relu(&of, w.at) - offset - (of.x[w.at] - by.mean) * slope);
-}
-
 enum status cuda_batch_norm_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
-    const struct tensor *x = call->in[0];
-    const struct norm_gradients of = {channels_of(x),
-                                      (const struct norm *)call->saved[SAVED_NORMS].data,
-                                      cuda_floats(x),
-                                      call->attributes.relu ? cuda_floats(call->out[0]) : NULL,
-                                      cuda_floats(call->dout[0]),
-                                      cuda_floats(call->in[1]),
-                                      cuda_floats(call->din[0]),
-                                      cuda_floats(call->din[1]),
-                                      cuda_floats(call->din[2])};
-    CUDA_LAUNCH(batch_norm_backward_kernel, of.shape.channels, norm_threads(&of.shape),
-                cuda_of(backend)->stream, of);
-    LAUNCH_TRY(x, "batch norm backward");
-    return STATUS_OK;
+    const struct tensor *about = call->in[0];
+    const struct channels shape = channels_of(about);
+    const struct norm *norms = (const struct norm *)call->saved[SAVED_NORMS].data;
+    const float *x = cuda_floats(about), *weight = cuda_floats(call->in[1]);
+    const float *y = call->attributes.relu ? cuda_floats(call->out[0]) : NULL,
+                *dy = cuda_floats(call->dout[0]);
+    float *dx = cuda_floats(call->din[0]), *dweight = cuda_floats(call->din[1]);
+    float *dbias = cuda_floats(call->din[2]);
+    return cuda_blocks(cuda_of(backend), shape.channels, norm_threads(&shape),
+                       "launch of batch norm backward", about, error, [=] __device__() {
+                           const unsigned channel = blockIdx.x;
+                           const struct norm by = norms[channel];
+                           const double n = (double)shape.values, inverse = (double)by.inverse;
+                           struct sums sums = {0, 0};
+                           for (struct walk w = walk_begin(&shape); w.i < shape.values; walk_on(&shape, &w)) {
+                               const double dz = (double)before_relu(y, dy, w.at);
+                               sums.first += dz;
+                               sums.second += dz * (double)(x[w.at] - by.mean);
+                           }
+                           sums = join_block<plus_both, BLOCK_THREADS_MAX>(sums);
+                           if (threadIdx.x == 0 && dweight != NULL)
+                               dweight[channel] = (float)(sums.second * inverse);
+                           if (threadIdx.x == 0 && dbias != NULL)
+                               dbias[channel] = (float)sums.first;
+                           if (dx == NULL)
+                               return;
+                           const float factor = by.inverse * weight[channel],
+                                       offset = (float)(sums.first / n);
+                           const float slope = (float)(inverse * inverse * sums.second / n);
+                           for (struct walk w = walk_begin(&shape); w.i < shape.values; walk_on(&shape, &w))
+                               dx[w.at] =
+                                   factor * (before_relu(y, dy, w.at) - offset - (x[w.at] - by.mean) * slope);
+                       });
 }

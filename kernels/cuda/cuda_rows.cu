@@ -107,20 +107,24 @@ enum { SORT_TILE = 2048 };
 
 /* The steps of the merges of runs of run_begin … run_end whose elements stand less than a tile apart. A block
  * has tile / 2 threads. */
-static __global__ void sort_tile_kernel(uint64_t *keys, size_t tile, size_t run_begin, size_t run_end)
+static enum status sort_tiles(struct cuda *cuda, uint64_t *keys, size_t padded, size_t tile, size_t run_begin,
+                              size_t run_end, const char *name, const struct tensor *about,
+                              struct error *error)
 {
-    __shared__ uint64_t held[SORT_TILE];
-    const size_t base = blockIdx.x * tile;
-    for (size_t i = threadIdx.x; i < tile; i += blockDim.x)
-        held[i] = keys[base + i];
-    for (size_t run = run_begin; run <= run_end; run *= 2)
-        for (size_t apart = (run < tile ? run : tile) / 2; apart > 0; apart /= 2) {
-            __syncthreads();
-            sort_pair(held, threadIdx.x, apart, run, base);
-        }
-    __syncthreads();
-    for (size_t i = threadIdx.x; i < tile; i += blockDim.x)
-        keys[base + i] = held[i];
+    return cuda_blocks(cuda, padded / tile, (unsigned)(tile / 2), name, about, error, [=] __device__() {
+        __shared__ uint64_t held[SORT_TILE];
+        const size_t base = blockIdx.x * tile;
+        for (size_t i = threadIdx.x; i < tile; i += blockDim.x)
+            held[i] = keys[base + i];
+        for (size_t run = run_begin; run <= run_end; run *= 2)
+            for (size_t apart = (run < tile ? run : tile) / 2; apart > 0; apart /= 2) {
+                __syncthreads();
+                sort_pair(held, threadIdx.x, apart, run, base);
+            }
+        __syncthreads();
+        for (size_t i = threadIdx.x; i < tile; i += blockDim.x)
+            keys[base + i] = held[i];
+    });
 }
 
 /* Sorts `padded` keys, a power of two of at least 2. */
@@ -128,34 +132,14 @@ static enum status sort_keys(struct cuda *cuda, uint64_t *keys, size_t padded, c
                              struct error *error)
 {
     const size_t tile_max = SORT_TILE, tile = padded < tile_max ? padded : tile_max;
-    const unsigned tiles = (unsigned)(padded / tile), threads = (unsigned)(tile / 2);
-    CUDA_LAUNCH(sort_tile_kernel, tiles, threads, cuda->stream, keys, tile, 2, tile);
-    LAUNCH_TRY(about, "sort of tiles");
+    TRY(sort_tiles(cuda, keys, padded, tile, 2, tile, "launch of sort of tiles", about, error));
     for (size_t run = 2 * tile; run <= padded; run *= 2) {
         for (size_t apart = run / 2; apart >= tile; apart /= 2)
             TRY(cuda_each(cuda, padded / 2, "launch of step of a sort", about, error,
                           [=] __device__(size_t pair) { sort_pair(keys, pair, apart, run, 0); }));
-        CUDA_LAUNCH(sort_tile_kernel, tiles, threads, cuda->stream, keys, tile, run, run);
-        LAUNCH_TRY(about, "end of a sort's step");
+        TRY(sort_tiles(cuda, keys, padded, tile, run, run, "launch of end of a sort's step", about, error));
     }
     return STATUS_OK;
-}
-
-/* Block i writes the table's row whose run of equal indices begins at i, the sum over its tokens in ascending
- * order; the other blocks return. */
-static __global__ void embedding_backward_kernel(const uint64_t *keys, size_t count, const float *dy,
-                                                 uint32_t width, float *dtable)
-{
-    const size_t i = blockIdx.x;
-    const uint64_t index = keys[i] >> 32;
-    if (i > 0 && keys[i - 1] >> 32 == index)
-        return;
-    for (uint32_t column = threadIdx.x; column < width; column += blockDim.x) {
-        double sum = 0;
-        for (size_t at = i; at < count && keys[at] >> 32 == index; at++)
-            sum += (double)dy[(size_t)(uint32_t)keys[at] * width + column];
-        dtable[index * width + column] = (float)sum;
-    }
 }
 
 enum status cuda_embedding_backward(struct backend *backend, struct op_call *call, struct error *error)
@@ -166,6 +150,8 @@ enum status cuda_embedding_backward(struct backend *backend, struct op_call *cal
     const size_t count = cuda_elements(indices);
     const uint32_t vocabulary = call->in[1]->shape.size[0], width = call->in[1]->shape.size[1];
     const int32_t *index = cuda_ints(indices);
+    const float *gradient = cuda_floats(dy);
+    float *to = cuda_floats(dtable);
     size_t padded = 2;
     void *scratch;
     while (padded < count)
@@ -179,9 +165,20 @@ enum status cuda_embedding_backward(struct backend *backend, struct op_call *cal
         keys[i] = i < count ? (uint64_t)device_clamp(index[i], vocabulary) << 32 | i : UINT64_MAX;
     }));
     TRY(sort_keys(cuda, keys, padded, indices, error));
-    CUDA_LAUNCH(embedding_backward_kernel, (unsigned)count, THREADS, cuda->stream, keys, count,
-                cuda_floats(dy), width, cuda_floats(dtable));
-    LAUNCH_TRY(dy, "embedding backward");
+    /* Block i writes the table's row whose run of equal indices begins at i, the sum over its tokens in
+     * ascending order; the other blocks return. */
+    TRY(cuda_blocks(cuda, count, THREADS, "launch of embedding backward", dy, error, [=] __device__() {
+        const size_t i = blockIdx.x;
+        const uint64_t row = keys[i] >> 32;
+        if (i > 0 && keys[i - 1] >> 32 == row)
+            return;
+        for (uint32_t column = threadIdx.x; column < width; column += blockDim.x) {
+            double sum = 0;
+            for (size_t at = i; at < count && keys[at] >> 32 == row; at++)
+                sum += (double)gradient[(size_t)(uint32_t)keys[at] * width + column];
+            to[row * width + column] = (float)sum;
+        }
+    }));
     arena_release(call->arena, scratch);
     return STATUS_OK;
 }
