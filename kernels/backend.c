@@ -147,15 +147,11 @@ enum status backend_fill(struct backend *backend, struct tensor *tensor, double 
     return backend->ops->fill(backend, tensor, value, error);
 }
 
-enum status backend_accumulate(struct backend *backend, struct arena *arena, struct tensor *to,
-                               const struct tensor *from, struct error *error)
+enum status backend_accumulate(struct backend *backend, struct tensor *to, const struct tensor *from,
+                               struct error *error)
 {
     assert(is_pair(backend, to, from) && shape_equal(&to->shape, &from->shape));
-    const uint64_t mark = arena_mark(arena);
-    enum status status = backend->ops->accumulate(backend, arena, to, from, error);
-    if (status != STATUS_OK)
-        arena_rollback(arena, mark);
-    return status;
+    return backend->ops->accumulate(backend, to, from, error);
 }
 
 enum status backend_scale(struct backend *backend, struct tensor *tensor, double factor, struct error *error)

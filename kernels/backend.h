@@ -99,8 +99,8 @@ struct backend_ops {
     enum status (*wait)(struct backend *backend, struct error *error);
     enum status (*pin)(struct backend *backend, const void *memory, size_t bytes, struct error *error);
     enum status (*fill)(struct backend *backend, struct tensor *tensor, double value, struct error *error);
-    enum status (*accumulate)(struct backend *backend, struct arena *arena, struct tensor *to,
-                              const struct tensor *from, struct error *error);
+    enum status (*accumulate)(struct backend *backend, struct tensor *to, const struct tensor *from,
+                              struct error *error);
     enum status (*scale)(struct backend *backend, struct tensor *tensor, double factor, struct error *error);
     enum status (*square_sum)(struct backend *backend, const struct tensor *tensor, double *sum,
                               struct error *error);
@@ -173,7 +173,7 @@ void backend_close(struct backend *backend); /* NULL is nothing */
 
 /* The one symbol that a plug-in exports: a function that returns its table, or NULL if it was built against
  * another BACKEND_ABI. */
-enum { BACKEND_ABI = 7 };
+enum { BACKEND_ABI = 8 };
 typedef const struct backend_ops *backend_plugin(uint32_t abi);
 #define BACKEND_PLUGIN_SYMBOL "coalesced_backend"
 
@@ -208,8 +208,8 @@ enum status backend_pin(struct backend *backend, const void *memory, size_t byte
 enum status backend_fill(struct backend *backend, struct tensor *tensor, double value, struct error *error);
 
 /* to += from; layouts may differ. */
-enum status backend_accumulate(struct backend *backend, struct arena *arena, struct tensor *to,
-                               const struct tensor *from, struct error *error);
+enum status backend_accumulate(struct backend *backend, struct tensor *to, const struct tensor *from,
+                               struct error *error);
 
 enum status backend_scale(struct backend *backend, struct tensor *tensor, double factor, struct error *error);
 

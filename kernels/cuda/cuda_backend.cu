@@ -3,6 +3,7 @@
 #include "kernels/base/fnv.h"
 #include "kernels/cuda/cuda_internal.h"
 
+#include <cassert>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -235,18 +236,16 @@ static enum status cuda_open(struct backend *backend, const struct backend_setti
 
 /* ---- the table ---- */
 
-struct operation_slot {
+static const struct operation {
     enum op op;
     cuda_operation *forward, *backward;
-};
-
-static const struct operation_slot operations[] = {
+} operations[] = {
     {OP_LINEAR, cuda_convolution, cuda_convolution_backward},
     {OP_CONV2D, cuda_convolution, cuda_convolution_backward},
     {OP_BATCH_NORM, cuda_batch_norm, cuda_batch_norm_backward},
-    {OP_MAX_POOL, cuda_pool, cuda_max_pool_backward},
-    {OP_AVG_POOL, cuda_pool, cuda_avg_pool_backward},
-    {OP_RELU, cuda_relu, cuda_relu_op_backward},
+    {OP_MAX_POOL, cuda_pool, cuda_pool_backward},
+    {OP_AVG_POOL, cuda_pool, cuda_pool_backward},
+    {OP_RELU, cuda_activation, cuda_activation_backward},
     {OP_ADD, cuda_add, cuda_add_backward},
     {OP_RESHAPE, cuda_reshape, cuda_reshape_backward},
     {OP_DROPOUT, cuda_dropout, cuda_dropout_backward},
@@ -257,10 +256,34 @@ static const struct operation_slot operations[] = {
     {OP_CROSS_ENTROPY, cuda_cross_entropy, cuda_cross_entropy_backward},
     {OP_LOG_PROBABILITY, cuda_log_probability, cuda_log_probability_backward},
     {OP_SUM, cuda_sum_op, cuda_sum_op_backward},
-    {OP_TANH, cuda_tanh, cuda_tanh_backward},
+    {OP_TANH, cuda_activation, cuda_activation_backward},
     {OP_GRU_LAYER, cuda_recurrent, cuda_recurrent_backward},
 };
 static_assert(sizeof operations / sizeof *operations == OP_COUNT, "every operation has a slot");
+
+/* The rows stand in the order of enum op. */
+static const struct operation *operation_of(const struct op_call *call)
+{
+    assert(operations[call->op].op == call->op);
+    return &operations[call->op];
+}
+
+static enum status cuda_forward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    const uint32_t outputs = call->op == OP_RESHAPE ? 0 : op_outputs(call->op, &call->attributes);
+    for (uint32_t i = 0; i < outputs; i++)
+        TRY(cuda_output(call, call->out[i], error));
+    return operation_of(call)->forward(backend, call, error);
+}
+
+static enum status cuda_backward(struct backend *backend, struct op_call *call, struct error *error)
+{
+    const bool shares = call->op == OP_RESHAPE || call->op == OP_ADD;
+    for (uint32_t i = 0; i < OP_INPUTS_MAX && !shares; i++)
+        if (call->din[i] != NULL)
+            TRY(cuda_output(call, call->din[i], error));
+    return operation_of(call)->backward(backend, call, error);
+}
 
 static struct backend_ops make_table(void)
 {
@@ -270,9 +293,9 @@ static struct backend_ops make_table(void)
     ops.open = cuda_open;
     ops.close = cuda_close;
     ops.find = cuda_find;
-    for (const struct operation_slot &slot : operations) {
-        ops.forward[slot.op] = slot.forward;
-        ops.backward[slot.op] = slot.backward;
+    for (int op = 0; op < OP_COUNT; op++) {
+        ops.forward[op] = cuda_forward;
+        ops.backward[op] = cuda_backward;
     }
     cuda_memory_slots(&ops);
     cuda_policy_slots(&ops);

@@ -11,7 +11,7 @@ static enum status describe_convolution(struct cuda *cuda, struct plan *plan, co
                                         struct error *error)
 {
     const struct image_sizes *s = &plan->key.image;
-    const struct element_window *w = &s->window;
+    const struct window *w = &s->window;
     (void)cuda;
     TRY(cuda_describe(&plan->x, s->n, s->c, w->size[0], w->size[1], about, error));
     TRY(cuda_describe(&plan->y, s->n, s->outputs, w->out[0], w->out[1], about, error));
@@ -251,7 +251,7 @@ static enum status forward_separate(struct cuda *cuda, struct plan *plan, const 
     const uint32_t channels = s->outputs, plane = s->window.out[0] * s->window.out[1];
     float *to = cuda_floats(y);
     return cuda_each(cuda, cuda_elements(y), "launch of bias", y, error,
-                     [=] __device__(size_t i) { to[i] = element_bias(to[i], bias, i, channels, plane); });
+                     [=] __device__(size_t i) { to[i] += bias[i / plane % channels]; });
 }
 
 /* A convolution and its bias: y = identity(convolution + 0 z + bias). A factor of 0 means that z is not read;
@@ -295,7 +295,6 @@ enum status cuda_convolution(struct backend *backend, struct op_call *call, stru
 {
     struct cuda *cuda = cuda_of(backend);
     struct plan *plan;
-    TRY(cuda_output(call, call->out[0], error));
     TRY(plan_of(cuda, call, &plan, error));
     const enum status status = try_fused(cuda, plan, call, error);
     return status == STATUS_AGAIN ? forward_separate(cuda, plan, call, error) : status;
@@ -309,9 +308,6 @@ enum status cuda_convolution_backward(struct backend *backend, struct op_call *c
     struct plan *plan;
     const void *dy = call->dout[0]->data;
     TRY(plan_of(cuda, call, &plan, error));
-    for (int i = 0; i < 3; i++)
-        if (call->din[i] != NULL)
-            TRY(cuda_output(call, call->din[i], error));
     if (call->din[0] != NULL)
         TRY(run<data_pass>(cuda, plan, call, dy, error));
     if (call->din[1] != NULL)

@@ -20,7 +20,12 @@
  * need of the largest plan.
  *
  * A function that can fail takes `struct error *error`; the macros below return from it. It is C++ only as
- * far as CUDA's compiler demands. */
+ * far as CUDA's compiler demands.
+ *
+ * Nothing is contracted to an fma (-fmad=false), and division and square root are correctly rounded. So
+ * draws, Adam, SGD and sums in equal order have the CPU's bits; expf, logf and tanhf are CUDA's own. A lane
+ * is one of the threads that share a sum: it takes every lanes-th term, ascending, and the lanes are added in
+ * a tree. */
 #ifndef KERNELS_CUDA_CUDA_INTERNAL_H
 #define KERNELS_CUDA_CUDA_INTERNAL_H
 
@@ -32,7 +37,10 @@ extern "C" {
 #include "kernels/kernels.h"
 }
 
-#include "kernels/cuda/elements.h"
+#include "kernels/base/rng.h"
+
+#include <Random123/philox.h>
+#include <cmath>
 
 /* ---- failures: a sentence that names the call and the shape ---- */
 
@@ -62,14 +70,6 @@ enum status cudnn_failed(struct error *error, const char *call, cudnnStatus_t co
             return cudnn_failed(error, #function, try_code, about);                                          \
     } while (0)
 
-/* After CUDA_LAUNCH; `name` is the kernel's. */
-#define LAUNCH_TRY(about, name)                                                                              \
-    do {                                                                                                     \
-        cudaError_t try_code = cudaGetLastError();                                                           \
-        if (try_code != cudaSuccess)                                                                         \
-            return cuda_failed(error, "launch of " name, try_code, about);                                   \
-    } while (0)
-
 /* Queues a kernel, without dynamic shared memory. The build of test/gpu/ defines the macro itself. */
 #ifndef CUDA_LAUNCH
 #define CUDA_LAUNCH(kernel, grid, block, stream, ...) kernel<<<grid, block, 0, stream>>>(__VA_ARGS__)
@@ -81,14 +81,20 @@ enum plan_kind {
     PLAN_CONVOLUTION = 1, /* also a linear layer */
     PLAN_MAX_POOL,
     PLAN_AVG_POOL,
-    PLAN_TENSOR, /* log-softmax */
+    PLAN_ROWS, /* log-softmax */
     PLAN_LSTM
+};
+
+/* What a pool or a convolution slides over its images. */
+struct window {
+    uint32_t size[2], out[2]; /* input and output: height, width */
+    uint32_t kernel[2], stride[2], padding[2];
 };
 
 /* Sizes of images (n, c, size) and of the images computed from them (n, outputs, out). */
 struct image_sizes {
     uint32_t n, c, outputs;
-    struct element_window window;
+    struct window window;
 };
 
 struct lstm_sizes {
@@ -204,7 +210,8 @@ enum status cuda_wait(struct cuda *cuda, const struct tensor *about, struct erro
 
 extern const struct arena_source cuda_source; /* context: struct cuda */
 
-/* A block for an output that has none yet. */
+/* A block for an output that has none yet. The table's entrance calls it for all results, but for those that
+ * share memory: a reshape's, and an addition's gradients. */
 enum status cuda_output(struct op_call *call, struct tensor *tensor, struct error *error);
 
 /* Scratch that lives until the end of the call, or that a backward will read. `about` names it in a failure.
@@ -216,9 +223,13 @@ enum status cuda_saved(struct op_call *call, uint32_t index, size_t bytes, struc
 /* Gives `to` the memory of `from`, which then has one more owner in the arena. */
 void cuda_same_memory(struct op_call *call, struct tensor *to, const struct tensor *from);
 
-/* to = sum of the terms (elements.h) times `scale`, on the device; c may be NULL. The order depends on
- * `count` alone. */
-enum status cuda_sum(struct cuda *cuda, enum element_term term, const float *x, const float *c, size_t count,
+/* to = sum of the terms times `scale`, on the device; c may be NULL. The order depends on `count` alone. */
+enum sum_term {
+    SUM_PRODUCT,    /* x c, or x */
+    SUM_DIFFERENCE, /* (x - c)^2 */
+    SUM_SQUARE,     /* x^2 */
+};
+enum status cuda_sum(struct cuda *cuda, enum sum_term term, const float *x, const float *c, size_t count,
                      double scale, float *to, const struct tensor *about, struct error *error);
 
 /* ---- small things ---- */
@@ -240,53 +251,120 @@ static inline size_t cuda_elements(const struct tensor *tensor)
 }
 
 /* The window of a convolution or a pool. A linear layer's is one pixel. */
-struct element_window cuda_window(const struct op_call *call); /* cuda_pool.cu */
+struct window cuda_window(const struct op_call *call); /* cuda_pool.cu */
 
-/* ---- kernels of independent threads ---- */
-
-static __device__ inline size_t cuda_thread(void)
-{
-    return (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-}
+/* ---- kernels ---- */
 
 template <class Work> static __global__ void cuda_each_kernel(size_t count, Work work)
 {
-    const size_t i = cuda_thread();
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < count)
         work(i);
 }
 
-/* Queues work(i) for each i below `count`, which is not 0. `work` is a [=] __device__ function; `name` says
- * "launch of …" in a failure. */
+enum { BLOCK_THREADS_MAX = 1024 };
+
+template <class Work>
+static __global__ void __launch_bounds__(BLOCK_THREADS_MAX) cuda_blocks_kernel(Work work)
+{
+    work();
+}
+
+/* After a launch; `name` says "launch of …" in a failure. */
+static inline enum status cuda_launched(const char *name, const struct tensor *about, struct error *error)
+{
+    const cudaError_t code = cudaGetLastError();
+    return code == cudaSuccess ? STATUS_OK : cuda_failed(error, name, code, about);
+}
+
+/* Queues work(i) for each i below `count`, which is not 0. `work` is a [=] __device__ function. */
 template <class Work>
 static enum status cuda_each(struct cuda *cuda, size_t count, const char *name, const struct tensor *about,
                              struct error *error, Work work)
 {
     const unsigned blocks = (unsigned)((count + THREADS - 1) / THREADS);
     CUDA_LAUNCH(cuda_each_kernel, blocks, THREADS, cuda->stream, count, work);
-    const cudaError_t code = cudaGetLastError();
-    return code == cudaSuccess ? STATUS_OK : cuda_failed(error, name, code, about);
+    return cuda_launched(name, about, error);
 }
+
+/* Queues work() for each thread of so many blocks. */
+template <class Work>
+static enum status cuda_blocks(struct cuda *cuda, size_t blocks, unsigned threads, const char *name,
+                               const struct tensor *about, struct error *error, Work work)
+{
+    CUDA_LAUNCH(cuda_blocks_kernel, (unsigned)blocks, threads, cuda->stream, work);
+    return cuda_launched(name, about, error);
+}
+
+/* ---- what several kernels compute ---- */
+
+/* A NaN stays, as PyTorch has it. */
+static __device__ inline float device_relu(float x)
+{
+    return x < 0 ? 0 : x;
+}
+
+/* The gradient at 0 is 0; y is relu's output, which is above 0 where its input was. */
+static __device__ inline float device_relu_backward(float y, float dy)
+{
+    return y > 0 ? dy : 0;
+}
+
+/* The caller refuses an index that is out of range; the clamp keeps the kernel inside the tensor. */
+static __device__ inline uint32_t device_clamp(int32_t index, uint32_t count)
+{
+    return index < 0 ? 0 : (uint32_t)index < count ? (uint32_t)index : count - 1;
+}
+
+/* kernels/base/rng.h's rng_block, where a GPU can call it. word: (environment, step, episode). */
+static __device__ inline philox4x32_ctr_t device_philox(uint64_t seed, const uint32_t word[3],
+                                                        uint32_t stream, uint32_t block)
+{
+    philox4x32_ctr_t counter = {{stream << RNG_STREAM_SHIFT | block, word[0], word[1], word[2]}};
+    philox4x32_key_t key = {{(uint32_t)seed, (uint32_t)(seed >> 32)}};
+    return philox4x32(counter, key);
+}
+
+/* Joins the values of the block's threads, a power of two up to LANES, in a tree. A kernel does so once for
+ * each type of value. */
+template <class Join, unsigned LANES, class Value> static __device__ Value join_block(Value value)
+{
+    __shared__ Value tree[LANES];
+    tree[threadIdx.x] = value;
+    for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+        __syncthreads();
+        if (threadIdx.x < half)
+            tree[threadIdx.x] = Join::of(tree[threadIdx.x], tree[threadIdx.x + half]);
+    }
+    __syncthreads();
+    return tree[0];
+}
+
+struct plus {
+    static __device__ double of(double a, double b)
+    {
+        return a + b;
+    }
+};
 
 /* ---- the table's functions ---- */
 
 typedef enum status cuda_operation(struct backend *backend, struct op_call *call, struct error *error);
 
-cuda_operation cuda_convolution, cuda_convolution_backward;               /* cuda_conv.cu */
-cuda_operation cuda_batch_norm, cuda_batch_norm_backward;                 /* cuda_norm.cu */
-cuda_operation cuda_relu, cuda_relu_op_backward;                          /* cuda_elements.cu */
-cuda_operation cuda_add, cuda_add_backward;                               /* cuda_elements.cu */
-cuda_operation cuda_pool, cuda_max_pool_backward, cuda_avg_pool_backward; /* cuda_pool.cu */
-cuda_operation cuda_recurrent, cuda_recurrent_backward;                   /* cuda_lstm.cu */
-cuda_operation cuda_tanh, cuda_tanh_backward;                             /* cuda_elements.cu */
-cuda_operation cuda_reshape, cuda_reshape_backward;                       /* cuda_elements.cu */
-cuda_operation cuda_dropout, cuda_dropout_backward;                       /* cuda_elements.cu */
-cuda_operation cuda_embedding, cuda_embedding_backward;                   /* cuda_rows.cu */
-cuda_operation cuda_log_softmax, cuda_log_softmax_backward;               /* cuda_rows.cu */
-cuda_operation cuda_mse, cuda_mse_backward;                               /* cuda_loss.cu */
-cuda_operation cuda_cross_entropy, cuda_cross_entropy_backward;           /* cuda_loss.cu */
-cuda_operation cuda_log_probability, cuda_log_probability_backward;       /* cuda_rows.cu */
-cuda_operation cuda_sum_op, cuda_sum_op_backward;                         /* cuda_loss.cu */
+cuda_operation cuda_convolution, cuda_convolution_backward;         /* cuda_conv.cu */
+cuda_operation cuda_batch_norm, cuda_batch_norm_backward;           /* cuda_norm.cu */
+cuda_operation cuda_activation, cuda_activation_backward;           /* cuda_elements.cu */
+cuda_operation cuda_add, cuda_add_backward;                         /* cuda_elements.cu */
+cuda_operation cuda_pool, cuda_pool_backward;                       /* cuda_pool.cu */
+cuda_operation cuda_recurrent, cuda_recurrent_backward;             /* cuda_lstm.cu */
+cuda_operation cuda_reshape, cuda_reshape_backward;                 /* cuda_elements.cu */
+cuda_operation cuda_dropout, cuda_dropout_backward;                 /* cuda_elements.cu */
+cuda_operation cuda_embedding, cuda_embedding_backward;             /* cuda_rows.cu */
+cuda_operation cuda_log_softmax, cuda_log_softmax_backward;         /* cuda_rows.cu */
+cuda_operation cuda_mse, cuda_mse_backward;                         /* cuda_loss.cu */
+cuda_operation cuda_cross_entropy, cuda_cross_entropy_backward;     /* cuda_loss.cu */
+cuda_operation cuda_log_probability, cuda_log_probability_backward; /* cuda_rows.cu */
+cuda_operation cuda_sum_op, cuda_sum_op_backward;                   /* cuda_loss.cu */
 
 void cuda_memory_slots(struct backend_ops *ops);
 void cuda_policy_slots(struct backend_ops *ops);

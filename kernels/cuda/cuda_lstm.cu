@@ -143,11 +143,10 @@ static enum status unpack(struct cuda *cuda, const struct plan *plan, struct op_
     for (uint32_t i = 0; i < plan->pieces; i++) {
         const struct weight_piece *piece = &plan->piece[i];
         struct tensor *tensor = call->din[piece->tensor];
-        if (tensor == NULL)
-            continue;
-        TRY(cuda_output(call, tensor, error));
-        CUDA_TRY(tensor, cudaMemcpyAsync, (char *)tensor->data + piece->from,
-                 (const char *)gradients + piece->to, piece->bytes, cudaMemcpyDeviceToDevice, cuda->stream);
+        if (tensor != NULL)
+            CUDA_TRY(tensor, cudaMemcpyAsync, (char *)tensor->data + piece->from,
+                     (const char *)gradients + piece->to, piece->bytes, cudaMemcpyDeviceToDevice,
+                     cuda->stream);
     }
     return STATUS_OK;
 }
@@ -173,8 +172,6 @@ enum status cuda_recurrent(struct backend *backend, struct op_call *call, struct
     struct plan *plan;
     void *weights = NULL, *reserve = NULL;
     TRY(plan_of(cuda, call, &plan, error));
-    for (uint32_t i = Y; i < op_rule(call->op)->outputs; i++)
-        TRY(cuda_output(call, call->out[i], error));
     if (call->keep) {
         TRY(cuda_saved(call, SAVED_RESERVE, plan->reserve_bytes, error));
         TRY(cuda_saved(call, SAVED_WEIGHTS, plan->weight_bytes, error));
@@ -224,9 +221,6 @@ static enum status take_scratch(struct cuda *cuda, const struct plan *plan, stru
     TRY(cuda_scratch(call, plan->reserve_bytes, &scratch->reserve, x, error));
     CUDA_TRY(x, cudaMemcpyAsync, scratch->reserve, call->saved[SAVED_RESERVE].data, plan->reserve_bytes,
              cudaMemcpyDeviceToDevice, cuda->stream);
-    for (uint32_t i = X; i < first_weight(plan->key.lstm.gates); i++)
-        if (call->din[i] != NULL)
-            TRY(cuda_output(call, call->din[i], error));
     return STATUS_OK;
 }
 

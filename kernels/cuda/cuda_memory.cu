@@ -2,7 +2,6 @@
  * optimizers. */
 #include "kernels/cuda/cuda_internal.h"
 
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <unistd.h>
@@ -321,12 +320,11 @@ static enum status cuda_fill(struct backend *backend, struct tensor *tensor, dou
                      [=] __device__(size_t i) { to[i] = number; });
 }
 
-static enum status cuda_accumulate(struct backend *backend, struct arena *arena, struct tensor *to,
-                                   const struct tensor *from, struct error *error)
+static enum status cuda_accumulate(struct backend *backend, struct tensor *to, const struct tensor *from,
+                                   struct error *error)
 {
     float *sum = cuda_floats(to);
     const float *added = cuda_floats(from);
-    (void)arena;
     return cuda_each(cuda_of(backend), cuda_elements(to), "launch of accumulate", to, error,
                      [=] __device__(size_t i) { sum[i] += added[i]; });
 }
@@ -342,12 +340,6 @@ static enum status cuda_scale(struct backend *backend, struct tensor *tensor, do
 
 /* ---- over a whole tensor: lanes, a tree in each block, and one block for the blocks' results ---- */
 
-struct plus {
-    static __device__ double of(double a, double b)
-    {
-        return a + b;
-    }
-};
 struct least {
     static __device__ size_t of(size_t a, size_t b)
     {
@@ -355,65 +347,55 @@ struct least {
     }
 };
 
-/* Joins the values of the block's threads in a tree. */
-template <class Join, class Value> static __device__ Value join_block(Value value)
-{
-    __shared__ Value tree[THREADS];
-    tree[threadIdx.x] = value;
-    for (unsigned half = THREADS / 2; half > 0; half /= 2) {
-        __syncthreads();
-        if (threadIdx.x < half)
-            tree[threadIdx.x] = Join::of(tree[threadIdx.x], tree[threadIdx.x + half]);
-    }
-    __syncthreads();
-    return tree[0];
-}
-
-/* lane(lane, lanes) is a lane's own value. */
-template <class Join, class Value, class Lane>
-static __global__ void reduce_lanes_kernel(Lane lane, Value *partial)
-{
-    const Value value = join_block<Join>((Value)lane(cuda_thread(), (size_t)gridDim.x * THREADS));
-    if (threadIdx.x == 0)
-        partial[blockIdx.x] = value;
-}
-
-/* One block. `none` joins with any value to that value. */
-template <class Join, class Value, class Finish>
-static __global__ void reduce_blocks_kernel(const Value *partial, unsigned count, Value none, Finish finish)
-{
-    const Value value = join_block<Join>(threadIdx.x < count ? partial[threadIdx.x] : none);
-    if (threadIdx.x == 0)
-        finish(value);
-}
-
 static_assert((int)REDUCE_BLOCKS_MAX <= (int)THREADS, "one block joins the blocks' results");
 static_assert(sizeof(size_t) == sizeof(double), "both kinds of partial results share a buffer");
 
-/* Joins the lanes' values; one thread calls finish(result), which may write to cuda->memory->partial. */
+/* Joins the values lane(lane, lanes) of the lanes; one thread calls finish(result), which may write to
+ * cuda->memory->partial. `none` joins with any value to that value. */
 template <class Join, class Value, class Lane, class Finish>
 static enum status reduce(struct cuda *cuda, size_t count, Value none, const struct tensor *about,
                           struct error *error, Lane lane, Finish finish)
 {
     /* Four elements a lane, as long as there are blocks. */
     const size_t wanted = (count + 4 * THREADS - 1) / (4 * THREADS), blocks_max = REDUCE_BLOCKS_MAX;
-    const unsigned blocks = (unsigned)(wanted < blocks_max ? wanted : blocks_max);
+    const size_t blocks = wanted < blocks_max ? wanted : blocks_max;
     Value *partial = (Value *)cuda->memory->partial;
-    CUDA_LAUNCH(reduce_lanes_kernel<Join>, blocks, THREADS, cuda->stream, lane, partial);
-    LAUNCH_TRY(about, "reduction in lanes");
-    CUDA_LAUNCH(reduce_blocks_kernel<Join>, 1, THREADS, cuda->stream, partial, blocks, none, finish);
-    LAUNCH_TRY(about, "reduction of blocks");
-    return STATUS_OK;
+    TRY(cuda_blocks(cuda, blocks, THREADS, "launch of reduction in lanes", about, error, [=] __device__() {
+        const size_t first = (size_t)blockIdx.x * THREADS + threadIdx.x;
+        const Value value = join_block<Join, THREADS>((Value)lane(first, blocks * THREADS));
+        if (threadIdx.x == 0)
+            partial[blockIdx.x] = value;
+    }));
+    return cuda_blocks(cuda, 1, THREADS, "launch of reduction of blocks", about, error, [=] __device__() {
+        const Value value = join_block<Join, THREADS>(threadIdx.x < blocks ? partial[threadIdx.x] : none);
+        if (threadIdx.x == 0)
+            finish(value);
+    });
 }
 
-enum status cuda_sum(struct cuda *cuda, enum element_term term, const float *x, const float *c, size_t count,
+static __device__ double sum_lane(enum sum_term term, const float *x, const float *c, size_t count,
+                                  size_t lane, size_t lanes)
+{
+    double sum = 0;
+    for (size_t i = lane; i < count; i += lanes) {
+        double value = (double)x[i];
+        if (term == SUM_SQUARE)
+            value = value * value;
+        else if (term == SUM_DIFFERENCE)
+            value = (value - (double)c[i]) * (value - (double)c[i]);
+        else if (c != NULL)
+            value = value * (double)c[i];
+        sum += value;
+    }
+    return sum;
+}
+
+enum status cuda_sum(struct cuda *cuda, enum sum_term term, const float *x, const float *c, size_t count,
                      double scale, float *to, const struct tensor *about, struct error *error)
 {
     return reduce<plus>(
         cuda, count, 0.0, about, error,
-        [=] __device__(size_t lane, size_t lanes) {
-            return element_sum_lane(term, x, c, count, lane, lanes);
-        },
+        [=] __device__(size_t lane, size_t lanes) { return sum_lane(term, x, c, count, lane, lanes); },
         [=] __device__(double sum) { *to = (float)(scale * sum); });
 }
 
@@ -434,7 +416,7 @@ static enum status cuda_square_sum(struct backend *backend, const struct tensor 
     TRY(reduce<plus>(
         cuda, count, 0.0, tensor, error,
         [=] __device__(size_t lane, size_t lanes) {
-            return element_sum_lane(ELEMENT_SQUARE, x, NULL, count, lane, lanes);
+            return sum_lane(SUM_SQUARE, x, NULL, count, lane, lanes);
         },
         [=] __device__(double found) { *to = found; }));
     return fetch_result(cuda, sum, tensor, error);
@@ -449,7 +431,12 @@ static enum status cuda_first_not_finite(struct backend *backend, const struct t
     size_t *to = (size_t *)cuda->memory->partial;
     TRY(reduce<least>(
         cuda, count, (size_t)SIZE_MAX, tensor, error,
-        [=] __device__(size_t lane, size_t lanes) { return element_not_finite_lane(x, count, lane, lanes); },
+        [=] __device__(size_t lane, size_t lanes) {
+            size_t i = lane;
+            while (i < count && fabsf(x[i]) <= 3.40282347e38f)
+                i += lanes;
+            return i < count ? i : SIZE_MAX;
+        },
         [=] __device__(size_t found) { *to = found; }));
     return fetch_result(cuda, index, tensor, error);
 }
@@ -464,9 +451,13 @@ static enum status cuda_sgd(struct backend *backend, const struct sgd_settings *
     const bool first = step == 1;
     float *p = cuda_floats(parameters), *v = cuda_floats(momentum);
     const float *g = cuda_floats(gradient);
-    return cuda_each(
-        cuda_of(backend), cuda_elements(parameters), "launch of sgd", parameters, error,
-        [=] __device__(size_t i) { element_sgd(lr, keep, first, p + i, g[i], v != NULL ? v + i : NULL); });
+    return cuda_each(cuda_of(backend), cuda_elements(parameters), "launch of sgd", parameters, error,
+                     [=] __device__(size_t i) {
+                         float by = g[i];
+                         if (v != NULL)
+                             by = v[i] = first ? by : keep * v[i] + by;
+                         p[i] -= lr * by;
+                     });
 }
 
 /* nvcc's kernels cannot hold a struct whose name is a function's too. */
@@ -483,7 +474,12 @@ static enum status cuda_adam(struct backend *backend, const struct adam_settings
     const float *g = cuda_floats(gradient);
     adam_factors(settings, step, &now.factors);
     return cuda_each(cuda_of(backend), cuda_elements(parameters), "launch of adam", parameters, error,
-                     [=] __device__(size_t i) { element_adam(&now.factors, p + i, m + i, v + i, g[i]); });
+                     [=] __device__(size_t i) {
+                         const struct adam_factors *f = &now.factors;
+                         m[i] = f->keep_m * m[i] + f->add_m * g[i];
+                         v[i] = f->keep_v * v[i] + f->add_v * g[i] * g[i];
+                         p[i] -= f->step_size * m[i] / (sqrtf(v[i]) / f->root_correction + f->epsilon);
+                     });
 }
 
 void cuda_memory_slots(struct backend_ops *ops)

@@ -37,31 +37,28 @@ static size_t slab_floats(uint32_t rows, uint32_t columns)
     return ((size_t)rows * columns + 63) / 64 * 64;
 }
 
-static size_t in_floats(const struct policy_launch *launch, uint32_t rows)
-{
-    return slab_floats(rows, launch->settings.inputs) + (launch->draws ? slab_floats(rows, 3) : 0);
-}
-
 static uint32_t result_columns(const struct policy_launch_layer *layer)
 {
     return layer->result == POLICY_LAUNCH_ACTIONS ? 1 : layer->weight.shape.size[0];
 }
 
-static size_t out_floats(const struct policy_launch *launch, uint32_t rows)
-{
-    size_t floats = 0;
-    for (uint32_t l = 0; l < launch->settings.layers; l++)
-        if (launch->settings.layer[l].result != POLICY_LAUNCH_INNER)
-            floats += slab_floats(rows, result_columns(&launch->settings.layer[l]));
-    return floats;
-}
+/* Floats of the slabs for so many rows: in, the results, and each y that is not a result. */
+struct slab_sizes {
+    size_t in, out, inner;
+};
 
-static size_t inner_floats(const struct policy_launch *launch, uint32_t rows)
+static struct slab_sizes slab_sizes_of(const struct policy_launch *launch, uint32_t rows)
 {
-    size_t floats = 0;
-    for (uint32_t l = 0; l < launch->settings.layers; l++)
-        if (launch->settings.layer[l].result != POLICY_LAUNCH_FLOATS)
-            floats += slab_floats(rows, launch->settings.layer[l].weight.shape.size[0]);
+    const struct policy_launch_settings *settings = &launch->settings;
+    struct slab_sizes floats = {
+        slab_floats(rows, settings->inputs) + (launch->draws ? slab_floats(rows, 3) : 0), 0, 0};
+    for (uint32_t l = 0; l < settings->layers; l++) {
+        const struct policy_launch_layer *layer = &settings->layer[l];
+        if (layer->result != POLICY_LAUNCH_INNER)
+            floats.out += slab_floats(rows, result_columns(layer));
+        if (layer->result != POLICY_LAUNCH_FLOATS)
+            floats.inner += slab_floats(rows, layer->weight.shape.size[0]);
+    }
     return floats;
 }
 
@@ -86,11 +83,10 @@ static enum status queue_activation(struct backend *backend, const struct policy
                                     struct tensor *keys, struct error *error)
 {
     struct op_call call = {};
+    call.op = layer->activation;
     call.in[0] = call.out[0] = y;
     if (layer->dropout == 0)
-        return layer->activation == OP_RELU   ? cuda_relu(backend, &call, error)
-               : layer->activation == OP_TANH ? cuda_tanh(backend, &call, error)
-                                              : STATUS_OK;
+        return call.op == OP_LINEAR ? STATUS_OK : cuda_activation(backend, &call, error);
     call.attributes.relu = true;
     call.attributes.dropout = layer->dropout;
     call.attributes.draw.seed = launch->settings.seed;
@@ -112,6 +108,24 @@ static enum status queue_layer(struct backend *backend, struct policy_launch *la
     return queue_activation(backend, launch, layer, y, keys, error);
 }
 
+/* The action for one row, by the softmax of z (classes): the smallest a with u < P(0) + … + P(a), else the
+ * last. row: (environment, step, episode). */
+static __device__ uint32_t draw_action(uint64_t seed, const int32_t *row, const float *z, uint32_t classes)
+{
+    const uint32_t word[3] = {(uint32_t)row[0], (uint32_t)row[1], (uint32_t)row[2]};
+    uint32_t action = 0;
+    float highest = z[0], total = 0;
+    for (uint32_t a = 1; a < classes; a++)
+        highest = fmaxf(highest, z[a]);
+    for (uint32_t a = 0; a < classes; a++)
+        total += expf(z[a] - highest);
+    const float uniform = (float)(device_philox(seed, word, RNG_ACTION, 0).v[0] >> 8) * 0x1p-24f;
+    float cumulated = expf(z[0] - highest) / total;
+    while (action + 1 < classes && !(uniform < cumulated))
+        cumulated += expf(z[++action] - highest) / total;
+    return action;
+}
+
 static enum status queue_draw(struct cuda *cuda, const struct policy_launch *launch,
                               const struct tensor *logits, const struct tensor *keys, int32_t *action,
                               struct error *error)
@@ -121,7 +135,7 @@ static enum status queue_draw(struct cuda *cuda, const struct policy_launch *lau
     const float *z = cuda_floats(logits);
     const int32_t *key = cuda_ints(keys);
     return cuda_each(cuda, rows, "launch of the policy's actions", logits, error, [=] __device__(size_t row) {
-        action[row] = (int32_t)element_policy_action(seed, key + 3 * row, z + row * classes, classes);
+        action[row] = (int32_t)draw_action(seed, key + 3 * row, z + row * classes, classes);
     });
 }
 
@@ -130,11 +144,12 @@ static enum status queue_body(struct backend *backend, struct policy_launch *lau
 {
     struct cuda *cuda = cuda_of(backend);
     struct policy_launch_settings *settings = &launch->settings;
-    float *out = launch->out, *inner = out + out_floats(launch, rows);
+    const struct slab_sizes floats = slab_sizes_of(launch, rows);
+    float *out = launch->out, *inner = out + floats.out;
     struct tensor keys = matrix(rows, 3, DTYPE_I32, launch->in + slab_floats(rows, settings->inputs), "keys");
     struct tensor y[1 + POLICY_LAUNCH_LAYERS_MAX];
     y[0] = matrix(rows, settings->inputs, DTYPE_F32, launch->in, "observations");
-    CUDA_TRY(&y[0], cudaMemcpyAsync, launch->in, launch->in_host, in_floats(launch, rows) * sizeof(float),
+    CUDA_TRY(&y[0], cudaMemcpyAsync, launch->in, launch->in_host, floats.in * sizeof(float),
              cudaMemcpyHostToDevice, cuda->stream);
     for (uint32_t l = 0; l < settings->layers; l++) {
         struct policy_launch_layer *layer = &settings->layer[l];
@@ -148,7 +163,7 @@ static enum status queue_body(struct backend *backend, struct policy_launch *lau
         TRY(queue_draw(cuda, launch, &y[l + 1], &keys, (int32_t *)out, error));
         out += slab_floats(rows, 1);
     }
-    CUDA_TRY(&y[0], cudaMemcpyAsync, launch->out_host, launch->out, out_floats(launch, rows) * sizeof(float),
+    CUDA_TRY(&y[0], cudaMemcpyAsync, launch->out_host, launch->out, floats.out * sizeof(float),
              cudaMemcpyDeviceToHost, cuda->stream);
     return STATUS_OK;
 }
@@ -213,10 +228,10 @@ static enum status capture_all(struct backend *backend, struct policy_launch *la
 
 static enum status take_memory(struct policy_launch *launch, struct error *error)
 {
-    const uint32_t rows = launch->settings.rows_max;
-    const size_t in = in_floats(launch, rows) * sizeof(float), out = out_floats(launch, rows) * sizeof(float);
+    const struct slab_sizes floats = slab_sizes_of(launch, launch->settings.rows_max);
+    const size_t in = floats.in * sizeof(float), out = floats.out * sizeof(float);
     CUDA_TRY(NULL, cudaMalloc, (void **)&launch->in, in);
-    CUDA_TRY(NULL, cudaMalloc, (void **)&launch->out, out + inner_floats(launch, rows) * sizeof(float));
+    CUDA_TRY(NULL, cudaMalloc, (void **)&launch->out, out + floats.inner * sizeof(float));
     CUDA_TRY(NULL, cudaHostAlloc, (void **)&launch->in_host, in, cudaHostAllocDefault);
     CUDA_TRY(NULL, cudaHostAlloc, (void **)&launch->out_host, out, cudaHostAllocDefault);
     memset(launch->in_host, 0, in);
@@ -283,7 +298,7 @@ static enum status cuda_launch_run(struct backend *backend, struct policy_launch
     const size_t seen = slab_floats(size->rows, inputs);
     fill(launch->in_host, observations, (size_t)rows * inputs, seen);
     if (launch->draws)
-        fill(launch->in_host + seen, keys, (size_t)rows * 3, in_floats(launch, size->rows) - seen);
+        fill(launch->in_host + seen, keys, (size_t)rows * 3, slab_floats(size->rows, 3));
     CUDA_TRY(NULL, cudaGraphLaunch, size->graph, cuda->stream);
     TRY(cuda_wait(cuda, NULL, error));
     const float *out = launch->out_host;

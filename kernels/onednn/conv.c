@@ -84,25 +84,17 @@ static void build_forward(struct builder *builder, const struct op_call *call)
         !w.convolves && w.x.dims[0] <= FEW_ROWS && w.weight.dims[0] * w.weight.dims[1] >= LARGE_WEIGHT;
     dnnl_primitive_desc_t forward =
         product ? describe_product(builder, &w) : describe_forward(builder, call, &w);
-    const dnnl_memory_desc_t *x = &w.x, *weight = &w.weight, *y = &w.y;
-    if (w.convolves) {
-        x = builder_query(builder, forward, dnnl_query_src_md);
-        weight = builder_query(builder, forward, dnnl_query_weights_md);
-        y = builder_query(builder, forward, dnnl_query_dst_md);
-    }
-    struct binding bindings[5] = {
-        {DNNL_ARG_SRC, builder_input(builder, PLACE_IN, 0, call->in[0], x)},
-        {DNNL_ARG_WEIGHTS, builder_input(builder, PLACE_IN, 1, call->in[1], weight)},
-        {DNNL_ARG_DST, builder_output(builder, PLACE_OUT, 0, call->out[0], y)}};
-    if (w.biased)
-        bindings[3] =
-            (struct binding){DNNL_ARG_BIAS, builder_input(builder, PLACE_IN, 2, call->in[2], &w.bias)};
-    builder_step(builder, forward, bindings);
+    builder_step(builder, forward,
+                 (const struct binding[]){{DNNL_ARG_SRC, PLACE_IN, 0, NULL},
+                                          {DNNL_ARG_WEIGHTS, PLACE_IN, 1, product ? &w.weight : NULL},
+                                          {DNNL_ARG_DST, PLACE_OUT, 0, NULL},
+                                          {DNNL_ARG_BIAS, PLACE_IN, 2, NULL},
+                                          {0}});
     if (w.convolves)
-        builder_want(builder, 1, weight);
+        builder_want(builder, 1, builder_query(builder, forward, DNNL_ARG_WEIGHTS));
 }
 
-static void build_backward_data(struct builder *builder, const struct op_call *call, const struct weighted *w,
+static void build_backward_data(struct builder *builder, const struct weighted *w,
                                 dnnl_primitive_desc_t forward)
 {
     dnnl_convolution_desc_t convolution;
@@ -112,17 +104,12 @@ static void build_backward_data(struct builder *builder, const struct op_call *c
             ? dnnl_convolution_backward_data_desc_init(&convolution, dnnl_convolution_direct, &w->x,
                                                        &w->weight, &w->y, w->stride, w->padding, w->padding)
             : dnnl_inner_product_backward_data_desc_init(&product, &w->x, &w->weight, &w->y);
-    dnnl_primitive_desc_t backward =
-        builder_describe(builder, made, w->convolves ? (void *)&convolution : &product, forward);
-    const struct binding bindings[] = {
-        {DNNL_ARG_DIFF_DST, builder_input(builder, PLACE_DOUT, 0, call->dout[0],
-                                          builder_query(builder, backward, dnnl_query_diff_dst_md))},
-        {DNNL_ARG_WEIGHTS, builder_input(builder, PLACE_IN, 1, call->in[1],
-                                         builder_query(builder, backward, dnnl_query_weights_md))},
-        {DNNL_ARG_DIFF_SRC, builder_output(builder, PLACE_DIN, 0, call->din[0],
-                                           builder_query(builder, backward, dnnl_query_diff_src_md))},
-        {0, 0}};
-    builder_step(builder, backward, bindings);
+    builder_step(builder,
+                 builder_describe(builder, made, w->convolves ? (void *)&convolution : &product, forward),
+                 (const struct binding[]){{DNNL_ARG_DIFF_DST, PLACE_DOUT, 0, NULL},
+                                          {DNNL_ARG_WEIGHTS, PLACE_IN, 1, NULL},
+                                          {DNNL_ARG_DIFF_SRC, PLACE_DIN, 0, NULL},
+                                          {0}});
 }
 
 static void build_backward_weights(struct builder *builder, const struct op_call *call,
@@ -137,21 +124,13 @@ static void build_backward_weights(struct builder *builder, const struct op_call
                                                           &w->weight, bias, &w->y, w->stride, w->padding,
                                                           w->padding)
             : dnnl_inner_product_backward_weights_desc_init(&product, &w->x, &w->weight, bias, &w->y);
-    dnnl_primitive_desc_t backward =
-        builder_describe(builder, made, w->convolves ? (void *)&convolution : &product, forward);
-    const dnnl_memory_desc_t *weight = builder_query(builder, backward, dnnl_query_diff_weights_md);
-    struct binding bindings[5] = {
-        {DNNL_ARG_DIFF_DST, builder_input(builder, PLACE_DOUT, 0, call->dout[0],
-                                          builder_query(builder, backward, dnnl_query_diff_dst_md))},
-        {DNNL_ARG_SRC, builder_input(builder, PLACE_IN, 0, call->in[0],
-                                     builder_query(builder, backward, dnnl_query_src_md))},
-        {DNNL_ARG_DIFF_WEIGHTS, call->din[1] == NULL
-                                    ? builder_scratch(builder, weight)
-                                    : builder_output(builder, PLACE_DIN, 1, call->din[1], weight)}};
-    if (bias != NULL)
-        bindings[3] =
-            (struct binding){DNNL_ARG_DIFF_BIAS, builder_output(builder, PLACE_DIN, 2, call->din[2], bias)};
-    builder_step(builder, backward, bindings);
+    builder_step(builder,
+                 builder_describe(builder, made, w->convolves ? (void *)&convolution : &product, forward),
+                 (const struct binding[]){{DNNL_ARG_DIFF_DST, PLACE_DOUT, 0, NULL},
+                                          {DNNL_ARG_SRC, PLACE_IN, 0, NULL},
+                                          {DNNL_ARG_DIFF_WEIGHTS, PLACE_DIN, 1, NULL},
+                                          {DNNL_ARG_DIFF_BIAS, PLACE_DIN, 2, NULL},
+                                          {0}});
 }
 
 static void build_backward(struct builder *builder, const struct op_call *call)
@@ -159,7 +138,7 @@ static void build_backward(struct builder *builder, const struct op_call *call)
     const struct weighted w = weighted_of(call);
     dnnl_primitive_desc_t forward = describe_forward(builder, call, &w);
     if (call->din[0] != NULL)
-        build_backward_data(builder, call, &w, forward);
+        build_backward_data(builder, &w, forward);
     if (call->din[1] != NULL || (w.biased && call->din[2] != NULL))
         build_backward_weights(builder, call, &w, forward);
 }

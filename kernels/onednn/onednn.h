@@ -124,24 +124,24 @@ enum place { PLACE_IN, PLACE_OUT, PLACE_SAVED, PLACE_DOUT, PLACE_DIN, PLACE_SCRA
 dnnl_primitive_desc_t builder_describe(struct builder *builder, dnnl_status_t made, const void *operation,
                                        dnnl_primitive_desc_t hint);
 
-/* The primitive descriptor's memory descriptor of that kind, such as dnnl_query_src_md. */
+/* The memory descriptor of a primitive's argument, such as DNNL_ARG_SRC. Of size 0: it has no such argument.
+ */
 const dnnl_memory_desc_t *builder_query(struct builder *builder, dnnl_primitive_desc_t descriptor,
-                                        dnnl_query_t what);
+                                        int argument);
 
-/* Slots: what a step's arguments are. An input that lies otherwise than `want` (NULL: as it lies is fine) is
- * reordered into scratch first. An output gets `want`; where the caller's memory lies otherwise it goes
- * through scratch. */
-int builder_input(struct builder *builder, enum place place, uint32_t index, const struct tensor *tensor,
-                  const dnnl_memory_desc_t *want);
-int builder_output(struct builder *builder, enum place place, uint32_t index, const struct tensor *tensor,
-                   const dnnl_memory_desc_t *want);
-int builder_saved(struct builder *builder, uint32_t index, const dnnl_memory_desc_t *desc);
-int builder_scratch(struct builder *builder, const dnnl_memory_desc_t *desc);
-
-/* A step: (argument, slot) pairs, ended by argument 0; its scratchpad is added. */
+/* What an argument of a step is: a tensor of the call, or scratch. A tensor that the call reads and that lies
+ * otherwise than the primitive wants is reordered into scratch first. A tensor that it writes gets the layout
+ * that the primitive wants; where the caller's memory lies otherwise it goes through scratch. */
 struct binding {
-    int argument, slot;
+    int argument; /* DNNL_ARG_SRC */
+    enum place place;
+    uint32_t index;                 /* in the call's array */
+    const dnnl_memory_desc_t *want; /* NULL: as the primitive has it */
 };
+
+/* Adds a step with these arguments, up to an argument 0, and with its scratchpad. A binding that the
+ * primitive does not have is left out, and likewise an absent tensor that would be read; in place of an
+ * absent one that would be written there is scratch. */
 void builder_step(struct builder *builder, dnnl_primitive_desc_t descriptor, const struct binding *bindings);
 
 /* After a run, in[index]->wanted says this layout if the input is canonical and as many bytes hold it. */
@@ -163,18 +163,16 @@ onednn_op onednn_add_backward;                                   /* elements.c *
 
 /* All others are loops of our own: what a loop reads lies in one layout, the canonical one but for relu, tanh
  * and add, and what it writes has memory in that layout. */
-onednn_op loop_run_backward;                                      /* loops.c */
-onednn_op relu_forward, relu_backward, add_forward, add_backward; /* elements.c */
-onednn_op tanh_forward, tanh_backward;                            /* elements.c */
-onednn_op dropout_forward, dropout_backward;                      /* elements.c */
-onednn_op log_softmax_forward, log_softmax_backward;              /* rows.c */
-onednn_op embedding_forward, embedding_backward;                  /* rows.c */
-onednn_op log_probability_forward, log_probability_backward;      /* rows.c */
-onednn_op mse_forward, mse_backward;                              /* loss.c */
-onednn_op cross_entropy_forward, cross_entropy_backward;          /* loss.c */
-onednn_op sum_forward, sum_backward;                              /* loss.c */
-onednn_op lstm_forward, lstm_backward;                            /* lstm.c */
-onednn_op gru_forward, gru_backward;                              /* gru.c */
+onednn_op loop_run_backward;                                 /* loops.c */
+onednn_op pass_forward, pass_backward;                       /* elements.c: relu, tanh, add */
+onednn_op dropout_forward, dropout_backward;                 /* elements.c */
+onednn_op log_softmax_forward, log_softmax_backward;         /* rows.c */
+onednn_op embedding_forward, embedding_backward;             /* rows.c */
+onednn_op log_probability_forward, log_probability_backward; /* rows.c */
+onednn_op mse_forward, mse_backward;                         /* loss.c */
+onednn_op cross_entropy_forward, cross_entropy_backward;     /* loss.c */
+onednn_op sum_forward, sum_backward;                         /* loss.c */
+onednn_op recurrent_forward, recurrent_backward;             /* recurrent.c: LSTM, GRU */
 
 /* backend.c: what computes each operation. The library's operations choose layouts themselves; the others are
  * loops. */
@@ -213,26 +211,10 @@ void loop_pass(const struct backend *backend, element_pass *pass, const struct e
 /* The sum over pieces of two arrays (b may be NULL), in their order whatever thread computed them. */
 double loop_sum(element_sum *term, const float *a, const float *b, size_t count);
 
-/* ---- memory.c: copies, fill, add, searches, the optimizers ---- */
+/* ---- backend.c: two slots of the table ---- */
 
-enum status onednn_upload(struct backend *backend, struct tensor *to, enum dtype dtype, const void *from,
-                          struct error *error);
-enum status onednn_download(struct backend *backend, const struct tensor *from, enum dtype dtype, void *to,
-                            struct error *error);
 enum status onednn_fill(struct backend *backend, struct tensor *tensor, double value, struct error *error);
-enum status onednn_accumulate(struct backend *backend, struct arena *arena, struct tensor *to,
-                              const struct tensor *from, struct error *error);
-enum status onednn_scale(struct backend *backend, struct tensor *tensor, double factor, struct error *error);
-enum status onednn_square_sum(struct backend *backend, const struct tensor *tensor, double *sum,
-                              struct error *error);
 enum status onednn_first_not_finite(struct backend *backend, const struct tensor *tensor, size_t *index,
                                     struct error *error);
-enum status onednn_sgd(struct backend *backend, const struct sgd_settings *settings, uint64_t step,
-                       struct tensor *parameters, const struct tensor *gradient, struct tensor *momentum,
-                       struct error *error);
-enum status onednn_adam(struct backend *backend, const struct adam_settings *settings, uint64_t step,
-                        struct tensor *parameters, const struct tensor *gradient, struct tensor *first,
-                        struct tensor *second, struct error *error);
-enum status onednn_sgd_round(struct backend *backend, struct sgd_round *round, struct error *error);
 
 #endif

@@ -65,7 +65,7 @@ struct plan {
 
 /* A copy into the caller's layout, made after all steps. */
 struct builder_late {
-    int from, to;
+    const struct plan_slot *from, *to;
 };
 
 struct builder {
@@ -78,9 +78,7 @@ struct builder {
     struct error *error;
     uint32_t descriptors, lates;
     dnnl_primitive_desc_t descriptor[PLAN_DESCRIPTORS_MAX];
-    dnnl_memory_desc_t slot[PLAN_SLOTS_MAX]; /* how each slot lies */
     struct builder_late late[OP_INPUTS_MAX];
-    int binding[PLAN_STEPS_MAX][PLAN_ARGUMENTS_MAX]; /* the slot of each argument of each step */
 };
 
 /* ---- building ---- */
@@ -121,89 +119,138 @@ dnnl_primitive_desc_t builder_describe(struct builder *builder, dnnl_status_t ma
 }
 
 const dnnl_memory_desc_t *builder_query(struct builder *builder, dnnl_primitive_desc_t descriptor,
-                                        dnnl_query_t what)
+                                        int argument)
 {
     static const dnnl_memory_desc_t none;
     const dnnl_memory_desc_t *desc = NULL;
     if (!builder_failed(builder))
-        desc = dnnl_primitive_desc_query_md(descriptor, what, 0);
+        desc = dnnl_primitive_desc_query_md(descriptor, dnnl_query_exec_arg_md, argument);
     return desc == NULL ? &none : desc;
 }
 
-/* ---- slots ---- */
+/* ---- slots, and the steps that use them ---- */
 
-static int builder_slot(struct builder *builder, enum place place, uint32_t index,
-                        const dnnl_memory_desc_t *desc)
+/* The call's array of tensors for `place`; the key's bits follow this order. */
+static struct tensor *const *plan_tensors(const struct op_call *call, enum place place, uint32_t *count)
+{
+    *count = place == PLACE_OUT || place == PLACE_DOUT ? OP_OUTPUTS_MAX : OP_INPUTS_MAX;
+    switch (place) {
+    case PLACE_IN:
+        return call->in;
+    case PLACE_OUT:
+        return call->out;
+    case PLACE_DOUT:
+        return call->dout;
+    case PLACE_DIN:
+        return call->din;
+    default:
+        *count = 0;
+        return NULL;
+    }
+}
+
+static struct plan_slot *builder_slot(struct builder *builder, enum place place, uint32_t index,
+                                      const dnnl_memory_desc_t *desc)
 {
     struct plan *plan = builder->plan;
     assert(plan->slots < PLAN_SLOTS_MAX);
-    struct plan_slot *slot = &plan->slot[plan->slots];
+    struct plan_slot *slot = &plan->slot[plan->slots++];
     *slot = (struct plan_slot){.place = place, .index = index, .bytes = dnnl_memory_desc_get_size(desc)};
-    builder->slot[plan->slots] = *desc;
-    return (int)plan->slots++;
-}
-
-int builder_scratch(struct builder *builder, const dnnl_memory_desc_t *desc)
-{
-    if (builder_failed(builder))
-        return 0;
-    int slot = builder_slot(builder, PLACE_SCRATCH, 0, desc);
-    builder->plan->slot[slot].offset = builder->plan->copies_bytes;
-    builder->plan->copies_bytes += (builder->plan->slot[slot].bytes + 63) & ~(size_t)63;
+    builder_try(builder, dnnl_memory_create(&slot->memory, desc, builder->onednn->engine, DNNL_MEMORY_NONE),
+                "dnnl_memory_create");
+    if (place == PLACE_SCRATCH) {
+        slot->offset = plan->copies_bytes;
+        plan->copies_bytes += (slot->bytes + 63) & ~(size_t)63;
+    }
     return slot;
 }
 
-int builder_saved(struct builder *builder, uint32_t index, const dnnl_memory_desc_t *desc)
+static void builder_add_step(struct builder *builder, dnnl_primitive_desc_t descriptor,
+                             const dnnl_exec_arg_t *arguments, int count)
 {
-    return builder_failed(builder) ? 0 : builder_slot(builder, PLACE_SAVED, index, desc);
+    struct plan *plan = builder->plan;
+    if (builder_failed(builder))
+        return;
+    assert(plan->steps < PLAN_STEPS_MAX && count < PLAN_ARGUMENTS_MAX);
+    struct plan_step *step = &plan->step[plan->steps];
+    if (!builder_try(builder, dnnl_primitive_create(&step->primitive, descriptor), "dnnl_primitive_create"))
+        return;
+    memcpy(step->arguments, arguments, (size_t)count * sizeof *arguments);
+    step->count = count;
+    plan->steps++;
+    const dnnl_memory_desc_t *pad = builder_query(builder, descriptor, DNNL_ARG_SCRATCHPAD);
+    const size_t bytes = dnnl_memory_desc_get_size(pad);
+    if (bytes == 0)
+        return;
+    plan->pad_bytes = bytes > plan->pad_bytes ? bytes : plan->pad_bytes;
+    step->arguments[step->count++] =
+        (dnnl_exec_arg_t){DNNL_ARG_SCRATCHPAD, builder_slot(builder, PLACE_PAD, 0, pad)->memory};
 }
 
 /* A step that copies one slot to another, each in its own layout. */
-static void builder_reorder(struct builder *builder, int from, int to)
+static void builder_reorder(struct builder *builder, const struct plan_slot *from, const struct plan_slot *to)
 {
+    const dnnl_memory_desc_t *have = NULL, *want = NULL;
     dnnl_primitive_desc_t descriptor = NULL;
-    if (builder_failed(builder) ||
-        !builder_try(builder,
-                     dnnl_reorder_primitive_desc_create(&descriptor, &builder->slot[from],
-                                                        builder->onednn->engine, &builder->slot[to],
-                                                        builder->onednn->engine, builder->onednn->attributes),
-                     "dnnl_reorder_primitive_desc_create"))
+    dnnl_engine_t engine = builder->onednn->engine;
+    if (builder_failed(builder))
         return;
-    builder_step(builder, builder_keep(builder, descriptor),
-                 (const struct binding[]){{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}, {0, 0}});
+    dnnl_memory_get_memory_desc(from->memory, &have);
+    dnnl_memory_get_memory_desc(to->memory, &want);
+    if (builder_try(builder,
+                    dnnl_reorder_primitive_desc_create(&descriptor, have, engine, want, engine,
+                                                       builder->onednn->attributes),
+                    "dnnl_reorder_primitive_desc_create"))
+        builder_add_step(builder, builder_keep(builder, descriptor),
+                         (const dnnl_exec_arg_t[]){{DNNL_ARG_FROM, from->memory}, {DNNL_ARG_TO, to->memory}},
+                         2);
 }
 
-int builder_input(struct builder *builder, enum place place, uint32_t index, const struct tensor *tensor,
-                  const dnnl_memory_desc_t *want)
+/* The slot of a binding, or NULL: the step does without it. */
+static const struct plan_slot *builder_bind(struct builder *builder, dnnl_primitive_desc_t descriptor,
+                                            const struct binding *binding)
 {
-    if (builder_failed(builder))
-        return 0;
+    const enum place place = binding->place;
+    const bool reads = place == PLACE_IN || place == PLACE_DOUT;
+    const dnnl_memory_desc_t *want =
+        binding->want != NULL ? binding->want : builder_query(builder, descriptor, binding->argument);
+    if (builder_failed(builder) || dnnl_memory_desc_get_size(want) == 0)
+        return NULL;
+    if (place == PLACE_SAVED)
+        return builder_slot(builder, place, binding->index, want);
+    uint32_t count;
+    struct tensor *const *tensors = plan_tensors(builder->call, place, &count);
+    const struct tensor *tensor = tensors == NULL ? NULL : tensors[binding->index];
+    if (tensor == NULL)
+        return reads ? NULL : builder_slot(builder, PLACE_SCRATCH, 0, want);
     const dnnl_memory_desc_t have = layout_of(tensor);
-    if (want == NULL || layout_same(&have, want))
-        return builder_slot(builder, place, index, want == NULL ? &have : want);
-    int from = builder_slot(builder, place, index, &have), to = builder_scratch(builder, want);
-    builder_reorder(builder, from, to);
-    return to;
+    if ((reads || tensor->data != NULL) && !layout_same(&have, want)) {
+        const struct plan_slot *own = builder_slot(builder, place, binding->index, &have);
+        const struct plan_slot *copy = builder_slot(builder, PLACE_SCRATCH, 0, want);
+        assert(builder->lates < OP_INPUTS_MAX);
+        if (reads)
+            builder_reorder(builder, own, copy);
+        else
+            builder->late[builder->lates++] = (struct builder_late){copy, own};
+        return copy;
+    }
+    struct plan_slot *slot = builder_slot(builder, place, binding->index, want);
+    if (!reads && !builder_failed(builder))
+        builder->status = layout_intern(builder->onednn, want, &slot->token, builder->error);
+    return slot;
 }
 
-int builder_output(struct builder *builder, enum place place, uint32_t index, const struct tensor *tensor,
-                   const dnnl_memory_desc_t *want)
+void builder_step(struct builder *builder, dnnl_primitive_desc_t descriptor, const struct binding *bindings)
 {
-    if (builder_failed(builder))
-        return 0;
-    if (tensor->data != NULL) {
-        const dnnl_memory_desc_t have = layout_of(tensor);
-        if (!layout_same(&have, want)) {
-            assert(builder->lates < OP_INPUTS_MAX);
-            int from = builder_scratch(builder, want);
-            builder->late[builder->lates++] =
-                (struct builder_late){from, builder_slot(builder, place, index, &have)};
-            return from;
-        }
+    dnnl_exec_arg_t arguments[PLAN_ARGUMENTS_MAX];
+    int count = 0;
+    for (; bindings->argument != 0; bindings++) {
+        const struct plan_slot *slot = builder_bind(builder, descriptor, bindings);
+        assert(count < PLAN_ARGUMENTS_MAX);
+        if (slot != NULL)
+            arguments[count++] = (dnnl_exec_arg_t){bindings->argument, slot->memory};
     }
-    int slot = builder_slot(builder, place, index, want);
-    builder->status = layout_intern(builder->onednn, want, &builder->plan->slot[slot].token, builder->error);
-    return slot;
+    builder_add_step(builder, descriptor, arguments, count);
 }
 
 void builder_want(struct builder *builder, uint32_t index, const dnnl_memory_desc_t *desc)
@@ -216,54 +263,15 @@ void builder_want(struct builder *builder, uint32_t index, const dnnl_memory_des
     builder->status = layout_intern(builder->onednn, desc, &builder->plan->wanted, builder->error);
 }
 
-/* ---- steps ---- */
-
-/* Arguments hold slots' numbers, in place of memory objects, until builder_finish has made those. */
-void builder_step(struct builder *builder, dnnl_primitive_desc_t descriptor, const struct binding *bindings)
-{
-    struct plan *plan = builder->plan;
-    if (builder_failed(builder))
-        return;
-    assert(plan->steps < PLAN_STEPS_MAX);
-    struct plan_step *step = &plan->step[plan->steps];
-    if (!builder_try(builder, dnnl_primitive_create(&step->primitive, descriptor), "dnnl_primitive_create"))
-        return;
-    for (const struct binding *binding = bindings; binding->argument != 0; binding++) {
-        assert(step->count < PLAN_ARGUMENTS_MAX - 1);
-        builder->binding[plan->steps][step->count] = binding->slot;
-        step->arguments[step->count++].arg = binding->argument;
-    }
-    const dnnl_memory_desc_t *pad = dnnl_primitive_desc_query_md(descriptor, dnnl_query_scratchpad_md, 0);
-    const size_t bytes = pad == NULL ? 0 : dnnl_memory_desc_get_size(pad);
-    if (bytes > 0) {
-        builder->binding[plan->steps][step->count] = builder_slot(builder, PLACE_PAD, 0, pad);
-        step->arguments[step->count++].arg = DNNL_ARG_SCRATCHPAD;
-        plan->pad_bytes = bytes > plan->pad_bytes ? bytes : plan->pad_bytes;
-    }
-    plan->steps++;
-}
-
 static void builder_finish(struct builder *builder)
 {
-    struct plan *plan = builder->plan;
     for (uint32_t i = 0; i < builder->lates; i++)
         builder_reorder(builder, builder->late[i].from, builder->late[i].to);
-    for (uint32_t i = 0; i < plan->slots && !builder_failed(builder); i++)
-        builder_try(builder,
-                    dnnl_memory_create(&plan->slot[i].memory, &builder->slot[i], builder->onednn->engine,
-                                       DNNL_MEMORY_NONE),
-                    "dnnl_memory_create");
-    for (uint32_t s = 0; s < plan->steps; s++)
-        for (int a = 0; a < plan->step[s].count; a++)
-            plan->step[s].arguments[a].memory = plan->slot[builder->binding[s][a]].memory;
     if (!builder_failed(builder))
-        builder->status = scratch_reserve(&builder->onednn->copies, plan->copies_bytes, builder->error);
+        builder->status =
+            scratch_reserve(&builder->onednn->copies, builder->plan->copies_bytes, builder->error);
     if (!builder_failed(builder))
-        builder->status = scratch_reserve(&builder->onednn->pad, plan->pad_bytes, builder->error);
-}
-
-static void builder_fini(struct builder *builder)
-{
+        builder->status = scratch_reserve(&builder->onednn->pad, builder->plan->pad_bytes, builder->error);
     for (uint32_t i = 0; i < builder->descriptors; i++)
         dnnl_primitive_desc_destroy(builder->descriptor[i]);
 }
@@ -292,25 +300,6 @@ void plans_free(struct onednn *onednn)
 
 /* ---- finding ---- */
 
-/* The call's array of tensors for `place`; the key's bits follow this order. */
-static struct tensor **plan_tensors(struct op_call *call, enum place place, uint32_t *count)
-{
-    *count = place == PLACE_OUT || place == PLACE_DOUT ? OP_OUTPUTS_MAX : OP_INPUTS_MAX;
-    switch (place) {
-    case PLACE_IN:
-        return call->in;
-    case PLACE_OUT:
-        return call->out;
-    case PLACE_DOUT:
-        return call->dout;
-    case PLACE_DIN:
-        return call->din;
-    default:
-        *count = 0;
-        return NULL;
-    }
-}
-
 static uint64_t pair(const uint32_t numbers[2])
 {
     return (uint64_t)numbers[0] << 32 | numbers[1];
@@ -336,7 +325,7 @@ static void key_add(struct plan_key *key, enum place place, const struct tensor 
     key->word[KEY_SHAPES + 3 * i + 2] = pair(size + 2);
 }
 
-static void plan_key(struct plan_key *key, struct op_call *call, enum pass pass)
+static void plan_key(struct plan_key *key, const struct op_call *call, enum pass pass)
 {
     static const enum place places[] = {PLACE_IN, PLACE_OUT, PLACE_DOUT, PLACE_DIN};
     const enum place result = pass == PASS_FORWARD ? PLACE_OUT : PLACE_DIN;
@@ -350,7 +339,7 @@ static void plan_key(struct plan_key *key, struct op_call *call, enum pass pass)
     key->word[KEY_PADDING] = pair(attributes->padding);
     memcpy(&key->word[KEY_EPSILON], &attributes->epsilon, sizeof attributes->epsilon);
     for (uint32_t p = 0, t = 0, count; p < sizeof places / sizeof *places; p++) {
-        struct tensor **tensors = plan_tensors(call, places[p], &count);
+        struct tensor *const *tensors = plan_tensors(call, places[p], &count);
         const bool used = pass != PASS_FORWARD || places[p] == PLACE_IN || places[p] == PLACE_OUT;
         for (uint32_t i = 0; i < count; i++, t++)
             if (used && tensors[i] != NULL)
@@ -391,7 +380,6 @@ static enum status plan_make(struct onednn *onednn, const struct plan_key *key, 
                                 .error = error};
     build(builder, call);
     builder_finish(builder);
-    builder_fini(builder);
     status = builder->status;
     free(builder);
     if (status != STATUS_OK) {
@@ -458,8 +446,7 @@ static enum status plan_bind(struct onednn *onednn, struct op_call *call, const 
         data = onednn->pad.data;
     else {
         struct tensor *tensor = plan_tensor(call, slot);
-        if (tensor->data == NULL && slot->bytes > 0 &&
-            onednn_take(call, tensor, slot->token, slot->bytes, error) != STATUS_OK)
+        if (tensor->data == NULL && onednn_take(call, tensor, slot->token, slot->bytes, error) != STATUS_OK)
             return STATUS_NO_MEMORY;
         data = tensor->data;
     }
@@ -501,9 +488,9 @@ enum status plan_run(struct backend *backend, struct op_call *call, enum pass pa
 
 static void build_reorder(struct builder *builder, const struct op_call *call)
 {
-    const dnnl_memory_desc_t want = layout_of(call->out[0]);
-    builder_reorder(builder, builder_input(builder, PLACE_IN, 0, call->in[0], NULL),
-                    builder_output(builder, PLACE_OUT, 0, call->out[0], &want));
+    const dnnl_memory_desc_t from = layout_of(call->in[0]), to = layout_of(call->out[0]);
+    const struct plan_slot *read = builder_slot(builder, PLACE_IN, 0, &from);
+    builder_reorder(builder, read, builder_slot(builder, PLACE_OUT, 0, &to));
 }
 
 enum status onednn_reorder(struct backend *backend, struct tensor *to, const struct tensor *from,

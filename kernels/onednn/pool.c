@@ -38,45 +38,29 @@ static dnnl_primitive_desc_t describe_forward(struct builder *builder, const str
                             &operation, NULL);
 }
 
-static bool has_workspace(const struct op_call *call)
-{
-    return call->op == OP_MAX_POOL && call->keep;
-}
-
 static void build_forward(struct builder *builder, const struct op_call *call)
 {
     const struct pool pool = pool_of(call);
-    dnnl_primitive_desc_t forward = describe_forward(builder, call, &pool);
-    struct binding bindings[4] = {
-        {DNNL_ARG_SRC, builder_input(builder, PLACE_IN, 0, call->in[0], &pool.x)},
-        {DNNL_ARG_DST, builder_output(builder, PLACE_OUT, 0, call->out[0],
-                                      builder_query(builder, forward, dnnl_query_dst_md))}};
-    if (has_workspace(call))
-        bindings[2] = (struct binding){
-            DNNL_ARG_WORKSPACE, builder_saved(builder, SAVED_FIRST_MAXIMA,
-                                              builder_query(builder, forward, dnnl_query_workspace_md))};
-    builder_step(builder, forward, bindings);
+    builder_step(builder, describe_forward(builder, call, &pool),
+                 (const struct binding[]){{DNNL_ARG_SRC, PLACE_IN, 0, NULL},
+                                          {DNNL_ARG_DST, PLACE_OUT, 0, NULL},
+                                          {DNNL_ARG_WORKSPACE, PLACE_SAVED, SAVED_FIRST_MAXIMA, NULL},
+                                          {0}});
 }
 
 static void build_backward(struct builder *builder, const struct op_call *call)
 {
     const struct pool pool = pool_of(call);
     dnnl_primitive_desc_t forward = describe_forward(builder, call, &pool);
-    const dnnl_memory_desc_t *y = builder_query(builder, forward, dnnl_query_dst_md);
+    const dnnl_memory_desc_t *y = builder_query(builder, forward, DNNL_ARG_DST);
     dnnl_pooling_desc_t operation;
-    dnnl_primitive_desc_t backward =
-        builder_describe(builder,
-                         dnnl_pooling_backward_desc_init(&operation, pool.kind, &pool.x, y, pool.stride,
-                                                         pool.kernel, pool.padding, pool.padding),
-                         &operation, forward);
-    struct binding bindings[4] = {
-        {DNNL_ARG_DIFF_DST, builder_input(builder, PLACE_DOUT, 0, call->dout[0], y)},
-        {DNNL_ARG_DIFF_SRC, builder_output(builder, PLACE_DIN, 0, call->din[0], &pool.x)}};
-    if (has_workspace(call))
-        bindings[2] = (struct binding){
-            DNNL_ARG_WORKSPACE, builder_saved(builder, SAVED_FIRST_MAXIMA,
-                                              builder_query(builder, forward, dnnl_query_workspace_md))};
-    builder_step(builder, backward, bindings);
+    const dnnl_status_t made = dnnl_pooling_backward_desc_init(&operation, pool.kind, &pool.x, y, pool.stride,
+                                                               pool.kernel, pool.padding, pool.padding);
+    builder_step(builder, builder_describe(builder, made, &operation, forward),
+                 (const struct binding[]){{DNNL_ARG_DIFF_DST, PLACE_DOUT, 0, NULL},
+                                          {DNNL_ARG_DIFF_SRC, PLACE_DIN, 0, NULL},
+                                          {DNNL_ARG_WORKSPACE, PLACE_SAVED, SAVED_FIRST_MAXIMA, NULL},
+                                          {0}});
 }
 
 /* The library's maximum passes over a NaN, and a loss would not show it: then the whole output is said to be

@@ -28,7 +28,6 @@ struct params {
     bool built;                  // laid out, and the slabs' memory is the params' own
     struct tensor slab, buffers; // data NULL: not placed as a whole
     uint32_t first;              // the first trained entry's number in the model of which these are a part
-    struct arena *scratch;       // for gradients_add; empty between two calls
     struct gradients *parallels; // every gradients of these params
 };
 
@@ -84,11 +83,6 @@ enum status params_new(struct params **out, struct backend *backend, struct erro
     if (params == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for parameters");
     params->backend = backend;
-    enum status status = arena_new(&params->scratch, &backend->source, error);
-    if (status != STATUS_OK) {
-        free(params);
-        return status;
-    }
     *out = params;
     return STATUS_OK;
 }
@@ -112,7 +106,6 @@ void params_free(struct params *params)
         slab_free(&params->slab, params->backend);
         slab_free(&params->buffers, params->backend);
     }
-    arena_free(params->scratch);
     free(params);
 }
 
@@ -613,8 +606,7 @@ enum status gradients_add(struct gradients *to, struct gradients *from, const st
     if (fresh) // -0 + x is x, whatever sign a zero has
         status = backend_fill(params->backend, sum, -0.0, error);
     if (status == STATUS_OK)
-        status = backend_accumulate(params->backend, params->scratch, sum, &from->entries[parameter->index],
-                                    error);
+        status = backend_accumulate(params->backend, sum, &from->entries[parameter->index], error);
     return status;
 }
 

@@ -721,7 +721,7 @@ static enum status contribute_to_parameter(struct tape *tape, const struct param
     struct tensor *part = gradients_take(tape->gradients, parameter, &fresh);
     enum status status = fresh ? backend_fill(tape->backend, part, 0, error) : STATUS_OK;
     if (status == STATUS_OK)
-        status = backend_accumulate(tape->backend, tape->arena, part, gradient, error);
+        status = backend_accumulate(tape->backend, part, gradient, error);
     arena_release(tape->arena, block);
     return status;
 }
@@ -749,8 +749,7 @@ static enum status contribute(struct tape *tape, struct variable *variable, cons
     }
     if (!sole_owner(tape, variable->gradient_block))
         return add_apart(tape, variable, &arriving, block, error);
-    enum status status =
-        backend_accumulate(tape->backend, tape->arena, &variable->gradient, &arriving, error);
+    enum status status = backend_accumulate(tape->backend, &variable->gradient, &arriving, error);
     arena_release(tape->arena, block);
     return status;
 }
@@ -894,7 +893,7 @@ static enum status write_gradient(struct tape *tape, struct tensor *part, const 
         return STATUS_OK;
     enum status status = backend_fill(tape->backend, part, 0, error);
     if (status == STATUS_OK && gradient->data != NULL)
-        status = backend_accumulate(tape->backend, tape->arena, part, gradient, error);
+        status = backend_accumulate(tape->backend, part, gradient, error);
     return status;
 }
 

@@ -359,11 +359,11 @@ static enum status timed_sgd(struct backend *backend, const struct sgd_settings 
     return status;
 }
 
-static enum status timed_accumulate(struct backend *backend, struct arena *arena, struct tensor *to,
-                                    const struct tensor *from, struct error *error)
+static enum status timed_accumulate(struct backend *backend, struct tensor *to, const struct tensor *from,
+                                    struct error *error)
 {
     const struct monotime begin = monotime_now();
-    enum status status = profile.real->accumulate(backend, arena, to, from, error);
+    enum status status = profile.real->accumulate(backend, to, from, error);
     profile.accumulate_ms += ms_since(begin);
     return status;
 }

@@ -140,7 +140,7 @@ static enum status tensors(struct backend *backend, struct arena *arena, struct 
         TRY(backend_fill(backend, all[i], 0.5, error));
     }
     TRY(backend_upload(backend, &p, DTYPE_F64, from, error));
-    TRY(backend_accumulate(backend, arena, &g, &p, error));
+    TRY(backend_accumulate(backend, &g, &p, error));
     TRY(backend_scale(backend, &g, 2, error));
     TRY(backend_sgd(backend, &plain, 1, &p, &g, NULL, error));
     TRY(backend_sgd(backend, &heavy, 2, &p, &g, &m, error));

@@ -69,17 +69,17 @@ check "a wait that is missing" finds cuda_memory.cu \
     's/^    CUDA_TRY(about, cudaStreamSynchronize, cuda->stream);$/    (void)cuda, (void)about, (void)error;/' \
     'square sum of [0-9]+: .* expected' test_conformance_slab memory
 check "an index that is off by one" finds cuda_elements.cu \
-    's/y\[i\] = tanhf/y[i + 1] = tanhf/' \
+    's/y\[i\] = is_tanh/y[i + 1] = is_tanh/' \
     '^gpu: .*writes 4 bytes outside of memory' test_conformance operations tanh
 check "a wrong offset" finds cuda_lstm.cu \
     's/(const char \*)gradients + piece->to,/(const char *)gradients + piece->from,/' \
     'gradient of weight_hh: deviates' test_conformance operations lstm
-check "a barrier in a branch" finds cuda_memory.cu \
-    's/^        __syncthreads();$/        if (threadIdx.x < half) __syncthreads();/' \
-    '^gpu: .*wait at different barriers' test_conformance_slab memory
-check "a barrier that is missing" finds cuda_loss.cu \
-    '/^    __syncthreads();$/d' \
-    '^gpu: .*a race: ' test_conformance operations "cross entropy"
+check "a barrier in a branch" finds cuda_rows.cu \
+    's/^            keys\[base + i\] = held\[i\];$/&\n        if (threadIdx.x > 0)\n            __syncthreads();/' \
+    '^gpu: .*threads of block .* wait at the barrier in .* have returned' test_conformance operations embedding
+check "a barrier that is missing" finds cuda_rows.cu \
+    '/^        __syncthreads();$/d' \
+    '^gpu: .*a race: ' test_conformance operations embedding
 check "a read of freed memory" finds cuda_memory.cu \
     's/^    TRY(fetch(cuda, cuda->memory->partial,/    cudaFree(cuda->memory->partial);\n&/' \
     '^gpu: .*from no device memory: byte 0 of a freed allocation' test_conformance_slab memory

@@ -158,7 +158,7 @@ static void backward(struct run *run)
             if (sum->data == NULL)
                 *sum = run->din[l][i];
             else
-                must(backend_accumulate(run->backend, run->arena, sum, &run->din[l][i], &error), &error);
+                must(backend_accumulate(run->backend, sum, &run->din[l][i], &error), &error);
         }
     }
 }

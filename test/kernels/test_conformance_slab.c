@@ -84,8 +84,8 @@ static void check_accumulate(struct conformance *pair, const char *what, struct 
                              const struct twin *from)
 {
     struct error error = {0};
-    must(backend_accumulate(pair->ref, pair->ref_arena, &to->ref, &from->ref, &error), &error);
-    must(backend_accumulate(pair->backend, pair->arena, &to->mine, &from->mine, &error), &error);
+    must(backend_accumulate(pair->ref, &to->ref, &from->ref, &error), &error);
+    must(backend_accumulate(pair->backend, &to->mine, &from->mine, &error), &error);
     compare(pair, what, to, few);
 }
 

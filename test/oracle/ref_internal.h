@@ -32,8 +32,8 @@ enum status ref_upload(struct backend *backend, struct tensor *to, enum dtype dt
 enum status ref_download(struct backend *backend, const struct tensor *from, enum dtype dtype, void *to,
                          struct error *error);
 enum status ref_fill(struct backend *backend, struct tensor *tensor, double value, struct error *error);
-enum status ref_accumulate(struct backend *backend, struct arena *arena, struct tensor *to,
-                           const struct tensor *from, struct error *error);
+enum status ref_accumulate(struct backend *backend, struct tensor *to, const struct tensor *from,
+                           struct error *error);
 enum status ref_scale(struct backend *backend, struct tensor *tensor, double factor, struct error *error);
 enum status ref_square_sum(struct backend *backend, const struct tensor *tensor, double *sum,
                            struct error *error);

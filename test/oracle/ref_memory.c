@@ -49,11 +49,10 @@ enum status ref_fill(struct backend *backend, struct tensor *tensor, double valu
     return STATUS_OK;
 }
 
-enum status ref_accumulate(struct backend *backend, struct arena *arena, struct tensor *to,
-                           const struct tensor *from, struct error *error)
+enum status ref_accumulate(struct backend *backend, struct tensor *to, const struct tensor *from,
+                           struct error *error)
 {
     (void)backend;
-    (void)arena;
     (void)error;
     double *sum = to->data;
     const double *addend = from->data;

@@ -409,8 +409,8 @@ START_TEST(small_things_on_flat_memory)
     double sum;
     size_t index;
     ck_assert_int_eq(backend_fill(ref, &a, 3, error), STATUS_OK);
-    ck_assert_int_eq(backend_accumulate(ref, op_fixture.arena, &a, &b, error), STATUS_OK); // 4, 5, 7
-    ck_assert_int_eq(backend_scale(ref, &a, 4, error), STATUS_OK);                         // 16, 20, 28
+    ck_assert_int_eq(backend_accumulate(ref, &a, &b, error), STATUS_OK); // 4, 5, 7
+    ck_assert_int_eq(backend_scale(ref, &a, 4, error), STATUS_OK);       // 16, 20, 28
     ck_assert(op_fixture_at(&a, 0) == 16 && op_fixture_at(&a, 1) == 20 && op_fixture_at(&a, 2) == 28);
     ck_assert_int_eq(backend_square_sum(ref, &a, &sum, error), STATUS_OK);
     ck_assert(sum == 16 * 16 + 20 * 20 + 28 * 28);

@@ -55,8 +55,7 @@ static enum status copy_slab(const struct policy_learner *learner, struct tensor
 {
     struct backend *backend = params_backend(learner->params);
     const enum status status = backend_fill(backend, to, 0, error);
-    return status == STATUS_OK ? backend_accumulate(backend, tape_arena(learner->tape), to, from, error)
-                               : status;
+    return status == STATUS_OK ? backend_accumulate(backend, to, from, error) : status;
 }
 
 /* The slabs of the network and its targets are alike: these have the same shapes in the same order. */
@@ -84,8 +83,7 @@ enum status policy_learner_follow(struct policy_learner *learner, double tau, st
         status = backend_scale(backend, part, tau, error);
     if (status == STATUS_OK)
         status = backend_scale(backend, &target, 1 - tau, error);
-    return status == STATUS_OK ? backend_accumulate(backend, tape_arena(learner->tape), &target, part, error)
-                               : status;
+    return status == STATUS_OK ? backend_accumulate(backend, &target, part, error) : status;
 }
 
 enum status policy_learner_open(struct policy_learner *learner, const struct policy_config *config,

@@ -438,6 +438,50 @@ START_TEST(an_embedding_of_many_tokens_sums_each_row)
 }
 END_TEST
 
+/* The caller refuses such an index. The kernel stays inside of the table. */
+START_TEST(an_index_out_of_range_stays_in_the_table)
+{
+    static const int32_t indices[] = {-1, INT32_MIN, 4, 5, INT32_MAX};
+    static const float rows[] = {10, 11, 12, 13, 14}, expected[] = {10, 10, 14, 14, 14};
+    float got[5];
+    struct tensor index = upload(SHAPE1(5), DTYPE_I32, DTYPE_I32, indices), y = {0};
+    struct tensor table = upload(SHAPE2(5, 1), DTYPE_F32, DTYPE_F32, rows);
+    struct op_call call = {.op = OP_EMBEDDING, .arena = arena, .in = {&index, &table}, .out = {&y}};
+    must(op_forward(gpu, &call, &error));
+    must(backend_download(gpu, &y, DTYPE_F32, got, &error));
+    ck_assert_mem_eq(got, expected, sizeof got);
+}
+END_TEST
+
+/* One pass, beside two in double: values far from zero, and the first value far from the others. */
+START_TEST(statistics_lose_nothing_far_from_zero)
+{
+    enum { COUNT = 4096 };
+    static float x[COUNT];
+    double sum = 0, squares = 0, mean, variance;
+    for (uint32_t i = 0; i < COUNT; i++)
+        sum += (double)(x[i] = 1e6f + (float)(i * 7919 % 17));
+    if (_i == 1) {
+        sum -= (double)x[0];
+        x[0] = 0;
+    }
+    for (uint32_t i = 0; i < COUNT; i++)
+        squares += ((double)x[i] - sum / COUNT) * ((double)x[i] - sum / COUNT);
+    struct tensor in = upload(SHAPE4(4, 1, 32, 32), DTYPE_F32, DTYPE_F32, x);
+    struct tensor one = upload(SHAPE1(1), DTYPE_F32, DTYPE_F32, (float[]){1}), out[3] = {{.data = NULL}};
+    struct op_call call = {.op = OP_BATCH_NORM,
+                           .attributes = {.training = true, .epsilon = 1e-5},
+                           .arena = arena,
+                           .in = {&in, &one, &one},
+                           .out = {&out[0], &out[1], &out[2]}};
+    must(op_forward(gpu, &call, &error));
+    must(backend_download(gpu, &out[1], DTYPE_F64, &mean, &error));
+    must(backend_download(gpu, &out[2], DTYPE_F64, &variance, &error));
+    ck_assert_double_eq_tol(mean, sum / COUNT, 0.0625);
+    ck_assert_double_eq_tol(variance / (squares / (COUNT - 1)), 1, 1e-6);
+}
+END_TEST
+
 /* Each worker asks for the device of its own number. */
 START_TEST(numbers_of_devices_begin_anew)
 {
@@ -489,6 +533,8 @@ int main(void)
     tcase_add_test(tests, read_only_memory_is_not_pinned);
     tcase_add_test(tests, a_loss_is_read_behind_the_walk);
     tcase_add_test(tests, an_embedding_of_many_tokens_sums_each_row);
+    tcase_add_test(tests, an_index_out_of_range_stays_in_the_table);
+    tcase_add_loop_test(tests, statistics_lose_nothing_far_from_zero, 0, 2);
     tcase_add_test(tests, numbers_of_devices_begin_anew);
     suite_add_tcase(suite, tests);
     return suite_run(suite);

@@ -323,9 +323,9 @@ START_TEST(padding_counts_for_nothing)
     struct tensor canonical;
     ok(tensor_new(&canonical, arena, y.shape, DTYPE_F32, "canonical", &net.error));
     ok(backend_fill(net.backend, &canonical, 1, &net.error));
-    ok(backend_accumulate(net.backend, arena, &y, &z, &net.error));
-    ok(backend_accumulate(net.backend, arena, &y, &canonical, &net.error));
-    ok(backend_accumulate(net.backend, arena, &canonical, &z, &net.error));
+    ok(backend_accumulate(net.backend, &y, &z, &net.error));
+    ok(backend_accumulate(net.backend, &y, &canonical, &net.error));
+    ok(backend_accumulate(net.backend, &canonical, &z, &net.error));
     ok(backend_scale(net.backend, &y, 2, &net.error));
     ok(backend_square_sum(net.backend, &y, &sum, &net.error));
     ck_assert_double_eq(sum, 8.5 * 8.5 * 160);

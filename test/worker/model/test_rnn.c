@@ -181,7 +181,7 @@ static enum status copy(struct tensor *to, struct tape *tape, const struct tenso
     if (status == STATUS_OK)
         status = backend_fill(backend, to, 0, error);
     if (status == STATUS_OK)
-        status = backend_accumulate(backend, tape_arena(tape), to, from, error);
+        status = backend_accumulate(backend, to, from, error);
     return status;
 }
 
