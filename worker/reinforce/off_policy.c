@@ -9,6 +9,7 @@
 #include "worker/background.h"
 #include "worker/environment/environment.h"
 #include "worker/job/job.h"
+#include "worker/reinforce/schedules.h"
 #include "worker/replay/priorities.h"
 #include "worker/replay/replay.h"
 
@@ -225,32 +226,6 @@ void off_policy_free(struct off_policy *o)
     free(o);
 }
 
-/* ---- schedules ---- */
-
-/* The share of the job's steps that is done after so many. */
-static double share_done(const struct off_policy *o, uint64_t steps)
-{
-    const double share = (double)steps / (double)o->job->stop.steps;
-    return share < 1 ? share : 1;
-}
-
-static double learning_rate(const struct off_policy *o, uint64_t steps)
-{
-    const struct job *job = o->job;
-    const bool falls = job->algorithm.learning_rate_schedule == JOB_SCHEDULE_LINEAR;
-    return job->optimizer.lr * (falls ? 1 - share_done(o, steps) : 1);
-}
-
-/* The probability of a random action after so many steps. */
-static double exploration_rate(const struct off_policy *o, uint64_t steps)
-{
-    const double first = o->job->replay.exploration_initial_eps, last = o->job->replay.exploration_final_eps;
-    const double share = share_done(o, steps) / o->job->replay.exploration_fraction;
-    return o->job->algorithm.name != JOB_ALGORITHM_DQN ? 0
-           : share < 1                                 ? first + share * (last - first)
-                                                       : last;
-}
-
 /* ---- one training: on the thread, or where it is added ---- */
 
 /* Draws the rows of the next gradient step. False: there is no transition. */
@@ -258,7 +233,7 @@ static bool draw(struct off_policy *o, const struct training *training)
 {
     const struct job *job = o->job;
     const uint32_t update = (uint32_t)policy_fits(o->policy) + 1, count = job->algorithm.batch_size;
-    const double beta = job->replay.beta + (1 - job->replay.beta) * share_done(o, training->steps);
+    const double beta = schedules_beta(job, training->steps);
     return o->priorities != NULL
                ? priorities_draw(o->priorities, job->seed, update, beta, count, o->rows, o->weights)
                : replay_draw(o->replay, training->window, job->seed, update, count, o->rows);
@@ -291,7 +266,7 @@ static enum status fit(struct off_policy *o, const struct training *training, st
                                              .errors = o->priorities != NULL ? o->errors : NULL};
     replay_gather(o->replay, count, o->rows, &o->batch);
     const enum status status =
-        policy_fit(o->policy, &batch, learning_rate(o, training->steps), &losses, error);
+        policy_fit(o->policy, &batch, schedules_learning_rate(o->job, training->steps), &losses, error);
     if (status != STATUS_OK)
         return status;
     if (o->priorities != NULL)
@@ -452,7 +427,7 @@ void off_policy_explore(struct off_policy *o, uint32_t step)
 {
     const uint64_t before = o->begin + (uint64_t)step * o->columns;
     const struct policy_exploration exploration = {.is_random = before < o->job->replay.learning_starts,
-                                                   .epsilon = exploration_rate(o, before),
+                                                   .epsilon = schedules_exploration_rate(o->job, before),
                                                    .has_noise = true};
     policy_explore(o->acting, &exploration);
     act_behind(o, boundaries_up_to(o, step));
@@ -579,15 +554,16 @@ double off_policy_report(struct off_policy *o, struct control_figures *figures)
 {
     const struct sums sums = o->sums;
     o->sums = (struct sums){0};
-    *figures = (struct control_figures){.algorithm = o->job->algorithm.name,
-                                        .total_timesteps = o->counters.steps,
-                                        .exploration_rate = exploration_rate(o, o->counters.steps),
-                                        .learning_rate = learning_rate(o, o->counters.steps),
-                                        .n_updates = policy_fits(o->policy),
-                                        .critic_loss = mean(sums.critic, sums.fits),
-                                        .actor_loss = mean(sums.actor, sums.actor_fits),
-                                        .ent_coef = mean(sums.entropy_coefficient, sums.fits),
-                                        .ent_coef_loss = mean(sums.entropy, sums.fits)};
+    *figures =
+        (struct control_figures){.algorithm = o->job->algorithm.name,
+                                 .total_timesteps = o->counters.steps,
+                                 .exploration_rate = schedules_exploration_rate(o->job, o->counters.steps),
+                                 .learning_rate = schedules_learning_rate(o->job, o->counters.steps),
+                                 .n_updates = policy_fits(o->policy),
+                                 .critic_loss = mean(sums.critic, sums.fits),
+                                 .actor_loss = mean(sums.actor, sums.actor_fits),
+                                 .ent_coef = mean(sums.entropy_coefficient, sums.fits),
+                                 .ent_coef_loss = mean(sums.entropy, sums.fits)};
     figures->loss = figures->critic_loss;
     return sums.seconds;
 }

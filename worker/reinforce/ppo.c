@@ -3,6 +3,7 @@
 
 #include "kernels/base/rng.h"
 #include "worker/environment/environment.h"
+#include "worker/reinforce/schedules.h"
 
 #include <assert.h>
 #include <math.h>
@@ -265,19 +266,12 @@ static double explained_variance(const struct update *u)
     return squares[0] > 0 ? 1 - squares[1] / squares[0] : (double)NAN;
 }
 
-/* The share of a linear schedule that is left before this update. */
-static double share_left(const struct ppo *ppo, int schedule)
-{
-    const double done = (double)ppo->steps / (double)ppo->job->stop.steps;
-    return schedule == JOB_SCHEDULE_CONSTANT ? 1 : done < 1 ? 1 - done : 0;
-}
-
 static struct policy_step step_of(const struct ppo *ppo)
 {
     const struct job *job = ppo->job;
     const bool stops = job->algorithm.has_target_kl && job->algorithm.target_kl_at == JOB_KL_MINIBATCH;
     return (struct policy_step){
-        .objective = {.clip = job->algorithm.clip_range * share_left(ppo, job->algorithm.clip_range_schedule),
+        .objective = {.clip = schedules_clip_range(job, ppo->steps),
                       .value_clip =
                           job->algorithm.has_clip_range_vf ? job->algorithm.clip_range_vf : (double)INFINITY,
                       .value_coefficient = job->algorithm.vf_coef,
@@ -285,7 +279,7 @@ static struct policy_step step_of(const struct ppo *ppo)
                       .halved = job->algorithm.value_loss == JOB_VALUE_LOSS_HALF_MSE,
                       .plain = job->algorithm.name == JOB_ALGORITHM_A2C},
         .max_norm = job->algorithm.has_max_grad_norm ? job->algorithm.max_grad_norm : (double)INFINITY,
-        .lr = job->optimizer.lr * share_left(ppo, job->algorithm.learning_rate_schedule),
+        .lr = schedules_learning_rate(job, ppo->steps),
         .kl_max = stops ? 1.5 * job->algorithm.target_kl : (double)INFINITY};
 }
 
