@@ -304,7 +304,7 @@ FUZZ_SOURCES := $(filter-out kernels/onednn/% kernels/policy/% kernels/lanes/nor
                 $(wildcard worker/net/*.c worker/reference/*.c worker/autograd/*.c worker/job/*.c) \
                 $(filter-out $(LANES),$(wildcard worker/environment/*.c)) \
                 $(filter-out worker/data/loader.c,$(wildcard worker/data/*.c)) \
-                worker/checkpoint/checkpoint_manifest.c
+                worker/checkpoint/checkpoint_manifest.c worker/python/python_child.c
 
 # The oracle computes where a target needs a backend.
 build/fuzz/fuzz_dist build/fuzz/fuzz_answers: FUZZ_BACKEND := $(wildcard test/oracle/ref*.c)

@@ -35,7 +35,7 @@ declare -A environments=([pole]='"name": "CartPole-v1"' [pendulum]='"name": "Pen
     [camera]="\"plugin\": \"$toy\", \"name\": \"Camera-v0\"" [gauges]="\"plugin\": \"$toy\", \"name\": \"Gauges-v0\""
     [walk]="\"plugin\": \"$toy\", \"name\": \"Walk-v0\"" [picture]="\"plugin\": \"$toy\", \"name\": \"Middle-v0\"")
 memory='"lstm_hidden_size": 8, "recurrent"'
-off='"learning_starts": 100'
+off='"learning_starts": 100, "train_freq": 16'
 while IFS='|' read -r name environment policy algorithm; do
     check "$name trains" makes "$name" "${environments[$environment]}" "$policy" "${algorithm/PPO/$ppo}"
 done <<JOBS
