@@ -137,7 +137,7 @@ struct rpc_config {
 };
 
 /* `address`: where workers of higher numbers on this host may dial this one ("ipc://…": the path must not
- * exist; "tcp://…": loopback only); NULL: no worker dials it. Errors: STATUS_BUSY (taken), STATUS_INVALID
+ * exist); NULL: no worker dials it. Errors: STATUS_BUSY (taken), STATUS_INVALID
  * (address), STATUS_PERMISSION, STATUS_UNAVAILABLE (no CURVE), STATUS_IO, STATUS_NO_MEMORY. */
 enum status rpc_open(struct rpc **out, const struct rpc_config *config, const char *address,
                      struct error *error);
