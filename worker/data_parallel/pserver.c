@@ -1160,8 +1160,8 @@ static const struct rpc_method methods[] = {
 static const struct rpc_method float32_chunks[] = {
     {.method = METHOD_PUSH_CHUNK,
      .callers = WIRE_ROLE_TRAINER,
-     .tensor_count = 1,
-     .tensors = {{.dtype = WIRE_F32, .rank = 1}},
+     .dtype = WIRE_F32,
+     .elements_max = PARAMETER_SERVER_CHUNK_ELEMENTS_MAX,
      .handler = pserver_push_chunk},
 };
 static const struct rpc_method bfloat16_chunks[] = {
@@ -1186,7 +1186,6 @@ static enum status pserver_open_sessions(struct pserver *p, struct error *error)
     const uint32_t workers = p->servers + p->trainers;
     const struct rpc_config config = {.pending_max = workers,
                                       .incoming_max = 2 * workers + 16,
-                                      .rows_max = PARAMETER_SERVER_CHUNK_ELEMENTS_MAX,
                                       .methods = methods,
                                       .method_count = sizeof methods / sizeof methods[0],
                                       .context = p,

@@ -506,7 +506,7 @@ void rpc_add_methods(struct rpc *rpc, const struct rpc_method *methods, size_t c
     for (size_t i = 0; i < count; i++) {
         const struct rpc_method *method = &methods[i];
         assert(method->method > METHOD_NONE && method->method < METHOD_COUNT);
-        assert(method->tensor_count <= WIRE_TENSORS_MAX && rpc->services[method->method].method == NULL);
+        assert(rpc->services[method->method].method == NULL);
         rpc->services[method->method] = (struct rpc_service){method, context};
     }
 }
@@ -686,7 +686,7 @@ static enum status serve_check(const struct rpc *rpc, uint16_t worker, const str
     const struct rpc_method *method = rpc->services[header->method].method;
     if (method == NULL || (method->callers & config->roster[worker]) == 0)
         return error_set(error, STATUS_PERMISSION, "method %u is not permitted here", header->method);
-    if (!method->any_tensors && message_check_tensors(method, config->rows_max, header, error) != STATUS_OK)
+    if (!method->any_tensors && message_check_tensors(method, header, error) != STATUS_OK)
         return STATUS_INVALID;
     if (sessions_is_unread(rpc->sessions, worker))
         return error_set(error, STATUS_INVALID, "too many answers wait unread");

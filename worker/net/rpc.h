@@ -79,22 +79,15 @@ struct rpc_message {
 /* A call came in from worker `source`. Answer it with rpc_reply or rpc_fail exactly once, now or later. */
 typedef void rpc_handler(void *context, struct rpc_request *request, const struct rpc_message *message);
 
-/* A tensor that a method takes: exactly these types and ranks; a dim of 0 here means any from 1 up to
- * rows_max, and all such first dims of one message are equal. */
-struct rpc_tensor_rule {
-    uint8_t dtype, rank;
-    uint32_t dims[WIRE_RANK_MAX];
-};
-
-/* One row of the dispatch table: a method without a row is not permitted. */
+/* One row of the dispatch table: a method without a row is not permitted. It takes no tensors, unless `dtype`
+ * or `any_tensors` is set. */
 struct rpc_method {
     uint16_t method;
-    uint8_t callers;  /* mask of enum wire_role */
-    bool any_tensors; /* any number, types and shapes: the handler checks them; the next two members are
-                         unused */
-    uint8_t tensor_count;
-    struct rpc_tensor_rule tensors[WIRE_TENSORS_MAX];
-    bool at_once; /* the handler answers before it returns: served however many calls are open */
+    uint8_t callers;       /* mask of enum wire_role */
+    bool at_once;          /* the handler answers before it returns: served however many calls are open */
+    bool any_tensors;      /* any number, types and shapes: the handler checks them */
+    uint8_t dtype;         /* one tensor of this type and of rank 1, */
+    uint32_t elements_max; /* with at most so many elements */
     rpc_handler *handler;
 };
 
@@ -115,7 +108,6 @@ struct rpc_config {
     uint8_t secret[WIRE_SECRET_BYTES]; /* the job's: peers that cannot prove to know it are strangers */
     uint32_t pending_max;              /* this worker's calls at a time; one more is STATUS_BUSY */
     uint32_t incoming_max;             /* all peers' calls at a time; one more is answered STATUS_BUSY */
-    uint32_t rows_max;                 /* see struct rpc_tensor_rule */
     const struct rpc_method *methods;  /* static; METHOD_ECHO is served by rpc itself */
     size_t method_count;
     void *context;                                  /* for handlers and the two below */
