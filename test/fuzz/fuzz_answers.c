@@ -414,7 +414,7 @@ static void require_no_call_left(void)
     for (const struct future *future = rpc->free_futures; future != NULL; future = future->next)
         free_count++;
     require(rpc->pending == 0 && rpc->open == NULL && free_count == rpc->future_count);
-    require(dist->ended == NULL);
+    require(rpc->notices == NULL);
     for (unsigned worker = 0; worker < WORKERS; worker++)
         require(rpc->peers[worker].bodies.bytes == 0);
 }

@@ -36,23 +36,12 @@ enum status lost_check(const struct error *lost, struct error *error)
     return lost->status;
 }
 
-bool caller_send_ends(struct dist_caller *caller)
+void caller_send_ends(const struct dist_caller *caller)
 {
-    struct rpc *rpc = caller->rpc;
     const struct rpc_message message = {.context = caller->context};
-    bool all = true;
-    for (uint32_t worker = 0; worker < rpc_workers(rpc); worker++) {
-        struct future *future;
-        if (!caller->called[worker])
-            continue;
-        const enum status status = rpc_call_async(rpc, (uint16_t)worker, METHOD_END_CONTEXT, &message,
-                                                  MONOTIME_NEVER, &future, NULL);
-        if (status == STATUS_OK)
-            future_release(future);
-        caller->called[worker] = status == STATUS_BUSY || status == STATUS_NO_MEMORY;
-        all = all && !caller->called[worker];
-    }
-    return all;
+    for (uint32_t worker = 0; worker < rpc_workers(caller->rpc); worker++)
+        if (caller->called[worker])
+            rpc_notify(caller->rpc, (uint16_t)worker, METHOD_END_CONTEXT, &message);
 }
 
 /* ---- calls and frames ---- */

@@ -195,9 +195,6 @@ enum status rpc_watch(struct rpc *rpc, int fd, void (*ready)(void *arg), void *a
  * time it returned last. At most RPC_BEATS_MAX, called in order of adding. */
 void rpc_on_turn(struct rpc *rpc, struct monotime (*beat)(void *arg), void *arg);
 
-/* Calls the beat with `arg` soon: the next turn does not wait before it. */
-void rpc_hurry(struct rpc *rpc, const void *arg);
-
 /* Completes every pending call with `why`. */
 void rpc_cancel_all(struct rpc *rpc, enum status why, const char *text);
 
@@ -221,6 +218,11 @@ typedef void future_then_function(struct future *future, void *arg);
 enum status rpc_call_then(struct rpc *rpc, uint16_t worker, enum wire_method method,
                           const struct rpc_message *message, struct monotime deadline,
                           future_then_function *then, void *arg, struct future **out, struct error *error);
+
+/* Sends a request of args and a context, whose answer nobody needs. Without room the request waits, and is
+ * tried again in later turns. It is dropped where there is no session, or when the session ends. Without
+ * memory to wait the session with `worker` ends. */
+void rpc_notify(struct rpc *rpc, uint16_t worker, enum wire_method method, const struct rpc_message *message);
 
 /* rpc_call_async and rpc_wait in one, for a role's top level: turns until the future is done, and serves
  * calls meanwhile. Returns the future's status; on STATUS_OK *out holds the value until it is released,

@@ -29,9 +29,9 @@
  *    C's uses (5). Two cases are left out: C cancels all its calls (rpc_cancel_all), which a worker does
  *    only on the way to its end; and B has no memory for an answer to itself. Such uses stay counted
  *    until the session ends, or B does. A use that was told is released once, also when C has no room
- *    for it (rref_accept); a RELEASE that cannot be sent is tried again in later turns, and its owner
- *    serves it however many calls are open. So when the last handle anywhere is released and all messages
- *    have arrived, g = r for all workers.
+ *    for it (rref_accept); a RELEASE that cannot be sent is tried again in later turns (rpc_notify), and its
+ *    owner serves it however many calls are open. So when the last handle anywhere is released and all
+ * messages have arrived, g = r for all workers.
  * 5. Deaths. When C's session with B ends, B drops C's uses, and the rpc drops C's messages that B has not
  *    handled. A use granted to a request whose session has ended is not counted (rpc_request_is_live). When A
  *    dies before B handles C's CLAIM, B may have dropped A's uses and refuses the CLAIM; C fails the
@@ -61,11 +61,10 @@ struct rref_object {
 };
 
 enum rref_state {
-    RREF_MAKING,    /* REMOTE is sent */
-    RREF_CLAIMING,  /* CLAIM is sent; no handle */
-    RREF_HELD,      /* the only one with this owner and number */
-    RREF_FAILED,    /* the object could not be made */
-    RREF_RELEASING, /* RELEASE waits to be sent; no handle */
+    RREF_MAKING,   /* REMOTE is sent */
+    RREF_CLAIMING, /* CLAIM is sent; no handle */
+    RREF_HELD,     /* the only one with this owner and number */
+    RREF_FAILED,   /* the object could not be made */
 };
 
 /* A reference: all uses of one object by this worker. */
@@ -100,7 +99,6 @@ struct rrefs {
 
     struct rref *refs;
     uint32_t ref_count;
-    bool has_unsent; /* a reference is RREF_RELEASING */
 };
 
 /* ---- how long the rrefs last: until no call is pending ---- */
@@ -469,50 +467,14 @@ static struct rref *reference_add_use(struct rref *ref, uint64_t number, const s
 
 /* ---- the end of a reference ---- */
 
-/* A RELEASE that cannot be sent now is tried again every turn. Without a session the owner has dropped the
- * uses. */
-static void reference_send_release(struct rref *ref)
-{
-    struct rrefs *rrefs = ref->rrefs;
-    const struct rpc_message message = {.args = {ref->number, ref->uses}};
-    struct future *future;
-    enum status status =
-        rpc_call_async(rrefs->rpc, ref->owner, METHOD_RELEASE, &message, MONOTIME_NEVER, &future, NULL);
-    if (status == STATUS_BUSY || status == STATUS_NO_MEMORY) {
-        ref->state = RREF_RELEASING;
-        rrefs->has_unsent = true;
-        rpc_hurry(rrefs->rpc, rrefs);
-        return;
-    }
-    if (status == STATUS_OK)
-        future_release(future);
-    reference_free(ref);
-}
-
-/* Sends RELEASEs that could not be sent before; returns when to come again. */
-static struct monotime references_retry_releases(struct rrefs *rrefs)
-{
-    enum { RETRY_US = 1000 };
-    if (!rrefs->has_unsent)
-        return MONOTIME_NEVER;
-    rrefs->has_unsent = false;
-    for (struct rref *ref = rrefs->refs; ref != NULL;) {
-        struct rref *next = ref->next;
-        if (ref->state == RREF_RELEASING)
-            reference_send_release(ref);
-        ref = next;
-    }
-    return rrefs->has_unsent ? monotime_add_us(monotime_now(), RETRY_US) : MONOTIME_NEVER;
-}
-
 static void reference_end_if_unused(struct rref *ref)
 {
     if (ref->handles > 0 || ref->state == RREF_MAKING)
         return;
     if (ref->state == RREF_HELD)
-        reference_send_release(ref);
-    else
-        reference_free(ref);
+        rpc_notify(ref->rrefs->rpc, ref->owner, METHOD_RELEASE,
+                   &(struct rpc_message){.args = {ref->number, ref->uses}});
+    reference_free(ref);
 }
 
 static enum status owner_is_gone(uint16_t owner, uint64_t object, struct error *error)
@@ -845,10 +807,9 @@ static void rrefs_on_left(void *context, uint16_t worker, enum status why, const
 static struct monotime rrefs_on_turn(void *arg)
 {
     struct rrefs *rrefs = arg;
-    if (rrefs->is_closed)
-        return MONOTIME_NEVER;
-    objects_destroy(rrefs, false);
-    return references_retry_releases(rrefs);
+    if (!rrefs->is_closed)
+        objects_destroy(rrefs, false);
+    return MONOTIME_NEVER;
 }
 
 enum status rrefs_new(struct rrefs **out, const struct rrefs_config *config, struct error *error)
@@ -884,9 +845,7 @@ void rrefs_free(struct rrefs *rrefs)
 
 void rrefs_counts(const struct rrefs *rrefs, struct rref_counts *counts)
 {
-    *counts = (struct rref_counts){.objects = rrefs->object_count};
-    for (const struct rref *ref = rrefs->refs; ref != NULL; ref = ref->next)
-        counts->references += ref->state != RREF_RELEASING;
+    *counts = (struct rref_counts){.objects = rrefs->object_count, .references = rrefs->ref_count};
     for (uint32_t i = 0; i < rrefs->workers; i++)
         if (i != rrefs->self)
             counts->users += rrefs_of_peer(rrefs, (uint16_t)i);

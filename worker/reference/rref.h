@@ -61,8 +61,7 @@ struct rrefs_config {
     size_t class_count;
     uint32_t objects_max; /* on this worker, with those to be destroyed in this turn. A worker that asks for
                              one more gets STATUS_BUSY. */
-    uint32_t references_max; /* of this worker, to objects of all workers, with those whose RELEASE cannot be
-                                sent yet */
+    uint32_t references_max; /* of this worker, to objects of all workers */
     void *context;           /* for constructors and `taken` */
     /* A reference has come from another worker (rref_share with `tag`). `rref` is a handle, which this worker
      * releases. NULL: references are refused. */
