@@ -96,7 +96,6 @@ enum status dist_parameter_get(struct dist *dist, struct rref *parameter, enum d
 enum status dist_parameter_set(struct rref *parameter, enum dist_values which, const float *values,
                                size_t count, struct error *error)
 {
-    struct future *future;
     struct rpc_message message = {.args = {[VALUES_WHICH] = which}};
     enum status status = check_parameter(parameter, error);
     if (status == STATUS_OK && (count == 0 || count > SHAPE_ELEMENTS_MAX))
@@ -105,10 +104,7 @@ enum status dist_parameter_set(struct rref *parameter, enum dist_values which, c
     if (status != STATUS_OK)
         return status;
     message_add(&message, WIRE_F32, values, (uint32_t)count);
-    status = rref_ask(parameter, PARAMETER_SET, &message, &future, error);
-    if (status == STATUS_OK)
-        future_release(future);
-    return status;
+    return rref_ask(parameter, PARAMETER_SET, &message, NULL, error);
 }
 
 /* ---- the optimizer ---- */

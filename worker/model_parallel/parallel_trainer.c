@@ -232,14 +232,9 @@ static enum status peer_flush(struct parallel_trainer *t, uint32_t turns, struct
 {
     const uint32_t end =
         parallel_trainer_leads(t) ? roster_workers(&t->base.roster) : t->base.roster.lead + 1u;
-    const struct rpc_message nothing = {0};
     enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < turns * end && status == STATUS_OK; i++) {
-        struct future *answer;
-        status =
-            rpc_call(t->base.rpc, (uint16_t)(i % end), METHOD_ECHO, &nothing, MONOTIME_NEVER, &answer, error);
-        future_release(answer);
-    }
+    for (uint32_t i = 0; i < turns * end && status == STATUS_OK; i++)
+        status = rpc_call(t->base.rpc, (uint16_t)(i % end), METHOD_ECHO, NULL, MONOTIME_NEVER, NULL, error);
     return status;
 }
 
@@ -287,11 +282,8 @@ static enum status peer_ask_all(struct parallel_trainer *t, enum peer_function f
                                 const struct rpc_message *message, struct error *error)
 {
     enum status status = STATUS_OK;
-    for (uint32_t i = 1; i < t->trainers && status == STATUS_OK; i++) {
-        struct future *call;
-        status = rref_ask(t->peers[i], function, message, &call, error);
-        future_release(call);
-    }
+    for (uint32_t i = 1; i < t->trainers && status == STATUS_OK; i++)
+        status = rref_ask(t->peers[i], function, message, NULL, error);
     return status;
 }
 

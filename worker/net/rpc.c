@@ -538,6 +538,8 @@ enum status rpc_open(struct rpc **out, const struct rpc_config *config, const ch
     }
     rpc_add_methods(rpc, &echo_method, 1, NULL);
     rpc_add_methods(rpc, config->methods, config->method_count, config->context);
+    if (config->left != NULL)
+        rpc_on_left(rpc, config->left, config->context);
     *out = rpc;
     return STATUS_OK;
 }
@@ -615,12 +617,9 @@ void rpc_counters(const struct rpc *rpc, struct rpc_counters *counters)
 
 static void rpc_call_left(struct rpc *rpc, uint16_t worker, enum status why, const char *text)
 {
-    const struct rpc_config *config = &rpc->config;
     if (rpc->is_closing)
         return;
     rpc->callbacks++;
-    if (config->left != NULL)
-        config->left(config->context, worker, why, text);
     for (size_t i = 0; i < rpc->listener_count; i++)
         rpc->listeners[i].left(rpc->listeners[i].context, worker, why, text);
     rpc->callbacks--;
@@ -1112,16 +1111,13 @@ enum status rpc_call(struct rpc *rpc, uint16_t worker, enum wire_method method,
                      const struct rpc_message *message, struct monotime deadline, struct future **out,
                      struct error *error)
 {
-    assert(rpc->callbacks == 0 && !rpc->in_turn);
-    struct future *call;
-    *out = NULL;
+    struct future *call = NULL;
     enum status status = rpc_call_async(rpc, worker, method, message, deadline, &call, error);
-    if (status != STATUS_OK)
-        return status;
-    status = rpc_wait(rpc, call, error);
     if (status == STATUS_OK)
-        *out = call;
-    else
+        status = rpc_wait(rpc, call, error);
+    if (out != NULL)
+        *out = status == STATUS_OK ? call : NULL;
+    if (out == NULL || status != STATUS_OK)
         future_release(call);
     return status;
 }

@@ -226,7 +226,7 @@ void rpc_notify(struct rpc *rpc, uint16_t worker, enum wire_method method, const
 
 /* rpc_call_async and rpc_wait in one, for a role's top level: turns until the future is done, and serves
  * calls meanwhile. Returns the future's status; on STATUS_OK *out holds the value until it is released,
- * otherwise *out is NULL and *error says why. */
+ * otherwise *out is NULL and *error says why. `out` may be NULL. */
 enum status rpc_call(struct rpc *rpc, uint16_t worker, enum wire_method method,
                      const struct rpc_message *message, struct monotime deadline, struct future **out,
                      struct error *error);

@@ -423,38 +423,30 @@ static struct rref *reference_find(const struct rrefs *rrefs, uint16_t owner, ui
     return ref;
 }
 
-static enum status references_check_room(const struct rrefs *rrefs, uint32_t count, struct error *error)
-{
-    return count <= rrefs->config.references_max
-               ? STATUS_OK
-               : error_set(error, STATUS_BUSY, "worker %u holds %u references, the limit", rrefs->self,
-                           rrefs->config.references_max);
-}
-
-/* A reference without handles and uses. `within`: references_max, or STATUS_BUSY. */
-static enum status reference_new(struct rrefs *rrefs, enum rref_state state, uint16_t owner, bool within,
+/* A reference without handles and uses. STATUS_BUSY: references_max. */
+static enum status reference_new(struct rrefs *rrefs, enum rref_state state, uint16_t owner,
                                  struct rref **out, struct error *error)
 {
-    enum status status = within ? references_check_room(rrefs, rrefs->ref_count + 1, error) : STATUS_OK;
-    *out = status == STATUS_OK ? calloc(1, sizeof **out) : NULL;
-    if (status == STATUS_OK && *out == NULL)
-        status = error_set(error, STATUS_NO_MEMORY, "no memory for a reference");
-    if (status != STATUS_OK)
-        return status;
+    if (rrefs->ref_count >= rrefs->config.references_max)
+        return error_set(error, STATUS_BUSY, "worker %u holds %u references, the limit", rrefs->self,
+                         rrefs->config.references_max);
+    *out = calloc(1, sizeof **out);
+    if (*out == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a reference");
     **out = (struct rref){.rrefs = rrefs, .state = state, .owner = owner, .next = rrefs->refs};
     rrefs->refs = *out;
     rrefs->ref_count++;
     return STATUS_OK;
 }
 
-/* Adds a use that the owner has granted, and a handle for it. If the object has a reference already, that one
- * gets both, and `ref` is freed. Returns the reference with the handle. */
+/* Adds a use that the owner has granted, and a handle for it. If the object has another reference already,
+ * that one gets both, and `ref` is freed. Returns the reference with the handle. */
 static struct rref *reference_add_use(struct rref *ref, uint64_t number, const struct rref_class *class)
 {
     struct rref *held = reference_find(ref->rrefs, ref->owner, number);
     if (held == NULL)
         held = ref;
-    else
+    else if (held != ref)
         reference_free(ref);
     held->state = RREF_HELD;
     held->number = number;
@@ -467,13 +459,17 @@ static struct rref *reference_add_use(struct rref *ref, uint64_t number, const s
 
 /* ---- the end of a reference ---- */
 
+static void uses_give_back(struct rrefs *rrefs, uint16_t owner, uint64_t number, uint64_t uses)
+{
+    rpc_notify(rrefs->rpc, owner, METHOD_RELEASE, &(struct rpc_message){.args = {number, uses}});
+}
+
 static void reference_end_if_unused(struct rref *ref)
 {
     if (ref->handles > 0 || ref->state == RREF_MAKING)
         return;
     if (ref->state == RREF_HELD)
-        rpc_notify(ref->rrefs->rpc, ref->owner, METHOD_RELEASE,
-                   &(struct rpc_message){.args = {ref->number, ref->uses}});
+        uses_give_back(ref->rrefs, ref->owner, ref->number, ref->uses);
     reference_free(ref);
 }
 
@@ -550,7 +546,7 @@ enum status rpc_remote(struct rrefs *rrefs, uint16_t worker, const char *name,
     if (name[0] == '\0' || strlen(name) > RREF_NAME_BYTES)
         return error_set(error, STATUS_INVALID, "a constructor's name has 1 to %d bytes", RREF_NAME_BYTES);
     name_class(&message, name, arguments);
-    enum status status = reference_new(rrefs, RREF_MAKING, worker, true, &ref, error);
+    enum status status = reference_new(rrefs, RREF_MAKING, worker, &ref, error);
     if (status != STATUS_OK)
         return status;
     ref->class = rrefs_class(rrefs, name, strlen(name));
@@ -569,7 +565,7 @@ enum status rref_own(struct rrefs *rrefs, const struct rref_class *class, void *
 {
     struct rref *ref;
     uint64_t number;
-    enum status status = reference_new(rrefs, RREF_CLAIMING, rrefs->self, true, &ref, error);
+    enum status status = reference_new(rrefs, RREF_CLAIMING, rrefs->self, &ref, error);
     if (status != STATUS_OK)
         return status;
     status = object_add(rrefs, class, object, rrefs->self, &number, error);
@@ -580,23 +576,20 @@ enum status rref_own(struct rrefs *rrefs, const struct rref_class *class, void *
     return status;
 }
 
-/* Makes a reference before it checks references_max: only a reference can give the granted use back. */
 enum status rref_accept(struct rrefs *rrefs, uint16_t owner, uint64_t object, const struct rref_class *class,
                         struct rref **out, struct error *error)
 {
-    struct rref *ref;
+    struct rref *ref = reference_find(rrefs, owner, object);
+    enum status status = STATUS_OK;
     *out = NULL;
     if (!rpc_reaches(rrefs->rpc, owner))
         return owner_is_gone(owner, object, error);
-    enum status status = reference_new(rrefs, RREF_CLAIMING, owner, false, &ref, error);
-    if (status != STATUS_OK)
-        return status;
-    ref = reference_add_use(ref, object, class);
-    status = references_check_room(rrefs, rrefs->ref_count, error);
+    if (ref == NULL)
+        status = reference_new(rrefs, RREF_CLAIMING, owner, &ref, error);
     if (status == STATUS_OK)
-        *out = ref;
+        *out = reference_add_use(ref, object, class);
     else
-        rref_release(ref);
+        uses_give_back(rrefs, owner, object, 1);
     return status;
 }
 
@@ -684,8 +677,9 @@ enum status rref_ask(struct rref *rref, uint32_t function, const struct rpc_mess
     enum status status = rref_call(rref, function, message, MONOTIME_NEVER, &future, error);
     if (status == STATUS_OK)
         status = rpc_wait(rref->rrefs->rpc, future, error);
-    *out = status == STATUS_OK ? future : NULL;
-    if (status != STATUS_OK)
+    if (out != NULL)
+        *out = status == STATUS_OK ? future : NULL;
+    if (out == NULL || status != STATUS_OK)
         future_release(future);
     return status;
 }
@@ -769,7 +763,7 @@ static void on_share(void *context, struct rpc_request *request, const struct rp
         return;
     }
     enum status status = rpc_reaches(rrefs->rpc, (uint16_t)owner)
-                             ? reference_new(rrefs, RREF_CLAIMING, (uint16_t)owner, true, &ref, &error)
+                             ? reference_new(rrefs, RREF_CLAIMING, (uint16_t)owner, &ref, &error)
                              : owner_is_gone((uint16_t)owner, object, &error);
     if (status != STATUS_OK) {
         rpc_fail(request, status, "%s", error.text);

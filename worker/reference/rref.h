@@ -121,7 +121,7 @@ enum status rref_call(struct rref *rref, uint32_t function, const struct rpc_mes
                       struct monotime deadline, struct future **out, struct error *error);
 
 /* rref_call and rpc_wait in one, for a role's top level: blocks as rpc_call. On STATUS_OK *out holds the
- * answer until it is released, otherwise *out is NULL. */
+ * answer until it is released, otherwise *out is NULL. `out` may be NULL. */
 enum status rref_ask(struct rref *rref, uint32_t function, const struct rpc_message *message,
                      struct future **out, struct error *error);
 
@@ -144,8 +144,7 @@ enum status rref_grant(struct rrefs *rrefs, const struct rref_class *class, void
 void rref_revoke(struct rrefs *rrefs, uint64_t number, const struct rpc_request *request);
 
 /* On the caller: a handle for the use that `owner` has granted. `class` may be NULL. STATUS_BUSY
- * (references_max): the use is given back. STATUS_NO_MEMORY: the owner counts the use until the session with
- * it ends. STATUS_PEER_DIED: the owner has died since. */
+ * (references_max), STATUS_NO_MEMORY: the use is given back. STATUS_PEER_DIED: the owner has died since. */
 enum status rref_accept(struct rrefs *rrefs, uint16_t owner, uint64_t object, const struct rref_class *class,
                         struct rref **out, struct error *error);
 
