@@ -7,6 +7,7 @@
 #include "worker/autograd/dist_caller.h"
 #include "worker/autograd/dist_message.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -138,15 +139,12 @@ static enum status call_failure(const struct dist_call *call, struct error *erro
 
 static enum status call_check(struct dist_frame *frame, const struct dist_asked *asked, struct error *error)
 {
+    assert(asked->in_count <= DIST_INPUTS_MAX && asked->number_count <= DIST_NUMBERS_MAX);
     enum status status = tape_status(frame->tape, error);
     if (status == STATUS_OK)
         status = lost_check(frame->caller->lost, error);
     if (status != STATUS_OK)
         return status;
-    if (asked->in_count > DIST_INPUTS_MAX || asked->number_count > DIST_NUMBERS_MAX)
-        return error_set(error, STATUS_INVALID,
-                         "a call with %u inputs and %u numbers, expected at most %d and %d", asked->in_count,
-                         asked->number_count, DIST_INPUTS_MAX, DIST_NUMBERS_MAX);
     if (asked->object == NULL)
         return error_set(error, STATUS_INVALID, "a call of no object");
     return rref_check_ready(asked->object, error);

@@ -1050,12 +1050,10 @@ enum status dist_backward(struct dist_context *context, struct variable *loss, s
 
 /* ---- opening, closing, counting ---- */
 
-enum { EVERYBODY = WIRE_ROLE_AGENT | WIRE_ROLE_OBSERVER | WIRE_ROLE_PSERVER | WIRE_ROLE_TRAINER };
-
 static const struct rpc_method methods[] = {
-    {.method = METHOD_FORWARD, .callers = EVERYBODY, .any_tensors = true, .handler = dist_on_forward},
-    {.method = METHOD_BACKWARD, .callers = EVERYBODY, .any_tensors = true, .handler = dist_on_backward},
-    {.method = METHOD_END_CONTEXT, .callers = EVERYBODY, .at_once = true, .handler = dist_on_end},
+    {.method = METHOD_FORWARD, .callers = UINT8_MAX, .any_tensors = true, .handler = dist_on_forward},
+    {.method = METHOD_BACKWARD, .callers = UINT8_MAX, .any_tensors = true, .handler = dist_on_backward},
+    {.method = METHOD_END_CONTEXT, .callers = UINT8_MAX, .at_once = true, .handler = dist_on_end},
 };
 
 enum status dist_new(struct dist **out, const struct dist_config *config, struct error *error)
