@@ -150,24 +150,8 @@ static void optimizer_release_futures(struct dist_optimizer *optimizer)
     }
 }
 
-/* Waits for all futures. `status` is that of the calls that started them. Returns the first failure; after
- * one, all futures are released. */
-static enum status optimizer_wait_for_all(struct dist_optimizer *optimizer, enum status status,
-                                          struct error *error)
-{
-    for (uint32_t p = 0; p < optimizer->share_count; p++) {
-        struct future *future = optimizer->shares[p].future;
-        if (future == NULL)
-            continue;
-        enum status each = rpc_wait(dist_rpc(optimizer->dist), future, status == STATUS_OK ? error : NULL);
-        status = status == STATUS_OK ? each : status;
-    }
-    if (status != STATUS_OK)
-        optimizer_release_futures(optimizer);
-    return status;
-}
-
-/* The same message to every owner, at once. On STATUS_OK every share has a future with a value. */
+/* The same message to every owner, at once. On STATUS_OK every share has a future with a value, otherwise
+ * none has a future. */
 static enum status optimizer_call_all(struct dist_optimizer *optimizer, uint32_t function,
                                       const struct rpc_message *message, struct error *error)
 {
@@ -176,7 +160,14 @@ static enum status optimizer_call_all(struct dist_optimizer *optimizer, uint32_t
         struct share *share = &optimizer->shares[p];
         status = rref_call(share->local, function, message, MONOTIME_NEVER, &share->future, error);
     }
-    return optimizer_wait_for_all(optimizer, status, error);
+    for (uint32_t p = 0; p < optimizer->share_count && optimizer->shares[p].future != NULL; p++) {
+        const enum status each = rpc_wait(dist_rpc(optimizer->dist), optimizer->shares[p].future,
+                                          status == STATUS_OK ? error : NULL);
+        status = status == STATUS_OK ? each : status;
+    }
+    if (status != STATUS_OK)
+        optimizer_release_futures(optimizer);
+    return status;
 }
 
 static enum status optimizer_malformed(struct dist_optimizer *optimizer, const struct share *share,
@@ -308,9 +299,7 @@ enum status dist_optimizer_share(struct dist_optimizer *optimizer, uint16_t work
 {
     enum status status = STATUS_OK;
     for (uint32_t p = 0; p < optimizer->share_count && status == STATUS_OK; p++)
-        status = rref_share(optimizer->shares[p].local, worker, tag, &optimizer->shares[p].future, error);
-    status = optimizer_wait_for_all(optimizer, status, error);
-    optimizer_release_futures(optimizer);
+        status = rref_give(optimizer->shares[p].local, worker, tag, error);
     return status;
 }
 

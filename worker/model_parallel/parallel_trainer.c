@@ -253,25 +253,13 @@ static enum status peer_follow(struct parallel_trainer *t, uint64_t epoch, struc
     return status;
 }
 
-/* Gives `worker` the reference, and waits until it is there. */
-static enum status trainer_share(struct parallel_trainer *t, struct rref *rref, uint16_t worker, uint64_t tag,
-                                 struct error *error)
-{
-    struct future *shared = NULL;
-    enum status status = rref_share(rref, worker, tag, &shared, error);
-    if (status == STATUS_OK)
-        status = rpc_wait(t->base.rpc, shared, error);
-    future_release(shared);
-    return status;
-}
-
 static enum status peer_introduce(struct parallel_trainer *t, struct error *error)
 {
     struct rref *self;
     enum status status = rref_own(t->base.rrefs, &parallel_trainer_class, t, &self, error);
     if (status != STATUS_OK)
         return status;
-    status = trainer_share(t, self, t->base.roster.lead, t->number, error);
+    status = rref_give(self, t->base.roster.lead, t->number, error);
     rref_release(self);
     return status;
 }
@@ -926,7 +914,7 @@ static enum status lead_share_with(struct parallel_trainer *t, uint32_t number, 
     const uint16_t worker = (uint16_t)(t->base.roster.servers + number);
     enum status status = dist_optimizer_share(t->optimizer, worker, TAG_OPTIMIZER, error);
     for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++)
-        status = trainer_share(t, t->layers[i], worker, (uint64_t)i, error);
+        status = rref_give(t->layers[i], worker, (uint64_t)i, error);
     return status;
 }
 

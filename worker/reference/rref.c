@@ -706,6 +706,16 @@ enum status rref_share(struct rref *rref, uint16_t worker, uint64_t tag, struct 
     return status;
 }
 
+enum status rref_give(struct rref *rref, uint16_t worker, uint64_t tag, struct error *error)
+{
+    struct future *future = NULL;
+    enum status status = rref_share(rref, worker, tag, &future, error);
+    if (status == STATUS_OK)
+        status = rpc_wait(rref->rrefs->rpc, future, error);
+    future_release(future);
+    return status;
+}
+
 /* ---- passing on, by the taker ---- */
 
 static void reference_refuse_share(struct rref *ref, enum status status, const char *text)

@@ -22,8 +22,8 @@
  * A worker that dies loses its references and its objects. References to those objects answer
  * STATUS_PEER_DIED from then on.
  *
- * All functions are for the thread that owns the rpc. Only rref_ask blocks. The others return a future where
- * another worker must answer, for rpc_wait at a role's top level. */
+ * All functions are for the thread that owns the rpc. Only rref_ask and rref_give block. The others return a
+ * future where another worker must answer, for rpc_wait at a role's top level. */
 #ifndef WORKER_REFERENCE_RREF_H
 #define WORKER_REFERENCE_RREF_H
 
@@ -130,6 +130,9 @@ enum status rref_ask(struct rref *rref, uint32_t function, const struct rpc_mess
  * STATUS_PERMISSION: `worker` takes no references; STATUS_BUSY: it has references_max. */
 enum status rref_share(struct rref *rref, uint16_t worker, uint64_t tag, struct future **out,
                        struct error *error);
+
+/* rref_share and rpc_wait in one, for a role's top level. */
+enum status rref_give(struct rref *rref, uint16_t worker, uint64_t tag, struct error *error);
 
 /* ---- references in a reply ----
  * A function may answer with new objects. It grants the caller a use of each, and answers with the numbers.
