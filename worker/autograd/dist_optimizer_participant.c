@@ -33,16 +33,14 @@ static enum status accept_all(struct dist *dist, uint16_t owner, const struct rp
                               uint32_t count, struct rref *out[], struct error *error)
 {
     enum status status = STATUS_OK;
-    uint32_t accepted = 0;
     for (uint32_t i = 0; i < count; i++) {
         uint64_t number;
         memcpy(&number, (const char *)value->data[0] + i * sizeof number, sizeof number);
-        enum status each = rref_accept(dist_rrefs(dist), owner, number, &dist_parameter_class, &out[accepted],
+        enum status each = rref_accept(dist_rrefs(dist), owner, number, &dist_parameter_class, &out[i],
                                        status == STATUS_OK ? error : NULL);
-        accepted += each == STATUS_OK;
         status = status == STATUS_OK ? each : status;
     }
-    for (uint32_t i = 0; i < accepted && status != STATUS_OK; i++)
+    for (uint32_t i = 0; i < count && status != STATUS_OK; i++)
         rref_release(out[i]);
     return status;
 }
