@@ -357,6 +357,7 @@ enum status frame_call(struct dist_frame *frame, const struct dist_asked *asked,
     if (status != STATUS_OK)
         return status;
     struct error failure;
+    const uint16_t worker = call->worker; // the handle may be released while the call waits
     status = rpc_wait(frame->caller->rpc, call->future, &failure);
     if (!future_done(call->future)) { // the rpc itself has failed
         *error = failure;
@@ -367,7 +368,7 @@ enum status frame_call(struct dist_frame *frame, const struct dist_asked *asked,
     if (status == STATUS_OK && count != out_count)
         status =
             error_set(error, STATUS_INVALID, "worker %u has answered a call with %u outputs, expected %u",
-                      rref_owner(asked->object), count, out_count);
+                      worker, count, out_count);
     if (status == STATUS_OK && count > 0)
         memcpy(out, answered, count * sizeof out[0]);
     return status;
