@@ -67,8 +67,8 @@ static void gather(void *context, struct rpc_request *request, const struct rpc_
 
 static const struct rpc_method methods[] = {{.method = METHOD_STEP,
                                              .callers = WIRE_ROLE_OBSERVER,
-                                             .tensor_count = 1,
-                                             .tensors = {{WIRE_F32, 1, .dims = {0}}},
+                                             .dtype = WIRE_F32,
+                                             .elements_max = FLOATS_MAX,
                                              .handler = gather}};
 
 static const uint8_t roster[1 + CLIENTS] = {WIRE_ROLE_AGENT,    WIRE_ROLE_OBSERVER, WIRE_ROLE_OBSERVER,
@@ -87,13 +87,14 @@ static struct host_keys keys_of(uint16_t host)
 
 static struct rpc_config config_of(uint16_t worker)
 {
-    return (struct rpc_config){.worker = worker,
-                               .role = roster[worker],
-                               .roster = roster,
-                               .workers = sizeof roster,
-                               .pending_max = 64,
-                               .incoming_max = 64,
-                               .rows_max = FLOATS_MAX};
+    return (struct rpc_config){
+        .worker = worker,
+        .role = roster[worker],
+        .roster = roster,
+        .workers = sizeof roster,
+        .pending_max = 64,
+        .incoming_max = 64,
+    };
 }
 
 static void nothing_to_read(void *arg)

@@ -115,8 +115,8 @@ static void gather(void *context, struct rpc_request *request, const struct rpc_
 
 static const struct rpc_method methods[] = {{.method = METHOD_STEP,
                                              .callers = WIRE_ROLE_OBSERVER,
-                                             .tensor_count = 1,
-                                             .tensors = {{WIRE_F32, 1, .dims = {4}}},
+                                             .dtype = WIRE_F32,
+                                             .elements_max = 4,
                                              .handler = gather}};
 
 static void nothing_to_read(void *arg)
@@ -139,7 +139,6 @@ static void our_server(const struct bench_case *bench, const char *address, int 
                                 .workers = bench->clients + 1,
                                 .pending_max = 64,
                                 .incoming_max = 64,
-                                .rows_max = 64,
                                 .methods = methods,
                                 .method_count = 1,
                                 .context = &gathering};
@@ -154,13 +153,14 @@ static void our_server(const struct bench_case *bench, const char *address, int 
 
 static struct rpc *our_join(uint16_t worker, const char *address, int parent_fd)
 {
-    struct rpc_config config = {.worker = worker,
-                                .role = WIRE_ROLE_OBSERVER,
-                                .roster = roster,
-                                .workers = sizeof roster,
-                                .pending_max = 64,
-                                .incoming_max = 64,
-                                .rows_max = 64};
+    struct rpc_config config = {
+        .worker = worker,
+        .role = WIRE_ROLE_OBSERVER,
+        .roster = roster,
+        .workers = sizeof roster,
+        .pending_max = 64,
+        .incoming_max = 64,
+    };
     struct rpc_address server = {.worker = 0, .address = address};
     struct rpc *rpc;
     struct error error = {0};

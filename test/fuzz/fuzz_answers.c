@@ -213,8 +213,9 @@ static void act_call(unsigned which, struct rref *ref, const uint8_t *bytes)
     in[0] = input_of(which, bytes[ACT_INPUT] & 7);
     if (in_count > 1)
         in[in_count - 1] = input_of(which, bytes[ACT_INPUT] >> 3 & 7);
-    const enum status status = dist_call(contexts[which], ref, function, numbers, bytes[ACT_NUMBER] % 20, in,
-                                         in_count, out, out_count);
+    const enum status status =
+        dist_call(contexts[which], ref, function, numbers, bytes[ACT_NUMBER] % (DIST_NUMBERS_MAX + 1), in,
+                  in_count, out, out_count);
     struct error error = {0};
     is_well(status, &(struct error){.status = status});
     require(status == STATUS_OK || tape_status(tapes[which], &error) != STATUS_OK);
@@ -414,7 +415,7 @@ static void require_no_call_left(void)
     for (const struct future *future = rpc->free_futures; future != NULL; future = future->next)
         free_count++;
     require(rpc->pending == 0 && rpc->open == NULL && free_count == rpc->future_count);
-    require(dist->ended == NULL);
+    require(rpc->notices == NULL);
     for (unsigned worker = 0; worker < WORKERS; worker++)
         require(rpc->peers[worker].bodies.bytes == 0);
 }

@@ -38,7 +38,6 @@ static inline void peer_open_rpc(const char *name, struct segment *outbox)
                                 .workers = WORKERS,
                                 .pending_max = 16,
                                 .incoming_max = 16,
-                                .rows_max = 4,
                                 .outbox = outbox};
     snprintf(address, sizeof address, "ipc:///tmp/fuzz-%s-%d", name, (int)getpid());
     require(rpc_open(&rpc, &config, address, &error) == STATUS_OK);

@@ -7,7 +7,7 @@
 /* What a byte of a message says. */
 enum part { KIND, OBJECT, NUMBER, CONTEXT, SHAPE, CHANGE, PLACE, OVER, PARTS };
 
-enum { PAYLOAD_MAX = 2 << 20 };
+enum { PAYLOAD_MAX = 4 << 20 }; /* the gradients of three inputs that come in pieces */
 
 static uint8_t request_payload[PAYLOAD_MAX];
 

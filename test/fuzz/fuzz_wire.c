@@ -7,13 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct rpc_method method = {.method = METHOD_STEP,
-                                         .callers = WIRE_ROLE_OBSERVER,
-                                         .tensor_count = 4,
-                                         .tensors = {{WIRE_U32, 1, .dims = {0}},
-                                                     {WIRE_F32, 2, .dims = {0, 4}},
-                                                     {WIRE_F32, 1, .dims = {0}},
-                                                     {WIRE_U8, 1, .dims = {0}}}};
+static const struct rpc_method method = {
+    .method = METHOD_STEP, .callers = WIRE_ROLE_OBSERVER, .dtype = WIRE_F32, .elements_max = 16};
 
 static void require(int holds)
 {
@@ -52,10 +47,10 @@ static void check_message(const struct wire_header *header, const uint8_t *paylo
 static void check_rules(const struct wire_header *header)
 {
     struct error error = {0};
-    if (message_check_tensors(&method, 16, header, &error) == STATUS_OK) {
-        uint32_t rows = header->tensors[0].dims[0];
-        require(rows >= 1 && rows <= 16 &&
-                (message_lends(header) || header->payload_bytes == rows * (4 + 16 + 4 + 1)));
+    if (message_check_tensors(&method, header, &error) == STATUS_OK) {
+        uint32_t count = header->tensors[0].dims[0];
+        require(count >= 1 && count <= 16 &&
+                (message_lends(header) || header->payload_bytes == count * sizeof(float)));
     } else {
         require(error.status == STATUS_INVALID && error.text[0] != '\0');
     }

@@ -93,8 +93,7 @@ struct dist_config {
     struct rpc *rpc;
     struct rrefs *rrefs;
     struct segment *outbox; /* NULL: tensors travel in messages */
-    uint32_t contexts_max;  /* at a time, of all roots, with those that have ended but cannot send END_CONTEXT
-                               yet. One more is STATUS_BUSY */
+    uint32_t contexts_max;  /* at a time, of all roots. One more is STATUS_BUSY */
     uint32_t pieces_max;    /* at a time, in all contexts */
     /* Called between operations of any piece (tape_on_progress). May be NULL. */
     tape_progress *progress;

@@ -7,6 +7,7 @@
 #include "worker/autograd/dist_caller.h"
 #include "worker/autograd/dist_message.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,23 +37,12 @@ enum status lost_check(const struct error *lost, struct error *error)
     return lost->status;
 }
 
-bool caller_send_ends(struct dist_caller *caller)
+void caller_send_ends(const struct dist_caller *caller)
 {
-    struct rpc *rpc = caller->rpc;
     const struct rpc_message message = {.context = caller->context};
-    bool all = true;
-    for (uint32_t worker = 0; worker < rpc_workers(rpc); worker++) {
-        struct future *future;
-        if (!caller->called[worker])
-            continue;
-        const enum status status = rpc_call_async(rpc, (uint16_t)worker, METHOD_END_CONTEXT, &message,
-                                                  MONOTIME_NEVER, &future, NULL);
-        if (status == STATUS_OK)
-            future_release(future);
-        caller->called[worker] = status == STATUS_BUSY || status == STATUS_NO_MEMORY;
-        all = all && !caller->called[worker];
-    }
-    return all;
+    for (uint32_t worker = 0; worker < rpc_workers(caller->rpc); worker++)
+        if (caller->called[worker])
+            rpc_notify(caller->rpc, (uint16_t)worker, METHOD_END_CONTEXT, &message);
 }
 
 /* ---- calls and frames ---- */
@@ -149,15 +139,12 @@ static enum status call_failure(const struct dist_call *call, struct error *erro
 
 static enum status call_check(struct dist_frame *frame, const struct dist_asked *asked, struct error *error)
 {
+    assert(asked->in_count <= DIST_INPUTS_MAX && asked->number_count <= DIST_NUMBERS_MAX);
     enum status status = tape_status(frame->tape, error);
     if (status == STATUS_OK)
         status = lost_check(frame->caller->lost, error);
     if (status != STATUS_OK)
         return status;
-    if (asked->in_count > DIST_INPUTS_MAX || asked->number_count > DIST_NUMBERS_MAX)
-        return error_set(error, STATUS_INVALID,
-                         "a call with %u inputs and %u numbers, expected at most %d and %d", asked->in_count,
-                         asked->number_count, DIST_INPUTS_MAX, DIST_NUMBERS_MAX);
     if (asked->object == NULL)
         return error_set(error, STATUS_INVALID, "a call of no object");
     return rref_check_ready(asked->object, error);
@@ -370,6 +357,7 @@ enum status frame_call(struct dist_frame *frame, const struct dist_asked *asked,
     if (status != STATUS_OK)
         return status;
     struct error failure;
+    const uint16_t worker = call->worker; // the handle may be released while the call waits
     status = rpc_wait(frame->caller->rpc, call->future, &failure);
     if (!future_done(call->future)) { // the rpc itself has failed
         *error = failure;
@@ -380,7 +368,7 @@ enum status frame_call(struct dist_frame *frame, const struct dist_asked *asked,
     if (status == STATUS_OK && count != out_count)
         status =
             error_set(error, STATUS_INVALID, "worker %u has answered a call with %u outputs, expected %u",
-                      rref_owner(asked->object), count, out_count);
+                      worker, count, out_count);
     if (status == STATUS_OK && count > 0)
         memcpy(out, answered, count * sizeof out[0]);
     return status;

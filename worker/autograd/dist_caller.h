@@ -13,14 +13,14 @@ struct dist_caller {
     const struct error *lost; /* while its status is not STATUS_OK, every call fails with it */
     uint64_t context;         /* its id */
     uint64_t calls;           /* ids given out */
-    bool *called; /* (workers) called in the context by this one, which has not sent END_CONTEXT yet */
+    bool *called;             /* (workers) called in the context by this one */
 };
 
 /* STATUS_PEER_DIED: a worker of the job is gone, so no context can be right. */
 enum status lost_check(const struct error *lost, struct error *error);
 
-/* Sends END_CONTEXT to the workers that were called. False: some session has no room for it now. */
-bool caller_send_ends(struct dist_caller *caller);
+/* Sends END_CONTEXT to the workers that were called. */
+void caller_send_ends(const struct dist_caller *caller);
 
 /* A tape on which calls are recorded: a context's root has one, and so has each piece. */
 struct dist_frame {

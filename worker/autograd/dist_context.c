@@ -119,8 +119,7 @@ struct dist {
     struct dist_memory memory;
     struct dist_object *objects;
     struct dist_context *contexts;
-    struct dist_context *ended; /* that have still to send END_CONTEXT, when there is room */
-    struct arena *staging;      /* of roots with tapes on a device; NULL: none yet */
+    struct arena *staging; /* of roots with tapes on a device; NULL: none yet */
     uint64_t next_context;
     struct dist_counts counts;
     struct error lost; /* STATUS_PEER_DIED: a worker is gone */
@@ -661,10 +660,8 @@ static enum status context_make(struct dist *dist, uint64_t id, struct dist_cont
     if (status != STATUS_OK)
         return status;
     if (dist->counts.contexts >= dist->config.contexts_max)
-        return error_set(error, STATUS_BUSY, "worker %u has %u contexts (%s): no more than %u fit",
-                         dist->worker, dist->counts.contexts,
-                         dist->ended == NULL ? "all are open" : "some have ended, and others do not know",
-                         dist->config.contexts_max);
+        return error_set(error, STATUS_BUSY, "worker %u has %u contexts: no more than %u fit", dist->worker,
+                         dist->counts.contexts, dist->config.contexts_max);
     struct dist_context *context =
         calloc(1, sizeof *context + rpc_workers(dist->config.rpc) * sizeof context->called[0]);
     if (context == NULL)
@@ -710,13 +707,7 @@ static enum status context_enter(struct dist *dist, uint64_t id, struct dist_con
 
 /* ---- contexts: ending ---- */
 
-static void context_free(struct dist_context *context)
-{
-    context->dist->counts.contexts--;
-    free(context);
-}
-
-/* The newest pieces end first, so that rooms are taken again in the same order. */
+/* Ends the context here. The newest pieces end first, so that rooms are taken again in the same order. */
 static void context_finish(struct dist_context *context, enum status status, const char *text)
 {
     struct dist_context **link = &context->dist->contexts;
@@ -730,45 +721,24 @@ static void context_finish(struct dist_context *context, enum status status, con
     while (*link != context)
         link = &(*link)->next;
     *link = context->next;
+    context->dist->counts.contexts--;
 }
 
 /* Both end the context here. context_end sends END_CONTEXT to the workers that this one has called in it.
  * context_lose: after a death (`text`), which the others learn of themselves. */
 static void context_end(struct dist_context *context)
 {
-    struct dist *dist = context->dist;
     char text[64];
     snprintf(text, sizeof text, "context %" PRIx64 " has ended", context->id);
     context_finish(context, STATUS_NOT_FOUND, text);
-    if (caller_send_ends(&context->caller)) {
-        context_free(context);
-        return;
-    }
-    context->next = dist->ended;
-    dist->ended = context;
-    rpc_hurry(dist->config.rpc, dist);
+    caller_send_ends(&context->caller);
+    free(context);
 }
 
 static void context_lose(struct dist_context *context, const char *text)
 {
     context_finish(context, STATUS_PEER_DIED, text);
-    context_free(context);
-}
-
-static struct monotime dist_on_turn(void *arg)
-{
-    enum { RETRY_US = 1000 };
-    struct dist *dist = arg;
-    for (struct dist_context **link = &dist->ended; *link != NULL;) {
-        struct dist_context *context = *link;
-        if (!caller_send_ends(&context->caller)) {
-            link = &context->next;
-            continue;
-        }
-        *link = context->next;
-        context_free(context);
-    }
-    return dist->ended == NULL ? MONOTIME_NEVER : monotime_add_us(monotime_now(), RETRY_US);
+    free(context);
 }
 
 /* ---- deaths ---- */
@@ -1080,12 +1050,10 @@ enum status dist_backward(struct dist_context *context, struct variable *loss, s
 
 /* ---- opening, closing, counting ---- */
 
-enum { EVERYBODY = WIRE_ROLE_AGENT | WIRE_ROLE_OBSERVER | WIRE_ROLE_PSERVER | WIRE_ROLE_TRAINER };
-
 static const struct rpc_method methods[] = {
-    {.method = METHOD_FORWARD, .callers = EVERYBODY, .any_tensors = true, .handler = dist_on_forward},
-    {.method = METHOD_BACKWARD, .callers = EVERYBODY, .any_tensors = true, .handler = dist_on_backward},
-    {.method = METHOD_END_CONTEXT, .callers = EVERYBODY, .at_once = true, .handler = dist_on_end},
+    {.method = METHOD_FORWARD, .callers = UINT8_MAX, .any_tensors = true, .handler = dist_on_forward},
+    {.method = METHOD_BACKWARD, .callers = UINT8_MAX, .any_tensors = true, .handler = dist_on_backward},
+    {.method = METHOD_END_CONTEXT, .callers = UINT8_MAX, .at_once = true, .handler = dist_on_end},
 };
 
 enum status dist_new(struct dist **out, const struct dist_config *config, struct error *error)
@@ -1104,7 +1072,6 @@ enum status dist_new(struct dist **out, const struct dist_config *config, struct
     }
     rpc_add_methods(config->rpc, methods, sizeof methods / sizeof methods[0], dist);
     rpc_on_left(config->rpc, dist_on_left, dist);
-    rpc_on_turn(config->rpc, dist_on_turn, dist);
     rrefs_on_destroy(config->rrefs, object_on_destroy, dist);
     *out = dist;
     return STATUS_OK;
@@ -1117,11 +1084,6 @@ void dist_free(struct dist *dist)
     rrefs_on_destroy(dist->config.rrefs, NULL, dist);
     while (dist->contexts != NULL)
         context_lose(dist->contexts, "it has left the job"); // it unlinks; NOLINT(clang-analyzer-unix.Malloc)
-    while (dist->ended != NULL) {
-        struct dist_context *context = dist->ended;
-        dist->ended = context->next;
-        context_free(context);
-    }
     while (dist->objects != NULL)
         object_on_destroy(dist, dist->objects->object);
     arena_free(dist->staging);

@@ -33,16 +33,14 @@ static enum status accept_all(struct dist *dist, uint16_t owner, const struct rp
                               uint32_t count, struct rref *out[], struct error *error)
 {
     enum status status = STATUS_OK;
-    uint32_t accepted = 0;
     for (uint32_t i = 0; i < count; i++) {
         uint64_t number;
         memcpy(&number, (const char *)value->data[0] + i * sizeof number, sizeof number);
-        enum status each = rref_accept(dist_rrefs(dist), owner, number, &dist_parameter_class, &out[accepted],
+        enum status each = rref_accept(dist_rrefs(dist), owner, number, &dist_parameter_class, &out[i],
                                        status == STATUS_OK ? error : NULL);
-        accepted += each == STATUS_OK;
         status = status == STATUS_OK ? each : status;
     }
-    for (uint32_t i = 0; i < accepted && status != STATUS_OK; i++)
+    for (uint32_t i = 0; i < count && status != STATUS_OK; i++)
         rref_release(out[i]);
     return status;
 }
@@ -96,7 +94,6 @@ enum status dist_parameter_get(struct dist *dist, struct rref *parameter, enum d
 enum status dist_parameter_set(struct rref *parameter, enum dist_values which, const float *values,
                                size_t count, struct error *error)
 {
-    struct future *future;
     struct rpc_message message = {.args = {[VALUES_WHICH] = which}};
     enum status status = check_parameter(parameter, error);
     if (status == STATUS_OK && (count == 0 || count > SHAPE_ELEMENTS_MAX))
@@ -105,10 +102,7 @@ enum status dist_parameter_set(struct rref *parameter, enum dist_values which, c
     if (status != STATUS_OK)
         return status;
     message_add(&message, WIRE_F32, values, (uint32_t)count);
-    status = rref_ask(parameter, PARAMETER_SET, &message, &future, error);
-    if (status == STATUS_OK)
-        future_release(future);
-    return status;
+    return rref_ask(parameter, PARAMETER_SET, &message, NULL, error);
 }
 
 /* ---- the optimizer ---- */
@@ -154,24 +148,8 @@ static void optimizer_release_futures(struct dist_optimizer *optimizer)
     }
 }
 
-/* Waits for all futures. `status` is that of the calls that started them. Returns the first failure; after
- * one, all futures are released. */
-static enum status optimizer_wait_for_all(struct dist_optimizer *optimizer, enum status status,
-                                          struct error *error)
-{
-    for (uint32_t p = 0; p < optimizer->share_count; p++) {
-        struct future *future = optimizer->shares[p].future;
-        if (future == NULL)
-            continue;
-        enum status each = rpc_wait(dist_rpc(optimizer->dist), future, status == STATUS_OK ? error : NULL);
-        status = status == STATUS_OK ? each : status;
-    }
-    if (status != STATUS_OK)
-        optimizer_release_futures(optimizer);
-    return status;
-}
-
-/* The same message to every owner, at once. On STATUS_OK every share has a future with a value. */
+/* The same message to every owner, at once. On STATUS_OK every share has a future with a value, otherwise
+ * none has a future. */
 static enum status optimizer_call_all(struct dist_optimizer *optimizer, uint32_t function,
                                       const struct rpc_message *message, struct error *error)
 {
@@ -180,7 +158,14 @@ static enum status optimizer_call_all(struct dist_optimizer *optimizer, uint32_t
         struct share *share = &optimizer->shares[p];
         status = rref_call(share->local, function, message, MONOTIME_NEVER, &share->future, error);
     }
-    return optimizer_wait_for_all(optimizer, status, error);
+    for (uint32_t p = 0; p < optimizer->share_count && optimizer->shares[p].future != NULL; p++) {
+        const enum status each = rpc_wait(dist_rpc(optimizer->dist), optimizer->shares[p].future,
+                                          status == STATUS_OK ? error : NULL);
+        status = status == STATUS_OK ? each : status;
+    }
+    if (status != STATUS_OK)
+        optimizer_release_futures(optimizer);
+    return status;
 }
 
 static enum status optimizer_malformed(struct dist_optimizer *optimizer, const struct share *share,
@@ -312,9 +297,7 @@ enum status dist_optimizer_share(struct dist_optimizer *optimizer, uint16_t work
 {
     enum status status = STATUS_OK;
     for (uint32_t p = 0; p < optimizer->share_count && status == STATUS_OK; p++)
-        status = rref_share(optimizer->shares[p].local, worker, tag, &optimizer->shares[p].future, error);
-    status = optimizer_wait_for_all(optimizer, status, error);
-    optimizer_release_futures(optimizer);
+        status = rref_give(optimizer->shares[p].local, worker, tag, error);
     return status;
 }
 

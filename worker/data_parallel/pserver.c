@@ -1177,7 +1177,6 @@ static enum status pserver_open_sessions(struct pserver *p, struct error *error)
     const uint32_t workers = p->servers + p->trainers;
     const struct rpc_config config = {.pending_max = workers,
                                       .incoming_max = 2 * workers + 16,
-                                      .rows_max = PARAMETER_SERVER_CHUNK_ELEMENTS_MAX,
                                       .methods = methods,
                                       .method_count = sizeof methods / sizeof methods[0],
                                       .context = p,

@@ -922,7 +922,6 @@ static enum status trainer_open_rpc(struct trainer *t, struct error *error)
     t->number = worker->self.worker - t->servers;
     const struct rpc_config config = {.pending_max = t->servers * TRAINER_IN_FLIGHT,
                                       .incoming_max = 4,
-                                      .rows_max = 1,
                                       .methods = methods,
                                       .method_count = sizeof methods / sizeof methods[0],
                                       .context = t};

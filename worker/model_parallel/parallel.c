@@ -192,7 +192,6 @@ enum status parallel_open(struct parallel *p, struct worker *worker, struct erro
         status = segment_create(&p->outbox, worker->self.worker, parallel_segment_bytes(p->job), error);
     struct rpc_config config = {.pending_max = CALLS + 8 * workers,
                                 .incoming_max = CALLS + 16 * workers,
-                                .rows_max = 1,
                                 .outbox = p->outbox.data != NULL ? &p->outbox : NULL,
                                 .left = parallel_note_finished,
                                 .context = p};

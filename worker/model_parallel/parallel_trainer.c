@@ -232,14 +232,9 @@ static enum status peer_flush(struct parallel_trainer *t, uint32_t turns, struct
 {
     const uint32_t end =
         parallel_trainer_leads(t) ? roster_workers(&t->base.roster) : t->base.roster.lead + 1u;
-    const struct rpc_message nothing = {0};
     enum status status = STATUS_OK;
-    for (uint32_t i = 0; i < turns * end && status == STATUS_OK; i++) {
-        struct future *answer;
-        status =
-            rpc_call(t->base.rpc, (uint16_t)(i % end), METHOD_ECHO, &nothing, MONOTIME_NEVER, &answer, error);
-        future_release(answer);
-    }
+    for (uint32_t i = 0; i < turns * end && status == STATUS_OK; i++)
+        status = rpc_call(t->base.rpc, (uint16_t)(i % end), METHOD_ECHO, NULL, MONOTIME_NEVER, NULL, error);
     return status;
 }
 
@@ -258,25 +253,13 @@ static enum status peer_follow(struct parallel_trainer *t, uint64_t epoch, struc
     return status;
 }
 
-/* Gives `worker` the reference, and waits until it is there. */
-static enum status trainer_share(struct parallel_trainer *t, struct rref *rref, uint16_t worker, uint64_t tag,
-                                 struct error *error)
-{
-    struct future *shared = NULL;
-    enum status status = rref_share(rref, worker, tag, &shared, error);
-    if (status == STATUS_OK)
-        status = rpc_wait(t->base.rpc, shared, error);
-    future_release(shared);
-    return status;
-}
-
 static enum status peer_introduce(struct parallel_trainer *t, struct error *error)
 {
     struct rref *self;
     enum status status = rref_own(t->base.rrefs, &parallel_trainer_class, t, &self, error);
     if (status != STATUS_OK)
         return status;
-    status = trainer_share(t, self, t->base.roster.lead, t->number, error);
+    status = rref_give(self, t->base.roster.lead, t->number, error);
     rref_release(self);
     return status;
 }
@@ -287,11 +270,8 @@ static enum status peer_ask_all(struct parallel_trainer *t, enum peer_function f
                                 const struct rpc_message *message, struct error *error)
 {
     enum status status = STATUS_OK;
-    for (uint32_t i = 1; i < t->trainers && status == STATUS_OK; i++) {
-        struct future *call;
-        status = rref_ask(t->peers[i], function, message, &call, error);
-        future_release(call);
-    }
+    for (uint32_t i = 1; i < t->trainers && status == STATUS_OK; i++)
+        status = rref_ask(t->peers[i], function, message, NULL, error);
     return status;
 }
 
@@ -934,7 +914,7 @@ static enum status lead_share_with(struct parallel_trainer *t, uint32_t number, 
     const uint16_t worker = (uint16_t)(t->base.roster.servers + number);
     enum status status = dist_optimizer_share(t->optimizer, worker, TAG_OPTIMIZER, error);
     for (int i = 0; i < JOB_LAYERS && status == STATUS_OK; i++)
-        status = trainer_share(t, t->layers[i], worker, (uint64_t)i, error);
+        status = rref_give(t->layers[i], worker, (uint64_t)i, error);
     return status;
 }
 

@@ -15,7 +15,6 @@
 #include "worker/net/endpoint_zap.h"
 #include "worker/net/wire.h"
 
-#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -263,60 +262,38 @@ static void context_leave(struct shared_context *context)
 }
 
 /* libzmq removes any file at the path before it binds: so no file may be there. */
-static enum status address_check_ipc_path(const char *address, bool must_be_free, struct error *error)
+static enum status address_check_path(const char *address, bool is_bind, struct error *error)
 {
     const char *path = address + strlen("ipc://");
-    size_t length = strlen(path);
-    if (length == 0 || path[0] != '/')
-        return error_set(error, STATUS_INVALID, "%s: expected ipc:// and an absolute path", address);
-    if (length > sizeof((struct sockaddr_un *)0)->sun_path - 1)
-        return error_set(error, STATUS_INVALID, "%s: the path has %zu bytes, expected at most 107", address,
-                         length);
     struct stat info;
-    if (must_be_free && lstat(path, &info) == 0)
+    if (strncmp(address, "ipc:///", strlen("ipc:///")) != 0)
+        return error_set(error, STATUS_INVALID, "%s: expected ipc:// and an absolute path", address);
+    if (strlen(path) > sizeof((struct sockaddr_un *)0)->sun_path - 1)
+        return error_set(error, STATUS_INVALID, "%s: the path has %zu bytes, expected at most 107", address,
+                         strlen(path));
+    if (is_bind && lstat(path, &info) == 0)
         return error_set(error, STATUS_BUSY, "%s: the path exists", address);
     return STATUS_OK;
 }
 
-/* Without keys nobody beyond this host may connect. */
-static bool address_is_loopback(const char *host_and_port)
-{
-    static const char *const loopback[] = {"localhost:", "[::1]:"};
-    for (size_t i = 0; i < sizeof loopback / sizeof *loopback; i++)
-        if (strncmp(host_and_port, loopback[i], strlen(loopback[i])) == 0)
-            return true;
-    char host[INET_ADDRSTRLEN];
-    const char *colon = strrchr(host_and_port, ':');
-    size_t length = colon == NULL ? 0 : (size_t)(colon - host_and_port);
-    if (length == 0 || length >= sizeof host)
-        return false;
-    memcpy(host, host_and_port, length);
-    host[length] = '\0';
-    struct in_addr parsed;
-    return inet_pton(AF_INET, host, &parsed) == 1 && ntohl(parsed.s_addr) >> 24 == 127;
-}
-
 static enum status address_check(const char *address, bool is_bind, bool is_far, struct error *error)
 {
-    if (strncmp(address, "ipc://", 6) == 0 && !is_far)
-        return address_check_ipc_path(address, is_bind, error);
-    if (strncmp(address, "tcp://", 6) != 0)
-        return error_set(error, STATUS_INVALID, "%s: expected %s", address,
-                         is_far ? "tcp:// between hosts" : "ipc:// or tcp://");
-    if (is_bind && !is_far && !address_is_loopback(address + 6))
-        return error_set(error, STATUS_INVALID, "%s: expected a loopback address: connections have no keys",
-                         address);
-    return STATUS_OK;
+    if (!is_far)
+        return address_check_path(address, is_bind, error);
+    return strncmp(address, "tcp://", strlen("tcp://")) == 0
+               ? STATUS_OK
+               : error_set(error, STATUS_INVALID, "%s: expected tcp:// between hosts", address);
 }
 
+/* Makes the socket. After a failure too, endpoint_keep. */
 static enum status endpoint_open(struct endpoint **out, struct endpoint *beside, const char *address,
                                  bool is_router, const struct endpoint_credentials *shown,
                                  struct error *error)
 {
     enum status status = address_check(address, is_router, shown->pass == NULL, error);
+    struct endpoint *endpoint = *out = status == STATUS_OK ? calloc(1, sizeof *endpoint) : NULL;
     if (status != STATUS_OK)
         return status;
-    struct endpoint *endpoint = calloc(1, sizeof *endpoint);
     if (endpoint == NULL)
         return error_set(error, STATUS_NO_MEMORY, "no memory for a socket");
     endpoint->is_router = is_router;
@@ -324,23 +301,28 @@ static enum status endpoint_open(struct endpoint **out, struct endpoint *beside,
         endpoint->context = beside->context;
     else
         status = context_new(&endpoint->context, error);
-    if (status == STATUS_OK) {
-        endpoint->context->users++;
-        endpoint->socket = zmq_socket(endpoint->context->zmq, is_router ? ZMQ_ROUTER : ZMQ_DEALER);
-        status = endpoint->socket != NULL ? socket_set_options(endpoint, error)
-                                          : error_set_errno(error, errno, "cannot make a ZeroMQ socket");
-    }
+    if (status != STATUS_OK)
+        return status;
+    endpoint->context->users++;
+    endpoint->socket = zmq_socket(endpoint->context->zmq, is_router ? ZMQ_ROUTER : ZMQ_DEALER);
+    status = endpoint->socket != NULL ? socket_set_options(endpoint, error)
+                                      : error_set_errno(error, errno, "cannot make a ZeroMQ socket");
     if (status == STATUS_OK)
         status = shown->pass != NULL ? socket_set_pass(endpoint, shown->pass, error)
                                      : socket_set_keys(endpoint, shown, error);
     if (status == STATUS_OK && shown->pass == NULL && !is_router)
         status = socket_monitor(endpoint, error);
-    if (status != STATUS_OK) {
+    return status;
+}
+
+/* Gives out an endpoint, or frees it after a failure. */
+static enum status endpoint_keep(struct endpoint **out, struct endpoint *endpoint, enum status status)
+{
+    if (status == STATUS_OK)
+        *out = endpoint;
+    else
         endpoint_free(endpoint, 0);
-        return status;
-    }
-    *out = endpoint;
-    return STATUS_OK;
+    return status;
 }
 
 static enum status endpoint_remember_path(struct endpoint *endpoint, const char *path, struct error *error)
@@ -361,10 +343,9 @@ enum status endpoint_bind(struct endpoint **out, struct endpoint *beside, const 
 {
     struct endpoint *endpoint;
     enum status status = endpoint_open(&endpoint, beside, address, true, asked, error);
-    if (status != STATUS_OK)
-        return status;
-    endpoint_gate_widen(STRANGERS_MAX + peers);
-    if (zmq_bind(endpoint->socket, address) != 0) {
+    if (status == STATUS_OK)
+        endpoint_gate_widen(STRANGERS_MAX + peers);
+    if (status == STATUS_OK && zmq_bind(endpoint->socket, address) != 0) {
         int errnum = errno;
         status = errnum == EADDRINUSE ? error_set(error, STATUS_BUSY, "%s: the address is in use", address)
                                       : error_set(error,
@@ -372,15 +353,10 @@ enum status endpoint_bind(struct endpoint **out, struct endpoint *beside, const 
                                                   : errnum == EINVAL                  ? STATUS_INVALID
                                                                                       : STATUS_IO,
                                                   "%s: %s", address, zmq_strerror(errnum));
-    } else if (strncmp(address, "ipc://", 6) == 0) {
-        status = endpoint_remember_path(endpoint, address + 6, error);
+    } else if (status == STATUS_OK && asked->pass != NULL) {
+        status = endpoint_remember_path(endpoint, address + strlen("ipc://"), error);
     }
-    if (status != STATUS_OK) {
-        endpoint_free(endpoint, 0);
-        return status;
-    }
-    *out = endpoint;
-    return STATUS_OK;
+    return endpoint_keep(out, endpoint, status);
 }
 
 enum status endpoint_connect(struct endpoint **out, struct endpoint *beside, const char *address,
@@ -389,16 +365,10 @@ enum status endpoint_connect(struct endpoint **out, struct endpoint *beside, con
     struct endpoint *endpoint;
     assert(shown->pass != NULL || shown->host < shown->keys->count);
     enum status status = endpoint_open(&endpoint, beside, address, false, shown, error);
-    if (status != STATUS_OK)
-        return status;
-    if (zmq_connect(endpoint->socket, address) != 0) {
+    if (status == STATUS_OK && zmq_connect(endpoint->socket, address) != 0)
         status = error_set(error, errno == EINVAL ? STATUS_INVALID : STATUS_IO, "%s: %s", address,
                            zmq_strerror(errno));
-        endpoint_free(endpoint, 0);
-        return status;
-    }
-    *out = endpoint;
-    return STATUS_OK;
+    return endpoint_keep(out, endpoint, status);
 }
 
 /* An event is two frames: its number and its value, and the address. */

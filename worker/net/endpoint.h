@@ -41,9 +41,8 @@ struct endpoint_credentials {
  * (endpoint_zap.h). `beside`: in the ZeroMQ context of that endpoint when it is not NULL; endpoints of one
  * thread that are waited for together share one, and of them at most one is bound with a pass and one with
  * keys. With a pass, "ipc://PATH": refuses a PATH that exists (STATUS_BUSY), is not absolute or is longer
- * than 107 bytes (STATUS_INVALID); the file is removed by endpoint_free; "tcp://" beyond loopback is refused.
- * With keys, "tcp://ADDRESS:PORT", PORT "*" for one that is free; STATUS_UNAVAILABLE: this libzmq has no
- * CURVE. */
+ * than 107 bytes (STATUS_INVALID); the file is removed by endpoint_free. With keys, "tcp://ADDRESS:PORT",
+ * PORT "*" for one that is free; STATUS_UNAVAILABLE: this libzmq has no CURVE. */
 enum status endpoint_bind(struct endpoint **out, struct endpoint *beside, const char *address,
                           const struct endpoint_credentials *asked, unsigned peers, struct error *error);
 

@@ -26,7 +26,7 @@ enum {
                                                  bodies that wait for one peer */
     RPC_DIALED_MAX = 272,                     /* workers that one worker dials */
     RPC_BEATS_MAX = 4,                        /* functions that rpc_on_turn adds */
-    RPC_LEFT_MAX = 4,                         /* functions that rpc_on_left adds */
+    RPC_LEFT_MAX = 5,                         /* functions that rpc_on_left adds, and rpc_config's */
     STRANGERS_MAX = 64,      /* connections that this worker ended last with BYE, and ignores */
     GATE_WAITING_MAX = 2048, /* connections that have not shown the pass */
     FAREWELLS_MAX = 64,      /* BYEs that wait for room */

@@ -60,6 +60,14 @@ struct peer {
     struct replay_window window;
 };
 
+/* A request without tensors that waits for room, and whose answer nobody needs. */
+struct rpc_notice {
+    struct rpc_notice *next;
+    uint16_t worker;
+    enum wire_method method;
+    struct rpc_message message;
+};
+
 struct rpc_service {
     const struct rpc_method *method;
     void *context;
@@ -97,6 +105,7 @@ struct rpc {
     struct future *done_first, **done_end; /* calls that are done and whose functions have not run yet */
     uint32_t pending;
     struct monotime next_deadline; /* no pending call has an earlier one */
+    struct rpc_notice *notices;
 
     struct rpc_service services[METHOD_COUNT];
     struct rpc_request *open, *free_requests; /* the open ones newest first */
@@ -287,6 +296,44 @@ void rpc_cancel_all(struct rpc *rpc, enum status why, const char *text)
     rpc_tell(rpc);
 }
 
+/* ---- notices ---- */
+
+/* False: there is no room now. */
+static bool notice_try(struct rpc *rpc, uint16_t worker, enum wire_method method,
+                       const struct rpc_message *message)
+{
+    const enum status status =
+        rpc_call_then(rpc, worker, method, message, MONOTIME_NEVER, NULL, NULL, NULL, NULL);
+    return status != STATUS_BUSY && status != STATUS_NO_MEMORY;
+}
+
+void rpc_notify(struct rpc *rpc, uint16_t worker, enum wire_method method, const struct rpc_message *message)
+{
+    if (notice_try(rpc, worker, method, message))
+        return;
+    struct rpc_notice *notice = malloc(sizeof *notice);
+    if (notice != NULL) {
+        *notice = (struct rpc_notice){rpc->notices, worker, method, *message};
+        rpc->notices = notice;
+    } else if (worker != rpc->config.worker) {
+        sessions_lose(rpc->sessions, worker);
+    }
+}
+
+/* Sends the notices that find room, and drops those without a session. */
+static void rpc_send_notices(struct rpc *rpc)
+{
+    for (struct rpc_notice **link = &rpc->notices; *link != NULL;) {
+        struct rpc_notice *notice = *link;
+        if (!notice_try(rpc, notice->worker, notice->method, &notice->message)) {
+            link = &notice->next;
+            continue;
+        }
+        *link = notice->next;
+        free(notice);
+    }
+}
+
 /* ---- requests of peers ---- */
 
 static struct rpc_request *request_open(struct rpc *rpc, uint16_t worker, struct arrival *arrival)
@@ -421,6 +468,7 @@ static enum status rpc_check_config(const struct rpc_config *config, struct erro
 
 static void rpc_release(struct rpc *rpc, int linger_ms)
 {
+    rpc_send_notices(rpc); /* none is sent any more */
     for (size_t i = 0; rpc->futures != NULL && i < rpc->future_count; i++)
         future_drop_value(&rpc->futures[i]);
     while (rpc->open != NULL) { /* their handlers have not answered them */
@@ -490,6 +538,8 @@ enum status rpc_open(struct rpc **out, const struct rpc_config *config, const ch
     }
     rpc_add_methods(rpc, &echo_method, 1, NULL);
     rpc_add_methods(rpc, config->methods, config->method_count, config->context);
+    if (config->left != NULL)
+        rpc_on_left(rpc, config->left, config->context);
     *out = rpc;
     return STATUS_OK;
 }
@@ -506,7 +556,7 @@ void rpc_add_methods(struct rpc *rpc, const struct rpc_method *methods, size_t c
     for (size_t i = 0; i < count; i++) {
         const struct rpc_method *method = &methods[i];
         assert(method->method > METHOD_NONE && method->method < METHOD_COUNT);
-        assert(method->tensor_count <= WIRE_TENSORS_MAX && rpc->services[method->method].method == NULL);
+        assert(rpc->services[method->method].method == NULL);
         rpc->services[method->method] = (struct rpc_service){method, context};
     }
 }
@@ -567,12 +617,9 @@ void rpc_counters(const struct rpc *rpc, struct rpc_counters *counters)
 
 static void rpc_call_left(struct rpc *rpc, uint16_t worker, enum status why, const char *text)
 {
-    const struct rpc_config *config = &rpc->config;
     if (rpc->is_closing)
         return;
     rpc->callbacks++;
-    if (config->left != NULL)
-        config->left(config->context, worker, why, text);
     for (size_t i = 0; i < rpc->listener_count; i++)
         rpc->listeners[i].left(rpc->listeners[i].context, worker, why, text);
     rpc->callbacks--;
@@ -595,6 +642,7 @@ static void rpc_end_session(struct rpc *rpc, uint16_t worker, enum status why, e
     bodies_drop_arriving(&peer->bodies);
     peer->window = (struct replay_window){0};
     sessions_close(rpc->sessions, worker, says_bye ? copy : NULL);
+    rpc_send_notices(rpc);
     rpc_fail_calls_to(rpc, worker, call_status, copy);
     rpc_call_left(rpc, worker, why, copy);
     rpc_tell(rpc);
@@ -686,7 +734,7 @@ static enum status serve_check(const struct rpc *rpc, uint16_t worker, const str
     const struct rpc_method *method = rpc->services[header->method].method;
     if (method == NULL || (method->callers & config->roster[worker]) == 0)
         return error_set(error, STATUS_PERMISSION, "method %u is not permitted here", header->method);
-    if (!method->any_tensors && message_check_tensors(method, config->rows_max, header, error) != STATUS_OK)
+    if (!method->any_tensors && message_check_tensors(method, header, error) != STATUS_OK)
         return STATUS_INVALID;
     if (sessions_is_unread(rpc->sessions, worker))
         return error_set(error, STATUS_INVALID, "too many answers wait unread");
@@ -911,13 +959,6 @@ void rpc_on_turn(struct rpc *rpc, struct monotime (*beat)(void *arg), void *arg)
     rpc->beats[rpc->beat_count++] = (struct rpc_beat){beat, arg, AT_ONCE};
 }
 
-void rpc_hurry(struct rpc *rpc, const void *arg)
-{
-    for (size_t i = 0; i < rpc->beat_count; i++)
-        if (rpc->beats[i].arg == arg)
-            rpc->beats[i].next = AT_ONCE;
-}
-
 /* Handles the messages that have arrived, up to a bound. It stops at the reply that the caller waits for: a
  * caller that calls again at once then saves a look at an empty queue. */
 static unsigned rpc_drain(struct rpc *rpc, const struct future *awaited)
@@ -954,7 +995,10 @@ static void rpc_wait_and_watch(struct rpc *rpc, struct monotime until)
 
 static struct monotime rpc_wake_time(const struct rpc *rpc, struct monotime until)
 {
+    enum { RETRY_US = 1000 };
     until = monotime_earliest(until, rpc->next_deadline);
+    if (rpc->notices != NULL)
+        until = monotime_earliest(until, monotime_add_us(monotime_now(), RETRY_US));
     for (size_t i = 0; i < rpc->beat_count; i++)
         until = monotime_earliest(until, rpc->beats[i].next);
     return until;
@@ -989,6 +1033,7 @@ static enum status rpc_run_turn(struct rpc *rpc, struct monotime until, const st
     sessions_flush(rpc->sessions);
     rpc_end_lost(rpc);
     rpc_run_beats(rpc);
+    rpc_send_notices(rpc);
     rpc->in_turn = false;
     profile_leave(before);
     if (rpc->has_failed)
@@ -1066,16 +1111,13 @@ enum status rpc_call(struct rpc *rpc, uint16_t worker, enum wire_method method,
                      const struct rpc_message *message, struct monotime deadline, struct future **out,
                      struct error *error)
 {
-    assert(rpc->callbacks == 0 && !rpc->in_turn);
-    struct future *call;
-    *out = NULL;
+    struct future *call = NULL;
     enum status status = rpc_call_async(rpc, worker, method, message, deadline, &call, error);
-    if (status != STATUS_OK)
-        return status;
-    status = rpc_wait(rpc, call, error);
     if (status == STATUS_OK)
-        *out = call;
-    else
+        status = rpc_wait(rpc, call, error);
+    if (out != NULL)
+        *out = status == STATUS_OK ? call : NULL;
+    if (out == NULL || status != STATUS_OK)
         future_release(call);
     return status;
 }

@@ -79,22 +79,15 @@ struct rpc_message {
 /* A call came in from worker `source`. Answer it with rpc_reply or rpc_fail exactly once, now or later. */
 typedef void rpc_handler(void *context, struct rpc_request *request, const struct rpc_message *message);
 
-/* A tensor that a method takes: exactly these types and ranks; a dim of 0 here means any from 1 up to
- * rows_max, and all such first dims of one message are equal. */
-struct rpc_tensor_rule {
-    uint8_t dtype, rank;
-    uint32_t dims[WIRE_RANK_MAX];
-};
-
-/* One row of the dispatch table: a method without a row is not permitted. */
+/* One row of the dispatch table: a method without a row is not permitted. It takes no tensors, unless `dtype`
+ * or `any_tensors` is set. */
 struct rpc_method {
     uint16_t method;
-    uint8_t callers;  /* mask of enum wire_role */
-    bool any_tensors; /* any number, types and shapes: the handler checks them; the next two members are
-                         unused */
-    uint8_t tensor_count;
-    struct rpc_tensor_rule tensors[WIRE_TENSORS_MAX];
-    bool at_once; /* the handler answers before it returns: served however many calls are open */
+    uint8_t callers;       /* mask of enum wire_role */
+    bool at_once;          /* the handler answers before it returns: served however many calls are open */
+    bool any_tensors;      /* any number, types and shapes: the handler checks them */
+    uint8_t dtype;         /* one tensor of this type and of rank 1, */
+    uint32_t elements_max; /* with at most so many elements */
     rpc_handler *handler;
 };
 
@@ -115,7 +108,6 @@ struct rpc_config {
     uint8_t secret[WIRE_SECRET_BYTES]; /* the job's: peers that cannot prove to know it are strangers */
     uint32_t pending_max;              /* this worker's calls at a time; one more is STATUS_BUSY */
     uint32_t incoming_max;             /* all peers' calls at a time; one more is answered STATUS_BUSY */
-    uint32_t rows_max;                 /* see struct rpc_tensor_rule */
     const struct rpc_method *methods;  /* static; METHOD_ECHO is served by rpc itself */
     size_t method_count;
     void *context;                                  /* for handlers and the two below */
@@ -137,7 +129,7 @@ struct rpc_config {
 };
 
 /* `address`: where workers of higher numbers on this host may dial this one ("ipc://…": the path must not
- * exist; "tcp://…": loopback only); NULL: no worker dials it. Errors: STATUS_BUSY (taken), STATUS_INVALID
+ * exist); NULL: no worker dials it. Errors: STATUS_BUSY (taken), STATUS_INVALID
  * (address), STATUS_PERMISSION, STATUS_UNAVAILABLE (no CURVE), STATUS_IO, STATUS_NO_MEMORY. */
 enum status rpc_open(struct rpc **out, const struct rpc_config *config, const char *address,
                      struct error *error);
@@ -203,9 +195,6 @@ enum status rpc_watch(struct rpc *rpc, int fd, void (*ready)(void *arg), void *a
  * time it returned last. At most RPC_BEATS_MAX, called in order of adding. */
 void rpc_on_turn(struct rpc *rpc, struct monotime (*beat)(void *arg), void *arg);
 
-/* Calls the beat with `arg` soon: the next turn does not wait before it. */
-void rpc_hurry(struct rpc *rpc, const void *arg);
-
 /* Completes every pending call with `why`. */
 void rpc_cancel_all(struct rpc *rpc, enum status why, const char *text);
 
@@ -230,9 +219,14 @@ enum status rpc_call_then(struct rpc *rpc, uint16_t worker, enum wire_method met
                           const struct rpc_message *message, struct monotime deadline,
                           future_then_function *then, void *arg, struct future **out, struct error *error);
 
+/* Sends a request of args and a context, whose answer nobody needs. Without room the request waits, and is
+ * tried again in later turns. It is dropped where there is no session, or when the session ends. Without
+ * memory to wait the session with `worker` ends. */
+void rpc_notify(struct rpc *rpc, uint16_t worker, enum wire_method method, const struct rpc_message *message);
+
 /* rpc_call_async and rpc_wait in one, for a role's top level: turns until the future is done, and serves
  * calls meanwhile. Returns the future's status; on STATUS_OK *out holds the value until it is released,
- * otherwise *out is NULL and *error says why. */
+ * otherwise *out is NULL and *error says why. `out` may be NULL. */
 enum status rpc_call(struct rpc *rpc, uint16_t worker, enum wire_method method,
                      const struct rpc_message *message, struct monotime deadline, struct future **out,
                      struct error *error);

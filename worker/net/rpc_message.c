@@ -7,43 +7,21 @@
 
 /* ---- pure checks ---- */
 
-static enum status check_dims(const struct rpc_tensor_rule *rule, uint32_t rows_max, unsigned i,
-                              const struct wire_tensor *tensor, uint32_t *rows, struct error *error)
+enum status message_check_tensors(const struct rpc_method *method, const struct wire_header *header,
+                                  struct error *error)
 {
-    for (unsigned d = 0; d < rule->rank; d++) {
-        uint32_t dim = tensor->dims[d];
-        if (rule->dims[d] != 0 && dim != rule->dims[d])
-            return error_set(error, STATUS_INVALID, "tensor %u: dim %u is %u, expected %u", i, d, dim,
-                             rule->dims[d]);
-        if (rule->dims[d] != 0)
-            continue;
-        if (dim > rows_max)
-            return error_set(error, STATUS_INVALID, "tensor %u: dim %u is %u, at most %u", i, d, dim,
-                             rows_max);
-        if (d == 0 && *rows != 0 && dim != *rows)
-            return error_set(error, STATUS_INVALID, "tensor %u: %u rows, another has %u", i, dim, *rows);
-        if (d == 0)
-            *rows = dim;
-    }
-    return STATUS_OK;
-}
-
-enum status message_check_tensors(const struct rpc_method *method, uint32_t rows_max,
-                                  const struct wire_header *header, struct error *error)
-{
-    if (header->tensor_count != method->tensor_count)
-        return error_set(error, STATUS_INVALID, "%u tensors, expected %u", header->tensor_count,
-                         method->tensor_count);
-    uint32_t rows = 0;
-    for (unsigned i = 0; i < method->tensor_count; i++) {
-        const struct rpc_tensor_rule *rule = &method->tensors[i];
-        const struct wire_tensor *tensor = &header->tensors[i];
-        if (tensor->dtype != rule->dtype || tensor->rank != rule->rank)
-            return error_set(error, STATUS_INVALID, "tensor %u: dtype %u of rank %u, expected %u of rank %u",
-                             i, tensor->dtype, tensor->rank, rule->dtype, rule->rank);
-        if (check_dims(rule, rows_max, i, tensor, &rows, error) != STATUS_OK)
-            return STATUS_INVALID;
-    }
+    const struct wire_tensor *tensor = &header->tensors[0];
+    const unsigned expected = method->dtype != 0;
+    if (header->tensor_count != expected)
+        return error_set(error, STATUS_INVALID, "%u tensors, expected %u", header->tensor_count, expected);
+    if (expected == 0)
+        return STATUS_OK;
+    if (tensor->dtype != method->dtype || tensor->rank != 1)
+        return error_set(error, STATUS_INVALID, "tensor 0: dtype %u of rank %u, expected %u of rank 1",
+                         tensor->dtype, tensor->rank, method->dtype);
+    if (tensor->dims[0] > method->elements_max)
+        return error_set(error, STATUS_INVALID, "tensor 0: dim 0 is %u, at most %u", tensor->dims[0],
+                         method->elements_max);
     return STATUS_OK;
 }
 

@@ -82,9 +82,9 @@ void message_add_own_tail(const struct wire_header *header, const struct rpc_mes
 
 /* ---- checking and opening ---- */
 
-/* Checks a request's tensors against the method's rules. STATUS_INVALID names the tensor. */
-enum status message_check_tensors(const struct rpc_method *method, uint32_t rows_max,
-                                  const struct wire_header *header, struct error *error);
+/* Checks that a request has the tensor that the method takes, or none. */
+enum status message_check_tensors(const struct rpc_method *method, const struct wire_header *header,
+                                  struct error *error);
 
 /* Fills a message from a header, its payload, and the addresses of the lent tensors. */
 void message_open(struct rpc_message *message, const struct wire_header *header, const uint8_t *payload,

@@ -273,6 +273,11 @@ static void session_lose(struct sessions *sessions, struct session *session)
     session->is_lost = true;
 }
 
+void sessions_lose(struct sessions *sessions, uint16_t worker)
+{
+    session_lose(sessions, &sessions->table[worker]);
+}
+
 int sessions_find_lost(const struct sessions *sessions)
 {
     for (unsigned i = 0; sessions->lost_count > 0 && i < sessions->config->workers; i++)

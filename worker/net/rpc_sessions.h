@@ -105,7 +105,9 @@ bool sessions_lends(const struct sessions *sessions, uint16_t worker);
 /* Whether `worker` leaves so many answers unread that no further request of it is served. */
 bool sessions_is_unread(const struct sessions *sessions, uint16_t worker);
 
-/* A worker whose session is lost, -1: none. */
+/* Marks the session with `worker` as lost; not the session with this worker itself. sessions_find_lost: a
+ * worker whose session is lost, -1: none. */
+void sessions_lose(struct sessions *sessions, uint16_t worker);
 int sessions_find_lost(const struct sessions *sessions);
 
 #endif

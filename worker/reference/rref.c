@@ -29,9 +29,9 @@
  *    C's uses (5). Two cases are left out: C cancels all its calls (rpc_cancel_all), which a worker does
  *    only on the way to its end; and B has no memory for an answer to itself. Such uses stay counted
  *    until the session ends, or B does. A use that was told is released once, also when C has no room
- *    for it (rref_accept); a RELEASE that cannot be sent is tried again in later turns, and its owner
- *    serves it however many calls are open. So when the last handle anywhere is released and all messages
- *    have arrived, g = r for all workers.
+ *    for it (rref_accept); a RELEASE that cannot be sent is tried again in later turns (rpc_notify), and its
+ *    owner serves it however many calls are open. So when the last handle anywhere is released and all
+ * messages have arrived, g = r for all workers.
  * 5. Deaths. When C's session with B ends, B drops C's uses, and the rpc drops C's messages that B has not
  *    handled. A use granted to a request whose session has ended is not counted (rpc_request_is_live). When A
  *    dies before B handles C's CLAIM, B may have dropped A's uses and refuses the CLAIM; C fails the
@@ -61,11 +61,10 @@ struct rref_object {
 };
 
 enum rref_state {
-    RREF_MAKING,    /* REMOTE is sent */
-    RREF_CLAIMING,  /* CLAIM is sent; no handle */
-    RREF_HELD,      /* the only one with this owner and number */
-    RREF_FAILED,    /* the object could not be made */
-    RREF_RELEASING, /* RELEASE waits to be sent; no handle */
+    RREF_MAKING,   /* REMOTE is sent */
+    RREF_CLAIMING, /* CLAIM is sent; no handle */
+    RREF_HELD,     /* the only one with this owner and number */
+    RREF_FAILED,   /* the object could not be made */
 };
 
 /* A reference: all uses of one object by this worker. */
@@ -100,7 +99,6 @@ struct rrefs {
 
     struct rref *refs;
     uint32_t ref_count;
-    bool has_unsent; /* a reference is RREF_RELEASING */
 };
 
 /* ---- how long the rrefs last: until no call is pending ---- */
@@ -425,38 +423,30 @@ static struct rref *reference_find(const struct rrefs *rrefs, uint16_t owner, ui
     return ref;
 }
 
-static enum status references_check_room(const struct rrefs *rrefs, uint32_t count, struct error *error)
-{
-    return count <= rrefs->config.references_max
-               ? STATUS_OK
-               : error_set(error, STATUS_BUSY, "worker %u holds %u references, the limit", rrefs->self,
-                           rrefs->config.references_max);
-}
-
-/* A reference without handles and uses. `within`: references_max, or STATUS_BUSY. */
-static enum status reference_new(struct rrefs *rrefs, enum rref_state state, uint16_t owner, bool within,
+/* A reference without handles and uses. STATUS_BUSY: references_max. */
+static enum status reference_new(struct rrefs *rrefs, enum rref_state state, uint16_t owner,
                                  struct rref **out, struct error *error)
 {
-    enum status status = within ? references_check_room(rrefs, rrefs->ref_count + 1, error) : STATUS_OK;
-    *out = status == STATUS_OK ? calloc(1, sizeof **out) : NULL;
-    if (status == STATUS_OK && *out == NULL)
-        status = error_set(error, STATUS_NO_MEMORY, "no memory for a reference");
-    if (status != STATUS_OK)
-        return status;
+    if (rrefs->ref_count >= rrefs->config.references_max)
+        return error_set(error, STATUS_BUSY, "worker %u holds %u references, the limit", rrefs->self,
+                         rrefs->config.references_max);
+    *out = calloc(1, sizeof **out);
+    if (*out == NULL)
+        return error_set(error, STATUS_NO_MEMORY, "no memory for a reference");
     **out = (struct rref){.rrefs = rrefs, .state = state, .owner = owner, .next = rrefs->refs};
     rrefs->refs = *out;
     rrefs->ref_count++;
     return STATUS_OK;
 }
 
-/* Adds a use that the owner has granted, and a handle for it. If the object has a reference already, that one
- * gets both, and `ref` is freed. Returns the reference with the handle. */
+/* Adds a use that the owner has granted, and a handle for it. If the object has another reference already,
+ * that one gets both, and `ref` is freed. Returns the reference with the handle. */
 static struct rref *reference_add_use(struct rref *ref, uint64_t number, const struct rref_class *class)
 {
     struct rref *held = reference_find(ref->rrefs, ref->owner, number);
     if (held == NULL)
         held = ref;
-    else
+    else if (held != ref)
         reference_free(ref);
     held->state = RREF_HELD;
     held->number = number;
@@ -469,40 +459,9 @@ static struct rref *reference_add_use(struct rref *ref, uint64_t number, const s
 
 /* ---- the end of a reference ---- */
 
-/* A RELEASE that cannot be sent now is tried again every turn. Without a session the owner has dropped the
- * uses. */
-static void reference_send_release(struct rref *ref)
+static void uses_give_back(struct rrefs *rrefs, uint16_t owner, uint64_t number, uint64_t uses)
 {
-    struct rrefs *rrefs = ref->rrefs;
-    const struct rpc_message message = {.args = {ref->number, ref->uses}};
-    struct future *future;
-    enum status status =
-        rpc_call_async(rrefs->rpc, ref->owner, METHOD_RELEASE, &message, MONOTIME_NEVER, &future, NULL);
-    if (status == STATUS_BUSY || status == STATUS_NO_MEMORY) {
-        ref->state = RREF_RELEASING;
-        rrefs->has_unsent = true;
-        rpc_hurry(rrefs->rpc, rrefs);
-        return;
-    }
-    if (status == STATUS_OK)
-        future_release(future);
-    reference_free(ref);
-}
-
-/* Sends RELEASEs that could not be sent before; returns when to come again. */
-static struct monotime references_retry_releases(struct rrefs *rrefs)
-{
-    enum { RETRY_US = 1000 };
-    if (!rrefs->has_unsent)
-        return MONOTIME_NEVER;
-    rrefs->has_unsent = false;
-    for (struct rref *ref = rrefs->refs; ref != NULL;) {
-        struct rref *next = ref->next;
-        if (ref->state == RREF_RELEASING)
-            reference_send_release(ref);
-        ref = next;
-    }
-    return rrefs->has_unsent ? monotime_add_us(monotime_now(), RETRY_US) : MONOTIME_NEVER;
+    rpc_notify(rrefs->rpc, owner, METHOD_RELEASE, &(struct rpc_message){.args = {number, uses}});
 }
 
 static void reference_end_if_unused(struct rref *ref)
@@ -510,9 +469,8 @@ static void reference_end_if_unused(struct rref *ref)
     if (ref->handles > 0 || ref->state == RREF_MAKING)
         return;
     if (ref->state == RREF_HELD)
-        reference_send_release(ref);
-    else
-        reference_free(ref);
+        uses_give_back(ref->rrefs, ref->owner, ref->number, ref->uses);
+    reference_free(ref);
 }
 
 static enum status owner_is_gone(uint16_t owner, uint64_t object, struct error *error)
@@ -588,7 +546,7 @@ enum status rpc_remote(struct rrefs *rrefs, uint16_t worker, const char *name,
     if (name[0] == '\0' || strlen(name) > RREF_NAME_BYTES)
         return error_set(error, STATUS_INVALID, "a constructor's name has 1 to %d bytes", RREF_NAME_BYTES);
     name_class(&message, name, arguments);
-    enum status status = reference_new(rrefs, RREF_MAKING, worker, true, &ref, error);
+    enum status status = reference_new(rrefs, RREF_MAKING, worker, &ref, error);
     if (status != STATUS_OK)
         return status;
     ref->class = rrefs_class(rrefs, name, strlen(name));
@@ -607,7 +565,7 @@ enum status rref_own(struct rrefs *rrefs, const struct rref_class *class, void *
 {
     struct rref *ref;
     uint64_t number;
-    enum status status = reference_new(rrefs, RREF_CLAIMING, rrefs->self, true, &ref, error);
+    enum status status = reference_new(rrefs, RREF_CLAIMING, rrefs->self, &ref, error);
     if (status != STATUS_OK)
         return status;
     status = object_add(rrefs, class, object, rrefs->self, &number, error);
@@ -618,23 +576,20 @@ enum status rref_own(struct rrefs *rrefs, const struct rref_class *class, void *
     return status;
 }
 
-/* Makes a reference before it checks references_max: only a reference can give the granted use back. */
 enum status rref_accept(struct rrefs *rrefs, uint16_t owner, uint64_t object, const struct rref_class *class,
                         struct rref **out, struct error *error)
 {
-    struct rref *ref;
+    struct rref *ref = reference_find(rrefs, owner, object);
+    enum status status = STATUS_OK;
     *out = NULL;
     if (!rpc_reaches(rrefs->rpc, owner))
         return owner_is_gone(owner, object, error);
-    enum status status = reference_new(rrefs, RREF_CLAIMING, owner, false, &ref, error);
-    if (status != STATUS_OK)
-        return status;
-    ref = reference_add_use(ref, object, class);
-    status = references_check_room(rrefs, rrefs->ref_count, error);
+    if (ref == NULL)
+        status = reference_new(rrefs, RREF_CLAIMING, owner, &ref, error);
     if (status == STATUS_OK)
-        *out = ref;
+        *out = reference_add_use(ref, object, class);
     else
-        rref_release(ref);
+        uses_give_back(rrefs, owner, object, 1);
     return status;
 }
 
@@ -722,8 +677,9 @@ enum status rref_ask(struct rref *rref, uint32_t function, const struct rpc_mess
     enum status status = rref_call(rref, function, message, MONOTIME_NEVER, &future, error);
     if (status == STATUS_OK)
         status = rpc_wait(rref->rrefs->rpc, future, error);
-    *out = status == STATUS_OK ? future : NULL;
-    if (status != STATUS_OK)
+    if (out != NULL)
+        *out = status == STATUS_OK ? future : NULL;
+    if (out == NULL || status != STATUS_OK)
         future_release(future);
     return status;
 }
@@ -747,6 +703,16 @@ enum status rref_share(struct rref *rref, uint16_t worker, uint64_t tag, struct 
         status = reference_send(rref, worker, METHOD_SHARE, &message, reference_on_shared, out, error);
     if (status == STATUS_OK)
         rref_copy(rref);
+    return status;
+}
+
+enum status rref_give(struct rref *rref, uint16_t worker, uint64_t tag, struct error *error)
+{
+    struct future *future = NULL;
+    enum status status = rref_share(rref, worker, tag, &future, error);
+    if (status == STATUS_OK)
+        status = rpc_wait(rref->rrefs->rpc, future, error);
+    future_release(future);
     return status;
 }
 
@@ -807,7 +773,7 @@ static void on_share(void *context, struct rpc_request *request, const struct rp
         return;
     }
     enum status status = rpc_reaches(rrefs->rpc, (uint16_t)owner)
-                             ? reference_new(rrefs, RREF_CLAIMING, (uint16_t)owner, true, &ref, &error)
+                             ? reference_new(rrefs, RREF_CLAIMING, (uint16_t)owner, &ref, &error)
                              : owner_is_gone((uint16_t)owner, object, &error);
     if (status != STATUS_OK) {
         rpc_fail(request, status, "%s", error.text);
@@ -845,10 +811,9 @@ static void rrefs_on_left(void *context, uint16_t worker, enum status why, const
 static struct monotime rrefs_on_turn(void *arg)
 {
     struct rrefs *rrefs = arg;
-    if (rrefs->is_closed)
-        return MONOTIME_NEVER;
-    objects_destroy(rrefs, false);
-    return references_retry_releases(rrefs);
+    if (!rrefs->is_closed)
+        objects_destroy(rrefs, false);
+    return MONOTIME_NEVER;
 }
 
 enum status rrefs_new(struct rrefs **out, const struct rrefs_config *config, struct error *error)
@@ -884,9 +849,7 @@ void rrefs_free(struct rrefs *rrefs)
 
 void rrefs_counts(const struct rrefs *rrefs, struct rref_counts *counts)
 {
-    *counts = (struct rref_counts){.objects = rrefs->object_count};
-    for (const struct rref *ref = rrefs->refs; ref != NULL; ref = ref->next)
-        counts->references += ref->state != RREF_RELEASING;
+    *counts = (struct rref_counts){.objects = rrefs->object_count, .references = rrefs->ref_count};
     for (uint32_t i = 0; i < rrefs->workers; i++)
         if (i != rrefs->self)
             counts->users += rrefs_of_peer(rrefs, (uint16_t)i);

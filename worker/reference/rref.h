@@ -22,8 +22,8 @@
  * A worker that dies loses its references and its objects. References to those objects answer
  * STATUS_PEER_DIED from then on.
  *
- * All functions are for the thread that owns the rpc. Only rref_ask blocks. The others return a future where
- * another worker must answer, for rpc_wait at a role's top level. */
+ * All functions are for the thread that owns the rpc. Only rref_ask and rref_give block. The others return a
+ * future where another worker must answer, for rpc_wait at a role's top level. */
 #ifndef WORKER_REFERENCE_RREF_H
 #define WORKER_REFERENCE_RREF_H
 
@@ -61,8 +61,7 @@ struct rrefs_config {
     size_t class_count;
     uint32_t objects_max; /* on this worker, with those to be destroyed in this turn. A worker that asks for
                              one more gets STATUS_BUSY. */
-    uint32_t references_max; /* of this worker, to objects of all workers, with those whose RELEASE cannot be
-                                sent yet */
+    uint32_t references_max; /* of this worker, to objects of all workers */
     void *context;           /* for constructors and `taken` */
     /* A reference has come from another worker (rref_share with `tag`). `rref` is a handle, which this worker
      * releases. NULL: references are refused. */
@@ -122,7 +121,7 @@ enum status rref_call(struct rref *rref, uint32_t function, const struct rpc_mes
                       struct monotime deadline, struct future **out, struct error *error);
 
 /* rref_call and rpc_wait in one, for a role's top level: blocks as rpc_call. On STATUS_OK *out holds the
- * answer until it is released, otherwise *out is NULL. */
+ * answer until it is released, otherwise *out is NULL. `out` may be NULL. */
 enum status rref_ask(struct rref *rref, uint32_t function, const struct rpc_message *message,
                      struct future **out, struct error *error);
 
@@ -131,6 +130,9 @@ enum status rref_ask(struct rref *rref, uint32_t function, const struct rpc_mess
  * STATUS_PERMISSION: `worker` takes no references; STATUS_BUSY: it has references_max. */
 enum status rref_share(struct rref *rref, uint16_t worker, uint64_t tag, struct future **out,
                        struct error *error);
+
+/* rref_share and rpc_wait in one, for a role's top level. */
+enum status rref_give(struct rref *rref, uint16_t worker, uint64_t tag, struct error *error);
 
 /* ---- references in a reply ----
  * A function may answer with new objects. It grants the caller a use of each, and answers with the numbers.
@@ -145,8 +147,7 @@ enum status rref_grant(struct rrefs *rrefs, const struct rref_class *class, void
 void rref_revoke(struct rrefs *rrefs, uint64_t number, const struct rpc_request *request);
 
 /* On the caller: a handle for the use that `owner` has granted. `class` may be NULL. STATUS_BUSY
- * (references_max): the use is given back. STATUS_NO_MEMORY: the owner counts the use until the session with
- * it ends. STATUS_PEER_DIED: the owner has died since. */
+ * (references_max), STATUS_NO_MEMORY: the use is given back. STATUS_PEER_DIED: the owner has died since. */
 enum status rref_accept(struct rrefs *rrefs, uint16_t owner, uint64_t object, const struct rref_class *class,
                         struct rref **out, struct error *error);
 

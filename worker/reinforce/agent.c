@@ -353,7 +353,6 @@ static enum status open_rpc(struct agent *agent, struct error *error)
     const uint32_t observers = job_observers(job);
     const struct rpc_config config = {.pending_max = observers + 1,
                                       .incoming_max = 2 * observers * job->observers.groups + 16,
-                                      .rows_max = job->observers.environments,
                                       .methods = methods,
                                       .method_count = sizeof methods / sizeof methods[0],
                                       .context = agent,

@@ -508,7 +508,6 @@ static enum status join_agent(struct observer *o, struct error *error)
 {
     const struct rpc_config config = {.pending_max = 2 * o->worker->job.observers.groups + 2,
                                       .incoming_max = 4,
-                                      .rows_max = o->worker->job.observers.environments,
                                       .methods = methods,
                                       .method_count = sizeof methods / sizeof methods[0],
                                       .context = o,

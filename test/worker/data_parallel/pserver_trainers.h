@@ -167,7 +167,6 @@ static inline void ps_join(uint32_t trainer)
                                       .workers = roster_workers(&roster),
                                       .pending_max = 32,
                                       .incoming_max = 4,
-                                      .rows_max = 1,
                                       .methods = methods,
                                       .method_count = 1,
                                       .context = t,

@@ -330,7 +330,6 @@ static inline void serve(uint32_t number)
                                 .workers = stage.servers + TRAINERS,
                                 .pending_max = 4,
                                 .incoming_max = 16,
-                                .rows_max = PARAMETER_SERVER_CHUNK_ELEMENTS_MAX,
                                 .methods = methods,
                                 .method_count = sizeof methods / sizeof methods[0],
                                 .context = &stage.server[number],

@@ -21,15 +21,16 @@ static void join(uint16_t number)
     static const uint8_t roster[WORKERS] = {WIRE_ROLE_PSERVER, WIRE_ROLE_TRAINER, WIRE_ROLE_TRAINER};
     char address[CONTROL_ADDRESS_BYTES + 8];
     const struct rpc_address to = {.worker = 0, .address = address};
-    const struct rpc_config config = {.worker = number,
-                                      .role = WIRE_ROLE_TRAINER,
-                                      .incarnation = 1,
-                                      .generation = 1,
-                                      .roster = roster,
-                                      .workers = WORKERS,
-                                      .pending_max = 4,
-                                      .incoming_max = 4,
-                                      .rows_max = 1};
+    const struct rpc_config config = {
+        .worker = number,
+        .role = WIRE_ROLE_TRAINER,
+        .incarnation = 1,
+        .generation = 1,
+        .roster = roster,
+        .workers = WORKERS,
+        .pending_max = 4,
+        .incoming_max = 4,
+    };
     bare_worker_address(&server, address);
     enum status status =
         net_connect(&trainers[number], &config, &to, 1, monotime_add_us(monotime_now(), 60000000), &error);

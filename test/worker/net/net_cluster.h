@@ -100,7 +100,6 @@ static inline struct rpc_config cluster_config(struct member *member)
         .secret = NET_SECRET,
         .pending_max = 64,
         .incoming_max = 64,
-        .rows_max = 16,
         .methods = is_server ? cluster_server_methods : cluster_client_methods,
         .method_count = is_server ? 2 : 1,
         .context = member,

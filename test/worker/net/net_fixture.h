@@ -54,7 +54,6 @@ static inline struct rpc_config net_server_config(const struct rpc_method *metho
                                .secret = NET_SECRET,
                                .pending_max = 64,
                                .incoming_max = 64,
-                               .rows_max = 16,
                                .methods = methods,
                                .method_count = count,
                                .context = context,
@@ -74,7 +73,6 @@ static inline struct rpc_config net_client_config(uint16_t worker, const struct 
                                .secret = NET_SECRET,
                                .pending_max = 64,
                                .incoming_max = 64,
-                               .rows_max = 16,
                                .methods = methods,
                                .method_count = count,
                                .context = context};

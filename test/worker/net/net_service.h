@@ -103,8 +103,8 @@ static inline void on_left(void *context, uint16_t worker, enum status why, cons
 
 static const struct rpc_method server_methods[] = {{.method = METHOD_STEP,
                                                     .callers = WIRE_ROLE_OBSERVER,
-                                                    .tensor_count = 1,
-                                                    .tensors = {{WIRE_F32, 1, .dims = {0}}},
+                                                    .dtype = WIRE_F32,
+                                                    .elements_max = 16,
                                                     .handler = on_step}};
 static const struct rpc_method client_methods[] = {
     {.method = METHOD_RUN_EPISODE, .callers = WIRE_ROLE_AGENT, .handler = on_episode}};

@@ -168,7 +168,7 @@ static inline struct wire_header hello(uint16_t worker, uint32_t incarnation)
                                 .generation = 1};
 }
 
-/* A request to the server that nothing is wrong with: two rows. */
+/* A request to the server that nothing is wrong with: two numbers. */
 static inline struct wire_header step_request(uint16_t worker, uint64_t id)
 {
     return (struct wire_header){.kind = WIRE_REQUEST,
@@ -178,9 +178,9 @@ static inline struct wire_header step_request(uint16_t worker, uint64_t id)
                                 .generation = 1,
                                 .request = id,
                                 .left_us = UINT64_MAX,
-                                .tensor_count = 2,
-                                .tensors = {{WIRE_F32, 1, .dims = {2}}, {WIRE_U8, 2, .dims = {2, 3}}},
-                                .payload_bytes = 14};
+                                .tensor_count = 1,
+                                .tensors = {{WIRE_F32, 1, .dims = {2}}},
+                                .payload_bytes = 8};
 }
 
 static inline void raw_join(struct raw *raw, struct net *net, uint16_t worker)
@@ -216,12 +216,11 @@ static inline void on_left(void *context, uint16_t worker, enum status why, cons
     service->why = why;
 }
 
-static const struct rpc_method raw_methods[] = {
-    {.method = METHOD_STEP,
-     .callers = WIRE_ROLE_OBSERVER,
-     .tensor_count = 2,
-     .tensors = {{WIRE_F32, 1, .dims = {0}}, {WIRE_U8, 2, .dims = {0, 3}}},
-     .handler = on_step}};
+static const struct rpc_method raw_methods[] = {{.method = METHOD_STEP,
+                                                 .callers = WIRE_ROLE_OBSERVER,
+                                                 .dtype = WIRE_F32,
+                                                 .elements_max = 16,
+                                                 .handler = on_step}};
 
 static inline void service_start(struct net *net, struct service *service, unsigned clients)
 {

@@ -125,20 +125,8 @@ static void expect_bind_refused(const char *address, enum status status, const c
 
 START_TEST(test_addresses)
 {
-    static const char *const invalid[] = {"",
-                                          "server",
-                                          "inproc://server",
-                                          "ipc://",
-                                          "ipc://server",
-                                          "ipc://@abstract",
-                                          "tcp://*:5555",
-                                          "tcp://0.0.0.0:5555",
-                                          "tcp://10.0.0.1:5555",
-                                          "tcp://127.0.0.1.example:5555",
-                                          "tcp://[::]:5555",
-                                          "tcp://127.0.0.1",
-                                          "tcp://eth0:5555",
-                                          "tcp://localhost.example:5555"};
+    static const char *const invalid[] = {
+        "", "server", "inproc://server", "ipc://", "ipc://server", "ipc://@abstract", "tcp://127.0.0.1:5555"};
     for (size_t i = 0; i < sizeof invalid / sizeof *invalid; i++)
         expect_bind_refused(invalid[i], STATUS_INVALID, invalid[i]);
     char address[256], path[128];
@@ -153,7 +141,6 @@ START_TEST(test_addresses)
     ck_assert_int_eq(endpoint_connect(&endpoint, NULL, "carrier-pigeon://x", &with_pass, &error),
                      STATUS_INVALID);
     ck_assert_ptr_null(endpoint);
-    endpoint_free(bound("tcp://127.0.0.1:*"), 0);
     endpoint_free(NULL, 0);
 }
 END_TEST

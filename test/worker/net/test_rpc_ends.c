@@ -236,26 +236,6 @@ START_TEST(test_no_turn_within_a_handler)
 }
 END_TEST
 
-/* Of two beats that come seldom the one that is hurried comes in a turn that would wait for ever. */
-START_TEST(test_a_hurried_beat_is_not_waited_for)
-{
-    struct net net;
-    struct service server, client;
-    unsigned runs[2] = {0};
-    service_start(&net, &server, &client, 1);
-    for (unsigned i = 0; i < 2; i++)
-        rpc_on_turn(net.server, beat_seldom, &runs[i]);
-    rpc_turn(net.server, net_in_ms(0));
-    for (unsigned i = 1; i <= 5; i++) {
-        rpc_hurry(net.server, &runs[i % 2]);
-        rpc_turn(net.server, MONOTIME_NEVER);
-        ck_assert_uint_eq(runs[0], 1 + i);
-        ck_assert_uint_eq(runs[1], 1 + i);
-    }
-    net_free(&net);
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("rpc_ends");
@@ -271,7 +251,6 @@ int main(void)
     suite_add_tcase(suite, ends);
     TCase *turns = tcase_create("turns");
     tcase_add_test(turns, test_watch_and_beat);
-    tcase_add_test(turns, test_a_hurried_beat_is_not_waited_for);
     tcase_add_test_raise_signal(turns, test_no_turn_within_a_handler, SIGABRT);
     tcase_set_timeout(turns, 60);
     suite_add_tcase(suite, turns);

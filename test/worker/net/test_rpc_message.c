@@ -5,16 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct rpc_method step = {.method = METHOD_STEP,
-                                       .tensor_count = 2,
-                                       .tensors = {{WIRE_F32, 2, .dims = {0, 4}}, {WIRE_U8, 1, .dims = {0}}}};
-
-static enum status check(const struct wire_tensor *tensors, uint8_t count)
+static enum status check(const struct rpc_method *method, const struct wire_tensor *tensors, uint8_t count)
 {
     struct wire_header header = {.kind = WIRE_REQUEST, .method = METHOD_STEP, .tensor_count = count};
     struct error error = {0};
     memcpy(header.tensors, tensors, count * sizeof *tensors);
-    enum status status = message_check_tensors(&step, 8, &header, &error);
+    enum status status = message_check_tensors(method, &header, &error);
     ck_assert_int_eq(error.status, status);
     ck_assert_int_eq(error.text[0] == '\0', status == STATUS_OK);
     return status;
@@ -22,24 +18,18 @@ static enum status check(const struct wire_tensor *tensors, uint8_t count)
 
 START_TEST(test_tensors_of_a_method)
 {
-    const struct wire_tensor good[2] = {{WIRE_F32, 2, .dims = {8, 4}}, {WIRE_U8, 1, .dims = {8}}};
-    ck_assert_int_eq(check(good, 2), STATUS_OK);
-    ck_assert_int_eq(
-        check((struct wire_tensor[]){{WIRE_F32, 2, .dims = {1, 4}}, {WIRE_U8, 1, .dims = {1}}}, 2),
-        STATUS_OK);
-    ck_assert_int_eq(check(good, 1), STATUS_INVALID);
-    ck_assert_int_eq(check((struct wire_tensor[]){good[0], good[1], good[1]}, 3), STATUS_INVALID);
-    ck_assert_int_eq(check((struct wire_tensor[]){good[1], good[0]}, 2), STATUS_INVALID);
-    ck_assert_int_eq(check((struct wire_tensor[]){{WIRE_U32, 2, .dims = {8, 4}}, good[1]}, 2),
-                     STATUS_INVALID);
-    ck_assert_int_eq(check((struct wire_tensor[]){{WIRE_F32, 1, .dims = {8}}, good[1]}, 2), STATUS_INVALID);
-    ck_assert_int_eq(check((struct wire_tensor[]){{WIRE_F32, 2, .dims = {8, 5}}, good[1]}, 2),
-                     STATUS_INVALID);
-    ck_assert_int_eq(check((struct wire_tensor[]){{WIRE_F32, 2, .dims = {7, 4}}, good[1]}, 2),
-                     STATUS_INVALID);
-    ck_assert_int_eq(
-        check((struct wire_tensor[]){{WIRE_F32, 2, .dims = {9, 4}}, {WIRE_U8, 1, .dims = {9}}}, 2),
-        STATUS_INVALID);
+    static const struct rpc_method none = {.method = METHOD_STEP},
+                                   one = {.method = METHOD_STEP, .dtype = WIRE_F32, .elements_max = 8};
+    const struct wire_tensor good[2] = {{WIRE_F32, 1, .dims = {8}}, {WIRE_F32, 1, .dims = {1}}};
+    ck_assert_int_eq(check(&none, good, 0), STATUS_OK);
+    ck_assert_int_eq(check(&none, good, 1), STATUS_INVALID);
+    ck_assert_int_eq(check(&one, good, 1), STATUS_OK);
+    ck_assert_int_eq(check(&one, good + 1, 1), STATUS_OK);
+    ck_assert_int_eq(check(&one, good, 0), STATUS_INVALID);
+    ck_assert_int_eq(check(&one, good, 2), STATUS_INVALID);
+    ck_assert_int_eq(check(&one, &(struct wire_tensor){WIRE_U32, 1, .dims = {8}}, 1), STATUS_INVALID);
+    ck_assert_int_eq(check(&one, &(struct wire_tensor){WIRE_F32, 2, .dims = {8, 1}}, 1), STATUS_INVALID);
+    ck_assert_int_eq(check(&one, &(struct wire_tensor){WIRE_F32, 1, .dims = {9}}, 1), STATUS_INVALID);
 }
 END_TEST
 

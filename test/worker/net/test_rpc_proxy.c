@@ -330,13 +330,13 @@ static void issue(struct end *end, unsigned first_number, unsigned most)
 
 static const struct rpc_method server_methods[] = {{.method = METHOD_STEP,
                                                     .callers = WIRE_ROLE_OBSERVER,
-                                                    .tensor_count = 1,
-                                                    .tensors = {{WIRE_U32, 1, .dims = {1}}},
+                                                    .dtype = WIRE_U32,
+                                                    .elements_max = 1,
                                                     .handler = on_call}};
 static const struct rpc_method client_methods[] = {{.method = METHOD_RUN_EPISODE,
                                                     .callers = WIRE_ROLE_AGENT,
-                                                    .tensor_count = 1,
-                                                    .tensors = {{WIRE_U32, 1, .dims = {1}}},
+                                                    .dtype = WIRE_U32,
+                                                    .elements_max = 1,
                                                     .handler = on_call}};
 
 static void start(struct net *net, struct proxy *proxy, uint64_t seed)

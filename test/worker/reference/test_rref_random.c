@@ -55,16 +55,17 @@ static void let_go(struct person *person, unsigned at)
 
 static struct rpc_config config_of(const struct person *person)
 {
-    return (struct rpc_config){.worker = person->worker,
-                               .role = roster[person->worker],
-                               .incarnation = person->incarnation,
-                               .generation = 1,
-                               .roster = roster,
-                               .workers = WORKERS,
-                               .secret = NET_SECRET,
-                               .pending_max = 512,
-                               .incoming_max = 512,
-                               .rows_max = 1};
+    return (struct rpc_config){
+        .worker = person->worker,
+        .role = roster[person->worker],
+        .incarnation = person->incarnation,
+        .generation = 1,
+        .roster = roster,
+        .workers = WORKERS,
+        .secret = NET_SECRET,
+        .pending_max = 512,
+        .incoming_max = 512,
+    };
 }
 
 static void refer(struct person *person)

@@ -132,7 +132,6 @@ static inline void connect_as(struct rpc **joined, uint16_t worker, uint32_t inc
                                 .workers = agent_workers,
                                 .pending_max = 4,
                                 .incoming_max = 4,
-                                .rows_max = 8,
                                 .methods = methods,
                                 .method_count = 1};
     struct error error;
