@@ -529,15 +529,13 @@ static enum status pserver_check_chunk(const struct pserver *p, const struct rpc
     const struct wire_tensor *tensor = &message->tensors[0];
     const uint64_t first = message->args[CHUNK_FIRST], count = tensor->dims[0];
     const unsigned worker = rpc_request_source(request);
-    const bool rounds = p->job->precision == JOB_PRECISION_BFLOAT16; /* chunks come in either type then */
     char range[RANGE_TEXT_BYTES];
     if (message->tensor_count != 1 || tensor->rank != 1 || count > PARAMETER_SERVER_CHUNK_ELEMENTS_MAX ||
-        (tensor->dtype != WIRE_F32 && !(rounds && tensor->dtype == WIRE_BF16)))
+        (tensor->dtype != WIRE_F32 && tensor->dtype != WIRE_BF16))
         return error_set(error, STATUS_INVALID,
                          "trainer %u sends a chunk of %u tensors, the first of dtype %u: expected one row of "
-                         "at most %d float32%s",
-                         worker, message->tensor_count, tensor->dtype, PARAMETER_SERVER_CHUNK_ELEMENTS_MAX,
-                         rounds ? " or bfloat16" : "");
+                         "at most %d float32 or bfloat16",
+                         worker, message->tensor_count, tensor->dtype, PARAMETER_SERVER_CHUNK_ELEMENTS_MAX);
     if (!p->seats[pserver_trainer_of(p, request)].travels)
         return error_set(error, STATUS_INVALID,
                          "trainer %u sends a chunk: expected its contribution in shared memory", worker);
@@ -1156,6 +1154,17 @@ static const struct rpc_method methods[] = {
     {.method = METHOD_GET_MODEL, .callers = WIRE_ROLE_TRAINER, .handler = pserver_get_model},
     {.method = METHOD_PUSH_PULL, .callers = WIRE_ROLE_TRAINER, .handler = pserver_push_pull},
     {.method = METHOD_SAVE_SHARD, .callers = WIRE_ROLE_PSERVER, .handler = pserver_save_shard},
+};
+
+/* One of them, by /transport/precision. With bfloat16, chunks come in either type: the handler looks. */
+static const struct rpc_method float32_chunks[] = {
+    {.method = METHOD_PUSH_CHUNK,
+     .callers = WIRE_ROLE_TRAINER,
+     .dtype = WIRE_F32,
+     .elements_max = PARAMETER_SERVER_CHUNK_ELEMENTS_MAX,
+     .handler = pserver_push_chunk},
+};
+static const struct rpc_method bfloat16_chunks[] = {
     {.method = METHOD_PUSH_CHUNK,
      .callers = WIRE_ROLE_TRAINER,
      .any_tensors = true,
@@ -1182,8 +1191,12 @@ static enum status pserver_open_sessions(struct pserver *p, struct error *error)
                                       .context = p,
                                       .joined = pserver_joined,
                                       .left = pserver_left};
+    const bool is_rounded = p->job->precision == JOB_PRECISION_BFLOAT16;
     const enum status status = worker_open_rpc(p->worker, &config, &p->rpc, error);
-    return status == STATUS_OK ? worker_connect(p->worker, p->rpc, error) : status;
+    if (status != STATUS_OK)
+        return status;
+    rpc_add_methods(p->rpc, is_rounded ? bfloat16_chunks : float32_chunks, 1, p);
+    return worker_connect(p->worker, p->rpc, error);
 }
 
 /* Opens the model at its first version, the sockets, and the sessions with the other servers. Waits for
