@@ -1,5 +1,5 @@
-/* Chooses the host of each worker of a job, starts them, tells them where the others are, changes their
- * number with the hosts, and has them leave in order. Supervisor process; its only thread; no lock. */
+/* Starts the workers of a job, all or one, tells them where the others are, changes their number with the
+ * hosts, and has them leave in order. Supervisor process; its only thread; no lock. */
 #include "daemon/supervise/generation.h"
 
 #include "daemon/process/descriptors.h"
@@ -88,127 +88,13 @@ bool generation_advance(struct generation *g, uint64_t number)
     return is_new;
 }
 
-/* ---- on which host a worker starts ---- */
-
-enum { DEATHS_ON_A_HOST = 2 }; /* in a row; then the worker is tried elsewhere */
-
-unsigned generation_load(const struct generation *g, uint16_t host)
-{
-    unsigned load = 0;
-    for (unsigned i = 0; i < g->count; i++)
-        load += child_lives(&g->children[i]) && g->children[i].host == host;
-    return load;
-}
-
-uint32_t generation_own_clients(const struct generation *g)
-{
-    return g->roster.clients - g->job->added;
-}
-
-/* Whether clients may run beside the leader. */
-static bool leader_takes_clients(const struct generation *g)
-{
-    return g->job->hosts.clients == JOB_SPREAD_EVEN;
-}
-
-static bool may_run(const struct generation *g, uint16_t host, bool leader_too)
-{
-    return (host != HOST_LEADER || leader_too) && hosts_can_run(g->hosts, host);
-}
-
-/* The host of share `share` of `shares`, among the hosts that are up and with which the job began. */
-static uint16_t spread(const struct generation *g, uint32_t share, uint32_t shares, bool leader_too)
-{
-    uint16_t up[HOSTS_MAX];
-    uint32_t count = 0;
-    for (uint16_t i = 0; i < hosts_at_start(g->hosts); i++)
-        if (may_run(g, i, leader_too))
-            up[count++] = i;
-    return count == 0 ? HOST_LEADER : up[(uint64_t)share * count / shares];
-}
-
-/* The host on which a client starts in a new generation: the one that brings it, or its share of the job's
- * own hosts. */
-static uint16_t place_client(const struct generation *g, uint32_t client)
-{
-    const uint32_t own = generation_own_clients(g);
-    if (client < own)
-        return spread(g, client, own, leader_takes_clients(g));
-    client -= own;
-    for (uint16_t i = 1; i < hosts_count(g->hosts); i++) {
-        if (client < hosts_brings(g->hosts, i))
-            return i;
-        client -= hosts_brings(g->hosts, i);
-    }
-    return HOST_LEADER;
-}
-
-/* `not_there`: a host that is left out; HOST_LEADER: none is. */
-static uint16_t least_loaded(const struct generation *g, bool leader_too, uint16_t not_there)
-{
-    uint16_t best = HOST_LEADER;
-    unsigned least = leader_too ? generation_load(g, HOST_LEADER) : UINT32_MAX;
-    for (uint16_t i = 1; i < hosts_count(g->hosts); i++) {
-        const unsigned load = generation_load(g, i);
-        if (!hosts_can_run(g->hosts, i) || load >= least || i == not_there)
-            continue;
-        best = i;
-        least = load;
-    }
-    return best;
-}
-
-uint16_t generation_choose_host(const struct generation *g, const struct child *child, uint16_t worker)
-{
-    const struct job *job = g->job;
-    const bool leader_too = leader_takes_clients(g);
-    if (hosts_count(g->hosts) == 1)
-        return HOST_LEADER;
-    if (worker < g->roster.servers)
-        return job->hosts.servers == JOB_SERVERS_EVEN && job->kind != JOB_REINFORCE
-                   ? spread(g, worker, g->roster.servers, true)
-                   : HOST_LEADER;
-    if (child->moves_to != HOST_LEADER && hosts_can_run(g->hosts, child->moves_to))
-        return child->moves_to;
-    if (child->start.generation != g->number) /* the first start in this generation */
-        return place_client(g, worker - g->roster.servers);
-    if (child->host != HOST_LEADER && child->deaths >= DEATHS_ON_A_HOST)
-        return least_loaded(g, true, child->host);
-    return may_run(g, child->host, leader_too) ? child->host : least_loaded(g, leader_too, HOST_LEADER);
-}
-
-struct child *generation_choose_mover(const struct generation *g, uint16_t to)
-{
-    struct child *mover = NULL;
-    unsigned most = 0;
-    for (unsigned i = g->roster.replaceable; i < g->count; i++) {
-        struct child *child = &g->children[i];
-        const unsigned load = generation_load(g, child->host);
-        if (child->host == to || !child_is_heard(child) || load <= most)
-            continue;
-        mover = child;
-        most = load;
-    }
-    return mover;
-}
-
-uint32_t generation_fair_share(const struct generation *g, uint16_t host)
-{
-    const bool leader_too = leader_takes_clients(g);
-    const uint16_t at_start = hosts_at_start(g->hosts);
-    uint32_t hosts = 0;
-    for (uint16_t i = 0; i < at_start; i++)
-        hosts += may_run(g, i, leader_too);
-    return hosts > 0 && host < at_start && may_run(g, host, leader_too) ? generation_own_clients(g) / hosts
-                                                                        : 0;
-}
-
 /* ---- starts ---- */
 
 enum status generation_start(struct generation *g, struct child *child, const struct control_start *start,
                              struct error *error)
 {
-    const uint16_t host = generation_choose_host(g, child, start->worker);
+    const struct placement placement = generation_placement(g);
+    const uint16_t host = placement_choose_host(&placement, child, start->worker);
     const struct spawn_setting setting = {.python = &g->python_worker,
                                           .run_fd = g->dir->fd,
                                           .segments = &g->segments,
@@ -391,13 +277,14 @@ enum status generation_check_growth(const struct generation *g, uint32_t role, u
                                     struct error *error)
 {
     const struct job *job = g->job;
+    const struct placement placement = generation_placement(g);
     const char *unit = generation_unit(g, 0);
     if (job->kind == JOB_MODEL_PARALLEL)
         return error_set(error, STATUS_INVALID,
                          "the job is of the kind model-parallel: it cannot get more trainers while it runs");
     if (role != g->roster.client_role)
         return error_set(error, STATUS_INVALID, "the job has %s: expected --%s N", unit, unit);
-    if (generation_own_clients(g) == 0)
+    if (placement_own_clients(&placement) == 0)
         return error_set(
             error, STATUS_INVALID,
             "the job has its environments in the agent's process: expected /observers/count >= 1");
@@ -411,7 +298,8 @@ enum status generation_check_growth(const struct generation *g, uint32_t role, u
 
 void generation_resize(struct generation *g, const char *why)
 {
-    const uint32_t clients = generation_own_clients(g) + hosts_all_bring(g->hosts);
+    const struct placement placement = generation_placement(g);
+    const uint32_t clients = placement_own_clients(&placement) + hosts_all_bring(g->hosts);
     const bool has_begun = !g->hosts->awaited;
     if (clients == g->roster.clients)
         return;

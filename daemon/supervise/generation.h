@@ -26,7 +26,7 @@
 #include "daemon/process/python_program.h"
 #include "daemon/run/resume.h"
 #include "daemon/run/rundir.h"
-#include "worker/roster.h"
+#include "daemon/supervise/placement.h"
 
 struct job_end {
     unsigned stops; /* SIGINT and SIGTERM so far */
@@ -82,6 +82,16 @@ enum status generation_open(struct generation *g, struct job *job, const struct 
                             struct runlog *log, struct hosts *hosts, struct error *error);
 void generation_close(struct generation *g);
 
+static inline struct placement generation_placement(const struct generation *g)
+{
+    return (struct placement){.job = g->job,
+                              .hosts = g->hosts,
+                              .roster = &g->roster,
+                              .children = g->children,
+                              .count = g->count,
+                              .generation = g->number};
+}
+
 static inline struct child *generation_lead(const struct generation *g)
 {
     return &g->children[g->roster.lead];
@@ -122,7 +132,7 @@ bool generation_advance(struct generation *g, uint64_t number);
  * Errors of generation_start. */
 enum status generation_start_all(struct generation *g, struct error *error);
 
-/* Starts a worker, on the host that generation_choose_host names. Errors of child_spawn and child_spawn_far.
+/* Starts a worker, on the host that placement_choose_host names. Errors of child_spawn and child_spawn_far.
  */
 enum status generation_start(struct generation *g, struct child *child, const struct control_start *start,
                              struct error *error);
@@ -133,30 +143,6 @@ void generation_connect(struct generation *g);
 /* Tells the workers that a dead worker had connected to: a bound ZeroMQ socket does not report that a peer is
  * gone. */
 void generation_tell_death(struct generation *g, const struct child *child);
-
-/* ---- on which host a worker starts ---- */
-
-/* The agent and the servers run on the leader's host; servers may be spread, too (/hosts/servers). Clients
- * are spread evenly over the hosts with which the job began; those that a host has brought run there. */
-
-/* The host on which `child` starts as worker number `worker`: where it was, if that host is up and the worker
- * has not died there again and again; otherwise where /hosts says. */
-uint16_t generation_choose_host(const struct generation *g, const struct child *child, uint16_t worker);
-
-/* Clients that no host has brought. They have the lowest numbers; those that hosts bring follow, in order of
- * the hosts. */
-uint32_t generation_own_clients(const struct generation *g);
-
-/* How many workers live on a host. */
-unsigned generation_load(const struct generation *g, uint16_t host);
-
-/* Picks the next client to move to host `to`, from the host that has the most workers. NULL if no client can
- * move. */
-struct child *generation_choose_mover(const struct generation *g, uint16_t to);
-
-/* The number of clients for this host if all hosts with which the job began had equally many; 0 for any other
- * host. */
-uint32_t generation_fair_share(const struct generation *g, uint16_t host);
 
 /* ---- the next generation ---- */
 

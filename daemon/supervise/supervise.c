@@ -707,9 +707,10 @@ static void clear_host(struct supervisor *s, uint16_t host)
 /* Kills clients elsewhere, whose successors start on this host: its share of the workers. */
 static void move_share_to(struct supervisor *s, uint16_t host)
 {
+    const struct placement placement = generation_placement(&s->generation);
     struct child *child;
-    uint32_t count = generation_fair_share(&s->generation, host);
-    while (count-- > 0 && (child = generation_choose_mover(&s->generation, host)) != NULL) {
+    uint32_t count = placement_fair_share(&placement, host);
+    while (count-- > 0 && (child = placement_choose_mover(&placement, host)) != NULL) {
         child->moves_to = host;
         child->deaths = 0;
         lose(s, child, STATUS_INTERNAL, "%s moves to host %u (%.40s)", child->name, host,
@@ -796,8 +797,9 @@ static struct monotime check_hosts(struct supervisor *s, struct monotime now)
     struct host_event event;
     while (hosts_check(&s->hosts, now, &event))
         obey_host_event(s, &event);
+    const struct placement placement = generation_placement(&s->generation);
     for (uint16_t i = 1; i < hosts_count(&s->hosts); i++)
-        if (hosts_is_clearing(&s->hosts, i) && generation_load(&s->generation, i) == 0)
+        if (hosts_is_clearing(&s->hosts, i) && placement_load(&placement, i) == 0)
             hosts_release(&s->hosts, i, 0, "this host has left the job");
     return hosts_due(&s->hosts);
 }

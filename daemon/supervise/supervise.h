@@ -16,8 +16,9 @@
  *     to drain     the lead finishes the running round, writes a checkpoint, and says FINISHED
  *
  *     supervise.c          the loop, the reaction to each event, and which deaths end the job
- *     generation.h         how workers start, how many and on which host, and in which order they leave
- *     run_view.h           status, page and metrics, and where the workers' time went
+ *     generation.h         how workers start, how many, and in which order they leave
+ *     placement.h          on which host a worker starts
+ *     run_view.h          status, page and metrics, and where the workers' time went
  *
  * The end, in order: the lead says FINISHED; the clients leave; the servers leave, from the highest number
  * down; the logs close.

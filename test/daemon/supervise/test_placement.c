@@ -1,6 +1,6 @@
-/* On which host a worker of a generation starts: shares of hosts, hosts that are lost or unfit, workers that
- * die again and again on a host, and clients that a host has brought. */
-#include "daemon/supervise/generation.h"
+/* On which host a worker starts: shares of hosts, hosts that are lost or unfit, workers that die again and
+ * again on a host, and clients that a host has brought. */
+#include "daemon/supervise/placement.h"
 
 #include "daemon/hosts/hosts.c" // NOLINT(bugprone-suspicious-include): the state of a host is its own
 
@@ -12,8 +12,9 @@ static struct job job;
 static struct host of[HOSTS];
 static struct rendezvous rendezvous;
 static struct hosts hosts;
+static struct roster roster;
 static struct child children[WORKERS];
-static struct generation generation;
+static struct placement placement;
 
 /* Four hosts, three of them from the begin; nine clients, the last two of which host 3 has brought. */
 static void set_up(void)
@@ -28,20 +29,20 @@ static void set_up(void)
         of[i].state = HOST_UP;
     of[LATE].brings = 2;
     hosts = (struct hosts){.rendezvous = &rendezvous, .job = &job, .of = of};
+    roster = (struct roster){.servers = SERVERS, .clients = CLIENTS, .replaceable = SERVERS};
     for (unsigned i = 0; i < WORKERS; i++)
         children[i] = (struct child){.state = CHILD_GONE, .start = {.worker = (uint16_t)i}};
-    generation =
-        (struct generation){.job = &job,
-                            .hosts = &hosts,
-                            .roster = {.servers = SERVERS, .clients = CLIENTS, .replaceable = SERVERS},
-                            .children = children,
-                            .count = WORKERS,
-                            .number = 1};
+    placement = (struct placement){.job = &job,
+                                   .hosts = &hosts,
+                                   .roster = &roster,
+                                   .children = children,
+                                   .count = WORKERS,
+                                   .generation = 1};
 }
 
 static uint16_t host_of(unsigned worker)
 {
-    return generation_choose_host(&generation, &children[worker], (uint16_t)worker);
+    return placement_choose_host(&placement, &children[worker], (uint16_t)worker);
 }
 
 static void expect_hosts(const char *expected)
@@ -71,7 +72,7 @@ START_TEST(clients_are_spread_over_the_first_hosts_and_stay_with_those_that_brin
     expect_hosts("01"
                  "1111222"
                  "33");
-    ck_assert_uint_eq(generation_own_clients(&generation), CLIENTS - 2);
+    ck_assert_uint_eq(placement_own_clients(&placement), CLIENTS - 2);
 }
 END_TEST
 
@@ -86,16 +87,16 @@ START_TEST(a_host_that_is_lost_or_unfit_gets_nothing)
     expect_hosts("00"
                  "0000111"
                  "33");
-    ck_assert_uint_eq(generation_fair_share(&generation, 1), (CLIENTS - 2) / 2);
-    ck_assert_uint_eq(generation_fair_share(&generation, 2), 0);
-    ck_assert_uint_eq(generation_fair_share(&generation, LATE), 0);
+    ck_assert_uint_eq(placement_fair_share(&placement, 1), (CLIENTS - 2) / 2);
+    ck_assert_uint_eq(placement_fair_share(&placement, 2), 0);
+    ck_assert_uint_eq(placement_fair_share(&placement, LATE), 0);
 }
 END_TEST
 
 /* A second start in a generation: where the worker was, unless it has died there twice in a row. */
 static void start_again(unsigned worker, uint16_t host, unsigned deaths)
 {
-    children[worker].start.generation = generation.number;
+    children[worker].start.generation = placement.generation;
     children[worker].host = host;
     children[worker].deaths = deaths;
 }
@@ -107,7 +108,7 @@ START_TEST(a_worker_starts_again_where_it_was)
     of[2].state = HOST_AWAITED; /* then where the fewest live; of equals the first: the leader's host */
     ck_assert_uint_eq(host_of(4), 0);
     children[5] = (struct child){.state = CHILD_READY, .host = 0};
-    ck_assert_uint_eq(generation_load(&generation, 0), 1);
+    ck_assert_uint_eq(placement_load(&placement, 0), 1);
     ck_assert_uint_eq(host_of(4), 1);
 }
 END_TEST
@@ -128,15 +129,15 @@ START_TEST(clients_move_from_the_fullest_host_to_the_one_that_comes)
     for (unsigned i = SERVERS; i < WORKERS; i++)
         children[i] =
             (struct child){.state = CHILD_READY, .host = i < 8 ? 0 : 1, .start = {.worker = (uint16_t)i}};
-    ck_assert_ptr_eq(generation_choose_mover(&generation, 2), &children[SERVERS]);
-    ck_assert_ptr_eq(generation_choose_mover(&generation, 0), &children[8]);
+    ck_assert_ptr_eq(placement_choose_mover(&placement, 2), &children[SERVERS]);
+    ck_assert_ptr_eq(placement_choose_mover(&placement, 0), &children[8]);
     children[SERVERS].moves_to = 2;
     ck_assert_uint_eq(host_of(SERVERS), 2);
     of[2].state = HOST_AWAITED;
     ck_assert_uint_ne(host_of(SERVERS), 2);
     for (unsigned i = SERVERS; i < WORKERS; i++)
         children[i].state = CHILD_KILLED;
-    ck_assert_ptr_null(generation_choose_mover(&generation, 2));
+    ck_assert_ptr_null(placement_choose_mover(&placement, 2));
 }
 END_TEST
 
