@@ -72,7 +72,7 @@ UNSANITIZED := test_arrows test_documents test_fail_call test_scripts test_unit 
 UNTHREADED := test_continue test_cuda_faults test_disk_faults test_finished test_hosts test_http test_links test_list \
               test_log_places test_lost_job test_model_parallel test_off_policy_images \
               test_parameter_server test_play test_python_spaces test_renamed_run test_rpc_floods test_rpc_proxy \
-              test_stand_in test_status test_tensorboard test_try test_worlds \
+              test_stand_in test_stand_in_operations test_status test_tensorboard test_try test_worlds \
               $(filter-out test_backend% test_classifier test_dense test_denormals test_pmi test_policy \
                            test_policy_improve test_policy_network test_profile test_restart test_sgd_round test_team, \
                   $(basename $(notdir $(filter test/kernels/% test/worker/job/% test/worker/environment/% test/worker/model/% \
