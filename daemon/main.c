@@ -114,7 +114,7 @@ static int command_schema(int argc, char **argv)
 {
     if (argc > 2)
         return usage_error("schema takes at most one argument: %s", argv[2]);
-    if (argc == 1 && job_write_schema(stdout) != 0 && !ferror(stdout)) { /* which flush_output reports */
+    if (argc == 1 && job_write_schema(stdout) != 0 && !ferror(stdout)) { // flush_output reports a full output
         fprintf(stderr, "coalesced: cannot write the schema: %s\n", strerror(errno));
         return EX_SOFTWARE;
     }

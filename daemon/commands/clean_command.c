@@ -32,6 +32,7 @@ struct cleaning {
 struct place {
     char text[PATH_MAX]; /* of the folder in which the run's folder lies */
     int parent, run;     /* the two folders, open; -1: cannot be opened, or a link is on the way */
+    int errnum;          /* why the parent cannot be opened; 0: it is open */
 };
 
 /* `path`: absolute. */
@@ -41,6 +42,7 @@ static void place_open(struct place *place, const char *path)
     const char *name = strrchr(path, '/') + 1;
     snprintf(place->text, sizeof place->text, "%.*s", (int)(name - path), path);
     place->parent = (int)syscall(SYS_openat2, AT_FDCWD, place->text, &how, sizeof how);
+    place->errnum = place->parent < 0 ? errno : 0;
     place->run = openat(place->parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
@@ -152,7 +154,10 @@ static void consider(struct cleaning *c, const char *path)
     place_open(&place, path);
     if (run_summary_read(&summary, path, &unread) == STATUS_OK && summary.is_previous && summary.pid == 0) {
         if (!place_holds(&place, &summary)) {
-            log_warning("%.400s is not cleaned: expected a folder that stays in its place", path);
+            if (place.errnum == ENOSYS || place.errnum == EPERM)
+                log_warning("%.400s is not cleaned: openat2(2), of Linux 5.6, is not permitted here", path);
+            else
+                log_warning("%.400s is not cleaned: expected a folder that stays in its place", path);
             c->failures++;
         } else if (is_old(&summary, place.run, c->arguments->age_s)) {
             clean_run(c, &summary, &place);

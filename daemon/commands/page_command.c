@@ -12,10 +12,12 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -254,7 +256,17 @@ static char *document(void *arg, enum http_document which, const char *id, size_
 
 /* ---- serving ---- */
 
-/* Serves to the first signal. */
+/* Whether one of the signals that have come ends the server: a child's end and SIGUSR1 do not. */
+static bool is_over(int signals)
+{
+    struct signalfd_siginfo info;
+    while (read(signals, &info, sizeof info) == sizeof info)
+        if (info.ssi_signo == SIGINT || info.ssi_signo == SIGTERM || info.ssi_signo == SIGHUP)
+            return true;
+    return false;
+}
+
+/* Serves to the first signal that ends a program. */
 enum status page_serve(const struct arguments *arguments, struct job *job, struct error *error)
 {
     struct run_page page = {.arguments = arguments};
@@ -282,7 +294,7 @@ enum status page_serve(const struct arguments *arguments, struct job *job, struc
         struct pollfd waits[] = {{.fd = listener_fd(&listener), .events = POLLIN},
                                  {.fd = signals, .events = POLLIN}};
         struct monotime now = monotime_now();
-        while (waits[1].revents == 0 &&
+        while (!is_over(signals) &&
                (poll(waits, 2, monotime_poll_ms(now, listener_due(&listener, now))) >= 0 || errno == EINTR)) {
             listener_serve(&listener);
             now = monotime_now();

@@ -358,11 +358,12 @@ static void follower_cut_off(struct follower *f, struct monotime now, const char
 static bool job_has_ended(struct follower *f)
 {
     char event[16] = "";
+    int length = 0; /* up to behind the quote of the event's name */
     char *line = f->config->run != NULL ? resume_last_line(path_of(f->config->run)) : NULL;
     if (line != NULL)
-        sscanf(line, "{\"event\":\"%15[a-z]\"", event);
+        sscanf(line, "{\"event\":\"%15[a-z]\"%n", event, &length);
     free(line);
-    const char *end = runlog_end(event);
+    const char *end = length > 0 ? runlog_end(event) : NULL;
     if (end == NULL)
         return false;
     log_info("the leader is gone, and the log says that the job is over: %s", end);

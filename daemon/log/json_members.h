@@ -1,4 +1,5 @@
-/* Members of a cJSON object whose text may come from anywhere, and numbers that JSON cannot have. Pure. */
+/* Reads members of a cJSON object, whose text may come from anywhere, and writes numbers, also those that
+ * JSON cannot have. Pure. */
 #ifndef DAEMON_LOG_JSON_MEMBERS_H
 #define DAEMON_LOG_JSON_MEMBERS_H
 

@@ -410,6 +410,13 @@ struct finding {
     struct error first; /* of these */
 };
 
+/* NULL: at the end with errno 0, or after an error. */
+static FTSENT *next_entry(FTS *tree)
+{
+    errno = 0;
+    return fts_read(tree);
+}
+
 /* Below a run lie its own folders. Only a folder that someone named, of level 0, may be a run and hold
  * others.
  */
@@ -421,11 +428,14 @@ static enum status visit(struct finding *f, char path[PATH_MAX], struct error *e
     FTS *tree = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
     if (tree == NULL)
         return error_set_errno(error, errno, "cannot read %.300s", path);
-    for (FTSENT *entry; status == STATUS_OK && (entry = fts_read(tree)) != NULL;) {
+    for (FTSENT *entry; status == STATUS_OK && (entry = next_entry(tree)) != NULL;) {
         const bool is_previous = is_previous_name(entry->fts_name);
-        if (entry->fts_info == FTS_DNR && entry->fts_level == 0)
-            status = error_set_errno(error, entry->fts_errno, "cannot read %.300s", path);
-        else if (entry->fts_info == FTS_DNR && f->unread++ == 0)
+        const bool is_unread =
+            entry->fts_info == FTS_DNR || entry->fts_info == FTS_NS || entry->fts_info == FTS_ERR;
+        if (entry->fts_level == 0 && entry->fts_info != FTS_D && entry->fts_info != FTS_DP)
+            status =
+                error_set_errno(error, is_unread ? entry->fts_errno : ENOTDIR, "cannot read %.300s", path);
+        else if (is_unread && entry->fts_errno != ENOENT && f->unread++ == 0)
             error_set_errno(&f->first, entry->fts_errno, "cannot read %.300s", entry->fts_path);
         if (entry->fts_info != FTS_D)
             continue;
@@ -436,6 +446,8 @@ static enum status visit(struct finding *f, char path[PATH_MAX], struct error *e
         if (is_own || (entry->fts_number != 0 ? is_previous : entry->fts_level >= LEVEL_MAX))
             fts_set(tree, entry, FTS_SKIP);
     }
+    if (status == STATUS_OK && errno != 0)
+        status = error_set_errno(error, errno, "cannot read all of %.300s", path);
     fts_close(tree);
     return status;
 }

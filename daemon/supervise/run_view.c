@@ -470,7 +470,7 @@ void run_view_open(struct run_view *view)
     if (status_socket_open(&view->status, view->g->dir->address, status_text, view, &error) != STATUS_OK)
         log_warning("coalesced status will not find this run: %s", error.text);
     else if (!view->g->job->metrics.has_listen &&
-             isatty(STDERR_FILENO) == 1) /* a person: no service manager */
+             isatty(STDERR_FILENO) == 1) // the hint is for a person, not for a journal
         log_info("see more with `coalesced status %s`, or a page with --set /metrics/listen=127.0.0.1:9477",
                  view->g->dir->path);
 }

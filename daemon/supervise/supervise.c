@@ -643,7 +643,7 @@ static struct monotime advance_generation(struct supervisor *s, struct monotime 
 
 /* ---- messages and exits of workers ---- */
 
-/* Handles the messages of the worker that wait, `most` of them. */
+/* Handles at most `most` waiting messages of the worker. */
 static void read_messages(struct supervisor *s, struct child *child, unsigned most)
 {
     static struct control_message message; /* too large for a stack; one thread */

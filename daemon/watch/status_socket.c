@@ -44,7 +44,7 @@ enum status status_socket_clear(const char *path, struct error *error)
 {
     struct stat info;
     if (lstat(path, &info) != 0)
-        return STATUS_OK;
+        return errno == ENOENT ? STATUS_OK : error_set_errno(error, errno, "cannot look at %.200s", path);
     if (!S_ISSOCK(info.st_mode))
         return error_set(error, STATUS_PERMISSION, "%.200s is in the way: expected a socket or nothing",
                          path);

@@ -46,7 +46,7 @@ void status_socket_close(struct status_socket *socket);
 int status_socket_listen(const struct sockaddr *address, socklen_t bytes, int backlog);
 
 /* Removes the socket that a killed process has left at a path, if there is one. STATUS_PERMISSION: the file
- * there is no socket. Errors of unlink(2). */
+ * there is no socket. Errors of lstat(2) and unlink(2). */
 enum status status_socket_clear(const char *path, struct error *error);
 
 /* Writes the STATUS_WAITS descriptors to wait for; -1 in those that are not used. */

@@ -5,8 +5,8 @@
  *     saves      writes the members to `out`, which has room for them
  *     loads      reads them from `from`
  *
- * So what is saved and what is loaded cannot differ. A member's bytes are the machine's own. The struct is
- * its owner's; its first members say the way. Pure functions. */
+ * So what is saved and what is loaded cannot differ. A member's bytes are the machine's own. Its owner
+ * fills the struct: `out` and `from` say the way. Pure functions. */
 #ifndef KERNELS_BASE_ARCHIVE_H
 #define KERNELS_BASE_ARCHIVE_H
 

@@ -15,8 +15,8 @@ enum status cuda_activation(struct backend *backend, struct op_call *call, struc
                      [=] __device__(size_t i) { y[i] = is_tanh ? tanhf(x[i]) : device_relu(x[i]); });
 }
 
-/* It is computed from the output alone: the tape has released the input, for which cuDNN's call asks. Of an
- * addition with a ReLU it is the first input's. */
+/* Computes the input's gradient from the output alone: the tape has released the input, for which cuDNN's
+ * call asks. An addition with a ReLU writes it for the first input that wants one. */
 enum status cuda_activation_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
     const struct tensor *about = call->out[0];

@@ -20,8 +20,8 @@ enum status pass_forward(struct backend *backend, struct op_call *call, struct e
     return STATUS_OK;
 }
 
-/* By the output and its gradient: where a ReLU let through, dx = dy. Of an addition with a ReLU it is the
- * gradient of the first input that wants one. */
+/* Computes the input's gradient from the output and the output's gradient: where a ReLU let through, dx = dy.
+ * An addition with a ReLU writes it for the first input that wants one. */
 enum status pass_backward(struct backend *backend, struct op_call *call, struct error *error)
 {
     (void)error;

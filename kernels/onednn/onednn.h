@@ -140,8 +140,8 @@ struct binding {
 };
 
 /* Adds a step with these arguments, up to an argument 0, and with its scratchpad. A binding that the
- * primitive does not have is left out, and likewise an absent tensor that would be read; in place of an
- * absent one that would be written there is scratch. */
+ * primitive does not have is left out. So is an absent tensor that the primitive would read. An absent tensor
+ * that it would write is replaced by scratch. */
 void builder_step(struct builder *builder, dnnl_primitive_desc_t descriptor, const struct binding *bindings);
 
 /* After a run, in[index]->wanted says this layout if the input is canonical and as many bytes hold it. */

@@ -58,7 +58,7 @@ static const float *data_or_null(const struct tensor *tensor)
     return tensor == NULL ? NULL : tensor->data;
 }
 
-/* Of states (steps, batch, hidden): the one that row number `row` of (steps, batch) begins with. */
+/* The state before row number `row` of (steps, batch); `states` are (steps, batch, hidden). */
 static const float *before(const struct layer *layer, const float *initial, const float *states, size_t row)
 {
     return row < layer->batch ? initial + row * layer->hidden : states + (row - layer->batch) * layer->hidden;

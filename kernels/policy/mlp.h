@@ -76,7 +76,8 @@ void mlp_act(const struct mlp *mlp, const struct mlp_batch *batch, uint64_t seed
 double mlp_gradient(const struct mlp *mlp, const struct mlp_batch *batch, const float *coefficient,
                     float *gradient);
 
-/* Checks COALESCED_ISA, before a process forks the workers that compute: they do not check it again.
+/* Checks COALESCED_ISA, before a process forks the workers that compute. The policies' kernels do not check
+ * it again: a wrong name computes as the baseline.
  * STATUS_INVALID: there is no such instruction set; STATUS_UNAVAILABLE: this processor does not have it. */
 enum status mlp_check_isa(struct error *error);
 

@@ -183,6 +183,7 @@ check "a run that is not there" fails 66 "no run is called" status "$scratch/non
 check "nor anything to stop" fails 66 "is not running" stop nobody
 check "stop needs a run" fails 64 "expected one run" stop
 check "list names a folder that is not there" fails 66 "cannot read none" list none
+check "and what is no folder" fails 66 "cannot read .*/reinforce.json: Not a directory" list "$scratch/reinforce.json"
 check "--running is one of list" fails 64 "belongs to list" status --running
 check "a checkpoint's option is not one of status" fails 64 "belongs to" status --episodes 3
 three=$scratch/other/one

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static struct run_history *history;
@@ -377,6 +378,44 @@ START_TEST(a_file_that_is_missing_is_named)
 }
 END_TEST
 
+static void make_folder(const char *name)
+{
+    char path[sizeof file + 64];
+    snprintf(path, sizeof path, "%s/%s", workplace.folder, name);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+}
+
+START_TEST(the_run_s_folder_has_the_job_and_the_checkpoints)
+{
+    char path[sizeof file + 64];
+    cJSON *json = written(true);
+    ck_assert(cJSON_IsNull(cJSON_GetObjectItem(json, "job")));
+    ck_assert_int_eq(cJSON_GetArraySize(list(json, "checkpoints")), 0);
+    cJSON_Delete(json);
+    snprintf(path, sizeof path, "%s/job.json", workplace.folder);
+    FILE *out = fopen(path, "w");
+    ck_assert_ptr_nonnull(out);
+    fputs("{\n  \"kind\":\n  \"reinforce\"}\n", out);
+    ck_assert_int_eq(fclose(out), 0);
+    make_folder("checkpoints");
+    make_folder("checkpoints/00000010");
+    make_folder("checkpoints/00000002");
+    json = written(true);
+    ck_assert_str_eq(cJSON_GetStringValue(cJSON_GetObjectItem(cJSON_GetObjectItem(json, "job"), "kind")),
+                     "reinforce");
+    const cJSON *found = list(json, "checkpoints");
+    ck_assert_int_eq(cJSON_GetArraySize(found), 2);
+    ck_assert_double_eq(cJSON_GetArrayItem(cJSON_GetArrayItem(found, 0), 0)->valuedouble, 2);
+    ck_assert_double_eq(cJSON_GetArrayItem(cJSON_GetArrayItem(found, 1), 0)->valuedouble, 10);
+    ck_assert_double_gt(cJSON_GetArrayItem(cJSON_GetArrayItem(found, 0), 1)->valuedouble, 1e9);
+    cJSON_Delete(json);
+    json = written(false);
+    ck_assert_ptr_null(cJSON_GetObjectItem(json, "job"));
+    ck_assert_int_eq(cJSON_GetArraySize(list(json, "checkpoints")), 2);
+    cJSON_Delete(json);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("run_history");
@@ -398,6 +437,7 @@ int main(void)
     tcase_add_test(tcase, a_damaged_line_spoils_no_other);
     tcase_add_test(tcase, a_line_beyond_the_block_is_skipped);
     tcase_add_test(tcase, a_file_that_is_missing_is_named);
+    tcase_add_test(tcase, the_run_s_folder_has_the_job_and_the_checkpoints);
     suite_add_tcase(suite, tcase);
     return suite_run(suite);
 }
