@@ -124,7 +124,7 @@ enum status dist_optimizer_new(struct dist_optimizer **out, struct dist *dist,
 void dist_optimizer_free(struct dist_optimizer *optimizer);
 
 /* Gives another worker the references to the local optimizers, one for each owner of parameters, all under
- * `tag`. Waits until it holds them. */
+ * `tag`, one after the other. Waits until it holds them, or one fails. */
 enum status dist_optimizer_share(struct dist_optimizer *optimizer, uint16_t worker, uint64_t tag,
                                  struct error *error);
 

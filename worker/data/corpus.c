@@ -3,7 +3,8 @@
  * model.
  *
  * The reader keeps one line, four bytes per token, eight per line, and each distinct word once. Words are
- * numbered as they come; once the vocabulary is known, its numbers replace these. */
+ * numbered as they come; once the vocabulary is known, its numbers replace these. No progress is told while
+ * one line is read from the file. */
 #include "worker/data/corpus.h"
 
 #include "kernels/base/file.h"

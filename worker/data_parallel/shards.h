@@ -55,8 +55,8 @@
 struct rpc;
 
 /* ---- The args of messages ----
- * worker/net/PROTOCOL.md says what each method asks and answers, when, and what costs a caller its session. A
- * `version` may be NEWEST. An `offset` is a slot's place in the server's segment, or NOWHERE: elements
+ * worker/net/PROTOCOL.md says what each method asks and answers, when, and what costs a caller its session.
+ * GET_VERSION may be NEWEST. An `offset` is a slot's place in the server's segment, or NOWHERE: elements
  * travel. A loss is the bits of a double. METHOD_PUSH_PULL's answer has the args of METHOD_GET_MODEL's. */
 enum get_model_arg { GET_VERSION, GET_FIRST, GET_COUNT, GET_FINGERPRINT };
 enum model_arg { MODEL_VERSION, MODEL_OFFSET, MODEL_STEP, MODEL_FLAGS };

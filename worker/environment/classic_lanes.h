@@ -36,7 +36,7 @@ struct classic_call {
 };
 
 /* Moves n states by their actions, and writes their observations, rewards and flags. An environment that has
- * ended must not be among them. Without actions it writes the observations alone. */
+ * ended must not be among them. With actions NULL only the observations are written. */
 typedef void classic_step(const struct classic_call *call);
 
 /* The steps of the kinds, on each set of enum isa (kernels/lanes/isa.h). */

@@ -172,7 +172,8 @@ static void call_is_over(const struct contract *c)
 static void call_end(struct contract *c, int failed, bool must_refuse)
 {
     char shown[ENVIRONMENT_ERROR_BYTES];
-    const char *text = c->said.text; /* a sentence: ended, not empty, and not our pattern */
+    const char *text = c->said.text;
+    /* It has an end, is not empty, and is not our pattern. */
     const bool has_sentence = memchr(text, '\0', sizeof c->said.text) != NULL && text[0] != '\0' &&
                               (uint8_t)text[0] != PATTERN_BYTE;
     call_is_over(c);
@@ -917,7 +918,7 @@ static void check_reference(struct contract *c)
 /* ---- the same bits ---- */
 
 /* A plug-in that draws from the second of the day gives other draws in the next one. time(2) may lag a few
- * milliseconds behind clock_gettime(2): waits until both have come to it. */
+ * milliseconds behind clock_gettime(2): this waits until both clocks show the next second. */
 static void check_seeds(struct contract *c)
 {
     const struct cast cast = cast_in_order(c);

@@ -149,10 +149,13 @@ static const cJSON *member(const cJSON *object, const char *key)
     return cJSON_GetObjectItemCaseSensitive(object, key);
 }
 
-/* Refuses a member whose name is none of the `known` ones, a list that ends with NULL, or is there twice. */
+/* Refuses a member whose name is none of the `known` ones, a list that ends with NULL, or is there twice. The
+ * caller refuses what is no object. */
 static void check_members(const cJSON *object, const char *of, const char *const *known, struct error *error)
 {
-    const cJSON *item;
+    const cJSON *item = NULL;
+    if (!cJSON_IsObject(object))
+        return;
     cJSON_ArrayForEach(item, object)
     {
         const char *const *name = known;

@@ -44,7 +44,7 @@ size_t environment_space_elements(const struct environment_space *space);
 /* By the type of a space's elements. */
 extern const char *const environment_dtype_names[];
 
-/* Writes "float32 (84, 84, 1)", of at most 48 bytes. Returns its length. */
+/* Writes "float32 (84, 84, 1)", which takes at most 48 bytes with its zero. Returns its length. */
 size_t environment_space_show(char *out, size_t size, const struct environment_space *space);
 
 /* Where a part begins in its row, in bytes; of a number behind the last one: the row's end. */

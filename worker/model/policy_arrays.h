@@ -12,7 +12,7 @@
 struct policy_arrays {
     size_t count;                              /* floats in each of the arrays */
     float *values, *gradient, *first, *second; /* the parameters, their gradient, Adam's moments */
-    uint64_t steps;                            /* of Adam; of a replay buffer gradient steps */
+    uint64_t steps;                            /* Adam's; with a replay buffer, gradient steps */
     struct team *team;                         /* policy_cpu.c's; NULL: one thread learns */
     adam_lanes_update *adam;
     uint32_t parameter_count;

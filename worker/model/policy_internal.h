@@ -1,13 +1,16 @@
 /* The table of functions of each kind of policy, and what the kinds share. policy.c picks the kind.
  *
- *     policy_cpu.c       on the CPU, with flat arrays of parameters; policy_memory.c is its memories
- *     policy_mlp_gpu.c   the tutorial's network on a GPU
- *     policy_tape.c      the CNN, and dense layers, on a backend
- *     policy_dqn.c, policy_actor_critic.c   from a replay buffer, on the CPU: DQN; SAC and TD3. q_learning.c
- * is what they share policy_arrays.c    the parameters of those on the CPU policy_dqn_tape.c  DQN's CNN on a
- * backend; dqn_head.c is what it shares with policy_dqn.c policy_networks.c  the networks on a backend;
- * policy_sequences.c is what their memories read policy_pieces.c    how their batches are cut and read
- *     policy_learner.c   parameters, optimizer and tape of those on a backend
+ *     policy_cpu.c            on the CPU; policy_memory.c is its memories
+ *     policy_mlp_gpu.c        the tutorial's network on a GPU
+ *     policy_tape.c           the CNN, and dense layers, on a backend
+ *     policy_dqn.c            DQN on the CPU
+ *     policy_actor_critic.c   SAC and TD3 on the CPU; it shares q_learning.c with policy_dqn.c
+ *     policy_dqn_tape.c       DQN's CNN on a backend; it shares dqn_head.c with policy_dqn.c
+ *     policy_arrays.c         the parameters of those on the CPU
+ *     policy_networks.c       the networks on a backend
+ *     policy_sequences.c      what their memories read
+ *     policy_pieces.c         how their batches are cut and read
+ *     policy_learner.c        parameters, optimizer and tape of those on a backend
  *
  * Each kind has a struct of its own, `self`, which policy.c allocates and frees. */
 #ifndef WORKER_MODEL_POLICY_INTERNAL_H

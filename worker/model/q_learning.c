@@ -86,6 +86,7 @@ static void load(const struct q_network *n, const struct q_learning *p)
 enum status q_network_open(struct q_network **out, struct q_learning *p, const struct layers_shape *shape,
                            const char *first, const char *target, struct error *error)
 {
+    assert(p->networks < Q_NETWORKS_MAX);
     struct layers_shape still = *shape;
     struct q_network *n = *out = &p->network[p->networks];
     still.forward_only = true;

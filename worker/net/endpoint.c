@@ -285,7 +285,7 @@ static enum status address_check(const char *address, bool is_bind, bool is_far,
                : error_set(error, STATUS_INVALID, "%s: expected tcp:// between hosts", address);
 }
 
-/* Makes the socket. After a failure too, endpoint_keep. */
+/* Makes the socket. The caller gives *out and the status to endpoint_keep, after a failure, too. */
 static enum status endpoint_open(struct endpoint **out, struct endpoint *beside, const char *address,
                                  bool is_router, const struct endpoint_credentials *shown,
                                  struct error *error)

@@ -1112,6 +1112,7 @@ enum status rpc_call(struct rpc *rpc, uint16_t worker, enum wire_method method,
                      struct error *error)
 {
     struct future *call = NULL;
+    assert(rpc->callbacks == 0 && !rpc->in_turn);
     enum status status = rpc_call_async(rpc, worker, method, message, deadline, &call, error);
     if (status == STATUS_OK)
         status = rpc_wait(rpc, call, error);

@@ -221,7 +221,7 @@ enum status rpc_call_then(struct rpc *rpc, uint16_t worker, enum wire_method met
 
 /* Sends a request of args and a context, whose answer nobody needs. Without room the request waits, and is
  * tried again in later turns. It is dropped where there is no session, or when the session ends. Without
- * memory to wait the session with `worker` ends. */
+ * memory to wait the session with `worker` ends; a request to this worker itself is lost. */
 void rpc_notify(struct rpc *rpc, uint16_t worker, enum wire_method method, const struct rpc_message *message);
 
 /* rpc_call_async and rpc_wait in one, for a role's top level: turns until the future is done, and serves

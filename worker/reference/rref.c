@@ -26,12 +26,12 @@
  *    giver's reference waits for SHARE's answer, which waits for CLAIM's.
  * 4. An object without users is destroyed. Every grant is told once: calls that carry grants have no
  *    deadline, are answered once, and fail only with the session between B and C, and then B drops all of
- *    C's uses (5). Two cases are left out: C cancels all its calls (rpc_cancel_all), which a worker does
- *    only on the way to its end; and B has no memory for an answer to itself. Such uses stay counted
- *    until the session ends, or B does. A use that was told is released once, also when C has no room
- *    for it (rref_accept); a RELEASE that cannot be sent is tried again in later turns (rpc_notify), and its
- *    owner serves it however many calls are open. So when the last handle anywhere is released and all
- * messages have arrived, g = r for all workers.
+ *    C's uses (5). Three cases are left out: C cancels all its calls (rpc_cancel_all), which a worker does
+ *    only on the way to its end; B has no memory for an answer to itself; and B has no memory for a RELEASE
+ * to itself that waits. Such uses stay counted until the session ends, or B does. A use that was told is
+ *    released once, also when C has no room for it (rref_accept). A RELEASE that cannot be sent is tried
+ * again in later turns (rpc_notify), and its owner serves it however many calls are open. So when the last
+ * handle anywhere is released and all messages have arrived, g = r for all workers.
  * 5. Deaths. When C's session with B ends, B drops C's uses, and the rpc drops C's messages that B has not
  *    handled. A use granted to a request whose session has ended is not counted (rpc_request_is_live). When A
  *    dies before B handles C's CLAIM, B may have dropped A's uses and refuses the CLAIM; C fails the

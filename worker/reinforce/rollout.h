@@ -49,7 +49,7 @@ struct rollout_config {
 
 struct rollout {
     struct rollout_config config;
-    struct region region; /* all of the memory, but for the last observations */
+    struct region region; /* all of the memory, but for the arrays last_… */
     uint32_t columns;
     uint32_t episode;    /* of the job, from 1: keys every draw */
     uint32_t *lengths;   /* (columns) rows so far */

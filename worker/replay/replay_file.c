@@ -137,22 +137,28 @@ static struct path path_beside(struct path path, const char *text)
 }
 
 /* The file has this path from now on. */
-static enum status name_file(struct replay_file *file, struct path path, struct error *error)
+static char *copy_name(struct path path, struct error *error)
 {
     char *name = strdup(path.text);
     if (name == NULL)
-        return error_set(error, STATUS_NO_MEMORY, "no memory for the name of a replay buffer's file");
+        error_set(error, STATUS_NO_MEMORY, "no memory for the name of a replay buffer's file");
+    return name;
+}
+
+static void set_name(struct replay_file *file, struct path path, char *name)
+{
     free(file->name);
     file->name = name;
     file->path = path_beside(path, name);
-    return STATUS_OK;
 }
 
 static enum status open_file(struct replay_file *file, struct path path, int flags, struct error *error)
 {
-    const enum status status = name_file(file, path, error);
-    return status == STATUS_OK ? file_open_as(&file->fd, file->path, O_RDWR | O_NOFOLLOW | flags, error)
-                               : status;
+    char *name = copy_name(path, error);
+    if (name == NULL)
+        return STATUS_NO_MEMORY;
+    set_name(file, path, name);
+    return file_open_as(&file->fd, file->path, O_RDWR | O_NOFOLLOW | flags, error);
 }
 
 /* A loss of power does not take the file's name away. */
@@ -169,10 +175,15 @@ static enum status sync_name(const struct replay_file *file, struct error *error
 
 enum status replay_file_rename(struct replay_file *file, struct path path, struct error *error)
 {
-    if (!file_rename(file->path, path, 0))
+    char *name = copy_name(path, error);
+    if (name == NULL)
+        return STATUS_NO_MEMORY;
+    if (!file_rename(file->path, path, 0)) {
+        free(name);
         return error_set_errno(error, errno, "%.300s: cannot be renamed", file->name);
-    const enum status status = name_file(file, path, error);
-    return status == STATUS_OK ? sync_name(file, error) : status;
+    }
+    set_name(file, path, name);
+    return sync_name(file, error);
 }
 
 /* The kernel grants more memory than there is, and kills whoever uses all of it: so this asks first. */
