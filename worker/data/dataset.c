@@ -620,11 +620,13 @@ static enum status folder_read_file(struct folder *folder, const char *path, siz
             error_set(error, STATUS_CORRUPT, "expected a regular file of at most %d bytes", FILE_BYTES_MAX);
     if (status == STATUS_OK && size > folder->capacity) {
         uint8_t *grown = realloc(folder->bytes, size);
-        folder->capacity = grown != NULL ? size : folder->capacity;
-        folder->bytes = grown != NULL ? grown : folder->bytes;
-        if (grown == NULL)
+        if (grown != NULL) {
+            folder->bytes = grown;
+            folder->capacity = size;
+        } else {
             status =
                 error_set(error, STATUS_NO_MEMORY, "no memory for an image file of %zu bytes", (size_t)size);
+        }
     }
     const ssize_t read = status == STATUS_OK ? file_read_at(fd, folder->bytes, (size_t)size, 0) : 0;
     if (read < 0)

@@ -43,8 +43,8 @@ static const char *const area_names[AREAS] = {"observation", "action", "reward",
 /* What one row gave in one step, and at the reset after it if there was one. The integers are hashes. */
 struct record {
     uint64_t observation, mask, metrics;
-    uint64_t first; /* observation and mask after the reset */
-    float reward;
+    uint64_t first;  /* observation and mask after the reset */
+    uint32_t reward; /* its bits */
     uint8_t flags;
 };
 
@@ -568,13 +568,13 @@ static void compare_row(struct contract *c, uint32_t subject, uint32_t step, uin
 {
     const struct record *a = record_at(c, c->reference, subject, step, agent);
     const struct record *b = record_at(c, c->found, subject, step, agent);
-    const char *what = a->flags != b->flags                                    ? "the flags differ"
-                       : memcmp(&a->reward, &b->reward, sizeof a->reward) != 0 ? "the reward differs"
-                       : a->observation != b->observation                      ? "the observation differs"
-                       : a->mask != b->mask                                    ? "the mask differs"
-                       : a->metrics != b->metrics                              ? "the metrics differ"
-                       : a->first != b->first ? "the state after the reset that follows differs"
-                                              : NULL;
+    const char *what = a->flags != b->flags               ? "the flags differ"
+                       : a->reward != b->reward           ? "the reward differs"
+                       : a->observation != b->observation ? "the observation differs"
+                       : a->mask != b->mask               ? "the mask differs"
+                       : a->metrics != b->metrics         ? "the metrics differ"
+                       : a->first != b->first             ? "the state after the reset that follows differs"
+                                                          : NULL;
     char of[32] = "", when[32] = "after its first reset";
     if (what == NULL)
         return;

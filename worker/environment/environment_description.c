@@ -194,8 +194,10 @@ static double *read_numbers(struct arena *memory, const cJSON *object, const cha
     if (is_list && (size_t)cJSON_GetArraySize(item) != count)
         refuse(error, "%s.%s: %d numbers, expected %zu", of, key, cJSON_GetArraySize(item), count);
     double *numbers = item != NULL ? take(memory, count * sizeof *numbers, of, key, error) : NULL;
+    if (numbers == NULL)
+        return NULL;
     const cJSON *element = is_list ? item->child : item;
-    for (size_t i = 0; i < count && numbers != NULL; i++) {
+    for (size_t i = 0; i < count; i++) {
         numbers[i] = cJSON_IsNull(element) ? absent : cJSON_IsNumber(element) ? element->valuedouble : NAN;
         if (isnan(numbers[i]))
             refuse(error, "%s.%s: number %zu is none", of, key, i);
@@ -271,7 +273,7 @@ static void read_part(struct arena *memory, const cJSON *object, struct environm
     if (part->name == NULL)
         refuse(error, "%s.name: expected a text", of);
     read_space(memory, object, of, &part->space, most, error);
-    strcat(of, ".");
+    snprintf(of, sizeof of, "observation.parts[%u].", i);
     check_members(object, of, part_members, error);
 }
 

@@ -31,10 +31,10 @@ const char *const environment_dtype_names[] = {
 
 size_t environment_space_show(char *out, size_t size, const struct environment_space *space)
 {
-    int length = snprintf(out, size, "%s (", environment_dtype_names[space->dtype]);
+    size_t length = (size_t)snprintf(out, size, "%s (", environment_dtype_names[space->dtype]);
     for (uint32_t i = 0; i < space->rank; i++)
-        length += snprintf(out + length, size - (size_t)length, "%s%u", i > 0 ? ", " : "", space->shape[i]);
-    return (size_t)(length + snprintf(out + length, size - (size_t)length, ")"));
+        length += (size_t)snprintf(out + length, size - length, "%s%u", i > 0 ? ", " : "", space->shape[i]);
+    return length + (size_t)snprintf(out + length, size - length, ")");
 }
 
 /* The next multiple of 4. */

@@ -68,7 +68,13 @@ static const struct memory_case {
     {WORLD_CHOICE, &image, 0, {0}, POLICY_CRITIC_OWN, 20, .memory_layers = 1, .shared = true, .gru = true},
     {WORLD_CHOICE, &image, 0, {0}, POLICY_CRITIC_SHARED, 20, .memory_layers = 1, .shared = true},
 };
-enum { DENSE_CASES = 9, REFUSED_CASES = 10, CASES = sizeof cases / sizeof *cases, COLUMNS = 5, STEPS_MAX = 280 };
+enum {
+    DENSE_CASES = 9,
+    REFUSED_CASES = 10,
+    CASES = sizeof cases / sizeof *cases,
+    COLUMNS = 5,
+    STEPS_MAX = 280
+};
 enum { ROWS_MAX = COLUMNS * STEPS_MAX };
 
 static struct policy_world world;
