@@ -5,7 +5,7 @@
 #include "kernels/base/plugin_call.h"
 #include "kernels/base/profile.h"
 #include "worker/device.h"
-#include "worker/job/job_keys.h"
+#include "worker/job/job_table.h"
 #include "worker/net/rpc.h"
 
 #include <fcntl.h>

@@ -3,7 +3,7 @@
 
 #include "daemon/commands/job_files.h"
 #include "worker/data_parallel/evaluation.h"
-#include "worker/job/job_keys.h"
+#include "worker/job/job_table.h"
 #include "worker/reinforce/job_open.h"
 
 /* Where the checkpoint does not say what the environment's spaces are, the environment itself says it. */

@@ -11,7 +11,7 @@
 #include "worker/data/dataset.h"
 #include "worker/data_parallel/schedule.h"
 #include "worker/environment/environment_load.h"
-#include "worker/job/job_keys.h"
+#include "worker/job/job_table.h"
 #include "worker/model/classifier.h"
 #include "worker/model_parallel/parallel_data.h"
 #include "worker/reinforce/job_open.h"

@@ -7,7 +7,7 @@
 #include "kernels/base/file.h"
 #include "kernels/base/text.h"
 #include "worker/checkpoint/checkpoint.h"
-#include "worker/job/job_keys.h"
+#include "worker/job/job_table.h"
 
 #include <errno.h>
 #include <fcntl.h>

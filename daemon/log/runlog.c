@@ -8,7 +8,7 @@
 #include "kernels/base/log.h"
 #include "kernels/base/monotime.h"
 #include "kernels/base/text.h"
-#include "worker/job/job_keys.h"
+#include "worker/job/job_table.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -4,7 +4,7 @@
 
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
-#include "worker/job/job_keys.h"
+#include "worker/job/job_table.h"
 
 #include <fcntl.h>
 #include <sodium.h>

@@ -2,7 +2,7 @@
 #include "daemon/watch/run_status.h"
 
 #include "daemon/log/json_members.h"
-#include "worker/job/job_keys.h"
+#include "worker/job/job_table.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * is refused with at least one line, and all that is said of it is UTF-8 without control characters. */
 #include "kernels/base/text.h"
 #include "worker/job/job.h"
-#include "worker/job/job_keys.h"
+#include "worker/job/job_table.h"
 
 #include <stdint.h>
 #include <stdlib.h>

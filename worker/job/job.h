@@ -2,7 +2,7 @@
  *
  * JSON text is a job's only form outside of memory: the file that a person edits, job.json in the run
  * directory, and the text that the supervisor and WELCOME hand to every worker. This header turns such text
- * into a struct job and back. One table (job_keys.h) holds the keys and the rules between them; the check,
+ * into a struct job and back. One table (job_table.h) holds the keys and the rules between them; the check,
  * the JSON schema and the manual are made from it. Nothing here blocks but job_read_file, which reads a file.
  * Every function may be called from any thread.
  *

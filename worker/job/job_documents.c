@@ -1,7 +1,7 @@
 /* Writes what is generated from the table: the JSON schema (draft 2020-12) of job files, the manual page
  * coalesced-job(5) in mdoc(7), and the keys for completions. config/JOBS.md is the manual page, translated by
  * mandoc. The command's process. */
-#include "worker/job/job_key_words.h"
+#include "worker/job/job_table_words.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
-/* The keys of a job file, row by row, and look-ups among them; see job_keys.h. The order of the rows is the
+/* The keys of a job file, row by row, and look-ups among them; see job_table.h. The order of the rows is the
  * order in which a job is written and the manual explains it. */
-#include "worker/job/job_key_words.h"
+#include "worker/job/job_table_words.h"
 
 #include <float.h>
 #include <string.h>

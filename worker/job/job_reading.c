@@ -10,7 +10,7 @@
 #include "kernels/base/file.h"
 #include "kernels/base/text.h"
 #include "kernels/base/thread.h"
-#include "worker/job/job_keys.h"
+#include "worker/job/job_table.h"
 #include "worker/net/wire.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* The rules between the keys of a job file, and the limits on their products, row by row; see job_keys.h. */
-#include "worker/job/job_key_words.h"
+/* The rules between the keys of a job file, and the limits on their products, row by row; see job_table.h. */
+#include "worker/job/job_table_words.h"
 
 #define NEVER_ENDS "without a limit the job never ends"
 #define PYTHON_SENDS "trainers in Python send float32"

@@ -1,6 +1,6 @@
 /* Stores one key's value by its type, reads it again, and puts it, or what it must be, into words for
  * messages and for the manual. The caller's thread. */
-#include "worker/job/job_keys.h"
+#include "worker/job/job_table.h"
 
 #include "kernels/base/text.h"
 

@@ -3,7 +3,7 @@
 #define TEST_WORKER_JOB_JOB_FIXTURE_H
 
 #include "kernels/base/text.h"
-#include "worker/job/job_keys.h"
+#include "worker/job/job_table.h"
 
 #include <check.h>
 #include <stdlib.h>

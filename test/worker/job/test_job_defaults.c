@@ -1,7 +1,7 @@
 /* What a job of each kind is where its file says no more. */
 #include "test/worker/job/job_fixture.h"
 #include "test/workplace.h"
-#include "worker/job/job_keys.h"
+#include "worker/job/job_table.h"
 
 #include <math.h>
 #include <stdlib.h>

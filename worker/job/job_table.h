@@ -3,8 +3,8 @@
  * Three readers use it: the check (job_reading.c), the JSON schema and the manual (job_documents.c). A new
  * key is a row here and a member of struct job; a new rule between keys is a row, too. Constant data and pure
  * functions; any thread. */
-#ifndef WORKER_JOB_JOB_KEYS_H
-#define WORKER_JOB_JOB_KEYS_H
+#ifndef WORKER_JOB_JOB_TABLE_H
+#define WORKER_JOB_JOB_TABLE_H
 
 #include "worker/job/job.h"
 #include "worker/job/json_document.h"

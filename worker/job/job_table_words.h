@@ -1,9 +1,9 @@
 /* The words of the table's rows: sets of kinds, and conditions. job_keys.c, job_rules.c and job_documents.c
  * include this. */
-#ifndef WORKER_JOB_JOB_KEY_WORDS_H
-#define WORKER_JOB_JOB_KEY_WORDS_H
+#ifndef WORKER_JOB_JOB_TABLE_WORDS_H
+#define WORKER_JOB_JOB_TABLE_WORDS_H
 
-#include "worker/job/job_keys.h"
+#include "worker/job/job_table.h"
 
 enum {
     ANY = JOB_KINDS_ALL,
