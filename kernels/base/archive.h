@@ -1,5 +1,5 @@
-/* An archive: the bytes of an object in a file. One function lists an object's members, as in XDR (RFC 4506),
- * and the archive knows the way that they go:
+/* An archive: the bytes of an object in a file. One function lists an object's members, as in XDR (RFC 4506).
+ * The archive knows which way they go:
  *
  *     measures   counts the bytes; `out` and `from` are NULL
  *     saves      writes the members to `out`, which has room for them

@@ -2,9 +2,9 @@
  *
  * Forward: one large product for the inputs of all steps; then, step by step, the product of the previous
  * output and the fused gates. Backward: the gates' gradients step by step, then one product each for the
- * gradients of weights and inputs. (The library's own LSTM adds to weight gradients instead of writing them,
- * and has one bias.) A GRU's sums of x and those of h have gradients of their own, because r stands before
- * n's sum of h alone.
+ * gradients of weights and inputs. The library's own LSTM does not serve: it adds to weight gradients, and
+ * has one bias. In a GRU, r scales n's sum of h alone. So the sums of x and those of h have different
+ * gradients.
  *
  * Saved: the gates (steps, batch, gates hidden), and as (steps, batch, hidden) what a backward reads beside
  * them: an LSTM's cells, or a GRU's sums of h for n. */

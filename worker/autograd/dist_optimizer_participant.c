@@ -75,14 +75,16 @@ enum status dist_parameter_get(struct dist *dist, struct rref *parameter, enum d
     enum status status = check_parameter(parameter, error);
     if (status == STATUS_OK && rref_local(parameter) != NULL)
         return parameter_read(rref_local(parameter), which, values, count, error);
-    if (status == STATUS_OK)
-        status = rref_ask(parameter, PARAMETER_GET, &message, &future, error);
+    if (status != STATUS_OK)
+        return status;
+    const uint16_t owner = rref_owner(parameter); // a callback may release the handle while this waits
+    status = rref_ask(parameter, PARAMETER_GET, &message, &future, error);
     if (status != STATUS_OK)
         return status;
     const struct rpc_message *value = future_value(future);
     const uint32_t got = message_flat(value, 0, WIRE_F32);
     if (got == 0)
-        status = object_malformed(dist, rref_owner(parameter), error);
+        status = object_malformed(dist, owner, error);
     else if (got != count)
         status = error_set(error, STATUS_INVALID, "the parameter has %u values, room for %zu", got, count);
     else

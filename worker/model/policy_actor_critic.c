@@ -2,9 +2,9 @@
  *
  * SAC (Haarnoja et al., "Soft actor-critic algorithms and applications", arXiv 1812.05905): the actor draws
  * from a Gaussian that tanh squashes (kernels/policy/squashed.h), and the entropy of the draws is part of the
- * return. Without gSDE the actor's last layer gives means and logarithms of deviations. With gSDE it gives
- * the means alone; the deviations are a function of the last hidden layer, and one matrix of draws is the
- * noise of a whole gradient step, or of one environment for some steps.
+ * return. Without gSDE the actor's last layer gives means and logarithms of deviations. With gSDE the last
+ * layer gives the means alone, and the last hidden layer gives the deviations. One matrix of draws is then
+ * the noise of a whole gradient step, or of one environment for some steps.
  *
  * TD3 (Fujimoto, van Hoof and Meger, "Addressing function approximation error in actor-critic methods",
  * 2018): the actor has one action for each observation, and a target. With one critic, a delay of 1 and no
@@ -262,8 +262,8 @@ static float value_at(const struct actor_critic *ac, uint32_t critic, uint32_t r
     return ac->value[critic].at[row * ac->value[critic].stride];
 }
 
-/* The critic with the least value of the row; the first of equal ones. A NaN is the least, so that it is
- * told, as PyTorch's min has it. */
+/* The critic with the least value of the row; the first of equal ones. A NaN is the least, as for PyTorch's
+ * min: the loss then tells it. */
 static uint32_t least_of(const struct actor_critic *ac, uint32_t used, uint32_t row)
 {
     uint32_t least = 0;
@@ -331,8 +331,8 @@ static void pull_critic(struct actor_critic *ac, uint32_t j, uint32_t count, con
                ac->base.components * sizeof *to.at);
 }
 
-/* Writes the least value of the critics, TD3's of the first one, of the chunk in the input; and by dL/d that
- * value, the same for all rows, dL/d the actions there. */
+/* Writes for each row of the chunk in the input the least value of the critics; for TD3 that of the first
+ * critic. Writes dL/d the actions, too: `slope` is dL/d each of those values. */
 static void pull_critics(struct actor_critic *ac, uint32_t count, float slope, double *least)
 {
     const uint32_t used = ac->squashed != NULL ? ac->critics : 1;
@@ -379,8 +379,9 @@ static void begin_step(const struct actor_critic *ac)
     squashed_load(ac->squashed, base->arrays.values, ac->draws);
 }
 
-/* Fills the actions for rows first … first + count - 1 of the batch, whose observations are in the input, and
- * their log-probabilities, which TD3 does not have: zeros. `which` as q_learning_noise. */
+/* Finds the actions for rows first … first + count - 1 of the batch, and writes their log-probabilities. The
+ * rows' observations are in the input. TD3 has no log-probabilities: they are zeros. `which` as
+ * q_learning_noise. */
 static void find_actions(struct actor_critic *ac, uint32_t which, uint32_t first, uint32_t count,
                          float *log_probability)
 {
@@ -432,8 +433,8 @@ static void find_targets(struct actor_critic *ac, const struct policy_transition
     }
 }
 
-/* The gradient of all of SAC's actor for the rows last drawn, by what pulls at their actions, and at their
- * log-probabilities, the same for all rows: added, or in the place of what is there. */
+/* Computes the gradient of SAC's whole actor for the rows last drawn. Their actions have pulls of their own;
+ * all log-probabilities have the same one. `adds`: to the gradient that is there, else in its place. */
 static void pull_sac_actor(const struct actor_critic *ac, float d_log_probability, bool adds)
 {
     float *all = ac->base.arrays.gradient;

@@ -1,4 +1,4 @@
-/* What is saved comes back, also into an array of another length; bytes that are cut are no archive. */
+/* Saved members come back, also into an array of another length. A cut archive is refused. */
 #include "kernels/base/archive.h"
 #include "test/workplace.h"
 
