@@ -27,7 +27,7 @@ static enum status describe_convolution(struct cuda *cuda, struct plan *plan, co
     return STATUS_OK;
 }
 
-static enum status plan_of(struct cuda *cuda, const struct op_call *call, struct plan **out,
+static enum status conv_plan_of(struct cuda *cuda, const struct op_call *call, struct plan **out,
                            struct error *error)
 {
     const uint32_t *x = call->in[0]->shape.size, *weight = call->in[1]->shape.size;
@@ -295,7 +295,7 @@ enum status cuda_convolution(struct backend *backend, struct op_call *call, stru
 {
     struct cuda *cuda = cuda_of(backend);
     struct plan *plan;
-    TRY(plan_of(cuda, call, &plan, error));
+    TRY(conv_plan_of(cuda, call, &plan, error));
     const enum status status = try_fused(cuda, plan, call, error);
     return status == STATUS_AGAIN ? forward_separate(cuda, plan, call, error) : status;
 }
@@ -307,7 +307,7 @@ enum status cuda_convolution_backward(struct backend *backend, struct op_call *c
     struct cuda *cuda = cuda_of(backend);
     struct plan *plan;
     const void *dy = call->dout[0]->data;
-    TRY(plan_of(cuda, call, &plan, error));
+    TRY(conv_plan_of(cuda, call, &plan, error));
     if (call->din[0] != NULL)
         TRY(run<data_pass>(cuda, plan, call, dy, error));
     if (call->din[1] != NULL)

@@ -75,7 +75,7 @@ static enum status describe_layer(struct cuda *cuda, struct plan *plan, const st
     return STATUS_OK;
 }
 
-static enum status plan_of(struct cuda *cuda, const struct op_call *call, struct plan **out,
+static enum status lstm_plan_of(struct cuda *cuda, const struct op_call *call, struct plan **out,
                            struct error *error)
 {
     struct plan_key key = {};
@@ -171,7 +171,7 @@ enum status cuda_recurrent(struct backend *backend, struct op_call *call, struct
     struct cuda *cuda = cuda_of(backend);
     struct plan *plan;
     void *weights = NULL, *reserve = NULL;
-    TRY(plan_of(cuda, call, &plan, error));
+    TRY(lstm_plan_of(cuda, call, &plan, error));
     if (call->keep) {
         TRY(cuda_saved(call, SAVED_RESERVE, plan->reserve_bytes, error));
         TRY(cuda_saved(call, SAVED_WEIGHTS, plan->weight_bytes, error));
@@ -231,7 +231,7 @@ enum status cuda_recurrent_backward(struct backend *backend, struct op_call *cal
     struct cuda *cuda = cuda_of(backend);
     struct plan *plan;
     struct lstm_scratch scratch = {};
-    TRY(plan_of(cuda, call, &plan, error));
+    TRY(lstm_plan_of(cuda, call, &plan, error));
     TRY(plan_pieces(cuda, plan, call->in[X], call->saved[SAVED_WEIGHTS].data, error));
     TRY(take_scratch(cuda, plan, call, &scratch, error));
     TRY(cuda_workspace(cuda, plan->work_bytes, error));

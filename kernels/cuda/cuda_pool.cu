@@ -35,7 +35,7 @@ static enum status describe_pool(struct cuda *cuda, struct plan *plan, const str
     return STATUS_OK;
 }
 
-static enum status plan_of(struct cuda *cuda, const struct op_call *call, struct plan **out,
+static enum status pool_plan_of(struct cuda *cuda, const struct op_call *call, struct plan **out,
                            struct error *error)
 {
     const uint32_t *x = call->in[0]->shape.size;
@@ -50,7 +50,7 @@ enum status cuda_pool(struct backend *backend, struct op_call *call, struct erro
     struct cuda *cuda = cuda_of(backend);
     const struct tensor *x = call->in[0];
     struct plan *plan;
-    TRY(plan_of(cuda, call, &plan, error));
+    TRY(pool_plan_of(cuda, call, &plan, error));
     CUDNN_TRY(x, cudnnPoolingForward, cuda->cudnn, plan->pooling, &ONE, plan->x, x->data, &ZERO, plan->y,
               call->out[0]->data);
     return STATUS_OK;
