@@ -8,6 +8,8 @@
 #                                  update
 #   fails_with TEXT [ARGUMENT]...  a run of one trainer fails, and says TEXT
 #   refuses NAME <CASES            a trainer of the run's job says why it does not take these classes (refusals.py)
+#   clothes FOLDER                 makes a folder of FashionMNIST's files with the first 500 images of each; fails where the
+#                                  files are not installed
 #   $python                        the interpreter
 
 # shellcheck disable=SC2154 # test/shell.bash makes the folder, and runs.bash has the jobs
@@ -61,6 +63,22 @@ fails_with() {
         tail -3 "$scratch/wrong.out"
         return 1
     fi
+}
+
+clothes() {
+    local source=/usr/share/datasets/fashion-mnist part
+    [[ -d $source ]] || { echo "not run with FashionMNIST: $source is missing (scripts/deps data)"; return 1; }
+    mkdir -p "$1"
+    for part in train t10k; do
+        {
+            printf '\0\0\10\3\0\0\1\364\0\0\0\34\0\0\0\34'
+            head -c $((16 + 500 * 28 * 28)) < <(gzip -dc "$source/$part-images-idx3-ubyte.gz") | tail -c +17
+        } >"$1/$part-images-idx3-ubyte"
+        {
+            printf '\0\0\10\1\0\0\1\364'
+            head -c $((8 + 500)) < <(gzip -dc "$source/$part-labels-idx1-ubyte.gz") | tail -c +9
+        } >"$1/$part-labels-idx1-ubyte"
+    done
 }
 
 refuses() {

@@ -33,6 +33,8 @@ learners[behind]='{"name": "dqn", "learning_starts": 100, "batch_size": 32, "tra
 learners[td3]='{"name": "td3", "learning_starts": 200, "batch_size": 32, "train_freq": 8, "gradient_steps": 3, "buffer_size": 900,
       "noise_type": "ornstein-uhlenbeck", "noise_std": 0.3}'
 
+[[ -z ${SAN:-} ]] || disturbed_episodes=30
+
 # world ALGORITHM ENVIRONMENT: the job of the kind reinforce; both are the job's objects.
 world() {
     cat >"$scratch/reinforce.json" <<JSON
@@ -57,6 +59,16 @@ while read -r title deaths environment; do
     [[ $title != *Pair-v0 ]] || rollout_rows=384 # of two agents each
     check "$title" plays whole
     check "$title: two observers of two groups" alike_with --set /observers="$spread"
+    if [[ -n ${SAN:-} ]]; then # test_overlap.sh and test_continue.sh have other ways to spread them
+        check "$title: in the agent's process" alike_with --set /observers/count=0
+        check "$title: resumed" resumed_alike
+        check "$title: undisturbed" with_episodes 30 plays long --set /observers="$spread"
+        check "$title: observers are killed" kills_observers 2 30 --set /observers="$spread"
+        check "$title: and leave no trace" alike long killed
+        check "$title: the agent is killed" kills_the_agent --set /observers="$spread"
+        check "$title: and leaves no trace" alike long killed
+        continue
+    fi
     check "$title: six observers, unbatched" alike_with --set /observers='{"count": 6}' --set /coalesce/mode=off
     check "$title: requests as they come" alike_with --set /observers='{"count": 3, "environments": 2}' \
         --set /coalesce='{"mode": "dynamic", "max_batch": 3}'
@@ -191,11 +203,12 @@ check "DQN has no floats" refuses '"dqn" has a value for each of one action' --s
 lives_on() {
     kills_observers 3 12 "$@" && [[ $(last_number "$scratch/killed") -eq 12 ]]
 }
-rollout_rows=2400
+steps=$([[ -n ${SAN:-} ]] && echo 100 || echo 400)
+rollout_rows=$((6 * steps))
 for learner in dqn ahead; do
     world "${learners[$learner]}" "{\"plugin\": \"$toy\", \"name\": \"$([[ $learner == dqn ]] && echo Wild-v0 || echo Slow-v0)\"}"
     for count in 1 2; do
-        check "$learner: observers die, $count of them" lives_on --set /rollout/steps=400 \
+        check "$learner: observers die, $count of them" lives_on --set /rollout/steps="$steps" \
             --set /observers="{\"count\": $count, \"environments\": $((6 / count)), \"groups\": $count}"
     done
 done

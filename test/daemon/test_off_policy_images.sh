@@ -13,6 +13,7 @@ source "$here/runs.bash"
 source "$here/worlds.bash"
 
 episodes=20
+disturbed_episodes=50
 rollout_rows=96
 toy=$(readlink -f "$BUILD/test/preload/environment_toy.so")
 # The rate of exploration stays, for it falls with /stop/steps, which a resumed run changes here.

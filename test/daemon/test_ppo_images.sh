@@ -13,6 +13,7 @@ source "$here/runs.bash"
 source "$here/worlds.bash"
 
 episodes=20
+disturbed_episodes=50
 toy=$(readlink -f "$BUILD/test/preload/environment_toy.so")
 n_steps=16
 ppo='{"name": "ppo", "n_steps": '$n_steps', "batch_size": 40, "n_epochs": 2, "gamma": 0.9, "ent_coef": 0.01}'

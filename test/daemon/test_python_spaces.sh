@@ -17,13 +17,14 @@ source "$here/python_worlds.bash"
 # world AGENTS ENVIRONMENT [POLICY]: the latter two are members of the job's objects. Convolutions are dear.
 world() {
     local epochs=10
-    [[ ${3:-} != *cnn* ]] || epochs=1
+    episodes=20
+    [[ ${3:-} != *cnn* ]] || epochs=1 episodes=10
     rollout_rows=$((4 * 16 * $1))
     cat >"$scratch/reinforce.json" <<JSON
 {"kind": "reinforce", "device": "cpu", "observers": {"count": 1, "environments": 4},
  "environment": {"python": "$python", $2}, "algorithm": {"name": "ppo", "n_steps": 16, "n_epochs": $epochs},
  "policy": {"hidden": [16]${3:-}},
- "evaluation": {"every": 10, "episodes": 5, "steps": 80}, "log": {"every": 1}, "supervise": {"hang_s": 15}}
+ "evaluation": {"every": $((episodes / 2)), "episodes": 5, "steps": 80}, "log": {"every": 1}, "supervise": {"hang_s": 15}}
 JSON
 }
 
@@ -43,7 +44,6 @@ predicts() { # CLASS, with a quote behind it
 }
 
 # ---- every space, and several agents ----
-episodes=20
 while IFS='|' read -r title agents environment policy; do
     [[ -z ${SAN:-} || $title == "parts" || $title == "several agents" ]] || continue
     world "$agents" "$environment" "$policy"

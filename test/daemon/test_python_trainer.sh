@@ -36,15 +36,13 @@ check "mse, two servers" like_ours --set /loss/name=mse --set /server/count=2
 # A step of a ResNet-50 this small moves its next loss by more than the order of sums may: 1e-3 between two instruction sets.
 check "a ResNet-50, all but unmoved" like_ours --set /model/name=resnet50 --set /data/size=32 --set /optimizer/lr=1e-10 \
     --set /trainers/count=1
-folder=/usr/share/datasets/fashion-mnist
-if [[ -d $folder ]]; then
+folder=$scratch/fashion-mnist
+if clothes "$folder"; then
     images "{\"kind\": \"idx\", \"path\": \"$folder\", \"size\": 32, \"fit\": \"pad\", \"channels\": 1, \"mean\": [0.286],
              \"std\": [0.353], \"crop\": 2, \"flip\": true, \"limit\": 70}"
     epochs=(--set '/stop={"epochs": 2}' --set '/evaluation={"every": 1, "batch": 500}')
     check "cropped and mirrored clothes, with evaluations: the losses and hits of our own trainers" like_ours "${epochs[@]}"
     check "enlarged clothes in three channels" like_ours --set /trainers/count=1 --set /data/fit=resize --set /data/size=40 --set /data/channels=3
-else
-    echo "not run with images of files: $folder is missing (scripts/deps data)"
 fi
 
 # ---- a class of one's own ----

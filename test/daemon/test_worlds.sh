@@ -97,13 +97,13 @@ world "$good" Walk-v0
 check "whole episodes without a limit are refused by name" refuses_whole_episodes
 
 same_after_kills() {
-    kills_observers 3 200 "$@" && rm -rf "$scratch/whole" && run_job reinforce "$scratch/whole" 200 "$@" >/dev/null 2>&1 &&
+    kills_observers 3 100 "$@" && rm -rf "$scratch/whole" && run_job reinforce "$scratch/whole" 100 "$@" >/dev/null 2>&1 &&
         same whole killed
 }
 world "$good" Pair-v0
 check "killed observers of a plug-in leave no trace" same_after_kills --set /observers='{"count": 2, "environments": 3, "groups": 2}'
 world "$good" Wild-v0
-check "what cannot be seeded goes on when its observer is killed" kills_observers 3 200 --set /observers='{"count": 2, "environments": 3}'
+check "what cannot be seeded goes on when its observer is killed" kills_observers 3 100 --set /observers='{"count": 2, "environments": 3}'
 
 # ---- large observations, which are lent: 660 environments, 128 bytes each ----
 world "$good" Push-v0

@@ -48,15 +48,19 @@ begins_anew() {
 
 # ---- the same numbers ----
 spread='{"count": 2, "environments": 3, "groups": 2}'
+long=$([[ -n ${SAN:-} ]] && echo 40 || echo 100)
+disturbed_episodes=$long
 while read -r title deaths environment; do
+    # The built-in ones are stepped by the same code: under a sanitizer one of them, and those of a plug-in.
+    [[ -z ${SAN:-} || $title == CartPole-v1 || $environment == *plugin* ]] || continue
     world "$environment"
     check "$title" plays whole
     check "$title: two observers of two groups" same_numbers --set /observers="$spread"
     check "$title: six observers, unbatched" same_numbers --set /observers='{"count": 6}' --set /coalesce/mode=off
     check "$title: resumed" is_resumed
     [[ $deaths == with-deaths ]] || continue
-    check "$title: a hundred" with_episodes 100 plays long --set /observers="$spread"
-    check "$title: observers are killed" kills_observers 3 100 --set /observers="$spread"
+    check "$title: undisturbed" with_episodes "$long" plays long --set /observers="$spread"
+    check "$title: observers are killed" kills_observers 3 "$long" --set /observers="$spread"
     check "$title: and leave no trace" same long killed
 done <<WORLDS
 CartPole-v1 with-deaths {"name":"CartPole-v1"}
@@ -75,14 +79,14 @@ check "and leaves no trace" same long killed
 world "{\"plugin\": \"$broken\", \"name\": \"save-empty\"}"
 check "without save: plays" plays whole
 check "without save: two observers of two groups" same_numbers --set /observers="$spread"
-check "without save: goes on when its observer is killed" kills_observers 3 100 --set /observers="$spread"
+check "without save: goes on when its observer is killed" kills_observers 3 "$long" --set /observers="$spread"
 check "without save: says that it begins anew" begins_anew "$scratch/killed.out"
 resumes_anew() {
     ! is_resumed >/dev/null && begins_anew "$scratch/parts.out" && [[ $(numbers "$scratch/parts" | wc -l) == 20 ]]
 }
 check "without save: a resumed run says so, and goes on" resumes_anew
 world "{\"plugin\": \"$toy\", \"name\": \"Wild-v0\"}"
-check "without seeds: goes on when its observer is killed" kills_observers 3 100 --set /observers="$spread"
+check "without seeds: goes on when its observer is killed" kills_observers 3 "$long" --set /observers="$spread"
 
 # ---- faults ----
 refuses_episodes() {
