@@ -61,18 +61,19 @@ TEST_HELPERS := $(filter-out $(TEST_PROGRAMS) $(BASELINE) $(LANES) test/bench/% 
                              $(TEST_SOURCES))
 TESTS := $(addprefix $(BUILD)/test/,$(basename $(notdir $(TEST_PROGRAMS))))
 # A sanitizer's build leaves out what other programs have shown it already: tests of scripts and documents; of workers in
-# Python; long trainings, whose steps the unit tests take, too; planted defects and coverage. The thread sanitizer,
+# Python; long trainings and jobs on the stand-in for a GPU, whose steps the unit tests take, too; planted defects and
+# coverage. The thread sanitizer,
 # besides, has nothing in commands and supervisors, which have one thread, nor in the programs of five rooms, but for those
 # named here. Jobs of each kind that end, die and resume under it are in test_restart and test_*_resume.
 UNSANITIZED := test_arrows test_documents test_fail_call test_scripts test_unit test_sweep test_plot test_gymnasium \
                test_python_evaluations test_python_trainer test_python_data test_off_policy_python test_ppo \
                test_ppo_images test_reproducible test_hosts_network test_hosts_ssh test_power_failure test_runs_logs \
                test_install test_begin_anew test_best_runs test_planted test_coverage test_terminal test_profile_jobs \
-               test_memory_files
+               test_memory_files test_stand_in
 UNTHREADED := test_continue test_cuda_faults test_disk_faults test_finished test_hosts test_http test_links test_list \
               test_log_places test_lost_job test_model_parallel test_off_policy_images \
               test_parameter_server test_play test_python_spaces test_renamed_run test_rpc_floods test_rpc_proxy \
-              test_stand_in test_stand_in_operations test_status test_tensorboard test_try test_worlds \
+              test_stand_in_operations test_status test_tensorboard test_try test_worlds \
               $(filter-out test_backend% test_classifier test_dense test_denormals test_pmi test_policy \
                            test_policy_improve test_policy_network test_profile test_restart test_sgd_round test_team, \
                   $(basename $(notdir $(filter test/kernels/% test/worker/job/% test/worker/environment/% test/worker/model/% \

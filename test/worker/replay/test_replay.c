@@ -29,6 +29,12 @@ static const struct {
               {5, 3, 5, 3},  {8, 2, 7, 1}, {1, 4, 2, 3}};
 
 /* Several laps of the ring, compared after each vector step. */
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+enum { LAPS = 2 };
+#else
+enum { LAPS = 4 };
+#endif
+
 START_TEST(the_contents_are_those_of_the_model)
 {
     const struct replay_config config =
@@ -36,7 +42,7 @@ START_TEST(the_contents_are_those_of_the_model)
     struct history *history = history_new(&config, 17 + (uint64_t)_i);
     struct replay *replay = open_replay(&config);
     history_check(history, replay);
-    while (history->next < 4 * replay_capacity(replay)) {
+    while (history->next < LAPS * replay_capacity(replay)) {
         history_step(history, replay);
         history_check(history, replay);
     }
