@@ -28,7 +28,7 @@ static enum status describe_convolution(struct cuda *cuda, struct plan *plan, co
 }
 
 static enum status conv_plan_of(struct cuda *cuda, const struct op_call *call, struct plan **out,
-                           struct error *error)
+                                struct error *error)
 {
     const uint32_t *x = call->in[0]->shape.size, *weight = call->in[1]->shape.size;
     struct plan_key key = {};

@@ -76,7 +76,7 @@ static enum status describe_layer(struct cuda *cuda, struct plan *plan, const st
 }
 
 static enum status lstm_plan_of(struct cuda *cuda, const struct op_call *call, struct plan **out,
-                           struct error *error)
+                                struct error *error)
 {
     struct plan_key key = {};
     key.kind = PLAN_LSTM;

@@ -36,7 +36,7 @@ static enum status describe_pool(struct cuda *cuda, struct plan *plan, const str
 }
 
 static enum status pool_plan_of(struct cuda *cuda, const struct op_call *call, struct plan **out,
-                           struct error *error)
+                                struct error *error)
 {
     const uint32_t *x = call->in[0]->shape.size;
     struct plan_key key = {};

@@ -165,7 +165,7 @@ check "one task is a job of one host" env TASK_OUTPUT="$run" python3 "$here/pmi_
 
 # ---- a host dies; the job goes on without it, and the next one to come takes its place ----
 last=$([[ -n ${SAN:-} ]] && echo 200 || echo 600)
-check "a longer run" alone reinforce $last
+check "a longer run" alone reinforce "$last"
 run=$scratch/dies
 start_hosts 3 reinforce "$run" $endless
 says "$run.0" "^Episode 20"
