@@ -60,11 +60,11 @@ TEST_PROGRAMS := $(foreach source,$(TEST_SOURCES),$(if $(filter test_%,$(notdir 
 TEST_HELPERS := $(filter-out $(TEST_PROGRAMS) $(BASELINE) $(LANES) test/bench/% test/fuzz/% test/gpu/% test/preload/%, \
                              $(TEST_SOURCES))
 TESTS := $(addprefix $(BUILD)/test/,$(basename $(notdir $(TEST_PROGRAMS))))
-# A sanitizer's build leaves out what other programs have shown it already: tests of scripts and documents; of workers in
-# Python; long trainings and jobs on the stand-in for a GPU, whose steps the unit tests take, too; planted defects and
-# coverage. The thread sanitizer,
-# besides, has nothing in commands and supervisors, which have one thread, nor in the programs of five rooms, but for those
-# named here. Jobs of each kind that end, die and resume under it are in test_restart and test_*_resume.
+# A sanitizer's build leaves out what other programs have shown it already: tests of scripts and documents; of workers
+# in Python; long trainings and jobs on the stand-in for a GPU, whose steps the unit tests take, too; planted defects
+# and coverage. The thread sanitizer, besides, has nothing in commands and supervisors, which have one thread, nor in
+# the programs of five rooms, but for those named here. Jobs of each kind that end, die and resume under it are in
+# test_restart and test_*_resume.
 UNSANITIZED := test_arrows test_documents test_fail_call test_scripts test_unit test_sweep test_plot test_gymnasium \
                test_python_evaluations test_python_trainer test_python_data test_off_policy_python test_ppo \
                test_ppo_images test_reproducible test_hosts_network test_hosts_ssh test_power_failure test_runs_logs \
@@ -153,7 +153,7 @@ $(call objects,daemon/log/tensorboard.c): $(BUILD)/proto/events.pb-c.h
 # gcc 12 keeps the address sanitizer's copies of stack frames at less than a vector's alignment (its bug 110027).
 LANE_FLAGS := $(LANE_OPTIMIZE) $(if $(filter address,$(SAN)),--param asan-use-after-return=0)
 # Less work for the compiler: undefined behaviour is the source's, so one instruction set shows it. No processor of today
-# takes `baseline` but in tests that ask for it, and without lines of the source gcc halves its time there.
+# takes `baseline` but in tests that ask for it, and -g0 halves gcc's time there.
 LANE_FLAGS_baseline := $(if $(filter address,$(SAN)),-fno-sanitize=undefined)$(if $(filter thread,$(SAN)),-O1) -g0
 LANE_FLAGS_avx512 := $(if $(filter address,$(SAN)),-fno-sanitize=undefined)
 define lane_rule
@@ -209,12 +209,13 @@ $(BUILD)/libcoalesced-http.so: $(call objects,$(HTTP)) $(BUILD)/libkernels.a
 NVCC_WARNINGS := -Werror=all-warnings -Xcompiler=-Wall,-Wextra
 NVCCFLAGS := -std=c++17 -O2 -fmad=false -ftz=true --extended-lambda $(NVCC_WARNINGS) -Xcompiler=-fPIC,-fvisibility=hidden \
              -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90,code=[sm_90,compute_90]
-# CUDA's own headers take most of nvcc's time: it reads them once, for one file that includes all the others. So functions
-# of two files have two names.
-$(BUILD)/kernels/cuda.o: $(CUDA) Makefile
+# CUDA's own headers take most of nvcc's time: nvcc reads them once, for one file that includes all the others. No two
+# files may give a static function one name.
+$(BUILD)/kernels/cuda.cu: $(CUDA) Makefile
 	@mkdir -p $(@D)
-	@printf '#include "%s"\n' $(CUDA) >$(@:.o=.cu)
-	$(filter ccache,$(CC)) $(NVCC) $(CPPFLAGS) -I$(CUDNN_DIR)/include $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $(@:.o=.cu)
+	@printf '#include "%s"\n' $(CUDA) >$@
+$(BUILD)/kernels/cuda.o: $(BUILD)/kernels/cuda.cu $(CUDA) Makefile
+	$(filter ccache,$(CC)) $(NVCC) $(CPPFLAGS) -I$(CUDNN_DIR)/include $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
 $(BUILD)/libcoalesced-cuda.so: $(BUILD)/kernels/cuda.o $(BUILD)/libkernels.a
 	$(NVCC) -shared -cudart=static -Xlinker=--exclude-libs=ALL -Xlinker=--no-undefined \

@@ -24,7 +24,7 @@ static struct control_message packet; /* too large for a stack; one thread */
 /* ---- the link's life ---- */
 
 /* A hash of this program's file: messages between supervisors are plain structs of one build. */
-static uint64_t relay_build(void)
+static uint64_t program_hash(void)
 {
     static uint64_t build;
     uint8_t hash[crypto_generichash_BYTES_MIN], block[16384];
@@ -74,7 +74,7 @@ enum status relay_open(struct relay *relay, const struct control_link *order, ui
     struct spawn_setting setting = {
         .run_fd = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC), .segments = &none, .call_fd = -1};
     *relay = (struct relay){.fd = -1, .order = *order, .broken = true};
-    relay->order.build = relay_build();
+    relay->order.build = program_hash();
     relay->may_open = monotime_add_us(monotime_now(), REOPEN_US);
     enum status status = spawn(&relay->pid, &relay->fd, 0, order->keys.host, &setting, error);
     if (setting.run_fd >= 0)
@@ -123,7 +123,7 @@ int relay_fd(const struct relay *relay)
     return relay->pid != 0 && !relay->broken ? relay->fd : -1;
 }
 
-/* Sends the packet, waiting for room. */
+/* Sends one message to the link. Waits for room, at most STUCK_US. */
 static void send_packet(struct relay *relay, enum control_kind kind, const void *body, size_t bytes)
 {
     const struct monotime until = monotime_add_us(monotime_now(), STUCK_US);

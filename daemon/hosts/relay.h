@@ -50,8 +50,8 @@ void relay_send(struct relay *relay, uint16_t host, const struct control_start *
  * link is gone. */
 enum status relay_receive(struct relay *relay, struct control_relay *head, struct control_message *message);
 
-/* Has the link send what it still holds, for a second at most, and waits for its exit. With `at_once` it is
- * killed. Does nothing to a struct that is all zero. */
+/* Tells the link to send what it holds and to exit; kills it if it does not exit within 2 s, or `at_once`.
+ * Does nothing to a struct that is all zero. */
 void relay_close(struct relay *relay, bool at_once);
 
 #endif

@@ -875,8 +875,8 @@ enum status runlog_owns(const struct runlog *log, const struct run_place *place,
     return STATUS_OK;
 }
 
-/* The beginning of a log confirms nothing: any log has one. The log's id may be damaged, so it only explains.
- */
+/* A place at a log's beginning confirms only where all logs must confirm. The run's id only words the error,
+ * for it may be damaged. */
 enum status runlog_confirm(const struct runlog *log, const struct run_place *place, unsigned least,
                            struct error *why)
 {

@@ -80,7 +80,7 @@ bool generation_note_ready(struct generation *g)
     return !was_ready;
 }
 
-bool generation_advance(struct generation *g, uint64_t number)
+bool generation_note_record(struct generation *g, uint64_t number)
 {
     const bool is_new = number > g->furthest;
     if (is_new)

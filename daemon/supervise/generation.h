@@ -124,7 +124,7 @@ enum status generation_go_back(struct generation *g, const struct line_restart *
 bool generation_note_ready(struct generation *g);
 
 /* Notes that an episode or update is recorded. True: no generation has come as far before. */
-bool generation_advance(struct generation *g, uint64_t number);
+bool generation_note_record(struct generation *g, uint64_t number);
 
 /* ---- starts ---- */
 

@@ -8,15 +8,15 @@
  *     the job is over already              a warning
  *     a replaceable worker dies            a successor takes its place
  *     any other worker dies                all start again, from the newest checkpoint
- *     the failure may not be survived,     the job ends with the worker's status
+ *     the job cannot outlive the failure,  the job ends with the worker's status
  *     or would come again
  *
- * A failure may not be survived when the job is ending, or when /supervise/restart is false. It would come
+ * A job cannot outlive a failure when the job is ending, or when /supervise/restart is false. It would come
  * again in these cases: the worker's last words name the machine, the data or the job; the worker has died
  * DEATHS_MAX times in a row; DEATHS_MAX generations in a row have ended with the same last words and brought
  * nothing new (a loss that is no number, say).
  *
- * After a follow-on failure all other starts wait CAUSE_US: the failure that caused it may end the job.
+ * After a follow-on failure the worker's start waits CAUSE_US: the failure that caused it may end the job.
  *
  * Supervisor process; its only thread; no lock. */
 #include "daemon/supervise/supervise.h"
@@ -332,7 +332,7 @@ static void note_progress(struct supervisor *s, const struct control_message *re
     for (unsigned i = 0; i < g->count; i++)
         if (took_part(s, &g->children[i], record))
             g->children[i].deaths = 0;
-    if (generation_advance(g, record->kind == CONTROL_EPOCH ? 0 : control_record_number(record)))
+    if (generation_note_record(g, record->kind == CONTROL_EPOCH ? 0 : control_record_number(record)))
         s->tally.fruitless = s->tally.alike = 0;
 }
 
@@ -429,7 +429,7 @@ static void tell_place(struct supervisor *s)
     child_order(generation_lead(&s->generation), CONTROL_LOGGED, &logged, sizeof logged);
 }
 
-static void order_save(struct supervisor *s)
+static void order_save_if_rotated(struct supervisor *s)
 {
     if (runlog_is_moved(s->config->log))
         child_order(generation_lead(&s->generation), CONTROL_SAVE, NULL, 0);
@@ -482,7 +482,7 @@ static void log_record(struct supervisor *s, struct child *child, const struct c
     tell_place(s);
 }
 
-/* The checkpoint that order_save asked for is visible. */
+/* A checkpoint is visible, ordered or not. Logs that were renamed go on in new files. */
 static void continue_logs(struct supervisor *s, struct child *child, const struct control_message *message)
 {
     struct error error;
@@ -603,7 +603,7 @@ static enum status start_all(struct supervisor *s, struct error *error)
         return status;
     s->records = 0;
     tell_place(s);
-    order_save(s);
+    order_save_if_rotated(s);
     return STATUS_OK;
 }
 
@@ -628,7 +628,7 @@ static enum status begin_next_generation(struct supervisor *s, struct error *err
 }
 
 /* A fork that fails counts as another death of the worker that is the cause: it is tried again. */
-static struct monotime advance_generation(struct supervisor *s, struct monotime now)
+static struct monotime start_planned_generation(struct supervisor *s, struct monotime now)
 {
     struct error error = {0};
     const struct monotime due = generation_next_due(&s->generation);
@@ -670,7 +670,7 @@ static void reap_children(struct supervisor *s, bool wait)
 
 /* ---- events of other hosts ---- */
 
-/* The host's workers are handled like workers that were killed: they start elsewhere. */
+/* Each live worker of the host counts as exited. Workers that can be replaced start again on another host. */
 static void lose_host(struct supervisor *s, uint16_t host, const char *why)
 {
     struct generation *g = &s->generation;
@@ -887,7 +887,7 @@ static bool obey_signals(struct supervisor *s)
             reload_job(s);
             break;
         case SIGUSR1:
-            order_save(s);
+            order_save_if_rotated(s);
             break;
         }
     }
@@ -965,7 +965,7 @@ static struct monotime check_deadlines(struct supervisor *s)
     next = monotime_earliest(next, run_view_check(&s->view, now));
     for (unsigned i = 0; i < s->generation.count; i++)
         next = monotime_earliest(next, check_child(s, &s->generation.children[i], now));
-    next = monotime_earliest(next, advance_generation(s, now));
+    next = monotime_earliest(next, start_planned_generation(s, now));
     return monotime_earliest(next, monotime_before(now, s->generation.end.kill_at) ? s->generation.end.kill_at
                                                                                    : MONOTIME_NEVER);
 }

@@ -196,7 +196,7 @@ static void write_updates(struct page *page)
               (double)t->epoch.correct / (double)t->epoch.evaluated, "The accuracy on held-out data.");
     counter(page, "late_contributions", "", (double)t->late,
             "Contributions that came too late and were dropped.");
-    write_histograms(page, RUN_ROUND_HISTOGRAMS);
+    write_histograms(page, RUN_FIRST_ROUND_HISTOGRAM);
 }
 
 /* ---- the workers ---- */

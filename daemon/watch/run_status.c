@@ -252,7 +252,7 @@ static void put_histograms(cJSON *object, const struct run_totals *totals)
     struct run_histogram all[RUN_HISTOGRAMS];
     run_histograms(all, totals);
     for (int i = 0; i < RUN_HISTOGRAMS; i++) {
-        if ((i < RUN_ROUND_HISTOGRAMS ? totals->launches : totals->rounds) == 0)
+        if ((i < RUN_FIRST_ROUND_HISTOGRAM ? totals->launches : totals->rounds) == 0)
             continue;
         cJSON *list = cJSON_AddArrayToObject(object, all[i].member);
         for (int bucket = 0; bucket < all[i].buckets; bucket++) {

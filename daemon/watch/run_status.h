@@ -65,7 +65,7 @@ struct run_histogram {
 };
 
 /* Rows and waits of an agent's launches, then waits and staleness of a parameter server's rounds. */
-enum { RUN_HISTOGRAMS = 4, RUN_ROUND_HISTOGRAMS = 2 /* the first of the rounds */ };
+enum { RUN_HISTOGRAMS = 4, RUN_FIRST_ROUND_HISTOGRAM = 2 };
 void run_histograms(struct run_histogram histograms[RUN_HISTOGRAMS], const struct run_totals *totals);
 
 /* Writes `text` as a JSON string. */
@@ -79,7 +79,7 @@ struct worker_status {
     const char *host_name; /* "": the leader's */
     uint32_t incarnation;
     uint32_t restarts; /* starts of this worker after its first one */
-    bool has_use;      /* false: it has not told of itself, and nothing of what follows is known */
+    bool has_use;      /* false: no beat has come; work_per_s, cores and `use` are not known */
     double work_per_s, cores;
     double staleness; /* of its newest contribution, in versions; NaN: none, or not of this role */
     double wait_s;    /* agent: a request's wait, the median; pserver: the round's; NaN: not of this role */

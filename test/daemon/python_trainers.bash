@@ -69,6 +69,7 @@ clothes() {
     local source=/usr/share/datasets/fashion-mnist part
     [[ -d $source ]] || { echo "not run with FashionMNIST: $source is missing (scripts/deps data)"; return 1; }
     mkdir -p "$1"
+    # The headers say 500 images of 28 x 28, and 500 labels.
     for part in train t10k; do
         {
             printf '\0\0\10\3\0\0\1\364\0\0\0\34\0\0\0\34'

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Environments that people have, of Gymnasium, ALE, PettingZoo and EnvPool: each trains. One of each package loses an
-# observer, is resumed, and has the numbers of an undisturbed run.
+# Environments that people have, of Gymnasium, ALE, PettingZoo and EnvPool: each trains. Some lose an observer, are
+# resumed, and have the numbers of an undisturbed run.
 set -euo pipefail
 
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
@@ -36,6 +36,7 @@ begins_again() {
 }
 
 rollout_rows=100
+# `dies`: an observer is killed, and the run is resumed. One row has that for each package and each kind of state.
 while IFS='|' read -r deaths algorithm title environment; do
     [[ -z ${ONLY:-} || $title == "$ONLY"* ]] || continue
     entry "$algorithm" "$environment"

@@ -109,7 +109,7 @@ check "one that cannot be seeded begins anew" begins_anew
 world '"class": "worlds:Elastic"'
 check "a run to be resumed" with_episodes 20 plays whole --set /rollout/begin=continue
 sed -i 's/"rollout": {/&"begin": "continue", /' "$scratch/reinforce.json"
-check "resumed episodes that go on" is_resumed
+check "resumed episodes that go on" with_episodes 20 is_resumed
 takes_another_course() {
     CORRIDOR=2 run_job reinforce "$scratch/parts" 30 --resume --set /supervise/restart=false >"$scratch/words" 2>&1 &&
         [[ $(grep -c "takes another course up to its saved state" "$scratch/words") == 1 ]]

@@ -80,7 +80,6 @@ learns() {
         jq -e -s 'map(select(.episode)) | .[0].ep_rew_mean < 300 and .[-1].ep_rew_mean > 380' \
             "$scratch/learned/episodes.jsonl" >/dev/null
 }
-# The numbers are the plain build's. A sanitizer would see nothing new, for a fifth of this test's time.
 check "the token is kept in the middle" learns
 evaluates_alike() {
     local checkpoint mean deviation

@@ -86,8 +86,7 @@ epochs=(--set '/stop={"epochs": 3}')
 check "a Dataset's samples" trains dataset "${epochs[@]}"
 check "a Dataset's samples: shuffled by the loader's formula" trains formula "${epochs[@]}" --set /trainers/class=datasets:NumbersByStep
 check "a Dataset's samples: the same numbers" same dataset formula
-epochs+=(--set /trainers/count=1)
-check "the first samples alone" trains limit "${epochs[@]}" --set /data/limit=16
+check "the first samples alone" trains limit "${epochs[@]}" --set /trainers/count=1 --set /data/limit=16
 check "the first samples alone: epochs of 4" holds limit 'map(select(.epoch)) | map(.update) == [4, 8, 12]'
 check "evaluate of a Dataset" like_the_log dataset
 check "a function that splits at random" trains split "${epochs[@]}" --set /trainers/class=datasets:split
@@ -104,11 +103,11 @@ check "torchvision's FakeData" trains fake "${epochs[@]}" --set /trainers/class=
 check "torchvision's FakeData: nothing is held out" holds fake 'map(select(.epoch)) | map([.update, .evaluated]) == [[6, 0], [12, 0]]'
 folder=$scratch/FashionMNIST/raw # as torchvision has them
 if clothes "$folder"; then
-    clothes='"size": 28, "channels": 1, "mean": [0.286], "std": [0.353], "limit": 64'
-    epochs+=(--set /evaluation/batch=500)
-    check "torchvision's FashionMNIST" trains torchvision "${epochs[@]}" --set "/data={\"kind\": \"class\", $clothes}" \
+    keys='"size": 28, "channels": 1, "mean": [0.286], "std": [0.353], "limit": 64'
+    epochs+=(--set /evaluation/batch=200)
+    check "torchvision's FashionMNIST" trains torchvision "${epochs[@]}" --set "/data={\"kind\": \"class\", $keys}" \
         --set /trainers/class=torchvision.datasets:FashionMNIST --set "/trainers/options={\"root\": \"$scratch\"}"
-    check "the files of FashionMNIST" trains files "${epochs[@]}" --set "/data={\"kind\": \"idx\", \"path\": \"$folder\", $clothes}" \
+    check "the files of FashionMNIST" trains files "${epochs[@]}" --set "/data={\"kind\": \"idx\", \"path\": \"$folder\", $keys}" \
         --set /trainers/class=trainer_data:Images
     check "torchvision's FashionMNIST: the numbers of the files" same torchvision files
 fi

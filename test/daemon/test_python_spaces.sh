@@ -14,7 +14,7 @@ source "$here/worlds.bash"
 # shellcheck source=test/daemon/python_worlds.bash
 source "$here/python_worlds.bash"
 
-# world AGENTS ENVIRONMENT [POLICY]: the latter two are members of the job's objects. Convolutions are dear.
+# world AGENTS ENVIRONMENT [POLICY]: the latter two are members of the job's objects. Sets $episodes: convolutions are dear.
 world() {
     local epochs=10
     episodes=20

@@ -38,9 +38,10 @@ check "a ResNet-50, all but unmoved" like_ours --set /model/name=resnet50 --set 
     --set /trainers/count=1
 folder=$scratch/fashion-mnist
 if clothes "$folder"; then
+    gzip "$folder"/*
     images "{\"kind\": \"idx\", \"path\": \"$folder\", \"size\": 32, \"fit\": \"pad\", \"channels\": 1, \"mean\": [0.286],
              \"std\": [0.353], \"crop\": 2, \"flip\": true, \"limit\": 70}"
-    epochs=(--set '/stop={"epochs": 2}' --set '/evaluation={"every": 1, "batch": 500}')
+    epochs=(--set '/stop={"epochs": 2}' --set '/evaluation={"every": 1, "batch": 100}')
     check "cropped and mirrored clothes, with evaluations: the losses and hits of our own trainers" like_ours "${epochs[@]}"
     check "enlarged clothes in three channels" like_ours --set /trainers/count=1 --set /data/fit=resize --set /data/size=40 --set /data/channels=3
 fi

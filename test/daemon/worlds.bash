@@ -9,7 +9,7 @@
 #                                       meanwhile: all workers start again from a checkpoint
 #   resumes_after N M [ARGUMENT]...     a run of N episodes, resumed up to M, has the numbers of the run `whole`, but for
 #                                       the evaluation at the earlier end
-#   is_resumed [ARGUMENT]...            resumes_after the half of $episodes
+#   is_resumed [ARGUMENT]...            resumes_after, first up to the middle of $episodes, where no checkpoint is due
 #   same_buffer NAME NAME               both runs have drawn from the same rows of their replay buffers
 #   alike NAME NAME                     same and same_buffer
 #   alike_with [ARGUMENT]...            same_numbers, and the same buffer
@@ -86,7 +86,7 @@ resumes_after() {
 }
 
 is_resumed() {
-    resumes_after $((episodes / 2 - 1)) "$episodes" "$@"
+    resumes_after $(((episodes / 2 - 1) | 1)) "$episodes" "$@"
 }
 
 not_evaluated_at() { # EPISODE NAME

@@ -11,6 +11,7 @@
 #include <string.h>
 
 enum { LARGE = 40007 }; /* three pieces of a thread's, and a rest */
+/* A sanitizer takes long, and fewer show it the same code. */
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 enum { CONTRIBUTIONS_MAX = 40 };
 #else

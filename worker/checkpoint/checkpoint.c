@@ -458,8 +458,8 @@ enum status checkpoint_set_aside(struct path run, uint64_t update, struct error 
 
 /* ---- publishing ---- */
 
-/* Removes all but the newest `keep`. A number above `update` can only be a damaged checkpoint, which a
- * resumed run skipped: it is neither counted nor removed. A failure is logged; the new checkpoint stands. */
+/* Removes all but the newest `keep`. Checkpoints behind `update` were set aside; one that could not be
+ * renamed is neither counted nor removed. A failure is logged; the new checkpoint stands. */
 static void checkpoint_prune(struct path run, uint64_t update, uint32_t keep)
 {
     char text[CHECKPOINT_PATH_BYTES], removed_text[CHECKPOINT_PATH_BYTES];

@@ -46,10 +46,12 @@ struct actor_critic {
     struct dense_matrix pull;                      // (a chunk's rows, 1)
     struct dense_matrix input_pull;                // (a chunk's rows, inputs + components)
     struct dense_matrix action_pull;               // (a chunk's rows, components)
-    double *target;                                // (batch rows)
+    double *target;                                // (batch rows), the return that critics should estimate
 };
 
-static bool explores(const struct actor_critic *ac)
+// The noise comes from state-dependent exploration (gSDE): one matrix of draws times the actor's last hidden
+// layer.
+static bool has_gsde(const struct actor_critic *ac)
 {
     return ac->mean != NULL;
 }
@@ -107,16 +109,16 @@ static enum status open_sac_actor(struct actor_critic *ac, struct error *error)
 {
     static const struct row_lanes *const lanes[] = ISA_EACH(&row_lanes);
     const struct policy_config *config = &ac->base.config;
-    const bool explores = config->state_dependent;
+    const bool gsde = config->state_dependent;
     const struct squashed_shape shape = {.components = ac->base.components,
-                                         .features = explores ? config->width[config->layers - 1] : 0,
+                                         .features = gsde ? config->width[config->layers - 1] : 0,
                                          .expln = config->q.expln,
-                                         .clip_mean = explores ? POLICY_CLIP_MEAN : 0};
+                                         .clip_mean = gsde ? POLICY_CLIP_MEAN : 0};
     ac->lanes = lanes[isa_or_baseline()];
     ac->log_coefficient = ac->base.arrays.count - 1;
     enum status status = q_matrix(&ac->base, &ac->action, ac->base.components, error);
     if (status == STATUS_OK)
-        status = explores ? open_exploring_actor(ac, error) : open_plain_actor(ac, error);
+        status = gsde ? open_exploring_actor(ac, error) : open_plain_actor(ac, error);
     return status == STATUS_OK ? squashed_new(&ac->squashed, &shape, error) : status;
 }
 
@@ -182,7 +184,7 @@ static void find_distribution(struct actor_critic *ac, uint32_t count)
         return;
     }
     ac->rows = (struct squashed_rows){.count = count, .z = outputs};
-    if (!explores(ac)) {
+    if (!has_gsde(ac)) {
         ac->rows.noise = (struct dense_matrix){base->noise, base->components};
         return;
     }
@@ -224,16 +226,16 @@ static void draw_actions(struct actor_critic *ac, uint32_t count, const struct d
     const struct q_learning *base = &ac->base;
     for (uint32_t i = 0; i < count && draw != NULL; i++) {
         const struct rng_key key = key_of(draw, i);
-        if (explores(ac))
+        if (has_gsde(ac))
             explore_row(ac, i, draw);
         else
             q_acting_noise(base, &key, base->noise + (size_t)i * base->components);
     }
-    if (draw != NULL && explores(ac))
+    if (draw != NULL && has_gsde(ac))
         return;
     if (draw == NULL)
         ac->rows.noise.at = NULL;
-    if (explores(ac))
+    if (has_gsde(ac))
         squashed_load(ac->squashed, base->arrays.values, NULL);
     squashed_act(ac->squashed, &ac->rows, ac->action, NULL);
 }
@@ -273,8 +275,8 @@ static uint32_t least_of(const struct actor_critic *ac, uint32_t used, uint32_t 
     return least;
 }
 
-/* Writes the least of the targets' values of the chunk in the input. */
-static void judge(struct actor_critic *ac, uint32_t count, double *least)
+/* Writes, for each row in base->input, the least value of the target critics. */
+static void find_least_target_value(struct actor_critic *ac, uint32_t count, double *least)
 {
     for (uint32_t j = 0; j < ac->critics; j++)
         ac->value[j] = q_network_forward(ac->critic[j], &ac->base, count, true);
@@ -373,7 +375,7 @@ static void begin_step(const struct actor_critic *ac)
 {
     const struct q_learning *base = &ac->base;
     const struct rng_key key = {.seed = base->config.seed, .episode = (uint32_t)base->arrays.steps};
-    if (!explores(ac))
+    if (!has_gsde(ac))
         return;
     normal_fill(base->normals, ac->draws, ac->deviations, &key, RNG_LEARNING, 0);
     squashed_load(ac->squashed, base->arrays.values, ac->draws);
@@ -385,7 +387,7 @@ static void begin_step(const struct actor_critic *ac)
 static void find_actions(struct actor_critic *ac, uint32_t which, uint32_t first, uint32_t count,
                          float *log_probability)
 {
-    if (ac->squashed != NULL && !explores(ac))
+    if (ac->squashed != NULL && !has_gsde(ac))
         q_learning_noise(&ac->base, which, first, count);
     find_distribution(ac, count);
     if (ac->squashed != NULL)
@@ -412,7 +414,7 @@ static void blur_target(struct actor_critic *ac, uint32_t first, uint32_t count)
         }
 }
 
-/* Writes the chunk's targets. */
+/* Writes the returns that the critics should estimate for the chunk's rows. */
 static void find_targets(struct actor_critic *ac, const struct policy_transitions *batch, uint32_t first,
                          uint32_t count, double coefficient)
 {
@@ -425,7 +427,7 @@ static void find_targets(struct actor_critic *ac, const struct policy_transition
     else
         blur_target(ac, first, count);
     q_read_actions(base, ac->action.at, ac->action.stride, count);
-    judge(ac, count, target);
+    find_least_target_value(ac, count, target);
     for (uint32_t i = 0; i < count; i++) {
         const double soft = target[i] - coefficient * (double)log_probability[i];
         const double following = batch->terminated[first + i] != 0 ? 0 : soft;
@@ -441,7 +443,7 @@ static void pull_sac_actor(const struct actor_critic *ac, float d_log_probabilit
     const struct squashed_pulls pulls = {
         .z = ac->outputs_pull, .features = ac->features_pull, .log_std = all, .adds = adds};
     squashed_pull(ac->squashed, &ac->rows, ac->action, ac->action_pull, d_log_probability, &pulls);
-    if (explores(ac)) {
+    if (has_gsde(ac)) {
         const struct q_network *mean = ac->mean;
         float *gradient = all + mean->offset;
         layers_pull(mean->layers, mean->work, ac->outputs_pull, gradient, adds);
@@ -449,7 +451,7 @@ static void pull_sac_actor(const struct actor_critic *ac, float d_log_probabilit
                            (uint32_t)(ac->deviations / ac->base.components), gradient, adds);
         layers_pull_inputs(mean->layers, mean->work, ac->features_pull, true);
     }
-    q_network_backward(ac->trunk, &ac->base, explores(ac) ? ac->features_pull : ac->outputs_pull, adds);
+    q_network_backward(ac->trunk, &ac->base, has_gsde(ac) ? ac->features_pull : ac->outputs_pull, adds);
 }
 
 /* Adds the chunk's part of the actor's loss and gradient, and of the sum of log-probabilities. TD3 sums each
@@ -480,9 +482,9 @@ static enum status check_actor(const struct actor_critic *ac, const struct polic
 {
     const struct q_learning *base = &ac->base;
     enum status status = q_check_gradient(base, ac->trunk->offset, ac->trunk->count, batch, error);
-    if (status == STATUS_OK && explores(ac))
+    if (status == STATUS_OK && has_gsde(ac))
         status = q_check_gradient(base, ac->mean->offset, ac->mean->count, batch, error);
-    return status == STATUS_OK && explores(ac) ? q_check_gradient(base, 0, ac->deviations, batch, error)
+    return status == STATUS_OK && has_gsde(ac) ? q_check_gradient(base, 0, ac->deviations, batch, error)
                                                : status;
 }
 
@@ -516,7 +518,7 @@ static enum status step_actor(struct actor_critic *ac, const struct policy_trans
     if (status != STATUS_OK)
         return status;
     q_network_step(ac->trunk, base, lr, step, 1);
-    if (explores(ac)) {
+    if (has_gsde(ac)) {
         q_network_step(ac->mean, base, lr, step, 1);
         q_step(base, 0, ac->deviations, lr, step, 1);
     }
@@ -546,7 +548,7 @@ static enum status ac_fit(void *self, const struct policy_transitions *batch, do
     if (status == STATUS_OK && step % ac->follow_interval == 0)
         q_follow(base);
     if (status != STATUS_OK)
-        base->arrays.steps--; // it was none
+        base->arrays.steps--; // a failed step does not count, though the critics may have moved
     return status;
 }
 

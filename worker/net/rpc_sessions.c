@@ -331,7 +331,8 @@ static struct held *session_pop(struct sessions *sessions, struct session *sessi
     return held;
 }
 
-/* Counts all requests that wait: also those whose calls are complete by now, and those to oneself. */
+/* Counts requests that wait for other workers, and all that waits for this one. Requests of calls that are
+ * complete count too. */
 static bool session_has_room(const struct sessions *sessions, const struct session *session,
                              uint32_t body_bytes)
 {
@@ -661,7 +662,7 @@ enum status sessions_wait(struct sessions *sessions, struct endpoint_watch *watc
                          sessions->held_total > 0, until, &readable);
 }
 
-/* Moves the held messages into ZeroMQ's queues, which then has the rest of the time to send them. */
+/* Moves held messages into ZeroMQ's queues until the deadline. ZeroMQ sends them while its sockets linger. */
 void sessions_flush_until(struct sessions *sessions, struct monotime deadline)
 {
     sessions_flush(sessions);
@@ -761,7 +762,7 @@ static bool sessions_is_ignored(const struct sessions *sessions, size_t socket, 
     return false;
 }
 
-/* Routing ids are names within one socket. */
+/* A routing id names a peer within one socket, so both must match. */
 static bool session_is_of(const struct session *session, size_t socket, uint32_t peer)
 {
     return session->is_live && session->peer == peer && session->socket == socket;

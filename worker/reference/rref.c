@@ -62,7 +62,7 @@ struct rref_object {
 
 enum rref_state {
     RREF_MAKING,   /* REMOTE is sent */
-    RREF_CLAIMING, /* CLAIM is sent; no handle */
+    RREF_CLAIMING, /* no handle: CLAIM is sent, or a use is entered at once */
     RREF_HELD,     /* the only one with this owner and number */
     RREF_FAILED,   /* the object could not be made */
 };

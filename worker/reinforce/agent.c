@@ -51,9 +51,9 @@ struct agent {
     struct environment_description world;
     struct backend *backend, *acting_backend; /* the policies'; NULL: they need none, or the same one */
     struct policy *policy;
-    struct policy *acting;      /* the policy; or one that acts while that one learns */
-    struct off_policy *learner; /* NULL: the algorithm learns from whole rollouts */
-    struct updates *updates;    /* from whole rollouts; NULL: there is a learner */
+    struct policy *acting;         /* the policy; or one that acts while that one learns */
+    struct off_policy *off_policy; /* NULL: the algorithm learns from whole rollouts */
+    struct updates *updates;       /* from whole rollouts; NULL: `off_policy` learns */
     struct recording *recording;
     struct evaluator *evaluator; /* NULL: the job has no evaluations */
     struct saving *saving;
@@ -132,7 +132,7 @@ static enum status open_updates(struct agent *agent, uint32_t steps, struct erro
                                            .policy = agent->policy,
                                            .acting = agent->acting,
                                            .recording = agent->recording};
-    return agent->learner == NULL ? updates_new(&agent->updates, &updates, error) : STATUS_OK;
+    return agent->off_policy == NULL ? updates_new(&agent->updates, &updates, error) : STATUS_OK;
 }
 
 static enum status open_recording(struct agent *agent, uint32_t steps, struct error *error)
@@ -155,9 +155,10 @@ static enum status open_recording(struct agent *agent, uint32_t steps, struct er
     };
     enum status status = STATUS_OK;
     if (job_is_off_policy(agent->job))
-        status = off_policy_new(&agent->learner, agent->worker, spec, agent->policy, agent->acting, error);
+        status = off_policy_new(&agent->off_policy, agent->worker, spec, agent->policy, agent->acting, error);
     if (status == STATUS_OK)
-        status = recording_new(&agent->recording, agent->job, &agent->world, &config, agent->learner, error);
+        status =
+            recording_new(&agent->recording, agent->job, &agent->world, &config, agent->off_policy, error);
     if (status != STATUS_OK)
         return status;
     seats_open(agent->seats, &agent->world, agent->recording, agent->acting);
@@ -171,7 +172,7 @@ static enum status open_saving(struct agent *agent, struct error *error)
                                          .spec = &agent->world.spec,
                                          .policy = agent->policy,
                                          .recording = agent->recording,
-                                         .learner = agent->learner,
+                                         .learner = agent->off_policy,
                                          .seats = agent->seats,
                                          .own = agent->own};
     return saving_new(&agent->saving, &config, &agent->progress, error);
@@ -380,7 +381,7 @@ static void agent_close(struct agent *agent)
     if (agent->seats != NULL)
         seats_clear(agent->seats);
     saving_free(agent->saving);
-    off_policy_free(agent->learner); /* its thread watches the rpc, and so does that of updates */
+    off_policy_free(agent->off_policy); /* its thread watches the rpc, and so does that of updates */
     updates_free(agent->updates);
     rpc_free(agent->rpc, "the job is over", LINGER_MS);
     agent->worker->rpc = NULL;
@@ -397,9 +398,9 @@ static void agent_close(struct agent *agent)
     seats_free(agent->seats);
 }
 
-/* Serves sockets, orders and the beat between two pieces of learning. A socket that fails here fails the
+/* Serves sockets, orders and the beat within a long computation. A socket that fails here fails the
  * loop's next turn too. */
-static void serve_while_learning(void *context)
+static void serve_during_work(void *context)
 {
     enum { SERVE_EVERY_US = 10000 };
     struct agent *agent = context;
@@ -450,10 +451,11 @@ static bool is_solved(const struct agent *agent)
     return job->stop.has_running_reward && agent->progress.running_reward > job->stop.running_reward;
 }
 
-/* Of all environments in what was learned from; not of reinforce. */
+/* Environment steps learned from so far, of all environments. REINFORCE does not count them. */
 static uint64_t steps_of(const struct agent *agent)
 {
-    return agent->learner != NULL ? off_policy_steps(agent->learner) : recording_ppo(agent->recording)->steps;
+    return agent->off_policy != NULL ? off_policy_steps(agent->off_policy)
+                                     : recording_ppo(agent->recording)->steps;
 }
 
 /* Whether the limit of steps or episodes in /stop is reached. */
@@ -523,7 +525,7 @@ static enum status begin_update(struct agent *agent, struct error *error)
 {
     begin_learning(agent);
     agent->serve_next = monotime_now();
-    return updates_begin(agent->updates, serve_while_learning, agent, error);
+    return updates_begin(agent->updates, serve_during_work, agent, error);
 }
 
 /* Whether a rollout is learned from while the next one is played. */
@@ -532,8 +534,8 @@ static bool overlaps(const struct agent *agent)
     return agent->updates != NULL && agent->job->algorithm.overlap > 0;
 }
 
-/* Between two episodes: begins the next one, and with overlap learning from the one that is played. The last
- * ones of a job are learned from alone. */
+/* Begins the next episode. With /algorithm/overlap, also begins the update from the rollout that was just
+ * played. A job's last update runs beside no episode. */
 static enum status go_on(struct agent *agent, struct error *error)
 {
     const struct recording *recording = agent->recording;
@@ -606,8 +608,8 @@ static enum status after_playing(struct agent *agent, struct error *error)
     return STATUS_OK;
 }
 
-/* Whether an evaluation follows the newest update. One follows the job's last update in any case. */
-static bool is_evaluated(const struct agent *agent)
+/* Whether an evaluation is due: every /evaluation/every episodes, and at the limit of /stop. */
+static bool needs_evaluation(const struct agent *agent)
 {
     const struct job *job = agent->job;
     return job->evaluation.has_every &&
@@ -617,22 +619,22 @@ static bool is_evaluated(const struct agent *agent)
 static enum status begin_evaluation(struct agent *agent, struct error *error)
 {
     agent->phase = AGENT_EVALUATING;
-    if (agent->learner != NULL)
-        off_policy_exploit(agent->learner);
+    if (agent->off_policy != NULL)
+        off_policy_exploit(agent->off_policy);
     const enum status status =
-        evaluator_begin(agent->evaluator, agent->policy, serve_while_learning, agent, error);
+        evaluator_begin(agent->evaluator, agent->policy, serve_during_work, agent, error);
     return status == STATUS_OK ? seats_ask_all(agent->seats, call_for_share, agent, error) : status;
 }
 
 /* The figures of what was learned. STATUS_AGAIN: learning goes on. */
 static enum status end_learning(struct agent *agent, struct error *error)
 {
-    if (agent->learner == NULL)
+    if (agent->off_policy == NULL)
         return updates_end(agent->updates, &agent->loss, &agent->learn_s, &agent->figures, error);
-    if (off_policy_is_learning(agent->learner))
+    if (off_policy_is_learning(agent->off_policy))
         return STATUS_AGAIN;
     begin_learning(agent);
-    agent->learn_s = off_policy_report(agent->learner, &agent->figures);
+    agent->learn_s = off_policy_report(agent->off_policy, &agent->figures);
     agent->loss = agent->figures.loss;
     return STATUS_OK;
 }
@@ -641,7 +643,7 @@ static enum status after_learning(struct agent *agent, struct error *error)
 {
     enum status status = STATUS_OK;
     if (agent->updates != NULL && !updates_are_under_way(agent->updates)) {
-        if (overlaps(agent)) /* of the job's first episode */
+        if (overlaps(agent)) /* the first rollout was just played */
             return go_on(agent, error);
         status = begin_update(agent, error);
     }
@@ -653,7 +655,7 @@ static enum status after_learning(struct agent *agent, struct error *error)
         return status;
     agent->progress.episode++;
     agent->phase = AGENT_REPORTING;
-    if (is_evaluated(agent))
+    if (needs_evaluation(agent))
         status = begin_evaluation(agent, error);
     return status == STATUS_SHUTDOWN ? abandon(agent) : status;
 }
@@ -732,11 +734,11 @@ static struct monotime next_turn(const struct agent *agent)
 /* Launches what is due, behind what the learner has to take in before. */
 static enum status launch(struct agent *agent, struct error *error)
 {
-    enum status status = agent->learner != NULL ? off_policy_advance(agent->learner, error) : STATUS_OK;
-    if (status == STATUS_OK && agent->learner != NULL && agent->own == NULL &&
+    enum status status = agent->off_policy != NULL ? off_policy_advance(agent->off_policy, error) : STATUS_OK;
+    if (status == STATUS_OK && agent->off_policy != NULL && agent->own == NULL &&
         agent->phase == AGENT_PLAYING) {
-        status = recording_take(agent->recording, seats_recorded(agent->seats), serve_while_learning, agent,
-                                error);
+        status =
+            recording_take(agent->recording, seats_recorded(agent->seats), serve_during_work, agent, error);
         seats_allow(agent->seats, recording_horizon(agent->recording));
     }
     if (status == STATUS_OK)
@@ -756,8 +758,8 @@ static enum status agent_turn(struct agent *agent, struct error *error)
     if (status != STATUS_OK)
         return status;
     if (agent->own != NULL && agent->phase == AGENT_PLAYING && agent->failure.status == STATUS_OK)
-        status = own_environments_play(agent->own, agent->recording, agent->acting, serve_while_learning,
-                                       agent, error);
+        status = own_environments_play(agent->own, agent->recording, agent->acting, serve_during_work, agent,
+                                       error);
     if (status == STATUS_OK && agent->failure.status != STATUS_OK) {
         *error = agent->failure;
         return error->status;

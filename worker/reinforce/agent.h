@@ -21,7 +21,7 @@
  *     rollout       has the policy act on the batch              rollout.c
  *     seats         reply
  *
- * Then, episode by episode, agent.c has the learner (reinforce.c or ppo.c) compute the next parameters, the
+ * Then, episode by episode, agent.c has updates.c or off_policy.c compute the next parameters, the
  * evaluator (evaluator.c) play apart from training, and saving (saving.c) take checkpoints. A job without
  * observers has its environments in the agent's own process (observer.h): the rows go the same way without
  * request and reply.

@@ -186,7 +186,7 @@ check "list names a folder that is not there" fails 66 "cannot read none" list n
 check "and what is no folder" fails 66 "cannot read .*/reinforce.json: Not a directory" list "$scratch/reinforce.json"
 check "--running is one of list" fails 64 "belongs to list" status --running
 check "a checkpoint's option is not one of status" fails 64 "belongs to" status --episodes 3
-kill -TERM "$run"
+kill -TERM "$run" # what follows does not need it
 wait "$run" || true
 three=$scratch/other/one
 mkdir "$scratch/other"

@@ -164,7 +164,7 @@ check "they have the numbers of one host" same_as_alone reinforce "$run"
 check "one task is a job of one host" env TASK_OUTPUT="$run" python3 "$here/pmi_server.py" 1 "$COALESCED" run "${job[@]}"
 
 # ---- a host dies; the job goes on without it, and the next one to come takes its place ----
-last=$([[ -n ${SAN:-} ]] && echo 200 || echo 600)
+last=$([[ -n ${SAN:-} ]] && echo 300 || echo 600)
 check "a longer run" alone reinforce "$last"
 run=$scratch/dies
 start_hosts 3 reinforce "$run" $endless

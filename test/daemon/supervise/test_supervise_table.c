@@ -521,14 +521,14 @@ START_TEST(a_generation_whose_fork_fails_is_tried_again)
     lose(&s, &s.generation.children[LEAD], STATUS_INTERNAL, "a death");
     reap_all();
     forks_to_failure = (unsigned)_i;
-    advance_generation(&s, monotime_now());
+    start_planned_generation(&s, monotime_now());
     ck_assert_int_eq(s.generation.end.outcome.status, STATUS_OK);
     ck_assert(s.generation.next.is_planned);
     ck_assert_ptr_nonnull(strstr(s.generation.next.reason, "cannot fork "));
     reap_all();
-    const struct monotime due = advance_generation(&s, monotime_now());
+    const struct monotime due = start_planned_generation(&s, monotime_now());
     ck_assert(monotime_before(monotime_now(), due));
-    advance_generation(&s, due);
+    start_planned_generation(&s, due);
     ck_assert_uint_eq(s.generation.number, 3);
     for (unsigned i = 0; i < WORKERS; i++)
         ck_assert_int_eq(s.generation.children[i].state, CHILD_STARTING);

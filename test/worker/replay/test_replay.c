@@ -28,13 +28,14 @@ static const struct {
 } shapes[] = {{1, 1, 1, 17}, {3, 1, 4, 4}, {3, 4, 6, 1}, {2, 4, 1, 20},
               {5, 3, 5, 3},  {8, 2, 7, 1}, {1, 4, 2, 3}};
 
-/* Several laps of the ring, compared after each vector step. */
+/* Laps of the ring. A sanitizer takes long, and two show it the same code. */
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 enum { LAPS = 2 };
 #else
 enum { LAPS = 4 };
 #endif
 
+/* Compared after each vector step. */
 START_TEST(the_contents_are_those_of_the_model)
 {
     const struct replay_config config =
