@@ -113,8 +113,10 @@ line=$(grep '^{"episode"' runs/finished/episodes.jsonl | tail -1)
 { yes "$line" || true; } | head -n 300000 >big/episodes.jsonl
 check "a log of 300,000 lines" is "big died" eval "mine big | cut -f1,2 | tr '\t' ' '"
 narrow() {
-    script -qec "stty cols 40; '$COALESCED' list runs" /dev/null | tr -d '\r' >narrow && grep -q '^RUN  *STATE' narrow &&
-        [[ $(awk 'length > most { most = length } END { print most }' narrow) -le 40 && $(grep -c '^runs/' narrow) -eq $(mine runs | wc -l) ]]
+    script -qec "stty cols 40; '$COALESCED' list runs" /dev/null | tr -d '\r' >narrow
+    cat narrow
+    grep -q '^RUN  *STATE' narrow && [[ $(grep -c '^runs/' narrow) -eq $(mine runs | wc -l) ]] &&
+        [[ $(awk 'length > most { most = length } END { print most }' narrow) -le 40 ]]
 }
 if command -v script >/dev/null; then
     check "a narrow terminal cuts lines" narrow
